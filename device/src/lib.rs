@@ -125,7 +125,7 @@ pub use roce_machine::{descriptors, fork, users};
 
 // What the signatures of this crate name.
 pub use roce_packet::{Encapsulation, MacAddr, Path, Qpn, VlanTag};
-pub use roce_transport::{Batch, Identification, Instant, Received, Transmit, TxSlot};
+pub use roce_transport::{Batch, Identification, Instant, ProcessSlot, Received, Transmit, TxSlot};
 
 /// The properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,9 +140,9 @@ pub struct Capabilities {
     pub sees_ip_header: bool,
     /// Whether whole Ethernet frames are carried, so that VLAN tags and RoCE v1 exist.
     pub carries_ethernet: bool,
-    /// Where several devices share an address: what the queue pair numbers of this one begin with, 1 to 255, because
-    /// datagrams for others do not arrive here. 0 where the device has its address for itself.
-    pub process_slot: u8,
+    /// Where several devices share an address: what the queue pair numbers of this one begin with, because
+    /// datagrams for others do not arrive here.
+    pub process_slot: ProcessSlot,
     /// The link MTU in bytes (the largest IP packet), from which the largest path MTU follows.
     pub link_mtu: usize,
 }
@@ -216,7 +216,7 @@ pub struct Capabilities {
 ///     max_segments: 1,
 ///     sees_ip_header: true,
 ///     carries_ethernet: false,
-///     process_slot: 0,
+///     process_slot: roce_device::ProcessSlot::NONE,
 ///     link_mtu: 4300,
 /// };
 /// let mut device = Loopback { capabilities, addresses: [address], slot: vec![0; 4160], queue: Vec::new() };

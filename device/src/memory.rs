@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, MutexGuard};
 
 use roce_packet::Path;
-use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
+use roce_transport::{Identification, Instant, ProcessSlot, Received, Transmit, TxSlot};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Capabilities, Device, MAX_DATAGRAM};
@@ -94,7 +94,7 @@ impl MemoryDevice {
                 max_segments: 1,
                 sees_ip_header: true,
                 carries_ethernet: false,
-                process_slot: 0,
+                process_slot: ProcessSlot::NONE,
                 link_mtu: LINK_MTU,
             },
             addresses: [address],

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use roce_packet::{Qpn, RnrTimer};
 use roce_transport::cm::CmQpParameters;
-use roce_transport::{Access, EngineConfig, Instant, ModifyQpError, QpAttr, QpState, QpType};
+use roce_transport::{Access, Instant, ModifyQpError, ProcessSlot, QpAttr, QpState, QpType};
 
 use crate::driver::{Nic, PortHolder};
 
 /// The engines of a context beside the one that connection management is in.
 pub(crate) trait OtherEngines: std::fmt::Debug + Send + Sync {
     /// Calls `work` with the NIC of the engine that has this process slot, if there is one, and sends what came of it.
-    fn with_nic_of(&self, slot: u8, work: &mut dyn FnMut(&mut Nic));
+    fn with_nic_of(&self, slot: ProcessSlot, work: &mut dyn FnMut(&mut Nic));
 }
 
 /// How connection management gets at queue pairs, which may be in any engine of the context.
@@ -25,7 +25,7 @@ impl Siblings {
 
     /// Calls `work` with the NIC that has the queue pair: `own`, or that of another engine, which is locked meanwhile.
     pub(crate) fn with_nic_of<T>(&self, qpn: Qpn, own: &mut Nic, mut work: impl FnMut(&mut Nic) -> T) -> T {
-        let slot = (qpn.get() >> EngineConfig::SLOT_SHIFT) as u8;
+        let slot = ProcessSlot::of(qpn.get());
         let Some(others) = self.0.as_ref().filter(|_| slot != own.engine.config().process_slot) else {
             return work(own);
         };

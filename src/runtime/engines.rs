@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use roce_transport::{AsyncEvent, EngineConfig};
+use roce_transport::{AsyncEvent, EngineConfig, ProcessSlot};
 
 use super::{AllLocked, EventQueue, Runtime, background};
 use crate::cm::queue_pairs::{OtherEngines, Siblings};
@@ -32,7 +32,7 @@ pub(crate) struct Engines {
     first: Arc<Runtime>,
     others: Arc<[Arc<Runtime>]>,
     /// The engine of each process slot; 0 where there is none.
-    by_slot: [u8; 256],
+    by_slot: [u8; ProcessSlot::MAX.get() as usize + 1],
     background: Vec<JoinHandle<()>>,
     counters: Arc<EngineCounters>,
     /// Shows the counters to other processes until it is dropped.
@@ -49,9 +49,9 @@ impl Engines {
         clock: Clock,
     ) -> io::Result<Self> {
         let events = Arc::new(EventQueue::new(first.config.max_events)?);
-        let mut by_slot = [0; 256];
+        let mut by_slot = [0; ProcessSlot::MAX.get() as usize + 1];
         for (index, opening) in (1..).zip(&others) {
-            by_slot[usize::from(opening.config.process_slot)] = index;
+            by_slot[usize::from(opening.config.process_slot.get())] = index;
         }
         let make = |opening: Opening| {
             let Opening { config, device, random } = opening;
@@ -115,17 +115,17 @@ impl Engines {
 
     /// The engine of an object whose number begins with this slot: engine 0 where none has it, which then has no such object.
     #[inline]
-    pub(crate) fn of_slot(&self, slot: u8) -> &Runtime {
+    pub(crate) fn of_slot(&self, slot: ProcessSlot) -> &Runtime {
         if self.others.is_empty() { &self.first } else { self.look_up(slot) }
     }
 
     #[inline]
-    fn look_up(&self, slot: u8) -> &Runtime {
+    fn look_up(&self, slot: ProcessSlot) -> &Runtime {
         self.get(self.index_of_slot(slot)).unwrap_or(&self.first)
     }
 
-    pub(crate) fn index_of_slot(&self, slot: u8) -> usize {
-        self.by_slot[usize::from(slot)].into()
+    pub(crate) fn index_of_slot(&self, slot: ProcessSlot) -> usize {
+        self.by_slot[usize::from(slot.get())].into()
     }
 
     /// Locks all of them, for what exists in each.
@@ -201,7 +201,7 @@ impl CounterSource for EngineCounters {
 struct Others(Arc<[Arc<Runtime>]>);
 
 impl OtherEngines for Others {
-    fn with_nic_of(&self, slot: u8, work: &mut dyn FnMut(&mut Nic)) {
+    fn with_nic_of(&self, slot: ProcessSlot, work: &mut dyn FnMut(&mut Nic)) {
         let has_slot = |runtime: &&Arc<Runtime>| runtime.capabilities.process_slot == slot;
         let Some(runtime) = self.0.iter().find(has_slot) else { return };
         // Not the guard that delivers: engine 0 is locked, so nothing foreign may run now.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roce_transport::congestion::{Congestion, NotificationPoint, Rate};
-use roce_transport::{EngineConfig, Recovery, Retransmission};
+use roce_transport::{EngineConfig, ProcessSlot, Recovery, Retransmission};
 
 use super::VerbsError;
 use super::context::{Context, OVERHEAD_V6, largest_mtu};
@@ -42,7 +42,7 @@ pub struct ContextBuilder {
     options: OpenOptions,
     engines: usize,
     tune: Option<Tune>,
-    process_slot: Option<u8>,
+    process_slot: Option<ProcessSlot>,
     window: Option<u32>,
     publish: bool,
     congestion: Option<(Congestion, NotificationPoint)>,
@@ -233,10 +233,10 @@ impl ContextBuilder {
         self
     }
 
-    /// The upper 8 bits of queue pair numbers and communication IDs. Unless said otherwise, these are the device's
+    /// The slot that queue pair numbers and communication IDs begin with. Unless said otherwise, it is the device's
     /// ([`Capabilities::process_slot`]): where it shares its address with other devices, no others will do.
     #[must_use]
-    pub fn process_slot(mut self, slot: u8) -> Self {
+    pub fn process_slot(mut self, slot: ProcessSlot) -> Self {
         self.process_slot = Some(slot);
         self
     }
@@ -336,9 +336,9 @@ impl ContextBuilder {
 }
 
 /// Datagrams for another slot of a shared address arrive at another device.
-fn check_slot(slot: u8, capabilities: &Capabilities) -> Result<(), VerbsError> {
+fn check_slot(slot: ProcessSlot, capabilities: &Capabilities) -> Result<(), VerbsError> {
     let given = capabilities.process_slot;
-    if given == 0 || given == slot {
+    if given == ProcessSlot::NONE || given == slot {
         return Ok(());
     }
     let problem = format!(

@@ -2,13 +2,13 @@
 
 use roce_packet::Qpn;
 use roce_transport::congestion::Rate;
-use roce_transport::{Counters, EngineConfig};
+use roce_transport::{Counters, ProcessSlot};
 
 use super::{CompletionChannel, CompletionQueue, Context, VerbsError};
 use crate::device::{Device, OpenOptions};
 use crate::runtime::Runtime;
 
-/// Slots of an address without slot 0.
+/// More than a machine with one address has processors for.
 const MOST_ENGINES: usize = 63;
 
 /// Those of the engines beside engine 0.
@@ -22,7 +22,7 @@ pub(super) fn open_devices(
 ) -> Result<(Box<dyn Device>, OtherDevices), VerbsError> {
     let refuse = |problem: String| Err(VerbsError::Engines { engines, problem });
     if !(1..=MOST_ENGINES).contains(&engines) {
-        return refuse(format!("a context has 1 to {MOST_ENGINES}, because an address has so many slots"));
+        return refuse(format!("a context has 1 to {MOST_ENGINES}"));
     }
     if engines > 1 && !options.is_empty() {
         return refuse(
@@ -33,7 +33,7 @@ pub(super) fn open_devices(
     let mut others = OtherDevices::with_capacity(engines - 1);
     let mut last_slot = first.capabilities().process_slot;
     for _ in 1..engines {
-        if last_slot == 0 {
+        if last_slot == ProcessSlot::NONE {
             return refuse(format!(
                 "each needs a slot of an address that is shared, and `{spec}` is not; use a device of the kind udp, such as \
                  udp:127.0.0.1, without share=off and port=0 (ROCE_LOG=info says why an address is not shared)"
@@ -45,7 +45,7 @@ pub(super) fn open_devices(
         last_slot = other.capabilities().process_slot;
         others.push(other);
     }
-    if engines > 1 && last_slot == 0 {
+    if engines > 1 && last_slot == ProcessSlot::NONE {
         return refuse(format!("only {} devices of `{spec}` share the address", engines - 1));
     }
     Ok((first, others))
@@ -94,26 +94,20 @@ impl Context {
 
     /// The engine of an object whose number begins with this process slot.
     #[inline]
-    pub(crate) fn of_slot(&self, slot: u8) -> &Runtime {
+    pub(crate) fn of_slot(&self, slot: ProcessSlot) -> &Runtime {
         self.0.of_slot(slot)
     }
 
     #[inline]
     pub(crate) fn of_qp(&self, qpn: Qpn) -> &Runtime {
-        self.0.of_slot(slot_of(qpn))
+        self.0.of_slot(ProcessSlot::of(qpn.get()))
     }
 
-    pub(super) fn index_of_slot(&self, slot: u8) -> usize {
+    pub(super) fn index_of_slot(&self, slot: ProcessSlot) -> usize {
         self.0.index_of_slot(slot)
     }
 
     pub(super) fn index_of_qp(&self, qpn: Qpn) -> usize {
-        self.0.index_of_slot(slot_of(qpn))
+        self.0.index_of_slot(ProcessSlot::of(qpn.get()))
     }
-}
-
-/// The process slot in the number of a queue pair.
-#[inline]
-const fn slot_of(qpn: Qpn) -> u8 {
-    (qpn.get() >> EngineConfig::SLOT_SHIFT) as u8
 }

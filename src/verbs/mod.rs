@@ -128,8 +128,8 @@ pub use roce_transport::congestion::{self, Congestion, NotificationPoint, Observ
 pub use roce_transport::{
     Access, AsyncEvent, AttrMask, Cause, Counters, CqError, CqId, CreateQpError, DestroyError, Ends,
     EngineConfig, FlushPlacement, KeyError, LKey, Memory, ModifyQpError, Notify, OutOfBounds, Pacing,
-    Payload, PdError, PdId, PostError, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState,
-    QpType, RKey, Recovery, RecvWr, RegionAttributes, RegionChange, RegisterError, Retransmission,
+    Payload, PdError, PdId, PostError, ProcessSlot, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions,
+    QpState, QpType, RKey, Recovery, RecvWr, RegionAttributes, RegionChange, RegisterError, Retransmission,
     SelectiveRepeat, SendFlags, SendOp, SendWr, Sge, SrqAttributes, SrqError, SrqId, UdDestination, Wc,
     WcFlags, WcOpcode, WcStatus, WindowBinding, WindowType, WorkError, XrcdError, XrcdId,
 };

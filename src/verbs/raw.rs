@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use roce_packet::{Path, Qpn};
 use roce_transport::{
-    CqId, DestroyError, Instant, Notify, Occupancy, PdId, QpAttr, QpAttributes, QpInit, QpOptions, QpState,
-    RecvWr, SendWr, SrqAttributes, SrqId, Wc,
+    CqId, DestroyError, Instant, Notify, Occupancy, PdId, ProcessSlot, QpAttr, QpAttributes, QpInit,
+    QpOptions, QpState, RecvWr, SendWr, SrqAttributes, SrqId, Wc,
 };
 
 use super::{CompletionChannel, Context, PathOptions, VerbsError};
@@ -358,7 +358,12 @@ impl Raw<'_> {
     }
 
     /// Refuses a queue in another engine than the send completion queue.
-    fn check_same_engine(self, what: &'static str, own: u8, other: u8) -> Result<(), VerbsError> {
+    fn check_same_engine(
+        self,
+        what: &'static str,
+        own: ProcessSlot,
+        other: ProcessSlot,
+    ) -> Result<(), VerbsError> {
         let [engine, other] = [own, other].map(|slot| self.context.index_of_slot(slot));
         if engine == other { Ok(()) } else { Err(VerbsError::OtherEngine { what, other, engine }) }
     }

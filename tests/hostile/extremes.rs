@@ -269,7 +269,7 @@ fn connection_management_with_extreme_parameters() {
 fn contexts_with_extreme_settings() {
     let open = |builder: ContextBuilder| builder.open("udp:127.0.0.1,port=0").unwrap();
     for window in [0, 1, u32::MAX] {
-        open(Context::builder().window(window).seed(u64::MAX).process_slot(255));
+        open(Context::builder().window(window).seed(u64::MAX).process_slot(ProcessSlot::MAX));
     }
     let context = open(Context::builder().background(false).tune(|config| {
         config.max_cqe = usize::MAX;

@@ -162,7 +162,12 @@ fn a_seed_makes_numbers_repeatable_and_without_it_they_differ() {
             // 16 random bits may meet by chance, but not often.
             assert!(different.len() >= 3, "number {place}: {different:x?}");
         }
-        let slot = numbers(Context::builder().process_slot(0xab));
-        assert!([0, 4, 8].iter().all(|place| slot[*place] >> 16 == 0xab), "{slot:x?}");
+        for slot in [0x3b, 0xab, 831].map(|slot| ProcessSlot::new(slot).unwrap()) {
+            let found = numbers(Context::builder().process_slot(slot));
+            assert!(
+                [0, 4, 8].iter().all(|place| ProcessSlot::of(found[*place] as u32) == slot),
+                "{slot}: {found:x?}"
+            );
+        }
     });
 }

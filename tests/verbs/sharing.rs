@@ -31,11 +31,11 @@ fn contexts_on_one_address_connect_to_each_other_and_to_others() {
         let listener = hosts[2].context.listen(PortSpace::Tcp, 7180).unwrap();
         let _link = join(&fourth, &hosts[2], &listener);
         talk(&fourth, &hosts[2]);
-        let slots: Vec<_> = hosts.iter().map(|side| side.context.query().limits.process_slot).collect();
+        let slots: Vec<_> = hosts.iter().map(|side| side.context.query().limits.process_slot.get()).collect();
         assert_eq!(slots, [1, 2, 3]);
         for side in hosts.iter().chain(&peers) {
-            let slot = u32::from(side.context.query().capabilities.process_slot);
-            assert_eq!(side.qp.number().get() >> 16, slot);
+            let slot = side.context.query().capabilities.process_slot;
+            assert_eq!(ProcessSlot::of(side.qp.number().get()), slot);
         }
     });
 }
@@ -71,8 +71,9 @@ fn a_port_has_one_listener_on_an_address_and_nobody_is_refused_for_the_wrong_rea
 #[test]
 fn another_slot_than_the_devices_is_refused() {
     let device = format!("udp:{}", own_address());
-    let error = Context::builder().process_slot(9).open(&device).unwrap_err().to_string();
+    let nine = ProcessSlot::new(9).unwrap();
+    let error = Context::builder().process_slot(nine).open(&device).unwrap_err().to_string();
     assert!(error.contains("has slot 1") && error.contains("share=off"), "{error}");
-    let alone = Context::builder().process_slot(9).open(&format!("{device},share=off")).unwrap();
-    assert_eq!(alone.query().limits.process_slot, 9);
+    let alone = Context::builder().process_slot(nine).open(&format!("{device},share=off")).unwrap();
+    assert_eq!(alone.query().limits.process_slot, nine);
 }

@@ -4,16 +4,16 @@ use roce_packet::PathMtu;
 
 use crate::congestion::{Congestion, NotificationPoint, Rate};
 use crate::recovery::Recovery;
+use crate::slot::ProcessSlot;
 
 /// The settings of an engine. `EngineConfig::new(seed)` gives the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
     /// Seed of all numbers that peers must not guess: queue pair numbers and memory keys.
     pub seed: [u8; 32],
-    /// The upper 8 bits of all queue pair numbers, so that several processes can share one address. 0 where they do not;
-    /// otherwise connection management puts it into the numbers that it draws as well
-    /// ([`CmConfig::process_slot`](crate::cm::CmConfig::process_slot)).
-    pub process_slot: u8,
+    /// All queue pair numbers begin with it, so that several processes can share one address. If they do, connection management puts
+    /// it into the numbers that it draws as well ([`CmConfig::process_slot`](crate::cm::CmConfig::process_slot)).
+    pub process_slot: ProcessSlot,
     /// BTH MigReq on packets sent. Peers such as ConnectX take a slow path when it is 0.
     pub mig_req: bool,
     /// The most PSNs that a requester leaves unacknowledged, 1 to 2^23 - 1 (IBTA 9.7.2); the
@@ -26,7 +26,7 @@ pub struct EngineConfig {
     pub port_mtu: PathMtu,
     /// Packets that one queue pair may send before the next one.
     pub quantum: u32,
-    /// The most queue pairs, up to 65,000.
+    /// The most queue pairs, up to 65,000, or 15,848 with a process slot of 10 bits.
     pub max_qp: usize,
     /// The most completion queues.
     pub max_cq: usize,
@@ -103,15 +103,12 @@ impl Default for Pacing {
 }
 
 impl EngineConfig {
-    /// Bits of a queue pair number below the process slot.
-    pub const SLOT_SHIFT: u32 = 16;
-
     /// The default settings with this seed.
     #[must_use]
     pub fn new(seed: [u8; 32]) -> Self {
         Self {
             seed,
-            process_slot: 0,
+            process_slot: ProcessSlot::NONE,
             mig_req: true,
             max_outstanding_packets: 256,
             max_read_packets: 128,

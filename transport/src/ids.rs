@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::slot::ProcessSlot;
+
 macro_rules! object_id {
     ($(#[$meta:meta])* $name:ident, $label:literal) => {
         $(#[$meta])*
@@ -47,13 +49,17 @@ macro_rules! queue_id {
             /// The process slot of the engine that holds the queue.
             #[inline]
             #[must_use]
-            pub const fn slot(self) -> u8 {
-                (self.0 >> QUEUE_BITS) as u8
+            pub const fn slot(self) -> ProcessSlot {
+                match ProcessSlot::new((self.0 >> QUEUE_BITS) as u16) {
+                    Some(slot) => slot,
+                    // Never: it was made of one.
+                    None => ProcessSlot::NONE,
+                }
             }
 
-            pub(crate) fn new(slot: u8, index: usize) -> Self {
+            pub(crate) fn new(slot: ProcessSlot, index: usize) -> Self {
                 debug_assert!(index <= QUEUE_MASK as usize, "the settings allow no more than MOST_QUEUES");
-                Self(u32::from(slot) << QUEUE_BITS | index as u32 & QUEUE_MASK)
+                Self(u32::from(slot.get()) << QUEUE_BITS | index as u32 & QUEUE_MASK)
             }
         }
 
@@ -65,7 +71,9 @@ macro_rules! queue_id {
     };
 }
 
-const QUEUE_BITS: u32 = 24;
+/// The 10 bits above them are the slot.
+const QUEUE_BITS: u32 = 22;
+const _: () = assert!((ProcessSlot::MAX.get() as u32) < 1 << (u32::BITS - QUEUE_BITS));
 const QUEUE_MASK: u32 = (1 << QUEUE_BITS) - 1;
 /// The most queues of one kind that an engine can tell apart.
 pub(crate) const MOST_QUEUES: usize = 1 << QUEUE_BITS;

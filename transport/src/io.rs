@@ -5,7 +5,7 @@
 
 use roce_packet::{Path, Qpn};
 
-use crate::config::EngineConfig;
+use crate::slot::ProcessSlot;
 
 /// What is known about the IPv4 Identification of a received datagram. The ICRC covers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ pub struct Transmit {
 /// be shorter, and numbers their Identification from zero where a header is written for each.
 ///
 /// The peer's host may be one where several processes share an address, each with queue pair numbers of its own
-/// [process slot](crate::EngineConfig::process_slot). Its kernel gives a superpacket to one of them as a whole, by the
+/// [process slot](ProcessSlot). Its kernel gives a superpacket to one of them as a whole, by the
 /// first datagram, so that only datagrams of one slot are joined. Datagrams for queue pair 1 are never joined: which
 /// process each one is for, its contents decide.
 #[derive(Clone, Copy, Debug, Default)]
@@ -203,7 +203,7 @@ impl OpenBatch {
 
 /// Whether what is for these two queue pairs of a host goes to the same process for certain.
 fn is_one_process(one: Qpn, other: Qpn) -> bool {
-    let same_slot = (one.get() ^ other.get()) >> EngineConfig::SLOT_SHIFT == 0;
+    let same_slot = ProcessSlot::of(one.get()) == ProcessSlot::of(other.get());
     same_slot && one != Qpn::GSI && other != Qpn::GSI
 }
 

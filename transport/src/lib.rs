@@ -50,6 +50,7 @@ mod recovery;
 mod rq;
 mod segment;
 mod shared;
+mod slot;
 mod sq;
 mod time;
 mod timer;
@@ -76,6 +77,7 @@ pub use qp::{
     QpCapabilities, QpInit, QpOptions, QpState, QpType, Transition, transition,
 };
 pub use recovery::{Recovery, RecoveryError, SelectiveRepeat};
+pub use slot::ProcessSlot;
 pub use time::Instant;
 pub use ud::GRH_AREA;
 pub use verdict::{DropReason, Verdict};

@@ -17,9 +17,9 @@ use roce_transport::congestion::{
 };
 use roce_transport::{
     Access, Batch, Counters, CqError, Engine, EngineConfig, Identification, Instant, LKey, Memory, Notify,
-    Pacing, QpAttr, QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey, Received, Recovery, RecvWr,
-    RegisterError, SelectiveRepeat, SendOp, SendWr, Sge, Transmit, TxSlot, Wc, WindowBinding, WindowType,
-    WordMemory, transition, units,
+    Pacing, ProcessSlot, QpAttr, QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey, Received,
+    Recovery, RecvWr, RegisterError, SelectiveRepeat, SendOp, SendWr, Sge, Transmit, TxSlot, Wc,
+    WindowBinding, WindowType, WordMemory, transition, units,
 };
 
 const SIZES: [usize; 4] = [0, 1, 1 << 46, usize::MAX];
@@ -296,7 +296,7 @@ fn config(number: u64) -> EngineConfig {
     let size = number as usize;
     let short = number as u32;
     EngineConfig {
-        process_slot: number as u8,
+        process_slot: ProcessSlot::of(number as u32),
         max_outstanding_packets: short,
         max_read_packets: short,
         quantum: short,

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use common::Bench;
 use roce_packet::{Opcode, Psn, Qpn};
 use roce_sim::pair::Side;
-use roce_transport::cm::CmConfig;
 use roce_transport::{
-    Access, Engine, EngineConfig, QpCapabilities, QpInit, QpType, SendFlags, SendWr, Verdict, WordMemory,
+    Access, CreateQpError, Engine, EngineConfig, ProcessSlot, QpCapabilities, QpInit, QpType, SendFlags,
+    SendWr, Verdict, WordMemory,
 };
 
 const PAGE: &str = include_str!("../../docs/security.md");
+/// The row for queue pair numbers with a process slot of 10 bits.
+const LONG_SLOTS: &str = "queue pair number in slots 64 to 831";
 const PER_SECOND: u128 = 1_000_000;
 
 /// The bits in which numbers differ.
@@ -21,22 +23,19 @@ fn random_bits(numbers: &[u32]) -> u32 {
     numbers.iter().fold(0, |bits, number| bits | number ^ numbers[0])
 }
 
-/// Numbers of queue pairs of an engine with this slot.
-fn qpns(process_slot: u8) -> Vec<u32> {
-    let mut engine = Engine::new(EngineConfig { process_slot, ..EngineConfig::from_number(9) });
+/// For small queue pairs of an engine.
+fn init_in(engine: &mut Engine) -> QpInit {
     let pd = engine.allocate_pd().unwrap();
     let cq = engine.create_cq(1).unwrap();
     let capabilities =
         QpCapabilities { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
-    let init = QpInit {
-        qp_type: QpType::Rc,
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
-        srq: None,
-        capabilities,
-        signal_all: false,
-    };
+    QpInit { qp_type: QpType::Rc, pd, send_cq: cq, recv_cq: cq, srq: None, capabilities, signal_all: false }
+}
+
+/// Numbers of queue pairs of an engine with this slot.
+fn qpns(process_slot: ProcessSlot) -> Vec<u32> {
+    let mut engine = Engine::new(EngineConfig { process_slot, ..EngineConfig::from_number(9) });
+    let init = init_in(&mut engine);
     (0..64).map(|_| engine.create_qp(&init).unwrap().get()).collect()
 }
 
@@ -60,10 +59,17 @@ fn row(first: &str) -> Vec<&'static str> {
 
 #[test]
 fn the_page_states_the_bits_that_are_drawn() {
-    for slot in [0, 1, 63] {
+    for (slot, name) in [
+        (0, "queue pair number"),
+        (1, "queue pair number"),
+        (63, "queue pair number"),
+        (64, LONG_SLOTS),
+        (831, LONG_SLOTS),
+    ] {
+        let slot = ProcessSlot::new(slot).unwrap();
         let numbers = qpns(slot);
-        assert_eq!(random_bits(&numbers).count_ones().to_string(), row("queue pair number")[0]);
-        assert_eq!(numbers[0] >> EngineConfig::SLOT_SHIFT, slot.into(), "the rest is the slot");
+        assert_eq!(random_bits(&numbers).count_ones().to_string(), row(name)[0]);
+        assert!(numbers.iter().all(|qpn| ProcessSlot::of(*qpn) == slot), "the rest is the slot");
     }
     // The variant byte counts on.
     let keys = keys();
@@ -72,7 +78,11 @@ fn the_page_states_the_bits_that_are_drawn() {
     assert_eq!(Psn::new(u32::MAX).get().count_ones().to_string(), row("PSN that is expected next")[0]);
     let ids = row("communication ID");
     assert_eq!(ids[0], "32");
-    assert!(ids[1].starts_with(&CmConfig::SLOT_SHIFT.to_string()), "{ids:?}");
+    let [short, long] = [1, 64].map(|slot| ProcessSlot::new(slot).unwrap().bits_below() + 8);
+    assert!(
+        ids[1].starts_with(&format!("{short} for")) && ids[1].contains(&format!(", {long} in")),
+        "{ids:?}"
+    );
 }
 
 /// "33 ms", as the page writes it.
@@ -114,6 +124,9 @@ fn the_page_states_how_many_packets_a_forger_needs() {
         let expected = [with_commas(of_all), time(of_all), with_commas(of_known), time(of_known)];
         assert_eq!(row(effect)[1..], expected, "{effect}");
     }
+    let fewer = qpn_bits - row(LONG_SLOTS)[0].parse::<u32>().unwrap();
+    assert_eq!(1 << fewer, 4, "the page says that a quarter of the packets is enough");
+    assert!(PAGE.contains("a quarter of the packets of the third column"));
     let key_bits: u32 = row("R_Key")[0].parse().unwrap();
     let bits = qpn_bits + psn_bits + key_bits + 8;
     assert!(row("a WRITE or READ of memory")[1].starts_with(&format!("2^{} ", bits - 1)), "{bits}");
@@ -154,8 +167,31 @@ fn accepted_requests() -> u128 {
 /// The number of a queue pair does not follow from those before it.
 #[test]
 fn numbers_do_not_follow_each_other() {
-    let numbers = qpns(0);
+    let numbers = qpns(ProcessSlot::NONE);
     let steps: std::collections::BTreeSet<_> =
         numbers.windows(2).map(|pair| Qpn::new(pair[1].wrapping_sub(pair[0])).get()).collect();
     assert!(steps.len() > 60, "{steps:?}");
+}
+
+/// An engine hands out all numbers but a few, whatever the slot, and numbers that were removed come back.
+#[test]
+fn a_slot_has_room_for_as_many_queue_pairs_as_the_settings_say() {
+    for (slot, most) in [(63, 65_000), (64, 15_848), (831, 15_848)] {
+        let process_slot = ProcessSlot::new(slot).unwrap();
+        let mut engine =
+            Engine::new(EngineConfig { process_slot, max_qp: usize::MAX, ..EngineConfig::from_number(9) });
+        assert_eq!(engine.config().max_qp, most);
+        let init = init_in(&mut engine);
+        let numbers: std::collections::BTreeSet<_> =
+            (0..most).map(|_| engine.create_qp(&init).unwrap()).collect();
+        assert_eq!(numbers.len(), most);
+        assert!(numbers.iter().all(|qpn| ProcessSlot::of(qpn.get()) == process_slot));
+        let error = engine.create_qp(&init).unwrap_err();
+        assert_eq!(error, CreateQpError::TooManyQps { limit: most });
+        // With nearly all numbers in use, those of removed queue pairs are the only ones left.
+        for qpn in numbers.iter().take(3_000) {
+            engine.destroy_qp(*qpn).unwrap();
+            engine.create_qp(&init).unwrap();
+        }
+    }
 }

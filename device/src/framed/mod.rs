@@ -131,7 +131,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use roce_packet::{Gid, MacAddr, Path, VlanTag};
-use roce_transport::{Instant, Received, Transmit, TxSlot};
+use roce_transport::{Instant, ProcessSlot, Received, Transmit, TxSlot};
 
 use super::{Capabilities, Device, HostTcp};
 use crate::counters::counters;
@@ -222,7 +222,7 @@ impl FramedDevice {
             max_segments: record.max_segments,
             sees_ip_header: true,
             carries_ethernet: true,
-            process_slot: 0,
+            process_slot: ProcessSlot::NONE,
             link_mtu: record.link_mtu,
         };
         let mut addresses = host.addresses().to_vec();

@@ -8,7 +8,7 @@
 //! A socket cannot do the following: show the Identification of what it receives (the engine finds it out from the
 //! ICRC), choose the IPv6 flow label, leave out the UDP checksum, and carry RoCE v1.
 //!
-//! Up to 63 devices share an address and port, also devices of other processes of the same user, unless `share=off` or `port=0`
+//! Up to 831 devices share an address and port, also devices of other processes of the same user, unless `share=off` or `port=0`
 //! says otherwise. Each has a slot, which its queue pair numbers begin with.
 //!
 //! Path MTU discovery of the kernel applies: what is larger than a link on the way takes is dropped and
@@ -28,7 +28,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use roce_packet::Path;
-use roce_transport::{Instant, Received, Transmit, TxSlot};
+use roce_transport::{Instant, ProcessSlot, Received, Transmit, TxSlot};
 use rustix::event::epoll;
 use socket2::Socket;
 
@@ -99,7 +99,7 @@ impl UdpDevice {
             max_segments: report.max_segments,
             sees_ip_header: false,
             carries_ethernet: false,
-            process_slot: opened.member.as_ref().map_or(0, Member::slot),
+            process_slot: opened.member.as_ref().map_or(ProcessSlot::NONE, Member::slot),
             link_mtu: report.link_mtu,
         };
         let (most_segments, gro) = (report.max_segments, report.gro);

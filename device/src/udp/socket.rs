@@ -8,7 +8,7 @@ use roce_transport::MOST_SEGMENTS;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::group::{JoinError, Member, Place};
+use super::group::{JoinError, Member, Place, advice_on};
 use super::spec::{UdpSpec, is_link_local};
 use crate::OpenError;
 use crate::descriptors::aside;
@@ -105,14 +105,12 @@ fn join(spec: &UdpSpec, wanted: SocketAddr) -> Result<Option<Place>, OpenError> 
     };
     match Member::join(wanted, make) {
         Ok(place) => Ok(Some(place)),
-        Err(JoinError::Excluded(problem)) => Err(OpenError::NotShared {
-            spec: spec.to_string(),
-            address: spec.address,
-            port: spec.port,
-            problem,
-        }),
+        Err(JoinError::Excluded(problem)) => Err(not_shared(spec, problem)),
         Err(JoinError::System(error)) => match error.kind() {
             io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable => Err(bind_error(spec, error)),
+            _ if Member::exists(wanted) => {
+                Err(not_shared(spec, format!("joining them failed: {}", advice_on(&error))))
+            }
             _ => {
                 tracing::info!(%error, device = %spec, "the address is not shared with other processes");
                 Ok(None)
@@ -272,12 +270,15 @@ fn alone_error(spec: &UdpSpec, wanted: SocketAddr, error: io::Error) -> OpenErro
     if error.kind() != io::ErrorKind::AddrInUse || !Member::exists(wanted) {
         return bind_error(spec, error);
     }
-    let (address, port) = (spec.address, spec.port);
     let problem =
         "share=off asks for it alone; leave share=off out, end the others (`ss -xlp` shows them with \
                    the name @roce) or use another address"
             .to_owned();
-    OpenError::NotShared { spec: spec.to_string(), address, port, problem }
+    not_shared(spec, problem)
+}
+
+fn not_shared(spec: &UdpSpec, problem: String) -> OpenError {
+    OpenError::NotShared { spec: spec.to_string(), address: spec.address, port: spec.port, problem }
 }
 
 fn bind_error(spec: &UdpSpec, error: io::Error) -> OpenError {

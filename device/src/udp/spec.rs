@@ -26,7 +26,7 @@ use crate::spec::{SpecOption, SpecText};
 /// Any port but 4791 is for tests between programs of this project: the checksum of a packet covers the
 /// port, and it is always computed for 4791.
 ///
-/// Devices share an address and port that are written out, up to 63 of them; each has a slot of its own, which its queue pair
+/// Devices share an address and port that are written out, up to 831 of them; each has a slot of its own, which its queue pair
 /// numbers begin with ([`Capabilities::process_slot`](crate::Capabilities::process_slot)). A program that reads datagrams
 /// for any queue pair number, without an engine, needs `share=off`.
 #[derive(Clone, Debug, PartialEq, Eq)]

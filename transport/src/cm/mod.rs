@@ -48,6 +48,7 @@ pub use parameters::{
 };
 pub use state::{CmInput, CmState, TRANSITIONS};
 
+use crate::slot::ProcessSlot;
 use crate::time::Instant;
 use connection::{Connection, Route, bytes_of};
 
@@ -165,14 +166,17 @@ impl ConnectionManager {
     /// A random ID that is not in use, in the process slot if there is one. 0 stands for "unknown" in rejections.
     fn draw_id(&mut self) -> Result<CommId, CmError> {
         let limit = self.config.max_connections.min(1 << 20);
-        let slot = u32::from(self.config.process_slot) << CmConfig::SLOT_SHIFT;
+        let slot = self.config.process_slot;
         // Without a slot all bits are drawn, for they are what others have to guess.
-        let drawn = if slot == 0 { u32::MAX } else { (1 << CmConfig::SLOT_SHIFT) - 1 };
+        let (first, drawn) = match slot {
+            ProcessSlot::NONE => (0, u32::MAX),
+            slot => (slot.first_qpn() << 8, u32::MAX >> (24 - slot.bits_below())),
+        };
         if self.connections.len() >= limit {
             return Err(CmError::TooManyConnections { limit });
         }
         loop {
-            let id = CommId(slot | self.rng.next_u32() & drawn);
+            let id = CommId(first | self.rng.next_u32() & drawn);
             if id.0 != 0 && !self.connections.contains_key(&id) {
                 return Ok(id);
             }

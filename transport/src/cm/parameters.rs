@@ -10,15 +10,16 @@ use roce_packet::mad::{
 use roce_packet::{Path, PathMtu, Psn, Qpn};
 
 use super::CmState;
+use crate::slot::ProcessSlot;
 
 /// The settings of a connection manager. All tables have a limit, so that strangers cannot fill the memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CmConfig {
     /// Seed of communication IDs and transaction IDs.
     pub seed: [u8; 32],
-    /// The upper 8 bits of communication IDs and of request IDs of SIDR, unless it is 0: these are then 32 random bits. Where
-    /// several processes share an address, what arrives for queue pair 1 is given to a process by these bits.
-    pub process_slot: u8,
+    /// Communication IDs and request IDs of SIDR begin with it ([`ProcessSlot::of_id`]). Without a slot all 32 bits are random. Where several
+    /// processes share an address, what arrives for queue pair 1 is given to a process by these bits.
+    pub process_slot: ProcessSlot,
     /// World-wide number of this adapter: the EUI-64 of its port.
     pub ca_guid: u64,
     /// How long this end may take to acknowledge a packet, for every REP. Soft-RoCE sends 15, 134 ms.
@@ -39,15 +40,12 @@ pub struct CmConfig {
 }
 
 impl CmConfig {
-    /// Bits of an ID below the process slot.
-    pub const SLOT_SHIFT: u32 = 24;
-
     /// The default settings with this seed and number.
     #[must_use]
     pub fn new(seed: [u8; 32], ca_guid: u64) -> Self {
         Self {
             seed,
-            process_slot: 0,
+            process_slot: ProcessSlot::NONE,
             ca_guid,
             ack_delay: CmTimeout::new(15),
             max_connections: 16_384,

@@ -42,6 +42,7 @@ use crate::time::Instant;
 use crate::timer::{Timer, TimerQueue};
 use domains::Domains;
 use qp::{Halves, Qp};
+use queue_pairs::{KEPT_FREE, numbers_of};
 
 /// All queue pairs of one device.
 ///
@@ -98,6 +99,7 @@ impl Engine {
     pub fn new(mut config: EngineConfig) -> Self {
         config.max_outstanding_packets = config.max_outstanding_packets.clamp(1, (1 << 23) - 1);
         config.max_cqe = config.max_cqe.min(MOST_CQE);
+        config.max_qp = config.max_qp.min(numbers_of(config.process_slot) - KEPT_FREE);
         config.max_cq = config.max_cq.min(MOST_QUEUES);
         config.max_srq = config.max_srq.min(MOST_QUEUES);
         config.notification = config.notification.in_range();

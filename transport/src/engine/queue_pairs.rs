@@ -8,7 +8,6 @@ use roce_packet::{Ecn, PathMtu, Qpn};
 
 use super::qp::{Halves, Qp};
 use super::{DestroyError, Engine};
-use crate::config::EngineConfig;
 use crate::congestion::{CnpPace, Congestion};
 use crate::counters::Counters;
 use crate::qp::{
@@ -19,6 +18,7 @@ use crate::rc::{RcRequester, RcResponder};
 use crate::recovery::Recovery;
 use crate::rq::{Landing, ReceiveQueue};
 use crate::segment::KnownPath;
+use crate::slot::ProcessSlot;
 use crate::time::Instant;
 use crate::timer::Deadlines;
 use crate::uc::{UcRequester, UcResponder};
@@ -27,8 +27,13 @@ use crate::wr::MAX_SGE;
 
 /// Numbers of queue pairs that were removed last and are not given out again.
 const RETIRED: usize = 2_048;
-/// With so many queue pairs any free number will do.
-const MANY_QPS: usize = 32_768;
+/// Numbers that no queue pair has, so that a random draw finds one soon: of 65,536 they leave 65,000.
+pub(super) const KEPT_FREE: usize = 536;
+
+/// Queue pair numbers that begin with this slot.
+pub(super) const fn numbers_of(slot: ProcessSlot) -> usize {
+    1 << slot.bits_below()
+}
 
 /// Queue pairs.
 impl Engine {
@@ -162,18 +167,19 @@ impl Engine {
         init.capabilities.check()
     }
 
-    /// An unpredictable number: 8 bits of process slot, 16 random bits (0 and 1 are reserved).
+    /// An unpredictable number: the process slot, then random bits (0 and 1 are reserved).
     fn draw_number(&mut self, position: usize) -> Result<Qpn, CreateQpError> {
-        let limit = self.shared.config.max_qp.min(65_000);
+        let limit = self.shared.config.max_qp;
         if self.qps.len() >= limit {
             return Err(CreateQpError::TooManyQps { limit });
         }
-        let slot = u32::from(self.shared.config.process_slot) << EngineConfig::SLOT_SHIFT;
-        // A peer may keep a number in time-wait for a while, so it is not used again at once.
-        let avoid_retired = self.qps.len() < MANY_QPS;
+        let slot = self.shared.config.process_slot;
+        let (first, random_bits) = (slot.first_qpn(), (1 << slot.bits_below()) - 1);
+        // A peer may keep a number in time-wait for a while, so it is not used again at once, unless most numbers are in use.
+        let avoid_retired = self.qps.len() < numbers_of(slot) / 2;
         // The limits keep some numbers free, so a draw succeeds sooner or later.
         loop {
-            let number = slot | self.rng.next_u32() & 0xffff;
+            let number = first | self.rng.next_u32() & random_bits;
             let reserved = number < 2 || number == Qpn::MULTICAST.get();
             let retired = avoid_retired && self.retired.contains(&number);
             if !reserved && !retired && self.numbers.insert(number, position) {

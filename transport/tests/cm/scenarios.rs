@@ -10,6 +10,7 @@ use roce_packet::mad::{
     CmMessage, CmTimeout, CommId, MadHeader, PortSpace, RejReason, SidrStatus, TransportService,
 };
 use roce_packet::{PathMtu, Psn, Qpn, flow};
+use roce_transport::ProcessSlot;
 use roce_transport::cm::{
     CmAccepts, CmConfig, CmConnect, CmError, CmEvent, CmListen, CmState, ConnectionManager,
 };
@@ -431,21 +432,21 @@ fn calls_that_do_not_fit() {
 /// Where several processes share an address, replies find theirs by the IDs that it drew.
 #[test]
 fn ids_are_in_the_slot_of_their_process() {
-    let slots = |ids: &[CommId]| ids.iter().map(|id| id.0 >> CmConfig::SLOT_SHIFT).collect::<Vec<_>>();
-    for slot in [0x01, 0x3f, 0xff_u8] {
+    let slots = |ids: &[CommId]| ids.iter().map(|id| ProcessSlot::of_id(id.0)).collect::<Vec<_>>();
+    for slot in [1, 63, 64, 831].map(|slot| ProcessSlot::new(slot).unwrap()) {
         let mut world = World::new();
         let config = CmConfig { process_slot: slot, ..world.sides[ACTIVE].config().clone() };
         world.sides[ACTIVE] = ConnectionManager::new(config);
         let (active, _) = world.connect();
         let asked = world.sides[ACTIVE].resolve(world.now, &question()).unwrap();
-        assert_eq!(slots(&[active, asked]), [u32::from(slot); 2]);
+        assert_eq!(slots(&[active, asked]), [slot; 2]);
         // The side that is asked draws in its slot as well.
         let mut world = World::new();
         let listen = CmListen { accepts: CmAccepts::Both, backlog: 8, ip_cm: true };
         let config = CmConfig { process_slot: slot, ..world.sides[PASSIVE].config().clone() };
         world.sides[PASSIVE] = ConnectionManager::new(config);
         world.sides[PASSIVE].listen(SERVICE, listen).unwrap();
-        assert_eq!(slots(&[world.connect().1]), [u32::from(slot)]);
+        assert_eq!(slots(&[world.connect().1]), [slot]);
     }
     // Without a slot all bits are random.
     let mut world = World::new();

@@ -1,37 +1,33 @@
 //! Which process of an address a datagram is for: the rule as a program for the kernel, and the same rule in Rust.
 //!
-//! The slot stands in the upper 8 bits of the destination QPN. Datagrams for queue pair 1 carry messages of connection
-//! management, which name a connection by the ID that the receiver drew, and its upper 8 bits are the slot. REQ and SIDR_REQ
-//! begin an exchange, so they carry no such ID: they go to slot 0, as everything does that fits nowhere.
+//! The destination QPN begins with the slot ([`ProcessSlot`]). Datagrams for queue pair 1 carry messages of connection
+//! management, which name a connection by the ID that the receiver drew, and it begins with the slot too. REQ and SIDR_REQ
+//! begin an exchange, so they carry no such ID: they go to slot 0, as everything does for which the group has no socket.
 
 use std::io;
 use std::mem::offset_of;
 
+use roce_transport::ProcessSlot;
 use socket2::{SockFilter, Socket};
 
-use super::SLOTS;
 use crate::sockets::set_option;
 
 /// The slot that a datagram, BTH to ICRC, is for.
-pub(super) fn slot_of(datagram: &[u8]) -> u8 {
-    // What lies beyond the end is 0, as for the program.
-    let byte = |at: usize| datagram.get(at).copied().unwrap_or(0);
-    let slot = if !is_for_gsi(datagram) {
-        byte(SLOT_AT)
-    } else {
-        match attribute_of(datagram) {
-            REQ | SIDR_REQ => 0,
-            SIDR_REP => byte(REQUEST_ID_AT),
-            _ => byte(REMOTE_ID_AT),
-        }
-    };
-    if slot < SLOTS { slot } else { 0 }
+pub(super) fn slot_of(datagram: &[u8]) -> ProcessSlot {
+    if !is_for_gsi(datagram) {
+        return ProcessSlot::of(word(datagram, QPN_WORD_AT));
+    }
+    match attribute_of(datagram) {
+        REQ | SIDR_REQ => ProcessSlot::NONE,
+        SIDR_REP => ProcessSlot::of_id(word(datagram, REQUEST_ID_AT)),
+        _ => ProcessSlot::of_id(word(datagram, REMOTE_ID_AT)),
+    }
 }
 
 /// Whether a datagram is for this slot, without a look at what else it could be.
 #[inline]
-pub(super) fn is_plainly_for(slot: u8, datagram: &[u8]) -> bool {
-    datagram.get(SLOT_AT) == Some(&slot)
+pub(super) fn is_plainly_for(slot: ProcessSlot, datagram: &[u8]) -> bool {
+    ProcessSlot::of(word(datagram, QPN_WORD_AT)) == slot
 }
 
 /// The service ID of a REQ or SIDR_REQ; `None` for everything else.
@@ -42,7 +38,13 @@ pub(super) fn service_asked_for(datagram: &[u8]) -> Option<u64> {
 }
 
 fn is_for_gsi(datagram: &[u8]) -> bool {
-    datagram.get(SLOT_AT..SLOT_AT + 3) == Some(&[0, 0, 1])
+    word(datagram, QPN_WORD_AT) & MOST_QPN == 1
+}
+
+/// The word at this place; 0 if it is not all there, as for the program.
+#[inline]
+fn word(datagram: &[u8], at: usize) -> u32 {
+    datagram.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
 fn attribute_of(datagram: &[u8]) -> u16 {
@@ -62,47 +64,58 @@ struct FilterProgram {
 const _: () = assert!(size_of::<FilterProgram>() == size_of::<libc::sock_fprog>());
 const _: () = assert!(offset_of!(FilterProgram, filter) == offset_of!(libc::sock_fprog, filter));
 
-/// Has the kernel choose a socket of the group by [`slot_of`]. On a socket that is not bound yet: to bind it then fails
-/// if any other socket has the port, so that two groups never mix.
-pub(super) fn steer(socket: &Socket) -> io::Result<()> {
-    let program = program();
+/// Has the kernel choose a socket of the group by [`slot_of`]; the group has, or will have, this many sockets. On a socket that is not
+/// bound yet: to bind it then fails if any other socket has the port, so that two groups never mix.
+pub(super) fn steer(socket: &Socket, sockets: usize) -> io::Result<()> {
+    let program = program(sockets as u32);
     let pointer = FilterProgram { len: program.len() as u16, padding: [0; 3], filter: program.as_ptr() };
     // The program outlives the call, which copies it.
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, pointer)
 }
 
 /// In the classic language of socket filters, in which jumps count instructions. The program sees the UDP payload.
-fn program() -> Vec<SockFilter> {
+fn program(sockets: u32) -> Vec<SockFilter> {
     let put = |code: u32, k: u32| SockFilter::new(code as u16, 0, 0, k);
+    let compute = |operation: u32, k: u32| put(libc::BPF_ALU | operation | libc::BPF_K, k);
     // Jumps over so many instructions if equal, and goes on if not.
     let equal =
         |k: u32, over: u8| SockFilter::new((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, over, 0, k);
     let load_word = |at: usize| put(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at as u32);
     let load_half = |at: usize| put(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, at as u32);
-    let load_byte = |at: usize| put(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, at as u32);
     let over = |count: u32| put(libc::BPF_JMP | libc::BPF_JA, count);
-    let above = SockFilter::new((libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, 1, 0, SLOTS.into());
+    let from =
+        |k: u32, over: u8| SockFilter::new((libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, over, 0, k);
+    let (short, long) = (ProcessSlot::NONE, ProcessSlot::FIRST_LONG);
+    let offset = (long.first_qpn() >> long.bits_below()) - u32::from(long.get());
     vec![
-        load_word(SLOT_AT - 1),
-        put(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0x00ff_ffff),
-        equal(1, 2),
-        load_byte(SLOT_AT),
-        over(7),
+        load_word(QPN_WORD_AT),
+        compute(libc::BPF_AND, MOST_QPN),
+        equal(1, 1),
+        over(8),
         load_half(ATTRIBUTE_AT),
-        equal(REQ.into(), 7),
-        equal(SIDR_REQ.into(), 6),
+        equal(REQ.into(), 13),
+        equal(SIDR_REQ.into(), 12),
         equal(SIDR_REP.into(), 2),
-        load_byte(REMOTE_ID_AT),
+        load_word(REMOTE_ID_AT),
         over(1),
-        load_byte(REQUEST_ID_AT),
-        above,
+        load_word(REQUEST_ID_AT),
+        compute(libc::BPF_RSH, 8),
+        // `ProcessSlot::of`.
+        from(long.first_qpn(), 2),
+        compute(libc::BPF_RSH, short.bits_below()),
+        put(libc::BPF_RET | libc::BPF_A, 0),
+        compute(libc::BPF_RSH, long.bits_below()),
+        compute(libc::BPF_SUB, offset),
+        // Nor would the kernel know what to do with the number of a socket that there is not.
+        from(sockets, 1),
         put(libc::BPF_RET | libc::BPF_A, 0),
         put(libc::BPF_RET | libc::BPF_K, 0),
     ]
 }
 
-/// The destination QPN of the BTH (IBTA 9.2), three bytes.
-const SLOT_AT: usize = 5;
+/// The word of the BTH (IBTA 9.2) whose lower three bytes are the destination QPN.
+const QPN_WORD_AT: usize = 4;
+const MOST_QPN: u32 = 0x00ff_ffff;
 /// BTH and DETH are 12 and 8 bytes; the attribute ID is at byte 16 of a MAD (IBTA 13.4.2).
 const ATTRIBUTE_AT: usize = MAD_AT + 16;
 /// Behind the 24 bytes of the MAD header: the first two fields of the messages (IBTA 12.6 and 12.11).
@@ -130,17 +143,17 @@ mod tests {
         bytes
     }
 
-    /// What the kernel makes of the same bytes, `device/tests/group.rs` shows.
+    /// What the kernel makes of the same bytes, `device/tests/group/main.rs` shows.
     #[test]
     fn the_slot_is_in_the_queue_pair_number_or_in_the_id_of_the_connection() {
-        let of = |qpn: u32| slot_of(&[&[4, 0, 0xff, 0xff][..], &qpn.to_be_bytes(), &[0; 8]].concat());
-        assert_eq!([0x05_0001, 0x3f_ffff, 0x00_0002, 0x40_0000, 0xff_ffff].map(of), [5, 63, 0, 0, 0]);
+        let of = |qpn: u32| slot_of(&[&[4, 0, 0xff, 0xff][..], &qpn.to_be_bytes(), &[0; 8]].concat()).get();
+        assert_eq!([0x05_0001, 0x3f_ffff, 0x00_0002, 0x40_0000, 0xff_ffff].map(of), [5, 63, 0, 64, 831]);
         // Bits of congestion stand before the number.
         assert_eq!(of(0xc005_0001), 5);
         let ids = [3 << 24 | 9, 7 << 24 | 9];
-        let by_kind = |kind| slot_of(&message(kind, ids));
+        let by_kind = |kind| slot_of(&message(kind, ids)).get();
         assert_eq!([REQ, SIDR_REQ, SIDR_REP, 0x13, 0x14, 0x15].map(by_kind), [0, 0, 3, 7, 7, 7]);
-        assert_eq!(slot_of(&message(0x13, [3 << 24, u32::MAX])), 0);
+        assert_eq!(slot_of(&message(0x13, [3 << 24, u32::MAX])), ProcessSlot::MAX);
     }
 
     #[test]
@@ -160,7 +173,7 @@ mod tests {
             for len in 0..whole.len() {
                 let _ = (slot_of(&whole[..len]), service_asked_for(&whole[..len]));
             }
-            assert_eq!((slot_of(&whole[..20]), service_asked_for(&whole[..59])), (0, None));
+            assert_eq!((slot_of(&whole[..20]), service_asked_for(&whole[..59])), (ProcessSlot::NONE, None));
         }
     }
 }

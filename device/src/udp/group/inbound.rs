@@ -9,7 +9,7 @@ use roce_transport::Received;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 
 use super::escrow::Escrow;
-use super::names::{self, Names, Peer};
+use super::names::{self, BACKLOG, Names, Peer};
 use super::{JOIN, REFUSED, links, watch};
 
 /// The names that this process holds, and the connections to them.
@@ -58,7 +58,7 @@ impl Inbound {
     }
 
     pub(super) fn claim(&mut self, service_id: u64, rare: &OwnedFd) -> io::Result<()> {
-        let listener = names::bind(&self.names.service(service_id))?;
+        let listener = names::bind(&self.names.service(service_id), BACKLOG)?;
         watch(rare, &listener, self.next)?;
         self.listeners.insert(self.next, listener);
         self.services.insert(service_id, self.next);
@@ -144,7 +144,7 @@ impl Inbound {
 
 /// The token of the listener at the slot's name.
 pub(super) const LISTENER: u64 = 1;
-/// More than there are slots, so that the oldest is one whose process has ended or which does nothing.
+/// Each is a descriptor of the program. Beyond this number the oldest is closed, and its process connects again.
 const MOST_CONNECTIONS: usize = 160;
 /// Connections accepted at once: about 50 µs of a look, which happens every 100 µs at most, so a flood of connections leaves the
 /// device half of its time.

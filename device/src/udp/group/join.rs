@@ -1,19 +1,22 @@
 //! How a process becomes a member of the group of an address, or makes the group.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use roce_transport::ProcessSlot;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, SendFlags, send};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use socket2::Socket;
 
-use super::escrow::{Escrow, receive_with};
-use super::names::{self, Names, Peer};
-use super::{ADMITTED, JOIN, SLOTS};
+use super::escrow::{Chunk, Escrow, receive_with};
+use super::names::{self, BACKLOG, Names, Peer};
+use super::{ADMITTED, CHUNK, JOIN, SLOTS, slots};
 use crate::descriptors::aside;
 use crate::fork::StaticMutex;
 
@@ -35,60 +38,149 @@ impl From<io::Error> for JoinError {
 /// What a new member holds.
 pub(super) struct Joined {
     pub(super) escrow: Arc<Escrow>,
-    pub(super) slot: u8,
+    pub(super) slot: ProcessSlot,
     /// Others connect to it.
     pub(super) listener: OwnedFd,
     /// Slot 0's, then its own.
     pub(super) sockets: [Socket; 2],
 }
 
-/// Joins the group, or makes it of what `make` returns, and takes the lowest free slot.
-pub(super) fn join(names: &Names, make: impl Fn() -> io::Result<Vec<Socket>>) -> Result<Joined, JoinError> {
+/// Joins the group, or makes it, and takes the lowest free slot. `make` makes the sockets of the next slots of a group that has so many.
+pub(super) fn join(
+    names: &Names,
+    make: impl Fn(usize) -> io::Result<Vec<Socket>>,
+) -> Result<Joined, JoinError> {
     let _lock = lock(names)?;
     let escrow = match registered(names) {
         Some(escrow) => escrow,
-        None => Arc::new(ask_or_make(names, make)?),
+        None => Arc::new(ask_or_make(names, || make(0))?),
     };
     let (slot, listener) = claim(names)?;
-    let mut sockets = escrow.sockets()?;
-    let own = Socket::from(aside(sockets.swap_remove(slot.into()).into()));
-    let front = Socket::from(aside(sockets.swap_remove(0).into()));
+    let sockets = sockets_of(slot, &escrow, make)?;
+    let sockets = sockets.map(|socket| Socket::from(aside(socket.into())));
     register(names, &escrow);
-    Ok(Joined { escrow, slot, listener, sockets: [front, own] })
+    Ok(Joined { escrow, slot, listener, sockets })
+}
+
+/// The sockets of slot 0 and of this one, for which the group may have to grow.
+fn sockets_of(
+    slot: ProcessSlot,
+    escrow: &Escrow,
+    make: impl Fn(usize) -> io::Result<Vec<Socket>>,
+) -> Result<[Socket; 2], JoinError> {
+    let (full, place) = (usize::from(slot.get()) / CHUNK, usize::from(slot.get()) % CHUNK);
+    let mut chunk = escrow.first()?;
+    if full == 0 {
+        let own = chunk.sockets.swap_remove(place);
+        return Ok([chunk.sockets.swap_remove(0), own]);
+    }
+    let front = chunk.sockets.swap_remove(0);
+    for number in 1..=full {
+        // Descriptors are scarce.
+        chunk.sockets.clear();
+        chunk = match chunk.next()? {
+            Some(next) => next,
+            None => grow(&chunk, number * CHUNK, &make)?,
+        };
+    }
+    Ok([front, chunk.sockets.swap_remove(place)])
+}
+
+/// Adds sockets to a group, all of whose slots are taken. If this process ends meanwhile, the others go on with those that they had.
+fn grow(
+    last: &Chunk,
+    sockets: usize,
+    make: impl Fn(usize) -> io::Result<Vec<Socket>>,
+) -> Result<Chunk, JoinError> {
+    let refusal =
+        |problem: String| JoinError::Excluded(format!("all {} slots are taken, and {problem}", sockets - 1));
+    if !last.can_grow() {
+        return Err(refusal(
+            "a process with an older version, which cannot add more, has made them; end all processes of the address, or use \
+             another address"
+                .to_owned(),
+        ));
+    }
+    let grown = make(sockets).and_then(|made| last.append(&made)).and_then(|()| last.next());
+    match grown {
+        Ok(Some(chunk)) => Ok(chunk),
+        Ok(None) => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+        Err(error) => Err(refusal(format!("adding more failed: {}", advice_on(&error)))),
+    }
+}
+
+/// An error, and the next step.
+pub(in crate::udp) fn advice_on(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ETOOMANYREFS) => {
+            format!("{error}; raise the limit of open files (`ulimit -n`)")
+        }
+        Some(_) => format!("{error}; use another address"),
+        // Ours, which says it already.
+        None => error.to_string(),
+    }
 }
 
 fn ask_or_make(names: &Names, make: impl Fn() -> io::Result<Vec<Socket>>) -> Result<Escrow, JoinError> {
-    match ask(names) {
-        Ok(Some(escrow)) => Ok(escrow),
-        Ok(None) => Ok(Escrow::new(&make_patiently(make)?)?),
-        // Any process can take a name. One without the port keeps no other from it.
-        Err(excluded @ JoinError::Excluded(_)) => match make() {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(excluded),
-            made => Ok(Escrow::new(&made?)?),
-        },
-        Err(error) => Err(error),
+    let asked = match ask(names, 1..CHUNK as u16) {
+        Ok(Some(escrow)) => return Ok(escrow),
+        Ok(None) => None,
+        Err(excluded @ JoinError::Excluded(_)) => Some(excluded),
+        Err(error) => return Err(error),
+    };
+    // Any process can take a name. One without the port keeps no other from it.
+    match make() {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+        made => return Ok(Escrow::new(&made?)?),
+    }
+    // Members may have higher slots only. They are asked last, because the names of all slots are many.
+    let asked_last = ask(names, CHUNK as u16..SLOTS);
+    if let Ok(Some(escrow)) = asked_last {
+        return Ok(escrow);
+    }
+    match asked {
+        Some(excluded) => Err(excluded),
+        None => {
+            asked_last?;
+            Ok(Escrow::new(&make_patiently(make)?)?)
+        }
     }
 }
 
 /// Keeps others from joining and making the group until it is dropped.
 fn lock(names: &Names) -> Result<OwnedFd, JoinError> {
-    let (name, end) = (names.lock(), Instant::now() + LOCK_PATIENCE);
+    let name = names.lock();
+    let (mut holder, mut pause) = (None, SHORTEST_PAUSE);
     loop {
-        match names::bind(&name) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                if Instant::now() < end {
-                    thread::sleep(Duration::from_millis(1));
-                    continue;
-                }
-                let holder = names::connect(&name).and_then(Peer::of);
-                let holder = holder.map_or_else(|_| "another process".to_owned(), |peer| peer.to_string());
-                return Err(JoinError::Excluded(format!(
-                    "{holder} has been joining them for {} s; if it is stopped, end it",
-                    LOCK_PATIENCE.as_secs()
-                )));
-            }
+        match names::bind(&name, SLOTS.into()) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             bound => return Ok(bound?),
         }
+        // Many that join one after the other are no reason to give up. One that takes too long is.
+        let (connection, end) =
+            holder.get_or_insert_with(|| (names::connect(&name), Instant::now() + LOCK_PATIENCE));
+        thread::sleep(pause);
+        // Hundreds of processes may wait, and are to leave the processor to the one that joins.
+        pause = (2 * pause).min(LONGEST_PAUSE);
+        if has_ended(connection) {
+            holder = None;
+        } else if Instant::now() >= *end {
+            let holder = connection.as_ref().ok().and_then(|it| Peer::of(it).ok());
+            let holder = holder.map_or_else(|| "another process".to_owned(), |peer| peer.to_string());
+            return Err(JoinError::Excluded(format!(
+                "{holder} has been joining them for {} s; if it is stopped, end it",
+                LOCK_PATIENCE.as_secs()
+            )));
+        }
+    }
+}
+
+/// Whether the process that held the lock when this connection was made has released it.
+fn has_ended(connection: &io::Result<OwnedFd>) -> bool {
+    match connection {
+        // It accepts none, so there is nothing to read until it closes the lock.
+        Ok(connection) => recv(connection, &mut [0_u8; 1], RecvFlags::DONTWAIT) != Err(Errno::AGAIN),
+        Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
     }
 }
 
@@ -105,22 +197,24 @@ fn make_patiently(make: impl Fn() -> io::Result<Vec<Socket>>) -> io::Result<Vec<
     make()
 }
 
-fn claim(names: &Names) -> Result<(u8, OwnedFd), JoinError> {
-    for slot in 1..SLOTS {
-        match names::bind(&names.slot(slot)) {
+fn claim(names: &Names) -> Result<(ProcessSlot, OwnedFd), JoinError> {
+    for slot in slots(1..SLOTS) {
+        match names::bind(&names.slot(slot), BACKLOG) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             bound => return Ok((slot, bound?)),
         }
     }
     let most = SLOTS - 1;
-    Err(JoinError::Excluded(format!("all {most} places are taken; end one of them or use another address")))
+    Err(JoinError::Excluded(format!(
+        "all {most} slots are taken; end one of the processes or use another address"
+    )))
 }
 
-/// Asks the members in turn for the sockets. `None`: there is no member.
-fn ask(names: &Names) -> Result<Option<Escrow>, JoinError> {
+/// Asks the members in these slots, one after the other, for the sockets. `None`: there is no member.
+fn ask(names: &Names, numbers: Range<u16>) -> Result<Option<Escrow>, JoinError> {
     let mut question = Question { asked: Vec::new(), strangers: Vec::new() };
     let (mut is_patient, mut crowded) = (true, Vec::new());
-    for slot in 1..SLOTS {
+    for slot in slots(numbers) {
         let connection = match names::connect(&names.slot(slot)) {
             Ok(connection) => connection,
             // Somebody holds the name, and nothing shows yet who.
@@ -167,7 +261,7 @@ fn ask(names: &Names) -> Result<Option<Escrow>, JoinError> {
 fn ask_crowded(
     names: &Names,
     question: &mut Question,
-    crowded: &mut Vec<u8>,
+    crowded: &mut Vec<ProcessSlot>,
 ) -> Result<Option<Escrow>, JoinError> {
     let end = Instant::now() + CROWD_PATIENCE;
     let mut turn = 0;
@@ -229,6 +323,8 @@ impl Question {
                         place += 1;
                         continue;
                     }
+                    // It answered, and this process has no descriptor left for the answer.
+                    Err(error) if error.raw_os_error() == Some(libc::EMFILE) => return Err(error),
                     // The kernel reports a close with unread bytes once; an answer that came before it is still there.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue,
                     Ok((1.., _)) => self.strangers.push(*peer),
@@ -247,7 +343,7 @@ impl Question {
                 .map(|(it, _)| PollFd::from_borrowed_fd(it.as_fd(), PollFlags::IN))
                 .collect();
             match poll(&mut polled, Timespec::try_from(left).ok().as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -290,5 +386,8 @@ const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// Time for members whose queues of connections are full, for all together and for one in its turn.
 const CROWD_PATIENCE: Duration = Duration::from_secs(5);
 const CROWD_TURN: Duration = Duration::from_millis(200);
-/// Longer than joining takes if several members are stopped and the queues of others are full.
-const LOCK_PATIENCE: Duration = Duration::from_secs(8);
+/// Longer than joining takes if several members are stopped and the queues of others are full, among the first slots and the others.
+const LOCK_PATIENCE: Duration = Duration::from_secs(15);
+/// Between two looks whether the lock is free.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);

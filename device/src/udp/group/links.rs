@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
 use roce_packet::{Encapsulation, Path};
-use roce_transport::{Identification, Received};
+use roce_transport::{Identification, ProcessSlot, Received};
 use rustix::net::{SendFlags, send};
 
 use super::PASSED_ON;
@@ -25,7 +25,7 @@ counters! {
 /// Which process a datagram is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
-    Slot(u8),
+    Slot(ProcessSlot),
     /// The one that takes connection requests for this service.
     Service(u64),
 }
@@ -138,5 +138,5 @@ pub(super) fn read(message: &[u8], destination: IpAddr) -> Option<Received<'_>> 
     Some(Received { path, identification, head, tail: &[] })
 }
 
-/// More than there are slots.
+/// Each is a descriptor of the program. Beyond this number all are closed, and made again when they are needed.
 const MOST_LINKS: usize = 256;

@@ -1,9 +1,10 @@
 //! Several processes on one address: the socket group.
 //!
-//! All devices on an address and port, of whatever process, receive through one group of sockets (`SO_REUSEPORT`). It is made
-//! once, by the first of them, with a socket for each of 64 slots, and a program that has the kernel choose the socket by the
+//! All devices on an address and port, of whatever process, receive through one group of sockets (`SO_REUSEPORT`). The first of them
+//! makes it with a socket for each of 64 slots, and a program that has the kernel choose the socket by the
 //! datagram ([`filter`]). Slot 0 is read by all members: requests for a connection arrive there, which no process can be
-//! read from. Each other slot belongs to one device, whose queue pair numbers begin with it.
+//! read from. Each other slot belongs to one device, whose queue pair numbers begin with it. A device that finds all slots taken
+//! adds 64 sockets ([`chunk`]), up to [`ProcessSlot::MAX`].
 //!
 //! There is no leader. Every member holds the [`escrow`], a descriptor through which all sockets stay open and can be passed
 //! on, so that places never change, whichever process ends. Members find each other by [`names`], which end with their processes. A
@@ -13,6 +14,7 @@
 //! buffer, which the kernel then gives to the process of the first one. That process passes the others on ([`links`]). In the
 //! same way requests for a connection get to the process that listens for their service ([`inbound`]).
 
+mod chunk;
 mod escrow;
 mod filter;
 mod inbound;
@@ -22,27 +24,29 @@ mod names;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use roce_transport::{Instant, Received};
+use roce_transport::{Instant, ProcessSlot, Received};
 use rustix::event::epoll;
 use socket2::Socket;
 
 use super::receive::Receiver;
 use crate::descriptors::aside;
 use crate::sockets::{numbers_of, receive_nothing};
+use chunk::make_sockets;
 use escrow::Escrow;
 use inbound::Inbound;
 use links::{Links, Target};
 use names::Names;
 
-pub(super) use join::JoinError;
+pub(super) use join::{JoinError, advice_on};
 pub(super) use links::Counters;
 
 /// The place of one device in the group of its address.
 pub(super) struct Member {
-    slot: u8,
+    slot: ProcessSlot,
     /// Slot 0's socket, which all members read.
     front: Socket,
     /// Datagrams that the kernel dropped there: so far, and before this member came.
@@ -74,7 +78,7 @@ impl Member {
         make: impl Fn(SocketAddr) -> io::Result<Socket>,
     ) -> Result<Place, JoinError> {
         let names = Names::new(local);
-        let joined = join::join(&names, || make_group(local, &make))?;
+        let joined = join::join(&names, |before| make_sockets(local, before, &make))?;
         let [front, own] = joined.sockets;
         // What came for the process that had the slot before is dropped. The filter is on still: nothing comes meanwhile.
         receive_nothing(&own)?;
@@ -104,7 +108,7 @@ impl Member {
     pub(super) fn can_join(local: SocketAddr) -> bool {
         let names = Names::new(local);
         let member = |slot| names::connect(&names.slot(slot)).and_then(names::Peer::of);
-        (1..SLOTS).any(|slot| member(slot).is_ok_and(names::Peer::is_trusted))
+        slots(1..SLOTS).any(|slot| member(slot).is_ok_and(names::Peer::is_trusted))
     }
 
     /// Whether any process, trusted or not, holds a slot of this address.
@@ -114,10 +118,10 @@ impl Member {
             Ok(_) => true,
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         };
-        (1..SLOTS).any(is_held)
+        slots(1..SLOTS).any(is_held)
     }
 
-    pub(super) const fn slot(&self) -> u8 {
+    pub(super) const fn slot(&self) -> ProcessSlot {
         self.slot
     }
 
@@ -181,7 +185,9 @@ impl Member {
             }
             let Self { slot, front, front_overflow, inbound, links, .. } = self;
             let mut take = |received: &Received<'_>| {
-                if deliver_or_pass_on(*slot, inbound, links, received) {
+                // The group has no socket for a long slot whose datagrams come here.
+                let is_lost = filter::slot_of(received.head) >= ProcessSlot::FIRST_LONG;
+                if is_lost || deliver_or_pass_on(*slot, inbound, links, received) {
                     count += 1;
                     sink(received);
                 }
@@ -212,9 +218,14 @@ impl Member {
 }
 
 /// Whether a datagram is for this device; otherwise it is passed on to the one that it is for.
-fn deliver_or_pass_on(slot: u8, inbound: &Inbound, links: &mut Links, received: &Received<'_>) -> bool {
+fn deliver_or_pass_on(
+    slot: ProcessSlot,
+    inbound: &Inbound,
+    links: &mut Links,
+    received: &Received<'_>,
+) -> bool {
     let target = match filter::slot_of(received.head) {
-        0 => match filter::service_asked_for(received.head) {
+        ProcessSlot::NONE => match filter::service_asked_for(received.head) {
             Some(service) if !inbound.has(service) => Target::Service(service),
             // For this device, or for none, which it is to answer.
             _ => return true,
@@ -225,24 +236,9 @@ fn deliver_or_pass_on(slot: u8, inbound: &Inbound, links: &mut Links, received: 
     !links.pass_on(target, received)
 }
 
-fn make_group(
-    local: SocketAddr,
-    make: &impl Fn(SocketAddr) -> io::Result<Socket>,
-) -> io::Result<Vec<Socket>> {
-    let mut sockets = Vec::with_capacity(SLOTS.into());
-    for slot in 0..SLOTS {
-        let socket = make(local)?;
-        socket.set_reuse_port(true)?;
-        if slot == 0 {
-            // Before it is bound: now no other socket can have the port.
-            filter::steer(&socket)?;
-        } else {
-            receive_nothing(&socket)?;
-        }
-        socket.bind(&local.into())?;
-        sockets.push(socket);
-    }
-    Ok(sockets)
+/// The slots with these numbers.
+fn slots(numbers: Range<u16>) -> impl Iterator<Item = ProcessSlot> {
+    numbers.filter_map(ProcessSlot::new)
 }
 
 /// Throws away what waits at a socket.
@@ -282,7 +278,11 @@ fn watch(epoll: &OwnedFd, socket: impl AsFd, token: u64) -> io::Result<()> {
 }
 
 /// Slots of an address, slot 0 included.
-const SLOTS: u8 = 64;
+const SLOTS: u16 = ProcessSlot::MAX.get() + 1;
+/// Slots whose sockets are made together. The number is part of the protocol between processes, and that of the short slots.
+const CHUNK: usize = 64;
+const _: () =
+    assert!(CHUNK == ProcessSlot::FIRST_LONG.get() as usize && (SLOTS as usize).is_multiple_of(CHUNK));
 /// In [`Member::rare`].
 const FRONT: u64 = 0;
 /// First bytes of messages between processes: a newcomer asks, a member answers, a datagram is passed on.

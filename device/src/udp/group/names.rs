@@ -15,6 +15,7 @@ use crate::descriptors::aside;
 use crate::sockets::numbers_of;
 use crate::users;
 use roce_packet::ROCE_UDP_PORT;
+use roce_transport::ProcessSlot;
 
 /// The names of one address.
 #[derive(Clone, Debug)]
@@ -42,7 +43,7 @@ impl Names {
     }
 
     /// Held by the process that has this slot.
-    pub(super) fn slot(&self, slot: u8) -> String {
+    pub(super) fn slot(&self, slot: ProcessSlot) -> String {
         format!("{}/{slot}", self.prefix)
     }
 
@@ -52,11 +53,11 @@ impl Names {
     }
 }
 
-/// Takes a name and listens there; `AddrInUse` if another socket has it.
-pub(super) fn bind(name: &str) -> io::Result<OwnedFd> {
+/// Takes a name and listens there, with room for this many connections that are not accepted yet; `AddrInUse` if another socket has it.
+pub(super) fn bind(name: &str, backlog: i32) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     bind_to(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    listen(&socket, BACKLOG)?;
+    listen(&socket, backlog)?;
     Ok(socket)
 }
 
@@ -132,5 +133,5 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// Connections that are not accepted yet.
-const BACKLOG: i32 = 128;
+/// Connections to a member that are not accepted yet.
+pub(super) const BACKLOG: i32 = 128;

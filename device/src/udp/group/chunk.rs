@@ -1,0 +1,92 @@
+//! Making the sockets of a group, [`CHUNK`] at a time, so that each lies in its place.
+//!
+//! The kernel numbers the sockets of a group in the order in which they are bound. When a socket closes, it gives the place to the last one.
+//! So the sockets of the first slots are bound before any other program can have the port, and later ones only while the sockets of the
+//! group are all that have it.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use std::{fs, io, thread};
+
+use socket2::Socket;
+
+use super::{CHUNK, filter};
+use crate::sockets::receive_nothing;
+
+/// Makes and binds the sockets of the next slots of a group that has `before` sockets. All but that of slot 0 drop what arrives.
+pub(super) fn make_sockets(
+    local: SocketAddr,
+    before: usize,
+    make: &impl Fn(SocketAddr) -> io::Result<Socket>,
+) -> io::Result<Vec<Socket>> {
+    if before > 0 {
+        expect(local, before)?;
+    }
+    let mut sockets = Vec::with_capacity(CHUNK);
+    for place in before..before + CHUNK {
+        let socket = make(local)?;
+        socket.set_reuse_port(true)?;
+        if place == 0 {
+            // Before it is bound: now no other socket can have the port.
+            filter::steer(&socket, CHUNK)?;
+        } else {
+            receive_nothing(&socket)?;
+        }
+        socket.bind(&local.into())?;
+        sockets.push(socket);
+    }
+    if before > 0 {
+        expect(local, before + CHUNK)?;
+        filter::steer(&sockets[0], before + CHUNK)?;
+    }
+    Ok(sockets)
+}
+
+/// An error unless this many sockets of this machine have the address and port. Those of a process that was killed while it made some may
+/// be closed a little later, so it looks several times.
+fn expect(local: SocketAddr, count: usize) -> io::Result<()> {
+    let (mut found, mut right) = (0, 0);
+    for _ in 0..MOST_LOOKS {
+        found = sockets_at(local)?.len();
+        right = if found == count { right + 1 } else { 0 };
+        // One look may miss a socket, because others come and go while the kernel prints its table.
+        if right == 2 {
+            return Ok(());
+        }
+        if right == 0 {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+    Err(io::Error::other(format!(
+        "{found} sockets have the port instead of {count}, so another program (`ss -lunp 'sport = :{}'`) is among them; end it",
+        local.port()
+    )))
+}
+
+/// The inodes of the sockets that have this address and port.
+fn sockets_at(local: SocketAddr) -> io::Result<BTreeSet<u64>> {
+    let (family, address) = match local.ip() {
+        IpAddr::V4(address) => ("udp", address.octets().to_vec()),
+        IpAddr::V6(address) => ("udp6", address.octets().to_vec()),
+    };
+    let table = format!("/proc/thread-self/net/{family}");
+    let text = fs::read_to_string(&table)
+        .map_err(|error| io::Error::other(format!("{table} cannot be read: {error}; use another address")))?;
+    let name = format!("{}:{:04X}", words(&address), local.port());
+    let inode_of = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let is_there = fields.nth(1) == Some(&name);
+        fields.nth(7).filter(|_| is_there).and_then(|inode| inode.parse().ok())
+    };
+    Ok(text.lines().filter_map(inode_of).collect())
+}
+
+/// An address as the kernel prints it: words of the processor's byte order.
+fn words(address: &[u8]) -> String {
+    let (words, _) = address.as_chunks();
+    words.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
+}
+
+/// In the table of sockets. If another program has the port, a device is refused after 0.2 s.
+const MOST_LOOKS: usize = 20;

@@ -1,0 +1,206 @@
+//! Addresses with more devices than a group has sockets for in the beginning.
+
+use std::os::fd::OwnedFd;
+
+use roce_device::ProcessSlot;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::*;
+
+fn first_qpn(slot: u16) -> u32 {
+    ProcessSlot::new(slot).unwrap().first_qpn()
+}
+
+/// Takes the names of these slots, as if processes had them.
+fn take_names(address: &str, slots: impl Iterator<Item = u16>) -> Vec<OwnedFd> {
+    let take = |slot| {
+        let name = format!("roce/{address}/{slot}");
+        let flags = SocketFlags::CLOEXEC;
+        let holder = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        bind(&holder, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        listen(&holder, 1).unwrap();
+        holder
+    };
+    slots.map(take).collect()
+}
+
+/// Lets this process have as many descriptors as it may: hundreds of devices need thousands.
+fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+}
+
+/// Opens a device that gets this slot, which was given back. Another test may be starting a process, which has copies of all descriptors
+/// until it executes its program.
+#[track_caller]
+fn open_at(text: &str, expected: u16) -> UdpDevice {
+    let start = Clock::now();
+    loop {
+        let device = open(text);
+        if slot(&device) == expected {
+            return device;
+        }
+        assert!(start.elapsed() < PATIENCE, "{} instead of {expected}", slot(&device));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Sends one datagram for the first and the last number of each slot, and one for a connection of each; each device gets its own.
+#[track_caller]
+fn check_that_each_gets_its_own(devices: &mut [UdpDevice], to: SocketAddr) {
+    let sender = sender_to(to);
+    let mut expected = Vec::new();
+    // Few at once, because nobody reads meanwhile.
+    for some in devices.chunks_mut(16) {
+        expected.clear();
+        for device in &*some {
+            let slot = device.capabilities().process_slot;
+            let last = slot.first_qpn() + (1 << slot.bits_below()) - 1;
+            let own = [slot.first_qpn(), last, slot.first_qpn() << 8, last << 8 | 0xff];
+            sender.send(&datagram(own[0], own[0], 80)).unwrap();
+            sender.send(&datagram(own[1], own[1], 80)).unwrap();
+            sender.send(&message(0x13, own[2], 5 << 24, own[2])).unwrap();
+            sender.send(&message(SIDR_REP, own[3], own[3], 5 << 24)).unwrap();
+            expected.push(own.to_vec());
+            expected.last_mut().unwrap().sort_unstable();
+        }
+        let count = expected.iter().map(Vec::len).sum();
+        assert_eq!(numbers(some, count), expected, "slots {:?}", slots(some));
+    }
+}
+
+#[test]
+fn a_group_grows_when_all_slots_are_taken() {
+    raise_limit();
+    for (text, to) in addresses() {
+        let mut devices: Vec<_> = (0..200).map(|_| open(&text)).collect();
+        assert_eq!(slots(&devices), (1..=200).collect::<Vec<_>>());
+        check_that_each_gets_its_own(&mut devices, to);
+        // A superpacket for slots that begin with the same byte.
+        let places = [64_u32, 65, 66, 64, 199];
+        let datagrams: Vec<_> = (0..)
+            .zip(places)
+            .map(|(number, slot)| datagram(first_qpn(slot as u16) + 9, number, 300))
+            .collect();
+        let from = if to.is_ipv4() { format!("udp:{}", own_address()) } else { "udp:[::1]".to_owned() };
+        send_joined(&from, to, &datagrams);
+        let found = numbers(&mut devices, places.len());
+        assert_eq!([63, 64, 65, 198].map(|at| found[at].clone()), [vec![0, 3], vec![1], vec![2], vec![4]]);
+        // Some go, in the first chunk and in later ones, and as many come.
+        let is_kept = |device: &UdpDevice| slot(device) % 3 != 1;
+        devices.retain(is_kept);
+        check_that_each_gets_its_own(&mut devices, to);
+        devices.extend((1..=200).filter(|slot| slot % 3 == 1).map(|expected| open_at(&text, expected)));
+        check_that_each_gets_its_own(&mut devices, to);
+        // Only one is left, in the last chunk, and lets others in.
+        devices.retain(|device| slot(device) == 200);
+        devices.extend([open_at(&text, 1), open_at(&text, 2)]);
+        check_that_each_gets_its_own(&mut devices, to);
+    }
+}
+
+/// Processes whose members have high slots only let others in, as those with low ones do.
+#[test]
+fn a_process_in_a_later_chunk_lets_others_in() {
+    if is_other() {
+        return;
+    }
+    within(60, || {
+        let name = "crowd::a_process_in_a_later_chunk_lets_others_in";
+        let (text, to) = addresses().swap_remove(0);
+        let address = to.ip().to_string();
+        let mut first = Other::start(name, &text);
+        assert_eq!(first.slot(), 1);
+        let taken = take_names(&address, 2..130);
+        let mut far = Other::start(name, &text);
+        assert_eq!(far.slot(), 130);
+        first.kill();
+        drop(taken);
+        let mut again = Other::start(name, &text);
+        assert_eq!(again.slot(), 1);
+        let sender = sender_to(to);
+        for (other, slot) in [(&mut far, 130), (&mut again, 1)] {
+            sender.send(&datagram(first_qpn(slot), 100 + u32::from(slot), 80)).unwrap();
+            other.expect(100 + u32::from(slot));
+        }
+    });
+}
+
+#[test]
+fn an_address_has_831_slots() {
+    raise_limit();
+    let (text, to) = addresses().swap_remove(0);
+    let first = open(&text);
+    let mut taken = take_names(&to.ip().to_string(), 2..831);
+    let mut devices = [first, open(&text)];
+    assert_eq!(slots(&devices), [1, 831]);
+    check_that_each_gets_its_own(&mut devices, to);
+    let error = refusal(&text).to_string();
+    assert!(
+        error.contains("all 831 slots are taken; end one of the processes or use another address"),
+        "{error}"
+    );
+    drop(taken.remove(300));
+    assert_eq!(slot(&open(&text)), 302);
+}
+
+/// The kernel numbers sockets in the order in which they come, so a socket of another program would move all later ones.
+#[test]
+fn a_group_does_not_grow_around_the_socket_of_another_program() {
+    raise_limit();
+    for (text, to) in addresses() {
+        let mut devices: Vec<_> = (0..63).map(|_| open(&text)).collect();
+        let other = Socket::new(Domain::for_address(to), Type::DGRAM, None).unwrap();
+        other.set_reuse_port(true).unwrap();
+        other.bind(&to.into()).unwrap();
+        let error = refusal(&text).to_string();
+        for part in ["all 63 slots are taken", "65 sockets have the port instead of 64", "end it"] {
+            assert!(error.contains(part), "{error}");
+        }
+        drop(other);
+        devices.push(open(&text));
+        assert_eq!(slot(&devices[63]), 64);
+        check_that_each_gets_its_own(&mut devices, to);
+    }
+}
+
+/// The kernel limits the descriptors that lie in queues. Close to the limit a group does not grow: else nobody could join it any more.
+#[test]
+fn a_group_that_may_not_grow_says_why_and_goes_on() {
+    if is_other() {
+        return;
+    }
+    let is_root = rustix::process::getuid().is_root();
+    if skip_unless(is_root, "root has no such limit, and another user needs root") {
+        return;
+    }
+    within(60, || {
+        let name = "crowd::a_group_that_may_not_grow_says_why_and_goes_on";
+        const USER: u32 = 1077;
+        let (text, to) = addresses().swap_remove(0);
+        let mut first = Other::start_as(name, &text, Some(USER));
+        assert_eq!(first.slot(), 1);
+        let mut taken = take_names(&to.ip().to_string(), 2..64);
+        let mut command = Other::command(name, &text, Some(USER));
+        // Enough for the sockets of one chunk, not for those of two.
+        let limit = Rlimit { current: Some(120), maximum: Some(120) };
+        // SAFETY: the closure makes one system call.
+        unsafe {
+            command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?));
+        }
+        let mut second = Other(Running::start(&mut command));
+        let refused = second.0.wait_for_line("refused: ");
+        for part in ["all 63 slots are taken, and adding more failed", "raise the limit of open files"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        drop(taken.remove(0));
+        let mut third = Other::start_as(name, &text, Some(USER));
+        assert_eq!(third.slot(), 2);
+        let sender = sender_to(to);
+        for (other, slot) in [(&mut first, 1), (&mut third, 2)] {
+            sender.send(&datagram(first_qpn(slot), 100 + u32::from(slot), 80)).unwrap();
+            other.expect(100 + u32::from(slot));
+        }
+    });
+}

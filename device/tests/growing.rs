@@ -1,0 +1,136 @@
+//! A process is killed at each step of adding sockets to the group of an address. A program of its own, because it forks: meanwhile the
+//! child has copies of all descriptors.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant as Clock};
+
+use roce_device::udp::{UdpDevice, UdpSpec};
+use roce_device::{Device, Instant};
+use roce_testing::{own_address, skip_unless, within};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+
+fn open(spec: &UdpSpec) -> UdpDevice {
+    UdpDevice::open(spec).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// How a process that opens a device ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// By itself, after this many system calls.
+    Opened(usize),
+    Killed,
+    /// The system does not allow to trace it.
+    Untraced,
+}
+
+/// For arguments of `ptrace` that say nothing.
+const NOTHING: *mut libc::c_void = std::ptr::null_mut();
+
+/// Forks a process that opens a device, and kills it when it enters or leaves its system call number `step`.
+fn open_and_kill_at(spec: &UdpSpec, step: usize) -> End {
+    // SAFETY: the child uses what `fork` leaves usable (`roce_machine::fork`) and ends without unwinding; the parent waits for it.
+    unsafe {
+        let child = libc::fork();
+        assert!(child >= 0);
+        if child == 0 {
+            if libc::ptrace(libc::PTRACE_TRACEME, 0, NOTHING, NOTHING) != 0 {
+                libc::_exit(77);
+            }
+            libc::raise(libc::SIGSTOP);
+            let opened = UdpDevice::open(spec);
+            libc::_exit(i32::from(opened.is_err()));
+        }
+        let mut status = 0;
+        let mut wait = || {
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            status
+        };
+        let stopped = wait();
+        if libc::WIFEXITED(stopped) {
+            assert_eq!(libc::WEXITSTATUS(stopped), 77);
+            return End::Untraced;
+        }
+        for taken in 0.. {
+            if taken == step {
+                libc::kill(child, libc::SIGKILL);
+                assert!(libc::WIFSIGNALED(wait()));
+                return End::Killed;
+            }
+            assert_eq!(libc::ptrace(libc::PTRACE_SYSCALL, child, NOTHING, NOTHING), 0);
+            let status = wait();
+            if libc::WIFEXITED(status) {
+                assert_eq!(libc::WEXITSTATUS(status), 0, "the device could not be opened");
+                return End::Opened(taken);
+            }
+        }
+        unreachable!()
+    }
+}
+
+/// Takes the names of slots 2 to 63, as if processes had them.
+fn take_names(address: &str) -> Vec<std::os::fd::OwnedFd> {
+    let take = |slot| {
+        let name = format!("roce/{address}/{slot}");
+        let holder = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&holder, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        listen(&holder, 1).unwrap();
+        holder
+    };
+    (2..64).map(take).collect()
+}
+
+/// Sends a number to the slot of each device; each gets its own.
+fn check_that_each_gets_its_own(devices: &mut [UdpDevice], step: usize) {
+    let to = SocketAddr::new(devices[0].addresses()[0], 4791);
+    let sender = UdpSocket::bind(SocketAddr::new(to.ip(), 0)).unwrap();
+    for device in devices {
+        let slot = device.capabilities().process_slot;
+        let mut bytes = [0; 80];
+        bytes[4..8].copy_from_slice(&slot.first_qpn().to_be_bytes());
+        sender.send_to(&bytes, to).unwrap();
+        let (end, mut found) = (Clock::now() + Duration::from_secs(10), 0);
+        while found == 0 {
+            assert!(Clock::now() < end, "step {step}: nothing arrives at slot {slot}");
+            found += device.receive(Instant::ZERO, &mut |received| assert_eq!(received.head, bytes)).unwrap();
+        }
+    }
+}
+
+/// A group whose slots 1 to 63 are taken: kills a process that makes it grow at this step; then the next one makes it grow.
+fn grow_with_a_death_at(step: usize) -> End {
+    let address = own_address();
+    let spec: UdpSpec = format!("udp:{address},gso=off").parse().unwrap();
+    let first = open(&spec);
+    let names = take_names(&address.to_string());
+    let end = open_and_kill_at(&spec, step);
+    if end == End::Untraced {
+        return end;
+    }
+    let mut devices = [first, open(&spec), open(&spec)];
+    let slots = devices.each_ref().map(|device| device.capabilities().process_slot.get());
+    assert_eq!(slots, [1, 64, 65], "step {step}");
+    check_that_each_gets_its_own(&mut devices, step);
+    drop(names);
+    end
+}
+
+#[test]
+fn a_death_at_any_step_leaves_a_group_that_works() {
+    within(300, || {
+        let all = match grow_with_a_death_at(usize::MAX) {
+            End::Opened(all) => all,
+            End::Untraced => {
+                skip_unless(false, "processes cannot be traced here");
+                return;
+            }
+            End::Killed => panic!("nobody killed it"),
+        };
+        // Each socket is made by the same calls, so few of these steps are enough. What comes before and after is different.
+        let steps = (0..all).filter(|step| step % 31 == 0 || all - step < 120);
+        let mut killed = 0;
+        for step in steps {
+            killed += usize::from(grow_with_a_death_at(step) == End::Killed);
+        }
+        assert!(killed > 100, "{killed} of {all} steps");
+    });
+}
