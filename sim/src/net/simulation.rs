@@ -231,14 +231,6 @@ impl Simulation {
         (self.flows.len() - left, self.flows.len())
     }
 
-    /// The bytes of payload that all flows had sent by the last sample, without retransmissions, and those of all flows.
-    #[must_use]
-    pub fn sent_bytes(&self) -> (u64, u64) {
-        let flows = self.parts.iter().flat_map(|part| &part.flows);
-        let all = flows.map(|flow| flow.spec.bytes).fold(0, u64::saturating_add);
-        (self.samples.sent.min(all), all)
-    }
-
     fn unfinished(&self) -> usize {
         self.parts.iter().map(|part| part.unfinished).sum()
     }

@@ -3,7 +3,7 @@
 use roce_transport::congestion::Observation;
 
 use super::Simulation;
-use crate::net::flow::FlowState;
+use crate::net::flow::{Flow, FlowState};
 use crate::net::frame::DATAGRAM_OVERHEAD;
 use crate::net::histogram::Histogram;
 use crate::net::results::{PausePoint, QueuePoint, RatePoint, Total, TotalPoint};
@@ -20,8 +20,6 @@ pub(super) struct Samples {
     pub(super) totals: Vec<TotalPoint>,
     /// The number of points that were not kept.
     pub(super) left_out: u64,
-    /// Bytes that all flows have sent.
-    pub(super) sent: u64,
     /// Bytes of ended flows that were sent after the last sample.
     pub(super) ended_bytes: u64,
     /// Flows that run, and flows that have ended since the last sample.
@@ -37,7 +35,6 @@ impl Samples {
             queues: Vec::new(),
             totals: Vec::new(),
             left_out: 0,
-            sent: 0,
             ended_bytes: 0,
             running: Vec::new(),
             last: Time::ZERO,
@@ -97,36 +94,56 @@ impl Simulation {
         running
     }
 
+    /// The bytes of payload that all flows have sent, without retransmissions, and those of all flows. A flow that failed counts
+    /// as sent.
+    #[must_use]
+    pub fn sent_bytes(&self) -> (u64, u64) {
+        let flows = self.parts.iter().flat_map(|part| &part.flows);
+        let (mut sent, mut all) = (0_u64, 0_u64);
+        for flow in flows {
+            let own = match flow.state {
+                FlowState::Waiting => 0,
+                FlowState::Running => self.sent_by(flow).unwrap_or(flow.sampled).min(flow.spec.bytes),
+                FlowState::Complete | FlowState::Failed(_) | FlowState::Refused(_) => flow.spec.bytes,
+            };
+            (sent, all) = (sent.saturating_add(own), all.saturating_add(flow.spec.bytes));
+        }
+        (sent, all)
+    }
+
+    /// The bytes of payload that a flow that runs has sent, without retransmissions.
+    fn sent_by(&self, flow: &Flow) -> Option<u64> {
+        let source = self.hosts[flow.spec.source as usize];
+        let engine = &self.parts[source.part as usize].hosts[source.index as usize].engine;
+        let counters = engine.qp_counters(flow.source_qpn)?;
+        // A sender sends no acknowledgements, so all its packets are data.
+        let new = counters.rdma_tx_packets - counters.retransmitted_packets;
+        let overhead = new * u64::from(DATAGRAM_OVERHEAD);
+        Some((counters.rdma_tx_bytes - counters.retransmitted_bytes).saturating_sub(overhead))
+    }
+
     fn sample_rates(&mut self, now: Time, interval: Time) {
-        let overhead = u64::from(DATAGRAM_OVERHEAD);
         let running = self.running();
-        let (most, samples) = (self.settings.measure.most_points, &mut self.samples);
-        let ended = std::mem::take(&mut samples.ended_bytes);
-        let mut total = Total::new(ended);
-        samples.sent += ended;
+        let most = self.settings.measure.most_points;
+        let mut total = Total::new(std::mem::take(&mut self.samples.ended_bytes));
         for number in &running {
             let place = self.flows[*number as usize];
             let flow = &self.parts[place.part as usize].flows[place.index as usize];
+            let Some(bytes) = self.sent_by(flow) else { continue };
+            let sent = bytes.saturating_sub(flow.sampled);
             let (qpn, source) = (flow.source_qpn, self.hosts[flow.spec.source as usize]);
             let engine = &self.parts[source.part as usize].hosts[source.index as usize].engine;
-            let Some(counters) = engine.qp_counters(qpn) else { continue };
-            // A sender sends no acknowledgements, so all its packets are data.
-            let new = counters.rdma_tx_packets - counters.retransmitted_packets;
-            let bytes =
-                (counters.rdma_tx_bytes - counters.retransmitted_bytes).saturating_sub(new * overhead);
-            let sent = bytes.saturating_sub(flow.sampled);
             let unlimited = Observation { rate: f64::INFINITY, ..Observation::default() };
-            let is_kept = samples.rates.len() < most;
+            let is_kept = self.samples.rates.len() < most;
             let seen = if is_kept { engine.congestion(now.to_instant(), qpn) } else { None };
             self.parts[place.part as usize].flows[place.index as usize].sampled = bytes;
             total.add(sent);
-            samples.sent += sent;
             if !is_kept {
-                samples.left_out += 1;
+                self.samples.left_out += 1;
                 continue;
             }
             let seen = seen.unwrap_or(unlimited);
-            samples.rates.push(RatePoint {
+            self.samples.rates.push(RatePoint {
                 time: now,
                 flow: *number,
                 goodput_bps: sent as f64 * 8.0 / interval.as_secs_f64(),
@@ -135,11 +152,11 @@ impl Simulation {
                 alpha: seen.alpha,
             });
         }
-        samples.running = running;
-        if samples.totals.len() < most {
-            samples.totals.push(total.point(now, interval));
+        self.samples.running = running;
+        if self.samples.totals.len() < most {
+            self.samples.totals.push(total.point(now, interval));
         } else {
-            samples.left_out += 1;
+            self.samples.left_out += 1;
         }
     }
 
