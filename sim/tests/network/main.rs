@@ -312,3 +312,20 @@ fn what_cannot_be_is_refused_with_a_reason() {
     let results = run(&apart, &[flow(0, 1, 1)], Settings::default());
     assert_eq!(results.flows[0].state, FlowState::Refused(Refusal::NoPath));
 }
+
+/// Regression: the bytes that were sent were those of the last sample, so a run that ends before its first one showed no progress.
+#[test]
+fn progress_does_not_wait_for_samples() {
+    let mut settings = Settings::default();
+    settings.measure.interval = Time::from_us(1_000_000);
+    let mut simulation =
+        Simulation::new(&Topology::star(2, LINK).unwrap(), &[flow(0, 1, 10_000_000)], settings).unwrap();
+    let mut before = 0;
+    while simulation.run(5_000) {
+        let (sent, all) = simulation.sent_bytes();
+        assert!(sent > before && sent < all && all == 10_000_000, "{before} {sent} {all}");
+        before = sent;
+    }
+    assert!(before > 5_000_000, "{before}");
+    assert_eq!(simulation.sent_bytes(), (10_000_000, 10_000_000));
+}
