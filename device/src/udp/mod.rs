@@ -277,8 +277,8 @@ impl Device for UdpDevice {
     }
 
     fn leave_requests(&mut self) {
-        if let Some(member) = &self.member {
-            member.leave_requests();
+        if let Some(member) = &mut self.member {
+            member.leave_requests(&self.readiness);
         }
     }
 
@@ -329,7 +329,9 @@ fn readiness_of(socket: &Socket, member: Option<&Member>) -> io::Result<OwnedFd>
     let readiness = aside(epoll::create(epoll::CreateFlags::CLOEXEC)?);
     watch(&readiness, socket)?;
     if let Some(member) = member {
-        watch(&readiness, member.rare())?;
+        for rare in member.rare() {
+            watch(&readiness, rare)?;
+        }
     }
     Ok(readiness)
 }

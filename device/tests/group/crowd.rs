@@ -127,6 +127,25 @@ fn a_process_in_a_later_chunk_lets_others_in() {
     });
 }
 
+/// Regression: all members watched slot 0 through an epoll inside another one, which the kernel allows 500 times for one socket.
+#[test]
+fn more_devices_than_nested_epolls_may_watch_a_socket() {
+    raise_limit();
+    let (text, to) = addresses().swap_remove(0);
+    let mut devices: Vec<_> = (0..520).map(|_| open(&text)).collect();
+    devices.drain(3..510);
+    check_that_each_gets_its_own(&mut devices, to);
+    // Each wakes for a request.
+    sender_to(to).send(&message(REQ, 77, 5 << 24, 0)).unwrap();
+    for device in &devices {
+        let mut polled =
+            [rustix::event::PollFd::from_borrowed_fd(device.as_fd().unwrap(), rustix::event::PollFlags::IN)];
+        let patience = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut polled, Some(&patience)), Ok(1));
+    }
+    assert_eq!(numbers(&mut devices, 1).concat(), [77]);
+}
+
 #[test]
 fn an_address_has_831_slots() {
     raise_limit();

@@ -143,7 +143,7 @@ impl Inbound {
 }
 
 /// The token of the listener at the slot's name.
-pub(super) const LISTENER: u64 = 1;
+pub(super) const LISTENER: u64 = 0;
 /// Each is a descriptor of the program. Beyond this number the oldest is closed, and its process connects again.
 const MOST_CONNECTIONS: usize = 160;
 /// Connections accepted at once: about 50 µs of a look, which happens every 100 µs at most, so a flood of connections leaves the

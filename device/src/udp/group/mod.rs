@@ -25,7 +25,7 @@ mod names;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use roce_transport::{Instant, ProcessSlot, Received};
@@ -54,7 +54,8 @@ pub(super) struct Member {
     front_overflow_before: u32,
     /// Holds the sockets open, for all.
     escrow: Arc<Escrow>,
-    /// What arrives rarely: slot 0, and connections of other processes. Readable when any of it is.
+    reads_front: bool,
+    /// Connections of other processes. Readable when any of them is.
     rare: OwnedFd,
     inbound: Inbound,
     links: Links,
@@ -86,12 +87,12 @@ impl Member {
         let overflow = dropped_at(&own);
         own.detach_filter()?;
         let rare = aside(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?);
-        watch(&rare, &front, FRONT)?;
         watch(&rare, &joined.listener, inbound::LISTENER)?;
         let front_overflow = dropped_at(&front);
         let member = Self {
             slot: joined.slot,
             front,
+            reads_front: true,
             front_overflow,
             front_overflow_before: front_overflow,
             escrow: joined.escrow,
@@ -125,9 +126,10 @@ impl Member {
         self.slot
     }
 
-    /// What becomes readable when [`look`](Self::look) has something to do.
-    pub(super) const fn rare(&self) -> &OwnedFd {
-        &self.rare
+    /// What becomes readable when [`look`](Self::look) has something to do. Slot 0 is not in an epoll that others watch: the kernel lets 500
+    /// of these watch one socket, and that of slot 0 is one for all processes.
+    pub(super) fn rare(&self) -> [BorrowedFd<'_>; 2] {
+        [self.rare.as_fd(), self.front.as_fd()]
     }
 
     pub(super) const fn counters(&self) -> &Counters {
@@ -148,10 +150,11 @@ impl Member {
         self.inbound.release(service_id);
     }
 
-    /// Leaves slot 0 to the other members. It is not worth an error where that fails: another engine of the process then passes a request on.
-    pub(super) fn leave_requests(&self) {
-        if let Err(error) = epoll::delete(&self.rare, &self.front) {
-            tracing::debug!(%error, "slot 0 is still read");
+    /// Leaves slot 0 to the other members; `readiness` watches it for this one.
+    pub(super) fn leave_requests(&mut self, readiness: &OwnedFd) {
+        self.reads_front = false;
+        if let Err(error) = epoll::delete(readiness, &self.front) {
+            tracing::debug!(%error, "requests still wake this engine");
         }
     }
 
@@ -178,11 +181,9 @@ impl Member {
         let ready = ready_now(&self.rare, &mut room)?;
         let mut count = 0;
         for event in &room[..ready] {
-            let token = event.u64;
-            if token != FRONT {
-                count += self.inbound.serve(token, &self.rare, &self.escrow, address, sink);
-                continue;
-            }
+            count += self.inbound.serve(event.u64, &self.rare, &self.escrow, address, sink);
+        }
+        if self.reads_front {
             let Self { slot, front, front_overflow, inbound, links, .. } = self;
             let mut take = |received: &Received<'_>| {
                 // The group has no socket for a long slot whose datagrams come here.
@@ -283,8 +284,6 @@ const SLOTS: u16 = ProcessSlot::MAX.get() + 1;
 const CHUNK: usize = 64;
 const _: () =
     assert!(CHUNK == ProcessSlot::FIRST_LONG.get() as usize && (SLOTS as usize).is_multiple_of(CHUNK));
-/// In [`Member::rare`].
-const FRONT: u64 = 0;
 /// First bytes of messages between processes: a newcomer asks, a member answers, a datagram is passed on.
 const JOIN: u8 = b'J';
 const ADMITTED: u8 = b'A';
@@ -292,7 +291,7 @@ const REFUSED: u8 = b'R';
 const PASSED_ON: u8 = b'P';
 /// Bursts of slot 0 in one look: then what is for this device has its turn.
 const MOST_BURSTS: usize = 8;
-/// A look costs as much as a call that finds nothing, about half a microsecond, so that in this time it is half a hundredth.
+/// A look costs as much as two calls that find nothing, about a microsecond, so that in this time it is a hundredth.
 const LOOK_AGAIN_NS: u64 = 100_000;
 /// The same for a caller whose clock stands still.
 const MOST_UNLOOKED: u32 = 256;
