@@ -70,22 +70,18 @@ fn sockets_at(local: SocketAddr) -> io::Result<BTreeSet<u64>> {
         IpAddr::V4(address) => ("udp", address.octets().to_vec()),
         IpAddr::V6(address) => ("udp6", address.octets().to_vec()),
     };
+    // As the kernel prints it: words of the processor's byte order.
+    let words = address.as_chunks().0.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word)));
+    let name = format!("{}:{:04X}", words.collect::<String>(), local.port());
     let table = format!("/proc/thread-self/net/{family}");
     let text = fs::read_to_string(&table)
         .map_err(|error| io::Error::other(format!("{table} cannot be read: {error}; use another address")))?;
-    let name = format!("{}:{:04X}", words(&address), local.port());
     let inode_of = |line: &str| {
         let mut fields = line.split_whitespace();
         let is_there = fields.nth(1) == Some(&name);
         fields.nth(7).filter(|_| is_there).and_then(|inode| inode.parse().ok())
     };
     Ok(text.lines().filter_map(inode_of).collect())
-}
-
-/// An address as the kernel prints it: words of the processor's byte order.
-fn words(address: &[u8]) -> String {
-    let (words, _) = address.as_chunks();
-    words.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
 }
 
 /// In the table of sockets. If another program has the port, a device is refused after 0.2 s.

@@ -187,10 +187,6 @@ mod tests {
 
     use super::*;
 
-    fn sockets() -> Vec<Socket> {
-        (0..CHUNK).map(|_| Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap()).collect()
-    }
-
     fn inodes(sockets: &[Socket]) -> Vec<u64> {
         sockets.iter().map(|socket| rustix::fs::fstat(socket).unwrap().st_ino).collect()
     }
@@ -198,7 +194,7 @@ mod tests {
     /// The first message of older versions is the only one, and they look at the first message as it is.
     #[test]
     fn older_versions_and_this_one_understand_each_other() {
-        let own = sockets();
+        let own = [(); CHUNK].map(|()| Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap());
         let old = Queue::new().unwrap();
         let descriptors: Vec<_> = own.iter().map(AsFd::as_fd).collect();
         send_with(&old.writer, SOCKETS, &descriptors).unwrap();

@@ -107,19 +107,13 @@ impl Member {
 
     /// Whether there is a group on this address that this process may join.
     pub(super) fn can_join(local: SocketAddr) -> bool {
-        let names = Names::new(local);
-        let member = |slot| names::connect(&names.slot(slot)).and_then(names::Peer::of);
-        slots(1..SLOTS).any(|slot| member(slot).is_ok_and(names::Peer::is_trusted))
+        holders(local).any(|holder| holder.is_ok_and(names::Peer::is_trusted))
     }
 
     /// Whether any process, trusted or not, holds a slot of this address.
     pub(super) fn exists(local: SocketAddr) -> bool {
-        let names = Names::new(local);
-        let is_held = |slot| match names::connect(&names.slot(slot)) {
-            Ok(_) => true,
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-        };
-        slots(1..SLOTS).any(is_held)
+        // Its queue of connections may be full.
+        holders(local).any(|holder| holder.map_or_else(|it| it.kind() == io::ErrorKind::WouldBlock, |_| true))
     }
 
     pub(super) const fn slot(&self) -> ProcessSlot {
@@ -235,6 +229,12 @@ fn deliver_or_pass_on(
         other => Target::Slot(other),
     };
     !links.pass_on(target, received)
+}
+
+/// The processes that hold the slots of an address; an error for each slot that can be connected to no process.
+fn holders(local: SocketAddr) -> impl Iterator<Item = io::Result<names::Peer>> {
+    let names = Names::new(local);
+    slots(1..SLOTS).map(move |slot| names::connect(&names.slot(slot)).and_then(names::Peer::of))
 }
 
 /// The slots with these numbers.
