@@ -238,7 +238,7 @@ impl Nic {
     /// Whether acknowledgements are to be sent, a few and nothing else.
     #[inline]
     pub(crate) fn owes_acknowledgements(&self) -> bool {
-        self.owes_only_acknowledgements() && self.engine.may_transmit(Instant::ZERO)
+        !self.has_more && self.engine.owes_acknowledgements()
     }
 
     /// Whether the budget was spent before the engine had sent everything.

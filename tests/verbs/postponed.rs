@@ -80,6 +80,23 @@ fn an_acknowledgement_leaves_with_the_next_poll_and_the_next_request_for_a_notif
     }
 }
 
+/// Regression: a queue pair to which an acknowledgement had come counted as one that owes some. So nothing was postponed when the message
+/// came, and the ends of a ping-pong sent two datagrams for each message for as long as they ran, once an acknowledgement had come alone.
+#[test]
+fn an_acknowledgement_that_came_alone_is_nothing_to_postpone() {
+    let Some((near, far)) = alone(Wire::UdpV4) else { return };
+    once(|| {
+        owe(&near, &far);
+        poll(&far);
+        while near.send_cq.poll(&mut [Wc::default()]).unwrap() == 0 {}
+        let before = owe(&far, &near);
+        let waits = near.counter("rdma_tx_packets") == before;
+        poll(&near);
+        while far.send_cq.poll(&mut [Wc::default()]).unwrap() == 0 {}
+        waits
+    });
+}
+
 /// Without superpackets the answer goes first, and the acknowledgement when there is nothing else to do.
 #[test]
 fn an_acknowledgement_that_would_be_a_packet_of_its_own_leaves_after_the_answer() {

@@ -229,6 +229,14 @@ impl Engine {
                 .all(|&index| self.qps.get(index).is_none_or(|qp| qp.owes_at_most_acknowledgement()))
     }
 
+    /// Whether nothing is to be sent but acknowledgements, as [`owes_only_acknowledgements`](Self::owes_only_acknowledgements) says, and there
+    /// is one. A queue pair may also be ready because an acknowledgement came to it, and send nothing.
+    #[must_use]
+    pub fn owes_acknowledgements(&self) -> bool {
+        self.owes_only_acknowledgements()
+            && self.ready.iter().any(|&index| self.qps.get(index).is_some_and(|qp| qp.owes_acknowledgement()))
+    }
+
     /// The queue pair at this place of the ready queue sent a packet: moves it behind the others when its turn is over.
     #[inline]
     fn take_turn(&mut self, place: usize) {
@@ -262,6 +270,10 @@ impl Qp {
                 Halves::Uc(requester, _) => requester.sq.len() == 0,
                 Halves::Ud(requester, _) => requester.sq.len() == 0,
             }
+    }
+
+    fn owes_acknowledgement(&self) -> bool {
+        matches!(&self.halves, Halves::Rc(_, responder) if responder.owes_only_acknowledgement())
     }
 
     #[inline]
