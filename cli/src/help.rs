@@ -95,7 +95,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
     (
         INPUT,
         &[
-            "bad_icrc", "emit", "from", "index", "limit", "list", "merge", "only", "opcode", "psn",
+            "bad_icrc", "emit", "from", "index", "limit", "list", "memory", "merge", "only", "opcode", "psn",
             "scenario", "set", "sweep", "sweeps", "seeds", "threads",
         ],
     ),

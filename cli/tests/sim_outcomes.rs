@@ -211,8 +211,8 @@ fn a_run_that_does_not_fit_into_memory_is_refused() {
     assert!(finished.success && finished.stderr.contains("the run may need up to "), "{finished:?}");
     // The limit of the process is one of those that count.
     let mut shell = std::process::Command::new("sh");
-    let limited = format!("ulimit -v 150000 && exec \"$0\" sim scenario.toml");
-    shell.current_dir(place.0.path()).args(["-c", &limited, env!("CARGO_BIN_EXE_roce")]);
+    let limited = "ulimit -v 150000 && exec \"$0\" sim scenario.toml";
+    shell.current_dir(place.0.path()).args(["-c", limited, env!("CARGO_BIN_EXE_roce")]);
     let finished = Running::start(&mut shell).finish(60);
     assert!(finished.stderr.contains(" of memory, and 154 MB are available."), "{finished:?}");
 }

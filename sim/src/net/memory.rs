@@ -212,13 +212,13 @@ impl<'a> Workload<'a> {
             (u128::from(sum) * u128::from(self.at_once) / (self.flows.len() as u128).max(1)) as u64
         };
         let mtu = self.settings.largest_mtu() as u64;
-        let frames = (2 * share(sent)).min(self.room_for_frames(topology));
+        let frames = share(sent).saturating_mul(2).min(self.room_for_frames(topology));
         let payload = if real { mtu + 80 } else { 0 };
         let each = (size_of::<Frame>() + Telemetry::LEN) as u64 + payload;
         MemoryPart {
             what: format!("{frames} packets in the network, and those that wait for a missing one,"),
             least: 0,
-            most: frames * each + share(kept),
+            most: frames.saturating_mul(each).saturating_add(share(kept)),
             keys: "host.window, `cap` of host.recovery, switch.buffer, payload",
         }
     }
@@ -228,13 +228,13 @@ impl<'a> Workload<'a> {
         let switches = topology.nodes.len() - topology.hosts();
         let on_links = topology.links.iter().map(|link| {
             let bits = link.spec.delay.as_secs_f64() * link.spec.rate_bps as f64;
-            2 * (bits / 8.0) as u64
+            ((bits / 8.0) as u64).saturating_mul(2)
         });
         let buffers = self.settings.switch.buffer_bytes.saturating_mul(switches as u64);
         let bytes = on_links.fold(buffers, u64::saturating_add);
         // As many acknowledgements as packets of data, at most.
         let mtu = self.all_hosts().map(|host| host.path_mtu.bytes()).min().unwrap_or(1_024);
-        2 * (bytes / u64::from(wire_len(mtu)) + topology.links.len() as u64)
+        (bytes / u64::from(wire_len(mtu)) + topology.links.len() as u64).saturating_mul(2)
     }
 
     fn series(&self, topology: &Topology) -> MemoryPart {
@@ -277,7 +277,8 @@ fn most_at_once(mut starts: Vec<Time>, mut ends: Vec<Time>) -> u64 {
         while ends.get(ended).is_some_and(|end| end <= start) {
             ended += 1;
         }
-        most = most.max(begun - ended as u64);
+        // Flows that start at the end of time also end there, the later ones as well.
+        most = most.max(u64::saturating_sub(begun, ended as u64));
     }
     most
 }
@@ -293,5 +294,6 @@ mod tests {
         assert_eq!(most_at_once(at(&[0, 0, 0]), at(&[5, 5, 6])), 3);
         assert_eq!(most_at_once(at(&[0, 5, 7]), at(&[5, 7, 9])), 1, "one begins when another ends");
         assert_eq!(most_at_once(at(&[6, 0, 1]), at(&[9, 5, 7])), 2);
+        assert_eq!(most_at_once(vec![Time::NEVER; 2], vec![Time::NEVER; 2]), 0);
     }
 }

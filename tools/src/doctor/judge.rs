@@ -483,6 +483,7 @@ pub(super) fn round_trip(tried: &Tried, count: u32) -> Finding {
     );
     match resent {
         0 => Finding::ok(Step::RoundTrip, text),
+        1 => Finding::ok(Step::RoundTrip, format!("{text}; 1 packet was sent again")),
         resent => Finding::ok(Step::RoundTrip, format!("{text}; {resent} packets were sent again")),
     }
 }
