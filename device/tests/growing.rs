@@ -1,13 +1,16 @@
 //! A process is killed at each step of adding sockets to the group of an address. A program of its own, because it forks: meanwhile the
 //! child has copies of all descriptors.
 
+mod names;
+
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant as Clock};
 
 use roce_device::udp::{UdpDevice, UdpSpec};
 use roce_device::{Device, Instant};
 use roce_testing::{own_address, skip_unless, within};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+
+use names::take_names;
 
 fn open(spec: &UdpSpec) -> UdpDevice {
     UdpDevice::open(spec).unwrap_or_else(|error| panic!("{error}"))
@@ -67,18 +70,6 @@ fn open_and_kill_at(spec: &UdpSpec, step: usize) -> End {
     }
 }
 
-/// Takes the names of slots 2 to 63, as if processes had them.
-fn take_names(address: &str) -> Vec<std::os::fd::OwnedFd> {
-    let take = |slot| {
-        let name = format!("roce/{address}/{slot}");
-        let holder = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
-        bind(&holder, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
-        listen(&holder, 1).unwrap();
-        holder
-    };
-    (2..64).map(take).collect()
-}
-
 /// Sends a number to the slot of each device; each gets its own.
 fn check_that_each_gets_its_own(devices: &mut [UdpDevice], step: usize) {
     let to = SocketAddr::new(devices[0].addresses()[0], 4791);
@@ -101,7 +92,7 @@ fn grow_with_a_death_at(step: usize) -> End {
     let address = own_address();
     let spec: UdpSpec = format!("udp:{address},gso=off").parse().unwrap();
     let first = open(&spec);
-    let names = take_names(&address.to_string());
+    let names = take_names(&address.to_string(), 2..64);
     let end = open_and_kill_at(&spec, step);
     if end == End::Untraced {
         return end;

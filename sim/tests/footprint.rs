@@ -1,61 +1,22 @@
 //! The estimate of the memory of a run beside what runs take.
-#![allow(unsafe_code)]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use roce_sim::scenario::Scenario;
-
-/// Counts the bytes that this thread holds.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<i64> = const { Cell::new(0) };
-    static MOST: Cell<i64> = const { Cell::new(0) };
-}
-
-fn hold(more: usize, less: usize) {
-    let held = HELD.get() + more as i64 - less as i64;
-    HELD.set(held);
-    MOST.set(MOST.get().max(held));
-}
-
-// SAFETY: every call goes to the system allocator as it came; the counters are plain cells of this thread that need no destructor and
-// allocate nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        hold(layout.size(), 0);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        hold(0, layout.size());
-        // SAFETY: the caller keeps the contract of `dealloc`, and `pointer` came from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        hold(new_size, layout.size());
-        // SAFETY: the caller keeps the contract of `realloc`, and `pointer` came from `System`.
-        unsafe { System.realloc(pointer, layout, new_size) }
-    }
-}
+use roce_testing::allocations;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 /// The estimate, and the most bytes that the run takes beside the scenario.
 fn measure(text: &str) -> (u64, u64, u64) {
     let scenario = Scenario::parse(text, &|name| Err(format!("{name} is not here"))).unwrap();
     let estimate = scenario.memory();
-    let before = HELD.get();
-    MOST.set(before);
-    let mut simulation = scenario.simulation().unwrap();
-    simulation.run_to_end();
-    let results = simulation.results();
+    let (most, results) = allocations::most_held(|| {
+        let mut simulation = scenario.simulation().unwrap();
+        simulation.run_to_end();
+        simulation.results()
+    });
     assert_eq!(results.incomplete(), 0);
-    (estimate.least(), (MOST.get() - before) as u64, estimate.most())
+    (estimate.least(), most as u64, estimate.most())
 }
 
 const STAR: &str = "name = \"n\"\n[topology]\nkind = \"star\"\n";

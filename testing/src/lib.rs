@@ -3,6 +3,7 @@
 //! Nothing here is shipped. Helpers panic where a test would.
 
 mod address;
+pub mod allocations;
 mod busy;
 mod distribution;
 pub mod encapsulated;

@@ -1,56 +1,17 @@
 //! Once objects are made and queues have been used, no packet costs an allocation.
-#![allow(unsafe_code)]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use roce_packet::{Ecn, ImmDt, PathMtu};
 use roce_sim::direct::Direct;
 use roce_sim::pair::{Settings, Side};
+use roce_testing::allocations;
 use roce_transport::congestion::Congestion;
 use roce_transport::{
     EngineConfig, FlushPlacement, GRH_AREA, Identification, Instant, QpType, Received, Recovery, RecvWr,
     SelectiveRepeat, SendOp, SendWr, TxSlot, UdDestination, Wc, WcStatus,
 };
 
-/// Counts what the present thread allocates, and the bytes that it holds.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-    static HELD: Cell<usize> = const { Cell::new(0) };
-}
-
-fn hold(more: usize, less: usize) {
-    HELD.set(HELD.get().wrapping_add(more).wrapping_sub(less));
-}
-
-// SAFETY: every call goes to the system allocator as it came; the counter is a plain cell of this thread
-// that needs no destructor and allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        hold(layout.size(), 0);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        hold(0, layout.size());
-        // SAFETY: the caller keeps the contract of `dealloc`, and `pointer` came from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        hold(new_size, layout.size());
-        // SAFETY: the caller keeps the contract of `realloc`, and `pointer` came from `System`.
-        unsafe { System.realloc(pointer, layout, new_size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 const ROUNDS: u64 = 50;
 const LEN: usize = 3000;
@@ -107,9 +68,9 @@ impl Bench {
 }
 
 fn allocations(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
+    let before = allocations::count();
     work();
-    ALLOCATIONS.get() - before
+    allocations::count() - before
 }
 
 #[test]
@@ -205,9 +166,9 @@ fn selective_repeat_in_order() {
 #[test]
 fn selective_repeat_takes_memory_for_early_packets_only() {
     let held = |config: &EngineConfig| {
-        let before = HELD.get();
+        let before = allocations::held();
         let bench = Bench::with_config(QpType::Rc, config, PathMtu::Mtu4096);
-        let held = HELD.get() - before;
+        let held = allocations::held() - before;
         drop(bench);
         held
     };
@@ -217,9 +178,9 @@ fn selective_repeat_takes_memory_for_early_packets_only() {
     let mut bench = Bench::with_config(QpType::Rc, &selective_repeat(), PathMtu::Mtu256);
     let (remote_addr, rkey) = target();
     let mut sent = vec![(Direct::path(Side::A), 0, [0; 512]); 16];
-    let start = HELD.get();
+    let start = allocations::held();
     for _ in 0..ROUNDS {
-        let before = HELD.get();
+        let before = allocations::held();
         let elements = [bench.direct.host(Side::A).element(0, 10 * 256)];
         let write = SendWr::new(1, SendOp::Write { remote_addr, rkey }, &elements);
         let (now, a) = (bench.direct.now, bench.qpns[0]);
@@ -236,18 +197,18 @@ fn selective_repeat_takes_memory_for_early_packets_only() {
             let identification = Identification::Known { identification: 0, dont_fragment: true };
             let received = Received { path: *path, identification, head: &buffer[..*len], tail: &[] };
             bench.direct.host_mut(Side::B).engine.handle_datagram(now, &received);
-            if HELD.get() == before {
+            if allocations::held() == before {
                 continue;
             }
-            let early = HELD.get() - before;
+            let early = allocations::held() - before;
             assert!(early > 256 && early < 10 * (256 + 128) + 1_024, "{early} bytes of early packets");
         }
-        assert_eq!(HELD.get(), before, "of a gap that is closed");
+        assert_eq!(allocations::held(), before, "of a gap that is closed");
         bench.direct.drive();
         bench.finish();
     }
     // What the requester knows of its packets: a byte for each.
-    assert!(HELD.get() <= start + 4_096, "{}", HELD.get() - start);
+    assert!(allocations::held() <= start + 4_096, "{}", allocations::held() - start);
     assert_eq!(bench.completed, ROUNDS);
 }
 

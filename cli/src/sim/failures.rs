@@ -38,7 +38,7 @@ pub(super) struct FailedFlow {
 pub(super) struct Unfinished {
     /// Flows that failed or were refused.
     pub(super) failed: usize,
-    /// The same by reason.
+    /// The number of failed and refused flows for each reason.
     pub(super) failed_by_reason: BTreeMap<String, usize>,
     /// The first of them.
     pub(super) failures: Vec<FailedFlow>,

@@ -101,7 +101,7 @@ pub(super) struct Summary {
     pub(super) end_seconds: f64,
     pub(super) flows: usize,
     pub(super) incomplete: usize,
-    /// What became of the incomplete flows.
+    /// Flows that failed, run or wait at the end.
     #[serde(flatten)]
     pub(super) unfinished: Unfinished,
     /// Completion times of the complete flows.

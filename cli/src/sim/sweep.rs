@@ -83,7 +83,7 @@ pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> anyhow::Result<Vec<
     Ok(all.into_iter().enumerate().map(combination).collect())
 }
 
-/// What was found out about combinations before the first run.
+/// The result of the check of all combinations before the first run.
 pub(super) struct Checked {
     /// The files that the runs read.
     pub(super) files: Vec<PathBuf>,

@@ -1,28 +1,13 @@
 //! Addresses with more devices than a group has sockets for in the beginning.
 
-use std::os::fd::OwnedFd;
-
 use roce_device::ProcessSlot;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::names::take_names;
 use super::*;
 
 fn first_qpn(slot: u16) -> u32 {
     ProcessSlot::new(slot).unwrap().first_qpn()
-}
-
-/// Takes the names of these slots, as if processes had them.
-fn take_names(address: &str, slots: impl Iterator<Item = u16>) -> Vec<OwnedFd> {
-    let take = |slot| {
-        let name = format!("roce/{address}/{slot}");
-        let flags = SocketFlags::CLOEXEC;
-        let holder = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        bind(&holder, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
-        listen(&holder, 1).unwrap();
-        holder
-    };
-    slots.map(take).collect()
 }
 
 /// Lets this process have as many descriptors as it may: hundreds of devices need thousands.

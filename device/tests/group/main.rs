@@ -3,6 +3,8 @@
 //! An ordinary user runs all of this, but for one test that needs a second user.
 
 mod crowd;
+#[path = "../names/mod.rs"]
+mod names;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -39,7 +39,7 @@ impl Rig {
             if answer != Resolution::Pending {
                 return (answer, began.elapsed());
             }
-            assert!(on_idle(began.elapsed()) < Duration::from_secs(20), "{address} is pending for ever");
+            assert!(on_idle(began.elapsed()) < Duration::from_secs(20), "{address} is still pending");
             std::thread::sleep(Duration::from_micros(200));
         }
     }

@@ -124,7 +124,7 @@ fn look_into(queue: &OwnedFd) -> io::Result<Option<Chunk>> {
     Ok(Some(Chunk { sockets: sockets.into_iter().map(Socket::from).collect(), next }))
 }
 
-/// Copies of the descriptors of the message that begins this many bytes into a queue; none if there is no such message.
+/// Copies of the descriptors of the message at this offset in bytes in a queue. Empty without such a message.
 fn peek(queue: &OwnedFd, offset: usize) -> io::Result<Vec<OwnedFd>> {
     // A process that was killed here has left its offset.
     peek_from(queue, offset as i32)?;

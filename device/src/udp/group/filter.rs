@@ -106,7 +106,7 @@ fn program(sockets: u32) -> Vec<SockFilter> {
         put(libc::BPF_RET | libc::BPF_A, 0),
         compute(libc::BPF_RSH, long.bits_below()),
         compute(libc::BPF_SUB, offset),
-        // Nor would the kernel know what to do with the number of a socket that there is not.
+        // For a number without a socket, the kernel chooses one by a hash.
         from(sockets, 1),
         put(libc::BPF_RET | libc::BPF_A, 0),
         put(libc::BPF_RET | libc::BPF_K, 0),
@@ -143,7 +143,7 @@ mod tests {
         bytes
     }
 
-    /// What the kernel makes of the same bytes, `device/tests/group/main.rs` shows.
+    /// `device/tests/group/main.rs` compares with the kernel.
     #[test]
     fn the_slot_is_in_the_queue_pair_number_or_in_the_id_of_the_connection() {
         let of = |qpn: u32| slot_of(&[&[4, 0, 0xff, 0xff][..], &qpn.to_be_bytes(), &[0; 8]].concat()).get();

@@ -45,7 +45,7 @@ pub(super) struct Joined {
     pub(super) sockets: [Socket; 2],
 }
 
-/// Joins the group, or makes it, and takes the lowest free slot. `make` makes the sockets of the next slots of a group that has so many.
+/// Joins the group, or makes it, and takes the lowest free slot. `make` gets the number of sockets of the group, and makes those of the next slots.
 pub(super) fn join(
     names: &Names,
     make: impl Fn(usize) -> io::Result<Vec<Socket>>,
@@ -156,7 +156,7 @@ fn lock(names: &Names) -> Result<OwnedFd, JoinError> {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             bound => return Ok(bound?),
         }
-        // Many that join one after the other are no reason to give up. One that takes too long is.
+        // Gives up if one process takes too long, and not because many join one after the other.
         let (connection, end) =
             holder.get_or_insert_with(|| (names::connect(&name), Instant::now() + LOCK_PATIENCE));
         thread::sleep(pause);
@@ -210,7 +210,7 @@ fn claim(names: &Names) -> Result<(ProcessSlot, OwnedFd), JoinError> {
     )))
 }
 
-/// Asks the members in these slots, one after the other, for the sockets. `None`: there is no member.
+/// Asks the members in these slots, one after the other, for the sockets. `None` without a member.
 fn ask(names: &Names, numbers: Range<u16>) -> Result<Option<Escrow>, JoinError> {
     let mut question = Question { asked: Vec::new(), strangers: Vec::new() };
     let (mut is_patient, mut crowded) = (true, Vec::new());

@@ -120,7 +120,7 @@ impl Member {
         self.slot
     }
 
-    /// What becomes readable when [`look`](Self::look) has something to do. Slot 0 is not in an epoll that others watch: the kernel lets 500
+    /// The descriptors that become readable when [`look`](Self::look) has something to do. Slot 0 is not in an epoll that others watch: the kernel lets 500
     /// of these watch one socket, and that of slot 0 is one for all processes.
     pub(super) fn rare(&self) -> [BorrowedFd<'_>; 2] {
         [self.rare.as_fd(), self.front.as_fd()]
