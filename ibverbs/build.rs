@@ -9,7 +9,10 @@ use std::process::Command;
 #[path = "src/table.rs"]
 mod table;
 
-use table::{Answer, OF_RDMACM, PRIVATE, PRIVATE_FLAG, PRIVATE_FUNCTION, PRIVATE_NODES, PUBLIC, RDMACM_NODE};
+use table::{
+    Answer, OF_RDMACM, PRIVATE, PRIVATE_DEFAULT, PRIVATE_FLAG, PRIVATE_FUNCTION, PRIVATE_NODES, PUBLIC,
+    RDMACM_NODE,
+};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -114,7 +117,7 @@ fn assembly(jump: &str, number: fn(u32) -> String) -> String {
             let label = format!("roce_private_{node}_{name}");
             text += &format!(".globl {label}\n.type {label},@function\n{label}:\n{code}");
             // `dlsym` without a node finds the default version only.
-            let at = if node == &PRIVATE_NODES[0] && name == PRIVATE_FUNCTION { "@@" } else { "@" };
+            let at = if *node == PRIVATE_DEFAULT && name == PRIVATE_FUNCTION { "@@" } else { "@" };
             text +=
                 &format!(".size {label}, . - {label}\n.symver {label}, {name}{at}IBVERBS_PRIVATE_{node}\n");
         }

@@ -152,9 +152,12 @@ pub(crate) const PUBLIC: &[Node] = &[
     },
 ];
 
-/// The numbers of the private nodes. Provider libraries of rdma-core are linked against one of them: 34 up to release 56, then
-/// 57, 59 (from release 59 on), 64 and 65.
-pub(crate) const PRIVATE_NODES: &[u32] = &[34, 57, 59, 64, 65];
+/// The numbers of the private nodes. Provider libraries of rdma-core are linked against one of them: 25 in the releases 25 to 32,
+/// 33 in that one, 34 up to release 56, then 57, 59 (from release 59 on), 64 and 65.
+pub(crate) const PRIVATE_NODES: &[u32] = &[25, 33, 34, 57, 59, 64, 65];
+
+/// The node at which a name without a node is found: that of the most releases.
+pub(crate) const PRIVATE_DEFAULT: u32 = 34;
 
 /// A flag that provider libraries read.
 pub(crate) const PRIVATE_FLAG: &str = "verbs_allow_disassociate_destroy";
