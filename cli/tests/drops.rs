@@ -22,32 +22,41 @@ fn run_damaged(command: &[&str], server: &[&str], client: &[&str]) -> [Finished;
 
 /// Regression: with `--fault corrupt=100%` no server mentioned the packets that it had dropped, and a server said that
 /// nothing had arrived.
+#[track_caller]
+fn assert_both_sides_name_what_was_dropped(command: &[&str], server: &[&str], client: &[&str]) {
+    let [served, called] = run_damaged(command, server, client);
+    assert_eq!((served.code, called.code), (Some(1), Some(1)), "{command:?}: {served:?} {called:?}");
+    let text = [&served.stdout[..], &served.stderr].concat();
+    assert!(
+        text.contains("dropped because their ICRC is wrong (rx_icrc_encapsulated): "),
+        "{command:?}: {text}"
+    );
+    assert!(text.contains("packets were") || text.contains("1 packet was"), "{command:?}: {text}");
+    assert!(!text.contains("nothing arrived"), "{command:?}: {text}");
+    assert!(called.stderr.contains("(fault_tx_corrupted): "), "{command:?}: {}", called.stderr);
+}
+
+/// Both sides wait for seconds and compute nothing, so all wait at the same time.
 #[test]
 fn a_failed_exchange_names_the_packets_that_were_dropped() {
-    for (command, server, client) in [
-        (&["ping"][..], &["--once"][..], &["SERVER", "-n", "10"][..]),
-        (&["blast"], &["--once"], &["SERVER", "-n", "10"]),
-        (&["pingpong", "rc"], &["--patience", "5"], &["SERVER", "--patience", "5"]),
-        (
+    let cases: [[&[&str]; 3]; 5] = [
+        [&["ping"], &["--once"], &["SERVER", "-n", "10"]],
+        [&["blast"], &["--once"], &["SERVER", "-n", "10"]],
+        [&["pingpong", "rc"], &["--patience", "5"], &["SERVER", "--patience", "5"]],
+        [
             &["perf", "write", "bw"],
             &["--patience", "5", "-n", "10"],
             &["SERVER", "--patience", "5", "-n", "10"],
-        ),
-        (
+        ],
+        [
             &["perf", "send", "lat"],
             &["--patience", "5", "-n", "10"],
             &["SERVER", "--patience", "5", "-n", "10"],
-        ),
-    ] {
-        let [served, called] = run_damaged(command, server, client);
-        assert_eq!((served.code, called.code), (Some(1), Some(1)), "{command:?}: {served:?} {called:?}");
-        let text = [&served.stdout[..], &served.stderr].concat();
-        assert!(
-            text.contains("dropped because their ICRC is wrong (rx_icrc_encapsulated): "),
-            "{command:?}: {text}"
-        );
-        assert!(text.contains("packets were") || text.contains("1 packet was"), "{command:?}: {text}");
-        assert!(!text.contains("nothing arrived"), "{command:?}: {text}");
-        assert!(called.stderr.contains("(fault_tx_corrupted): "), "{command:?}: {}", called.stderr);
-    }
+        ],
+    ];
+    std::thread::scope(|scope| {
+        for [command, server, client] in cases {
+            scope.spawn(move || assert_both_sides_name_what_was_dropped(command, server, client));
+        }
+    });
 }
