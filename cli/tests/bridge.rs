@@ -205,12 +205,12 @@ fn a_packet_dropped_once_is_sent_again_once() {
         assert_eq!(measured["rows"][0]["iterations"], 20);
         let document = end(bridge);
         let counts = &document["from_left"]["counts"];
-        assert_eq!(
-            (&counts["fault_dropped"], &counts["retransmissions"]),
-            (&1.into(), &1.into()),
-            "{document}"
-        );
-        assert_eq!(document["from_left"]["queue_pairs"][0]["retransmissions"], 1, "{document}");
+        assert_eq!(counts["fault_dropped"], 1, "{document}");
+        // On a busy machine the sender probes more than once for the answer.
+        let again = &measured["rows"][0]["client"]["retransmitted_packets"];
+        assert!(again.as_u64().unwrap() >= 1, "{measured}");
+        assert_eq!(&counts["retransmissions"], again, "{document}");
+        assert_eq!(&document["from_left"]["queue_pairs"][0]["retransmissions"], again, "{document}");
         assert_eq!(document["from_right"]["counts"]["fault_dropped"], 0);
         assert_eq!(comments(&pcap), [format!("rule 1 ({rule}): dropped")]);
         check_with_tshark(&pcap);

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::skip::say;
+
 /// How many processes want each processor, at least 1: on average over the last minute, or now if those are more. 1 where that is
 /// not known.
 fn processes_for_each_processor() -> f64 {
@@ -13,10 +15,24 @@ fn processes_for_each_processor() -> f64 {
     (load / processors).max(1.0)
 }
 
+/// With more of them, two ends that share two processors with others are late for milliseconds at a time.
+const MOST_PROCESSES_FOR_RATES: f64 = 3.0;
+
 /// How long something that took this long would have taken on an idle machine, by an estimate: with four times as many processes
 /// as processors, a quarter. For limits of tests.
 pub fn on_idle(took: Duration) -> Duration {
     took.div_f64(processes_for_each_processor())
+}
+
+/// Whether so many processes run that rates say something about the machine only. Says so on the standard error stream.
+#[must_use]
+pub fn is_too_busy_for_rates() -> bool {
+    let processes = processes_for_each_processor();
+    let too_busy = processes > MOST_PROCESSES_FOR_RATES;
+    if too_busy {
+        say("NOT COMPARED", &format!("rates, because there are {processes:.1} processes for each processor"));
+    }
+    too_busy
 }
 
 /// A time limit in seconds of an idle machine. On a busy one a second counts less, as [`on_idle`] says.

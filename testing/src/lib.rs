@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use address::own_address;
-pub use busy::on_idle;
+pub use busy::{is_too_busy_for_rates, on_idle};
 pub use distribution::{distribution, exported_names, is_of_system, needed_libraries, readelf};
 pub use namespaces::{Cable, Namespace, in_own_network, settle_here};
 pub use scripts::{TAPS_ON_A_BRIDGE, script};

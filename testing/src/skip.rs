@@ -17,16 +17,24 @@ pub fn skip_unless(condition: bool, reason: &str) -> bool {
     if condition {
         return false;
     }
+    let all = std::env::var("ROCE_TEST_REQUIRE").is_ok_and(|value| value == "all");
+    assert!(
+        !all,
+        "{} must not be skipped (ROCE_TEST_REQUIRE=all): {reason}",
+        std::thread::current().name().unwrap_or("the test")
+    );
+    say("SKIPPED", reason);
+    true
+}
+
+/// Prints a word about the test that runs, and the reason, past the capturing of output.
+pub(crate) fn say(word: &str, reason: &str) {
     let thread = std::thread::current();
     // With one thread, the harness runs a test on the main thread, and has already written its name and no end of the line.
-    let test = thread.name().filter(|name| *name != "main");
-    let all = std::env::var("ROCE_TEST_REQUIRE").is_ok_and(|value| value == "all");
-    assert!(!all, "{} must not be skipped (ROCE_TEST_REQUIRE=all): {reason}", test.unwrap_or("the test"));
-    let line = match test {
-        Some(test) => format!("SKIPPED {test}: {reason}\n"),
-        None => format!("\nSKIPPED: {reason}\n"),
+    let line = match thread.name().filter(|name| *name != "main") {
+        Some(test) => format!("{word} {test}: {reason}\n"),
+        None => format!("\n{word}: {reason}\n"),
     };
     // Not `eprint`: the test harness would capture it. One call for the whole line, or those of other tests get in between.
     let _ = std::io::stderr().write_all(line.as_bytes());
-    true
 }

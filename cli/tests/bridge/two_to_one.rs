@@ -18,7 +18,7 @@ use toml::Table;
 
 use super::common::{Running, roce, skip_unless, within};
 use super::{Row, end};
-use roce_testing::Namespace;
+use roce_testing::{Namespace, is_too_busy_for_rates};
 
 /// The file that both commands read.
 const SCENARIO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios/two-to-one-bridge.toml");
@@ -270,6 +270,23 @@ fn on_packets(folder: &Path, text: &str) -> Option<Outcome> {
     Some(outcome)
 }
 
+/// One flow alone, then two: both are slowed down, to about the same, and the line is used: at least this part of it.
+fn assert_rates(name: &str, one: &Outcome, line: f64, part: f64, fair: f64) {
+    let alone = one.mean(0, 0.5, 1.9);
+    let both = [0, 1].map(|flow| one.mean(flow, 4.0, 8.8));
+    let fairness = one.fairness(4.0, 8.8);
+    println!(
+        "{name}: alone {alone:.1}, then {both:.1?} of {line:.1} Mb/s, Jain {fairness:.4}, {} CNPs",
+        one.cnps_sent
+    );
+    assert!((part..1.05).contains(&(alone / line)), "{name}: alone {alone} of {line} Mb/s");
+    assert!(both.iter().all(|rate| (part / 4.0..0.75).contains(&(rate / line))), "{name}: {both:?}");
+    assert!((part..1.05).contains(&((both[0] + both[1]) / line)), "{name}: {both:?} of {line}");
+    assert!(fairness > fair, "{name}: {fairness}");
+    assert!(one.marked > 0 && one.cnps.iter().all(|cnps| *cnps > 0), "{name}: {one:?}");
+    assert!(one.cnps_handled > 0, "{name}: {one:?}");
+}
+
 /// The same file, read by both; in this small run nothing but its times is changed.
 #[test]
 fn one_scenario_on_packets_and_in_the_simulator() {
@@ -283,33 +300,21 @@ fn one_scenario_on_packets_and_in_the_simulator() {
         let simulated = simulate(folder.path(), &short);
         let hosts = Hosts::read(&short);
         let line = hosts.goodput_mbps();
-        // What a busy machine does to rates is no failure; what is simulated has no machine.
-        for (name, one, part, fair) in
-            [("packets", &packets, 0.2, 0.75), ("simulated", &simulated, 0.8, 0.99)]
-        {
-            let alone = one.mean(0, 0.5, 1.9);
-            let both = [0, 1].map(|flow| one.mean(flow, 4.0, 8.8));
-            let fairness = one.fairness(4.0, 8.8);
-            println!(
-                "{name}: alone {alone:.1}, then {both:.1?} of {line:.1} Mb/s, Jain {fairness:.4}, {} CNPs",
-                one.cnps_sent
-            );
-            assert!((part..1.05).contains(&(alone / line)), "{name}: alone {alone} of {line} Mb/s");
-            // Both were slowed down, to about the same, and the line is used.
-            assert!(both.iter().all(|rate| (part / 4.0..0.75).contains(&(rate / line))), "{name}: {both:?}");
-            assert!((part..1.05).contains(&((both[0] + both[1]) / line)), "{name}: {both:?} of {line}");
-            assert!(fairness > fair, "{name}: {fairness}");
-            assert!(one.marked > 0 && one.cnps.iter().all(|cnps| *cnps > 0), "{name}: {one:?}");
-            assert!(one.cnps_handled > 0 && one.cnps_sent >= one.cnps_handled, "{name}: {one:?}");
-            assert_eq!(one.dropped, 0, "{name}");
-        }
+        assert_rates("simulated", &simulated, line, 0.8, 0.99);
         assert_eq!(simulated.retransmitted, 0);
-        // On packets a sender repeats a packet early if the queue grows faster than it measures.
-        assert!(packets.retransmitted < 100, "{packets:?}");
+        if !is_too_busy_for_rates() {
+            assert_rates("packets", &packets, line, 0.2, 0.75);
+            // A sender repeats a packet early if the queue grows faster than it measures.
+            assert!(packets.retransmitted < 100, "{packets:?}");
+            let ratio = packets.cnps_sent as f64 / simulated.cnps_sent as f64;
+            assert!((0.2..5.0).contains(&ratio), "{} and {} CNPs", packets.cnps_sent, simulated.cnps_sent);
+        }
+        for one in [&packets, &simulated] {
+            assert!(one.cnps_sent >= one.cnps_handled, "{one:?}");
+            assert_eq!(one.dropped, 0, "{one:?}");
+        }
         // What left the receivers passed the bridge, which went on after they were asked.
         assert!(packets.cnps.iter().sum::<u64>() >= packets.cnps_sent, "{packets:?}");
-        let ratio = packets.cnps_sent as f64 / simulated.cnps_sent as f64;
-        assert!((0.2..5.0).contains(&ratio), "{} and {} CNPs", packets.cnps_sent, simulated.cnps_sent);
     });
 }
 
