@@ -83,8 +83,8 @@ pub struct Exchange {
     /// The address that the client called.
     called: Option<SocketAddr>,
     is_client: bool,
-    /// When all lines must have come.
-    limited_until: Option<Instant>,
+    /// When all lines must have come, and how long that was at first.
+    limited_until: Option<(Instant, Duration)>,
     /// The place in the queue of which the user was told last.
     told: Option<Busy>,
     /// As long as the connection.
@@ -280,7 +280,12 @@ impl Exchange {
     /// Replaces the time limit of the set-up by one for all further lines together; `None`: from now on both sides measure,
     /// and each line has a limit of its own.
     pub fn limit(&mut self, limit: Option<Duration>) {
-        self.limited_until = limit.map(|limit| Instant::now() + limit);
+        self.limited_until = limit.map(|limit| (Instant::now() + limit, limit));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limited_until.is_some()
     }
 
     /// Sends one value.
@@ -320,8 +325,8 @@ impl Exchange {
     ) -> Result<T, ExchangeError> {
         let _receive = tracing::trace_span!(parent: &self.span, "receive", what).entered();
         loop {
-            let deadline = Instant::now() + patience;
-            let deadline = self.limited_until.map_or(deadline, |limit| limit.min(deadline));
+            let of_line = (Instant::now() + patience, patience);
+            let (deadline, patience) = self.limited_until.map_or(of_line, |limit| limit.min(of_line));
             let line = self.lines.next(deadline).map_err(|error| self.line_error(error, what, patience))?;
             match Notice::parse(&line) {
                 Some(Notice::Failed(reason)) => return Err(self.failed(&reason)),

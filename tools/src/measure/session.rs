@@ -246,6 +246,8 @@ fn measure(
     // The server answers with null, or says why the plan is impossible.
     let () = exchange.swap("the plan", plan)?;
     let mut session = Session::new(context, exchange, plan.clone(), gid_index, Role::Client)?;
+    // A client that was called has one as well, as in `roce demo`.
+    session.exchange.limit(None);
     let mut rows = Vec::new();
     for &size in &plan.sizes {
         let _size = tracing::debug_span!("size", bytes = size).entered();
@@ -356,7 +358,10 @@ impl Quiet {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
+    use crate::measure::{Op, Post, Signal};
 
     #[test]
     fn memory_of_the_peer_that_does_not_fit_into_64_bits_is_refused() {
@@ -365,5 +370,36 @@ mod tests {
             let error = check_memory_of_peer(addr, 64).unwrap_err().to_string();
             assert!(error.contains("do not fit") && error.contains(&format!("{addr:#x}")), "{error}");
         }
+    }
+
+    /// Regression: the client of `roce demo` is the side that was called, and kept the limit of the set-up, so a measurement that took
+    /// more than half a minute on a busy machine failed.
+    #[test]
+    fn a_client_that_was_called_has_no_limit_while_it_measures() {
+        let open = || Context::builder().open(&format!("udp:{}", roce_testing::own_address())).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let exchange = Exchange::connect_as(address.ip(), address).unwrap();
+            serve(&open(), exchange.allow_any_peer(), &ServerOptions::default()).unwrap();
+        });
+        let plan = Plan {
+            tool: Tool::Ping,
+            op: Op::Send,
+            sizes: vec![64],
+            iterations: 2,
+            buffers: 16,
+            inline: false,
+            completion: Completion::Poll,
+            post: Post::List,
+            signal: Signal::Full,
+            path_mtu: 1024,
+            timeout: 14,
+        };
+        let mut exchange = Exchange::accept_from(&listener).unwrap().allow_any_peer();
+        let rows = measure(&open(), &mut exchange, &plan, None, &mut |_| {}).unwrap();
+        assert_eq!(rows.len(), 1);
+        assert!(!exchange.is_limited());
+        server.join().unwrap();
     }
 }
