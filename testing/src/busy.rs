@@ -4,19 +4,26 @@ use std::time::{Duration, Instant};
 
 use crate::skip::say;
 
-/// How many processes want each processor, at least 1: on average over the last minute, or now if those are more. 1 where that is
-/// not known.
-fn processes_for_each_processor() -> f64 {
+fn for_each_processor(processes: f64) -> f64 {
+    let processors = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
+    (processes / processors).max(1.0)
+}
+
+/// How many processes wanted to run on average over the last minute, and how many want to now; 1 where that is not known.
+fn processes() -> [f64; 2] {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let fields: Vec<&str> = text.split([' ', '/']).collect();
-    let number = |index: usize| fields.get(index)?.parse::<f64>().ok();
-    let load = number(0).unwrap_or(1.0).max(number(3).unwrap_or(1.0));
-    let processors = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
-    (load / processors).max(1.0)
+    [0, 3].map(|index| fields.get(index).and_then(|field| field.parse().ok()).unwrap_or(1.0))
+}
+
+/// How many processes want each processor, at least 1: on average over the last minute, or now if those are more.
+fn processes_for_each_processor() -> f64 {
+    let [average, now] = processes();
+    for_each_processor(average.max(now))
 }
 
 /// With more of them, two ends that share two processors with others are late for milliseconds at a time.
-const MOST_PROCESSES_FOR_RATES: f64 = 3.0;
+const MOST_PROCESSES_FOR_RATES: f64 = 6.0;
 
 /// How long something that took this long would have taken on an idle machine, by an estimate: with four times as many processes
 /// as processors, a quarter. For limits of tests.
@@ -24,10 +31,11 @@ pub fn on_idle(took: Duration) -> Duration {
     took.div_f64(processes_for_each_processor())
 }
 
-/// Whether so many processes run that rates say something about the machine only. Says so on the standard error stream.
+/// Whether so many processes ran in the last minute that rates say something about the machine only. Says so on the standard error
+/// stream.
 #[must_use]
 pub fn is_too_busy_for_rates() -> bool {
-    let processes = processes_for_each_processor();
+    let processes = for_each_processor(processes()[0]);
     let too_busy = processes > MOST_PROCESSES_FOR_RATES;
     if too_busy {
         say("NOT COMPARED", &format!("rates, because there are {processes:.1} processes for each processor"));
