@@ -324,7 +324,7 @@ fn a_queue_marks_and_the_sender_is_notified() {
 }
 
 /// Sixteen queue pairs send at twice the rate of the line, and without pauses 4 MB would not be enough for their windows.
-/// What the bridge saw.
+/// Returns what the bridge printed when it ended.
 fn paused() -> Option<Value> {
     let row = Row::new()?;
     let queue = ["--from", "left", "--rate", "40Mbps", "--queue", "4MB", "--pfc", "0"];

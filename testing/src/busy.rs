@@ -31,8 +31,7 @@ pub fn on_idle(took: Duration) -> Duration {
     took.div_f64(processes_for_each_processor())
 }
 
-/// Whether so many processes ran in the last minute that rates say something about the machine only. Says so on the standard error
-/// stream.
+/// Whether the machine was too busy in the last minute for a test to judge rates. If so, prints which test leaves them out.
 #[must_use]
 pub fn is_too_busy_for_rates() -> bool {
     let processes = for_each_processor(processes()[0]);

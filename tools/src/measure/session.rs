@@ -99,6 +99,8 @@ impl<'a> Session<'a> {
         let (remote_addr, remote_rkey) = (other.addr, RKey(other.rkey));
         let context = context.clone();
         let (receives_posted, receives_taken) = (0, 0);
+        // The set-up is over, for the side that called and for the one that was called; in `roce demo` the latter is the client.
+        exchange.limit(None);
         Ok(Self {
             plan,
             resources,
@@ -246,8 +248,6 @@ fn measure(
     // The server answers with null, or says why the plan is impossible.
     let () = exchange.swap("the plan", plan)?;
     let mut session = Session::new(context, exchange, plan.clone(), gid_index, Role::Client)?;
-    // A client that was called has one as well, as in `roce demo`.
-    session.exchange.limit(None);
     let mut rows = Vec::new();
     for &size in &plan.sizes {
         let _size = tracing::debug_span!("size", bytes = size).entered();
@@ -287,7 +287,6 @@ fn serve_client(
     check_plan(context, &plan, options)?;
     exchange.send("the answer to the plan", &())?;
     let mut session = Session::new(context, exchange, plan, options.gid_index, Role::Server)?;
-    session.exchange.limit(None);
     for size in session.plan.sizes.clone() {
         let _size = tracing::debug_span!("size", bytes = size).entered();
         match session.plan.tool {
