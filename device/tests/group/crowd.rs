@@ -16,21 +16,6 @@ fn raise_limit() {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
 }
 
-/// Opens a device that gets this slot, which was given back. Another test may be starting a process, which has copies of all descriptors
-/// until it executes its program.
-#[track_caller]
-fn open_at(text: &str, expected: u16) -> UdpDevice {
-    let start = Clock::now();
-    loop {
-        let device = open(text);
-        if slot(&device) == expected {
-            return device;
-        }
-        assert!(start.elapsed() < PATIENCE, "{} instead of {expected}", slot(&device));
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// Sends one datagram for the first and the last number of each slot, and one for a connection of each; each device gets its own.
 #[track_caller]
 fn check_that_each_gets_its_own(devices: &mut [UdpDevice], to: SocketAddr) {
@@ -73,14 +58,17 @@ fn a_group_grows_when_all_slots_are_taken() {
         let found = numbers(&mut devices, places.len());
         assert_eq!([63, 64, 65, 198].map(|at| found[at].clone()), [vec![0, 3], vec![1], vec![2], vec![4]]);
         // Some go, in the first chunk and in later ones, and as many come.
-        let is_kept = |device: &UdpDevice| slot(device) % 3 != 1;
-        devices.retain(is_kept);
+        close(devices.extract_if(.., |device| slot(device) % 3 == 1).collect::<Vec<_>>());
         check_that_each_gets_its_own(&mut devices, to);
-        devices.extend((1..=200).filter(|slot| slot % 3 == 1).map(|expected| open_at(&text, expected)));
+        let again: Vec<_> = (0..67).map(|_| open(&text)).collect();
+        assert_eq!(slots(&again), (1..=200).step_by(3).collect::<Vec<_>>());
+        devices.extend(again);
         check_that_each_gets_its_own(&mut devices, to);
         // Only one is left, in the last chunk, and lets others in.
-        devices.retain(|device| slot(device) == 200);
-        devices.extend([open_at(&text, 1), open_at(&text, 2)]);
+        close(devices.extract_if(.., |device| slot(device) != 200).collect::<Vec<_>>());
+        let again = [open(&text), open(&text)];
+        assert_eq!(slots(&again), [1, 2]);
+        devices.extend(again);
         check_that_each_gets_its_own(&mut devices, to);
     }
 }
@@ -101,7 +89,7 @@ fn a_process_in_a_later_chunk_lets_others_in() {
         let mut far = Other::start(name, &text);
         assert_eq!(far.slot(), 130);
         first.kill();
-        drop(taken);
+        close(taken);
         let mut again = Other::start(name, &text);
         assert_eq!(again.slot(), 1);
         let sender = sender_to(to);
@@ -145,7 +133,7 @@ fn an_address_has_831_slots() {
         error.contains("all 831 slots are taken; end one of the processes or use another address"),
         "{error}"
     );
-    drop(taken.remove(300));
+    close(taken.remove(300));
     assert_eq!(slot(&open(&text)), 302);
 }
 
@@ -162,7 +150,7 @@ fn a_group_does_not_grow_around_the_socket_of_another_program() {
         for part in ["all 63 slots are taken", "65 sockets have the port instead of 64", "end it"] {
             assert!(error.contains(part), "{error}");
         }
-        drop(other);
+        close(other);
         devices.push(open(&text));
         assert_eq!(slot(&devices[63]), 64);
         check_that_each_gets_its_own(&mut devices, to);
@@ -193,12 +181,12 @@ fn a_group_that_may_not_grow_says_why_and_goes_on() {
         unsafe {
             command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?));
         }
-        let mut second = Other(Running::start(&mut command));
+        let mut second = Other(start(&mut command));
         let refused = second.0.wait_for_line("refused: ");
         for part in ["all 63 slots are taken, and adding more failed", "raise the limit of open files"] {
             assert!(refused.contains(part), "{refused}");
         }
-        drop(taken.remove(0));
+        close(taken.remove(0));
         let mut third = Other::start_as(name, &text, Some(USER));
         assert_eq!(third.slot(), 2);
         let sender = sender_to(to);

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant as Clock};
 
 use roce_device::udp::{UdpDevice, UdpSpec};
@@ -43,6 +43,22 @@ fn open(text: &str) -> UdpDevice {
 #[track_caller]
 fn refusal(text: &str) -> OpenError {
     UdpDevice::open(&spec(text)).map(|device| panic!("opened: {device:?}")).unwrap_err()
+}
+
+/// A process that starts has copies of all descriptors of this one until it executes its program, so what is closed meanwhile keeps its
+/// address and its slot for a while. Whoever starts one or closes something holds this.
+static STARTS_AND_ENDS: Mutex<()> = Mutex::new(());
+
+#[track_caller]
+fn start(command: &mut Command) -> Running {
+    let _one = STARTS_AND_ENDS.lock().unwrap_or_else(PoisonError::into_inner);
+    Running::start(command)
+}
+
+/// Closes what holds a slot or an address, so that the next one can have it.
+fn close<T>(holder: T) {
+    let _one = STARTS_AND_ENDS.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(holder);
 }
 
 fn slot(device: &UdpDevice) -> u16 {
@@ -311,7 +327,7 @@ fn a_slot_that_is_given_back_is_the_next_ones_without_what_waited() {
             assert_eq!(slot(&second), 2);
             // One that waits when the device is closed, and one that comes when nobody has the slot.
             sender.send(&datagram(2 << 16, 1, 80)).unwrap();
-            drop(second);
+            close(second);
             sender.send(&datagram(2 << 16, 2, 80)).unwrap();
             // A busy kernel delivers later than it takes.
             std::thread::sleep(Duration::from_millis(20));
@@ -319,8 +335,9 @@ fn a_slot_that_is_given_back_is_the_next_ones_without_what_waited() {
             sender.send(&datagram(2 << 16, 3, 80)).unwrap();
             assert_eq!(numbers(&mut second, 1), [[3]]);
             assert_eq!(counter(&second[0], "udp_rx_overflow"), 0, "what was dropped before");
+            close(second);
         }
-        drop(keeper);
+        close(keeper);
         // The last one has gone, and the port with it.
         let alone = open(&format!("{text},share=off"));
         assert_eq!((slot(&alone), alone.report().shared), (0, false));
@@ -332,7 +349,7 @@ fn who_does_not_share_has_the_address_alone() {
     let text = format!("udp:{}", own_address());
     let alone = open(&format!("{text},share=off"));
     assert!(matches!(refusal(&text), OpenError::PortInUse { port: 4791, .. }));
-    drop(alone);
+    close(alone);
     let shared = open(&text);
     let error = refusal(&format!("{text},share=off"));
     assert!(matches!(error, OpenError::NotShared { .. }), "{error}");
@@ -366,7 +383,7 @@ impl Other {
 
     #[track_caller]
     fn start_as(test: &str, text: &str, uid: Option<u32>) -> Self {
-        Self(Running::start(&mut Self::command(test, text, uid)))
+        Self(start(&mut Self::command(test, text, uid)))
     }
 
     fn command(test: &str, text: &str, uid: Option<u32>) -> Command {
@@ -398,7 +415,7 @@ impl Other {
             }
             permit.write_all(&[1]).unwrap();
         });
-        let other = Self(Running::start(&mut command));
+        let other = Self(start(&mut command));
         mapper.join().unwrap();
         other
     }
@@ -545,7 +562,7 @@ fn the_others_keep_their_slots_when_the_first_is_killed() {
             sender.send(&datagram(1 << 16, 2, 80)).unwrap();
             assert_eq!(numbers(&mut again, 1), [[2]]);
             // Any survivor lets others in.
-            drop(again);
+            close(again);
             second.kill();
             let mut fourth = Other::start(name, &text);
             assert_eq!(fourth.slot(), 1);
@@ -579,7 +596,7 @@ fn a_process_that_is_stopped_holds_up_nobody_for_long() {
         let took = start.elapsed();
         assert_eq!(slot(&third), 3);
         assert!(took >= Duration::from_millis(300) && on_idle(took) < Duration::from_secs(2), "{took:?}");
-        drop(third);
+        close(third);
         second.stop();
         let error = refusal(&text).to_string();
         for part in [&format!("process {}", first.0.pid())[..], "does not answer", "continue or end it"] {
@@ -615,7 +632,7 @@ fn another_user_is_refused_unless_both_want_it() {
             waiting.join().unwrap()
         });
         assert!(refused.contains("(user 0)") && refused.contains("ROCE_SHARE=all"), "{refused}");
-        drop(device);
+        close(device);
         // The other way round: what an ordinary user has passes nothing of root's through its hands.
         let mut other = Other::start_as(name, &text, Some(NOBODY));
         assert_eq!(other.slot(), 1);
