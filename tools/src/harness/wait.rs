@@ -1,5 +1,6 @@
 //! Waiting for completions.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use roce::verbs::{CompletionQueue, Notify, VerbsError, WaitError};
@@ -14,33 +15,70 @@ const ATTEMPTS: u32 = 256;
 pub(crate) const SPINNING: Duration = Duration::from_millis(20);
 /// How long such a thread sleeps.
 pub(crate) const NAP: Duration = Duration::from_micros(500);
+/// A thread that leaves its processor and has not got it back after this long is one of more than the machine can run.
+const CROWDED: Duration = Duration::from_millis(1);
+/// After that it sleeps in so many waits, without leaving its processor first.
+const WAITS_ASLEEP: u32 = 64;
 /// How often a thread that waits looks for the end of the other side.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 
-/// Repeats an attempt until it returns something; sleeps between attempts when nothing has happened for [`SPINNING`].
-/// `None`: the time is over.
+thread_local! {
+    /// In how many waits this thread is still to sleep at once.
+    static ASLEEP: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What spinning led to.
+enum Spun<T> {
+    Found(T),
+    /// Nothing has happened.
+    Nothing,
+    /// Others want the processor.
+    Crowded,
+}
+
+/// Repeats an attempt until it returns something, for `longest` at most, while no other thread wants the processor.
+fn spin_alone<T, E>(
+    longest: Duration,
+    attempt: &mut impl FnMut() -> Result<Option<T>, E>,
+) -> Result<Spun<T>, E> {
+    let started = Instant::now();
+    loop {
+        for _ in 0..ATTEMPTS {
+            if let Some(found) = attempt()? {
+                return Ok(Spun::Found(found));
+            }
+            std::hint::spin_loop();
+        }
+        let before = Instant::now();
+        if before - started > longest {
+            return Ok(Spun::Nothing);
+        }
+        // With fewer processors than spinning processes the other side must get its turn.
+        std::thread::yield_now();
+        if before.elapsed() > CROWDED {
+            return Ok(Spun::Crowded);
+        }
+    }
+}
+
+/// Repeats an attempt until it returns something; sleeps between attempts when nothing has happened for [`SPINNING`], or when another
+/// thread wants the processor. `None`: the time is over.
 pub(crate) fn spin<T, E>(
     patience: Duration,
     mut attempt: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
-    let mut started = None;
+    let started = Instant::now();
+    if let Spun::Found(found) = spin_alone(SPINNING.min(patience), &mut attempt)? {
+        return Ok(Some(found));
+    }
     loop {
-        for _ in 0..ATTEMPTS {
-            if let Some(found) = attempt()? {
-                return Ok(Some(found));
-            }
-            std::hint::spin_loop();
+        if let Some(found) = attempt()? {
+            return Ok(Some(found));
         }
-        let waited = started.get_or_insert_with(Instant::now).elapsed();
-        if waited > patience {
+        if started.elapsed() > patience {
             return Ok(None);
         }
-        if waited > SPINNING {
-            std::thread::sleep(NAP);
-        } else {
-            // With fewer processors than spinning processes the other side must get its turn.
-            std::thread::yield_now();
-        }
+        std::thread::sleep(NAP);
     }
 }
 
@@ -74,7 +112,7 @@ impl CompletionWait<'_> {
         watch: &mut dyn FnMut() -> Result<(), ToolError>,
     ) -> Result<Option<usize>, ToolError> {
         if !self.by_event
-            && let Some(count) = spin(SPINNING.min(self.patience), || poll(self.cq, out))?
+            && let Some(count) = self.poll_for_a_while(out)?
         {
             return Ok(Some(count));
         }
@@ -95,6 +133,23 @@ impl CompletionWait<'_> {
                 return Ok(None);
             }
         }
+    }
+}
+
+impl CompletionWait<'_> {
+    /// Polls, but not where others want the processor: beside 16 processes that compute, a thread that leaves its processor has it back
+    /// after 25 ms, and one that sleeps in [`CompletionQueue::wait`] after 3.
+    fn poll_for_a_while(&self, out: &mut [Wc]) -> Result<Option<usize>, VerbsError> {
+        if let Some(left) = ASLEEP.get().checked_sub(1) {
+            ASLEEP.set(left);
+            return Ok(None);
+        }
+        match spin_alone(SPINNING.min(self.patience), &mut || poll(self.cq, out))? {
+            Spun::Found(count) => return Ok(Some(count)),
+            Spun::Nothing => {}
+            Spun::Crowded => ASLEEP.set(WAITS_ASLEEP),
+        }
+        Ok(None)
     }
 }
 
