@@ -56,67 +56,91 @@ impl Deadlines {
     }
 }
 
-/// The order of the deadlines of all queue pairs: a binary heap with at most one entry for each.
+/// The deadlines of all queue pairs in order: a binary heap with at most one entry for each.
 ///
 /// Lazy: an acknowledgement moves a deadline later for every packet, so an entry stays where it is
 /// and is corrected when it comes up. A queue pair has an entry at or before its deadline, always.
+/// Its deadline is noted here as well, so that an entry that comes up too early costs no look at the queue pair: of many
+/// queue pairs, each has its answer before its time is over, and has left the caches.
 #[derive(Debug, Default)]
 pub(crate) struct TimerQueue {
     heap: Vec<(Instant, u32)>,
-    /// Where in the heap the entry of each queue pair is.
-    places: Vec<usize>,
+    places: Vec<Place>,
 }
 
-/// No entry.
-const NOWHERE: usize = usize::MAX;
+/// What is known of a queue pair.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// When its entry comes up; in the far future if it has none.
+    queued: Instant,
+    /// In the far future if it has none.
+    deadline: Instant,
+    /// Where in the heap the entry is.
+    at: usize,
+}
+
+impl Place {
+    const EMPTY: Self = Self { queued: Instant::FAR_FUTURE, deadline: Instant::FAR_FUTURE, at: usize::MAX };
+}
 
 impl TimerQueue {
     /// Makes room for `count` queue pairs, so that no deadline allocates.
     pub(crate) fn reserve(&mut self, count: usize) {
-        self.places.resize(count.max(self.places.len()), NOWHERE);
+        self.places.resize(count.max(self.places.len()), Place::EMPTY);
         self.heap.reserve(self.places.len().saturating_sub(self.heap.len()));
     }
 
-    /// Ensures that `position` has an entry at or before `deadline`.
-    pub(crate) fn push(&mut self, deadline: Instant, position: u32) {
-        let index = position as usize;
-        if index >= self.places.len() {
-            self.reserve(index + 1);
-        }
-        let at = self.places.get(index).copied().unwrap_or(NOWHERE);
-        match self.heap.get_mut(at) {
-            Some((queued, _)) if *queued <= deadline => {}
-            Some((queued, _)) => {
-                *queued = deadline;
-                self.rise(at);
-            }
-            None => {
-                let at = self.heap.len();
-                self.heap.push((deadline, position));
-                self.note_place(at);
-                self.rise(at);
-            }
+    /// The next deadline of the queue pair at `index`, for which there is room.
+    #[inline]
+    pub(crate) fn set(&mut self, index: usize, deadline: Option<Instant>) {
+        let Some(place) = self.places.get_mut(index) else { return };
+        place.deadline = deadline.unwrap_or(Instant::FAR_FUTURE);
+        if place.deadline < place.queued {
+            self.push(index);
         }
     }
 
+    /// Ensures that the queue pair has an entry at its deadline.
+    fn push(&mut self, index: usize) {
+        let (Some(place), Ok(position)) = (self.places.get_mut(index), u32::try_from(index)) else { return };
+        let has_entry = place.queued != Instant::FAR_FUTURE;
+        place.queued = place.deadline;
+        let (at, queued) = (if has_entry { place.at } else { self.heap.len() }, place.queued);
+        match self.heap.get_mut(at) {
+            Some(entry) => entry.0 = queued,
+            None => {
+                place.at = at;
+                self.heap.push((queued, position));
+            }
+        }
+        self.rise(at);
+    }
+
+    /// When the next entry comes up, which may be before the next deadline.
     #[inline]
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.heap.first().map(|(deadline, _)| *deadline)
+        self.heap.first().map(|(queued, _)| *queued)
     }
 
-    /// The next entry that is due, removed.
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(Instant, u32)> {
-        if self.next()? > now {
-            return None;
+    /// Takes the next deadline that is due, and gives the index of its queue pair.
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<usize> {
+        while self.next()? <= now {
+            // `next` found the first entry, so the heap is not empty.
+            let (queued, position) = self.heap.swap_remove(0);
+            let index = position as usize;
+            self.note_place(0);
+            self.sink(0);
+            let Some(place) = self.places.get_mut(index) else { continue };
+            place.queued = Instant::FAR_FUTURE;
+            if place.deadline == queued {
+                place.deadline = Instant::FAR_FUTURE;
+                return Some(index);
+            }
+            if place.deadline < Instant::FAR_FUTURE {
+                self.push(index);
+            }
         }
-        // `next` found the first entry, so the heap is not empty.
-        let entry = self.heap.swap_remove(0);
-        if let Some(place) = self.places.get_mut(entry.1 as usize) {
-            *place = NOWHERE;
-        }
-        self.note_place(0);
-        self.sink(0);
-        Some(entry)
+        None
     }
 
     /// Whether the entry at `a` comes before the one at `b`. Equal deadlines go by position, so that the
@@ -132,7 +156,7 @@ impl TimerQueue {
         if let Some((_, position)) = self.heap.get(at)
             && let Some(place) = self.places.get_mut(*position as usize)
         {
-            *place = at;
+            place.at = at;
         }
     }
 
@@ -169,33 +193,46 @@ mod tests {
 
     use super::*;
 
+    /// The earliest deadline; of equal ones, that of the first queue pair.
+    fn earliest(expected: &BTreeMap<usize, u64>) -> Option<(u64, usize)> {
+        expected.iter().map(|(index, nanos)| (*nanos, *index)).min()
+    }
+
+    /// Deadlines are set, moved either way and taken back, and come out when they are due and only then, each once, in order.
     #[test]
-    fn entries_come_out_in_order_and_once_each() {
+    fn deadlines_come_out_when_they_are_due_and_once_each() {
         let mut queue = TimerQueue::default();
+        queue.reserve(50);
         let mut expected = BTreeMap::new();
         let mut state = 1_u64;
-        for _ in 0..10_000 {
+        for _ in 0..20_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let (position, nanos) = ((state >> 33) as u32 % 50, state >> 50);
-            queue.push(Instant::from_nanos(nanos), position);
-            let earliest = expected.entry(position).or_insert(nanos);
-            *earliest = nanos.min(*earliest);
-            if state >> 40 & 3 == 0 {
-                let (nanos, position) = expected.iter().map(|(p, n)| (*n, *p)).min().unwrap();
-                assert_eq!(
-                    queue.pop_due(Instant::from_nanos(nanos)),
-                    Some((Instant::from_nanos(nanos), position))
-                );
-                expected.remove(&position);
+            let (index, nanos) = ((state >> 33) as usize % 50, (state >> 50) + 1);
+            if state >> 42 & 7 == 0 {
+                queue.set(index, None);
+                expected.remove(&index);
+            } else {
+                queue.set(index, Some(Instant::from_nanos(nanos)));
+                expected.insert(index, nanos);
             }
-            assert_eq!(queue.heap.len(), expected.len());
+            assert!(
+                queue.next().map(Instant::as_nanos) <= earliest(&expected).map(|(nanos, _)| nanos)
+                    || expected.is_empty()
+            );
+            if state >> 40 & 3 == 0
+                && let Some((nanos, index)) = earliest(&expected)
+            {
+                assert_eq!(queue.pop_due(Instant::from_nanos(nanos - 1)), None);
+                assert_eq!(queue.pop_due(Instant::from_nanos(nanos)), Some(index));
+                expected.remove(&index);
+            }
+            assert!(queue.heap.len() <= 50, "one entry for each");
         }
-        let mut left: Vec<_> = expected.into_iter().map(|(p, n)| (Instant::from_nanos(n), p)).collect();
-        left.sort_unstable();
-        for entry in left {
-            assert_eq!(queue.pop_due(Instant::FAR_FUTURE), Some(entry));
+        while let Some((nanos, index)) = earliest(&expected) {
+            assert_eq!(queue.pop_due(Instant::from_nanos(nanos)), Some(index));
+            expected.remove(&index);
         }
-        assert_eq!(queue.pop_due(Instant::FAR_FUTURE), None);
-        assert_eq!(queue.next(), None);
+        assert_eq!(queue.pop_due(Instant::from_nanos(u64::MAX - 1)), None);
+        assert_eq!(queue.next(), None, "no entry without a deadline is left");
     }
 }

@@ -328,7 +328,7 @@ impl World {
 /// The time is an input, and the path of the last datagram is kept to save a computation.
 const INPUTS: [&str; 2] = ["now", "arrival"];
 /// All that is scheduled because a packet was handled, whether or not there is something to do.
-const SCHEDULE: [&str; 5] = ["ready", "scheduled", "timers", "queued_deadline", "quantum_left"];
+const SCHEDULE: [&str; 4] = ["ready", "scheduled", "timers", "quantum_left"];
 
 /// A debug text without the fields of these names.
 fn without(text: &str, names: &[&str]) -> String {

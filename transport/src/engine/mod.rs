@@ -180,11 +180,8 @@ impl Engine {
 
     fn handle_expired(&mut self) {
         let (now, watched) = (self.shared.now, self.shared.watched());
-        while let Some((_, position)) = self.timers.pop_due(now) {
-            let index = position as usize;
+        while let Some(index) = self.timers.pop_due(now) {
             let Some(qp) = self.qps.get_mut(index) else { continue };
-            // It had no other entry, whichever queue pair in this place made it.
-            qp.queued_deadline = None;
             // It is enough to look at the queue pair again.
             qp.core.deadlines.take_due(Timer::Pace, now);
             if let Halves::Rc(requester, _) = &mut qp.halves {
@@ -363,19 +360,7 @@ impl Engine {
             qp.scheduled = true;
             self.ready.push_back(index);
         }
-        Self::queue_deadline(&mut self.timers, index, qp, self.shared.paused);
-    }
-
-    /// Makes sure that the timer queue holds an entry at or before the next deadline.
-    #[inline]
-    fn queue_deadline(timers: &mut TimerQueue, index: usize, qp: &mut Qp, paused: u64) {
-        let Some(deadline) = qp.core.deadlines.next(paused) else { return };
-        if qp.queued_deadline.is_none_or(|queued| deadline < queued)
-            && let Ok(position) = u32::try_from(index)
-        {
-            qp.queued_deadline = Some(deadline);
-            timers.push(deadline, position);
-        }
+        self.timers.set(index, qp.core.deadlines.next(self.shared.paused));
     }
 
     fn carry_out_failure(&mut self, index: usize) {

@@ -4,7 +4,6 @@ use crate::qp::QpCore;
 use crate::rc::{RcRequester, RcResponder};
 use crate::rq::Receive;
 use crate::sq::SendQueue;
-use crate::time::Instant;
 use crate::uc::{UcRequester, UcResponder};
 use crate::ud::{UdRequester, UdResponder};
 
@@ -19,8 +18,6 @@ pub(crate) struct Qp {
     pub(crate) passed: u8,
     /// Whether it waits in the engine's ready queue.
     pub(crate) scheduled: bool,
-    /// The earliest entry that the engine's timer queue holds for it.
-    pub(crate) queued_deadline: Option<Instant>,
 }
 
 /// The two halves by transport. They never call each other.

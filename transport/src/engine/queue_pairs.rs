@@ -139,8 +139,7 @@ impl Engine {
             established: false,
         };
         core.start_control(&self.shared);
-        let qp =
-            Qp { core, halves, requester_turn: true, passed: 0, scheduled: false, queued_deadline: None };
+        let qp = Qp { core, halves, requester_turn: true, passed: 0, scheduled: false };
         self.qps.insert(Box::new(qp));
         // A queue pair waits in the ready queue at most once, so this room suffices permanently.
         self.ready.reserve(self.qps.len().saturating_sub(self.ready.len()));

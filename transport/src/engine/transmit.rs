@@ -71,7 +71,7 @@ impl Engine {
                 continue;
             };
             if let Some(sealed) = qp.transmit(&mut self.shared, slot) {
-                Self::queue_deadline(&mut self.timers, index, qp, self.shared.paused);
+                self.timers.set(index, qp.core.deadlines.next(self.shared.paused));
                 self.take_turn(0);
                 return Some((index, sealed));
             }
@@ -82,7 +82,7 @@ impl Engine {
                 if qp.core.failure.is_some() {
                     self.settle(index);
                 } else {
-                    Self::queue_deadline(&mut self.timers, index, qp, self.shared.paused);
+                    self.timers.set(index, qp.core.deadlines.next(self.shared.paused));
                 }
             }
         }
@@ -154,7 +154,7 @@ impl Engine {
             let index = *self.ready.get(place)?;
             let Some(qp) = self.qps.get_mut(index) else { continue };
             if let Some(sealed) = transmit(qp, &mut self.shared, slot) {
-                Self::queue_deadline(&mut self.timers, index, qp, self.shared.paused);
+                self.timers.set(index, qp.core.deadlines.next(self.shared.paused));
                 self.take_turn(place);
                 return Some((index, sealed));
             }
