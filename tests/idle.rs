@@ -65,6 +65,11 @@ fn waiting_costs_little_and_a_context_leaves_nothing_behind() {
         }
         assert!(least.iter().all(|used| *used < IDLE / 20), "{least:?} of processor time in {IDLE:?}");
         until_background_threads_are(0);
-        assert_eq!(descriptors(), before);
+        // The test harness opens and closes files of its own on another thread. Three contexts that leak would leak more than that.
+        let end = Instant::now() + Duration::from_secs(5);
+        while descriptors() > before {
+            assert!(Instant::now() < end, "{} descriptors instead of {before}", descriptors());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     });
 }
