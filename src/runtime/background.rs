@@ -104,7 +104,9 @@ impl Runtime {
             timeout = timeout.min(BACK_OFF);
         }
         let descriptors = [Some(self.wake.as_fd()), device.map(AsFd::as_fd)];
-        self.note_watching(device.is_some());
+        if device.is_some() {
+            self.note_watching();
+        }
         match wait_readable(descriptors.into_iter().flatten(), Some(timeout)) {
             Ok(true) => self.wake.clear(),
             Ok(false) => {}
@@ -113,7 +115,7 @@ impl Runtime {
                 std::thread::sleep(LONGEST_SLEEP);
             }
         }
-        self.note_watching(false);
+        self.note_awake();
         // Each call of the application would compare its deadlines with an end of a sleep that is over.
         self.lock_state().background_sleeps_until = None;
     }

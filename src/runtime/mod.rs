@@ -9,6 +9,7 @@ mod engines;
 mod events;
 mod lock;
 mod pace;
+mod policy;
 mod postponed;
 mod posts;
 mod several;

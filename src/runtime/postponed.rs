@@ -26,28 +26,38 @@ use std::time::Duration;
 use roce_transport::Instant;
 
 use super::pace::Pace;
+use super::policy::{Experiment, Terms};
 
 /// What leaves later than this was postponed in vain.
 const LATE_NS: u64 = 50_000;
-/// What one such time adds to the score, from which each other time takes one, and the score at which nothing is postponed for a while:
-/// a thread that loses the processor now and then stays below it.
-const LATE: u32 = 8;
-const TOO_LATE: u32 = 20;
-/// So many opportunities are left out then.
-const PAUSE: u32 = 256;
+/// Acknowledgements wait by default. Three late ones in a row end this: an application that sometimes loses its processor may go on.
+const WAITING: Terms = Terms {
+    first_credit: 20,
+    success: 1,
+    failure: 8,
+    most_credit: 20,
+    trial: 1,
+    first_interval: 0,
+    interval: 256,
+    longest_interval: 256,
+};
 
 /// How long an acknowledgement is held back at most after the answer has left: a few round trips within a rack.
 const HOLD_NS: u64 = 20_000;
 /// After so many messages without an acknowledgement one leaves, so that the send queue of the peer does not fill up.
 const MOST_HELD: u8 = 7;
-/// How often something was tried in vain is weighed against how often it paid off: what a success adds, a failure takes away, and the most
-/// that the sum grows to.
-const SUCCESS: u8 = 1;
-const FAILURE: u8 = 8;
-const MOST_CREDIT: u8 = 32;
-/// The first trial comes after so many opportunities, the next after four times as many each time that one failed, up to the longest.
-const TRIAL_INTERVAL: u32 = 16;
-const LONGEST_TRIAL_INTERVAL: u32 = TRIAL_INTERVAL << 10;
+/// A wrong guess delays a peer that waits for the acknowledgement by [`HOLD_NS`]; a right one saves a packet. So one failure weighs
+/// eight successes.
+const FOR_ONE_MESSAGE: Terms = Terms {
+    first_credit: 0,
+    success: 1,
+    failure: 8,
+    most_credit: 32,
+    trial: 1,
+    first_interval: 15,
+    interval: 63,
+    longest_interval: 16 << 10,
+};
 
 /// Since when acknowledgements wait.
 #[derive(Debug)]
@@ -56,60 +66,20 @@ pub(super) struct Postponed {
     late_ns: u64,
     hold_ns: u64,
     since: Option<Instant>,
-    score: u32,
-    /// Opportunities that are left out from now on.
-    pause: u32,
+    waiting: Experiment,
     hold: Hold,
     /// What waits is the acknowledgement of a WRITE, which the application has not answered yet.
     is_of_write: bool,
-    writes: Trials,
-}
-
-/// Something that pays off with some applications and not with others.
-#[derive(Debug)]
-struct Trials {
-    /// Above zero while it pays off.
-    credit: u8,
-    /// Opportunities until the next trial, and from that to the one after it.
-    until_next: u32,
-    interval: u32,
-}
-
-impl Default for Trials {
-    fn default() -> Self {
-        Self { credit: 0, until_next: TRIAL_INTERVAL, interval: TRIAL_INTERVAL }
-    }
-}
-
-impl Trials {
-    /// Whether it is done at this opportunity.
-    fn is_allowed(&mut self) -> bool {
-        if self.credit > 0 {
-            return true;
-        }
-        self.until_next = self.until_next.saturating_sub(1);
-        self.until_next == 0
-    }
-
-    fn succeeded(&mut self) {
-        self.credit = (self.credit + SUCCESS).min(MOST_CREDIT);
-        (self.until_next, self.interval) = (TRIAL_INTERVAL, TRIAL_INTERVAL);
-    }
-
-    fn failed(&mut self) {
-        self.credit = self.credit.saturating_sub(FAILURE);
-        self.interval = (4 * self.interval).min(LONGEST_TRIAL_INTERVAL);
-        self.until_next = self.interval;
-    }
+    writes: Experiment,
 }
 
 /// Acknowledgements that are held back although the answer has left.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Hold {
     since: Option<Instant>,
     /// Messages in a row whose acknowledgement was held back.
     messages: u8,
-    trials: Trials,
+    experiment: Experiment,
 }
 
 impl Hold {
@@ -119,13 +89,13 @@ impl Hold {
             self.messages = 0;
             return false;
         }
-        self.trials.is_allowed()
+        self.experiment.is_allowed()
     }
 
     fn succeeded(&mut self) {
         self.since = None;
         self.messages += 1;
-        self.trials.succeeded();
+        self.experiment.succeeded();
     }
 
     /// Ends at `now`: in vain after more than `longest_ns`.
@@ -133,7 +103,7 @@ impl Hold {
         self.messages = 0;
         let Some(since) = self.since.take() else { return };
         if !is_within(since, now, longest_ns) {
-            self.trials.failed();
+            self.experiment.failed();
         }
     }
 }
@@ -148,11 +118,10 @@ impl Postponed {
             late_ns: pace.nanos(LATE_NS),
             hold_ns: pace.nanos(HOLD_NS),
             since: None,
-            score: 0,
-            pause: 0,
-            hold: Hold::default(),
+            waiting: Experiment::new(&WAITING),
+            hold: Hold { since: None, messages: 0, experiment: Experiment::new(&FOR_ONE_MESSAGE) },
             is_of_write: false,
-            writes: Trials::default(),
+            writes: Experiment::new(&FOR_ONE_MESSAGE),
         }
     }
 
@@ -167,10 +136,7 @@ impl Postponed {
     /// Whether acknowledgements may wait from now on. Those that wait already wait no longer.
     #[inline]
     pub(super) fn may_begin(&mut self) -> bool {
-        if self.pause > 0 {
-            self.pause -= 1;
-        }
-        self.pause == 0 && self.since.is_none()
+        self.waiting.is_allowed() && self.since.is_none()
     }
 
     /// Whether acknowledgements wait, and may do so for longer.
@@ -245,12 +211,9 @@ impl Postponed {
         }
         self.hold.end(now, self.hold_ns);
         if is_within(since, now, self.late_ns) {
-            self.score = self.score.saturating_sub(1);
-            return;
-        }
-        self.score += LATE;
-        if self.score >= TOO_LATE {
-            (self.score, self.pause) = (0, PAUSE);
+            self.waiting.succeeded();
+        } else {
+            self.waiting.failed();
         }
     }
 }
@@ -284,7 +247,7 @@ mod tests {
             assert!((0..8).all(|_| postpone_for(50)));
         }
         assert!((0..3).all(|_| postpone_for(51)));
-        assert!((1..PAUSE).all(|_| !postpone_for(1)));
+        assert!((0..WAITING.interval).all(|_| !postpone_for(1)));
         assert!(postpone_for(1));
     }
 
@@ -298,8 +261,8 @@ mod tests {
         let mut postponed = Postponed::new(Pace::USUAL);
         let mut now = 0;
         // The peer waits for its acknowledgement: trials become rare.
-        for interval in [TRIAL_INTERVAL, 4 * TRIAL_INTERVAL, 16 * TRIAL_INTERVAL] {
-            assert_eq!(opportunities_until_hold(&mut postponed), interval);
+        for interval in [15, 63, 4 * 63] {
+            assert_eq!(opportunities_until_hold(&mut postponed), 1 + interval);
             postponed.begin(at(now));
             postponed.hold(at(now));
             assert!(postponed.may_hold_on(at(now + 20)) && !postponed.may_hold_on(at(now + 21)));
@@ -307,7 +270,7 @@ mod tests {
             now += 1_000;
         }
         // It does so no longer: one acknowledgement for some messages.
-        assert_eq!(opportunities_until_hold(&mut postponed), 64 * TRIAL_INTERVAL);
+        assert_eq!(opportunities_until_hold(&mut postponed), 1 + 16 * 63);
         for _ in 0..10 {
             for _ in 0..MOST_HELD {
                 postponed.begin(at(now));
@@ -332,7 +295,7 @@ mod tests {
             now += 1_000;
             failures += 1;
         }
-        assert_eq!(failures, MOST_CREDIT / FAILURE);
+        assert_eq!(failures, FOR_ONE_MESSAGE.most_credit / FOR_ONE_MESSAGE.failure);
     }
 
     /// A peer that wrote and waited for its acknowledgement lost a look at the device with each WRITE.
@@ -352,12 +315,12 @@ mod tests {
             }
             waits
         };
-        for interval in [TRIAL_INTERVAL, 4 * TRIAL_INTERVAL, 16 * TRIAL_INTERVAL] {
-            assert_eq!((1..).find(|_| write(false)), Some(interval), "nobody answers");
+        for interval in [15, 63, 4 * 63] {
+            assert_eq!((0..).find(|_| write(false)), Some(interval), "nobody answers");
         }
-        assert_eq!((1..).find(|_| write(true)), Some(64 * TRIAL_INTERVAL));
+        assert_eq!((0..).find(|_| write(true)), Some(16 * 63));
         assert!((0..100).all(|_| write(true)), "each WRITE is answered");
-        assert_eq!((0..).find(|_| !write(false)), Some(u32::from(MOST_CREDIT / FAILURE)), "and then no more");
+        assert_eq!((0..).find(|_| !write(false)), Some(4), "and then no more");
     }
 
     #[test]
@@ -368,7 +331,7 @@ mod tests {
             postponed.begin(at(0));
             postponed.hold(at(0));
             postponed.end(at(5));
-            assert_eq!(postponed.hold.trials.interval, TRIAL_INTERVAL);
         }
+        assert_eq!(opportunities_until_hold(&mut postponed), 1, "the first trial has not ended");
     }
 }

@@ -6,8 +6,10 @@ use std::io;
 use roce_transport::{Event, Instant, Occupancy};
 
 use super::pace::Pace;
+use super::policy::Experiment;
 use super::postponed::Postponed;
 use super::posts::Posts;
+use super::wait::LINGERING;
 use crate::cm::queue_pairs::Siblings;
 use crate::cm::service::{CmService, Wakers};
 use crate::driver::{Budget, Nic};
@@ -41,6 +43,8 @@ pub(crate) struct State {
     posts: Posts,
     /// One-sided requests of peers that had come when the application last posted.
     requests_at_post: u64,
+    /// Decides whether a poll that found completions stays, see [`Runtime::linger`](super::Runtime::linger).
+    pub(super) lingering: Experiment,
     /// Until when the background thread sleeps if nothing wakes it; `None` while it is awake.
     pub(super) background_sleeps_until: Option<Instant>,
     /// Whether the failure of the device has been announced.
@@ -57,6 +61,7 @@ impl State {
             postponed: Postponed::new(pace),
             posts: Posts::default(),
             requests_at_post: 0,
+            lingering: Experiment::new(&LINGERING),
             background_sleeps_until: None,
             failure_announced: false,
         }
@@ -231,6 +236,20 @@ impl State {
     /// Whether a peer has written, read or changed memory since the application last posted a request.
     pub(super) fn is_accessed_since_post(&self) -> bool {
         self.nic.one_sided_requests() != self.requests_at_post
+    }
+
+    /// Decides whether a poll that found completions stays. Returns `Some(true)` if staying has helped before, `Some(false)` for a
+    /// trial.
+    pub(crate) fn begin_to_linger(&mut self) -> Option<bool> {
+        if !self.lingering.is_allowed() {
+            return None;
+        }
+        if self.is_accessed_since_post() {
+            // The request of the peer arrived together with the completion, and its acknowledgement may wait for the answer.
+            self.lingering.succeeded();
+            return None;
+        }
+        Some(self.lingering.pays())
     }
 
     #[cfg(test)]

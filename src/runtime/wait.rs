@@ -34,12 +34,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use roce_transport::Occupancy;
 
 use super::pace::Pace;
+use super::policy::Terms;
 use super::turns::{LONGEST_TURN, Turns};
 use super::waiters::{Waiters, Waiting};
 use super::{Runtime, crowding};
@@ -76,15 +77,17 @@ const LINGER: Duration = Duration::from_micros(100);
 /// The same where nothing is known yet. After this time it leaves the processor to others at every turn: the peer may be a process of this
 /// host that waits for one.
 const LINGER_TRIAL: Duration = Duration::from_micros(20);
-/// Where it does not, so many polls one after the other try it, and then none until there were so many, which grows fourfold with each trial in
-/// vain. One alone would not find out: it pays off while both ends do it.
-const TRIAL: u32 = 16;
-const TRIAL_INTERVAL: u32 = 512;
-const LONGEST_TRIAL_INTERVAL: u32 = TRIAL_INTERVAL << 8;
-/// The most that the count of successes grows to, what a success adds to it, and what a failure takes from it.
-const MOST_SUCCESSES: u32 = 64;
-const SUCCESS: u32 = 4;
-const FAILURE: u32 = 4;
+/// A poll stays only if a request of the peer often arrives meanwhile. One poll alone proves nothing: staying helps while both ends do it.
+pub(super) const LINGERING: Terms = Terms {
+    first_credit: 0,
+    success: 4,
+    failure: 4,
+    most_credit: 64,
+    trial: 16,
+    first_interval: 0,
+    interval: 512,
+    longest_interval: 512 << 8,
+};
 
 /// How long a thread that waits behind a descriptor leaves the device to a thread that polls.
 pub(super) const WHILE_POLLED: Duration = Duration::from_micros(250);
@@ -117,7 +120,8 @@ pub(super) struct Activity {
     /// The clock of the NIC.
     clock: Clock,
     pub(super) pace: Pace,
-    /// When the application last polled, in nanoseconds of the clock; 0 if never.
+    /// When the application last polled, in nanoseconds of the clock; 0 if never, or if it has announced that it stops. In the future
+    /// while a thread that polls yields its processor, see [`Runtime::share_processor`].
     last_poll: AtomicU64,
     /// When a poll last began to look at the device, in the same unit.
     last_look: AtomicU64,
@@ -125,25 +129,26 @@ pub(super) struct Activity {
     vain_looks: AtomicU32,
     /// The device failed: every poll reports it.
     has_failed: AtomicBool,
-    /// The background thread stays away because the application polls.
-    backing_off: AtomicBool,
-    /// The background thread sleeps until the device has something, or a deadline comes.
-    watching: AtomicBool,
-    /// Polls one soon after the other that were noted meanwhile.
+    /// The [`Background`] thread.
+    background: AtomicU8,
+    /// Consecutive recorded polls while the background thread watches the device.
     polls_beside: AtomicU32,
-    /// Threads that poll, and leave the processor to others now.
-    yielding: AtomicUsize,
     /// Threads in [`Runtime::wait`].
     pub(super) waiters: Waiters,
-    /// When one of them last left it, in nanoseconds of the clock; 0 if none has.
-    last_leave: AtomicU64,
-    /// The background thread relies on such threads for longer than it may take until one is back.
-    relying: AtomicBool,
-    /// Polls that found something since the last trial began, and how many there are from one trial to the next.
-    finds: AtomicU32,
-    trial_interval: AtomicU32,
-    /// How often it has paid off lately that such a poll stayed.
-    successes: AtomicU32,
+}
+
+/// What the background thread does, as far as a thread of the application may have to wake it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Background {
+    /// It runs, or sleeps for a time that no thread cuts short.
+    Awake,
+    /// It stays away from the device because the application polls.
+    BackingOff,
+    /// It sleeps until the device is readable or a deadline comes.
+    Watching,
+    /// It relies on threads that wait to watch the device, for longer than [`LEFT_RECENTLY`].
+    Relying,
 }
 
 /// Which thread watches the device.
@@ -166,16 +171,9 @@ impl Activity {
             last_look: AtomicU64::new(0),
             vain_looks: AtomicU32::new(0),
             has_failed: AtomicBool::new(false),
-            backing_off: AtomicBool::new(false),
-            watching: AtomicBool::new(false),
+            background: AtomicU8::new(Background::Awake as u8),
             polls_beside: AtomicU32::new(0),
-            yielding: AtomicUsize::new(0),
             waiters: Waiters::default(),
-            last_leave: AtomicU64::new(0),
-            relying: AtomicBool::new(false),
-            finds: AtomicU32::new(0),
-            trial_interval: AtomicU32::new(TRIAL_INTERVAL),
-            successes: AtomicU32::new(0),
         }
     }
 
@@ -212,11 +210,7 @@ impl Activity {
         let (last, now) = (self.last_poll.load(Ordering::Relaxed), self.now());
         let ago = now.saturating_sub(last);
         let is_within = |time: Duration| last != 0 && ago < time.as_nanos() as u64;
-        let is_yielding = self.yielding.load(Ordering::SeqCst) > 0;
-        if is_within(self.pace.time(POLLED_RECENTLY))
-            || is_yielding && is_within(YIELDED_LATELY)
-            || is_within(POLLED_LATELY) && is_locked()
-        {
+        if is_within(self.pace.time(POLLED_RECENTLY)) || is_within(POLLED_LATELY) && is_locked() {
             Watcher::Poller
         } else if self.waiters.are_any(now) {
             Watcher::Waiter
@@ -225,10 +219,23 @@ impl Activity {
         }
     }
 
-    /// Whether a thread has left [`Runtime::wait`] a moment ago, and so may be back soon.
+    /// Returns whether a thread has left [`Runtime::wait`] within [`LEFT_RECENTLY`], and so may be back soon.
     fn has_left_recently(&self) -> bool {
-        let last = self.last_leave.load(Ordering::Relaxed);
-        last != 0 && self.now().saturating_sub(last) < LEFT_RECENTLY.as_nanos() as u64
+        self.waiters.have_left_within(self.now(), LEFT_RECENTLY)
+    }
+
+    fn is_background(&self, state: Background) -> bool {
+        self.background.load(Ordering::SeqCst) == state as u8
+    }
+
+    fn set_background(&self, state: Background) {
+        self.background.store(state as u8, Ordering::SeqCst);
+    }
+
+    /// Returns whether the background thread was in this state, and marks it as awake: the caller wakes it.
+    fn takes_background_out_of(&self, state: Background) -> bool {
+        let (old, awake) = (state as u8, Background::Awake as u8);
+        self.background.compare_exchange(old, awake, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 }
 
@@ -315,7 +322,7 @@ impl Runtime {
         let ago = now.saturating_sub(last.load(Ordering::Relaxed));
         if goes_on && ago >= POLL_NOTED_EVERY {
             last.store(now, Ordering::Relaxed);
-            if self.activity.watching.load(Ordering::Relaxed) {
+            if self.activity.background.load(Ordering::Relaxed) == Background::Watching as u8 {
                 self.note_poll_beside_watcher(ago);
             }
         }
@@ -327,21 +334,26 @@ impl Runtime {
     /// to sleep, and does not find out that the application polls. So an application that goes on polling sends it away.
     #[cold]
     fn note_poll_beside_watcher(&self, ago: u64) {
-        let Activity { watching, polls_beside, pace, .. } = &self.activity;
+        let Activity { polls_beside, pace, .. } = &self.activity;
         // The first poll of all is as long after the beginning of the clock.
         if ago >= pace.time(POLLED_RECENTLY).as_nanos() as u64 {
             polls_beside.store(0, Ordering::Relaxed);
         } else if polls_beside.fetch_add(1, Ordering::Relaxed) >= POLLS_BESIDE
-            && watching.swap(false, Ordering::SeqCst)
+            && self.activity.takes_background_out_of(Background::Watching)
         {
             self.wake_background();
         }
     }
 
-    /// The background thread begins to sleep until the device has something, or has ended to.
-    pub(super) fn note_watching(&self, is_watching: bool) {
+    /// Records that the background thread is about to sleep until the device is readable.
+    pub(super) fn note_watching(&self) {
         self.activity.polls_beside.store(0, Ordering::Relaxed);
-        self.activity.watching.store(is_watching, Ordering::SeqCst);
+        self.activity.set_background(Background::Watching);
+    }
+
+    /// Records that the background thread runs again.
+    pub(super) fn note_awake(&self) {
+        self.activity.set_background(Background::Awake);
     }
 
     /// Notes that a poll has looked at the device, and whether there was something.
@@ -361,33 +373,39 @@ impl Runtime {
         self.lock().progress_for_memory();
     }
 
-    /// After a look in vain, without the lock: others may have the processor if they need it. The background thread of this engine does
-    /// not: what it would do is done when this thread has the processor again.
+    /// After a poll that found nothing, without the lock: yields the processor if other threads need it. The background thread of this
+    /// engine stays away meanwhile, because this thread polls again as soon as it has the processor back.
     #[inline]
     pub(crate) fn share_processor(&self) {
         if crowding::looked_in_vain() {
-            self.activity.yielding.fetch_add(1, Ordering::SeqCst);
+            self.note_yield();
             crowding::share();
-            self.activity.yielding.fetch_sub(1, Ordering::SeqCst);
+            self.activity.last_poll.store(self.activity.now(), Ordering::SeqCst);
         }
+    }
+
+    /// Records that a thread that polls yields its processor: it counts as one that polls for [`YIELDED_LATELY`].
+    fn note_yield(&self) {
+        let ahead = YIELDED_LATELY.saturating_sub(self.activity.pace.time(POLLED_RECENTLY));
+        self.activity.last_poll.store(self.activity.now() + ahead.as_nanos() as u64, Ordering::SeqCst);
     }
 
     /// Notes that the application is about to sleep until an event: the background thread watches the device at once, unless the
     /// application sleeps in [`wait`](Self::wait), where it watches the device itself.
     pub(crate) fn note_end_of_polling(&self) {
         self.activity.last_poll.store(0, Ordering::SeqCst);
-        if self.activity.backing_off.load(Ordering::SeqCst) && !self.activity.has_left_recently() {
+        if self.activity.is_background(Background::BackingOff) && !self.activity.has_left_recently() {
             self.wake_background();
         }
     }
 
-    /// A thread that waited does so no longer.
+    /// Records that a thread has left its wait.
     pub(super) fn note_leave(&self) {
-        let activity = &self.activity;
-        activity.last_leave.store(activity.now(), Ordering::Relaxed);
-        // The background thread sleeps without watching the device while a thread waits, unless it will soon look anyway whether one
-        // does: waking it after each of many short waits would cost more than all else that they do.
-        if activity.relying.load(Ordering::SeqCst) && activity.relying.swap(false, Ordering::SeqCst) {
+        // The background thread sleeps without watching the device while a thread waits, unless it checks soon whether one does: waking
+        // it after each of many short waits would cost more than the waits.
+        if self.activity.is_background(Background::Relying)
+            && self.activity.takes_background_out_of(Background::Relying)
+        {
             self.wake_background();
         }
     }
@@ -398,8 +416,8 @@ impl Runtime {
         // A thread that jumped out of its wait does not wake this one.
         let longest = longest.min(self.activity.waiters.longest(self.activity.now()));
         let time = if self.activity.has_left_recently() { short } else { longest };
-        // Looked at again after it was said, because the last one may have left just before.
-        self.activity.relying.store(time > short, Ordering::SeqCst);
+        self.activity.set_background(if time > short { Background::Relying } else { Background::Awake });
+        // Checked after the store, because the last thread may have left just before it.
         (self.watcher() == Watcher::Waiter).then_some(time)
     }
 
@@ -407,39 +425,23 @@ impl Runtime {
     ///
     /// An application that waits for a peer by looking at its memory (`ib_write_lat`) polls for the completion of its own request and
     /// then calls no verb. Whether it is one is learned: a few polls try, and as long as a request of a peer comes within the moment,
-    /// all stay.
-    #[inline]
-    pub(crate) fn linger(&self) {
-        let finds = self.activity.finds.fetch_add(1, Ordering::Relaxed);
-        let successes = self.activity.successes.load(Ordering::Relaxed);
-        if successes > 0 || finds < TRIAL {
-            self.linger_now(successes);
-        } else if finds >= self.activity.trial_interval.load(Ordering::Relaxed) {
-            let next = 4 * self.activity.trial_interval.load(Ordering::Relaxed);
-            self.activity.trial_interval.store(next.min(LONGEST_TRIAL_INTERVAL), Ordering::Relaxed);
-            self.activity.finds.store(0, Ordering::Relaxed);
-        }
-    }
-
+    /// all stay. `pays` is `false` for a trial.
     #[cold]
-    fn linger_now(&self, successes: u32) {
+    pub(crate) fn linger(&self, pays: bool) {
         let begin = Instant::now();
         let pace = self.activity.pace;
         let trial = pace.time(LINGER_TRIAL);
-        let longest = if successes > 0 { pace.time(LINGER) } else { trial };
-        if self.lock().is_accessed_since_post() {
-            // It came together with the completion, and its acknowledgement may wait for the answer.
-            return self.note_linger_success(successes);
-        }
+        let longest = if pays { pace.time(LINGER) } else { trial };
         loop {
             self.note_poll(true);
-            let (has_arrived, is_accessed) = {
+            let has_arrived = {
                 let mut state = self.lock();
-                (state.progress_for_memory(), state.is_accessed_since_post())
+                let has_arrived = state.progress_for_memory();
+                if state.is_accessed_since_post() {
+                    return state.lingering.succeeded();
+                }
+                has_arrived
             };
-            if is_accessed {
-                return self.note_linger_success(successes);
-            }
             if has_arrived || begin.elapsed() >= longest {
                 break;
             }
@@ -450,16 +452,11 @@ impl Runtime {
             }
             std::hint::spin_loop();
         }
-        self.activity.successes.store(successes.saturating_sub(FAILURE), Ordering::Relaxed);
-        if successes > 0 {
+        self.lock().lingering.failed();
+        if pays {
             // The next request is for the background thread, which would stay away for a while.
             self.note_end_of_polling();
         }
-    }
-
-    fn note_linger_success(&self, successes: u32) {
-        self.activity.successes.store((successes + SUCCESS).min(MOST_SUCCESSES), Ordering::Relaxed);
-        self.activity.trial_interval.store(TRIAL_INTERVAL, Ordering::Relaxed);
     }
 
     /// Whether the application has polled in this time, and not said that it stops.
@@ -470,7 +467,7 @@ impl Runtime {
 
     /// Leaves the device to the application, which polls, for a while or until it has said that it stops.
     pub(super) fn back_off(&self, time: Duration) {
-        self.activity.backing_off.store(true, Ordering::SeqCst);
+        self.activity.set_background(Background::BackingOff);
         // Looked at again, because it may have stopped just before.
         if self.has_polled_within(time.max(YIELDED_LATELY)) {
             match wait_readable([self.wake.as_fd()], Some(time)) {
@@ -479,7 +476,7 @@ impl Runtime {
                 Err(_) => std::thread::sleep(time),
             }
         }
-        self.activity.backing_off.store(false, Ordering::SeqCst);
+        self.note_awake();
     }
 
     /// Calls `attempt` until it gives something, and makes progress in between, see the module. `event` is a descriptor
@@ -619,7 +616,7 @@ mod tests {
             is_woken()
         };
         assert!(!polls(), "it is not there");
-        runtime.note_watching(true);
+        runtime.note_watching();
         for _ in 0..4 * POLLS_BESIDE {
             std::thread::sleep(2 * POLLED_RECENTLY);
             runtime.note_poll(true);
@@ -635,12 +632,10 @@ mod tests {
     #[test]
     fn a_poll_does_not_stay_for_a_request_that_came_with_its_completion() {
         let runtime = runtime();
-        runtime.lock().note_access_since_post();
-        runtime.activity.successes.store(1, Ordering::Relaxed);
-        let looks = runtime.lock().polls();
-        runtime.linger();
-        assert_eq!(runtime.lock().polls(), looks);
-        assert_eq!(runtime.activity.successes.load(Ordering::Relaxed), 1 + SUCCESS);
+        let mut state = runtime.lock();
+        state.note_access_since_post();
+        assert_eq!(state.begin_to_linger(), None);
+        assert!(state.lingering.pays());
     }
 
     /// Each wait woke it, which cost more than the wait.
@@ -724,19 +719,17 @@ mod tests {
     #[test]
     fn the_background_thread_stays_away_while_a_thread_that_polls_leaves_the_processor_to_others() {
         let runtime = runtime();
-        let polled_ago = |time: Duration| {
-            std::thread::sleep(time.saturating_sub(Duration::from_nanos(runtime.activity.now())));
-            let then = runtime.activity.now() - time.as_nanos() as u64;
-            runtime.activity.last_poll.store(then.max(1), Ordering::Relaxed);
-        };
-        runtime.activity.yielding.store(1, Ordering::SeqCst);
-        polled_ago(2 * POLLED_RECENTLY);
-        assert_eq!(runtime.watcher(), Watcher::Poller);
-        polled_ago(2 * YIELDED_LATELY);
+        let (before, mut polls) = (runtime.activity.now(), 0);
+        runtime.note_yield();
+        let yielded = runtime.activity.now();
+        while runtime.watcher() == Watcher::Poller {
+            polls += 1;
+            std::thread::yield_now();
+        }
+        let time = YIELDED_LATELY.as_nanos() as u64;
+        assert!(runtime.activity.now() >= before + time, "too early");
+        assert!(polls > 0 || runtime.activity.now() > yielded + time);
         assert_eq!(runtime.watcher(), Watcher::Background, "something keeps it from polling");
-        runtime.activity.yielding.store(0, Ordering::SeqCst);
-        polled_ago(2 * POLLED_RECENTLY);
-        assert_eq!(runtime.watcher(), Watcher::Background);
     }
 
     #[test]
@@ -789,20 +782,22 @@ mod tests {
     #[test]
     fn a_poll_that_found_something_stays_only_where_that_pays_off() {
         let runtime = runtime();
-        let looks = || runtime.lock().polls();
         let stays = || {
-            let before = looks();
-            runtime.linger();
-            looks() > before
+            let pays = runtime.lock().begin_to_linger();
+            if let Some(pays) = pays {
+                let before = runtime.lock().polls();
+                runtime.linger(pays);
+                assert!(runtime.lock().polls() > before);
+            }
+            pays
         };
-        assert!((0..TRIAL).all(|_| stays()), "the first ones try it");
-        assert!((TRIAL..=TRIAL_INTERVAL).all(|_| !stays()), "nothing came");
-        assert!((0..TRIAL).all(|_| stays()), "the next trial");
-        assert!((TRIAL..=4 * TRIAL_INTERVAL).all(|_| !stays()), "nothing came again");
-        assert!(stays(), "and the next");
-        runtime.activity.finds.store(TRIAL, Ordering::Relaxed);
-        runtime.activity.successes.store(2 * FAILURE, Ordering::Relaxed);
-        assert_eq!([(); 4].map(|()| stays()), [true, true, false, false], "it pays off no longer");
+        let Terms { trial, interval, .. } = LINGERING;
+        assert!((0..trial).all(|_| stays() == Some(false)), "the first ones try it");
+        assert!((0..interval).all(|_| stays().is_none()), "nothing came");
+        assert!((0..trial).all(|_| stays() == Some(false)), "the next trial");
+        assert!((0..4 * interval).all(|_| stays().is_none()), "nothing came again");
+        (0..2).for_each(|_| runtime.lock().lingering.succeeded());
+        assert_eq!([(); 3].map(|()| stays()), [Some(true), Some(true), None], "it pays off no longer");
     }
 
     #[test]

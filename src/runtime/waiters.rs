@@ -14,7 +14,8 @@ const PLACES: usize = 16;
 /// A thread that has slept until its time needs some time to get a processor and to move it on.
 const MARGIN: Duration = Duration::from_millis(20);
 
-/// Until when a thread waits in each place, in nanoseconds of the engine's clock; 0 if none does.
+/// Until when a thread waits in each place, in nanoseconds of the engine's clock. A time in the past is the time at which a thread left
+/// the place; 0 if none had it.
 #[derive(Debug, Default)]
 pub(super) struct Waiters([AtomicU64; PLACES]);
 
@@ -22,6 +23,12 @@ impl Waiters {
     /// Whether any thread waits.
     pub(super) fn are_any(&self, now: u64) -> bool {
         self.0.iter().any(|until| until.load(Ordering::SeqCst) > now)
+    }
+
+    /// Returns whether a thread has left its place within `time`.
+    pub(super) fn have_left_within(&self, now: u64, time: Duration) -> bool {
+        let since = now.saturating_sub(time.as_nanos() as u64).max(1);
+        self.0.iter().any(|until| (since..=now).contains(&until.load(Ordering::SeqCst)))
     }
 
     /// How long it takes until the last thread has to move its time on.
@@ -48,20 +55,22 @@ impl Waiting {
             self.until = until;
             return;
         }
-        let free = |place: &AtomicU64| {
-            let known = place.load(Ordering::SeqCst);
-            known <= now && replace(place, known, until)
+        // The place that has been free for longest: the others show which threads left recently.
+        let places = places.iter().map(|place| place.load(Ordering::SeqCst)).enumerate();
+        let free = places.filter(|(_, known)| *known <= now).min_by_key(|(_, known)| *known);
+        *self = match free {
+            Some((place, known)) if replace(&runtime.activity.waiters.0[place], known, until) => {
+                Self { place, until }
+            }
+            // No place is free, or another thread took it. The next call tries again.
+            _ => Self::default(),
         };
-        match places.iter().position(free) {
-            Some(place) => *self = Self { place, until },
-            None => *self = Self::default(),
-        }
     }
 
     /// The thread does not wait any more.
     pub(super) fn leave(&mut self, runtime: &Runtime) {
         let until = std::mem::take(&mut self.until);
-        if until != 0 && replace(&runtime.activity.waiters.0[self.place], until, 0) {
+        if until != 0 && replace(&runtime.activity.waiters.0[self.place], until, runtime.activity.now()) {
             runtime.note_leave();
         }
     }

@@ -259,13 +259,15 @@ impl PollInProgress<'_> {
         }
         // An application with more requests on their way will poll for them.
         let is_last = |wc: &Wc| state.nic.engine.queue_depths(wc.qpn).is_some_and(|(sends, _)| sends == 0);
-        let may_linger = !is_last_look && out[..found].last().is_some_and(is_last);
+        let may_linger =
+            !is_last_look && out[..found].last().is_some_and(is_last) && !cq.occupancy.is_occupied();
+        let lingers = may_linger.then(|| state.begin_to_linger()).flatten();
         drop(state);
         if is_in_vain && !is_last_look && found == 0 {
             runtime.share_processor();
         }
-        if may_linger && !cq.occupancy.is_occupied() {
-            runtime.linger();
+        if let Some(pays) = lingers {
+            runtime.linger(pays);
         }
         Ok(found)
     }

@@ -60,22 +60,22 @@ impl Deadlines {
 ///
 /// Lazy: an acknowledgement moves a deadline later for every packet, so an entry stays where it is
 /// and is corrected when it comes up. A queue pair has an entry at or before its deadline, always.
-/// Its deadline is noted here as well, so that an entry that comes up too early costs no look at the queue pair: of many
-/// queue pairs, each has its answer before its time is over, and has left the caches.
+/// The queue stores the deadlines too, so an entry that comes up early does not load the queue pair. With thousands of queue
+/// pairs, most entries come up after the answer has arrived, and the queue pair is no longer in any cache.
 #[derive(Debug, Default)]
 pub(crate) struct TimerQueue {
     heap: Vec<(Instant, u32)>,
     places: Vec<Place>,
 }
 
-/// What is known of a queue pair.
+/// The deadline of one queue pair and its entry in the heap.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// When its entry comes up; in the far future if it has none.
+    /// When the entry comes up; [`Instant::FAR_FUTURE`] without an entry.
     queued: Instant,
-    /// In the far future if it has none.
+    /// The next deadline; [`Instant::FAR_FUTURE`] without one.
     deadline: Instant,
-    /// Where in the heap the entry is.
+    /// Index of the entry in the heap.
     at: usize,
 }
 
@@ -90,7 +90,7 @@ impl TimerQueue {
         self.heap.reserve(self.places.len().saturating_sub(self.heap.len()));
     }
 
-    /// The next deadline of the queue pair at `index`, for which there is room.
+    /// Sets the next deadline of the queue pair at `index`. The caller has reserved room for that index.
     #[inline]
     pub(crate) fn set(&mut self, index: usize, deadline: Option<Instant>) {
         let Some(place) = self.places.get_mut(index) else { return };
@@ -100,7 +100,7 @@ impl TimerQueue {
         }
     }
 
-    /// Ensures that the queue pair has an entry at its deadline.
+    /// Adds an entry at the deadline of the queue pair, or moves its entry there.
     fn push(&mut self, index: usize) {
         let (Some(place), Ok(position)) = (self.places.get_mut(index), u32::try_from(index)) else { return };
         let has_entry = place.queued != Instant::FAR_FUTURE;
@@ -116,13 +116,13 @@ impl TimerQueue {
         self.rise(at);
     }
 
-    /// When the next entry comes up, which may be before the next deadline.
+    /// Returns when the next entry comes up, which may be before the next deadline.
     #[inline]
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.first().map(|(queued, _)| *queued)
     }
 
-    /// Takes the next deadline that is due, and gives the index of its queue pair.
+    /// Removes the earliest deadline that is due at `now`, and returns the index of its queue pair.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<usize> {
         while self.next()? <= now {
             // `next` found the first entry, so the heap is not empty.

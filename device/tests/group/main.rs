@@ -45,8 +45,8 @@ fn refusal(text: &str) -> OpenError {
     UdpDevice::open(&spec(text)).map(|device| panic!("opened: {device:?}")).unwrap_err()
 }
 
-/// A process that starts has copies of all descriptors of this one until it executes its program, so what is closed meanwhile keeps its
-/// address and its slot for a while. Whoever starts one or closes something holds this.
+/// A child process has copies of all descriptors until it executes its program. A device that is closed meanwhile keeps its slot and
+/// its address until then, so starting a process and closing a device exclude each other.
 static STARTS_AND_ENDS: Mutex<()> = Mutex::new(());
 
 #[track_caller]
@@ -55,7 +55,7 @@ fn start(command: &mut Command) -> Running {
     Running::start(command)
 }
 
-/// Closes what holds a slot or an address, so that the next one can have it.
+/// Closes a device or a name, so that the next test step can have its slot or address.
 fn close<T>(holder: T) {
     let _one = STARTS_AND_ENDS.lock().unwrap_or_else(PoisonError::into_inner);
     drop(holder);

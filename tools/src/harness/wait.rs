@@ -15,28 +15,28 @@ const ATTEMPTS: u32 = 256;
 pub(crate) const SPINNING: Duration = Duration::from_millis(20);
 /// How long such a thread sleeps.
 pub(crate) const NAP: Duration = Duration::from_micros(500);
-/// A thread that leaves its processor and has not got it back after this long is one of more than the machine can run.
+/// If `yield_now` takes longer than this, other threads compete for the processor.
 const CROWDED: Duration = Duration::from_millis(1);
-/// After that it sleeps in so many waits, without leaving its processor first.
+/// Number of waits after that in which the thread sleeps at once instead of spinning.
 const WAITS_ASLEEP: u32 = 64;
 /// How often a thread that waits looks for the end of the other side.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 
 thread_local! {
-    /// In how many waits this thread is still to sleep at once.
+    /// Remaining waits in which this thread sleeps at once.
     static ASLEEP: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What spinning led to.
+/// The outcome of spinning.
 enum Spun<T> {
     Found(T),
-    /// Nothing has happened.
+    /// The time is over.
     Nothing,
-    /// Others want the processor.
+    /// Other threads compete for the processor.
     Crowded,
 }
 
-/// Repeats an attempt until it returns something, for `longest` at most, while no other thread wants the processor.
+/// Repeats an attempt until it returns something, `longest` has passed, or another thread competes for the processor.
 fn spin_alone<T, E>(
     longest: Duration,
     attempt: &mut impl FnMut() -> Result<Option<T>, E>,
@@ -61,8 +61,8 @@ fn spin_alone<T, E>(
     }
 }
 
-/// Repeats an attempt until it returns something; sleeps between attempts when nothing has happened for [`SPINNING`], or when another
-/// thread wants the processor. `None`: the time is over.
+/// Repeats an attempt until it returns something or `patience` has passed. Sleeps between attempts after [`SPINNING`], or as soon as
+/// another thread competes for the processor.
 pub(crate) fn spin<T, E>(
     patience: Duration,
     mut attempt: impl FnMut() -> Result<Option<T>, E>,
@@ -137,8 +137,8 @@ impl CompletionWait<'_> {
 }
 
 impl CompletionWait<'_> {
-    /// Polls, but not where others want the processor: beside 16 processes that compute, a thread that leaves its processor has it back
-    /// after 25 ms, and one that sleeps in [`CompletionQueue::wait`] after 3.
+    /// Polls unless other threads compete for the processor. Beside 16 busy processes on two processors, a thread that yields runs
+    /// again after 25 ms; a thread that sleeps in [`CompletionQueue::wait`] is woken within 3 ms.
     fn poll_for_a_while(&self, out: &mut [Wc]) -> Result<Option<usize>, VerbsError> {
         if let Some(left) = ASLEEP.get().checked_sub(1) {
             ASLEEP.set(left);
