@@ -1,7 +1,7 @@
 //! Two engines that exchange their datagrams directly, without a link, faults or allocations.
 //!
-//! This is the shortest path between two engines, for benches and allocation tests. Datagrams are exchanged in bursts, as
-//! with a device that receives several at once.
+//! This is the shortest path between two engines, for benchmarks and allocation tests. Datagrams are
+//! exchanged in bursts, like those of a device that receives several datagrams at once.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use roce_transport::{
 
 use crate::pair::{MEMORY_BASE, Settings, Side, bring_up_attributes};
 
-/// Datagrams of one burst.
+/// The maximum number of datagrams in one burst.
 pub const BURST: usize = 32;
 /// The size of the largest datagram: 4096 bytes of payload and all headers.
 const SLOT: usize = 4096 + 128;
 
-/// One of the two hosts: an engine with one region of all rights at [`MEMORY_BASE`].
+/// One of the two hosts: an engine with one region at [`MEMORY_BASE`] that grants all access rights.
 #[derive(Debug)]
 pub struct Host {
     /// The engine.
@@ -28,14 +28,14 @@ pub struct Host {
     pub pd: PdId,
     /// The completion queue of all queue pairs.
     pub cq: CqId,
-    /// The region.
+    /// The memory region.
     pub region: RegionAttributes,
-    /// The bytes of the region.
+    /// The contents of the region.
     pub memory: Arc<WordMemory>,
 }
 
 impl Host {
-    /// A range of the region as an element of a work request.
+    /// Returns a range of the region as a scatter/gather element of a work request.
     #[must_use]
     pub fn element(&self, offset: usize, len: usize) -> Sge {
         let length = u32::try_from(len).expect("messages are below 4 GiB");
@@ -50,7 +50,7 @@ pub struct Direct {
     pub now: Instant,
     hosts: [Host; 2],
     buffers: Vec<[u8; SLOT]>,
-    /// What the datagrams in the buffers are.
+    /// The description of the datagram in each buffer.
     pending: Vec<Transmit>,
 }
 
@@ -77,18 +77,18 @@ impl Direct {
         }
     }
 
-    /// One of the hosts.
+    /// Returns one of the hosts.
     #[must_use]
     pub fn host(&self, side: Side) -> &Host {
         &self.hosts[side as usize]
     }
 
-    /// Mutable access to one of the hosts.
+    /// Returns a mutable reference to one of the hosts.
     pub fn host_mut(&mut self, side: Side) -> &mut Host {
         &mut self.hosts[side as usize]
     }
 
-    /// The path from one side to the other.
+    /// Returns the path from one side to the other.
     #[must_use]
     pub fn path(from: Side) -> Path {
         let address = |side: Side| IpAddr::V4(Ipv4Addr::new(198, 18, 0, side as u8 + 1));
@@ -104,7 +104,7 @@ impl Direct {
         }
     }
 
-    /// Creates a connected pair of queue pairs in RTS (for UD: two that may exchange datagrams).
+    /// Creates two connected queue pairs in RTS. Two UD queue pairs can exchange datagrams.
     #[track_caller]
     pub fn connect(&mut self, qp_type: QpType, settings: &Settings) -> [Qpn; 2] {
         let qpns = [Side::A, Side::B].map(|side| {
@@ -125,7 +125,7 @@ impl Direct {
         qpns
     }
 
-    /// Hands one burst over and returns its number of datagrams.
+    /// Hands over one burst and returns its number of datagrams.
     pub fn hand_over(&mut self, from: Side) -> usize {
         let now = self.now;
         let [a, b] = &mut self.hosts;
@@ -134,7 +134,8 @@ impl Direct {
         for (buffer, pending) in self.buffers.iter_mut().zip(&mut self.pending) {
             let transmit = sender.engine.poll_transmit(now, &mut TxSlot::new(buffer));
             let Some(transmit) = &transmit else { break };
-            // One by one: the copy of a whole that was just written in pieces waits for all of them.
+            // Assigns each field separately: copying a struct whose parts were just written stalls until all
+            // writes are done.
             pending.path = transmit.path;
             pending.len = transmit.len;
             pending.identification = transmit.identification;
@@ -151,11 +152,11 @@ impl Direct {
         count
     }
 
-    /// Hands datagrams over until neither side has any, and returns their number: a million at most.
+    /// Hands datagrams over until neither side has any, and returns their number.
     ///
     /// # Panics
     ///
-    /// There are more.
+    /// Panics if the engines exchange 2²⁰ datagrams or more.
     #[track_caller]
     pub fn drive(&mut self) -> usize {
         let mut sum = 0;

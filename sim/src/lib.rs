@@ -1,8 +1,8 @@
 //! Simulated links and networks in virtual time, for engines of `roce-transport`.
 //!
-//! This crate uses no wall clock and no threads, and every random number follows from a seed: the same input gives the
-//! same run on every machine. It does no input or output. Faults are those of `roce-fault`,
-//! which real devices use as well, and the port model of [`net`] also serves the bridge.
+//! This crate uses no wall clock and does no input or output. Every random number follows from a seed, so the
+//! same input gives the same run on every machine, with any number of threads. The fault model is
+//! `roce-fault`, which real devices also use. The bridge uses the port model of [`net`], too.
 #![forbid(unsafe_code)]
 
 pub mod adversary;

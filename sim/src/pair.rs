@@ -1,4 +1,4 @@
-//! Two engines and the link between them, in virtual time, for protocol tests.
+//! Two engines and the link between them in virtual time, for protocol tests.
 //!
 //! ```
 //! use roce_sim::pair::{Pair, Side};
@@ -35,7 +35,7 @@ use roce_fault::FaultInjector;
 pub use host::{Host, MEMORY_BASE, MEMORY_LEN, Side};
 pub use settings::{Settings, bring_up_attributes};
 
-/// What a script does with a packet on the link.
+/// The action of a script on a packet on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Deliver it unchanged.
@@ -46,38 +46,38 @@ pub enum Action {
     Duplicate,
     /// Flip this bit, counted from the first bit of the BTH.
     FlipBit(usize),
-    /// Deliver it this much later than the link would.
+    /// Deliver it this number of nanoseconds later than the link would.
     Delay(u64),
-    /// Deliver it marked, as a congested switch does.
+    /// Deliver it with an ECN congestion mark, as a congested switch does.
     Mark,
-    /// Deliver its headers only, as a switch does that trims what it has no room for.
+    /// Deliver its headers only, like a switch that trims a packet because its buffer is full.
     Trim,
 }
 
 /// A packet on the link, as a script sees it.
 #[derive(Clone, Debug)]
 pub struct Sent {
-    /// The time at which it left.
+    /// The time at which the packet left its sender.
     pub at: Instant,
     /// The sender.
     pub from: Side,
-    /// Its opcode.
+    /// The opcode of the packet.
     pub opcode: Opcode,
-    /// Its PSN.
+    /// The PSN of the packet.
     pub psn: Psn,
-    /// The queue pair it goes to.
+    /// The destination queue pair.
     pub dest_qp: Qpn,
-    /// Addresses, and the traffic class.
+    /// The addresses and the traffic class.
     pub path: Path,
-    /// The number of packets that this side sent before it.
+    /// The number of packets that the sender sent before this one.
     pub index: usize,
-    /// BTH to ICRC.
+    /// The bytes of the packet from BTH to ICRC.
     pub bytes: Vec<u8>,
-    /// What the link did to it.
+    /// The action that the script chose for the packet.
     pub action: Action,
 }
 
-/// Decides about each packet.
+/// A function that chooses the action for each packet.
 pub type Script = Box<dyn FnMut(&Sent) -> Action>;
 
 #[derive(Clone, Debug)]
@@ -95,10 +95,10 @@ pub struct Pair {
     pub now: Instant,
     /// One-way delay of the link in nanoseconds.
     pub link_delay_ns: u64,
-    /// How long each packet occupies the link. With 0, the default, packets that are sent at one time arrive at one
-    /// time.
+    /// The time in nanoseconds that each packet occupies the link. With 0, the default, packets sent at the
+    /// same time arrive at the same time.
     pub packet_time_ns: u64,
-    /// Sides whose device accepts no packet at present ("would block"): their engines are not polled.
+    /// The sides whose device accepts no packet at present ("would block"). Their engines are not polled.
     pub blocked: [bool; 2],
     /// Every packet that was put on the link, if [`Self::record`] is set.
     pub sent: Vec<Sent>,
@@ -108,7 +108,7 @@ pub struct Pair {
     in_flight: BTreeMap<(Instant, u64), InFlight>,
     sequence: u64,
     sent_by: [usize; 2],
-    /// The time at which the link is free again, by sender.
+    /// The time at which the link becomes free, by sender.
     free_at: [Instant; 2],
     script: Option<Script>,
     faults: [Option<FaultInjector>; 2],
@@ -127,13 +127,14 @@ impl std::fmt::Debug for Pair {
     }
 }
 impl Pair {
-    /// Creates two hosts on 198.18.0.1 and 198.18.0.2, one microsecond apart.
+    /// Creates two hosts, 198.18.0.1 and 198.18.0.2, with a link delay of one microsecond.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::with_config(EngineConfig::from_number(seed), MEMORY_LEN)
     }
 
-    /// Like [`new`](Self::new), with other engine settings (for both sides, with different seeds) and memory size.
+    /// Like [`new`](Self::new), with other engine settings and memory size. The two sides use different
+    /// seeds.
     #[must_use]
     pub fn with_config(config: EngineConfig, memory_len: usize) -> Self {
         let mut other = config.clone();
@@ -160,23 +161,23 @@ impl Pair {
         }
     }
 
-    /// One of the hosts.
+    /// Returns one of the hosts.
     #[must_use]
     pub fn host(&self, side: Side) -> &Host {
         &self.hosts[side as usize]
     }
 
-    /// Mutable access to one of the hosts.
+    /// Returns a mutable reference to one of the hosts.
     pub fn host_mut(&mut self, side: Side) -> &mut Host {
         &mut self.hosts[side as usize]
     }
 
-    /// Lets `script` decide what happens to every packet from now on.
+    /// Calls `script` for every packet from now on.
     pub fn set_script(&mut self, script: impl FnMut(&Sent) -> Action + 'static) {
         self.script = Some(Box::new(script));
     }
 
-    /// Delivers every packet again.
+    /// Removes the script, so that every packet is delivered.
     pub fn clear_script(&mut self) {
         self.script = None;
     }
@@ -186,7 +187,7 @@ impl Pair {
         self.faults[from as usize] = faults;
     }
 
-    /// The path from one side to the other.
+    /// Returns the path from one side to the other.
     #[must_use]
     pub fn path(&self, from: Side) -> Path {
         Path {
@@ -221,7 +222,7 @@ impl Pair {
         host.engine.create_qp(&init).expect("a queue pair can be made")
     }
 
-    /// Creates a connected pair of queue pairs in RTS (for UD: two that may exchange datagrams).
+    /// Creates two connected queue pairs in RTS. Two UD queue pairs can exchange datagrams.
     #[track_caller]
     pub fn connect(&mut self, qp_type: QpType) -> (Qpn, Qpn) {
         self.connect_with(qp_type, &Settings::default())
@@ -256,17 +257,17 @@ impl Pair {
     ///
     /// # Errors
     ///
-    /// The error of the engine.
+    /// Returns the error of the engine.
     pub fn post_send(&mut self, side: Side, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         let now = self.now;
         self.host_mut(side).engine.post_send(now, qpn, wr)
     }
 
-    /// Posts a receive into a range of the host's region.
+    /// Posts a receive request for a range of the host's region.
     ///
     /// # Errors
     ///
-    /// The error of the engine.
+    /// Returns the error of the engine.
     pub fn post_recv(
         &mut self,
         side: Side,
@@ -290,13 +291,13 @@ impl Pair {
         all
     }
 
-    /// Delivers a packet that the test made to `to` now, as if its peer had sent it.
+    /// Delivers a packet that the test built to `to` now, as if its peer had sent it.
     pub fn inject(&mut self, to: Side, path: Path, bytes: &[u8]) -> Verdict {
         let identification = Identification::Known { identification: 0, dont_fragment: true };
         self.deliver(to, &Received { path, identification, head: bytes, tail: &[] })
     }
 
-    /// Like [`inject`](Self::inject), with all fields that a device gives for a packet.
+    /// Like [`inject`](Self::inject), with all fields that a device reports for a packet.
     pub fn deliver(&mut self, to: Side, received: &Received<'_>) -> Verdict {
         let now = self.now;
         let verdict = self.host_mut(to).engine.handle_datagram(now, received);
@@ -305,7 +306,7 @@ impl Pair {
         verdict
     }
 
-    /// Delivers a packet whose payload a switch cut away.
+    /// Delivers a packet whose payload was removed by a switch.
     pub fn deliver_trimmed(&mut self, to: Side, path: Path, headers: &[u8]) -> Verdict {
         let received = Received { path, identification: Identification::ABSENT, head: headers, tail: &[] };
         let now = self.now;
@@ -315,14 +316,14 @@ impl Pair {
         verdict
     }
 
-    /// Runs until both engines are idle, at most one virtual minute.
+    /// Runs until both engines are idle. Panics after one virtual minute.
     #[track_caller]
     pub fn drive(&mut self) {
         let limit = self.now.plus_nanos(60_000_000_000);
         assert!(self.drive_until(limit), "the pair is still busy after a virtual minute");
     }
 
-    /// Runs until both engines are idle (`true`) or the time is `limit` (`false`).
+    /// Runs until both engines are idle (`true`) or the time reaches `limit` (`false`).
     pub fn drive_until(&mut self, limit: Instant) -> bool {
         loop {
             self.collect(Side::A);
@@ -338,7 +339,7 @@ impl Pair {
         }
     }
 
-    /// The time of the next event.
+    /// Returns the time of the next event.
     #[must_use]
     pub fn next_time(&self) -> Option<Instant> {
         let arrival = self.in_flight.keys().next().map(|(at, _)| *at);
@@ -346,8 +347,8 @@ impl Pair {
         timeouts.chain(arrival).min()
     }
 
-    /// Moves the time to `next` and handles the arrivals and timers that are due by then. Arrivals at the same time at one
-    /// host form a burst: their answers are collected afterwards.
+    /// Moves the time to `next` and handles the arrivals and timers that are due. Simultaneous arrivals at
+    /// one host form a burst: the packets that answer them are collected after the burst.
     fn advance_to(&mut self, next: Instant) {
         self.now = self.now.max(next);
         while let Some(entry) = self.in_flight.first_entry() {
@@ -452,7 +453,7 @@ impl Pair {
             return;
         };
         packet.path = delivery.path(packet.path);
-        // On a link without a queue, a packet is overtaken by others if it arrives later.
+        // This link has no queue, so a later arrival time is enough to let other packets overtake this one.
         let behind = delivery.reorder.map_or(0, |reorder| u64::from(reorder.behind) * 40);
         let delay = delivery.delay_ns + behind;
         if delivery.duplicate {
@@ -470,7 +471,7 @@ impl Pair {
         self.in_flight.insert((at, self.sequence), packet);
     }
 
-    /// Handles the next event; `false` if there is none.
+    /// Handles the next event. Returns `false` if there is none.
     pub fn step(&mut self) -> bool {
         self.collect(Side::A);
         self.collect(Side::B);
@@ -479,8 +480,8 @@ impl Pair {
         true
     }
 
-    /// Checks that both engines count every received packet exactly once and as their verdicts say, in total and for each
-    /// existing queue pair.
+    /// Checks that both engines count every received packet exactly once and according to its verdict. The
+    /// total and the counters of each existing queue pair are checked.
     #[track_caller]
     pub fn check_accounting(&self) {
         for side in [Side::A, Side::B] {
@@ -511,7 +512,7 @@ impl Pair {
         }
     }
 
-    /// Packets on the link.
+    /// Returns the number of packets on the link.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()

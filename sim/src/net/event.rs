@@ -1,22 +1,23 @@
-//! What is scheduled in a network.
+//! Scheduled events of a network.
 
 use super::frame::FrameId;
 
-/// A scheduled event of one host or switch. Ports and hosts are those of the part of the network.
+/// A scheduled event of one host or switch. Ports and hosts are numbered within the part of the network.
 ///
-/// Of the events of one time and node, arrivals come first, in the order of the ports of the whole network: that is their rank in
-/// the [`EventQueue`](super::queue::EventQueue). The others come in the order in which their node scheduled them. So no node can see what else is in
-/// the queue, and no result depends on the parts.
+/// Simultaneous arrivals at a node come before its other events, in the order of the ports of the whole
+/// network. That order is their rank in the [`EventQueue`](super::queue::EventQueue). The other events come
+/// in the order in which their node scheduled them. Therefore the other contents of the queue do not affect a
+/// node, and no result depends on the division into parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     /// The last bit of a frame arrives at a port.
     Arrive { port: u32, frame: FrameId },
     /// A host has received a frame.
     Taken { host: u32, frame: FrameId },
-    /// The link of a port is free. The frame is the one that would be sent if nothing changed until then, or
-    /// [`FrameId::NONE`]; it is only fetched before the event.
+    /// The link of a port is free. `next` is the frame that would be sent if nothing changed until then, or
+    /// [`FrameId::NONE`]. It is only used to fetch the frame before the event.
     Free { port: u32, next: FrameId },
-    /// The next deadline of an engine.
+    /// An engine reaches its next deadline.
     Timer { host: u32 },
     /// The computation of a task of a host ends.
     Task { host: u32, task: u32 },
@@ -28,12 +29,12 @@ pub(super) enum Event {
     Watchdog { port: u32, priority: u8 },
     /// The watchdog enables a queue again.
     Restore { port: u32, priority: u8 },
-    /// From this time on, nothing can overtake a frame that waits to be overtaken.
+    /// A frame that is held to be overtaken must leave, because no later frame can overtake it any more.
     Release { port: u32, frame: FrameId },
 }
 
 impl Event {
-    /// The number of the port or host.
+    /// Returns the number of the port or host.
     #[inline]
     pub(super) fn place(self) -> u32 {
         match self {
@@ -50,7 +51,7 @@ impl Event {
         }
     }
 
-    /// The frame, or [`FrameId::NONE`].
+    /// Returns the frame, or [`FrameId::NONE`].
     #[inline]
     pub(super) fn frame(self) -> FrameId {
         match self {

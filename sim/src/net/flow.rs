@@ -12,23 +12,23 @@ use super::workload::FlowSpec;
 pub(super) struct Flow {
     pub(super) spec: FlowSpec,
     pub(super) state: FlowState,
-    /// Queue pairs at both ends; meaningful while it runs.
+    /// Queue pairs at both ends, valid while the flow runs.
     pub(super) source_qpn: Qpn,
     pub(super) destination_qpn: Qpn,
-    /// The host that posts its requests, by its number in its part of the network.
+    /// The host that posts the requests, by its number in its part of the network.
     pub(super) requester: u32,
-    /// The key of the region of the end that does not post the requests; meaningful while it runs.
+    /// The key of the region of the end that does not post the requests, valid while the flow runs.
     pub(super) rkey: RKey,
-    /// Whether its queue pairs are connected and in use.
+    /// Whether the queue pairs are connected and in use.
     pub(super) connected: bool,
-    /// Whether it consists of the transfers of tasks, which may have to wait.
+    /// Whether the flow consists of the transfers of tasks, which may have to wait.
     pub(super) scheduled: bool,
     /// Requests that are posted and not complete.
     pub(super) outstanding: u32,
     pub(super) posted: u64,
     pub(super) completed: u64,
     pub(super) end: Time,
-    /// The counters of its queue pairs, read when it ends.
+    /// The counters of the queue pairs, read when the flow ends.
     pub(super) counts: FlowCounts,
     /// Bytes sent up to the last sample, without retransmissions.
     pub(super) sampled: u64,
@@ -37,31 +37,31 @@ pub(super) struct Flow {
 /// The state of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowState {
-    /// Its start time lies ahead, or what it waits for has not happened.
+    /// The start time has not come, or a dependency is not complete.
     Waiting,
-    /// It is running.
+    /// The flow is running.
     Running,
-    /// It is complete: the last acknowledgement has arrived.
+    /// The flow is complete: the last acknowledgement has arrived.
     Complete,
-    /// Its queue pair failed with this status.
+    /// A queue pair of the flow failed with this status.
     Failed(WcStatus),
-    /// It could not start, or go on.
+    /// The flow could not start or continue.
     Refused(Refusal),
 }
 
-/// Why a flow could not start, or go on.
+/// The reason why a flow could not start or continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No path leads from its sender to its receiver.
+    /// No path leads from the sender to the receiver.
     NoPath,
     /// A host has no room for another queue pair.
     NoQueuePair,
-    /// A queue pair did not take a request.
+    /// A queue pair rejected a request.
     NotPosted,
 }
 
 impl FlowState {
-    /// The name in results.
+    /// Returns the name of the state in results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,7 +73,8 @@ impl FlowState {
         }
     }
 
-    /// Why the flow failed: the status of its queue pair, or why it was refused. `None` if it did not fail.
+    /// Returns why the flow failed: the status of its queue pair, or the reason of the refusal. `None` if it
+    /// did not fail.
     #[must_use]
     pub const fn failure(self) -> Option<&'static str> {
         match self {
@@ -91,19 +92,21 @@ impl FlowState {
 pub struct FlowCounts {
     /// Datagrams that the sender sent.
     pub packets: u64,
-    /// Datagrams that were sent again, contained in `packets`. Of READs: those beyond the ones that the posted bytes need.
+    /// Retransmitted datagrams, included in `packets`. For READs: datagrams in excess of the number required
+    /// for the posted bytes.
     pub retransmitted: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Datagrams that arrived marked.
+    /// Datagrams that arrived with a congestion mark.
     pub marked: u64,
     /// CNPs that the receiver sent.
     pub cnps_sent: u64,
     /// CNPs that reached the congestion control of the sender.
     pub cnps_handled: u64,
-    /// Datagrams that arrived before an earlier one. Of READs: responses that showed that an earlier one was lost.
+    /// Datagrams that arrived before an earlier one. For READs: responses that revealed the loss of an
+    /// earlier one.
     pub out_of_sequence: u64,
-    /// Bytes of payload that the receiver has, without gaps and copies.
+    /// Payload bytes that the receiver has, without gaps and duplicates.
     pub delivered: u64,
 }
 
@@ -132,12 +135,13 @@ impl Flow {
         FlowResult { spec: self.spec, state: self.state, completion_time: time, ideal, counts: self.counts }
     }
 
-    /// Host and queue pair of the end that posts the requests, and those of the other one.
+    /// Returns host and queue pair of the requester, and those of the responder.
     pub(super) fn ends(&self, operation: FlowOperation) -> [(u32, Qpn); 2] {
         operation.order([(self.spec.source, self.source_qpn), (self.spec.destination, self.destination_qpn)])
     }
 
-    /// The counts of a flow whose receiver reads, and whose oldest packet without an answer has this number.
+    /// Returns the counts of a flow whose receiver reads. `unanswered` is the PSN of the oldest packet
+    /// without an answer.
     pub(super) fn counts_of_reads(
         &self,
         sent: &Counters,
@@ -147,12 +151,12 @@ impl Flow {
     ) -> FlowCounts {
         let packets = |bytes: u64| host.packets_of(bytes);
         let mtu = host.path_mtu.bytes() as u64;
-        // Less than half of all packet numbers are without an answer.
+        // Fewer than half of all PSNs are without an answer.
         let more = unanswered.get().wrapping_sub(packets(self.completed) as u32) & Psn::MASK;
         let delivered = (self.completed + u64::from(more) * mtu).min(self.spec.bytes);
         FlowCounts {
             packets: sent.rdma_tx_packets,
-            // The responder does not know why it is asked again.
+            // The responder does not know why a request is repeated.
             retransmitted: sent.rdma_tx_packets.saturating_sub(packets(self.posted)),
             timeouts: received.local_ack_timeout_err,
             marked: received.np_ecn_marked_roce_packets,
@@ -163,8 +167,9 @@ impl Flow {
         }
     }
 
-    /// Bytes of payload that the receiver has. It expects the packet number `expected` of 24 bits next, and the sender has sent
-    /// so many packets for the first time, of which less than half of all numbers are unacknowledged.
+    /// Returns the number of payload bytes that the receiver has. The receiver expects the PSN `expected`
+    /// next. The sender has sent `sent` packets for the first time, and fewer than half of all PSNs are
+    /// unacknowledged.
     pub(super) fn delivered(&self, sent: u64, expected: Psn, host: &HostSettings) -> u64 {
         let missing = (sent as u32).wrapping_sub(expected.get()) & Psn::MASK;
         let packets = sent.saturating_sub(missing.into());
@@ -179,29 +184,29 @@ impl Flow {
 /// The result of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowResult {
-    /// The flow as specified. The start of a flow that waited for others is the time of its first post.
+    /// The flow as specified. For a flow that waited for others, the start is the time of its first post.
     pub spec: FlowSpec,
-    /// Its state at the end.
+    /// The state at the end.
     pub state: FlowState,
-    /// From its start to its last acknowledgement, if it is complete.
+    /// The time from the start to the last acknowledgement, if the flow is complete.
     pub completion_time: Option<Time>,
-    /// The completion time that it would have alone in the network, over the fastest of its paths: every packet is stored and
-    /// forwarded, and neither window nor congestion control nor the number of outstanding requests delays one. `None` without a path,
-    /// and for a flow of several transfers of a schedule, which wait for others.
+    /// The completion time of this flow alone in the network, over its fastest path. Every packet is stored
+    /// and forwarded; window, congestion control and the number of outstanding requests delay none. `None` if
+    /// there is no path, or for a flow of several scheduled transfers, which wait for others.
     pub ideal: Option<Time>,
-    /// The counters of its queue pairs.
+    /// The counters of the queue pairs.
     pub counts: FlowCounts,
 }
 
 impl FlowResult {
-    /// The completion time relative to the [`ideal`](Self::ideal) one, if it is complete.
+    /// Returns the completion time relative to the [`ideal`](Self::ideal) one, if the flow is complete.
     #[must_use]
     pub fn slowdown(&self) -> Option<f64> {
         let (time, ideal) = (self.completion_time?, self.ideal?);
         (ideal > Time::ZERO).then(|| time.as_ps() as f64 / ideal.as_ps() as f64)
     }
 
-    /// Payload bits per second from its start to its end; 0 unless it is complete.
+    /// Returns the payload bits per second from the start to the end, or 0 if the flow is not complete.
     #[must_use]
     pub fn goodput_bps(&self) -> f64 {
         match self.completion_time {

@@ -1,8 +1,8 @@
 //! Frames in the network: built once by the sender, then forwarded by handle.
 //!
-//! [`Frame`], one cache line, has the fields that switches read and change; the datagram itself is not accessed between its
-//! sender and its receiver. The frame also contains short datagrams and the headers of implied ones; long datagrams
-//! have a slot of their own.
+//! [`Frame`] fills one cache line and contains the fields that switches read and change. Only sender and
+//! receiver access the datagram. Short datagrams, and the headers of implied ones, are part of the frame;
+//! long datagrams have a slot of their own.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -25,25 +25,26 @@ impl FrameId {
     }
 }
 
-/// Bytes of a datagram inside [`Frame`]: BTH, RETH and immediate data, or a whole acknowledgement.
+/// Capacity in bytes for a datagram inside [`Frame`]: BTH, RETH and immediate data, or a whole
+/// acknowledgement.
 pub(super) const HEAD: usize = 32;
-/// Ethernet, IPv4 and UDP header.
+/// Length of Ethernet, IPv4 and UDP headers.
 const AROUND_DATAGRAM: usize = EthernetHeader::LEN + Ipv4Header::LEN + UdpHeader::LEN;
-/// BTH and ICRC.
+/// Length of BTH and ICRC.
 pub(super) const DATAGRAM_OVERHEAD: u32 = 12 + 4;
-/// Preamble and gap, which take no space in buffers.
+/// Length of preamble and inter-frame gap, which take no buffer space.
 const GAP: u32 = PREAMBLE_AND_GAP_LEN as u32;
-/// A pause frame on the wire: the shortest Ethernet frame.
+/// Length of a pause frame on the wire, which is the shortest Ethernet frame.
 const PAUSE_LEN: usize = roce_packet::wire_len(PauseFrame::LEN);
 
-/// Bytes that a datagram takes on the wire of a link: preamble, Ethernet, IPv4, UDP, BTH to ICRC, frame check
-/// sequence and gap.
+/// Returns the bytes that a datagram takes on a link: preamble, Ethernet, IPv4 and UDP headers, BTH to ICRC,
+/// frame check sequence and gap.
 #[must_use]
 pub const fn wire_len(datagram_len: usize) -> u32 {
     roce_packet::wire_len(AROUND_DATAGRAM + datagram_len) as u32
 }
 
-/// Bytes that a frame takes in buffers, of those on the wire: without preamble and gap.
+/// Returns the bytes that a frame takes in buffers: its length on the wire without preamble and gap.
 pub(super) const fn buffered(wire_len: u32) -> u32 {
     wire_len.saturating_sub(GAP)
 }
@@ -54,11 +55,11 @@ pub(super) enum Kind {
     /// A RoCE datagram.
     #[default]
     Datagram,
-    /// The headers of a datagram whose payload a switch cut away.
+    /// The headers of a datagram whose payload was removed by a switch.
     Trimmed,
-    /// A datagram with flipped bits: the ICRC check of its receiver fails.
+    /// A datagram with flipped bits, which fails the ICRC check of its receiver.
     Damaged,
-    /// A pause frame for one priority: XOFF with the longest time, or XON.
+    /// A pause frame for one priority: XOFF with the maximum duration, or XON.
     Pause,
 }
 
@@ -66,16 +67,16 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Frame {
-    /// The next free place, if this one is free.
+    /// The next free frame, if this one is free.
     next: FrameId,
-    /// Hosts by number.
+    /// Source and destination host by number.
     pub(super) source: u32,
     pub(super) destination: u32,
     /// The ingress port at the current switch.
     pub(super) entered: u32,
     slot: u32,
     pub(super) wire_len: u16,
-    /// Bytes of the datagram, BTH to ICRC.
+    /// Length of the datagram in bytes, from BTH to ICRC.
     pub(super) len: u16,
     pub(super) source_port: u16,
     pub(super) head_len: u8,
@@ -83,7 +84,7 @@ pub(super) struct Frame {
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
     pub(super) kind: Kind,
-    /// Whether it has a trailer of in-band telemetry, which counts for `wire_len` and not for `len`.
+    /// Whether the frame has a trailer of in-band telemetry, which counts for `wire_len` but not for `len`.
     pub(super) has_telemetry: bool,
     pub(super) head: [u8; HEAD],
 }
@@ -109,7 +110,7 @@ impl Frame {
         })
     }
 
-    /// A pause frame for `priority`: XOFF or XON.
+    /// Creates a pause frame for `priority`: XOFF, or XON if `quanta` is 0.
     pub(super) fn pause(priority: u8, quanta: u16) -> Self {
         let mut head = [0; HEAD];
         head[..2].copy_from_slice(&quanta.to_be_bytes());
@@ -132,12 +133,12 @@ impl Frame {
         }
     }
 
-    /// The quanta of a pause frame.
+    /// Returns the quanta of a pause frame.
     pub(super) fn quanta(&self) -> u16 {
         u16::from_be_bytes([self.head[0], self.head[1]])
     }
 
-    /// Bytes that it takes in buffers: without preamble and gap.
+    /// Returns the bytes that the frame takes in buffers: its length without preamble and gap.
     pub(super) fn buffered_len(&self) -> u32 {
         buffered(self.wire_len.into())
     }
@@ -146,7 +147,7 @@ impl Frame {
         Ecn::from_bits(self.traffic_class)
     }
 
-    /// Sets DSCP and ECN, and the priority that follows from the DSCP.
+    /// Sets DSCP and ECN, and derives the priority from the DSCP.
     pub(super) fn set_traffic_class(&mut self, traffic_class: u8) {
         self.traffic_class = traffic_class;
         self.priority = priority_of(traffic_class >> 2);
@@ -156,7 +157,7 @@ impl Frame {
         self.traffic_class |= Ecn::CongestionExperienced.bits();
     }
 
-    /// The path as the receiver sees it.
+    /// Returns the path as the receiver sees it.
     pub(super) fn path(&self) -> Path {
         Path {
             encapsulation: Encapsulation::RoceV2,
@@ -171,13 +172,15 @@ impl Frame {
     }
 }
 
-/// Hosts have the addresses of 198.18.0.0/15 one after the other, from .1 on (RFC 2544).
+/// The address of the first host. Hosts have consecutive addresses in 198.18.0.0/15, starting at .1 (RFC
+/// 2544).
 const FIRST_ADDRESS: u32 = u32::from_be_bytes([198, 18, 0, 1]);
-/// The largest number of hosts of a network. There are four times as many addresses, but an idle host takes some 30 KB
-/// with its ports and its share of switches and routes: this many take 1 GB.
+/// The largest number of hosts of a network. The address range has four times as many addresses, but an idle
+/// host takes about 30 KB with its ports and its share of switches and routes. The maximum number of hosts
+/// takes 1 GB.
 pub const MAX_HOSTS: usize = 1 << 15;
 
-/// The address of host number `host`.
+/// Returns the address of host number `host`.
 #[must_use]
 pub const fn host_address(host: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(FIRST_ADDRESS.wrapping_add(host)))
@@ -196,11 +199,11 @@ pub(super) struct Frames {
     frames: Vec<Frame>,
     free: FrameId,
     live: usize,
-    /// Slots of equal size, one after the other.
+    /// Slots of equal size, in sequence.
     bytes: Vec<u8>,
     slot_len: usize,
     free_slots: Vec<u32>,
-    /// The trailers, by the handle of their frame. Empty as long as no frame has one.
+    /// The trailers, by the handle of their frame. Empty until a frame has a trailer.
     trailers: Vec<[u8; Telemetry::LEN]>,
 }
 
@@ -222,7 +225,7 @@ impl Frames {
         &self.frames[id.0 as usize]
     }
 
-    /// Reads a frame; of a number without a frame, the last one.
+    /// Reads the frame with this handle to load it into the cache. An invalid handle reads the last frame.
     #[inline]
     pub(super) fn fetch(&self, id: FrameId) -> u64 {
         let last = self.frames.len().wrapping_sub(1);
@@ -233,7 +236,7 @@ impl Frames {
         &mut self.frames[id.0 as usize]
     }
 
-    /// The number of frames now.
+    /// Returns the number of frames in the network.
     pub(super) fn live(&self) -> usize {
         self.live
     }
@@ -264,7 +267,7 @@ impl Frames {
         self.free = id;
     }
 
-    /// Stores the bytes of a datagram: in the frame if they fit, else in a slot.
+    /// Stores the bytes of a datagram in the frame if they fit, otherwise in a slot.
     pub(super) fn store(&mut self, id: FrameId, bytes: &[u8]) {
         let frame = &mut self.frames[id.0 as usize];
         if let Some(place) = frame.head.get_mut(..bytes.len()) {
@@ -286,7 +289,7 @@ impl Frames {
         frame.head_len = HEAD as u8;
     }
 
-    /// The stored bytes of a datagram: all of them, or the headers.
+    /// Returns the stored bytes of a datagram: all of them, or the headers.
     #[inline]
     pub(super) fn bytes(&self, id: FrameId) -> &[u8] {
         let frame = self.get(id);
@@ -326,13 +329,13 @@ impl Frames {
         &mut self.trailers[index]
     }
 
-    /// The trailer of a frame, if it has one.
+    /// Returns the trailer of a frame, if it has one.
     pub(super) fn telemetry(&self, id: FrameId) -> Option<Telemetry> {
         let has = self.get(id).has_telemetry;
         has.then(|| self.trailers.get(id.0 as usize)).flatten().and_then(Telemetry::parse)
     }
 
-    /// A switch writes the hop of a port into the trailer of a frame, if it has one.
+    /// Adds the hop of a switch port to the trailer of a frame, if it has one.
     pub(super) fn stamp(&mut self, id: FrameId, hop: TelemetryHop, port: u32) {
         if let Some(mut telemetry) = self.telemetry(id) {
             telemetry.push(hop, port);
@@ -340,8 +343,8 @@ impl Frames {
         }
     }
 
-    /// Cuts the payload of a datagram away, with its ICRC and telemetry. Returns `false`, and changes nothing, if the frame would not
-    /// become shorter.
+    /// Removes the payload, ICRC and telemetry of a datagram. Returns `false` without any change if the frame
+    /// would not become shorter.
     pub(super) fn trim(&mut self, id: FrameId, trimming: &Trimming) -> bool {
         let frame = &mut self.frames[id.0 as usize];
         let Some(info) = Opcode(frame.head[0]).info().filter(|_| frame.kind == Kind::Datagram) else {
@@ -356,7 +359,7 @@ impl Frames {
             frame.slot = NO_SLOT;
         }
         (frame.kind, frame.has_telemetry) = (Kind::Trimmed, false);
-        // Shorter than before, so it fits.
+        // This cast cannot truncate, because the new length is smaller.
         frame.wire_len = wire_len as u16;
         (frame.len, frame.head_len) = (info.header_len as u16, info.header_len as u8);
         frame.set_traffic_class(trimming.dscp << 2 | frame.ecn().bits());
@@ -372,7 +375,7 @@ impl Frames {
         Parcel { frame: Frame { slot: NO_SLOT, next: FrameId::NONE, ..frame }, bytes, trailer }
     }
 
-    /// Takes in a frame that comes from another part of the network.
+    /// Inserts a frame that comes from another part of the network.
     pub(super) fn take_in(&mut self, parcel: &Parcel) -> FrameId {
         let id = self.insert(parcel.frame);
         if !parcel.bytes.is_empty() {
@@ -384,7 +387,7 @@ impl Frames {
         id
     }
 
-    /// Makes a second frame with the same content.
+    /// Inserts a copy of a frame.
     pub(super) fn duplicate(&mut self, id: FrameId) -> FrameId {
         let mut copy = *self.get(id);
         let bytes = (copy.slot != NO_SLOT).then(|| self.bytes(id).to_vec());
@@ -402,7 +405,7 @@ impl Frames {
     }
 }
 
-/// A frame between two parts of the network, with all that belongs to it.
+/// A frame that moves between two parts of the network, with its datagram and trailer.
 #[derive(Clone, Debug)]
 pub(super) struct Parcel {
     frame: Frame,
@@ -438,7 +441,7 @@ mod tests {
     #[test]
     fn a_trimmed_frame_has_its_headers_and_no_slot() {
         let mut frames = Frames::new(1100);
-        // A WRITE First with RETH and payload; its mark stays.
+        // A WRITE First with RETH, payload and an ECN mark, which trimming keeps.
         let mut bytes = vec![0xaa; 12 + 16 + 1024 + 4];
         bytes[0] = Opcode::RC_RDMA_WRITE_FIRST.0;
         let mut first = frame(bytes.len());
@@ -454,7 +457,7 @@ mod tests {
         let other = frames.insert(frame(bytes.len()));
         frames.store(other, &bytes);
         assert_eq!(frames.get(other).slot, 0, "the slot is free again");
-        // Neither an acknowledgement nor a frame that is as short already.
+        // Frames that would not become shorter are not trimmed.
         bytes[0] = Opcode::RC_RDMA_WRITE_MIDDLE.0;
         for (len, to, cut) in [(12 + 4, 64, false), (12 + 64 + 4, 128, false), (12 + 128 + 4, 128, true)] {
             let id = frames.insert(frame(len));

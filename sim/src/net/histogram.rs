@@ -1,10 +1,11 @@
-//! Percentiles of many values in little memory: buckets that grow with the value, each within 1.6 % of its middle.
+//! Percentiles of many values in little memory. The width of a bucket grows with the value, and each value is
+//! within 1.6 % of the middle of its bucket.
 
 /// The number of bits kept below the highest bit of a value.
 const PRECISION: u32 = 5;
 const STEPS: u64 = 1 << PRECISION;
 
-/// Counts of values.
+/// A histogram of integer values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     counts: Vec<u32>,
@@ -32,7 +33,7 @@ impl Histogram {
         (u64::from(shift + 1) * STEPS + (value >> shift) - STEPS) as usize
     }
 
-    /// The middle of a bucket.
+    /// Returns the middle of a bucket.
     fn value(index: usize) -> u64 {
         let index = index as u64;
         if index < STEPS {
@@ -43,20 +44,20 @@ impl Histogram {
         low + ((1 << shift) >> 1)
     }
 
-    /// The number of values.
+    /// Returns the number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// The largest value.
+    /// Returns the largest value.
     #[must_use]
     pub fn most(&self) -> u64 {
         self.most
     }
 
-    /// Values that occurred, smallest first, each with the number of values up to it; each within 1.6 % of what was counted, and
-    /// the last one exact.
+    /// Returns the distinct bucket values in ascending order, each with the number of values up to it. Each
+    /// value is within 1.6 % of the recorded values, and the last one is exact.
     pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> {
         let counted = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         counted.scan(0, |seen, (index, count)| {
@@ -66,7 +67,8 @@ impl Histogram {
         })
     }
 
-    /// The value that the share `quantile` of all values does not exceed; 0 without values.
+    /// Returns the value that the share `quantile` of all values does not exceed, or 0 if there are no
+    /// values.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> u64 {
         let wanted = (quantile * self.total as f64).ceil().max(1.0) as u64;

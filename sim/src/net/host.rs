@@ -1,8 +1,9 @@
 //! A host: an engine and its port.
 //!
-//! The port polls the engine for the next packet only when the link is free, so the scheduler of the engine decides the
-//! order. Up to [`MOST_HELD`] packets of a paused priority wait in the port; then the port polls for acknowledgements and
-//! notifications only, until the pause ends. They have a priority of their own.
+//! The port polls the engine for the next packet only when the link is free, so the scheduler of the engine
+//! determines the order. Up to [`MOST_HELD`] packets of a paused priority wait in the port. Beyond that, the
+//! port only polls for acknowledgements and notifications, which have a priority of their own, until the
+//! pause ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,26 +28,27 @@ use super::settings::{
 use super::time::Time;
 use super::world::World;
 
-/// The largest number of packets of a paused priority in the port.
+/// The maximum number of packets of a paused priority in the port.
 const MOST_HELD: usize = 8;
-/// The largest number of queue pairs of a host. Those of receivers are kept until there are so many.
+/// The maximum number of queue pairs of a host. Queue pairs of receivers are kept until this limit is
+/// reached.
 pub(super) const MOST_QUEUE_PAIRS: usize = 65_000;
 /// The initial capacity of the completion queue.
 const COMPLETION_QUEUE: usize = 1 << 4;
 /// The number of completions polled at once.
 pub(super) const COMPLETIONS: usize = 16;
-/// The bit of a work request ID that tells a receive from other requests. The lower bits are the number of the flow, and the upper
-/// ones the number of the receive.
+/// The bit of a work request ID that marks a receive. Lower bits contain the flow number, upper bits the
+/// receive number.
 const RECEIVE: u64 = 1 << 32;
 const RECEIVE_NUMBER: u32 = 33;
 
-/// What peers may do with the region of a host.
+/// The access rights of peers to the region of a host.
 const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
 
 pub(super) struct Host {
-    /// Its number in the whole network.
+    /// The number of the host in the whole network.
     pub(super) number: u32,
-    /// Its number and that of its port in its part of the network.
+    /// The numbers of the host and its port in their part of the network.
     pub(super) index: u32,
     pub(super) port: u32,
     pub(super) engine: Engine,
@@ -71,12 +73,12 @@ pub(super) struct Host {
     data: u8,
 }
 
-/// An end of a flow.
+/// One end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlowEnd {
     /// The end that posts the requests: the sender, or the receiver of a READ.
     Requester,
-    /// The other one; whether it posts receives.
+    /// The other end. `receives` is set if it posts receives.
     Responder { receives: bool },
 }
 
@@ -120,7 +122,8 @@ impl Host {
         }
     }
 
-    /// Reads what [`Self::receive`] will need first for a frame, and returns a number that depends on it.
+    /// Loads the data that [`Self::receive`] needs first for a frame, and returns a number that depends on
+    /// it.
     #[inline]
     pub(super) fn fetch_receive(&self, frame: &Frame) -> u64 {
         let [_, _, _, _, _, a, b, c, ..] = frame.head;
@@ -159,7 +162,7 @@ impl Host {
         }
     }
 
-    /// Hands a frame to the engine.
+    /// Delivers a frame to the engine.
     #[inline]
     pub(super) fn take(&mut self, world: &mut World, id: FrameId) {
         let frame = world.frames.get(id);
@@ -269,7 +272,7 @@ impl Host {
         }
     }
 
-    /// Polls the engine for a packet and makes a frame of it.
+    /// Polls the engine for a packet and builds its frame.
     #[inline]
     fn next_frame(&mut self, world: &mut World, full: u8) -> Option<FrameId> {
         world.trace_at(self.number);
@@ -307,7 +310,8 @@ impl Host {
         Some(id)
     }
 
-    /// Refreshes a pause that this host requested, once half of its time is over and it is still needed.
+    /// Refreshes a pause that this host requested, if half of its duration is over and the pause is still
+    /// required.
     pub(super) fn refresh_pause(&mut self, world: &mut World, priority: u8) {
         let slow = self.intake.as_ref().is_some_and(|intake| intake.paused >> priority & 1 == 1);
         let storms = self.storms(world, priority);
@@ -328,7 +332,7 @@ impl Host {
         world.send_pause(self.port, storm.priority, begins);
     }
 
-    /// Whether a storm pauses this priority now.
+    /// Returns whether a storm pauses this priority now.
     fn storms(&self, world: &World, priority: u8) -> bool {
         let (number, now) = (self.number, world.now);
         world.settings.storms.iter().any(|storm| {
@@ -348,7 +352,8 @@ impl Host {
         let receives = end == FlowEnd::Responder { receives: true };
         let capabilities = QpCapabilities {
             max_send_wr: if sends { depth } else { 1 },
-            // Each outstanding request may need a receive, and each receive is posted again once it is complete.
+            // Each outstanding request can require a receive, and each receive is posted again when it
+            // completes.
             max_recv_wr: if receives { depth } else { 0 },
             max_send_sge: usize::from(sends),
             max_recv_sge: usize::from(receives),
@@ -371,7 +376,7 @@ impl Host {
         Some(qpn)
     }
 
-    /// Makes room in the completion queue: when flows fail, all their posted requests complete at once.
+    /// Extends the completion queue. When flows fail, all their posted requests complete at once.
     fn make_room(&mut self, depth: usize) {
         self.outstanding += depth;
         if self.outstanding > self.capacity {
@@ -389,12 +394,13 @@ impl Host {
         }
     }
 
-    /// Retires the queue pair of a responder whose flow has ended; it may be destroyed to make room for another.
+    /// Retires the queue pair of a responder whose flow has ended. It can be destroyed to make room for
+    /// another.
     pub(super) fn retire(&mut self, qpn: Qpn) {
         self.retired.push_back(qpn);
     }
 
-    /// Moves a queue pair to RTS, as a connection manager outside the network would.
+    /// Moves a queue pair to RTS, like a connection manager outside the network.
     pub(super) fn connect(
         &mut self,
         world: &World,
@@ -407,7 +413,7 @@ impl Host {
         path.source = host_address(self.number);
         path.destination = host_address(host);
         path.hop_limit = 64;
-        // The engine makes it ECN capable if congestion control is on.
+        // The engine sets ECN-capable transport if congestion control is on.
         path.traffic_class = settings.dscp << 2;
         path.source_port = roce_packet::flow::SourcePortRule::QpPair.port(&roce_packet::flow::FlowInputs {
             local: own,
@@ -447,12 +453,12 @@ impl Host {
         [init, rtr, rts].iter().all(|attr| self.engine.modify_qp(now, own, attr).is_ok())
     }
 
-    /// Posts the receives that SENDs or signalled WRITEs of a flow need.
+    /// Posts the receives required by SENDs or signalled WRITEs of a flow.
     pub(super) fn post_receives(&mut self, settings: &HostSettings, qpn: Qpn, flow: u32) -> bool {
         (0..settings.depth).all(|number| self.post_receive(settings, qpn, flow, number.into()))
     }
 
-    /// Posts a receive of a flow. That of a SEND takes the message with this number, at its place in the flow.
+    /// Posts a receive of a flow. For a SEND, the buffer is the place of message `number` in the flow.
     fn post_receive(&mut self, settings: &HostSettings, qpn: Qpn, flow: u32, number: u64) -> bool {
         let wr_id = number << RECEIVE_NUMBER | RECEIVE | u64::from(flow);
         let addr = flow_address(flow).wrapping_add(number.wrapping_mul(settings.message_bytes));
@@ -461,7 +467,7 @@ impl Host {
         self.engine.post_recv(qpn, &RecvWr { wr_id, elements }).is_ok()
     }
 
-    /// Handles a completion if it is that of a receive. Returns whether it was.
+    /// Handles the completion of a receive. Returns `false` for other completions.
     pub(super) fn take_arrival(&mut self, settings: &Settings, wc: &Wc) -> bool {
         if wc.wr_id & RECEIVE == 0 {
             return false;
@@ -470,7 +476,7 @@ impl Host {
             let flow = wc.wr_id as u32;
             let own = settings.of_flow(flow).0;
             let next = (wc.wr_id >> RECEIVE_NUMBER) + u64::from(own.depth);
-            // It can fail only if the queue pair has failed since then; then the flow fails.
+            // Posting fails only if the queue pair has failed in the meantime, and then the flow fails.
             let _ = self.post_receive(own, wc.qpn, flow, next);
             if wc.flags.contains(WcFlags::WITH_IMM) {
                 self.agenda.arrived(flow, u32::from_be_bytes(wc.imm.0));
@@ -479,7 +485,7 @@ impl Host {
         true
     }
 
-    /// Begins the tasks of this host that can begin now. Returns the flows of which more can be posted.
+    /// Starts the tasks of this host that can start now. Returns the flows that can post more.
     pub(super) fn begin_tasks(&mut self, world: &mut World) -> Vec<u32> {
         let mut open = Vec::new();
         while let Some(ready) = self.agenda.next_ready() {
@@ -493,7 +499,8 @@ impl Host {
         open
     }
 
-    /// Posts one request of a flow: so many bytes at an offset, with immediate data if their arrival has to be visible.
+    /// Posts one request of a flow for the given offset and length. `signal` adds immediate data that makes
+    /// the arrival visible to the receiver.
     pub(super) fn post(
         &mut self,
         world: &World,
@@ -519,14 +526,14 @@ impl Host {
         self.engine.post_send(world.now.to_instant(), qpn, &wr).is_ok()
     }
 
-    /// The key of its region for peers.
+    /// Returns the key of the region for peers.
     pub(super) fn rkey(&self) -> RKey {
         self.region.rkey
     }
 }
 
 impl Intake {
-    /// The time at which a frame that arrives now will have been received.
+    /// Adds an arriving frame and returns the time at which it will have been received.
     fn take(&mut self, frame: &Frame, now: Time) -> Time {
         let len = u64::from(frame.buffered_len());
         self.waiting += len;
@@ -541,14 +548,14 @@ fn engine_config(number: u32, line_rate_bps: u64, settings: &Settings) -> Engine
     config.max_outstanding_packets = settings.host.window_packets;
     config.quantum = 1;
     config.max_qp = MOST_QUEUE_PAIRS;
-    // An RNIC asks for a READ as a whole.
+    // RNICs request a READ as a whole.
     config.max_read_packets = 0;
     config.congestion = settings.host.congestion.clone();
     config.notification = settings.host.notification;
     config.recovery = settings.host.recovery;
     config.line_rate = Rate::bits_per_second(line_rate_bps);
-    // Timers are exact here, so no burst has to compensate for late ones. Losses without congestion control are what scenarios show,
-    // so nothing reduces the rate after them.
+    // Timers are exact here, so bursts need not compensate for late timers. Scenarios show losses without
+    // congestion control, so losses do not reduce the rate.
     config.pacing = Pacing { burst: 0, preamble: true, after_loss: false };
     config
 }

@@ -1,9 +1,10 @@
-//! The completion time of a flow that has the network for itself, in closed form.
+//! The completion time of a flow alone in the network, in closed form.
 //!
-//! Every packet is stored and forwarded over a path of links, and the sender always has another packet. A packet leaves hop `j` at
-//! `max(departure of its predecessor from j, its own departure from j - 1) + time on the link`. With times in place of
-//! numbers, `max` in place of sums and `+` in place of products this is a matrix for each packet, so a message of a million
-//! equal packets is a power of one matrix. The delays of links only move all departures of a hop.
+//! Every packet is stored and forwarded over a path of links, and the sender always has another packet. A
+//! packet leaves hop `j` at
+//! `max(departure of the previous packet from j, its own departure from j - 1) + time on the link`. With
+//! `max` as the sum and `+` as the product (max-plus algebra), each packet is a matrix. A message of a
+//! million equal packets is a power of one matrix. Link delays only shift all departures of a hop.
 
 use std::collections::BTreeMap;
 
@@ -17,34 +18,34 @@ use super::time::Time;
 use super::topology::LinkSpec;
 use super::workload::FlowSpec;
 
-/// The largest number of different paths between two hosts that are compared.
+/// The maximum number of paths between two hosts that are compared.
 const MOST_PATHS: usize = 64;
 
-/// The links of a path, in their order.
+/// The links of a path in order.
 type Links = Vec<LinkSpec>;
 
-/// A flow that has the network for itself.
+/// A flow that is alone in the network.
 #[derive(Clone, Copy)]
 pub(super) struct Alone<'a> {
     pub(super) spec: FlowSpec,
-    /// The settings of its queue pairs.
+    /// The settings of the queue pairs.
     pub(super) host: &'a HostSettings,
-    /// Whether its last packet has immediate data.
+    /// Whether the last packet has immediate data.
     pub(super) signals: bool,
 }
 
-/// What decides how long a flow takes at least.
+/// The properties of a network that determine the ideal completion times.
 pub(super) struct Network<'a> {
     pub(super) routes: &'a Routes,
     pub(super) ports: &'a [Port],
     /// The port of each host.
     pub(super) hosts: &'a [u32],
-    /// What belongs to hosts, not to queue pairs.
+    /// The settings of the hosts, as opposed to their queue pairs.
     pub(super) settings: &'a HostSettings,
 }
 
 impl Network<'_> {
-    /// The ideal completion time of each flow; `None` without a path. Of several paths the fastest counts.
+    /// Returns the ideal completion time of each flow over its fastest path, or `None` if there is no path.
     pub(super) fn times(&self, flows: &[Alone<'_>]) -> Vec<Option<Time>> {
         let there = self.fastest(
             flows,
@@ -59,7 +60,7 @@ impl Network<'_> {
         there.into_iter().zip(back).map(|(there, back)| Some(there? + back?)).collect()
     }
 
-    /// For each flow, the least of `time` over the paths between two hosts.
+    /// Returns, for each flow, the minimum of `time` over the paths between two hosts.
     fn fastest(
         &self,
         flows: &[Alone<'_>],
@@ -78,8 +79,9 @@ impl Network<'_> {
         times
     }
 
-    /// From the departure of the first byte to the arrival of the last one in the engine of the receiver. Of several READs, each
-    /// request after the first arrives before the response to the one before has left.
+    /// Returns the time from the departure of the first byte to the arrival of the last byte at the
+    /// receiver's engine. For several READs, each request after the first arrives before the previous
+    /// response has left.
     fn flow_time(&self, path: &[LinkSpec], flow: &Alone<'_>) -> Time {
         let bytes = flow.spec.bytes;
         let (message, mtu) = (flow.host.message_bytes, flow.host.path_mtu.bytes() as u64);
@@ -105,7 +107,7 @@ impl Network<'_> {
                 }
             }
         };
-        // The last message may have more than the others.
+        // The last message can contain additional headers.
         let last = bytes - (bytes - 1) / message * message;
         let before = message_of(message.min(bytes), 0).and_then(|one| one.repeated((bytes - last) / message));
         let last = message_of(last, if flow.signals { ImmDt::LEN } else { 0 });
@@ -116,7 +118,8 @@ impl Network<'_> {
         self.delays(path) + Time::from_ps(all.map_or(0, |all| all.whole()))
     }
 
-    /// The way of the one packet in the other direction that counts: the last acknowledgement, or the first request of a READ.
+    /// Returns the time of the one packet in the other direction that counts: the last acknowledgement, or
+    /// the first request of a READ.
     fn other_way(&self, path: &[LinkSpec], flow: &Alone<'_>) -> Time {
         let headers = match flow.host.operation {
             FlowOperation::Write | FlowOperation::Send => Aeth::LEN,
@@ -130,7 +133,8 @@ impl Network<'_> {
         path.iter().fold(self.settings.delay, |sum, link| sum + link.delay)
     }
 
-    /// How long a frame occupies each link, and the receiver if that is slow; in picoseconds.
+    /// Returns the time in picoseconds that a frame occupies each link and, if its rate is limited, the
+    /// receiver.
     fn link_times(&self, path: &[LinkSpec], receiver: u32, wire_len: u32) -> Vec<u64> {
         let mut times: Vec<u64> =
             path.iter().map(|link| Time::to_send(wire_len.into(), link.rate_bps).as_ps()).collect();
@@ -142,19 +146,22 @@ impl Network<'_> {
     }
 }
 
-/// The different paths to one host.
+/// The distinct paths to one host.
 struct Paths<'a> {
     network: &'a Network<'a>,
     to: u32,
-    /// The switch of that host and the link to it, if all hosts there have the same paths up to that link.
+    /// The switch of the host and the link between them, if all hosts at that switch share the paths up to
+    /// that link.
     switch: Option<(u32, LinkSpec)>,
-    /// The paths from switches, without that link. A switch that is being looked at has none yet, so that loops end.
+    /// The paths from each switch, without that link. During its search, a switch has no paths, so that loops
+    /// end.
     known: BTreeMap<u32, Vec<Links>>,
 }
 
 impl Paths<'_> {
-    /// Goes over to the paths to another host. Those to a host at the same switch differ in the last link only, so what is known of
-    /// them stays: to look at all paths of a fat tree for each of its hosts would be most of the time of a short run.
+    /// Switches to the paths to another host. Known paths are kept if both hosts have the same switch,
+    /// because their paths differ in the last link only. Searching all paths of a fat tree for each host
+    /// would dominate a short run.
     fn lead_to(&mut self, to: u32) {
         let Network { routes, ports, .. } = self.network;
         let switch = routes.switch_of(to).map(|(switch, port)| (switch, ports[port as usize].spec));
@@ -174,7 +181,7 @@ impl Paths<'_> {
         paths
     }
 
-    /// The paths that begin with the link of a port.
+    /// Returns the paths that begin with the link of a port.
     fn through(&mut self, port: u32) -> Vec<Links> {
         let ports = self.network.ports;
         let link = ports[port as usize].spec;
@@ -207,8 +214,8 @@ impl Paths<'_> {
     }
 }
 
-/// A packet, or several one after the other: the time from the departure of their predecessor from hop `i` to their own from hop
-/// `j`, for `i <= j`, along the slowest way.
+/// One or more consecutive packets. For `i <= j`, an entry is the time along the slowest way from the
+/// departure of the previous packet from hop `i` to their own departure from hop `j`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
     hops: usize,
@@ -216,7 +223,7 @@ struct Step {
 }
 
 impl Step {
-    /// One packet that takes so long on each link.
+    /// Creates the step of one packet from its time on each link.
     fn of(links: &[u64]) -> Self {
         let hops = links.len();
         let mut times = vec![0; hops * hops];
@@ -230,7 +237,7 @@ impl Step {
         Self { hops, times }
     }
 
-    /// These packets, and others behind them.
+    /// Returns the step of these packets, followed by those of `behind`.
     fn then(&self, behind: &Self) -> Self {
         let hops = self.hops;
         let mut times = vec![0; hops * hops];
@@ -248,7 +255,7 @@ impl Step {
         behind.map_or_else(|| self.clone(), |behind| self.then(&behind))
     }
 
-    /// As many of them one after the other.
+    /// Returns the step of `count` repetitions, or `None` for 0.
     fn repeated(self, mut count: u64) -> Option<Self> {
         let (mut power, mut all) = (self, None);
         while count > 0 {
@@ -264,7 +271,7 @@ impl Step {
         all
     }
 
-    /// From the start to the departure from the last hop.
+    /// Returns the time from the start to the departure from the last hop.
     fn whole(&self) -> u64 {
         self.hops.checked_sub(1).and_then(|last| self.times.get(last)).copied().unwrap_or(0)
     }
@@ -274,7 +281,7 @@ impl Step {
 mod tests {
     use super::*;
 
-    /// Packet by packet.
+    /// Computes the time packet by packet.
     fn forwarded(packets: &[Vec<u64>]) -> u64 {
         let mut left = vec![0; packets[0].len()];
         for times in packets {

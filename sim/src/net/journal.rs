@@ -1,8 +1,9 @@
-//! Trace events of a run: what engines and network report through `tracing`, with the virtual time and the node.
+//! Trace events of a run: the `tracing` events of engines and network, with virtual time and node.
 //!
-//! The program's subscriber hands every event to [`record_event`]. A thread that runs a simulation, or a part of one, has the journal
-//! of that part while it runs, so an event needs no lock and no name of its run. [`Simulation::take_events`](super::Simulation::take_events)
-//! puts the events into the order of time and node, which does not depend on the thread that ran them.
+//! The program's subscriber passes every event to [`record_event`]. While a thread runs a simulation or a
+//! part of one, it owns the journal of that part. Events therefore need no lock and no identifier of their
+//! run. [`Simulation::take_events`](super::Simulation::take_events) orders the events by time and node, which
+//! does not depend on the thread.
 
 use core::fmt::Debug;
 use std::cell::RefCell;
@@ -15,59 +16,60 @@ use super::time::Time;
 /// A trace event of a run.
 #[derive(Clone, Debug)]
 pub struct TraceEvent {
-    /// When it happened.
+    /// The time of the event.
     pub time: Time,
-    /// Where it happened, for [`Simulation::node_name`](super::Simulation::node_name).
+    /// The node of the event, for [`Simulation::node_name`](super::Simulation::node_name).
     pub node: u32,
-    /// Its level and the module that reported it.
+    /// The level and the reporting module.
     pub metadata: &'static Metadata<'static>,
-    /// What happened.
+    /// The message of the event.
     pub name: String,
-    /// Its fields, in the order in which the event lists them.
+    /// The fields, in the order in which the event lists them.
     pub fields: Vec<(&'static str, TraceValue)>,
 }
 
 /// The value of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TraceValue {
-    /// A number that is not negative.
+    /// A non-negative integer.
     Unsigned(u64),
-    /// A number.
+    /// A signed integer.
     Signed(i64),
-    /// A number with a fraction.
+    /// A floating-point number.
     Float(f64),
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
-    /// A text, or the debug form of something else.
+    /// A string, or the debug output of another value.
     Text(String),
 }
 
-/// The events of a simulation, or of a part of one that a thread runs.
+/// The events of a simulation, or of a part that a thread runs.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    /// Where the engine that runs now is.
+    /// The time and node of the running engine.
     place: Option<(Time, u32)>,
     events: Vec<TraceEvent>,
 }
 
 thread_local! {
-    /// The journal of what this thread runs now.
+    /// The journal of the part that this thread runs.
     static CURRENT: RefCell<Option<Journal>> = const { RefCell::new(None) };
 }
 
 impl Journal {
-    /// Lets this thread record events here until [`leave`].
+    /// Makes this thread record events in this journal until [`leave`].
     pub(super) fn enter(self) {
         CURRENT.with_borrow_mut(|current| *current = Some(self));
     }
 
-    /// Removes the events before a time, in the order of time and node. Events at that time may still come.
+    /// Removes and returns the events before a time, ordered by time and node. Events at that time can still
+    /// occur.
     pub(super) fn take_before(&mut self, time: Time) -> Vec<TraceEvent> {
-        // The times never go backward.
+        // Times never go backward.
         let count = self.events.partition_point(|event| event.time < time);
         let later = self.events.split_off(count);
         let mut taken = std::mem::replace(&mut self.events, later);
-        // A stable sort: the events of one node keep their order.
+        // The sort is stable, so the events of one node keep their order.
         taken.sort_by_key(|event| (event.time, event.node));
         taken
     }
@@ -80,7 +82,7 @@ pub(super) fn leave() -> Journal {
     journal
 }
 
-/// The events that follow happen at this time, at this node.
+/// Sets the time and node of the following events.
 pub(super) fn set_place(time: Time, node: u32) {
     CURRENT.with_borrow_mut(|current| {
         if let Some(journal) = current {
@@ -89,8 +91,8 @@ pub(super) fn set_place(time: Time, node: u32) {
     });
 }
 
-/// Records an event if this thread runs a simulation that keeps events. Returns whether it does: if not, the event is not one
-/// of a simulated network.
+/// Records an event if this thread runs a simulation that keeps events, and returns whether it did. Events
+/// that are not recorded do not belong to a simulated network.
 pub fn record_event(event: &Event<'_>) -> bool {
     CURRENT.with_borrow_mut(|current| {
         let Some(journal) = current else { return false };
@@ -101,7 +103,7 @@ pub fn record_event(event: &Event<'_>) -> bool {
     })
 }
 
-/// The message of an event, and its other fields.
+/// Returns the message of an event, and its other fields.
 pub fn fields_of(event: &Event<'_>) -> (String, Vec<(&'static str, TraceValue)>) {
     let mut fields = Fields::default();
     event.record(&mut fields);

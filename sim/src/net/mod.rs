@@ -1,11 +1,13 @@
 //! A packet network in virtual time whose hosts run the real engine.
 //!
-//! A [`Topology`] lists hosts, switches and links, [`Settings`] configure them, and a list of [`FlowSpec`]s describes the
-//! traffic. A [`Simulation`] handles one event after the other, in whole picoseconds, and returns [`Results`]. Every random
-//! number follows from the seed, so the same input gives the same [`Results::trace_hash`].
+//! A [`Topology`] lists hosts, switches and links. [`Settings`] configure them, and a list of [`FlowSpec`]s
+//! describes the traffic. A [`Simulation`] handles one event after the other, in whole picoseconds, and
+//! returns [`Results`]. Every random number follows from the seed, so the same input gives the same
+//! [`Results::trace_hash`].
 //!
-//! Hosts are [`Engine`](roce_transport::Engine)s with queue pairs, work requests and completions, as a program uses them over a
-//! wire; frames carry the datagrams of those engines. `docs/simulator.md` lists what is idealised.
+//! Hosts are [`Engine`](roce_transport::Engine)s with queue pairs, work requests and completions, as in a
+//! program that uses a real network. Frames carry the datagrams of those engines. `docs/simulator.md` lists
+//! the idealisations.
 //!
 //! ```
 //! use roce_sim::net::{LinkSpec, Settings, Simulation, Time, Topology, incast};

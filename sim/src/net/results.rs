@@ -9,7 +9,7 @@ use super::waits::Deadlock;
 /// All results of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
-    /// A hash over all events: equal for equal runs.
+    /// A hash over all events, which is equal for equal runs.
     pub trace_hash: u64,
     /// The number of handled events.
     pub events: u64,
@@ -17,42 +17,42 @@ pub struct Results {
     pub end: Time,
     /// The result of each flow, in the order of the workload.
     pub flows: Vec<FlowResult>,
-    /// The end of each task of the schedule, in its order; `None` if it did not end.
+    /// The end of each task of the schedule, in the order of the schedule. `None` if the task did not end.
     pub task_ends: Vec<Option<Time>>,
-    /// The result of each port: two for each link of the topology, in its order.
+    /// The result of each port, in the order of the links of the topology. Each link has two ports.
     pub ports: Vec<PortResult>,
     /// Rates of flows over time.
     pub rates: Vec<RatePoint>,
-    /// All flows together over time.
+    /// Sums over all flows over time.
     pub totals: Vec<TotalPoint>,
     /// Queues of ports over time, without points at which the queue was empty.
     pub queues: Vec<QueuePoint>,
-    /// Steps of pauses in the order of time, then of ports.
+    /// Steps of pauses, ordered by time and then by port.
     pub pauses: Vec<PausePoint>,
     /// Cycles of paused ports, in the order in which they began.
     pub deadlocks: Vec<Deadlock>,
-    /// The number of steps of pauses, and of deadlocks, that were not kept because there were too many.
+    /// The number of pause steps and deadlocks that were left out because there were too many.
     pub pauses_left_out: u64,
-    /// The number of points that were not kept because there were too many.
+    /// The number of points that were left out because there were too many.
     pub points_left_out: u64,
     /// RoCE data packets that hosts sent.
     pub data_packets: u64,
-    /// Bytes of payload that receivers compared with the expected ones (real payload only), and the number of writes with a
-    /// wrong byte.
+    /// The number of payload bytes that receivers compared with the expected ones, and the number of writes
+    /// with a wrong byte. Only real payload is compared.
     pub checked: (u64, u64),
-    /// The largest number of frames in the network at the end of a window of time, which is as long as a frame takes at least from
-    /// one switch to another.
+    /// The largest number of frames in the network at the end of a time window. A window is as long as the
+    /// minimum time that a frame takes from one switch to another.
     pub most_frames: usize,
 }
 
 /// The result of one end of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortResult {
-    /// The name, made of the node and its neighbour.
+    /// The name, which consists of the node and its neighbour.
     pub name: String,
-    /// Whether a host owns it.
+    /// Whether the port belongs to a host.
     pub is_host: bool,
-    /// Its counters.
+    /// The counters of the port.
     pub stats: PortStats,
     /// Queued bytes, over the samples at which the queue was not empty.
     pub queue: Histogram,
@@ -65,30 +65,31 @@ pub struct RatePoint {
     pub time: Time,
     /// The number of the flow.
     pub flow: u32,
-    /// Payload bits per second that left its sender for the first time in the interval.
+    /// Payload bits per second that left the sender in the interval, without retransmissions.
     pub goodput_bps: f64,
-    /// The rate that its congestion control allows; infinite without a limit.
+    /// The rate that the congestion control allows; infinite without a limit.
     pub rate_bps: f64,
-    /// The target rate of its congestion control, if the algorithm has one.
+    /// The target rate of the congestion control, if the algorithm has one.
     pub target_bps: Option<f64>,
     /// The estimate of congestion, if the algorithm has one.
     pub alpha: Option<f64>,
 }
 
-/// All flows together at one time.
+/// The sums over all flows at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TotalPoint {
     /// The end of the interval.
     pub time: Time,
-    /// The number of flows that run.
+    /// The number of running flows.
     pub flows: usize,
-    /// Payload bits per second that left all senders for the first time in the interval, of flows that ended in it too.
+    /// Payload bits per second that left all senders in the interval, without retransmissions. Flows that
+    /// ended in the interval are included.
     pub goodput_bps: f64,
-    /// Jain's index of the rates of the flows that run, if one of them sent something.
+    /// Jain's index of the rates of running flows, if one of them sent something.
     pub jain: Option<f64>,
 }
 
-/// The sums of a [`TotalPoint`].
+/// The sums from which a [`TotalPoint`] is computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Total {
     bytes: u64,
@@ -98,12 +99,12 @@ pub(super) struct Total {
 }
 
 impl Total {
-    /// So many bytes are those of flows that have ended.
+    /// Starts with the bytes of flows that have ended.
     pub(super) fn new(ended: u64) -> Self {
         Self { bytes: ended, flows: 0, sum: 0.0, squares: 0.0 }
     }
 
-    /// Adds a flow that runs and has sent so many bytes.
+    /// Adds a running flow that has sent this number of bytes.
     pub(super) fn add(&mut self, bytes: u64) {
         let sent = bytes as f64;
         self.bytes += bytes;
@@ -130,25 +131,25 @@ pub struct QueuePoint {
     pub bytes: u64,
     /// Frames marked so far.
     pub marked: u64,
-    /// How long it was paused so far, all priorities together.
+    /// The time for which the port has been paused so far, summed over all priorities.
     pub paused: Time,
 }
 
 /// A step of a pause at one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PausePoint {
-    /// When it happened.
+    /// The time of the step.
     pub time: Time,
     /// The port, as an index into [`Results::ports`].
     pub port: u32,
     /// The priority.
     pub priority: u8,
-    /// What happened.
+    /// The kind of the step.
     pub step: PauseStep,
 }
 
 impl Results {
-    /// The completion times of all complete flows, shortest first.
+    /// Returns the completion times of all complete flows in ascending order.
     #[must_use]
     pub fn completion_times(&self) -> Vec<Time> {
         let mut times: Vec<Time> = self.flows.iter().filter_map(|flow| flow.completion_time).collect();
@@ -156,7 +157,7 @@ impl Results {
         times
     }
 
-    /// The completion time that the share `quantile` of all complete flows does not exceed.
+    /// Returns the completion time that the share `quantile` of all complete flows does not exceed.
     #[must_use]
     pub fn completion_quantile(&self, quantile: f64) -> Option<Time> {
         let times = self.completion_times();
@@ -164,50 +165,50 @@ impl Results {
         times.get(wanted - 1).or(times.last()).copied()
     }
 
-    /// The number of flows that are not complete.
+    /// Returns the number of flows that are not complete.
     #[must_use]
     pub fn incomplete(&self) -> usize {
         self.flows.iter().filter(|flow| flow.state != FlowState::Complete).count()
     }
 
-    /// The flows that failed or were refused, with their numbers.
+    /// Returns the flows that failed or were refused, with their numbers.
     pub fn failures(&self) -> impl Iterator<Item = (usize, &FlowResult)> {
         self.flows.iter().enumerate().filter(|(_, flow)| flow.state.failure().is_some())
     }
 
-    /// The number of flows in this state.
+    /// Returns the number of flows in this state.
     #[must_use]
     pub fn in_state(&self, state: FlowState) -> usize {
         self.flows.iter().filter(|flow| flow.state == state).count()
     }
 
-    /// Frames dropped for this reason, all ports together.
+    /// Returns the number of frames dropped for this reason, summed over all ports.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.ports.iter().map(|port| port.stats.dropped[reason as usize]).sum()
     }
 
-    /// The sum of a counter over all ports.
+    /// Returns the sum of a counter over all ports.
     pub fn sum(&self, of: impl Fn(&PortStats) -> u64) -> u64 {
         self.ports.iter().map(|port| of(&port.stats)).sum()
     }
 
-    /// The port of a switch that had the longest queue, if a sample found a queue there.
+    /// Returns the switch port that had the longest queue, if a sample found a queue there.
     #[must_use]
     pub fn longest_queue(&self) -> Option<&PortResult> {
         let ports = self.ports.iter().filter(|port| !port.is_host);
         ports.max_by_key(|port| port.stats.queue_most).filter(|port| port.queue.count() > 0)
     }
 
-    /// The port from one node to another.
+    /// Returns the port from one node to another.
     #[must_use]
     pub fn port(&self, from: &str, to: &str) -> Option<&PortResult> {
         let name = port_name(from, to);
         self.ports.iter().find(|port| port.name == name)
     }
 
-    /// The mean rate of a flow after `from`, in payload bits per second without retransmissions, over the samples at which it
-    /// ran; `None` without such a sample.
+    /// Returns the mean rate of a flow after `from` in payload bits per second, without retransmissions, or
+    /// `None` if no sample found the flow running after `from`.
     #[must_use]
     pub fn goodput_after(&self, flow: u32, from: Time) -> Option<f64> {
         let points = self.rates.iter().filter(|point| point.flow == flow && point.time > from);
@@ -215,7 +216,8 @@ impl Results {
         (count > 0).then(|| sum / f64::from(count))
     }
 
-    /// Jain's index of the rates of all complete flows: 1 if all are equal, 1/n if one flow has the whole rate.
+    /// Returns Jain's index of the rates of all complete flows: 1 if all are equal, 1/n if one flow has the
+    /// whole rate.
     #[must_use]
     pub fn jain(&self) -> f64 {
         let rates: Vec<f64> =
@@ -225,7 +227,7 @@ impl Results {
     }
 }
 
-/// The name in results of the port of `from` towards `to`.
+/// Returns the name in results of the port of `from` towards `to`.
 #[must_use]
 pub fn port_name(from: &str, to: &str) -> String {
     format!("{from}->{to}")

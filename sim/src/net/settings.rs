@@ -9,10 +9,11 @@ use super::marking::Marking;
 use super::port_rules::PortRule;
 use super::time::Time;
 
-/// Priorities of a link.
+/// The number of priorities of a link.
 pub const PRIORITIES: usize = 8;
 
-/// All settings of a simulation. `Settings::default()` is a lossless network with links of 100 Gb/s, as data centres build it.
+/// All settings of a simulation. `Settings::default()` is a lossless network as in data centres, with links
+/// of 100 Gb/s.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The seed of every random decision.
@@ -21,21 +22,23 @@ pub struct Settings {
     pub payload: PayloadMode,
     /// The time at which the simulation stops.
     pub stop: Time,
-    /// The largest number of threads of a run. No result depends on it. A network is divided between switches with hosts, so one with
-    /// a single such switch has one thread, and so has one with [`PauseMode::Instant`].
+    /// The maximum number of threads of a run, which does not affect the results. Each part of a network
+    /// contains a switch with hosts. Networks with only one such switch, or with [`PauseMode::Instant`], use
+    /// one thread.
     pub threads: usize,
-    /// Switches.
+    /// Settings of switches.
     pub switch: SwitchSettings,
-    /// Hosts.
+    /// Settings of hosts.
     pub host: HostSettings,
-    /// Settings of some flows, which take the place of [`Self::host`]. What belongs to a host and not to a queue pair is that of
-    /// `host` nevertheless: delay, DSCP of acknowledgements, window, notification of congestion, and limit of the receive rate.
+    /// Settings that replace [`Self::host`] for some flows. Settings of the host itself always come from
+    /// `host`: delay, DSCP of acknowledgements, window, congestion notification and receive limit.
     pub profiles: Vec<HostSettings>,
-    /// The profile of each flow, counted from 1, and 0 for `host`; flows behind the end have that of `host`, too.
+    /// The profile of each flow, counted from 1; 0 stands for `host`. Flows beyond the end of the list use
+    /// `host`.
     pub flow_profiles: Vec<u16>,
-    /// What is sampled, and how often.
+    /// The data to sample, and the intervals.
     pub measure: MeasureSettings,
-    /// Routes other than the shortest ones.
+    /// Routes that replace the shortest paths.
     pub routes: Vec<RouteOverride>,
     /// Hosts that send pause frames without cause.
     pub storms: Vec<PauseStorm>,
@@ -63,34 +66,35 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The settings of a flow, and whether they are its own.
+    /// Returns the settings of a flow, and whether they are a profile.
     pub(crate) fn of_flow(&self, flow: u32) -> (&HostSettings, bool) {
         let profile = self.flow_profiles.get(flow as usize).copied().unwrap_or_default();
         let own = usize::from(profile).checked_sub(1).and_then(|place| self.profiles.get(place));
         own.map_or((&self.host, false), |own| (own, true))
     }
 
-    /// The settings of all flows.
+    /// Returns the settings of all flows.
     fn all_hosts(&self) -> impl Iterator<Item = &HostSettings> {
         std::iter::once(&self.host).chain(&self.profiles)
     }
 
-    /// The largest path MTU in bytes.
+    /// Returns the largest path MTU in bytes.
     pub(crate) fn largest_mtu(&self) -> usize {
         self.all_hosts().map(|host| host.path_mtu.bytes()).max().unwrap_or_default()
     }
 
-    /// The priorities of data, one bit each.
+    /// Returns the priorities of data, one bit each.
     pub(crate) fn data_priorities(&self) -> u8 {
         self.all_hosts().fold(0, |bits, host| bits | 1 << priority_of(host.dscp))
     }
 
-    /// Why frames cannot be trimmed as the settings say, and in which of [`SwitchSettings::port_rules`], if it is one of them.
+    /// Returns why the network cannot trim frames as configured, with the index of the entry of
+    /// [`SwitchSettings::port_rules`] if one is the cause.
     pub(crate) fn trimming_problem(&self) -> Option<(Option<usize>, &'static str)> {
         self.switch.trimming_problem(self.data_priorities())
     }
 
-    /// The first setting of hosts out of its range, as [`HostSettings::problem`].
+    /// Returns the first setting of hosts that is out of range, like [`HostSettings::problem`].
     pub(crate) fn host_problem(&self) -> Option<(&'static str, &'static str)> {
         self.all_hosts().find_map(HostSettings::problem)
     }
@@ -99,46 +103,46 @@ impl Settings {
 /// Whether datagrams have payload bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadMode {
-    /// Datagrams have every byte, a pattern that the receiver checks, and a real ICRC.
+    /// Datagrams contain all bytes and a real ICRC. The payload is a pattern that the receiver checks.
     Real,
-    /// Datagrams have headers only; payload and ICRC are implied. The events are the same at the same times, and the run is much
-    /// faster.
+    /// Datagrams contain headers only; payload and ICRC are implied. Events and their times are the same as
+    /// with real payload, and the run is much faster.
     Implied,
 }
 
-/// The settings of all switches, and what is different at some of them.
+/// The settings of all switches, and the exceptions for some of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwitchSettings {
-    /// Bytes of the buffer of each switch, which its ports share.
+    /// Buffer size of each switch in bytes, shared by its ports.
     pub buffer_bytes: u64,
-    /// Bytes that each port has for each lossless priority besides the shared part.
+    /// Bytes reserved for each lossless priority of each port, in addition to the shared buffer.
     pub reserve_bytes: u64,
-    /// Bytes that each port still accepts for each lossless priority after it has sent a pause.
+    /// Bytes that each port accepts for each lossless priority after it has sent a pause.
     pub headroom: Headroom,
-    /// When a lossless priority of a port is paused.
+    /// The number of bytes at which a lossless priority of a port is paused.
     pub threshold: Threshold,
     /// A pause ends when the port holds this number of bytes less than the threshold.
     pub xon_offset_bytes: u64,
-    /// A lossy queue holds at most `lossy_alpha` × the free bytes.
+    /// The limit of a lossy queue, as a multiple of the free bytes.
     pub lossy_alpha: f64,
     /// Lossless priorities, one bit each.
     pub pfc: u8,
-    /// How a pause reaches the other end.
+    /// The way in which a pause reaches the other end.
     pub pause: PauseMode,
-    /// The watchdog against queues that stay paused.
+    /// The watchdog for queues that stay paused.
     pub watchdog: Option<Watchdog>,
-    /// Marking, per priority.
+    /// ECN marking, by priority.
     pub marking: [Marking; PRIORITIES],
-    /// The rate of a port for which the thresholds of marking hold, in bits per second. At ports of another rate they are
-    /// larger or smaller in proportion. `None`: the same thresholds at every port.
+    /// The port rate in bits per second to which the marking thresholds apply. Ports with other rates scale
+    /// the thresholds in proportion. With `None`, all ports use the same thresholds.
     pub marking_rate_bps: Option<u64>,
-    /// What is different at some switches and ports.
+    /// Exceptions for some switches and ports.
     pub port_rules: Vec<PortRule>,
     /// The scheduling class of each priority.
     pub scheduling: [Class; PRIORITIES],
-    /// How frames choose among several shortest paths.
+    /// The choice among several shortest paths.
     pub balance: Balance,
-    /// What happens to data without room: it is trimmed, or dropped if this is `None`.
+    /// Trimming of data frames that do not fit into the buffer. `None` drops them.
     pub trimming: Option<Trimming>,
 }
 
@@ -166,14 +170,16 @@ impl Default for SwitchSettings {
     }
 }
 
-/// A switch that has no room for a frame cuts its payload away and forwards the headers.
+/// Settings of a switch that removes the payload of a frame that does not fit, and forwards the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trimming {
-    /// The DSCP of trimmed frames; its upper three bits are their priority, whose queue may drop them.
+    /// The DSCP of trimmed frames. Its upper three bits are their priority, whose queue can drop them.
     pub dscp: u8,
-    /// Bytes of a trimmed frame, Ethernet header to frame check sequence; more if its headers are longer.
+    /// Length of a trimmed frame in bytes, from Ethernet header to frame check sequence. A frame with longer
+    /// headers is longer.
     pub frame_bytes: u32,
-    /// A frame is trimmed if its queue would become longer than this, although the buffer has room. `None`: only without room.
+    /// The queue length above which frames are trimmed although the buffer has room. `None` trims only frames
+    /// that do not fit.
     pub above_bytes: Option<u64>,
 }
 
@@ -184,7 +190,7 @@ impl Default for Trimming {
 }
 
 impl Trimming {
-    /// Why it is impossible in a network with these lossless priorities and those of data.
+    /// Returns why these settings are invalid in a network with the given lossless and data priorities.
     pub(super) fn problem(&self, pfc: u8, data: u8) -> Option<&'static str> {
         let priority = priority_of(self.dscp);
         let checks = [
@@ -198,15 +204,16 @@ impl Trimming {
 }
 
 impl SwitchSettings {
-    /// How frames of a priority (0 to 7; above that, never) are marked at a port of this rate in bits per second: `marking`, with the
-    /// thresholds in proportion to `marking_rate`.
+    /// Returns the marking of a priority at a port of this rate in bits per second. The thresholds of
+    /// `marking` are scaled in proportion to `marking_rate_bps`. Priorities above 7 are never marked.
     #[must_use]
     pub fn marking_of_port(&self, rate_bps: u64, priority: usize) -> Marking {
         let marking = self.marking.get(priority).copied().unwrap_or(Marking::Off);
         self.marking_rate_bps.map_or(marking, |reference| marking.scaled(rate_bps, reference))
     }
 
-    /// The first setting out of its range, without those of [`Self::port_rules`]: its key in scenarios and the reason.
+    /// Returns the scenario key of the first setting that is out of range and the reason, except for
+    /// [`Self::port_rules`].
     pub(super) fn own_problem(&self) -> Option<(&'static str, &'static str)> {
         let is_share = |alpha: f64| alpha.is_finite() && alpha >= 0.0;
         let threshold = match self.threshold {
@@ -227,23 +234,23 @@ impl SwitchSettings {
     }
 }
 
-/// The largest weight of a queue: the bytes that it may send in a turn are counted in 32 bits.
+/// The largest weight of a queue. The bytes that a queue may send in one round are counted in 32 bits.
 const MAX_WEIGHT: u32 = 65_535;
 
 /// The size of the headroom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headroom {
-    /// The bytes that the link and the two MACs can hold: 2 × rate × delay, three of the longest frames of the path MTU and a pause
-    /// frame, and at least two frames of 4,196 bytes.
+    /// The bytes that the link and the two MACs can hold: 2 × rate × delay, three frames of the largest path
+    /// MTU and a pause frame, and at least two frames of 4,196 bytes.
     Auto,
-    /// This number of bytes.
+    /// The given number of bytes.
     Bytes(u64),
 }
 
-/// The share of the buffer that a port may use before it pauses its peer.
+/// The number of bytes that a port can use before it pauses its peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// `alpha` × the free bytes.
+    /// A multiple of the free bytes.
     Dynamic {
         /// The factor.
         alpha: f64,
@@ -255,22 +262,22 @@ pub enum Threshold {
     },
 }
 
-/// How a pause reaches the other end of the link.
+/// The way in which a pause reaches the other end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseMode {
-    /// As pause frames, which wait for the frame in transmission and travel over the link, with quanta that expire and are
-    /// refreshed.
+    /// As pause frames, which wait for the frame in transmission and travel over the link. Their quanta
+    /// expire and are refreshed.
     Frames,
-    /// At once, and until its end is requested. This is an idealisation.
+    /// Immediately, until the end of the pause is requested. This is an idealisation.
     Instant,
 }
 
-/// Drops the frames of a priority that has been paused for too long.
+/// A watchdog that drops the frames of a priority that has been paused for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watchdog {
     /// The duration of an uninterrupted pause that triggers the watchdog.
     pub after: Time,
-    /// How long frames are dropped before the queue works again.
+    /// The time for which frames are dropped before the queue works again.
     pub restore: Time,
 }
 
@@ -283,20 +290,22 @@ pub enum Class {
     Weighted(u32),
 }
 
-/// How frames choose among several shortest paths.
+/// The choice among several shortest paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Balance {
-    /// A hash of addresses and ports chooses: all frames of a queue pair take one path.
+    /// By a hash of addresses and ports, so that all frames of a queue pair take the same path.
     Flow,
-    /// As [`Flow`](Self::Flow), and each port gets a share of the hashes in proportion to the rate of its link (weighted ECMP).
+    /// Like [`Flow`](Self::Flow), with a share of the hashes for each port in proportion to its link rate
+    /// (weighted ECMP).
     Weighted,
-    /// Each frame takes the next path in turn, so frames overtake each other.
+    /// Each frame takes the next path in turn. Frames can overtake each other.
     Spray,
-    /// Each frame takes the path whose port has the fewest queued bytes in this switch, so frames overtake each other.
+    /// Each frame takes the path whose port has the fewest queued bytes in this switch. Frames can overtake
+    /// each other.
     Adaptive,
     /// A flow takes a new random path after each gap between two of its frames that is at least this long.
     Flowlet {
-        /// The gap. With one that is longer than the difference in delay between the paths, frames do not overtake each other.
+        /// The minimum gap. Frames do not overtake each other if it exceeds the differences in path delay.
         gap: Time,
     },
 }
@@ -307,15 +316,15 @@ pub enum FlowOperation {
     /// The sender writes into the memory of the receiver.
     #[default]
     Write,
-    /// The sender sends, and the receiver has posted receives in time.
+    /// The sender sends, and the receiver posts receive requests in time.
     Send,
-    /// The receiver reads from the memory of the sender, so the flow begins with a request of the receiver. It is the receiver
-    /// that knows when the flow has ended; the sender never does.
+    /// The receiver reads from the memory of the sender, so the flow begins with a request of the receiver.
+    /// Only the receiver knows when the flow has ended.
     Read,
 }
 
 impl FlowOperation {
-    /// What belongs to sender and receiver as requester and responder, or the other way round.
+    /// Orders a pair of values for sender and receiver as those of requester and responder.
     pub(super) fn order<T>(self, [sender, receiver]: [T; 2]) -> [T; 2] {
         match self {
             Self::Write | Self::Send => [sender, receiver],
@@ -331,29 +340,30 @@ pub struct HostSettings {
     pub operation: FlowOperation,
     /// The time from the last bit of a frame to its handling by the engine.
     pub delay: Time,
-    /// The DSCP of data; its upper three bits are the priority.
+    /// The DSCP of data. Its upper three bits are the priority.
     pub dscp: u8,
     /// The DSCP of acknowledgements, if it differs from that of data.
     pub ack_dscp: Option<u8>,
     /// The congestion control of each flow.
     pub congestion: Congestion,
-    /// How the receiver answers marks; it contains the DSCP of CNPs.
+    /// The receiver's reaction to congestion marks, including the DSCP of CNPs.
     pub notification: NotificationPoint,
     /// The recovery of lost packets.
     pub recovery: Recovery,
     /// Path MTU.
     pub path_mtu: PathMtu,
-    /// Packets that a queue pair may have unacknowledged.
+    /// The maximum number of unacknowledged packets of a queue pair.
     pub window_packets: u32,
     /// Local ACK timeout: 4.096 µs × 2^timeout.
     pub timeout: u8,
     /// Retries, 0 to 7.
     pub retry_cnt: u8,
-    /// Bytes of one WRITE, SEND or READ; a longer flow is several of them.
+    /// Bytes of one WRITE, SEND or READ. A longer flow consists of several.
     pub message_bytes: u64,
-    /// WRITEs, SENDs or READs of one flow that may be outstanding. Of READs, 128 at most are.
+    /// The maximum number of outstanding WRITEs, SENDs or READs of one flow. At most 128 READs are
+    /// outstanding.
     pub depth: u32,
-    /// A limit on the rate at which hosts receive, if it is lower than that of the link.
+    /// The receive rate of hosts, if it is lower than that of the link.
     pub receive_limit: Option<ReceiveLimit>,
 }
 
@@ -379,14 +389,14 @@ impl Default for HostSettings {
 }
 
 impl HostSettings {
-    /// The number of packets of a flow of so many bytes.
+    /// Returns the number of packets of a flow of this number of bytes.
     pub(crate) fn packets_of(&self, bytes: u64) -> u64 {
         let mtu = self.path_mtu.bytes() as u64;
         let whole = bytes / self.message_bytes * self.message_bytes.div_ceil(mtu);
         whole + (bytes % self.message_bytes).div_ceil(mtu)
     }
 
-    /// The first setting out of its range: its key in scenarios and the reason.
+    /// Returns the scenario key of the first setting that is out of range, and the reason.
     pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_code_point = |dscp: u8| dscp <= 63;
         let checks = [
@@ -401,28 +411,29 @@ impl HostSettings {
     }
 }
 
-/// A host that receives at a lower rate than that of its link.
+/// A receive rate that is lower than that of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveLimit {
-    /// The number of the host; all hosts if `None`.
+    /// The number of the host. `None` stands for all hosts.
     pub host: Option<u32>,
     /// Bits per second.
     pub rate_bps: u64,
-    /// The number of waiting bytes at which it pauses the switch.
+    /// The number of waiting bytes at which the host pauses the switch.
     pub xoff_bytes: u64,
 }
 
-/// What is sampled and captured while a simulation runs.
+/// The data to sample and capture during a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeasureSettings {
     /// The time between two samples of rates and queues.
     pub interval: Time,
-    /// The time of the first sample of queues, so that percentiles do not contain the start.
+    /// The time of the first sample of queues. A later time excludes the start from percentiles.
     pub warm_up: Time,
-    /// The largest number of points of a series. Later points count for percentiles only, and the results give their number.
+    /// The largest number of points of a series. Later points only count for percentiles, and the results
+    /// contain their number.
     pub most_points: usize,
-    /// Ports that are captured, by their index in [`Results::ports`](super::Results::ports):
-    /// [`Topology::port_named`](super::Topology::port_named) finds it.
+    /// The ports to capture, by their index in [`Results::ports`](super::Results::ports).
+    /// [`Topology::port_named`](super::Topology::port_named) returns the index.
     pub capture: Vec<u32>,
 }
 
@@ -435,11 +446,11 @@ impl Default for MeasureSettings {
 /// A route that replaces the shortest paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteOverride {
-    /// The switch.
+    /// The name of the switch.
     pub at: String,
-    /// The host.
+    /// The name of the destination host.
     pub to: String,
-    /// The neighbours to forward to.
+    /// The names of the next hops.
     pub via: Vec<String>,
 }
 
@@ -448,15 +459,15 @@ pub struct RouteOverride {
 pub struct PauseStorm {
     /// The number of the host.
     pub host: u32,
-    /// The priority that it pauses.
+    /// The priority that the host pauses.
     pub priority: u8,
-    /// The start.
+    /// The start of the storm.
     pub start: Time,
-    /// The end.
+    /// The end of the storm.
     pub end: Time,
 }
 
-/// The priority of a code point: its upper three bits, as class selectors have it (RFC 2474 section 4.2.2).
+/// Returns the priority of a DSCP: its upper three bits, as for class selectors (RFC 2474 section 4.2.2).
 #[must_use]
 pub const fn priority_of(dscp: u8) -> u8 {
     (dscp >> 3) & 0b111

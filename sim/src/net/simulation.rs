@@ -1,9 +1,10 @@
 //! Builds a network from its description and runs it.
 //!
-//! The network is divided into parts, which run side by side in windows of time. A window is not longer than a frame takes from one
-//! part to another, so nothing that happens in it can have an effect on another part in it. What concerns several nodes happens
-//! between two windows: the start of a flow, the end of its queue pairs, a change of the network, a sample. The windows are the
-//! same for any number of parts, because they follow from the events and the topology as a whole.
+//! The network is divided into parts, which run in parallel in windows of time. A window is at most as long
+//! as a frame takes from one part to another, so nothing in a window can affect another part in that window.
+//! Actions that concern several nodes happen between two windows: the start of a flow, the end of its queue
+//! pairs, a change of the network, a sample. The windows follow from the events and the topology as a whole,
+//! so they do not depend on the number of parts.
 
 mod build;
 mod events;
@@ -37,11 +38,11 @@ use super::waits::WaitGraph;
 use super::workload::{FlowSpec, Schedule, WorkloadError, check};
 use super::world::Captured;
 
-/// Why a network cannot be built.
+/// The reason why a network cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The topology is unusable.
+    /// The topology is invalid.
     #[error("topology: {0}")]
     Topology(#[from] TopologyError),
     /// A route is impossible.
@@ -58,38 +59,38 @@ pub enum BuildError {
     /// A flow is impossible.
     #[error("workload: {0}")]
     Workload(#[from] WorkloadError),
-    /// A setting is out of its range.
+    /// A setting is out of range.
     #[error("{0}")]
     Setting(String),
 }
 
-/// The least number of events for which threads are started.
+/// The minimum number of events for which threads are started.
 const LEAST_PARALLEL: u64 = 20_000;
 
-/// A network with its flows, at some point of a run.
+/// A network with its flows during a run.
 pub struct Simulation {
     parts: Vec<Part>,
     settings: Arc<Settings>,
-    /// Where each port, host and flow of the network is.
+    /// The location of each port, host and flow of the network.
     ports: Vec<Place>,
     hosts: Vec<Place>,
     flows: Arc<[Place]>,
     names: Arc<[(String, bool)]>,
-    /// Names of hosts and, behind them, of switches.
+    /// Names of hosts, followed by those of switches.
     node_names: Vec<String>,
-    /// Trace events that did not happen in a window, if they are kept.
+    /// Trace events between windows, if trace events are kept.
     journals: Journals,
-    /// The completion time of each flow if it were alone.
+    /// The ideal completion time of each flow.
     ideal: Vec<Option<Time>>,
-    /// What happens between windows, apart from samples, in its order, and the number of those that are done.
+    /// The ordered actions between windows, except samples, and the number of completed actions.
     plan: Vec<(Time, Planned)>,
     done: usize,
     next_sample: Time,
-    /// The longest window.
+    /// The maximum length of a window.
     lookahead: Time,
-    /// The time of the last window or of what happened after it.
+    /// The time of the last window or of the last action after it.
     now: Time,
-    /// The number of events that did not happen in a window, and their hash.
+    /// The number of events between windows, and their hash.
     handled: u64,
     trace: Trace,
     most_frames: usize,
@@ -100,14 +101,14 @@ pub struct Simulation {
     waits: WaitGraph,
 }
 
-/// What happens between windows. At one time it happens in this order.
+/// An action between windows. Simultaneous actions happen in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Planned {
     /// A flow starts.
     Start { flow: u32 },
     /// A pause storm of a host starts or ends.
     Storm { storm: u32 },
-    /// A link fails or works again, or the routes change.
+    /// A link fails or recovers, or the routes change.
     Change { number: u32 },
 }
 
@@ -116,17 +117,18 @@ impl Simulation {
     ///
     /// # Errors
     ///
-    /// The network cannot be built as described.
+    /// Returns an error if the network cannot be built as described.
     pub fn new(topology: &Topology, flows: &[FlowSpec], settings: Settings) -> Result<Self, BuildError> {
         Self::with_schedule(topology, flows, &Schedule::new(), settings)
     }
 
-    /// Builds a network whose flows wait for each other as a schedule says. A flow without tasks begins at its start. The
-    /// queue pairs of the others are connected at their start; what they send, and when, is that of their tasks.
+    /// Builds a network whose flows wait for each other according to a schedule. A flow without tasks begins
+    /// at its start. Other flows connect their queue pairs at their start, and their tasks determine the data
+    /// and its timing.
     ///
     /// # Errors
     ///
-    /// As [`Self::new`], or the schedule does not match the flows.
+    /// Returns the errors of [`Self::new`], or an error if the schedule does not match the flows.
     pub fn with_schedule(
         topology: &Topology,
         flows: &[FlowSpec],
@@ -180,7 +182,7 @@ impl Simulation {
         Ok(simulation)
     }
 
-    /// Begins the tasks that wait for nothing.
+    /// Starts the tasks that have no dependencies.
     fn begin_tasks(&mut self, schedule: &Schedule) {
         for transfer in schedule.tasks().iter().filter_map(|task| task.transfer) {
             if let Some(flow) = self.flow(transfer.flow) {
@@ -189,7 +191,8 @@ impl Simulation {
         }
         for part in &mut self.parts {
             for host in &mut part.hosts {
-                // No flow is connected yet; its start posts what is open by then.
+                // No flow is connected yet. The start of a flow posts the requests of tasks that have already
+                // begun.
                 host.begin_tasks(&mut part.world);
                 part.computations_left += host.agenda.computations_left();
             }
@@ -212,19 +215,20 @@ impl Simulation {
         &self.parts[place.part as usize].world.ports[place.index as usize]
     }
 
-    /// The current time.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Time {
         self.parts.iter().map(|part| part.world.now).fold(self.now, Time::max)
     }
 
-    /// The number of threads of a run: that of [`Settings::threads`], or fewer if the network cannot be divided so often.
+    /// Returns the number of threads of a run: [`Settings::threads`], or fewer if the network cannot be
+    /// divided into as many parts.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.parts.len()
     }
 
-    /// The number of flows that have ended, and of all flows.
+    /// Returns the number of flows that have ended, and the number of all flows.
     #[must_use]
     pub fn progress(&self) -> (usize, usize) {
         let left = if self.is_over { 0 } else { self.unfinished() };
@@ -235,30 +239,30 @@ impl Simulation {
         self.parts.iter().map(|part| part.unfinished).sum()
     }
 
-    /// The number of events so far.
+    /// Returns the number of events so far.
     fn handled(&self) -> u64 {
         self.parts.iter().map(|part| part.world.handled).fold(self.handled, u64::wrapping_add)
     }
 
-    /// The rates sampled so far, oldest first.
+    /// Returns the rates sampled so far, oldest first.
     #[must_use]
     pub fn rates(&self) -> &[RatePoint] {
         &self.samples.rates
     }
 
-    /// The queues sampled so far, oldest first; points with an empty queue are not kept.
+    /// Returns the queues sampled so far, oldest first. Points with an empty queue are not kept.
     #[must_use]
     pub fn queues(&self) -> &[QueuePoint] {
         &self.samples.queues
     }
 
-    /// The name of a port of [`Self::queues`].
+    /// Returns the name of a port of [`Self::queues`].
     #[must_use]
     pub fn port_name(&self, port: u32) -> &str {
         self.names.get(port as usize).map_or("", |(name, _)| name)
     }
 
-    /// Handles about `most` events: at least so many, and then the rest of a window of time. Returns `false` when all flows have
+    /// Handles at least `most` events, up to the end of a time window. Returns `false` when all flows have
     /// ended or the stop time is reached.
     pub fn run(&mut self, most: u64) -> bool {
         let until = self.handled().saturating_add(most);
@@ -279,8 +283,8 @@ impl Simulation {
         while self.run(1 << 20) {}
     }
 
-    /// Does what has to be done before the next window, and returns the last time of that window. `None` if so many events have
-    /// been handled or the run is over.
+    /// Carries out the actions before the next window, and returns the last time of that window. Returns
+    /// `None` if `until` events have been handled or the run is over.
     fn next_window(&mut self, until: u64) -> Option<Time> {
         self.exchange();
         self.end_flows();
@@ -311,21 +315,21 @@ impl Simulation {
         None
     }
 
-    /// The time to stop has come.
+    /// Ends the run at the stop time.
     fn stop(&mut self) {
         self.end = self.settings.stop.min(self.parts.iter().map(|part| part.end).fold(self.now(), Time::max));
         self.is_over = true;
     }
 
-    /// Gives frames to the parts that they are on their way to.
+    /// Moves frames to the parts of their destinations.
     fn exchange(&mut self) {
         let mut frames = 0;
         for from in 0..self.parts.len() {
             for to in 0..self.parts.len() {
-                // There may be some already if the window that takes them in has not begun.
+                // The slot is not empty if the window that takes its frames has not begun.
                 if self.parts[to].incoming[from].is_empty() {
                     let mails = std::mem::take(&mut self.parts[from].world.outgoing[to]);
-                    // The memory of those that were taken in is used again.
+                    // Reuse the allocation of the emptied list.
                     let room = std::mem::replace(&mut self.parts[to].incoming[from], mails);
                     self.parts[from].world.outgoing[to] = room;
                 }
@@ -336,7 +340,7 @@ impl Simulation {
         self.most_frames = self.most_frames.max(frames);
     }
 
-    /// Does what happens at a time before the events of nodes.
+    /// Carries out the actions at a time, before the events of nodes.
     fn do_planned(&mut self, now: Time) {
         self.now = now;
         for part in &mut self.parts {
@@ -426,7 +430,7 @@ impl Simulation {
         part.hosts[place.index as usize].storm(&mut part.world, &storm);
     }
 
-    /// Carries out a change of the network.
+    /// Applies a change of the network.
     fn change(&mut self, number: u32) {
         self.trace.note(self.now.as_ps(), 6 << 56 | u64::from(number));
         let list = &self.parts[0].world.changes.list;
@@ -446,7 +450,7 @@ impl Simulation {
         }
     }
 
-    /// Reads the counters of the flows that have ended, and gives their queue pairs back.
+    /// Reads the counters of ended flows and releases their queue pairs.
     fn end_flows(&mut self) {
         if self.parts.iter().all(|part| part.ended.is_empty()) {
             return;
@@ -465,8 +469,8 @@ impl Simulation {
                 let left = flow.spec.bytes.saturating_sub(flow.sampled);
                 self.samples.ended_bytes += left;
             }
-            // The requester no longer needs its queue pair. The responder keeps its own for now, because copies of packets may
-            // still arrive.
+            // The requester no longer needs its queue pair. The responder keeps its queue pair for now,
+            // because duplicates of packets can still arrive.
             let settings = settings.of_flow(number).0;
             let Some(flow) = self.flow(number) else { continue };
             let [(requester, own), (responder, peer)] = flow.ends(settings.operation);
@@ -476,7 +480,7 @@ impl Simulation {
         self.journals.leave_ended();
     }
 
-    /// The counters of the queue pairs of a flow.
+    /// Returns the counters of the queue pairs of a flow.
     fn counts_of(&self, number: u32) -> FlowCounts {
         let place = self.flows[number as usize];
         let flow = &self.parts[place.part as usize].flows[place.index as usize];
@@ -511,8 +515,7 @@ impl Simulation {
         }
     }
 
-    /// Removes and returns the frames captured since the last call, in the order of their times, and those of one time in the order
-    /// of their ports.
+    /// Removes and returns the frames captured since the last call, ordered by time and then by port.
     pub fn take_captured(&mut self) -> Vec<Captured> {
         let mut captured: Vec<Captured> =
             self.parts.iter_mut().flat_map(|part| part.world.captured.drain(..)).collect();
@@ -578,7 +581,7 @@ impl Simulation {
     }
 }
 
-/// What happens between windows.
+/// Returns the ordered actions between windows.
 fn planned(flows: &[FlowSpec], settings: &Settings, changes: &Changes) -> Vec<(Time, Planned)> {
     let starts = (0..).zip(flows).map(|(number, flow)| (flow.start, Planned::Start { flow: number }));
     let storms = (0..).zip(&settings.storms).flat_map(|(storm, when)| {

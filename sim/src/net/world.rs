@@ -1,5 +1,5 @@
-//! The state that the switches and hosts of one part of the network share: time, events, frames and ports; and the behaviour
-//! of links.
+//! The state that the switches and hosts of one part of the network share: time, events, frames and ports.
+//! Also contains the behaviour of links.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(super) const SCRATCH: usize = 4096 + 128;
 #[derive(Debug)]
 pub(super) struct Mail {
     pub(super) arrival: Time,
-    /// The port at which it arrives, and the number of that port in the whole network.
+    /// The arrival port, and its number in the whole network.
     port: u32,
     rank: u32,
     parcel: Parcel,
@@ -40,27 +40,27 @@ pub(super) struct World {
     pub(super) now: Time,
     pub(super) settings: Arc<Settings>,
     pub(super) events: EventQueue<Event>,
-    /// The number of events that were handled.
+    /// The number of handled events.
     pub(super) handled: u64,
     pub(super) frames: Frames,
     pub(super) ports: Vec<Port>,
     pub(super) changes: Changes,
-    /// Frames on their way to each other part, in the order in which they were sent.
+    /// Frames on their way to each other part, in the order of sending.
     pub(super) outgoing: Vec<Vec<Mail>>,
-    /// Frames of captured ports that were not fetched yet.
+    /// Frames of captured ports that have not been fetched yet.
     pub(super) captured: Vec<Captured>,
-    /// Ports that are captured, by their number in this part.
+    /// Captured ports, by their number in this part.
     pub(super) capture: Vec<u32>,
-    /// The name of each port, and whether a host owns it.
+    /// The name of each port, and whether it belongs to a host.
     pub(super) names: Arc<[(String, bool)]>,
-    /// Steps of pauses, and how many were not kept.
+    /// Pause steps, and the number of steps left out.
     pub(super) pauses: Vec<PausePoint>,
     pub(super) pauses_left_out: u64,
     /// The waits inside each switch of this part.
     pub(super) waits: Vec<SwitchWaits>,
-    /// Where an engine writes a datagram: hosts take turns.
+    /// The buffer in which engines write a datagram. Hosts take turns.
     pub(super) scratch: Box<[u8; SCRATCH]>,
-    /// Where an engine writes completions.
+    /// The buffer in which engines write completions.
     pub(super) completions: Box<[Wc; COMPLETIONS]>,
     /// Whether trace events are kept.
     pub(super) traced: bool,
@@ -69,11 +69,11 @@ pub(super) struct World {
 /// A frame that passed a captured port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// The time at which its first bit left or its last bit arrived.
+    /// The time at which the first bit left or the last bit arrived.
     pub time: Time,
     /// The port, as an index into [`Results::ports`](super::Results::ports).
     pub port: u32,
-    /// Whether it left the port.
+    /// Whether the frame left the port.
     pub outbound: bool,
     /// The content.
     pub content: CapturedContent,
@@ -84,9 +84,9 @@ pub struct Captured {
 pub enum CapturedContent {
     /// A RoCE datagram.
     Datagram {
-        /// Addresses, and the ECN mark at this port.
+        /// The addresses, and the ECN mark at this port.
         path: roce_packet::Path,
-        /// BTH to ICRC; only the headers when payload is implied.
+        /// The bytes from BTH to ICRC, or only the headers if payload is implied.
         bytes: Vec<u8>,
         /// The size of the whole datagram in bytes.
         len: usize,
@@ -105,7 +105,7 @@ impl World {
         self.now.to_instant()
     }
 
-    /// The trace events that follow are of this node, now.
+    /// Assigns the following trace events to this node at the current time.
     #[inline]
     pub(super) fn trace_at(&self, node: u32) {
         if self.traced {
@@ -113,19 +113,20 @@ impl World {
         }
     }
 
-    /// The trace events that follow are of the owner of this port, now. Returns the name of the port.
+    /// Assigns the following trace events to the owner of this port at the current time. Returns the name of
+    /// the port.
     pub(super) fn trace_at_port(&self, port: u32) -> &str {
         let end = &self.ports[port as usize];
         self.trace_at(end.node);
         self.names.get(end.number as usize).map_or("", |(name, _)| name)
     }
 
-    /// Records and reports a step of a pause.
+    /// Records and reports a pause step.
     pub(super) fn note_pause(&mut self, port: u32, priority: u8, step: PauseStep) {
         self.note_waits(port, priority, step);
         let number = self.ports[port as usize].number;
         let (most, time) = (self.settings.measure.most_points, self.now);
-        // All of the last time, so that which ones are kept does not depend on the parts.
+        // Steps at the last recorded time are all kept, so the result does not depend on the parts.
         if self.pauses.len() < most || self.pauses.last().is_some_and(|last| last.time == time) {
             self.pauses.push(PausePoint { time, port: number, priority, step });
         } else {
@@ -143,7 +144,7 @@ impl World {
         }
     }
 
-    /// Begins and ends the waits inside a switch that a step of a pause at one of its ports changes.
+    /// Begins and ends waits inside a switch after a pause step at one of its ports.
     fn note_waits(&mut self, port: u32, priority: u8, step: PauseStep) {
         let Self { now, ports, frames, waits, .. } = self;
         let Owner::Switch(switch) = ports[port as usize].owner else { return };
@@ -165,7 +166,7 @@ impl World {
                     }
                 }
             }
-            // A refresh.
+            // This step refreshes a pause.
             PauseStep::Sent => {}
             PauseStep::ResumeSent => {
                 ports[port as usize].asked.xoff &= !bit;
@@ -197,7 +198,7 @@ impl World {
         }
     }
 
-    /// A frame that arrived at a port was put into the queue of another port of the same switch, which is paused.
+    /// Notes a frame that arrived at one port and was queued at another, paused port of the same switch.
     #[cold]
     pub(super) fn note_held(&mut self, ingress: u32, egress: u32, priority: u8) {
         if self.ports[ingress as usize].asked.xoff >> priority & 1 == 1
@@ -208,7 +209,7 @@ impl World {
         }
     }
 
-    /// Reads what every event of a port needs; of a number without a port, the last one.
+    /// Prefetches the data that every event of a port needs. An invalid number reads the last port.
     #[inline]
     pub(super) fn fetch_port(&self, port: u32) -> u64 {
         let last = self.ports.len().wrapping_sub(1);
@@ -216,7 +217,7 @@ impl World {
         port.map_or(0, |port| u64::from(port.number) ^ port.egress.bytes())
     }
 
-    /// Whether a port can send now. If not, an event is queued for the time at which it can.
+    /// Returns whether a port can send now. If not, queues an event for the time at which the port is free.
     #[inline]
     pub(super) fn is_free(&mut self, port: u32) -> bool {
         let end = &mut self.ports[port as usize];
@@ -232,7 +233,7 @@ impl World {
         false
     }
 
-    /// Queues an event for the time at which the link is free, which may be now.
+    /// Queues an event for the time at which the link is free, which can be now.
     #[inline]
     pub(super) fn wake_when_free(&mut self, port: u32) {
         let end = &mut self.ports[port as usize];
@@ -266,7 +267,7 @@ impl World {
         }
     }
 
-    /// A frame that left a port arrives at the other end of the link at a time in the future.
+    /// Schedules the arrival of a frame at the other end of the link.
     #[inline]
     pub(super) fn arrive(&mut self, port: u32, arrival: Time, id: FrameId) {
         let end = &self.ports[port as usize];
@@ -284,7 +285,7 @@ impl World {
         self.outgoing[peer.part as usize].push(Mail { arrival, port: peer.index, rank, parcel });
     }
 
-    /// Takes in a frame from another part of the network.
+    /// Accepts a frame from another part of the network.
     pub(super) fn take_in(&mut self, mail: &Mail) {
         let frame = self.frames.take_in(&mail.parcel);
         self.events.push_ranked(mail.arrival, mail.rank, Event::Arrive { port: mail.port, frame });
@@ -298,7 +299,7 @@ impl World {
         let (ecn, len) = (frame.ecn(), usize::from(frame.len));
         let Some(faults) = &mut self.ports[port as usize].faults else { return };
         let verdict = faults.injector.inject_headers(now, ecn, self.frames.bytes(id), len);
-        // A frame that is lost, or waits to be overtaken itself, overtakes no other.
+        // Lost frames, and frames that are held to be overtaken, do not overtake others.
         let overtakes =
             matches!(&verdict, roce_fault::Verdict::Deliver(delivery) if delivery.reorder.is_none());
         let released = if overtakes { release_overtaken(&mut faults.held) } else { Vec::new() };
@@ -334,7 +335,7 @@ impl World {
         match (delivery.reorder, &mut end.faults) {
             (Some(reorder), Some(faults)) => {
                 let latest = arrival + Time::from_ns(reorder.hold_ns);
-                // What leaves after this time arrives after the frame.
+                // Frames that leave after this time arrive after the held frame.
                 let decided = latest - least_time(&end.spec);
                 faults.held.push(Held { frame: id, behind: reorder.behind, latest, decided });
                 self.events.push(decided, Event::Release { port, frame: id });
@@ -343,11 +344,11 @@ impl World {
         }
     }
 
-    /// Sends a held frame that is still held on its way.
+    /// Forwards a frame that is still held.
     pub(super) fn release(&mut self, port: u32, id: FrameId) {
         let now = self.now;
         let Some(faults) = &mut self.ports[port as usize].faults else { return };
-        // The event may belong to an earlier frame with the same handle, which was overtaken in time.
+        // The event can belong to an earlier frame with the same handle that has been overtaken since.
         let is_due = |held: &Held| held.frame == id && held.decided <= now;
         let Some(at) = faults.held.iter().position(is_due) else { return };
         let held = faults.held.remove(at);
@@ -368,7 +369,7 @@ impl World {
         self.frames.remove(id);
     }
 
-    /// Pauses a priority of the other end of a port, or ends the pause.
+    /// Pauses a priority at the other end of a port, or ends the pause.
     pub(super) fn send_pause(&mut self, port: u32, priority: u8, stop: bool) {
         let quanta = if stop { roce_packet::pause::MAX_QUANTA } else { 0 };
         let stats = &mut self.ports[port as usize].stats;
@@ -384,7 +385,7 @@ impl World {
                 self.wake_when_free(port);
             }
             PauseMode::Instant => {
-                // With such pauses the network has one part only.
+                // A network with instant pauses has only one part.
                 let peer = self.ports[port as usize].peer.index;
                 self.pause(peer, priority, if stop { Time::NEVER } else { Time::ZERO });
             }
@@ -402,7 +403,8 @@ impl World {
         }
     }
 
-    /// Whether a pause has to be refreshed now, if it is still needed. If it is too early, another event is queued.
+    /// Returns whether a pause must be refreshed now, provided that it is still required. If it is too early,
+    /// queues another event.
     pub(super) fn refresh_is_due(&mut self, port: u32, priority: u8, is_paused: bool) -> bool {
         let end = &mut self.ports[port as usize];
         end.asked.refreshes &= !(1 << priority);
@@ -414,7 +416,7 @@ impl World {
         is_paused && due <= self.now
     }
 
-    /// Handles a pause frame that arrived.
+    /// Handles an arriving pause frame.
     pub(super) fn take_pause(&mut self, port: u32, id: FrameId) {
         let frame = *self.frames.get(id);
         self.frames.remove(id);
@@ -423,7 +425,7 @@ impl World {
         self.pause(port, frame.priority, until);
     }
 
-    /// Pauses a priority of a port until a time, or ends its pause if that time has passed.
+    /// Pauses a priority of a port until a time, or ends the pause if that time has passed.
     fn pause(&mut self, port: u32, priority: u8, until: Time) {
         let now = self.now;
         let end = &mut self.ports[port as usize];
@@ -485,8 +487,8 @@ impl World {
         self.events.push(until, Event::PauseEnds { port, priority });
     }
 
-    /// Adds an arrival to the trace hash: port, length, BTH and traffic class. The BTH of a damaged frame does not count, because
-    /// with implied payload other bits are flipped.
+    /// Adds an arrival to the trace hash: port, length, BTH and traffic class. The BTH of a damaged frame is
+    /// excluded, because its flipped bits differ with implied payload.
     #[inline]
     pub(super) fn note_arrival(&mut self, port: u32, id: FrameId) {
         let frame = self.frames.get(id);
@@ -505,7 +507,7 @@ impl World {
         self.ports[port as usize].trace.note(self.now.as_ps(), what);
     }
 
-    /// Captures a frame if the port is captured.
+    /// Captures a frame if its port is captured.
     pub(super) fn note(&mut self, port: u32, id: FrameId, outbound: bool) {
         if !self.capture.contains(&port) {
             return;
@@ -524,12 +526,13 @@ impl World {
     }
 }
 
-/// The least time between the start of a frame and its arrival at the other end of a link: that of the shortest frame.
+/// Returns the minimum time from the start of a frame to its arrival at the other end of a link: that of the
+/// shortest frame.
 pub(super) fn least_time(link: &LinkSpec) -> Time {
     Time::to_send(wire_len(0).into(), link.rate_bps) + link.delay
 }
 
-/// Removes the frames that enough others have overtaken.
+/// Removes and returns the frames that enough others have overtaken.
 fn release_overtaken(held: &mut Vec<Held>) -> Vec<FrameId> {
     let mut released = Vec::new();
     held.retain_mut(|held| {
@@ -546,7 +549,7 @@ fn refresh_time(rate_bps: u64) -> Time {
     Time::from_ps(pause_time(roce_packet::pause::MAX_QUANTA, rate_bps).as_ps() / 2)
 }
 
-/// The duration of so many units of 512 bit times.
+/// Returns the duration of `quanta` units of 512 bit times.
 fn pause_time(quanta: u16, rate_bps: u64) -> Time {
     Time::to_send(u64::from(quanta) * 64, rate_bps)
 }

@@ -22,7 +22,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The other side.
+    /// Returns the other side.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -35,20 +35,20 @@ impl Side {
 /// An engine with one protection domain, one completion queue and one region.
 #[derive(Debug)]
 pub struct Host {
-    /// The engine, for calls without a shorthand here.
+    /// The engine, for calls that have no shorthand here.
     pub engine: Engine,
     /// The address.
     pub address: IpAddr,
     /// The protection domain.
     pub pd: PdId,
-    /// The completion queue, for both directions of all queue pairs.
+    /// The completion queue for both directions of all queue pairs.
     pub cq: CqId,
-    /// The region, with all access rights, which starts at [`MEMORY_BASE`].
+    /// The region, which starts at [`MEMORY_BASE`] and grants all access rights.
     pub region: RegionAttributes,
     memory: Arc<WordMemory>,
-    /// For XRC targets, made with the first.
+    /// The domain of XRC targets, allocated for the first of them.
     xrcd: Option<XrcdId>,
-    /// Every event so far.
+    /// All events so far.
     pub events: Vec<Event>,
 }
 
@@ -65,24 +65,24 @@ impl Host {
         Self { engine, address, pd, cq, region, memory, xrcd: None, events: Vec::new() }
     }
 
-    /// The XRC domain of its targets.
+    /// Returns the XRC domain of the host's targets.
     ///
     /// # Panics
     ///
-    /// When the engine has no room for it.
+    /// Panics if the engine has no room for the domain.
     #[track_caller]
     pub fn xrcd(&mut self) -> XrcdId {
         let engine = &mut self.engine;
         *self.xrcd.get_or_insert_with(|| engine.allocate_xrcd().expect("there is room for an XRC domain"))
     }
 
-    /// The key of the region for the peer.
+    /// Returns the key that the peer uses to access the region.
     #[must_use]
     pub fn rkey(&self) -> roce_transport::RKey {
         self.region.rkey
     }
 
-    /// A range of the region as an element of a work request.
+    /// Returns a range of the region as a scatter/gather element of a work request.
     #[must_use]
     pub fn memory_range(&self, offset: usize, len: usize) -> Sge {
         let length = u32::try_from(len).expect("test messages are below 4 GiB");

@@ -1,16 +1,16 @@
-//! The settings of the queue pairs of a pair.
+//! Settings of the queue pairs of a pair.
 
 use roce_packet::{Path, PathMtu, Psn, Qpn, RnrTimer};
 use roce_transport::{Access, QpAttr, QpCapabilities, QpState, QpType};
 
 use super::Side;
 
-/// The settings of the queue pairs of a pair. `Settings::default()` suits most tests.
+/// Settings of the queue pairs of a pair. `Settings::default()` suits most tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Path MTU.
     pub mtu: PathMtu,
-    /// First PSN of A, and of B.
+    /// First PSN of A and of B.
     pub psns: [u32; 2],
     /// Local ACK timeout exponent.
     pub timeout: u8,
@@ -18,9 +18,9 @@ pub struct Settings {
     pub retry_cnt: u8,
     /// Retries after RNR NAKs.
     pub rnr_retry: u8,
-    /// RNR delay code.
+    /// Code of the minimum RNR timer.
     pub min_rnr_timer: u8,
-    /// Outstanding READs and atomics, in both directions.
+    /// Outstanding READs and atomics in each direction.
     pub rd_atomic: u8,
     /// The access rights of peers.
     pub access: Access,
@@ -52,7 +52,7 @@ impl Default for Settings {
         }
     }
 }
-/// The attributes of the calls from RESET to INIT, RTR and RTS.
+/// Returns the attributes of the three calls that move a queue pair from RESET to INIT, RTR and RTS.
 #[must_use]
 pub fn bring_up_attributes(
     qp_type: QpType,
@@ -77,7 +77,7 @@ pub fn bring_up_attributes(
     rtr.path_mtu = Some(settings.mtu);
     rtr.dest_qpn = Some(peer);
     rtr.rq_psn = Some(Psn::new(peer_psn));
-    // An extended connection has one direction at each end.
+    // Each end of an XRC connection supports one direction only.
     if matches!(qp_type, QpType::Rc | QpType::XrcRecv) {
         rtr.max_dest_rd_atomic = Some(settings.rd_atomic);
         rtr.min_rnr_timer = RnrTimer::new(settings.min_rnr_timer);

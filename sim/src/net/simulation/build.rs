@@ -1,4 +1,4 @@
-//! The parts of a simulation, made from its description.
+//! Builds the parts of a simulation from its description.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(super) fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> R
     Ok(())
 }
 
-/// Checks that the ends of flows see what tasks wait for.
+/// Checks that hosts can observe the ends of the transfers that tasks wait for.
 pub(super) fn check_operations(settings: &Settings, schedule: &Schedule) -> Result<(), BuildError> {
     let mut flows: Vec<u32> =
         schedule.tasks().iter().filter_map(|task| task.transfer).map(|transfer| transfer.flow).collect();
@@ -68,7 +68,7 @@ pub(super) fn check_operations(settings: &Settings, schedule: &Schedule) -> Resu
     Ok(())
 }
 
-/// Builds two ports for each link. Returns also the name of each, and whether a host owns it.
+/// Builds two ports for each link. Also returns the name of each port, and whether it belongs to a host.
 pub(super) fn build_ports(topology: &Topology, settings: &Settings) -> (Vec<Port>, Vec<(String, bool)>) {
     // Ports with the same settings share them.
     let mut shared = vec![Arc::new(SwitchSettings { port_rules: Vec::new(), ..settings.switch.clone() })];
@@ -104,7 +104,7 @@ pub(super) fn build_ports(topology: &Topology, settings: &Settings) -> (Vec<Port
     (ports, names)
 }
 
-/// The same settings among those that are shared already, or these as a further one.
+/// Returns the shared copy of equal settings, or shares these.
 fn share(shared: &mut Vec<Arc<SwitchSettings>>, own: SwitchSettings) -> Arc<SwitchSettings> {
     if let Some(known) = shared.iter().find(|known| ***known == own) {
         return Arc::clone(known);
@@ -114,7 +114,7 @@ fn share(shared: &mut Vec<Arc<SwitchSettings>>, own: SwitchSettings) -> Arc<Swit
     own
 }
 
-/// The names of hosts, and behind them those of switches.
+/// Returns the names of hosts, followed by those of switches.
 pub(super) fn node_names(topology: &Topology) -> Vec<String> {
     let (hosts, switches): (Vec<_>, Vec<_>) =
         topology.nodes.iter().partition(|node| node.kind == NodeKind::Host);
@@ -156,17 +156,17 @@ pub(super) fn build_nodes(
     Ok((hosts, switches))
 }
 
-/// A network as a whole, before it is divided into parts.
+/// A whole network, before its division into parts.
 pub(super) struct Whole {
     pub(super) ports: Vec<Port>,
     pub(super) hosts: Vec<Host>,
     pub(super) switches: Vec<Switch>,
     pub(super) changes: Changes,
-    /// The name of each port, and whether a host owns it.
+    /// The name of each port, and whether it belongs to a host.
     pub(super) names: Arc<[(String, bool)]>,
 }
 
-/// The parts of a network, and where everything is, by its number in the whole network.
+/// The parts of a network, and the location of each element by its number in the whole network.
 pub(super) struct Divided {
     pub(super) parts: Vec<Part>,
     pub(super) ports: Vec<Place>,
@@ -175,7 +175,7 @@ pub(super) struct Divided {
 }
 
 impl Whole {
-    /// The completion time of each flow if it were alone.
+    /// Returns the ideal completion time of each flow.
     pub(super) fn ideal_times(&self, flows: &[FlowSpec], settings: &Settings) -> Vec<Option<Time>> {
         let hosts: Vec<u32> = self.hosts.iter().map(|host| host.port).collect();
         let alone = (0..).zip(flows).map(|(number, spec)| Alone {
@@ -187,15 +187,15 @@ impl Whole {
         let mut times = Network { routes, ports: &self.ports, hosts: &hosts, settings: &settings.host }
             .times(&alone.collect::<Vec<_>>());
         for (number, (time, spec)) in (0..).zip(times.iter_mut().zip(flows)) {
-            // The parts of such a flow wait for others, so its time says nothing of the network.
+            // The parts of such a flow wait for others, so its ideal time does not describe the network.
             time.take_if(|_| self.hosts[spec.source as usize].agenda.has_parts(number));
         }
         times
     }
 
-    /// Divides the network into at most so many parts as `settings.threads`.
+    /// Divides the network into at most `settings.threads` parts.
     pub(super) fn divide(self, topology: &Topology, flows: &[FlowSpec], settings: Settings) -> Divided {
-        // Without delay, a pause must not have to cross to another part.
+        // A pause without delay must not cross to another part.
         let most = if settings.switch.pause == PauseMode::Instant { 1 } else { settings.threads };
         let (of_node, parts) = partition(topology, most);
         let of_kind = |kind: NodeKind| {
@@ -258,7 +258,7 @@ impl Whole {
     }
 }
 
-/// The place of each thing whose part is given: in each part they have the numbers from 0 on.
+/// Returns the location of each element, given its part. The elements of each part are numbered from 0.
 fn places(of_each: impl Iterator<Item = u32>, parts: usize) -> Vec<Place> {
     let mut counts = vec![0; parts];
     let place = |part: u32| {

@@ -4,19 +4,19 @@ use super::Simulation;
 use crate::net::journal::{self, Journal, TraceEvent};
 use crate::net::time::Time;
 
-/// The trace events between windows.
+/// Trace events between windows.
 #[derive(Default)]
 pub(super) struct Journals {
-    /// Whether they are kept.
+    /// Whether trace events are kept.
     kept: bool,
-    /// Those of what is planned. At one time and node they come before those of the windows.
+    /// Events of planned actions. For equal time and node, they come before those of the windows.
     planned: Journal,
-    /// Those of flows that have ended. At one time and node they come after those of the windows.
+    /// Events of ended flows. For equal time and node, they come after those of the windows.
     ended: Journal,
 }
 
 impl Journals {
-    /// Records what is planned until [`Self::leave_planned`].
+    /// Records planned actions until [`Self::leave_planned`].
     pub(super) fn enter_planned(&mut self) {
         if self.kept {
             std::mem::take(&mut self.planned).enter();
@@ -44,26 +44,27 @@ impl Journals {
 }
 
 impl Simulation {
-    /// Keeps the events that engines, hosts and switches report through `tracing` from now on. The program has a subscriber, of all its
-    /// threads, that hands them to [`record_event`](crate::net::record_event), and fetches them with [`Self::take_events`].
+    /// Keeps the events that engines, hosts and switches report through `tracing` from now on. The program
+    /// must install a subscriber for all threads that passes them to
+    /// [`record_event`](crate::net::record_event). [`Self::take_events`] returns the events.
     pub fn keep_events(&mut self) {
         self.journals.kept = true;
         self.parts.iter_mut().for_each(|part| part.world.traced = true);
     }
 
-    /// Removes and returns the events kept so far that are before the current time, oldest first. At the current time others may
-    /// still happen.
+    /// Removes and returns the kept events before the current time, oldest first. Events at the current time
+    /// can still occur.
     pub fn take_events(&mut self) -> Vec<TraceEvent> {
         self.take_before(self.now())
     }
 
-    /// Removes and returns all events kept so far.
+    /// Removes and returns all kept events.
     pub fn take_all_events(&mut self) -> Vec<TraceEvent> {
         self.take_before(Time::NEVER)
     }
 
-    /// The events of all journals before a time. A node has events of one time in at most one part, so their order does not depend on
-    /// the parts.
+    /// Returns the events of all journals before a time. Simultaneous events of a node belong to at most one
+    /// part, so their order does not depend on the parts.
     fn take_before(&mut self, time: Time) -> Vec<TraceEvent> {
         let mut taken = self.journals.planned.take_before(time);
         for part in &mut self.parts {
@@ -74,13 +75,13 @@ impl Simulation {
         taken
     }
 
-    /// The name of the host or switch of an event.
+    /// Returns the name of the host or switch of an event.
     #[must_use]
     pub fn node_name(&self, node: u32) -> &str {
         self.node_names.get(node as usize).map_or("", String::as_str)
     }
 
-    /// The trace events that follow are of this host, now.
+    /// Assigns the following trace events to this host at the current time.
     pub(super) fn trace_at(&self, host: u32) {
         if self.journals.kept {
             journal::set_place(self.now, host);

@@ -1,7 +1,8 @@
-//! The parts of a network side by side, each in a thread of its own.
+//! Runs the parts of a network in parallel, each in its own thread.
 //!
-//! A window begins when [`Simulation`] has given each worker its part, and ends when it has them all back. In between no part knows of
-//! another one, so no result depends on which thread is faster. This is the only file of the crate with threads; it has no clock.
+//! A window begins when [`Simulation`] has given each worker its part, and ends when it has all parts back.
+//! During a window, parts do not access each other, so no result depends on the speed of threads. This is the
+//! only file of the crate with threads. It does not read a clock.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -10,16 +11,16 @@ use super::Simulation;
 use super::part::Part;
 use crate::net::time::Time;
 
-/// How often a thread looks before it sleeps: some twenty microseconds, as long as it would take to wake it.
+/// The number of polls before a thread sleeps: about 20 µs, as long as waking the thread would take.
 const LOOKS: u32 = 400;
 
 impl Simulation {
-    /// Handles about so many events on as many threads as there are parts.
+    /// Handles events until about `until` have been handled, on one thread for each part.
     pub(super) fn run_parallel(&mut self, until: u64) {
         let Some(others) = self.parts.len().checked_sub(1) else { return };
         let shared = Shared::new(others);
         std::thread::scope(|scope| {
-            // It ends the workers, also if this thread panics.
+            // Ends the workers, even if this thread panics.
             let _end = End(&shared);
             for worker in 0..others {
                 let shared = &shared;
@@ -31,7 +32,7 @@ impl Simulation {
                 shared.give(self.parts.drain(1..), last);
                 self.parts[0].run(last);
                 if !shared.take_back(windows, &mut self.parts) {
-                    // A worker has panicked; so does this thread when the scope ends.
+                    // A worker has panicked. This thread panics when the scope ends.
                     return;
                 }
             }
@@ -39,15 +40,15 @@ impl Simulation {
     }
 }
 
-/// A part, and the last time of the window, while it is with a worker or on its way.
+/// A part and the last time of its window, while a worker owns the part or it is in transit.
 type Slot = Option<(Part, Time)>;
 
-/// What the threads share.
+/// The state shared by the threads.
 struct Shared {
     slots: Vec<Mutex<Slot>>,
-    /// The windows that have begun; [`u64::MAX`] at the end.
+    /// The number of windows that have begun, or [`u64::MAX`] at the end.
     begun: Counter,
-    /// The sum of the windows that each worker has ended.
+    /// The number of completed windows, summed over all workers.
     ended: Counter,
 }
 
@@ -60,7 +61,7 @@ impl Shared {
         }
     }
 
-    /// Runs the part in a slot in each window, until the end.
+    /// Runs the part in a slot in each window until the end.
     fn work(&self, worker: usize) {
         for window in 1.. {
             if self.begun.wait_for(window) == u64::MAX {
@@ -90,7 +91,7 @@ impl Shared {
     }
 }
 
-/// Locks what only one thread uses at a time. A thread that panics has no lock.
+/// Locks data that only one thread uses at a time. A panicking thread does not hold this lock.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -104,7 +105,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Counts the end of a window when it is dropped, also if the worker panics.
+/// Counts the end of a window when it is dropped, even if the worker panics.
 struct Ended<'a>(&'a Counter);
 
 impl Drop for Ended<'_> {
@@ -113,7 +114,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// A number that grows, and threads that wait for it.
+/// A growing number on which threads can wait.
 #[derive(Default)]
 struct Counter {
     count: AtomicU64,
@@ -133,7 +134,8 @@ impl Counter {
         self.wake();
     }
 
-    /// A thread that goes to sleep says so before it looks for the last time, so one of both sees the other.
+    /// Wakes sleeping threads. A thread registers as a sleeper before its last check of the count, so either
+    /// the waker sees the sleeper or the sleeper sees the new count.
     fn wake(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             let _lock = lock(&self.mutex);

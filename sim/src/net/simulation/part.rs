@@ -1,8 +1,8 @@
-//! A part of the network: its nodes with everything that happens there, and the flows whose requests they post.
+//! A part of the network: its nodes with all their events, and the flows whose requests they post.
 //!
-//! Parts meet through frames only, which take at least the [`lookahead`](super::Simulation) from one part to another, and between two
-//! windows, when [`Simulation`](super::Simulation) has all of them. What happens in a window happens at one node alone, so it
-//! is the same whatever else is in its part.
+//! Parts interact through frames, which take at least the [`lookahead`](super::Simulation) from one part to
+//! another, and between two windows, when [`Simulation`](super::Simulation) owns all parts. Each event in a
+//! window concerns one node, so it does not depend on the other nodes of the part.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::net::switch::Switch;
 use crate::net::time::Time;
 use crate::net::world::{Mail, World};
 
-/// The size of ports from which on more is fetched. Below that, most is in the cache, whose size is of this order.
+/// The size of all ports in bytes from which more data is prefetched. Smaller networks mostly fit into the
+/// cache.
 const LARGE: usize = 1 << 20;
 
 /// A part of the network.
@@ -26,11 +27,11 @@ pub(super) struct Part {
     pub(super) switches: Vec<Switch>,
     /// Flows whose requests a host of this part posts.
     pub(super) flows: Vec<Flow>,
-    /// Where each flow of the network is.
+    /// The location of each flow of the network.
     pub(super) places: Arc<[Place]>,
-    /// Flows that have begun and were not looked at since.
+    /// Flows that have begun and have not been processed yet.
     pub(super) begun: Vec<u32>,
-    /// Flows that have ended and were not looked at since.
+    /// Flows that have ended and have not been processed yet.
     pub(super) ended: Vec<u32>,
     /// Flows that have not ended.
     pub(super) unfinished: usize,
@@ -38,16 +39,17 @@ pub(super) struct Part {
     pub(super) computations_left: usize,
     /// The end of the last flow or task.
     pub(super) end: Time,
-    /// Frames from other parts that are not in the queue yet.
+    /// Frames from other parts that have not been queued yet.
     pub(super) incoming: Vec<Vec<Mail>>,
-    /// The time of the next event here, or of the first arrival of a frame from here elsewhere; [`Time::NEVER`] without one.
+    /// The time of the next event, or of the first arrival of an outgoing frame; [`Time::NEVER`] if there is
+    /// none.
     pub(super) next: Time,
-    /// Trace events of its windows, if they are kept.
+    /// Trace events of the windows, if trace events are kept.
     pub(super) journal: Journal,
 }
 
 impl Part {
-    /// Handles all events up to a time, that time included.
+    /// Handles all events up to and including a time.
     pub(super) fn run(&mut self, last: Time) {
         for mails in &mut self.incoming {
             for mail in mails.drain(..) {
@@ -75,13 +77,14 @@ impl Part {
         self.find_next();
     }
 
-    /// Reads what the events of the bucket that begins now need first. Loads that do not depend on each other wait for memory at the
-    /// same time; when the events are handled, one after the other, most of it is in the cache.
+    /// Prefetches the data that the events of the next bucket need first. Independent loads wait for memory
+    /// at the same time. When the events are handled in sequence, most of the data is in the cache.
     #[inline(never)]
     fn fetch_bucket(&self) {
         let world = &self.world;
         let mut read = 0;
-        // No branch depends on the event or on what is read: a wrong guess would end the waiting side by side.
+        // No branch depends on the event or the loaded data, because a misprediction would serialise the
+        // loads.
         for event in world.events.current() {
             read ^= world.fetch_port(event.place()) ^ world.frames.fetch(event.frame());
         }
@@ -100,7 +103,7 @@ impl Part {
         std::hint::black_box(read);
     }
 
-    /// Brings [`Self::next`] up to date.
+    /// Updates [`Self::next`].
     pub(super) fn find_next(&mut self) {
         let mails = self.world.outgoing.iter().chain(&self.incoming).flatten();
         let next = mails.map(|mail| mail.arrival).chain(self.world.events.next_time()).min();
@@ -176,7 +179,7 @@ impl Part {
         }
     }
 
-    /// A flow of this part, by its number in the network.
+    /// Returns a flow of this part by its number in the network.
     pub(super) fn flow(&mut self, number: u32) -> Option<&mut Flow> {
         let place = self.places.get(number as usize).filter(|place| place.part == self.world.part)?;
         self.flows.get_mut(place.index as usize)
@@ -216,7 +219,7 @@ impl Part {
         }
     }
 
-    /// A flow of this part ends. Its queue pairs are looked at when all parts are together.
+    /// Ends a flow of this part. Its queue pairs are processed between two windows.
     pub(super) fn finish(&mut self, number: u32, state: FlowState) {
         let now = self.world.now;
         let Some(flow) = self.flow(number) else { return };
@@ -239,7 +242,8 @@ impl Part {
         self.proceed(host, open);
     }
 
-    /// Begins the tasks of a host that can begin, and posts what can be posted, also of the flow `open`.
+    /// Starts the tasks of a host that can start, and posts all possible requests, including those of the
+    /// flow `open`.
     pub(super) fn proceed(&mut self, host: u32, open: Option<u32>) {
         let one = &mut self.hosts[host as usize];
         let before = one.agenda.computations_left();
@@ -254,14 +258,15 @@ impl Part {
         }
     }
 
-    /// Posts requests of a flow of this part: as many as may be outstanding, while bytes are left that need not wait.
+    /// Posts requests of a flow of this part, up to the limit of outstanding requests, while bytes without
+    /// open dependencies are left.
     pub(super) fn post(&mut self, number: u32) {
         let Some(place) = self.places.get(number as usize) else { return };
         let Some(flow) = self.flows.get_mut(place.index as usize) else { return };
         let settings = self.world.settings.of_flow(number).0;
         let host = &mut self.hosts[flow.requester as usize];
         while flow.connected && flow.outstanding < settings.depth {
-            // The flows of tasks are not READs, so their requester is their source.
+            // Flows of tasks are not READs, so the requester is the source.
             let open = if flow.scheduled {
                 host.agenda.open(number, flow.posted)
             } else {

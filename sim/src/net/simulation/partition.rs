@@ -1,11 +1,11 @@
-//! Which nodes of a network belong to which part.
+//! The division of a network into parts.
 
 use crate::net::time::Time;
 use crate::net::topology::{NodeKind, Topology};
 use crate::net::world::least_time;
 
-/// Distributes the nodes of a network among at most so many parts. A host belongs with its switch, so that only links between
-/// switches lead from one part to another. Returns the part of each node, and the number of parts.
+/// Distributes the nodes of a network among at most `most` parts. A host belongs to the part of its switch,
+/// so only links between switches connect parts. Returns the part of each node, and the number of parts.
 pub(super) fn partition(topology: &Topology, most: usize) -> (Vec<u32>, usize) {
     let neighbours = neighbours(topology);
     let is_host = |node: usize| topology.nodes[node].kind == NodeKind::Host;
@@ -18,7 +18,8 @@ pub(super) fn partition(topology: &Topology, most: usize) -> (Vec<u32>, usize) {
     }
     let mut of_node: Vec<Option<usize>> = vec![None; topology.nodes.len()];
     let mut loads = vec![0; parts];
-    // Switches with hosts, so that each part has about the same number of hosts: those with neighbouring numbers are near each other.
+    // Switches with hosts: each part gets about the same number of hosts. Switches with adjacent numbers are
+    // close to each other.
     let all: usize = switches().map(hosts_of).sum();
     let mut before = 0;
     for node in switches().filter(|node| hosts_of(*node) > 0) {
@@ -28,7 +29,8 @@ pub(super) fn partition(topology: &Topology, most: usize) -> (Vec<u32>, usize) {
         of_node[node] = Some(part);
         loads[part] += neighbours[node].len();
     }
-    // Then the others, outwards: with all their neighbours if those are in one part, else where there is least to do.
+    // The other switches, outwards: with their neighbours if all are in one part, otherwise in the part with
+    // the lowest load.
     loop {
         let open: Vec<usize> = switches().filter(|node| of_node[*node].is_none()).collect();
         let next: Vec<(usize, Vec<usize>)> = open
@@ -52,7 +54,7 @@ pub(super) fn partition(topology: &Topology, most: usize) -> (Vec<u32>, usize) {
     ((0..of_node.len()).map(|node| part(node).unwrap_or(0) as u32).collect(), parts)
 }
 
-/// The neighbours of each node, one entry for each link.
+/// Returns the neighbours of each node, with one entry for each link.
 fn neighbours(topology: &Topology) -> Vec<Vec<usize>> {
     let mut neighbours = vec![Vec::new(); topology.nodes.len()];
     for link in &topology.links {
@@ -62,8 +64,8 @@ fn neighbours(topology: &Topology) -> Vec<Vec<usize>> {
     neighbours
 }
 
-/// The least time that a frame takes from one part to another, whatever the parts are: over the links between switches, or over
-/// all links if there are none.
+/// Returns the minimum time that a frame takes from one part to another, for any division into parts. The
+/// minimum is over the links between switches, or over all links if there are none.
 pub(super) fn lookahead(topology: &Topology) -> Time {
     let is_switch = |node: u32| topology.nodes[node as usize].kind == NodeKind::Switch;
     let between = topology.links.iter().filter(|link| is_switch(link.a) && is_switch(link.b));
@@ -96,7 +98,7 @@ mod tests {
                 assert!(!has_host || of_node[link.a as usize] == of_node[link.b as usize]);
             }
         }
-        // Half of the pods, with their own switches: only links to the cores cross.
+        // Half of the pods with their own switches: only links to the core switches cross.
         let (of_node, _) = partition(&topology, 2);
         let crossing =
             topology.links.iter().filter(|link| of_node[link.a as usize] != of_node[link.b as usize]);
@@ -107,7 +109,7 @@ mod tests {
     fn the_lookahead_is_that_of_links_between_switches() {
         let near = LinkSpec { delay: Time::from_ns(10), ..LinkSpec::DEFAULT };
         let topology = Topology::fat_tree(4, near, LinkSpec::DEFAULT).unwrap();
-        // The shortest frame has 84 bytes.
+        // The shortest frame takes 84 bytes on the wire.
         assert_eq!(lookahead(&topology), Time::from_us(1) + Time::from_ps(84 * 80));
         let star = Topology::star(3, near).unwrap();
         assert_eq!(lookahead(&star), Time::from_ns(10) + Time::from_ps(84 * 80));

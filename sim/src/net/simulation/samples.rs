@@ -11,18 +11,18 @@ use crate::net::time::Time;
 use crate::net::waits::{SwitchWaits, WaitChange};
 use crate::net::world::World;
 
-/// What was sampled, and what the next sample needs.
+/// The samples so far, and the state for the next sample.
 pub(super) struct Samples {
     /// Queued bytes of each port.
     pub(super) of_ports: Vec<Histogram>,
     pub(super) rates: Vec<RatePoint>,
     pub(super) queues: Vec<QueuePoint>,
     pub(super) totals: Vec<TotalPoint>,
-    /// The number of points that were not kept.
+    /// The number of points that were left out.
     pub(super) left_out: u64,
     /// Bytes of ended flows that were sent after the last sample.
     pub(super) ended_bytes: u64,
-    /// Flows that run, and flows that have ended since the last sample.
+    /// Running flows, and flows that have ended since the last sample.
     running: Vec<u32>,
     last: Time,
 }
@@ -54,7 +54,7 @@ impl Simulation {
         }
     }
 
-    /// Puts the waits of all switches since the last call together, in the order of time and switch.
+    /// Merges the waits of all switches since the last call, ordered by time and switch.
     pub(super) fn gather_waits(&mut self) {
         let mut changes: Vec<(u32, WaitChange)> = Vec::new();
         for part in &mut self.parts {
@@ -66,13 +66,13 @@ impl Simulation {
                 changes.push((egress.node, change));
             }
         }
-        // A stable sort: the changes of one switch keep their order.
+        // The sort is stable, so the changes of one switch keep their order.
         changes.sort_by_key(|(switch, change)| (change.time, *switch));
         let changes: Vec<WaitChange> = changes.into_iter().map(|(_, change)| change).collect();
         self.waits.apply(&changes);
     }
 
-    /// The steps of pauses in the order of time and port, and how many were not kept.
+    /// Returns the pause steps ordered by time and port, and the number of steps left out.
     pub(super) fn take_pauses(&mut self) -> (Vec<PausePoint>, u64) {
         let mut left_out: u64 = self.parts.iter().map(|part| part.world.pauses_left_out).sum();
         let mut pauses: Vec<PausePoint> =
@@ -84,7 +84,7 @@ impl Simulation {
         (pauses, left_out)
     }
 
-    /// Flows that run, in the order of their first posts, and those of one time in the order of their numbers.
+    /// Returns the running flows, ordered by the time of their first post and then by number.
     fn running(&mut self) -> Vec<u32> {
         let mut begun: Vec<u32> = self.parts.iter_mut().flat_map(|part| part.begun.drain(..)).collect();
         begun.sort_by_cached_key(|number| (self.flow(*number).map(|flow| flow.spec.start), *number));
@@ -94,8 +94,8 @@ impl Simulation {
         running
     }
 
-    /// The bytes of payload that all flows have sent, without retransmissions, and those of all flows. A flow that failed counts
-    /// as sent.
+    /// Returns the payload bytes that all flows have sent, without retransmissions, and the total size of all
+    /// flows. Failed flows count as sent.
     #[must_use]
     pub fn sent_bytes(&self) -> (u64, u64) {
         let flows = self.parts.iter().flat_map(|part| &part.flows);
@@ -111,12 +111,12 @@ impl Simulation {
         (sent, all)
     }
 
-    /// The bytes of payload that a flow that runs has sent, without retransmissions.
+    /// Returns the payload bytes that a running flow has sent, without retransmissions.
     fn sent_by(&self, flow: &Flow) -> Option<u64> {
         let source = self.hosts[flow.spec.source as usize];
         let engine = &self.parts[source.part as usize].hosts[source.index as usize].engine;
         let counters = engine.qp_counters(flow.source_qpn)?;
-        // A sender sends no acknowledgements, so all its packets are data.
+        // The sender sends no acknowledgements, so all its packets are data.
         let new = counters.rdma_tx_packets - counters.retransmitted_packets;
         let overhead = new * u64::from(DATAGRAM_OVERHEAD);
         Some((counters.rdma_tx_bytes - counters.retransmitted_bytes).saturating_sub(overhead))
