@@ -1,4 +1,4 @@
-//! Checks at the end of a run: every byte, every count.
+//! Checks at the end of a run: all bytes and all counters.
 
 use roce_transport::{QpType, WcStatus};
 
@@ -27,7 +27,7 @@ impl Shadow {
         self.differing += count_differing(data, &self.found[offset..end]);
     }
 
-    /// Writes the bytes `from..to` of a message that lies in `pieces` (offset, length).
+    /// Writes the bytes `from..to` of a message whose buffer consists of `pieces` (offset, length).
     fn scatter(&mut self, pieces: &[(usize, usize)], data: &[u8], (from, to): (usize, usize)) {
         let mut start = 0;
         for (offset, len) in pieces {
@@ -88,7 +88,8 @@ impl World<'_> {
         check_requester(plan, flow, self.plan.mtu.bytes())
     }
 
-    /// Receives and WRITEs of messages that arrived in part may contain their first bytes.
+    /// Checks UC. Receives and WRITE targets of partially received messages can contain the first bytes of
+    /// the message.
     fn check_unreliable(&self, index: usize, is_idle: bool) -> Checked {
         let (plan, flow) = (&self.plan.flows[index], &self.flows[index]);
         if is_idle && flow.posted < plan.ops.len() {
@@ -126,7 +127,7 @@ impl World<'_> {
         check_guards(plan, flow)
     }
 
-    /// Each addition counts once: with all results known they form a chain.
+    /// Checks that each addition to a shared word counts once. If all results are known, they form a chain.
     fn check_shared_words(&self, is_idle: bool) -> Checked {
         for side in [Side::A, Side::B] {
             let end = &self.ends[side as usize];
@@ -175,7 +176,7 @@ impl World<'_> {
         let all_faultless = self.plan.is_faultless() && !matches!(self.plan.mode, Mode::Safety { .. });
         let mut failures = self.flows.iter().filter_map(|flow| flow.failed);
         if all_faultless && failures.any(|(_, status)| status == WcStatus::RetryExceededError) {
-            // A queue pair whose peer failed for lack of receives gets no further answer.
+            // A queue pair gets no answer after its peer has failed because of missing receives.
             let out_of_receives =
                 self.ends.iter().any(|end| end.engine.counters().req_rnr_retries_exceeded > 0);
             if !out_of_receives {
@@ -186,7 +187,7 @@ impl World<'_> {
     }
 }
 
-/// Checks the bytes of the receive zone between the receives. A receive may contain parts of an incomplete message.
+/// Checks the bytes between the receives. A receive can contain parts of an incomplete message.
 fn check_guards(plan: &Flow, flow: &FlowState) -> Checked {
     let mut found = flow.receive.content();
     for (offset, len) in plan.receives.iter().flat_map(|receive| &receive.pieces) {
@@ -195,8 +196,8 @@ fn check_guards(plan: &Flow, flow: &FlowState) -> Checked {
     if found == plan.receive { Ok(()) } else { Err("bytes between the receives changed".into()) }
 }
 
-/// Checks that the responder has executed exactly the first requests, part of the next one by whole packets, and no less
-/// than the completed ones.
+/// Checks that the responder has executed a prefix of the requests, with whole packets of the next one. The
+/// prefix contains at least the completed requests.
 fn check_responder(plan: &Flow, flow: &FlowState, mtu: usize) -> Checked {
     let mut target = Shadow::new(&plan.target, flow.target.content());
     let mut receive = Shadow::new(&plan.receive, flow.receive.content());
@@ -226,7 +227,7 @@ fn check_responder(plan: &Flow, flow: &FlowState, mtu: usize) -> Checked {
     Ok(())
 }
 
-/// One packet of a request at the responder.
+/// Applies one packet of a request to the expected memory of the responder.
 fn execute<'a>(
     op: &Op,
     (offset, len): (usize, usize),
@@ -239,7 +240,7 @@ fn execute<'a>(
         Kind::Send(_) => receive.scatter(pieces(), &op.data, (offset, offset + len)),
         Kind::Write(at, _) => target.write(at + offset, &op.data[part]),
         Kind::AtomicWrite(at) => target.write(at, &op.data),
-        // The value that an atomic finds is its expected result.
+        // The expected result of an atomic is the value that it finds.
         Kind::CompareSwap(at, expected, new) => {
             if op.data == expected.to_ne_bytes() {
                 target.write(at, &new.to_ne_bytes());
@@ -253,7 +254,7 @@ fn execute<'a>(
     }
 }
 
-/// Checks the results of READs and atomics: all completed ones, and the first bytes of one more.
+/// Checks the results of READs and atomics: those of all completed requests, and the first bytes of one more.
 fn check_requester(plan: &Flow, flow: &FlowState, mtu: usize) -> Checked {
     let found = flow.local.content();
     let mut start = plan.local.clone();
@@ -290,7 +291,7 @@ fn check_requester(plan: &Flow, flow: &FlowState, mtu: usize) -> Checked {
     }
 }
 
-/// `known` are the values found, counted from the start, and what was added to each.
+/// Checks additions. `known` contains the found values relative to the start, with their addends.
 fn check_chain(mut known: Vec<(u64, u64)>, sum: u64, possible: u64, is_idle: bool) -> Checked {
     known.sort_unstable();
     let known_sum: u64 = known.iter().map(|(_, add)| add).sum();

@@ -1,4 +1,4 @@
-//! Checks each completion when it is polled: its order, its fields, and the data that it stands for.
+//! Checks each polled completion: its order, its fields, and the corresponding data.
 
 use roce_packet::ImmDt;
 use roce_transport::{Cause, GRH_AREA, QpState, QpType, Wc, WcFlags, WcOpcode, WcStatus};
@@ -27,7 +27,7 @@ impl World<'_> {
         outcome.map_err(|message| format!("flow {flow}, number {index}: {message}: {wc:?}"))
     }
 
-    /// All requests between two visible completions must be unsignaled.
+    /// Checks that all requests between two visible completions are unsignaled.
     fn skips_unseen(&self, flow: usize, from: usize, to: usize) -> Checked {
         let signal_all = self.plan.pairs[self.flows[flow].pair].signal_all;
         let mut ops = self.plan.flows[flow].ops[from.min(to)..to].iter();
@@ -93,7 +93,7 @@ impl World<'_> {
         if self.plan.pairs[flow.pair].qp_type != QpType::Rc {
             return Err("nothing fails on an unreliable queue pair".into());
         }
-        // A fault shortly before the last progress may have an effect after it.
+        // A fault shortly before the last progress can have an effect after it.
         let recent = self.now.since(flow.last_progress).as_nanos() as u64 + 3 * self.plan.timeout_ns();
         let is_recent = |at: &&roce_transport::Instant| (self.now.since(**at).as_nanos() as u64) < recent;
         match wc.status {
@@ -102,7 +102,8 @@ impl World<'_> {
                 let engine = &self.ends[flow.from.other() as usize].engine;
                 let is_dead = engine.query_qp(peer).is_none_or(|attr| attr.state == QpState::Err);
                 let faults = self.pairs[flow.pair].disturbed.iter().filter(is_recent).count();
-                // One fault can cost two retries: its NAK may cross the retransmission after a timeout.
+                // One fault can cost two retries, because its NAK can cross the retransmission after a
+                // timeout.
                 if !is_dead && 2 * faults <= usize::from(self.plan.retry_cnt) {
                     return Err(format!("only {faults} faults, and {} retries", self.plan.retry_cnt));
                 }
@@ -155,7 +156,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Whether the completion of receive `number` and its buffer show message `message`.
+    /// Checks that the completion of receive `number` and its buffer match message `message`.
     fn check_message(&self, index: usize, message: usize, number: usize, wc: &Wc) -> Checked {
         let plan = &self.plan.flows[index];
         let op = &plan.ops[message];
@@ -191,7 +192,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The data of WRITEs before a message must be complete when the message is.
+    /// Checks that the data of WRITEs before a message is complete when the message is.
     fn check_writes_before(&self, index: usize, from: usize, message: usize) -> Checked {
         let plan = &self.plan.flows[index];
         for (number, op) in plan.ops.iter().enumerate().take(message).skip(from) {
@@ -205,11 +206,11 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Receives fail only because their queue pair failed, in order and each once.
+    /// Checks that receives fail only because their queue pair failed, in order and once each.
     fn receive_failed(&mut self, index: usize, number: usize, wc: &Wc) -> Checked {
         let flow = &mut self.flows[index];
         let next = flow.received.max(flow.receives_flushed);
-        // The requester of the same queue pair is the only one that can have failed it.
+        // Only the requester of the same queue pair can have caused the failure.
         if number != next || wc.status != WcStatus::WrFlushError || wc.cause != Cause::Flushed {
             return Err(format!("{next} was to be flushed next"));
         }
@@ -218,12 +219,12 @@ impl World<'_> {
     }
 }
 
-/// The next request from `from` on that consumes a receive.
+/// Returns the next request from `from` on that consumes a receive.
 fn next_message(plan: &Flow, from: usize) -> Option<usize> {
     (from..plan.ops.len()).find(|index| plan.ops[*index].kind.takes_receive())
 }
 
-/// The bytes that a request writes to `target`, if any.
+/// Returns the range of `target` to which a request writes, if any.
 fn changed(op: &Op) -> Option<(usize, usize)> {
     match op.kind {
         Kind::Write(offset, _) => Some((offset, op.data.len())),
@@ -239,7 +240,7 @@ fn is_written_later(plan: &Flow, number: usize) -> bool {
     plan.ops[number + 1..].iter().filter_map(changed).any(|other| overlap(range, other))
 }
 
-/// Whether a later request overwrites the result of request `number`.
+/// Returns whether a later request overwrites the result of request `number`.
 fn is_disturbed_later(plan: &Flow, number: usize) -> bool {
     let own = &plan.ops[number].pieces;
     plan.ops[number + 1..]

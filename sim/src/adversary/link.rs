@@ -20,16 +20,16 @@ pub(super) struct InFlight {
     pub(super) bytes: Vec<u8>,
     /// Whether bytes that the ICRC covers are damaged.
     pub(super) damaged: bool,
-    /// Whether only the headers are left.
+    /// Whether the packet is reduced to its headers.
     pub(super) trimmed: bool,
 }
 
-/// The fate of a packet that was sent.
+/// The handling of a sent packet by the link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fate {
     /// The text in the ladder.
     pub(super) name: &'static str,
-    /// The time at which the fault takes effect, if there is one: for a late packet, its arrival.
+    /// The time at which the fault takes effect, if there is one. For a late packet, this is its arrival.
     pub(super) disturbs: Option<Instant>,
 }
 
@@ -38,15 +38,15 @@ pub(super) struct Link {
     delay_ns: u64,
     gap_ns: u64,
     injectors: [FaultInjector; 2],
-    /// The departure of the last packet of each direction.
+    /// The departure of the last packet in each direction.
     last: [Instant; 2],
     random: SplitMix64,
     trimmed_per_mille: usize,
     trims: SplitMix64,
-    /// The largest delay of a second copy.
+    /// The maximum delay of a duplicate.
     latest_copy_ns: u64,
     poll_ns: u64,
-    /// For each packet: the time at which it is handled, its arrival, its number and its index.
+    /// For each packet: the time of its handling, its arrival, its number and its index.
     arrivals: BinaryHeap<Reverse<(Instant, Instant, u64, usize)>>,
     packets: Vec<Option<InFlight>>,
     free: Vec<usize>,
@@ -78,7 +78,7 @@ impl Link {
         }
     }
 
-    /// Accepts a packet that `from` sends at `now`, and applies the faults of the plan if they are still on.
+    /// Accepts a packet that `from` sends at `now`, and applies the faults of the plan if `faults` is set.
     pub(super) fn send(
         &mut self,
         now: Instant,
@@ -125,14 +125,14 @@ impl Link {
         if faults && delivery.flips.is_empty() && self.trims.below(1_000) < self.trimmed_per_mille {
             let headers =
                 Opcode(bytes.first().copied().unwrap_or_default()).info().map(|info| info.header_len);
-            // With payload, and not with padding and ICRC only.
+            // Packets that contain only padding and ICRC after the headers are not trimmed.
             if let Some(len) = headers.filter(|len| len + 8 <= bytes.len()) {
                 packet.trimmed = true;
                 packet.bytes.truncate(len);
             }
         }
         delivery.flips.apply(&mut packet.bytes);
-        // Routers may change byte 4 of the BTH, so no ICRC covers it.
+        // Routers can change byte 4 of the BTH, so the ICRC does not cover it.
         packet.damaged = delivery.flips.bits().any(|bit| bit / 8 != 4 && (bit as usize) < 8 * bytes.len());
         let (damaged, trimmed) = (packet.damaged, packet.trimmed);
         let mut latest = at;
@@ -165,12 +165,12 @@ impl Link {
         self.arrivals.push(Reverse((seen, at, self.sequence, place)));
     }
 
-    /// The time at which the next packet is handled.
+    /// Returns the time at which the next packet is handled.
     pub(super) fn next_arrival(&self) -> Option<Instant> {
         self.arrivals.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// The next packet that has arrived by `now`.
+    /// Removes and returns the next packet that has arrived by `now`.
     pub(super) fn arrived(&mut self, now: Instant) -> Option<InFlight> {
         if self.next_arrival()? > now {
             return None;

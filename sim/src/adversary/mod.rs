@@ -1,16 +1,17 @@
 //! The adversary: a run of two engines over a faulty link, derived from one seed and checked byte by byte.
 //!
-//! [`run`] derives everything from its seed: path MTU, first PSNs, timeouts, queue depths, the faults of
-//! each direction, and what the applications at both ends do on several queue pairs. While it runs, every
-//! packet and every completion is checked; at the end every byte of every region is compared with the expected one. It
-//! checks these properties:
+//! [`run`] derives everything from its seed: path MTU, first PSNs, timeouts, queue depths, the faults of each
+//! direction, and the actions of the applications at both ends on several queue pairs. During the run, every
+//! packet and every completion is checked. At the end, every byte of every region is compared with the
+//! expected one. The following properties are checked:
 //!
-//! - RC: every request takes effect exactly once and in order, also if it fails halfway; completions come
-//!   in order with the right content; atomics take effect once; data is complete when its completion is.
-//! - UC: messages that arrive are complete, in order and never duplicated. UD: messages that arrive are complete.
+//! - RC: every request takes effect exactly once and in order, even if it fails halfway; completions come in
+//!   order with the correct content; atomics take effect once; data is complete when its completion is.
+//! - UC: messages that arrive are complete, in order and never duplicated. UD: messages that arrive are
+//!   complete.
 //! - Nothing outside the targeted ranges changes, and no damaged packet is handled.
-//! - A request fails only because of faults on the link, and once the faults stop, every request ends within
-//!   `(retry_cnt + 1) * 4 * timeout`.
+//! - A request fails only because of faults on the link. When the faults stop, every request ends within
+//!   `(retry_cnt + 1) * 4 * timeout`, plus allowances for RNR pauses and the time on the link.
 //!
 //! The same seed gives the same run, packet for packet, and the same [`Report::hash`].
 
@@ -37,11 +38,11 @@ use world::World;
 pub struct Report {
     /// A hash of every packet and every completion, with their times.
     pub hash: u64,
-    /// Packets that were sent.
+    /// The number of sent packets.
     pub packets: usize,
-    /// Requests that completed, and directions of queue pairs that failed because of faults.
+    /// The number of completed requests.
     pub completed: usize,
-    /// See `completed`.
+    /// The number of flows that failed because of faults. Each direction of a queue pair is a flow.
     pub failed: usize,
     /// The counters of A and of B.
     pub counters: [Counters; 2],
@@ -74,16 +75,16 @@ impl std::error::Error for Failure {}
 ///
 /// # Errors
 ///
-/// The first error.
+/// Returns the first failed check.
 pub fn run(seed: u64) -> Result<Report, Box<Failure>> {
     run_plan(&Plan::new(seed))
 }
 
-/// Runs a plan, which the caller may have changed.
+/// Runs a plan, which the caller can have changed.
 ///
 /// # Errors
 ///
-/// The first error.
+/// Returns the first failed check.
 pub fn run_plan(plan: &Plan) -> Result<Report, Box<Failure>> {
     let mut world = World::new(plan);
     match world.run() {

@@ -1,4 +1,4 @@
-//! The checks of each packet, and the record of packets.
+//! Checks of each packet, and the record of packets.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use roce_fault::random::mix;
 /// The number of entries in a ladder.
 const LADDER: usize = 60;
 
-/// The number of arrivals that are kept: more than a window, with repetitions.
+/// The number of recorded arrivals, which exceeds a window with retransmissions.
 const ARRIVALS: usize = 1_024;
 
 /// A hash of all events, and the last events as text.
@@ -50,7 +50,7 @@ impl Trace {
         self.ladder.push_back(entry);
     }
 
-    /// Adds a packet. The ICRC stands for the rest of the packet.
+    /// Adds a packet to the trace. The hash uses the ICRC instead of the whole packet.
     fn packet(&mut self, at: Instant, from: Side, qpn: Qpn, bytes: &[u8], fate: &'static str) {
         self.mix(at.as_nanos() ^ (from as u64) << 63);
         let icrc = bytes.last_chunk::<4>().map_or(0, |icrc| u32::from_le_bytes(*icrc));
@@ -75,7 +75,7 @@ impl Trace {
         self.events += 1;
     }
 
-    /// Arrows go from the sender to the receiver; A is on the left.
+    /// Returns the last events as lines. Arrows go from the sender to the receiver, with A on the left.
     pub(super) fn ladder(&self) -> Vec<String> {
         self.ladder.iter().map(Entry::line).collect()
     }
@@ -112,17 +112,18 @@ impl Entry {
 /// A pause that an RNR NAK requested.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pause {
-    /// The PSN of the request that needs a receive.
+    /// The PSN of the request that requires a receive.
     refused: Psn,
     until: Instant,
-    /// The number of RNR NAKs since any other answer arrived.
+    /// The number of RNR NAKs since the arrival of any other answer.
     count: u32,
-    /// Whether the requester may have had reason to drop the NAK.
+    /// Whether the requester may have had a reason to drop the NAK.
     is_doubtful: bool,
 }
 
 impl FlowState {
-    /// Whether there was no receive when this request arrived last, or later: paced READ responses before it delay its RNR NAK.
+    /// Returns whether the receive queue was empty at the last arrival of this request, or later. Paced READ
+    /// responses before the request can delay its RNR NAK.
     fn was_refused(&self, psn: Psn) -> bool {
         let arrival = self.arrivals.iter().find(|(arrived, _)| *arrived == psn);
         arrival.zip(self.empty_until).is_some_and(|((_, arrival), until)| *arrival <= until)
@@ -157,7 +158,7 @@ impl World<'_> {
         }
     }
 
-    /// Checks the window, and the size of READ requests.
+    /// Checks the window and the size of READ requests.
     fn check_request(&self, flow: usize, datagram: &Datagram<'_>) -> Checked {
         let psn = datagram.bth().psn;
         let first = self.flows[flow].unacknowledged;
@@ -174,7 +175,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A request that an RNR NAK refused may be sent again after the pause, at most `rnr_retry` times.
+    /// Checks that a request refused by an RNR NAK is sent again only after the pause, and at most
+    /// `rnr_retry` times.
     fn check_pause(&mut self, flow: usize, psn: Psn) -> Checked {
         let (now, limit) = (self.now, u32::from(self.plan.rnr_retry));
         let flow = &mut self.flows[flow];
@@ -185,7 +187,7 @@ impl World<'_> {
         let Pause { until, count, .. } = *pause;
         // The requester goes back further if an earlier answer is missing.
         pause.is_doubtful |= psn.before(pause.refused);
-        // If an answer is missing, the NAK may have been dropped, and new requests continue.
+        // If an answer is missing, the requester may have dropped the NAK and continues with new requests.
         if pause.is_doubtful || psn != pause.refused {
             return Ok(());
         }
@@ -198,7 +200,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Every request is legal, so no NAK may be fatal, and an RNR NAK is legal only with an empty receive queue.
+    /// Checks that no NAK is fatal, because every request is legal, and that an RNR NAK requires an empty
+    /// receive queue.
     fn check_response(&mut self, flow: usize, datagram: &Datagram<'_>) -> Checked {
         let flow = &mut self.flows[flow];
         let psn = datagram.bth().psn;
@@ -211,7 +214,7 @@ impl World<'_> {
             {
                 Err(format!("RNR NAK although {} receives are there", flow.receives_posted - flow.received))
             }
-            // A reserved code is the NAK of selective repeat.
+            // Selective repeat uses a reserved code as its NAK.
             Some(Syndrome::Nak(_) | Syndrome::RnrNak { .. } | Syndrome::Reserved(_)) => {
                 flow.last_nak = Some(psn);
                 Ok(())
@@ -220,7 +223,8 @@ impl World<'_> {
         }
     }
 
-    /// A packet ahead of the expected one may be dropped without an answer only if a NAK named that one.
+    /// Checks that a packet ahead of the expected PSN is dropped without an answer only if a NAK named that
+    /// PSN.
     pub(super) fn check_silence(&self, to: Side, bytes: &[u8]) -> Checked {
         let Ok(datagram) = Datagram::parse(bytes, &[]) else { return Ok(()) };
         let qpn = datagram.bth().dest_qp;
@@ -229,7 +233,7 @@ impl World<'_> {
             return Ok(());
         };
         let last = self.flows[2 * pair + to.other() as usize].last_nak;
-        // In a burst the NAK may not have left yet, and READ responses that are paced delay it.
+        // In a burst, the NAK may not have left yet. Paced READ responses delay the NAK.
         let paced = self.plan.after_loss || self.plan.congestion != Congestion::none();
         let prompt = !self.plan.bursts && !paced;
         if prompt && last != Some(attr.rq_psn) {
@@ -259,7 +263,7 @@ impl World<'_> {
             Some(Syndrome::RnrNak { timer }) => {
                 flow.rnr_naks.push(now);
                 let before = flow.pause.filter(|pause| pause.refused == bth.psn);
-                // Arrivals are handled before the timers of the same time.
+                // Arrivals are handled before timers that expire at the same time.
                 let is_waiting = before.is_some_and(|pause| now <= pause.until);
                 if !is_waiting && !bth.psn.before(flow.unacknowledged) {
                     flow.pause = Some(Pause {
@@ -282,7 +286,8 @@ impl World<'_> {
             && !is_rnr
         {
             pause.count = 0;
-            // The RNR NAK may have overtaken it, and then showed only that it was missing.
+            // The RNR NAK may have overtaken this response, and then only showed that the response was
+            // missing.
             pause.is_doubtful |= is_data;
         }
         if is_data {

@@ -1,4 +1,4 @@
-//! The plan of a run: everything that the seed decides before the first packet.
+//! The plan of a run: everything that the seed determines before the first packet.
 
 use roce_packet::{PathMtu, Psn};
 use roce_transport::congestion::Congestion;
@@ -11,31 +11,31 @@ use roce_fault::{Chance, Delay, DelayTime, FaultPlan, Rates};
 /// The goal of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The faults stop after so many packets. From then on every request must complete, or fail because of earlier faults,
-    /// within a bound.
+    /// The faults stop after a number of packets. From then on, every request must complete within a bound,
+    /// or fail because of earlier faults.
     Liveness {
-        /// Packets, of both directions together.
+        /// The number of packets in both directions.
         packets: usize,
     },
-    /// The faults continue until the end or until so many packets were sent. All safety checks must hold.
+    /// The faults continue until the end, or until a number of packets was sent. All safety checks must hold.
     Safety {
-        /// Packets, of both directions together.
+        /// The number of packets in both directions.
         packets: usize,
     },
 }
 
-/// Everything that one seed decides.
+/// Everything that one seed determines.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// The goal.
+    /// The goal of the run.
     pub mode: Mode,
-    /// Path MTU of the connected queue pairs.
+    /// The path MTU of the connected queue pairs.
     pub mtu: PathMtu,
-    /// The largest number of unacknowledged packets of a requester.
+    /// The maximum number of unacknowledged packets of a requester.
     pub window: u32,
-    /// The largest number of packets of one READ request; 0 for no limit.
+    /// The maximum number of packets of one READ request, or 0 for no limit.
     pub max_read_packets: u32,
     /// Local ACK timeout exponent.
     pub timeout: u8,
@@ -43,50 +43,51 @@ pub struct Plan {
     pub retry_cnt: u8,
     /// Retries after RNR NAKs.
     pub rnr_retry: u8,
-    /// RNR delay code.
+    /// Code of the minimum RNR timer.
     pub min_rnr_timer: u8,
-    /// READs and atomics that a requester may have outstanding, and those that a responder keeps.
+    /// The maximum number of outstanding READs and atomics of a requester, and of those that a responder
+    /// keeps.
     pub rd_atomic: (u8, u8),
-    /// Send queue depth; sometimes much less than the number of requests.
+    /// The depth of the send queue, which can be much smaller than the number of requests.
     pub max_send_wr: usize,
-    /// Packets of one queue pair before it is the next one's turn.
+    /// The number of packets of one queue pair before the next queue pair takes its turn.
     pub quantum: u32,
-    /// One-way delay of the link.
+    /// One-way delay of the link in nanoseconds.
     pub link_delay_ns: u64,
-    /// Time between two packets of one direction.
+    /// Time between two packets of one direction in nanoseconds.
     pub gap_ns: u64,
-    /// The faults of packets from A, and of packets from B.
+    /// The faults of packets from A and from B.
     pub faults: [FaultPlan; 2],
     /// Whether the IPv4 Identification is hidden from receivers.
     pub hidden_identification: bool,
     /// Whether senders fill superpackets.
     pub batches: bool,
-    /// The length of the first of two slices in which datagrams arrive.
+    /// The length of the first of two slices in which datagrams arrive, or `None` for one slice.
     pub head_len: Option<usize>,
-    /// Arrivals are handled only at multiples of this time, as by a polling driver.
+    /// The interval in nanoseconds at which arrivals are handled, as by a polling driver.
     pub poll_ns: u64,
     /// Whether several arrivals are handled before packets are sent.
     pub bursts: bool,
-    /// The recovery of both ends. Seeds draw go-back-N only.
+    /// The loss recovery of both ends. Seeds select go-back-N only.
     pub recovery: Recovery,
-    /// How many of a thousand packets with payload are trimmed on the way. Seeds draw none.
+    /// The number of trimmed packets per thousand packets with payload. Seeds select 0.
     pub trimmed_per_mille: u16,
-    /// The congestion control of both ends. Seeds draw none.
+    /// The congestion control of both ends. Seeds select none.
     pub congestion: Congestion,
-    /// Whether READ responses are paced after losses, at both ends; for odd seeds.
+    /// Whether both ends pace READ responses after losses. Odd seeds select this.
     pub after_loss: bool,
     /// The queue pairs.
     pub pairs: Vec<PairPlan>,
-    /// The flows: flow `2 * pair` goes from A to B, the next one from B to A.
+    /// The flows: flow `2 * pair` goes from A to B, and the next flow from B to A.
     pub flows: Vec<Flow>,
 }
 
 /// A pair of queue pairs, one at each end.
 #[derive(Clone, Copy, Debug)]
 pub struct PairPlan {
-    /// Transport.
+    /// The transport.
     pub qp_type: QpType,
-    /// First PSN of A, and of B.
+    /// First PSN of A and of B.
     pub psns: [Psn; 2],
     /// Whether every request is signaled.
     pub signal_all: bool,
@@ -156,13 +157,13 @@ impl Plan {
         }
     }
 
-    /// The local ACK timeout in nanoseconds.
+    /// Returns the local ACK timeout in nanoseconds.
     #[must_use]
     pub const fn timeout_ns(&self) -> u64 {
         4096 << self.timeout
     }
 
-    /// Whether the plan has no faults.
+    /// Returns whether the plan has no faults.
     #[must_use]
     pub fn is_faultless(&self) -> bool {
         self.trimmed_per_mille == 0 && self.faults.iter().all(FaultPlan::is_empty)
@@ -180,8 +181,8 @@ impl PairPlan {
     }
 }
 
-/// The faults of one direction. Delays reach up to twice the timeout, so that answers arrive after the retransmission of
-/// their request.
+/// Returns the faults of one direction. Delays reach up to twice the timeout, so that answers arrive after
+/// the retransmission of their request.
 fn fault_plan(random: &mut SplitMix64, timeout: u8) -> FaultPlan {
     if random.percent(12) {
         return FaultPlan::default();

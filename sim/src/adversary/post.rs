@@ -1,4 +1,4 @@
-//! The calls of the applications at the two hosts: connecting and posting.
+//! Calls of the applications at the two hosts: connecting and posting.
 
 use roce_packet::{Qpn, RnrTimer};
 use roce_transport::{
@@ -10,11 +10,11 @@ use super::work::{Kind, MAX_ELEMENTS, MAX_INLINE, Op, Zone};
 use super::world::{FlowState, PairState, World};
 use crate::pair::Side;
 
-/// The bit that marks identifiers of receives.
+/// The bit of a work request ID that marks receives.
 pub(super) const RECEIVE: u64 = 1 << 63;
 const Q_KEY: u32 = 0x0bad_cafe;
 
-/// The identifier of a work request: its kind, flow and number.
+/// Returns the ID of a work request, which consists of its kind, flow and number.
 pub(super) const fn wr_id(kind: u64, flow: usize, index: usize) -> u64 {
     kind | (flow as u64) << 32 | index as u64
 }
@@ -74,7 +74,7 @@ impl World<'_> {
         [init, rtr, rts]
     }
 
-    /// Posts the requests and receives that are due and fit.
+    /// Posts the requests and receives that are due and fit into their queues.
     pub(super) fn post(&mut self) {
         for flow in 0..self.flows.len() {
             while self.post_receive(flow) {}

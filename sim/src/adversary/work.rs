@@ -1,49 +1,49 @@
 //! The requests and receives of the applications at the two hosts, and their expected results.
 //!
-//! Every flow (one direction of one pair of queue pairs) has memory of its own, so the expected value of each byte
-//! follows from the order of its operations alone:
+//! Every flow (one direction of one pair of queue pairs) has its own memory. The expected value of each byte
+//! therefore depends only on the order of the flow's operations:
 //!
 //! - `source` at the requester, read only: the bytes to send;
-//! - `local` at the requester: the results of READs and atomics. Its upper half is allocated once,
-//!   for READs whose result a later, fenced request sends;
+//! - `local` at the requester: the results of READs and atomics. Ranges of its upper part are used once, for
+//!   READs whose result is sent by a later, fenced request;
 //! - `target` at the responder: the bytes that WRITEs, READs and atomics access;
 //! - `receive` at the responder: the buffers of receives.
 //!
-//! A request that changes what an earlier READ reads is fenced, because no other rule orders the two.
+//! A request that changes the bytes of an earlier READ is fenced, because no other rule orders the two.
 
 use roce_packet::{ImmDt, PathMtu};
 use roce_transport::{GRH_AREA, QpType};
 
 use roce_fault::random::SplitMix64;
 
-/// Bytes that can be posted inline.
+/// The maximum number of inline bytes.
 pub(super) const MAX_INLINE: usize = 100;
-/// Elements of a work request.
+/// The maximum number of elements of a work request.
 pub(super) const MAX_ELEMENTS: usize = 4;
-/// Words per host to which all flows add.
+/// The number of words per host to which all flows add.
 pub(super) const SHARED_WORDS: usize = 2;
 
-/// A piece of memory that a flow owns.
+/// A memory zone of a flow at the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zone {
     /// The bytes that the requester sends.
     Source,
-    /// The results of its READs and atomics.
+    /// The results of the requester's READs and atomics.
     Local,
 }
 
-/// A range of a zone, as an element of a work request.
+/// A range of a zone, used as a scatter/gather element.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     /// The zone of the requester.
     pub zone: Zone,
     /// The offset of the first byte.
     pub offset: usize,
-    /// Bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 
-/// The operation of a request; offsets are into `target`.
+/// The operation of a request. Offsets are relative to `target`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// SEND.
@@ -56,7 +56,7 @@ pub enum Kind {
     CompareSwap(usize, u64, u64),
     /// FETCH ADD: offset and addend.
     FetchAdd(usize, u64),
-    /// FETCH ADD on a word that all flows share: the word and the addend.
+    /// FETCH ADD on a word that all flows share: word and addend.
     SharedAdd(usize, u64),
     /// ATOMIC WRITE.
     AtomicWrite(usize),
@@ -65,13 +65,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it consumes a receive of the peer.
+    /// Returns whether the operation consumes a receive of the peer.
     #[must_use]
     pub const fn takes_receive(&self) -> bool {
         matches!(self, Self::Send(_) | Self::Write(_, Some(_)))
     }
 
-    /// The immediate data that it carries.
+    /// Returns the immediate data of the operation.
     #[must_use]
     pub const fn imm(&self) -> Option<ImmDt> {
         match self {
@@ -80,7 +80,7 @@ impl Kind {
         }
     }
 
-    /// Whether it writes to `local`.
+    /// Returns whether the operation writes to `local`.
     #[must_use]
     pub const fn brings(&self) -> bool {
         matches!(self, Self::Read(_) | Self::CompareSwap(..) | Self::FetchAdd(..) | Self::SharedAdd(..))
@@ -92,31 +92,31 @@ impl Kind {
 pub struct Op {
     /// The operation.
     pub kind: Kind,
-    /// The local buffers; empty for inline data.
+    /// The local buffers, which are empty for inline data.
     pub pieces: Vec<Piece>,
     /// Whether the data is posted inline.
     pub inline: bool,
-    /// Whether it is signaled.
+    /// Whether the request is signaled.
     pub signaled: bool,
-    /// Whether it waits for earlier READs and atomics.
+    /// Whether the request waits for earlier READs and atomics.
     pub fence: bool,
-    /// The bytes that it sends, or the expected result.
+    /// The sent bytes, or the expected result.
     pub data: Vec<u8>,
-    /// The smallest time after the previous post.
+    /// The minimum time in nanoseconds after the previous post.
     pub wait_ns: u64,
 }
 
-/// A receive.
+/// A receive request.
 #[derive(Clone, Debug)]
 pub struct Receive {
     /// Ranges of the receive zone.
     pub pieces: Vec<(usize, usize)>,
-    /// The smallest time after the previous post.
+    /// The minimum time in nanoseconds after the previous post.
     pub wait_ns: u64,
 }
 
 impl Receive {
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.pieces.iter().map(|(_, len)| len).sum()
@@ -126,19 +126,19 @@ impl Receive {
 /// One direction of one pair of queue pairs.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Transport.
+    /// The transport.
     pub qp_type: QpType,
-    /// Requests, in order.
+    /// The requests in order.
     pub ops: Vec<Op>,
-    /// Receives at the other end, in order.
+    /// The receives at the other end in order.
     pub receives: Vec<Receive>,
-    /// The initial contents of the zones.
+    /// The initial contents of the source zone.
     pub source: Vec<u8>,
-    /// The same.
+    /// The initial contents of the local zone.
     pub local: Vec<u8>,
-    /// The same.
+    /// The initial contents of the target zone.
     pub target: Vec<u8>,
-    /// The same.
+    /// The initial contents of the receive zone.
     pub receive: Vec<u8>,
 }
 
@@ -148,7 +148,7 @@ pub(super) struct Shape {
     mtu: usize,
     max_ops: usize,
     max_len: usize,
-    /// How often a request or receive is posted late, and by how much at most.
+    /// The percentage of late requests and of late receives, each with the maximum delay in nanoseconds.
     late: (usize, u64),
     late_receives: (usize, u64),
 }
@@ -156,7 +156,7 @@ pub(super) struct Shape {
 impl Shape {
     pub(super) fn new(random: &mut SplitMix64, mtu: PathMtu, heavy: bool) -> Self {
         let mtu = mtu.bytes();
-        // Repeated retransmissions of a long message would take a large part of the run.
+        // Repeated retransmissions of a long message would dominate the run.
         let packets = if heavy { random.pick(&[2, 4, 10]) } else { random.pick(&[2, 5, 20, 70]) };
         let budget = random.pick(&[600, 3_000, 10_000, 65_536]);
         let waits = [1_000, 50_000, 1_000_000];
@@ -169,7 +169,7 @@ impl Shape {
         }
     }
 
-    /// A length, often next to a multiple of the path MTU.
+    /// Returns a length, often close to a multiple of the path MTU.
     fn len(&self, random: &mut SplitMix64, limit: usize) -> usize {
         let most = self.max_len.min(limit);
         let len = match random.below(10) {
@@ -188,7 +188,7 @@ fn wait(random: &mut SplitMix64, (percent, most): (usize, u64)) -> u64 {
     if random.percent(percent) { random.below(most as usize + 1) as u64 } else { 0 }
 }
 
-/// Cuts `len` bytes into up to four pieces, some of which may be empty.
+/// Divides `len` bytes into up to four pieces, some of which can be empty.
 fn cut(random: &mut SplitMix64, len: usize) -> Vec<usize> {
     let count = random.pick(&[1, 1, 1, 2, 3, 4]);
     if len == 0 && random.percent(50) {
@@ -201,7 +201,7 @@ fn cut(random: &mut SplitMix64, len: usize) -> Vec<usize> {
     cuts.into_iter().map(|cut| cut - core::mem::replace(&mut before, cut)).collect()
 }
 
-/// Whether two ranges (offset, length) share a byte.
+/// Returns whether two ranges (offset, length) share a byte.
 pub(super) fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
     a.0 < b.0 + b.1 && b.0 < a.0 + a.1
 }
@@ -214,7 +214,7 @@ struct Drawing<'a> {
     /// The contents of `target` and `local` after the requests so far.
     target: Vec<u8>,
     local: Vec<u8>,
-    /// The ranges that READs since the last fence read.
+    /// The ranges that were read by READs since the last fence.
     open_reads: Vec<(usize, usize)>,
     /// The number of allocated bytes of the upper half of `local`, of `target` (UC) and of `receive`.
     local_used: usize,
@@ -257,7 +257,7 @@ impl Flow {
         drawing.finish()
     }
 
-    /// The payload of each packet of a message, as offset and length.
+    /// Returns the payload of each packet of a message, as offset and length.
     pub(super) fn packets(len: usize, mtu: usize) -> impl Iterator<Item = (usize, usize)> {
         (0..len.div_ceil(mtu).max(1)).map(move |index| (index * mtu, (len - index * mtu).min(mtu)))
     }
@@ -295,7 +295,7 @@ impl Drawing<'_> {
         self.flow.ops.last_mut().expect("just pushed")
     }
 
-    /// Some bytes to send: from the source zone in pieces, or inline.
+    /// Returns bytes to send: from the source zone in pieces, or inline.
     fn outgoing(&mut self, len: usize) -> (Vec<Piece>, bool, Vec<u8>) {
         if len <= MAX_INLINE && self.random.percent(25) {
             return (Vec::new(), true, self.random.bytes(len));
@@ -314,7 +314,7 @@ impl Drawing<'_> {
         self.random.percent(percent).then(|| ImmDt((self.random.draw() as u32).to_be_bytes()))
     }
 
-    /// Changes `target` as the request just pushed does, and fences that request where a READ is open.
+    /// Applies the last pushed request to `target`, and fences that request if it overlaps an open READ.
     fn change(&mut self, offset: usize, data: &[u8]) {
         self.target[offset..offset + data.len()].copy_from_slice(data);
         let range = (offset, data.len());
@@ -348,7 +348,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// Pieces of the lower part of `local`, one after the other from a random place on.
+    /// Returns consecutive pieces of the lower part of `local`, starting at a random offset.
     fn landing(&mut self, len: usize) -> Vec<Piece> {
         let mut offset = self.random.below(self.shape.max_len + 64 - len + 1);
         let mut pieces = Vec::new();
@@ -369,7 +369,7 @@ impl Drawing<'_> {
     }
 
     fn word(&mut self) -> (usize, u64) {
-        // Few words, so that atomics find the results of others.
+        // A small number of words, so that atomics find the results of others.
         let offset = 8 * self.random.below((self.target.len() / 8).min(6));
         let bytes = self.target[offset..offset + 8].try_into().expect("8 bytes");
         (offset, u64::from_ne_bytes(bytes))
@@ -393,7 +393,8 @@ impl Drawing<'_> {
         self.change(offset, &now.wrapping_add(add).to_ne_bytes());
     }
 
-    /// The value that it finds depends on the other flows, so its result has a range of its own.
+    /// Adds a FETCH ADD on a shared word. The value that it finds depends on other flows, so its result has a
+    /// separate range.
     fn shared_add(&mut self) {
         let Some(offset) = self.own_place(8) else { return };
         let kind = Kind::SharedAdd(self.random.below(SHARED_WORDS), self.random.range(1, 1000) as u64);
@@ -413,7 +414,7 @@ impl Drawing<'_> {
         self.push(Kind::Flush(offset, len), Vec::new(), Vec::new());
     }
 
-    /// A range in the upper part of `local` that no other request uses.
+    /// Reserves a range in the upper part of `local` that no other request uses.
     fn own_place(&mut self, len: usize) -> Option<usize> {
         let offset = self.local_used;
         self.local_used += len;
@@ -424,7 +425,7 @@ impl Drawing<'_> {
         Some(offset)
     }
 
-    /// A READ, and a fenced request that sends its result.
+    /// Adds a READ, and a fenced request that sends its result.
     fn forward(&mut self) {
         let len = self.shape.len(self.random, usize::MAX).max(1);
         let Some(place) = self.own_place(len) else { return };
@@ -445,7 +446,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// A receive for a message of `len` bytes, with guard bytes around each piece.
+    /// Adds a receive for a message of `len` bytes, with guard bytes around each piece.
     fn receive_for(&mut self, len: usize) {
         let capacity = len + if self.random.percent(50) { 0 } else { self.random.below(50) };
         let mut pieces = Vec::new();
@@ -458,7 +459,8 @@ impl Drawing<'_> {
         self.flow.receives.push(Receive { pieces, wait_ns });
     }
 
-    /// Messages may be lost, so every receive fits every message, and every WRITE has its own place.
+    /// Adds a UC request. Messages can be lost, so every receive fits every message, and every WRITE has a
+    /// separate range.
     fn unreliable(&mut self) {
         let limit = self.target.len() - self.target_used;
         let len = self.shape.len(self.random, limit.min(self.shape.max_len));

@@ -1,4 +1,4 @@
-//! The two hosts and the clock of a run: posts, packets and completions until no event is left.
+//! The two hosts and the clock of a run: handles posts, packets and completions until no event is left.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,14 +20,14 @@ use crate::pair::Side;
 /// The result of a check.
 pub(super) type Checked = Result<(), String>;
 
-/// A registered piece of memory.
+/// A registered memory region.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) memory: Arc<WordMemory>,
     pub(super) attributes: RegionAttributes,
 }
 
-/// One host.
+/// One of the two hosts.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) engine: Engine,
@@ -50,37 +50,37 @@ pub(super) struct FlowState {
     /// The memory at the responder.
     pub(super) target: Region,
     pub(super) receive: Region,
-    /// The number of requests and receives posted so far, and the earliest time for the next.
+    /// The number of requests and receives posted so far, and the earliest time of the next post.
     pub(super) posted: usize,
     pub(super) next_post: Instant,
     pub(super) receives_posted: usize,
     pub(super) next_receive: Instant,
-    /// Requests that are known to be complete: one past the last successful completion.
+    /// The number of requests known to be complete: one past the last successful completion.
     pub(super) completed: usize,
-    /// The first request that failed, and its status.
+    /// The first failed request and its status.
     pub(super) failed: Option<(usize, WcStatus)>,
     /// One past the last request with a failed completion.
     pub(super) flushed: usize,
-    /// Receives that completed, and one past the last that was flushed.
+    /// The number of completed receives, and one past the last flushed receive.
     pub(super) received: usize,
     pub(super) receives_flushed: usize,
     /// One past the request whose message arrived last.
     pub(super) arrived: usize,
-    /// For UD, how often each message arrived.
+    /// For UD, the number of arrivals of each message.
     pub(super) copies: Vec<u32>,
     pub(super) last_progress: Instant,
     /// The first PSN without an acknowledgement.
     pub(super) unacknowledged: Psn,
-    /// The PSN that the responder named in its last NAK for a gap or an RNR.
+    /// The PSN in the responder's last NAK for a gap, or RNR NAK.
     pub(super) last_nak: Option<Psn>,
     /// The pause that the last RNR NAK requested.
     pub(super) pause: Option<Pause>,
     /// The arrival times of RNR NAKs.
     pub(super) rnr_naks: Vec<Instant>,
-    /// The first PSN from which the requester sends again although a later request was acknowledged: a READ or atomic response is
-    /// missing.
+    /// The first PSN from which the requester retransmits although a later request was acknowledged, because
+    /// a READ or atomic response is missing.
     pub(super) goes_back: Option<Psn>,
-    /// The PSNs of the last requests that arrived, with their times.
+    /// The PSNs and times of the last arrived requests.
     pub(super) arrivals: VecDeque<(Psn, Instant)>,
     /// The last time at which a receive was posted to an empty receive queue.
     pub(super) empty_until: Option<Instant>,
@@ -90,7 +90,7 @@ pub(super) struct FlowState {
 #[derive(Debug)]
 pub(super) struct PairState {
     pub(super) qpns: [Qpn; 2],
-    /// The times at which faults to its packets took effect, in both directions.
+    /// The times at which faults of its packets took effect, in both directions.
     pub(super) disturbed: Vec<Instant>,
     pub(super) doubled: u32,
 }
@@ -172,7 +172,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs the plan, with the checks at its end.
+    /// Runs the plan and the checks at its end.
     pub(super) fn run(&mut self) -> Checked {
         let mut ended = false;
         while !ended {
@@ -190,7 +190,7 @@ impl<'a> World<'a> {
         self.check_end(!ended)
     }
 
-    /// Whether the run ends although events are left.
+    /// Returns whether the run ends although events are left.
     fn is_over(&mut self, next: Instant) -> Result<bool, String> {
         match (self.plan.mode, self.stopped_at) {
             (Mode::Safety { packets }, _) => return Ok(self.packets >= packets),
@@ -210,8 +210,8 @@ impl<'a> World<'a> {
         Ok(false)
     }
 
-    /// The time by which all requests must have ended: the bound of the timeouts, one RNR pause, and the time on the link if every
-    /// packet waits for the answer to its predecessor.
+    /// Returns the time by which all requests must have ended: the bound of the timeouts, twice the RNR
+    /// pause, and the time on the link if every packet waits for the answer to the previous one.
     fn bound(&self, stopped_at: Instant) -> Instant {
         let tries = u64::from(self.plan.retry_cnt) + 1;
         let pause = RnrTimer::new(self.plan.min_rnr_timer).unwrap_or_default().delay_ns();
@@ -229,13 +229,13 @@ impl<'a> World<'a> {
         let posts = self.flows.iter().zip(&self.plan.flows).flat_map(|(flow, plan)| {
             let send = (flow.posted < plan.ops.len()).then_some(flow.next_post);
             let receive = (flow.receives_posted < plan.receives.len()).then_some(flow.next_receive);
-            // A post that is due was tried, and its queue was full.
+            // A post that is already due was tried, but its queue was full.
             [send, receive].into_iter().flatten().filter(|at| *at > self.now)
         });
         timeouts.chain(posts).chain(self.link.next_arrival()).min()
     }
 
-    /// Handles completions, posts and packets until no new one follows.
+    /// Handles completions, posts and packets until none is left.
     fn settle(&mut self) -> Checked {
         loop {
             let before = self.trace.events;
@@ -252,7 +252,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Sends all packets that an engine has now.
+    /// Sends all packets that an engine has to send now.
     fn transmit(&mut self, side: Side) -> Checked {
         let mut buffer = std::mem::take(&mut self.buffer);
         let outcome = loop {
@@ -342,7 +342,7 @@ impl<'a> World<'a> {
         self.trace.ladder()
     }
 
-    /// The path from one side to the other.
+    /// Returns the path from one side to the other.
     pub(super) fn path(from: Side) -> Path {
         let address = |side: Side| IpAddr::V4(Ipv4Addr::new(198, 18, 0, side as u8 + 1));
         Path {

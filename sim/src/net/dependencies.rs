@@ -1,8 +1,9 @@
-//! The tasks of one host during a run: which of them wait, which are computing or sending, and which have ended.
+//! The tasks of one host during a run: which of them wait, which are computing or sending, and which have
+//! ended.
 //!
-//! An [`Agenda`] is a state machine without time and network. It is told what this host sees (the end of a computation, bytes
-//! that were acknowledged, a transfer that arrived), and it gives the tasks that can begin and the bytes that can be posted.
-//! It never asks about another host.
+//! An [`Agenda`] is a state machine without time and network. Its input is what this host observes: the end
+//! of a computation, acknowledged bytes, the arrival of a transfer. Its output is the tasks that can begin
+//! and the bytes that can be posted. It does not access other hosts.
 
 use std::collections::VecDeque;
 
@@ -13,11 +14,11 @@ use super::workload::{After, FlowSpec, Schedule, TaskId};
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     tasks: Vec<Local>,
-    /// The tasks that wait for the end of each task, one part for each.
+    /// The tasks that wait for the end of each task, in one range for each task.
     dependents: Vec<u32>,
-    /// Flows that begin here and have transfers, by number.
+    /// Flows that begin here and have transfers, sorted by number.
     outgoing: Vec<Outgoing>,
-    /// Flows that end here and have transfers whose arrival a task here waits for, by number.
+    /// Flows that end here and have transfers whose arrival a local task waits for, sorted by number.
     incoming: Vec<Incoming>,
     /// Tasks that can begin.
     ready: VecDeque<u32>,
@@ -25,17 +26,17 @@ pub(super) struct Agenda {
     computations_left: usize,
 }
 
-/// A task; its number here is its place in [`Agenda::tasks`].
+/// A task. Its number at this host is its index in [`Agenda::tasks`].
 #[derive(Clone, Copy, Debug)]
 struct Local {
     number: TaskId,
     earliest: Time,
     compute: Time,
-    /// The flow of its transfer.
+    /// The flow of the transfer.
     flow: Option<u32>,
-    /// What it still waits for.
+    /// The number of dependencies that are still open.
     waits: u32,
-    /// The part of [`Agenda::dependents`] that waits for its end.
+    /// The range of [`Agenda::dependents`] that waits for the end of this task.
     dependents: (u32, u32),
     ended: Option<Time>,
 }
@@ -45,19 +46,19 @@ struct Local {
 struct Outgoing {
     flow: u32,
     parts: Vec<Part>,
-    /// The number of parts that are completely posted, and of those that are acknowledged.
+    /// The number of completely posted parts, and of acknowledged parts.
     posted: usize,
     acknowledged: usize,
 }
 
-/// A transfer, as a part of its flow.
+/// A transfer as a part of its flow.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     task: u32,
-    /// The bytes of the flow up to its end.
+    /// The number of bytes of the flow up to the end of this part.
     end: u64,
     is_open: bool,
-    /// Whether the other end has to see that it arrived.
+    /// Whether the other end must observe the arrival.
     signals: bool,
 }
 
@@ -65,14 +66,14 @@ struct Part {
 #[derive(Debug)]
 struct Incoming {
     flow: u32,
-    /// The part of the flow, and a task that waits for its arrival; sorted.
+    /// Pairs of a part of the flow and a task that waits for its arrival, sorted.
     waiting: Vec<(u32, u32)>,
 }
 
 /// A task that can begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ready {
-    /// Its number at this host.
+    /// The number of the task at this host.
     pub(super) task: u32,
     pub(super) earliest: Time,
     pub(super) compute: Time,
@@ -81,17 +82,17 @@ pub(super) struct Ready {
 /// The bytes of a flow that can be posted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Open {
-    /// The number of bytes that are left of this transfer.
+    /// The number of remaining bytes of this transfer.
     pub(super) left: u64,
-    /// The number of the transfer, if its last byte has to be visible at the other end.
+    /// The number of the transfer, if the other end must observe its last byte.
     pub(super) signal: Option<u32>,
 }
 
 impl Agenda {
-    /// Distributes the tasks of a schedule, which was checked, among so many hosts.
+    /// Distributes the tasks of a checked schedule among this number of hosts.
     pub(super) fn distribute(schedule: &Schedule, flows: &[FlowSpec], hosts: usize) -> Vec<Self> {
         let mut agendas: Vec<Self> = (0..hosts).map(|_| Self::default()).collect();
-        // The number at its host, and the number of the part of its flow.
+        // The number of each task at its host, and the number of the part of its flow.
         let mut places: Vec<(u32, u32)> = Vec::with_capacity(schedule.tasks().len());
         let mut parts: Vec<Vec<Part>> = vec![Vec::new(); flows.len()];
         let mut edges: Vec<Vec<(u32, u32)>> = vec![Vec::new(); hosts];
@@ -168,27 +169,27 @@ impl Agenda {
         }
     }
 
-    /// The number of tasks of this host.
+    /// Returns the number of tasks of this host.
     pub(super) fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// Tasks without a transfer that have not ended.
+    /// Returns the number of tasks without a transfer that have not ended.
     pub(super) fn computations_left(&self) -> usize {
         self.computations_left
     }
 
-    /// Whether arrivals of this flow have to be visible at this host.
+    /// Returns whether this host must observe arrivals of this flow.
     pub(super) fn watches(&self, flow: u32) -> bool {
         self.incoming.binary_search_by_key(&flow, |incoming| incoming.flow).is_ok()
     }
 
-    /// Whether the last byte of a flow that begins here has to be visible at the other end.
+    /// Returns whether the other end must observe the last byte of a flow that begins here.
     pub(super) fn signals(&self, flow: u32) -> bool {
         self.parts(flow).last().is_some_and(|part| part.signals)
     }
 
-    /// Whether a flow that begins here consists of several transfers.
+    /// Returns whether a flow that begins here consists of several transfers.
     pub(super) fn has_parts(&self, flow: u32) -> bool {
         self.parts(flow).len() > 1
     }
@@ -198,7 +199,7 @@ impl Agenda {
         place.ok().and_then(|place| self.outgoing.get(place)).map_or(&[], |outgoing| &outgoing.parts)
     }
 
-    /// The end of each task that has ended, by its number in the schedule.
+    /// Returns the end of each task that has ended, with its number in the schedule.
     pub(super) fn ends(&self) -> impl Iterator<Item = (TaskId, Time)> {
         self.tasks.iter().filter_map(|task| Some((task.number, task.ended?)))
     }
@@ -210,8 +211,8 @@ impl Agenda {
         Some(Ready { task, earliest, compute })
     }
 
-    /// The computation of a task has ended. Returns the flow of its transfer, which can now be posted; a task without a
-    /// transfer ends here.
+    /// Handles the end of a task's computation. Returns the flow of its transfer, which can now be posted. A
+    /// task without a transfer ends here.
     pub(super) fn computed(&mut self, now: Time, task: u32) -> Option<u32> {
         let Some(flow) = self.tasks[task as usize].flow else {
             self.computations_left -= 1;
@@ -224,7 +225,8 @@ impl Agenda {
         Some(flow)
     }
 
-    /// What can be posted of a flow that begins here, of which so many bytes have been posted.
+    /// Returns the bytes that can be posted of a flow that begins here, of which `posted` bytes have been
+    /// posted.
     pub(super) fn open(&mut self, flow: u32, posted: u64) -> Option<Open> {
         let outgoing = self.outgoing_mut(flow)?;
         while outgoing.parts.get(outgoing.posted).is_some_and(|part| part.end <= posted) {
@@ -235,7 +237,7 @@ impl Agenda {
         Some(Open { left: part.end - posted, signal })
     }
 
-    /// So many bytes of a flow that begins here are acknowledged.
+    /// Handles the acknowledgement of the first `bytes` bytes of a flow that begins here.
     pub(super) fn acknowledged(&mut self, now: Time, flow: u32, bytes: u64) {
         while let Some(outgoing) = self.outgoing_mut(flow)
             && let Some(part) = outgoing.parts.get(outgoing.acknowledged).copied()
@@ -246,7 +248,7 @@ impl Agenda {
         }
     }
 
-    /// A transfer of a flow has arrived here.
+    /// Handles the arrival of a transfer at this host.
     pub(super) fn arrived(&mut self, flow: u32, part: u32) {
         let Ok(place) = self.incoming.binary_search_by_key(&flow, |incoming| incoming.flow) else { return };
         let waiting = &self.incoming[place].waiting;
@@ -298,8 +300,8 @@ mod tests {
         std::iter::from_fn(|| agenda.next_ready()).map(|ready| ready.task).collect()
     }
 
-    /// Host 0 sends two parts to host 1; the second one waits for a computation. Host 1 waits for the first one, then
-    /// answers, and host 0 waits for that and for its own sends.
+    /// Host 0 sends two parts to host 1; the second one waits for a computation. Host 1 waits for the first
+    /// part, then answers. Host 0 waits for the answer and for its own sends.
     fn exchange() -> Vec<Agenda> {
         let flows = [flow(0, 1, 30), flow(1, 0, 5)];
         let mut schedule = Schedule::new();
@@ -319,7 +321,8 @@ mod tests {
         assert_eq!(ready(&mut agenda), [0, 1]);
         assert_eq!(agenda.open(0, 0), None);
         assert_eq!(agenda.computed(Time::ZERO, 0), Some(0));
-        // The peer waits for the first part, so it is signalled; for the second one it does not wait.
+        // The peer waits for the first part, so that part is signalled. The peer does not wait for the second
+        // part.
         assert_eq!(agenda.open(0, 0), Some(Open { left: 10, signal: Some(0) }));
         assert_eq!(agenda.open(0, 4), Some(Open { left: 6, signal: Some(0) }));
         assert_eq!(agenda.open(0, 10), None, "the second part waits");

@@ -1,16 +1,17 @@
-//! The egress side of a port: a queue for each priority, and which of them sends next.
+//! The egress side of a port: a queue for each priority, and the choice of the next queue.
 //!
-//! MAC control frames go first, then strict priorities from the highest down, then weighted ones in turn (deficit round
-//! robin, Shreedhar and Varghese 1995). The model has no clock and decides nothing about room: its user says which
-//! priorities are paused, and when a packet enters and leaves.
+//! MAC control frames go first, then strict priorities from the highest down, then weighted priorities in
+//! turn (deficit round robin, Shreedhar and Varghese 1995). The model has no clock and no buffer limit. The
+//! caller specifies the paused priorities, and when a packet enters and leaves.
 
 use std::collections::VecDeque;
 
 use super::settings::{Class, PRIORITIES};
 
-/// The queue of MAC control frames: served before all others, never paused, and not part of [`Egress::bytes`].
+/// The queue of MAC control frames, which is served first, is never paused, and does not count for
+/// [`Egress::bytes`].
 pub const CONTROL: usize = PRIORITIES;
-/// Bytes that a weight of one adds in a round: no frame is longer than a few rounds.
+/// Bytes that a weight of one adds in a round. Even the longest frame requires only a few rounds.
 const QUANTUM: u32 = 512;
 
 /// Queued packets of one port, each of type `T`.
@@ -28,13 +29,13 @@ const QUANTUM: u32 = 512;
 /// // Priority 0 is paused.
 /// assert_eq!(egress.next(0b1, &classes), None);
 /// ```
-// The order of fields is that in memory, so that what every packet needs is together.
+// The order of fields in memory, so that the fields that every packet needs are adjacent.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Egress<T> {
     bytes: u64,
     most_bytes: u64,
-    /// Queues that hold something, one bit each.
+    /// Non-empty queues, one bit each.
     waiting: u16,
     queues: [Queue<T>; PRIORITIES + 1],
     turns: Turns,
@@ -42,17 +43,17 @@ pub struct Egress<T> {
 
 #[derive(Clone, Debug)]
 struct Queue<T> {
-    /// Each with its length.
+    /// The packets, each with its length.
     entries: VecDeque<(u32, T)>,
     bytes: u64,
 }
 
-/// Deficit round robin: the bytes that each weighted queue may still send, and which queue is next.
+/// Deficit round robin: the bytes that each weighted queue may still send, and the next queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
     deficit: [u32; PRIORITIES],
     next: u8,
-    /// Whether that queue has received its share of this turn.
+    /// Whether the next queue has received its share of this round.
     granted: bool,
 }
 
@@ -64,7 +65,7 @@ impl<T> Default for Egress<T> {
 }
 
 impl<T> Egress<T> {
-    /// Puts a packet of `len` bytes at the end of a queue: a priority, or [`CONTROL`].
+    /// Appends a packet of `len` bytes to a queue: a priority, or [`CONTROL`].
     #[inline]
     pub fn push(&mut self, queue: usize, len: u32, packet: T) {
         self.queues[queue].entries.push_back((len, packet));
@@ -91,61 +92,63 @@ impl<T> Egress<T> {
         Some(packet)
     }
 
-    /// The first packet of a queue.
+    /// Returns the first packet of a queue.
     #[must_use]
     pub fn front(&self, queue: usize) -> Option<&T> {
         self.queues[queue].entries.front().map(|(_, packet)| packet)
     }
 
-    /// The first packet of the highest queue that holds one.
+    /// Returns the first packet of the highest non-empty queue.
     #[must_use]
     pub fn foremost(&self) -> Option<&T> {
         self.front(self.waiting.checked_ilog2()? as usize)
     }
 
-    /// The packets in a queue, the first one first.
+    /// Returns the packets in a queue, first packet first.
     pub fn queued(&self, queue: usize) -> impl Iterator<Item = &T> {
         self.queues[queue].entries.iter().map(|(_, packet)| packet)
     }
 
-    /// Packets in a queue.
+    /// Returns the number of packets in a queue.
     #[must_use]
     pub fn len(&self, queue: usize) -> usize {
         self.queues[queue].entries.len()
     }
 
-    /// Bytes in a queue.
+    /// Returns the number of bytes in a queue.
     #[must_use]
     pub fn bytes_of(&self, queue: usize) -> u64 {
         self.queues[queue].bytes
     }
 
-    /// Bytes of all priorities.
+    /// Returns the number of bytes of all priorities.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The largest value that [`bytes`](Self::bytes) has had.
+    /// Returns the largest value that [`bytes`](Self::bytes) has had.
     #[must_use]
     pub fn most_bytes(&self) -> u64 {
         self.most_bytes
     }
 
-    /// Whether no queue holds a packet.
+    /// Returns whether all queues are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Queues that hold something and are not paused, one bit each. `paused` has a bit for each priority.
+    /// Returns the non-empty queues that are not paused, one bit each. `paused` has one bit for each
+    /// priority.
     #[inline]
     #[must_use]
     pub fn sendable(&self, paused: u8) -> u16 {
         self.waiting & !u16::from(paused)
     }
 
-    /// The queue that sends next. A weighted queue is charged for its first packet, so the caller must take that.
+    /// Returns the queue that sends next. A weighted queue is charged for its first packet, so the caller
+    /// must send that packet.
     #[inline]
     pub fn next(&mut self, paused: u8, classes: &[Class; PRIORITIES]) -> Option<usize> {
         let sendable = self.sendable(paused);
@@ -160,16 +163,16 @@ impl<T> Egress<T> {
         if sendable == 0 { None } else { self.next_weighted(classes, sendable) }
     }
 
-    /// Only weighted queues are left in `sendable`.
+    /// Returns the next weighted queue. `sendable` contains no strict queue.
     fn next_weighted(&mut self, classes: &[Class; PRIORITIES], sendable: u16) -> Option<usize> {
         let turns = &mut self.turns;
         for queue in 0..PRIORITIES {
-            // A queue that ran empty starts anew.
+            // An empty queue loses its deficit.
             if self.waiting >> queue & 1 == 0 {
                 turns.deficit[queue] = 0;
             }
         }
-        // Every round adds at least one quantum to each, so the longest frame needs few.
+        // Every round adds at least one quantum to each queue, so the longest frame requires few rounds.
         for _ in 0..PRIORITIES * 64 {
             let queue = usize::from(turns.next);
             let front = self.queues[queue].entries.front().filter(|_| sendable >> queue & 1 == 1);

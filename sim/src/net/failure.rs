@@ -1,7 +1,8 @@
-//! Links and switches that fail and come back, and the routes that the network has meanwhile.
+//! Links and switches that fail and recover, and the routes of the network in the meantime.
 //!
-//! While a link is down, frames that its ends send are lost. What was under way arrives, and queues drain at the rate of the link.
-//! Switches learn of a failure, and of its end, after a time: until then they go on forwarding to the link, or do without it.
+//! While a link is down, frames that its ends send are lost. Frames in flight arrive, and queues drain at the
+//! link rate. Switches learn of a failure and of its end after a delay. Until then, they continue to forward
+//! to the failed link, or to avoid the recovered link.
 
 use std::sync::Arc;
 
@@ -11,28 +12,28 @@ use super::settings::RouteOverride;
 use super::time::Time;
 use super::topology::{NodeKind, Topology};
 
-/// The largest number of failures of a scenario.
+/// The maximum number of failures of a scenario.
 pub const MAX_FAILURES: usize = 1_000;
 
 /// A link or a switch that fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What fails.
+    /// The failing links.
     pub what: Failed,
-    /// The time at which it fails.
+    /// The time of the failure.
     pub at: Time,
-    /// The time at which it works again; [`Time::NEVER`] if it never does.
+    /// The time of the recovery, or [`Time::NEVER`].
     pub until: Time,
-    /// How long after the failure, and after its end, all switches have routes for the new state.
+    /// The delay between a failure or recovery and the switches' routes for the new state.
     pub reroute_after: Time,
 }
 
-/// What fails.
+/// The failing links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// All links between two nodes, which are given by name.
+    /// All links between two nodes, given by name.
     Links(String, String),
-    /// All links of a switch, which is given by name.
+    /// All links of a switch, given by name.
     Switch(String),
 }
 
@@ -41,13 +42,13 @@ pub enum Failed {
 pub(super) enum Change {
     /// A link goes down.
     Down { link: u32 },
-    /// A link works again, unless another failure keeps it down.
+    /// A link recovers, unless another failure keeps it down.
     Up { link: u32 },
     /// The switches use these routes from now on.
     Routes { version: u32 },
 }
 
-/// All changes in the order of their times, and the routes that they refer to. Each part of the network has a copy.
+/// All changes ordered by time, and the routes to which they refer. Each part of the network has a copy.
 #[derive(Clone, Debug)]
 pub(super) struct Changes {
     pub(super) list: Arc<Vec<(Time, Change)>>,
@@ -63,7 +64,7 @@ impl Changes {
         failures: &[Failure],
     ) -> Result<Self, RouteError> {
         let (mut list, mut versions) = (Vec::new(), vec![Routes::new(topology, overrides)?]);
-        // The state that the switches know: for each link, how many failures it has.
+        // The state known to the switches: the number of failures of each link.
         let mut known = vec![0_u32; topology.links.len()];
         let mut steps: Vec<(Time, i8, usize)> = Vec::new();
         let failing: Vec<Vec<u32>> =
@@ -77,7 +78,7 @@ impl Changes {
             steps.push((failure.until + failure.reroute_after, -1, number));
         }
         steps.retain(|(time, ..)| *time != Time::NEVER);
-        // At one time, what fails comes before what works again, so that no count falls below zero.
+        // Simultaneous failures come before recoveries, so that no count falls below zero.
         steps.sort_by_key(|(time, step, _)| (*time, -step));
         if !steps.is_empty() {
             check_size(topology, steps.len() + 1)?;
@@ -96,20 +97,21 @@ impl Changes {
         Ok(Self { list: Arc::new(list), versions: Arc::new(versions), current: 0 })
     }
 
-    /// Replaces the number of each port in the whole network by its number in its part. There are no copies yet.
+    /// Replaces the number of each port in the whole network by its number in its part. Must be called before
+    /// the changes are copied.
     pub(super) fn renumber(&mut self, ports: &[Place]) {
         for routes in Arc::get_mut(&mut self.versions).into_iter().flatten() {
             routes.renumber(ports);
         }
     }
 
-    /// The routes that the switches use now.
+    /// Returns the routes that the switches use now.
     #[inline]
     pub(super) fn routes(&self) -> &Routes {
         &self.versions[self.current]
     }
 
-    /// The routes of the whole network.
+    /// Returns the routes without failures.
     pub(super) fn routes_of_all(&self) -> &Routes {
         &self.versions[0]
     }
@@ -123,7 +125,7 @@ impl Changes {
 ///
 /// # Errors
 ///
-/// The number of the first impossible failure, and the reason.
+/// Returns the number of the first impossible failure, and the reason.
 pub(crate) fn check_failures(topology: &Topology, failures: &[Failure]) -> Result<(), (usize, RouteError)> {
     for (number, failure) in failures.iter().enumerate() {
         let wrong = |reason: &str| (number, RouteError::Failure { reason: reason.to_owned() });
@@ -138,7 +140,7 @@ pub(crate) fn check_failures(topology: &Topology, failures: &[Failure]) -> Resul
     Ok(())
 }
 
-/// The links that fail.
+/// Returns the links that fail.
 fn links_of(topology: &Topology, what: &Failed) -> Result<Vec<u32>, RouteError> {
     let wrong = |reason: String| RouteError::Failure { reason };
     let find = |name: &str| {

@@ -1,21 +1,21 @@
-//! ECN marking: which packets that leave a queue get the mark "congestion experienced".
+//! ECN marking: the rules that mark departing packets with "congestion experienced".
 
-/// When a packet that leaves a queue is marked, by the bytes that it leaves behind in its queue.
+/// The rule that marks departing packets, depending on the bytes that remain in the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Marking {
     /// Never.
     Off,
-    /// Random early detection: never up to `kmin` bytes, always above `kmax`, in between with a probability that rises to
-    /// `pmax`.
+    /// Random early detection: never up to `kmin` bytes, always above `kmax`. Between them, the probability
+    /// rises to `pmax`.
     Red {
-        /// Bytes.
+        /// Lower threshold in bytes.
         kmin: u64,
-        /// Bytes.
+        /// Upper threshold in bytes.
         kmax: u64,
-        /// 0 to 1.
+        /// Maximum probability, 0 to 1.
         pmax: f64,
     },
-    /// Always above this number of bytes, never below.
+    /// Always above this number of bytes, otherwise never.
     Step {
         /// The threshold.
         bytes: u64,
@@ -23,8 +23,8 @@ pub enum Marking {
 }
 
 impl Marking {
-    /// The probability, 0 to 1, that a packet is marked which leaves so many bytes behind it (RED on the instantaneous
-    /// queue, as in the DCQCN paper, or a step).
+    /// Returns the probability, 0 to 1, of marking a packet that leaves `queued` bytes behind (RED on the
+    /// instantaneous queue, as in the DCQCN paper, or a step).
     fn probability(self, queued: u64) -> f64 {
         match self {
             Self::Off => 0.0,
@@ -37,7 +37,7 @@ impl Marking {
         }
     }
 
-    /// With thresholds times `rate` / `reference`, rounded down.
+    /// Returns the marking with thresholds multiplied by `rate` / `reference`, rounded down.
     pub(super) fn scaled(self, rate: u64, reference: u64) -> Self {
         let scale = |bytes: u64| {
             let scaled = u128::from(bytes) * u128::from(rate) / u128::from(reference.max(1));
@@ -50,8 +50,8 @@ impl Marking {
         }
     }
 
-    /// Whether a packet is marked which leaves so many bytes behind it. `draw` returns an evenly distributed number; it is
-    /// called only if the probability is neither 0 nor 1.
+    /// Returns whether a packet that leaves `queued` bytes behind is marked. `draw` returns a uniformly
+    /// distributed number. It is called only if the probability is neither 0 nor 1.
     #[inline]
     pub fn marks(self, queued: u64, draw: impl FnOnce() -> u32) -> bool {
         let probability = self.probability(queued);
@@ -85,7 +85,7 @@ mod tests {
         let step = Marking::Step { bytes: 40_000 };
         assert!(!step.marks(40_000, undrawn) && step.marks(40_001, undrawn));
         assert!(!Marking::Off.marks(u64::MAX, undrawn));
-        // With equal thresholds it is a step.
+        // With equal thresholds, RED is a step.
         let sharp = Marking::Red { kmin: 10, kmax: 10, pmax: 0.0 };
         assert!(!sharp.marks(10, undrawn) && sharp.marks(11, undrawn));
     }

@@ -1,4 +1,4 @@
-//! How much memory a run needs, before it begins.
+//! An estimate of the memory that a run requires, before the run begins.
 
 use std::mem::size_of;
 
@@ -16,7 +16,7 @@ use super::time::Time;
 use super::topology::{NodeKind, Topology};
 use super::workload::{FlowSpec, Schedule, Task};
 
-/// The memory that a run needs, in parts with different causes.
+/// The memory required by a run, in parts with different causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryEstimate {
     /// The parts.
@@ -26,18 +26,19 @@ pub struct MemoryEstimate {
 /// A part of the memory of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryPart {
-    /// What takes it.
+    /// The consumer of the memory.
     pub what: String,
-    /// The bytes that the run takes in any case, about.
+    /// The approximate number of bytes that the run always takes.
     pub least: u64,
-    /// The bytes that it takes with full windows, queues and series.
+    /// The number of bytes with full windows, queues and series.
     pub most: u64,
-    /// The keys of a scenario that change it.
+    /// The keys of a scenario that affect this part.
     pub keys: &'static str,
 }
 
 impl MemoryEstimate {
-    /// Estimates the memory of a run, without the description of the network and its flows, which exists already.
+    /// Estimates the memory of a run. The description of the network and its flows is excluded, because it
+    /// exists already.
     #[must_use]
     pub fn new(topology: &Topology, flows: &[FlowSpec], schedule: &Schedule, settings: &Settings) -> Self {
         let workload = Workload::new(topology, flows, schedule, settings);
@@ -51,45 +52,46 @@ impl MemoryEstimate {
         Self { parts }
     }
 
-    /// The bytes that the run takes in any case, about.
+    /// Returns the approximate number of bytes that the run always takes.
     #[must_use]
     pub fn least(&self) -> u64 {
         self.parts.iter().map(|part| part.least).fold(0, u64::saturating_add)
     }
 
-    /// The bytes that it takes with full windows, queues and series.
+    /// Returns the number of bytes with full windows, queues and series.
     #[must_use]
     pub fn most(&self) -> u64 {
         self.parts.iter().map(|part| part.most).fold(0, u64::saturating_add)
     }
 
-    /// The part that takes most in any case.
+    /// Returns the part that takes the most memory in any case.
     #[must_use]
     pub fn largest(&self) -> Option<&MemoryPart> {
         self.parts.iter().max_by_key(|part| part.least)
     }
 
-    /// The part that takes most with full windows, queues and series.
+    /// Returns the part that takes the most memory with full windows, queues and series.
     #[must_use]
     pub fn largest_at_most(&self) -> Option<&MemoryPart> {
         self.parts.iter().max_by_key(|part| part.most)
     }
 }
 
-/// What an idle engine takes. This and the next constants were measured; `sim/tests/footprint.rs` compares estimates with runs.
+/// Bytes of an idle engine. This constant and the next ones were measured; `sim/tests/footprint.rs` compares
+/// estimates with runs.
 const ENGINE: u64 = 12_000;
-/// A switch, without its ports.
+/// Bytes of a switch without its ports.
 const SWITCH: u64 = 2_000;
-/// What a port takes besides itself: its name, and its part of the buffer of a switch.
+/// Bytes of a port besides [`Port`]: its name, and its share of the buffer of a switch.
 const OF_PORT: u64 = 300;
-/// An entry of a routing table, with its part of the sets of ports.
+/// Bytes of an entry of a routing table, with its share of the sets of ports.
 const ROUTE: u64 = 16;
-/// A queue pair with one request outstanding, and each further one.
+/// Bytes of a queue pair with one outstanding request, and of each further request.
 const QUEUE_PAIR: u64 = 1_900;
 const REQUEST: u64 = 150;
-/// What a task takes besides itself: in the agenda of its host, and as a part of its flow.
+/// Bytes of a task besides [`Task`]: in the agenda of its host, and as a part of its flow.
 const OF_TASK: u64 = 150;
-/// A packet that a responder keeps because an earlier one is missing, without its payload.
+/// Bytes of a packet without its payload that a responder keeps because an earlier packet is missing.
 const EARLY: u64 = 128;
 
 fn bytes_of<T>(count: usize) -> u64 {
@@ -105,7 +107,7 @@ fn network(topology: &Topology, settings: &Settings) -> MemoryPart {
         ends.filter(|(host, other)| is_host(*host) && !is_host(*other)).map(|(_, switch)| switch).collect();
     with_hosts.sort_unstable();
     with_hosts.dedup();
-    // The routes before, during and after each failure; failures at the same time share theirs.
+    // The routes before, during and after each failure. Simultaneous failures share their routes.
     let versions = 1 + 2 * settings.failures.len() as u64;
     let routes = switches * with_hosts.len() as u64 * ROUTE;
     let fixed = hosts as u64 * ENGINE
@@ -121,15 +123,15 @@ fn network(topology: &Topology, settings: &Settings) -> MemoryPart {
     }
 }
 
-/// What the flows of a run add up to.
+/// Totals over the flows of a run.
 struct Workload<'a> {
     flows: &'a [FlowSpec],
     settings: &'a Settings,
-    /// Flows that are under way at the same time, at least.
+    /// The minimum of the number of simultaneous flows.
     at_once: u64,
     /// The time in which the busiest host sends or receives all its bytes.
     duration: Time,
-    /// Queue pairs of receivers, which stay.
+    /// Queue pairs of receivers, which are kept.
     receivers: u64,
 }
 
@@ -142,7 +144,7 @@ impl<'a> Workload<'a> {
                 *place = true;
             }
         }
-        // Bytes in both directions and flows to each host.
+        // Bytes in both directions, and flows to each host.
         let mut loads = vec![([0_u64; 2], 0_u64); rates.len()];
         let (mut starts, mut ends) = (Vec::with_capacity(flows.len()), Vec::with_capacity(flows.len()));
         let mut last = Time::ZERO;
@@ -167,7 +169,7 @@ impl<'a> Workload<'a> {
         Self { flows, settings, at_once: most_at_once(starts, ends), duration, receivers }
     }
 
-    /// Flows, tasks and what is known of them.
+    /// Returns the memory of flows and tasks.
     fn records(&self, schedule: &Schedule) -> MemoryPart {
         let flows = bytes_of::<Flow>(self.flows.len()) + 64 * self.flows.len() as u64;
         let tasks = schedule.tasks().len();
@@ -190,7 +192,7 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// Packets on their way, and packets that wait for a missing one.
+    /// Returns the memory of packets in flight, and of packets that wait for a missing one.
     fn packets(&self, topology: &Topology) -> MemoryPart {
         let real = self.settings.payload == PayloadMode::Real;
         let (mut sent, mut kept) = (0_u64, 0_u64);
@@ -207,7 +209,7 @@ impl<'a> Workload<'a> {
                 kept += packets * (EARLY + payload);
             }
         }
-        // Not all flows are under way at the same time.
+        // Not all flows run at the same time.
         let share = |sum: u64| {
             (u128::from(sum) * u128::from(self.at_once) / (self.flows.len() as u128).max(1)) as u64
         };
@@ -223,7 +225,7 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// The number of packets of data that links and buffers hold.
+    /// Returns the number of data packets and acknowledgements that links and buffers hold.
     fn room_for_frames(&self, topology: &Topology) -> u64 {
         let switches = topology.nodes.len() - topology.hosts();
         let on_links = topology.links.iter().map(|link| {
@@ -232,7 +234,7 @@ impl<'a> Workload<'a> {
         });
         let buffers = self.settings.switch.buffer_bytes.saturating_mul(switches as u64);
         let bytes = on_links.fold(buffers, u64::saturating_add);
-        // As many acknowledgements as packets of data, at most.
+        // There are at most as many acknowledgements as data packets.
         let mtu = self.all_hosts().map(|host| host.path_mtu.bytes()).min().unwrap_or(1_024);
         (bytes / u64::from(wire_len(mtu)) + topology.links.len() as u64).saturating_mul(2)
     }
@@ -256,7 +258,7 @@ impl<'a> Workload<'a> {
     }
 }
 
-/// The rate of the link of each host.
+/// Returns the link rate of each host.
 fn host_rates(topology: &Topology) -> Vec<u64> {
     let mut rates = vec![1; topology.nodes.len()];
     for link in &topology.links {
@@ -268,7 +270,7 @@ fn host_rates(topology: &Topology) -> Vec<u64> {
     hosts.map(|(_, rate)| rate).collect()
 }
 
-/// The largest number of spans of time that overlap.
+/// Returns the largest number of overlapping time spans.
 fn most_at_once(mut starts: Vec<Time>, mut ends: Vec<Time>) -> u64 {
     starts.sort_unstable();
     ends.sort_unstable();
@@ -277,7 +279,7 @@ fn most_at_once(mut starts: Vec<Time>, mut ends: Vec<Time>) -> u64 {
         while ends.get(ended).is_some_and(|end| end <= start) {
             ended += 1;
         }
-        // Flows that start at the end of time also end there, the later ones as well.
+        // Flows that start at [`Time::NEVER`] also end then, including the later ones.
         most = most.max(u64::saturating_sub(begun, ended as u64));
     }
     most

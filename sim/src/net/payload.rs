@@ -1,7 +1,8 @@
-//! The payload of flows: a computed pattern, so that every byte can be checked without storing it.
+//! The payload of flows: a computed pattern, so that every byte can be checked without being stored.
 //!
-//! A host has one region. The upper bits of an address select the flow, the lower bits the position in it, and the byte there
-//! is a function of both. A read computes the bytes; a write compares them.
+//! A host has one region. The upper bits of an address select the flow, and the lower bits select the
+//! position in the flow. The byte at an address is a function of both. A read computes the bytes, and a write
+//! compares them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,12 +10,12 @@ use roce_transport::{Memory, OutOfBounds};
 
 use super::settings::PayloadMode;
 
-/// Bytes of address space for each flow.
+/// The number of address bits for each flow.
 const FLOW_BITS: u32 = 40;
-/// The longest flow: a terabyte.
+/// The maximum length of a flow: one tebibyte.
 pub const MAX_FLOW: u64 = 1 << FLOW_BITS;
 
-/// The address of the first byte of a flow.
+/// Returns the address of the first byte of a flow.
 pub(super) fn flow_address(flow: u32) -> u64 {
     u64::from(flow) << FLOW_BITS
 }
@@ -32,13 +33,13 @@ impl Pattern {
         Self { mode, checked: AtomicU64::new(0), wrong: AtomicU64::new(0) }
     }
 
-    /// Bytes that were compared, and writes with a wrong byte.
+    /// Returns the number of compared bytes, and the number of writes with a wrong byte.
     pub(super) fn checked(&self) -> (u64, u64) {
         (self.checked.load(Ordering::Relaxed), self.wrong.load(Ordering::Relaxed))
     }
 }
 
-/// The eight bytes at 8 × `number`.
+/// Returns the eight bytes at address 8 × `number`.
 #[inline]
 fn word(number: u64) -> [u8; 8] {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -73,7 +74,7 @@ fn is_right(offset: usize, data: &[u8]) -> bool {
 
 impl Memory for Pattern {
     fn len(&self) -> usize {
-        // 2^23 flows of 2^40 bytes.
+        // 2²³ flows of 2⁴⁰ bytes.
         1 << 63
     }
 
@@ -94,7 +95,7 @@ impl Memory for Pattern {
         Ok(())
     }
 
-    // Flows are WRITEs, so no request needs these.
+    // Flows do not contain atomics, so no request needs these methods.
     fn compare_swap(&self, _: usize, _: u64, _: u64) -> Result<u64, OutOfBounds> {
         Err(OutOfBounds)
     }

@@ -1,4 +1,4 @@
-//! One end of a link: its queues, its pauses, its faults and its counters.
+//! One end of a link: queues, pauses, faults and counters.
 
 use std::sync::Arc;
 
@@ -18,14 +18,15 @@ pub(super) enum Owner {
     Switch(u32),
 }
 
-/// Where something is: the part of the network, and its number there.
+/// The location of an element: its part of the network, and its number in that part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) part: u32,
     pub(super) index: u32,
 }
 
-/// One end of a link. What every frame needs is together in one cache line, and in a second one, where `pause` and `egress` meet.
+/// One end of a link. The fields that every frame needs fill one cache line, and a second one where `pause`
+/// and `egress` meet.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Port {
@@ -36,21 +37,21 @@ pub(super) struct Port {
     pub(super) number: u32,
     /// The number of this port among the ports of its owner.
     pub(super) local: u32,
-    /// The hash of what has happened here.
+    /// The hash of the events at this port.
     pub(super) trace: Trace,
     pub(super) spec: LinkSpec,
-    /// The time at which the link is free again.
+    /// The time at which the link becomes free.
     pub(super) busy_until: Time,
-    /// The number of its host or switch in the whole network, switches behind all hosts.
+    /// The number of the host or switch in the whole network. Switches are numbered after all hosts.
     pub(super) node: u32,
-    /// How many failures keep the link down.
+    /// The number of failures that keep the link down.
     pub(super) down: u16,
-    /// Whether a [`Event::Free`](super::event::Event::Free) for that time is queued.
+    /// Whether an [`Event::Free`](super::event::Event::Free) for that time is queued.
     pub(super) wakes: bool,
     pub(super) pause: Paused,
     pub(super) egress: Egress<FrameId>,
     pub(super) stats: PortStats,
-    /// The settings of the port, if a switch owns it.
+    /// The settings of the port, if it belongs to a switch.
     pub(super) settings: Arc<SwitchSettings>,
     pub(super) asked: Asked,
     pub(super) faults: Option<Box<LinkFaults>>,
@@ -62,37 +63,37 @@ pub(super) struct Port {
 pub(super) struct Paused {
     pub(super) until: [Time; PRIORITIES],
     pub(super) since: [Time; PRIORITIES],
-    /// Priorities that are paused.
+    /// Paused priorities.
     pub(super) mask: u8,
-    /// Priorities for which an event is queued that checks the end of the pause.
+    /// Priorities for which an event that checks the end of the pause is queued.
     pub(super) checks: u8,
-    /// Priorities that the watchdog has disabled: their frames are dropped.
+    /// Priorities that the watchdog has disabled, so that their frames are dropped.
     pub(super) dropping: u8,
     /// Priorities for which a watchdog event is queued.
     pub(super) watched: u8,
 }
 
-/// A step of a pause, at one port.
+/// A step of a pause at one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseStep {
-    /// The port asked its neighbour to pause, or to go on pausing.
+    /// The port requested or refreshed a pause of its neighbour.
     Sent,
-    /// The port let its neighbour send again.
+    /// The port allowed its neighbour to send again.
     ResumeSent,
-    /// The neighbour's request arrived and the port pauses.
+    /// The request of the neighbour arrived, and the port pauses.
     Begins,
     /// The neighbour ended the pause.
     Resumed,
-    /// The time of the pause was over.
+    /// The duration of the pause ended.
     Expired,
-    /// The watchdog emptied the paused queue and drops what comes for it.
+    /// The watchdog emptied the paused queue and drops further frames.
     Watchdog,
-    /// The watchdog lets the queue take frames again.
+    /// The watchdog allows the queue to accept frames again.
     Restored,
 }
 
 impl PauseStep {
-    /// The name in results.
+    /// Returns the name of the step in results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -112,9 +113,9 @@ impl PauseStep {
 pub(super) struct Asked {
     /// Priorities for which a refresh event is queued.
     pub(super) refreshes: u8,
-    /// Priorities that are paused, if a switch owns the port.
+    /// Paused priorities, if the port belongs to a switch.
     pub(super) xoff: u8,
-    /// When each priority was last paused.
+    /// The time at which each priority was last paused.
     pub(super) last: [Time; PRIORITIES],
 }
 
@@ -122,23 +123,23 @@ pub(super) struct Asked {
 #[derive(Debug)]
 pub(super) struct LinkFaults {
     pub(super) injector: FaultInjector,
-    /// Frames that wait to be overtaken.
+    /// Frames that are held until others overtake them.
     pub(super) held: Vec<Held>,
 }
 
-/// A frame that waits until others have overtaken it.
+/// A frame that is held until others have overtaken it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) frame: FrameId,
-    /// The number of frames that still have to overtake it.
+    /// The number of frames that must still overtake the held frame.
     pub(super) behind: u16,
-    /// The time at which it arrives if they did not come until then.
+    /// The time at which the frame arrives if too few frames overtake it.
     pub(super) latest: Time,
-    /// The time at which that is decided: none that overtakes it after this time would arrive before `latest`.
+    /// The time after which no departing frame can arrive before `latest`.
     pub(super) decided: Time,
 }
 
-/// Why a frame was dropped.
+/// The reason why a frame was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DropReason {
     /// No path leads to the destination host.
@@ -149,13 +150,13 @@ pub enum DropReason {
     Headroom,
     /// The lossy queue was full.
     Buffer,
-    /// The fault plan of the link dropped it.
+    /// The fault plan of the link dropped the frame.
     Link,
-    /// The link damaged it, and the receiver's ICRC check failed.
+    /// The link damaged the frame, and the receiver's ICRC check failed.
     Damaged,
-    /// The watchdog emptied its queue.
+    /// The watchdog emptied the queue of the frame.
     Watchdog,
-    /// It was sent over a link that is down.
+    /// The frame was sent over a link that is down.
     LinkDown,
 }
 
@@ -172,7 +173,7 @@ impl DropReason {
         Self::LinkDown,
     ];
 
-    /// The name in results.
+    /// Returns the name of the reason in results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -191,27 +192,28 @@ impl DropReason {
 /// The counters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
-    /// Frames sent, pause frames included.
+    /// Frames sent, including pause frames.
     pub tx_frames: u64,
-    /// Bytes sent, preamble and gap included.
+    /// Bytes sent, including preamble and gap.
     pub tx_bytes: u64,
-    /// Frames marked "congestion experienced" when they left.
+    /// Frames marked "congestion experienced" on departure.
     pub marked: u64,
-    /// Frames of which the switch kept the headers only, because it had no room for them at this port.
+    /// Frames of which the switch kept the headers only, because they did not fit into the buffer at this
+    /// port.
     pub trimmed: u64,
-    /// XOFF pause frames sent, refreshes included.
+    /// XOFF pause frames sent, including refreshes.
     pub xoff_sent: u64,
-    /// Pauses begun by this port.
+    /// Pauses requested by this port.
     pub pauses_sent: u64,
     /// Pauses that stopped this port.
     pub pauses_received: u64,
-    /// How long each priority was paused.
+    /// The time for which each priority was paused.
     pub paused: [Time; PRIORITIES],
-    /// The largest number of queued bytes, all priorities together.
+    /// The largest number of queued bytes, summed over all priorities.
     pub queue_most: u64,
-    /// How often the watchdog emptied a queue.
+    /// The number of times that the watchdog emptied a queue.
     pub watchdog: u64,
-    /// Frames dropped, by reason in the order of [`DropReason::ALL`].
+    /// Frames dropped by reason, in the order of [`DropReason::ALL`].
     pub dropped: [u64; 8],
 }
 
@@ -220,7 +222,7 @@ impl PortStats {
         self.dropped[reason as usize] += 1;
     }
 
-    /// Frames dropped, all reasons together.
+    /// Returns the number of dropped frames, summed over all reasons.
     #[must_use]
     pub fn drops(&self) -> u64 {
         self.dropped.iter().sum()
@@ -228,7 +230,7 @@ impl PortStats {
 }
 
 impl Port {
-    /// Port `number` of a network of one part.
+    /// Creates port `number` of a network with one part.
     pub(super) fn new(
         number: u32,
         owner: Owner,
@@ -257,19 +259,19 @@ impl Port {
         }
     }
 
-    /// The frame that is sent next if no priority is paused and none has a weight, or [`FrameId::NONE`].
+    /// Returns the frame that is sent next if no priority is paused or weighted, or [`FrameId::NONE`].
     #[inline]
     pub(super) fn next_frame(&self) -> FrameId {
         self.egress.foremost().copied().unwrap_or(FrameId::NONE)
     }
 
-    /// Queues that hold a frame and are not paused.
+    /// Returns the non-empty queues that are not paused.
     #[inline]
     pub(super) fn sendable(&self) -> u16 {
         self.egress.sendable(self.pause.mask)
     }
 
-    /// How long each priority was paused up to `now`, current pauses included.
+    /// Returns the time for which each priority was paused up to `now`, including current pauses.
     pub(super) fn paused_until(&self, now: Time) -> [Time; PRIORITIES] {
         let mut paused = self.stats.paused;
         for (priority, span) in paused.iter_mut().enumerate() {

@@ -1,47 +1,52 @@
-//! Settings of some switches, and of some ports of theirs.
+//! Settings of some switches, and of some of their ports.
 //!
-//! A rule selects ports and says what is different there. All rules are merged onto the settings of the network when a
-//! simulation is built, so every port has its settings in one place and none is looked for while frames move.
+//! A rule selects ports and changes their settings. When a simulation is built, all rules are merged into the
+//! settings of the network. Every port then has its settings in one place, without any search while frames
+//! are forwarded.
 
 use super::marking::Marking;
 use super::settings::{Balance, Class, Headroom, PRIORITIES, SwitchSettings, Threshold, Trimming, Watchdog};
 use super::topology::NodeId;
 
-/// Settings that take the place of others at some ports. Of several rules that set the same at a port, the last one counts.
+/// Settings that replace others at some ports. If several rules change a setting of a port, the last rule
+/// applies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PortRule {
-    /// The switches, by number in the order of the topology; all switches if `None`.
+    /// The switches, by number in the order of the topology. `None` selects all switches.
     pub switches: Option<Vec<u32>>,
-    /// The nodes at the other end of the link, as indices into [`Topology::nodes`](super::Topology::nodes); all if `None`.
+    /// The nodes at the other end of the link, as indices into [`Topology::nodes`](super::Topology::nodes).
+    /// `None` selects all nodes.
     pub neighbours: Option<Vec<NodeId>>,
-    /// The rate of the link in bits per second; all rates if `None`.
+    /// The rate of the link in bits per second. `None` selects all rates.
     pub rate_bps: Option<u64>,
-    /// What is different there.
+    /// The changed settings.
     pub changes: PortChanges,
 }
 
-/// Settings of a port or a switch, each as in [`SwitchSettings`]; `None` leaves it as it is.
+/// Changes of the settings in [`SwitchSettings`] of a port or a switch. `None` keeps a setting.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PortChanges {
-    /// The buffer of a switch. Its ports share it, so a rule for some of them cannot have it.
+    /// The buffer size of a switch. A rule for some ports cannot change it, because all ports share the
+    /// buffer.
     pub buffer_bytes: Option<u64>,
-    /// How a switch chooses a port, which is no setting of a port either.
+    /// The port selection of a switch. A rule for some ports cannot change it.
     pub balance: Option<Balance>,
-    /// Bytes besides the shared part of the buffer, for what arrives at the port.
+    /// Bytes in addition to the shared buffer, for frames that arrive at the port.
     pub reserve_bytes: Option<u64>,
-    /// Bytes that still arrive at the port after it has sent a pause.
+    /// Bytes that can arrive at the port after it has sent a pause.
     pub headroom: Option<Headroom>,
-    /// When the port pauses its neighbour.
+    /// The threshold at which the port pauses its neighbour.
     pub threshold: Option<Threshold>,
-    /// When that pause ends.
+    /// The difference between that threshold and the end of the pause.
     pub xon_offset_bytes: Option<u64>,
     /// The largest length of a lossy queue of the port.
     pub lossy_alpha: Option<f64>,
-    /// The priorities that are lossless for what arrives at the port, one bit each: it pauses its neighbour for them.
+    /// The lossless priorities of frames that arrive at the port, one bit each. The port pauses its neighbour
+    /// for them.
     pub pfc: Option<u8>,
     /// The watchdog of the port's queues.
     pub watchdog: Option<Option<Watchdog>>,
-    /// What is trimmed instead of being queued at the port.
+    /// The trimming of frames for the port.
     pub trimming: Option<Option<Trimming>>,
     /// The marking of some priorities.
     pub marking: [Option<Marking>; PRIORITIES],
@@ -50,7 +55,7 @@ pub struct PortChanges {
 }
 
 impl PortRule {
-    /// Whether the rule is for whole switches.
+    /// Returns whether the rule applies to whole switches.
     const fn is_for_switches(&self) -> bool {
         self.neighbours.is_none() && self.rate_bps.is_none()
     }
@@ -59,14 +64,14 @@ impl PortRule {
         self.switches.as_ref().is_none_or(|list| list.contains(&switch))
     }
 
-    /// Whether the rule is for the port of this switch that leads to this neighbour, with a link of this rate.
+    /// Returns whether the rule applies to the port of this switch to this neighbour, with this link rate.
     pub(crate) fn has_port(&self, switch: u32, neighbour: NodeId, rate_bps: u64) -> bool {
         self.has_switch(switch)
             && self.neighbours.as_ref().is_none_or(|list| list.contains(&neighbour))
             && self.rate_bps.is_none_or(|rate| rate == rate_bps)
     }
 
-    /// Why the rule is impossible: a key in scenarios and the reason.
+    /// Returns the scenario key that makes the rule invalid, and the reason.
     fn problem(&self) -> Option<(&'static str, &'static str)> {
         let PortChanges { buffer_bytes, balance, .. } = self.changes;
         let checks = [
@@ -111,13 +116,15 @@ impl PortChanges {
 }
 
 impl SwitchSettings {
-    /// The settings of a switch (its number in the order of the topology) as a whole. They have no rules left.
+    /// Returns the settings of a whole switch by its number in the order of the topology, with all rules
+    /// applied.
     #[must_use]
     pub fn of_switch(&self, switch: u32) -> Self {
         self.changed_by(|rule| rule.is_for_switches() && rule.has_switch(switch))
     }
 
-    /// The settings of the port of a switch that leads to a neighbour, with a link of this rate. They have no rules left.
+    /// Returns the settings of the port of a switch to a neighbour with this link rate, with all rules
+    /// applied.
     #[must_use]
     pub fn of_port(&self, switch: u32, neighbour: NodeId, rate_bps: u64) -> Self {
         self.changed_by(|rule| rule.has_port(switch, neighbour, rate_bps))
@@ -131,10 +138,11 @@ impl SwitchSettings {
         own
     }
 
-    /// The first setting out of its range, of the network or of a rule: the place of the rule, the key in scenarios and the reason.
+    /// Returns the first setting out of range, of the network or of a rule: the index of the rule, the
+    /// scenario key and the reason.
     pub(crate) fn problem(&self) -> Option<(Option<usize>, &'static str, &'static str)> {
         let of_rule = |(place, rule): (usize, &PortRule)| {
-            // A key is valid or not whatever the others are.
+            // The validity of a key does not depend on other keys.
             let wrong =
                 rule.problem().or_else(|| self.changed_by(|other| std::ptr::eq(other, rule)).own_problem());
             wrong.map(|(key, reason)| (Some(place), key, reason))
@@ -143,12 +151,13 @@ impl SwitchSettings {
         own.or_else(|| self.port_rules.iter().enumerate().find_map(of_rule))
     }
 
-    /// The priorities that are lossless at any port.
+    /// Returns the priorities that are lossless at any port.
     fn any_pfc(&self) -> u8 {
         self.port_rules.iter().filter_map(|rule| rule.changes.pfc).fold(self.pfc, |all, pfc| all | pfc)
     }
 
-    /// Why frames cannot be trimmed as these settings say in a network with these priorities of data: the place of the rule, and the reason.
+    /// Returns why frames cannot be trimmed in a network with these data priorities: the index of the rule,
+    /// and the reason.
     pub(super) fn trimming_problem(&self, data: u8) -> Option<(Option<usize>, &'static str)> {
         let pfc = self.any_pfc();
         let of_rules = self
@@ -267,7 +276,7 @@ mod tests {
         assert_eq!(problem(PortRule { changes: weight, ..PortRule::default() }), Some((Some(1), "weight")));
     }
 
-    /// A trimmed frame may pass every port, so its priority has to be lossy at all of them.
+    /// A trimmed frame can pass any port, so its priority must be lossy at all ports.
     #[test]
     fn trimmed_frames_are_lossy_everywhere() {
         let trimming = PortChanges { trimming: Some(Some(Trimming::default())), ..PortChanges::default() };

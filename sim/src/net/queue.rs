@@ -1,11 +1,10 @@
-//! The event queue: events in the order of their time, events of one time in the order of their rank, and those of one rank in
-//! the order of scheduling.
+//! The event queue. Events are ordered by time, then by rank, then by order of scheduling.
 //!
-//! The rank makes the order independent of who scheduled first: see [`Event`](super::event::Event).
+//! The rank makes the order independent of the node that scheduled first: see [`Event`](super::event::Event).
 //!
-//! A timing wheel holds near events in buckets, each a few nanoseconds wide; later events wait in a heap until the wheel
-//! has turned far enough. An insertion is a few stores; only the current bucket is sorted. A bucket is contiguous, so
-//! that reading it needs no pointer chasing, and the memory of emptied buckets is reused.
+//! A timing wheel contains near events in buckets, each a few nanoseconds wide. Later events wait in a heap
+//! until the wheel covers them. An insertion takes a few stores, and only the current bucket is sorted. A
+//! bucket is contiguous, so reading it requires no pointer chasing. The memory of emptied buckets is reused.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,10 +16,10 @@ const WIDTH_BITS: u32 = 13;
 /// The number of buckets: the wheel covers 134 µs.
 const BUCKETS: usize = 1 << 14;
 const MASK: u64 = BUCKETS as u64 - 1;
-/// The bits of an index in a bucket: more events than this in one bucket are sorted in another way.
+/// The number of bits of an index in a bucket. A bucket with more events than indices is sorted directly.
 const INDEX_BITS: u32 = if cfg!(test) { 4 } else { 20 };
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
-/// What is left for the rank.
+/// The remaining bits, which contain the rank.
 const RANK_BITS: u32 = 31;
 const MOST_RANK: u32 = (1 << RANK_BITS) - 1;
 
@@ -42,23 +41,24 @@ const MOST_RANK: u32 = (1 << RANK_BITS) - 1;
 pub struct EventQueue<E> {
     /// The events of each bucket in the order of scheduling.
     buckets: Box<[Vec<Entry<E>>; BUCKETS]>,
-    /// One bit per bucket that is not empty.
+    /// One bit for each non-empty bucket.
     occupied: Box<[u64; BUCKETS / 64]>,
     /// The memory of emptied buckets.
     spare: Vec<Vec<Entry<E>>>,
     /// The events of the current bucket.
     current: Vec<Entry<E>>,
-    /// Their order: for each the place of [`Entry::place`], and behind it the index in `current`. Numbers are sorted much faster than
-    /// whole events.
+    /// The sorted order of `current`. Each number contains [`Entry::place`] in its upper bits and the index
+    /// in `current` in its lower bits. Sorting numbers is much faster than sorting events.
     order: Vec<u64>,
-    /// Whether `order` is in use; if not, `current` itself is sorted, because it has more events than there are indices.
+    /// Whether `order` is in use. If not, `current` itself is sorted, because it has more events than
+    /// indices.
     is_indexed: bool,
-    /// The number of those that are done.
+    /// The number of current events that have been removed.
     done: usize,
-    /// The number of that bucket since time zero.
+    /// The number of the current bucket, counted from time zero.
     turn: u64,
     far: BinaryHeap<Reverse<Far<E>>>,
-    /// The number of events that went into `far`, so that events of one time stay in order there.
+    /// The number of events that were pushed to `far`, which keeps events of equal time and rank in order.
     sequence: u64,
     len: usize,
 }
@@ -75,7 +75,7 @@ impl<E> Entry<E> {
         (self.time, self.rank)
     }
 
-    /// The order of entries of one bucket, in one number: they differ in the lower bits of their times only.
+    /// Returns the order of entries of one bucket as one number. Their times differ in the lower bits only.
     #[inline]
     fn place(&self) -> u64 {
         let offset = self.time.as_ps() & ((1 << WIDTH_BITS) - 1);
@@ -134,28 +134,29 @@ impl<E: Copy> EventQueue<E> {
         }
     }
 
-    /// The number of scheduled events.
+    /// Returns the number of scheduled events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no event is scheduled.
+    /// Returns whether no event is scheduled.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Schedules `event` at `time`, after the events already scheduled for this time. An event in the past comes
-    /// out next.
+    /// Schedules `event` at `time`, after the events already scheduled for this time. An event in the past
+    /// comes out next.
     #[inline(always)]
     pub fn push(&mut self, time: Time, event: E) {
         self.push_ranked(time, MOST_RANK, event);
     }
 
-    /// Schedules `event` at `time`, before events of this time with a higher rank and after the others. That of
-    /// [`push`](Self::push) is the highest, 2^31 - 1, and a higher one counts as this.
-    // Inlined, so that the entry is written where it stays and not first to the stack: that would be half of the time.
+    /// Schedules `event` at `time`, before events of this time with a higher rank and after the others.
+    /// [`push`](Self::push) uses the highest rank, 2³¹ - 1, which also limits `rank`.
+    // Inlined, so that the entry is written to its final place. Writing it to the stack first would take half
+    // of the time.
     #[inline(always)]
     pub fn push_ranked(&mut self, time: Time, rank: u32, event: E) {
         self.len += 1;
@@ -198,7 +199,7 @@ impl<E: Copy> EventQueue<E> {
         self.current.insert(self.done + behind, entry);
     }
 
-    /// The bucket of a turn that the wheel covers, for an event that is pushed now.
+    /// Returns the bucket of a turn within the wheel, for an event that is pushed next.
     #[inline(always)]
     fn bucket(&mut self, turn: u64) -> &mut Vec<Entry<E>> {
         let number = (turn & MASK) as usize;
@@ -229,7 +230,7 @@ impl<E: Copy> EventQueue<E> {
         }
     }
 
-    /// The next event of the current bucket.
+    /// Returns the next event of the current bucket.
     #[inline]
     fn front(&self) -> Option<&Entry<E>> {
         if !self.is_indexed {
@@ -239,7 +240,7 @@ impl<E: Copy> EventQueue<E> {
         self.current.get((place & INDEX_MASK) as usize)
     }
 
-    /// The time of the next event.
+    /// Returns the time of the next event.
     #[must_use]
     pub fn next_time(&self) -> Option<Time> {
         if let Some(entry) = self.front() {
@@ -253,7 +254,7 @@ impl<E: Copy> EventQueue<E> {
         near.into_iter().chain(far).min()
     }
 
-    /// The events of the current bucket, in no particular order. Some of them may have come out already.
+    /// Returns the events of the current bucket in arbitrary order, including removed events.
     pub(super) fn current(&self) -> impl Iterator<Item = &E> {
         self.current.iter().map(|entry| &entry.event)
     }
@@ -268,8 +269,8 @@ impl<E: Copy> EventQueue<E> {
         Some(next)
     }
 
-    /// Moves on to the next bucket that is not empty, unless it begins after `last`: events may still be pushed before it. Events
-    /// of the current bucket stay.
+    /// Moves on to the next non-empty bucket, unless it begins after `last`, because events may still be
+    /// pushed before it. Does nothing while the current bucket contains events.
     #[inline(never)]
     pub(super) fn advance(&mut self, last: Time) -> bool {
         if self.front().is_some() {
@@ -281,8 +282,8 @@ impl<E: Copy> EventQueue<E> {
             (None, None) => return false,
             (Some(near), None) => near,
             (None, Some(far)) => far,
-            // Far events come in as soon as the wheel reaches them, so they are never before the near ones
-            // by more than the turn that follows now.
+            // Far events enter the wheel as soon as the wheel covers them, so no far event precedes a near
+            // event.
             (Some(near), Some(far)) => near.min(far),
         };
         if turn > last.as_ps() >> WIDTH_BITS {
@@ -291,7 +292,7 @@ impl<E: Copy> EventQueue<E> {
         self.current.clear();
         self.done = 0;
         self.turn = turn;
-        // Events from the heap come first: they were scheduled before other events of the same time.
+        // Events from the heap come first, because they were scheduled before other events of the same time.
         self.move_far_events();
         let bucket = (turn & MASK) as usize;
         self.occupied[bucket / 64] &= !(1 << (bucket % 64));
@@ -300,7 +301,8 @@ impl<E: Copy> EventQueue<E> {
         self.order.clear();
         self.is_indexed = self.current.len() as u64 <= INDEX_MASK + 1;
         if self.is_indexed {
-            // Entries of one time and rank are in the order of their indices, in which they were scheduled.
+            // Entries of equal time and rank are ordered by their indices, which follow the order of
+            // scheduling.
             let places = (0..).zip(&self.current);
             self.order.extend(places.map(|(index, entry)| entry.place() << INDEX_BITS | index));
             self.order.sort_unstable();
@@ -310,7 +312,7 @@ impl<E: Copy> EventQueue<E> {
         true
     }
 
-    /// Moves events from the heap into the wheel that it covers now.
+    /// Moves events from the heap into the wheel if the wheel covers them now.
     fn move_far_events(&mut self) {
         while let Some(Reverse(entry)) = self.far.peek() {
             let Far { key: (time, rank, _), event } = *entry;
@@ -323,7 +325,7 @@ impl<E: Copy> EventQueue<E> {
         }
     }
 
-    /// The first turn after this one whose bucket is not empty.
+    /// Returns the first turn after the current one whose bucket is not empty.
     fn next_occupied(&self) -> Option<u64> {
         let start = self.turn + 1;
         let first = (start & MASK) as usize;
@@ -347,7 +349,7 @@ impl<E: Copy> EventQueue<E> {
     }
 }
 
-/// An array that never was on the stack.
+/// Creates a boxed array without placing it on the stack.
 fn boxed<T: Clone, const N: usize>(value: T) -> Box<[T; N]> {
     vec![value; N]
         .into_boxed_slice()
@@ -365,10 +367,10 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// Schedules an event of some rank so many picoseconds after the last one that came out.
+        /// Schedules an event of a rank, this number of picoseconds after the last removed event.
         Push(u64, u32),
         Pop,
-        /// Removes the next event if it is not further away.
+        /// Removes the next event if it is at most this number of picoseconds away.
         PopUntil(u64),
     }
 

@@ -1,16 +1,16 @@
-//! Routes: all shortest paths to each host, found breadth first.
+//! Routes: all shortest paths to each host, found by breadth-first search.
 
 use super::port::Place;
 use super::settings::RouteOverride;
 use super::topology::{NodeId, NodeKind, Topology};
 
-/// Ports of link `i` are `2 i` at its end `a` and `2 i + 1` at its end `b`, so the other end of a port is its
-/// neighbour by number.
+/// Returns the other end of the link of a port. Link `i` has port `2 i` at its end `a` and port `2 i + 1` at
+/// its end `b`.
 pub(super) const fn other_end(port: u32) -> u32 {
     port ^ 1
 }
 
-/// Why the routes of a network cannot be computed.
+/// The reason why the routes of a network cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
@@ -30,7 +30,7 @@ pub enum RouteError {
         /// The reason.
         reason: String,
     },
-    /// The tables of all switches together would be too large.
+    /// The tables of all switches would be too large in total.
     #[error(
         "routes of {switches} switches to {with_hosts} switches with hosts are too many: their product, times {versions} for changes \
          by failures, may be {most}",
@@ -41,27 +41,27 @@ pub enum RouteError {
         switches: usize,
         /// The number of switches with hosts.
         with_hosts: usize,
-        /// How many tables there are: one, and one for each change by a failure.
+        /// The number of tables: one, and one for each change by a failure.
         versions: usize,
     },
 }
 
-/// The largest number of entries of all tables together, which take half a gigabyte.
+/// The largest number of entries of all tables in total, which take half a gigabyte.
 const MOST_ROUTES: usize = 1 << 26;
 
 /// The routes of all switches.
 #[derive(Debug)]
 pub(super) struct Routes {
-    /// For each host: its switch (or `NONE` when another host is at the end of its link) and the port there.
+    /// For each host: its switch and the port there. The switch is `NONE` if the link leads to another host.
     attached: Vec<(u32, u32)>,
-    /// For each switch, and switch with hosts: the position of the ports in `sets`, and their number.
+    /// For each switch and each switch with hosts: the position of the ports in `sets`, and their number.
     table: Vec<(u32, u32)>,
     /// For each switch: its column in the table, or `NONE` if it has no host.
     columns: Vec<u32>,
     /// The number of columns.
     width: usize,
     sets: Vec<u32>,
-    /// Sorted by switch and host.
+    /// Route overrides, sorted by switch and host.
     overrides: Vec<Override>,
 }
 
@@ -75,7 +75,7 @@ impl Routes {
         Self::without(topology, overrides, |_| true)
     }
 
-    /// The routes over those links for which `works` is true.
+    /// Computes the routes over the links for which `works` returns true.
     pub(super) fn without(
         topology: &Topology,
         overrides: &[RouteOverride],
@@ -94,7 +94,7 @@ impl Routes {
         }
         let resolved: Vec<_> =
             overrides.iter().map(|wanted| resolve(topology, &map, wanted)).collect::<Result<_, _>>()?;
-        // Hosts stay where they are attached: their frames are lost at a link that is down.
+        // Hosts stay attached, and their frames are lost at a link that is down.
         for neighbours in &mut map.neighbours {
             neighbours.retain(|(port, _)| works(port / 2));
         }
@@ -120,7 +120,7 @@ impl Routes {
         Ok(routes)
     }
 
-    /// The ports of switch `at` whose other end is nearer to the destination.
+    /// Returns the ports of switch `at` whose other end is closer to the destination.
     fn shortest(&mut self, map: &Map, distances: &[u32], at: u32) -> (u32, u32) {
         let own = distances[map.switches[at as usize] as usize];
         let first = self.sets.len() as u32;
@@ -135,7 +135,7 @@ impl Routes {
         (first, self.sets.len() as u32 - first)
     }
 
-    /// The ports of `switch` that lead to `host`; empty if it cannot be reached.
+    /// Returns the ports of `switch` that lead to `host`, which are empty if it is unreachable.
     #[inline(always)]
     pub(super) fn ports(&self, switch: u32, host: u32) -> &[u32] {
         if !self.overrides.is_empty()
@@ -153,8 +153,8 @@ impl Routes {
         self.set(self.table[switch as usize * self.width + self.columns[*attached as usize] as usize])
     }
 
-    /// Replaces the number of each port in the whole network by its number in its part. A cable between two hosts keeps its
-    /// numbers: no switch forwards to it, and [`Self::joins`] compares them.
+    /// Replaces the number of each port in the whole network by its number in its part. A link between two
+    /// hosts keeps its numbers: no switch forwards to it, and [`Self::joins`] compares them.
     pub(super) fn renumber(&mut self, ports: &[Place]) {
         let attached = self.attached.iter_mut().filter(|(switch, _)| *switch != NONE).map(|(_, port)| port);
         for port in attached.chain(&mut self.sets) {
@@ -162,7 +162,8 @@ impl Routes {
         }
     }
 
-    /// The switch of a host and its port there, if the routes to all hosts of that switch are the same up to it.
+    /// Returns the switch of a host and its port there, if the routes to all hosts of that switch are equal
+    /// up to the switch.
     pub(super) fn switch_of(&self, host: u32) -> Option<(u32, u32)> {
         let (switch, port) = *self.attached.get(host as usize)?;
         (switch != NONE && self.overrides.is_empty()).then_some((switch, port))
@@ -172,7 +173,7 @@ impl Routes {
         self.sets.get(first as usize..(first + count) as usize).unwrap_or_default()
     }
 
-    /// Whether frames from one host can reach another.
+    /// Returns whether frames from one host can reach another.
     pub(super) fn joins(&self, from: u32, to: u32) -> bool {
         match self.attached.get(from as usize) {
             Some((NONE, port)) => self
@@ -185,7 +186,7 @@ impl Routes {
     }
 }
 
-/// Checks that so many versions of the routes fit.
+/// Checks that this number of versions of the routes is within the limit.
 pub(super) fn check_size(topology: &Topology, versions: usize) -> Result<(), RouteError> {
     let map = Map::new(topology);
     let mut attached: Vec<u32> = map.hosts.iter().map(|host| map.attachment(*host).0).collect();
@@ -202,7 +203,7 @@ pub(super) fn check_size(topology: &Topology, versions: usize) -> Result<(), Rou
 ///
 /// # Errors
 ///
-/// The number of the first impossible route, and the reason.
+/// Returns the number of the first impossible route, and the reason.
 pub(crate) fn check_routes(topology: &Topology, routes: &[RouteOverride]) -> Result<(), (usize, RouteError)> {
     if routes.is_empty() {
         return Ok(());
@@ -214,7 +215,7 @@ pub(crate) fn check_routes(topology: &Topology, routes: &[RouteOverride]) -> Res
     Ok(())
 }
 
-/// The switch and the host of an override, and the ports that it names.
+/// Returns the switch and the host of an override, and the ports that it names.
 fn resolve(
     topology: &Topology,
     map: &Map,
@@ -251,7 +252,7 @@ struct Map {
     switches: Vec<NodeId>,
     /// For each node: its number among the switches.
     numbers: Vec<u32>,
-    /// For each node: its ports and the node at the other end of each.
+    /// For each node: its ports, and the node at the other end of each port.
     neighbours: Vec<Vec<(u32, NodeId)>>,
 }
 
@@ -274,7 +275,8 @@ impl Map {
         Self { hosts: of_kind(NodeKind::Host), switches, numbers, neighbours }
     }
 
-    /// The switch of a host and the port there; without a switch, the port of the other host.
+    /// Returns the switch of a host and the port there, or `NONE` and the host's own port if it has no
+    /// switch.
     fn attachment(&self, host: NodeId) -> (u32, u32) {
         match self.neighbours[host as usize].first() {
             Some((port, neighbour)) if self.numbers[*neighbour as usize] == NONE => (NONE, *port),
@@ -283,7 +285,7 @@ impl Map {
         }
     }
 
-    /// The number of hops from each node to switch `to`, without paths through hosts.
+    /// Returns the number of hops from each node to switch `to`, without paths through hosts.
     fn distances(&self, to: u32) -> Vec<u32> {
         let mut distances = vec![NONE; self.neighbours.len()];
         let mut queue = std::collections::VecDeque::from([self.switches[to as usize]]);
@@ -302,8 +304,8 @@ impl Map {
     }
 }
 
-/// Spreads flows over paths: a hash of the fields that routers use, different in each switch. It is part of the trace hash, so
-/// it cannot change.
+/// Distributes flows over paths: returns a hash of the fields that routers use, different in each switch. The
+/// trace hash depends on this function, so it must not change.
 #[inline]
 pub(super) fn flow_hash(source: u32, destination: u32, source_port: u16, switch: u32) -> u32 {
     let addresses = u64::from(source) << 32 | u64::from(destination);

@@ -1,18 +1,18 @@
-//! The slowdown of flows by their size: the completion time relative to that of the flow alone.
+//! The slowdown of flows by size: the completion time relative to that of the flow alone.
 
 use std::collections::BTreeMap;
 
 use super::flow::FlowResult;
 
-/// Percentiles of measured values by nearest rank: the share of all values does not exceed them. Of fewer than a thousand values,
-/// the 99.9th is the largest.
+/// Percentiles of measured values by nearest rank: the given share of all values does not exceed a
+/// percentile. With fewer than a thousand values, the 99.9th percentile is the largest value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Percentiles {
     /// The number of values.
     pub count: usize,
     /// The mean.
     pub mean: f64,
-    /// The least.
+    /// The smallest value.
     pub min: f64,
     /// The median.
     pub p50: f64,
@@ -22,12 +22,12 @@ pub struct Percentiles {
     pub p99: f64,
     /// The 99.9th percentile.
     pub p999: f64,
-    /// The largest.
+    /// The largest value.
     pub max: f64,
 }
 
 impl Percentiles {
-    /// Those of these values, in any order; `None` without a value.
+    /// Returns the percentiles of these values in any order, or `None` without values.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
@@ -50,7 +50,7 @@ pub struct SizeRange {
     pub to: u64,
 }
 
-/// Named ranges of flow sizes, as pFabric's paper and others after it have them.
+/// Named ranges of flow sizes, as in the pFabric paper and others after it.
 pub const SIZE_CLASSES: [(&str, SizeRange); 3] = [
     ("small", SizeRange { above: 0, to: 100_000 }),
     ("medium", SizeRange { above: 100_000, to: 10_000_000 }),
@@ -60,16 +60,17 @@ pub const SIZE_CLASSES: [(&str, SizeRange); 3] = [
 /// The slowdowns of the complete flows of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slowdowns {
-    /// Of all flows.
+    /// Slowdowns of all flows.
     pub all: Option<Percentiles>,
-    /// Of each of [`SIZE_CLASSES`].
+    /// Slowdowns of each of [`SIZE_CLASSES`].
     pub classes: [Option<Percentiles>; SIZE_CLASSES.len()],
-    /// By logarithmic ranges of sizes, whose ends are 1, 2 and 5 times powers of ten; ranges without a flow are left out.
+    /// Slowdowns by logarithmic ranges of sizes, whose ends are 1, 2 and 5 times powers of ten. Ranges
+    /// without flows are left out.
     pub ranges: Vec<(SizeRange, Percentiles)>,
 }
 
 impl Slowdowns {
-    /// Those of the complete flows.
+    /// Returns the slowdowns of the complete flows.
     #[must_use]
     pub fn of(flows: &[FlowResult]) -> Self {
         let of_range = |range: SizeRange| {
@@ -94,7 +95,7 @@ impl Slowdowns {
     }
 }
 
-/// The logarithmic range of a size.
+/// Returns the logarithmic range of a size.
 fn range_of(bytes: u64) -> SizeRange {
     let mut above = 0;
     for power in 0..20 {

@@ -1,4 +1,4 @@
-//! Time inside the simulated network: whole picoseconds.
+//! Time in the simulated network, in whole picoseconds.
 
 use core::fmt;
 use core::ops::{Add, Sub};
@@ -8,9 +8,10 @@ use roce_transport::Instant;
 const PS_PER_NS: u64 = 1_000;
 const PS_PER_S: u64 = 1_000_000_000_000;
 
-/// A point in time or a duration, in picoseconds. 2^64 ps are 213 days; sums saturate there.
+/// A point in time or a duration, in picoseconds. Sums saturate at 2⁶⁴ ps, which is 213 days.
 ///
-/// One byte takes 20 ps at 400 Gb/s, so that rounding never lets frames of different ports drift against each other.
+/// One byte takes 20 ps at 400 Gb/s, so rounding never makes frames of different ports drift relative to each
+/// other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
@@ -20,43 +21,43 @@ impl Time {
     /// A time after every event.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// A time in picoseconds.
+    /// Creates a time from picoseconds.
     #[must_use]
     pub const fn from_ps(ps: u64) -> Self {
         Self(ps)
     }
 
-    /// A time in nanoseconds.
+    /// Creates a time from nanoseconds.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns.saturating_mul(PS_PER_NS))
     }
 
-    /// A time in microseconds.
+    /// Creates a time from microseconds.
     #[must_use]
     pub const fn from_us(us: u64) -> Self {
         Self(us.saturating_mul(1_000 * PS_PER_NS))
     }
 
-    /// This time in picoseconds.
+    /// Returns this time in picoseconds.
     #[must_use]
     pub const fn as_ps(self) -> u64 {
         self.0
     }
 
-    /// This time in nanoseconds, rounded down.
+    /// Returns this time in nanoseconds, rounded down.
     #[must_use]
     pub const fn as_ns(self) -> u64 {
         self.0 / PS_PER_NS
     }
 
-    /// This time in seconds, for output.
+    /// Returns this time in seconds, for output.
     #[must_use]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / PS_PER_S as f64
     }
 
-    /// How long `bytes` take at `bits_per_second`, rounded up to a picosecond. A rate of 0 gives
+    /// Returns the time that `bytes` take at `bits_per_second`, rounded up to a picosecond. A rate of 0 gives
     /// [`NEVER`](Self::NEVER).
     #[must_use]
     pub const fn to_send(bytes: u64, bits_per_second: u64) -> Self {
@@ -72,19 +73,19 @@ impl Time {
         }
     }
 
-    /// The engine's time at this point: nanoseconds, rounded down.
+    /// Returns the engine's time at this point, in nanoseconds rounded down.
     #[must_use]
     pub const fn to_instant(self) -> Instant {
         Instant::from_nanos(self.as_ns())
     }
 
-    /// The first point at which the engine's time is `instant`.
+    /// Returns the first point at which the engine's time is `instant`.
     #[must_use]
     pub const fn from_instant(instant: Instant) -> Self {
         Self::from_ns(instant.as_nanos())
     }
 
-    /// The time since `earlier`, zero when that is later.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
@@ -108,7 +109,7 @@ impl Sub for Time {
 }
 
 impl fmt::Display for Time {
-    /// With the unit that keeps the number readable.
+    /// Formats the time in the unit that keeps the number short.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scale, unit) = match self.0 {
             0..1_000 => return write!(f, "{} ps", self.0),

@@ -1,7 +1,7 @@
-//! A hash over all events of a run: equal for equal runs.
+//! A hash over all events of a run, which is equal for equal runs.
 //!
-//! Each port has one of what happens there, in the order in which it happens; that order is the same for any number of
-//! threads. At the end they are put together in the order of the ports.
+//! Each port has a hash of its events in their order, which does not depend on the number of threads. At the
+//! end, the hashes are combined in the order of the ports.
 
 /// The hash so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +14,8 @@ impl Trace {
         Self { hash: 0x6a09_e667_f3bc_c908 }
     }
 
-    /// Adds two numbers of an event. The order counts. Each step is reversible, so that no event is forgotten. The recorded
-    /// hashes of tests depend on this function, so it cannot change.
+    /// Adds two numbers of an event. The order is significant. Each step is reversible, so every event
+    /// affects the hash. The recorded hashes of tests depend on this function, so it must not change.
     #[inline]
     pub(super) fn note(&mut self, first: u64, second: u64) {
         let mixed = (self.hash ^ first).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,12 +1,12 @@
-//! Which paused ports wait for which: the deadlocks of pauses.
+//! The waits of paused ports for each other, and the deadlocks of pauses.
 //!
-//! A port that its neighbour pauses waits for that neighbour's ingress, which resumes it once enough of what it sent has left. Where that
-//! sits in the queue of another paused port, the first one waits for the second. A cycle of such waits is a deadlock: as long
-//! as it holds, none of its ports sends.
+//! A port paused by its neighbour waits for the neighbour's ingress port, which resumes it when enough of its
+//! frames have left. If those frames are in the queue of another paused port, the first port waits for the
+//! second. A cycle of such waits is a deadlock: as long as it exists, none of its ports sends.
 //!
-//! Each switch knows its own part of this by itself ([`SwitchWaits`]): which of its ingress ports it pauses, which of its egress ports are
-//! paused, and whether the frames of one are in the queue of the other. It logs the changes, and [`WaitGraph`] puts the logs
-//! of all switches together, in the order of their time.
+//! Each switch tracks its own state in [`SwitchWaits`]: the ingress ports that it pauses, its paused egress
+//! ports, and whether frames of the former are in the queues of the latter. It logs the changes, and
+//! [`WaitGraph`] merges the logs of all switches in the order of time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,33 +17,34 @@ use super::time::Time;
 /// The largest number of deadlocks that a run describes.
 pub(super) const MOST_DEADLOCKS: usize = 1_000;
 
-/// A cycle of paused ports, each of which waits for the next one and the last one for the first.
+/// A cycle of paused ports, in which each port waits for the next one and the last port for the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
-    /// When the last wait of the cycle began.
+    /// The time at which the last wait of the cycle began.
     pub begin: Time,
-    /// The priority that is paused.
+    /// The paused priority.
     pub priority: u8,
-    /// The ports in the order of their waits, as indices into [`Results::ports`](super::Results::ports); the one with the smallest
-    /// index comes first.
+    /// The ports in the order of their waits, as indices into [`Results::ports`](super::Results::ports). The
+    /// port with the smallest index comes first.
     pub ports: Vec<u32>,
-    /// When and by what one of its waits ended, so that no cycle was left among them; `None` if it held until the end of the run.
+    /// The time and cause of the end of a wait that left no cycle, or `None` if the deadlock lasted until the
+    /// end of the run.
     pub end: Option<(Time, WaitEnd)>,
 }
 
-/// What ended a wait.
+/// The cause that ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitEnd {
     /// A port was resumed.
     Resume,
-    /// The time of a pause was over.
+    /// The duration of a pause ended.
     Expiry,
     /// The watchdog emptied a queue.
     Watchdog,
 }
 
 impl WaitEnd {
-    /// The name in results.
+    /// Returns the name of the cause in results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,7 +65,8 @@ impl From<PauseStep> for WaitEnd {
     }
 }
 
-/// A wait inside a switch: frames that arrived at a paused ingress port are in the queue of a paused egress port.
+/// A wait inside a switch: frames that arrived at a paused ingress port are in the queue of a paused egress
+/// port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wait {
     pub(super) ingress: u32,
@@ -72,7 +74,7 @@ pub(super) struct Wait {
     pub(super) priority: u8,
 }
 
-/// A wait that begins, or ends for a reason.
+/// The begin of a wait, or its end with the cause.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitChange {
     pub(super) time: Time,
@@ -88,7 +90,7 @@ pub(super) struct SwitchWaits {
     /// Ingress ports and priorities that the switch pauses.
     pub(super) pausing: Vec<(u32, u8)>,
     waits: Vec<Wait>,
-    /// Changes that the graph does not know yet.
+    /// Changes that have not been passed to the graph.
     log: Vec<WaitChange>,
 }
 
@@ -100,7 +102,7 @@ impl SwitchWaits {
         }
     }
 
-    /// Ends the waits that `is_over` names.
+    /// Ends the waits for which `is_over` returns true.
     pub(super) fn end(&mut self, time: Time, end: WaitEnd, is_over: impl Fn(&Wait) -> bool) {
         let log = &mut self.log;
         self.waits.retain(|wait| {
@@ -123,18 +125,18 @@ pub(super) struct WaitGraph {
     /// For each priority and paused port, the ports that it waits for.
     waits: [BTreeMap<u32, BTreeSet<u32>>; PRIORITIES],
     deadlocks: Vec<Deadlock>,
-    /// Deadlocks that hold: where they are described, and the cycle that is left of them.
+    /// Existing deadlocks: the index of the description, and the current cycle.
     open: Vec<(usize, Vec<u32>)>,
-    /// Deadlocks that are not described.
+    /// The number of deadlocks that are not described.
     left_out: u64,
 }
 
 impl WaitGraph {
-    /// Applies changes of all switches. They are in the order of time, and none is earlier than those before.
+    /// Applies changes of all switches, which must be in the order of time, also across calls.
     pub(super) fn apply(&mut self, changes: &[WaitChange]) {
         for change in changes {
             let Wait { ingress, egress, priority } = change.wait;
-            // What waits is the port at the other end of the link.
+            // The port at the other end of the link waits.
             let from = super::route::other_end(ingress);
             match change.end {
                 None => self.begin(change.time, priority, from, egress),
@@ -152,7 +154,7 @@ impl WaitGraph {
                 && known.iter().any(|port| cycle.contains(port))
         };
         if self.open.iter().any(is_known) {
-            // The same deadlock grows.
+            // An existing deadlock grows.
             return;
         }
         if self.deadlocks.len() >= MOST_DEADLOCKS {
@@ -181,7 +183,7 @@ impl WaitGraph {
             if deadlock.priority != priority || !is_part() {
                 return true;
             }
-            // Some of its ports may also wait for each other in another way.
+            // The ports can also wait for each other in another cycle.
             let other = cycle
                 .iter()
                 .find_map(|port| waits.get(port)?.iter().find_map(|next| path(waits, *next, *port)));
@@ -194,14 +196,14 @@ impl WaitGraph {
         });
     }
 
-    /// The deadlocks of the run, and how many are not described.
+    /// Returns the deadlocks of the run, and the number of deadlocks that are not described.
     pub(super) fn into_deadlocks(self) -> (Vec<Deadlock>, u64) {
         (self.deadlocks, self.left_out)
     }
 }
 
-/// The ports of the shortest path from one port to another, both included, in the order `to`, `from`, and what is between them: the
-/// cycle that the wait of `to` for `from` closes.
+/// Returns the cycle that the wait of `to` for `from` closes. It contains the ports of the shortest path from
+/// `from` to `to`, in the order `to`, `from` and the ports between them.
 fn path(waits: &BTreeMap<u32, BTreeSet<u32>>, from: u32, to: u32) -> Option<Vec<u32>> {
     let mut before: BTreeMap<u32, u32> = BTreeMap::new();
     let mut next = VecDeque::from([from]);
@@ -213,7 +215,7 @@ fn path(waits: &BTreeMap<u32, BTreeSet<u32>>, from: u32, to: u32) -> Option<Vec<
                 at = *before.get(&at)?;
                 cycle.push(at);
             }
-            // From the end to the start.
+            // The remaining ports in the order from start to end.
             if let Some(rest) = cycle.get_mut(1..) {
                 rest.reverse();
             }
@@ -233,7 +235,7 @@ fn path(waits: &BTreeMap<u32, BTreeSet<u32>>, from: u32, to: u32) -> Option<Vec<
 mod tests {
     use super::*;
 
-    /// A change at this microsecond: the port `from` begins or ends to wait for `to`.
+    /// Creates a change at this microsecond: the port `from` begins or ends to wait for `to`.
     fn change(us: u64, from: u32, to: u32, end: Option<WaitEnd>) -> WaitChange {
         let wait = Wait { ingress: super::super::route::other_end(from), egress: to, priority: 3 };
         WaitChange { time: Time::from_us(us), wait, end }
@@ -254,17 +256,17 @@ mod tests {
         let expected = Deadlock { begin: Time::from_us(4), priority: 3, ports: vec![2, 4, 6, 8], end: None };
         let only = std::slice::from_ref(&expected);
         assert_eq!(deadlocks(&closed)[..], *only);
-        // The waits of others for its ports are no further deadlocks.
+        // The waits of other ports for ports of the cycle are no further deadlocks.
         let more = [&closed[..], &[begin(5, 14, 2), begin(6, 8, 14)]].concat();
         assert_eq!(deadlocks(&more)[..], *only);
-        // One cycle opens, and the ports still wait for each other in the other one.
+        // One cycle opens, and the ports still wait for each other in the other cycle.
         let end = |us, from, to| change(us, from, to, Some(WaitEnd::Watchdog));
         let half = [&more[..], &[end(7, 8, 2)]].concat();
         assert_eq!(deadlocks(&half)[..], *only);
         let opened = [&half[..], &[end(9, 14, 2)]].concat();
         let end = Some((Time::from_us(9), WaitEnd::Watchdog));
         assert_eq!(deadlocks(&opened), [Deadlock { end, ..expected.clone() }]);
-        // It may close again.
+        // The cycle can close again.
         let again = [&opened[..], &[begin(10, 8, 2)]].concat();
         assert_eq!(deadlocks(&again).len(), 2);
     }

@@ -94,7 +94,7 @@ pub(super) fn build(
     })
 }
 
-/// Name and values in the form of [`Scenario::parse_with`].
+/// Returns name and values in the form of [`Scenario::parse_with`].
 fn swept(sweep: file::Sweep) -> Result<(String, Vec<String>), Wrong> {
     if sweep.values.is_empty() {
         return Err(format!("the sweep of {} has no values", sweep.name));
@@ -113,7 +113,7 @@ fn expected(table: file::Expect) -> Result<Expect, Wrong> {
     Ok(Expect { metric, relation, value })
 }
 
-/// Rate and delay of the links of hosts.
+/// Returns rate and delay of the links of hosts.
 pub(super) fn link(shape: &file::Topology) -> LinkSpec {
     LinkSpec {
         rate_bps: shape.rate.map_or(LinkSpec::DEFAULT.rate_bps, |rate| rate.0),
@@ -179,7 +179,7 @@ fn span<T>(value: Option<&Spanned<T>>) -> Option<Range<usize>> {
     value.map(Spanned::span)
 }
 
-/// The position of a key in the file.
+/// Returns the position of a key in the file.
 fn place_of(places: &[(&str, Option<Range<usize>>)], key: &str) -> Option<Range<usize>> {
     places.iter().find(|(name, _)| *name == key).and_then(|(_, place)| place.clone())
 }
@@ -190,7 +190,7 @@ fn set<T>(own: &mut T, given: Option<T>) {
     }
 }
 
-/// The settings of switches, and where each table of `[[switch.port]]` stands.
+/// Returns the settings of switches, and the position of each `[[switch.port]]` table.
 fn switch(
     table: file::Switch,
     data: u8,
@@ -233,7 +233,7 @@ fn switch(
     if let Some(table) = table.threshold {
         switch.threshold = threshold(table.get_ref()).map_err(wrong(table.span()))?;
     }
-    // The priority of data is lossless and marked, unless the file sets it otherwise.
+    // The priority of data is lossless and marked, unless the file specifies otherwise.
     switch.pfc = match table.pfc {
         None => 1 << data,
         Some(list) => priorities(list.get_ref()).map_err(wrong(list.span()))?,
@@ -283,7 +283,7 @@ pub(super) fn threshold(table: &file::Threshold) -> Result<Threshold, Wrong> {
     }
 }
 
-/// 50 µs is more than the paths of a data centre differ by.
+/// The default gap between flowlets. 50 µs exceed the differences in path delay in a data centre.
 const FLOWLET_GAP: Time = Time::from_us(50);
 
 pub(super) fn balance(balance: &file::Balance, gap: Option<Time>) -> Balance {
@@ -304,13 +304,13 @@ pub(super) fn trimming(table: &file::Trimming) -> Result<Option<Trimming>, Wrong
     }
     let mut trimming = Trimming::default();
     set(&mut trimming.dscp, *dscp);
-    // The range is checked with the rest.
+    // The range is checked together with the other settings.
     set(&mut trimming.frame_bytes, to.as_ref().map(|to| u32::try_from(to.0).unwrap_or(u32::MAX)));
     trimming.above_bytes = above.as_ref().map(|above| above.0);
     Ok(Some(trimming))
 }
 
-/// One bit for each priority of a list.
+/// Returns one bit for each priority of a list.
 pub(super) fn priorities(list: &[u8]) -> Result<u8, Wrong> {
     list.iter().try_fold(0, |bits, priority| {
         let bit = 1_u8.checked_shl((*priority).into());
@@ -375,8 +375,8 @@ fn routes(
     Ok(routes)
 }
 
-/// How long a fabric takes to find other routes, if a failure does not say so: a protocol of the data plane detects a lost link and
-/// switches over in this order of magnitude.
+/// The default delay until the switches use other routes after a failure. Data plane protocols detect a lost
+/// link and reroute in this order of magnitude.
 const REROUTE_AFTER: Time = Time::from_us(1_000);
 
 fn failures(

@@ -1,29 +1,29 @@
-//! The conditions that a run of a scenario should meet.
+//! Conditions that a run of a scenario should meet.
 
 use serde::Deserialize;
 
 /// A condition that a run should meet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expect {
-    /// The name of a figure, as the program that runs the scenario has it.
+    /// The name of a metric, as defined by the program that runs the scenario.
     pub metric: String,
-    /// How it relates to the value.
+    /// The relation between the metric and the value.
     pub relation: Relation,
-    /// What it is compared with.
+    /// The value to compare with.
     pub value: ExpectedValue,
 }
 
-/// What a figure is compared with.
+/// A value with which a metric is compared.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(untagged, expecting = "a number, or the name of a figure")]
 pub enum ExpectedValue {
-    /// A number, in a base unit.
+    /// A number in a base unit.
     Number(f64),
-    /// Another figure of the same run, by its name.
+    /// The name of another metric of the same run.
     Metric(String),
 }
 
-/// How a figure relates to a value.
+/// A relation between a metric and a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// Less than.
@@ -48,7 +48,7 @@ impl Relation {
         (">", Self::More),
     ];
 
-    /// The sign in files.
+    /// Returns the sign in files.
     #[must_use]
     pub fn sign(self) -> &'static str {
         Self::SIGNS.iter().find(|(_, relation)| *relation == self).map_or("", |(sign, _)| sign)
@@ -58,7 +58,7 @@ impl Relation {
         Self::SIGNS.iter().find(|(known, _)| *known == sign).map(|(_, relation)| *relation)
     }
 
-    /// Whether a figure relates to a value in this way.
+    /// Returns whether the relation holds between a metric and a value.
     #[must_use]
     pub fn holds(self, figure: f64, value: f64) -> bool {
         match self {

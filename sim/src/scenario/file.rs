@@ -1,4 +1,5 @@
-//! The tables of a scenario file as serde reads them. `docs/simulator.md` explains every key. An unknown key is an error.
+//! The tables of a scenario file as read by serde. `docs/simulator.md` explains every key. An unknown key is
+//! an error.
 
 use std::collections::BTreeMap;
 
@@ -48,14 +49,15 @@ pub(super) struct File {
     pub(super) storm: Vec<Spanned<Storm>>,
     #[serde(default)]
     pub(super) failure: Vec<Spanned<Failure>>,
-    /// For `roce bridge`, which also reads the other tables and treats packets as the switch does here.
+    /// The table for `roce bridge`, which also reads the other tables and treats packets like the simulated
+    /// switch.
     #[serde(default, rename = "bridge")]
     _bridge: IgnoredAny,
     #[serde(default)]
     pub(super) sweep: Vec<Spanned<Sweep>>,
     #[serde(default)]
     pub(super) expect: Vec<Spanned<Expect>>,
-    /// Texts of files by the names that other tables have for them; they are read instead of files.
+    /// Contents of files by the names that other tables use. They replace the files.
     #[serde(default)]
     pub(super) files: BTreeMap<String, String>,
 }
@@ -76,7 +78,7 @@ pub(super) enum Payload {
 #[serde(deny_unknown_fields, expecting = "a table [topology]")]
 pub(super) struct Topology {
     pub(super) kind: Shape,
-    /// The number of hosts of a star, or at each switch.
+    /// The number of hosts of a star, or of hosts at each switch.
     pub(super) hosts: Option<usize>,
     pub(super) switches: Option<usize>,
     pub(super) left: Option<usize>,
@@ -96,7 +98,7 @@ pub(super) struct Topology {
     /// The links to hosts.
     pub(super) rate: Option<Rate>,
     pub(super) delay: Option<Span>,
-    /// The links between switches, if they differ.
+    /// The links between switches, if they differ from the links to hosts.
     pub(super) fabric_rate: Option<Rate>,
     pub(super) fabric_delay: Option<Span>,
     #[serde(default)]
@@ -125,7 +127,7 @@ pub(super) enum Shape {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table in [[topology.faults]]")]
 pub(super) struct Fault {
-    /// The two ends by name; all links if missing.
+    /// The two ends by name, or all links if missing.
     pub(super) link: Option<[String; 2]>,
     pub(super) plan: String,
 }
@@ -146,12 +148,12 @@ pub(super) struct Switch {
     /// The gap that ends a flowlet.
     pub(super) flowlet_gap: Option<Spanned<Span>>,
     pub(super) trimming: Option<Spanned<Trimming>>,
-    /// What is different at some switches and ports.
+    /// Exceptions for some switches and ports.
     #[serde(default)]
     pub(super) port: Vec<Spanned<Port>>,
-    /// The rate of a port for which the thresholds of marking hold.
+    /// The port rate to which the marking thresholds apply.
     pub(super) marking_rate: Option<Spanned<Rate>>,
-    /// The marking of the priority of data.
+    /// The marking of the data priority.
     pub(super) marking: Option<Spanned<Marking>>,
     #[serde(default)]
     pub(super) queue: Vec<Spanned<Queue>>,
@@ -218,9 +220,9 @@ pub(super) struct Trimming {
     #[serde(default)]
     pub(super) off: bool,
     pub(super) dscp: Option<u8>,
-    /// The bytes of a trimmed frame.
+    /// The length of a trimmed frame in bytes.
     pub(super) to: Option<Bytes>,
-    /// The length of a queue above which frames are trimmed.
+    /// The queue length above which frames are trimmed.
     pub(super) above: Option<Bytes>,
 }
 
@@ -242,7 +244,7 @@ pub(super) struct Marking {
 #[serde(deny_unknown_fields, expecting = "a table in [[switch.queue]]")]
 pub(super) struct Queue {
     pub(super) priority: u8,
-    /// The weight; the queue is strict if it is missing.
+    /// The weight. A queue without a weight is strict.
     pub(super) weight: Option<u32>,
     pub(super) marking: Option<Marking>,
 }
@@ -250,12 +252,12 @@ pub(super) struct Queue {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table in [[switch.port]]")]
 pub(super) struct Port {
-    /// The name of a switch, or a pattern; all switches if missing.
+    /// The name of a switch or a pattern, or all switches if missing.
     pub(super) switch: Option<String>,
-    /// The host or switch at the other end of the link, or a pattern; all if missing.
+    /// The host or switch at the other end of the link or a pattern, or all nodes if missing.
     pub(super) to: Option<String>,
     pub(super) rate: Option<Rate>,
-    /// That of `marking` and `weight`.
+    /// The priority to which `marking` and `weight` apply.
     pub(super) priority: Option<u8>,
     pub(super) marking: Option<Marking>,
     pub(super) weight: Option<Weight>,
@@ -267,7 +269,7 @@ pub(super) struct Port {
     pub(super) pfc: Option<Vec<u8>>,
     pub(super) watchdog: Option<Watchdog>,
     pub(super) trimming: Option<Trimming>,
-    // These are settings of whole switches.
+    // The following settings apply to whole switches.
     pub(super) buffer: Option<Bytes>,
     pub(super) balance: Option<Balance>,
     pub(super) flowlet_gap: Option<Span>,
@@ -300,7 +302,7 @@ pub(super) struct Profile {
     pub(super) depth: Option<u32>,
 }
 
-/// Hosts whose flows have settings of their own.
+/// Hosts whose flows have their own settings.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table in [[group]]")]
 pub(super) struct Group {
@@ -372,7 +374,7 @@ pub(super) struct Failure {
     pub(super) reroute_after: Option<Span>,
 }
 
-/// A key whose value the scenario proposes to vary, and the values.
+/// A key that the scenario proposes to vary, and its values.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table in [[sweep]]")]
 pub(super) struct Sweep {

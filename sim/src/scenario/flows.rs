@@ -1,6 +1,6 @@
 //! The tables of flows, and the keys of each kind.
 //!
-//! All kinds share one flat table, because serde loses the position of keys if it has to read `kind` first.
+//! All kinds share one flat table, because serde loses the position of keys if it must read `kind` first.
 
 use serde::Deserialize;
 
@@ -11,14 +11,14 @@ use super::values::{Bytes, Span};
 #[derive(Debug)]
 pub(super) struct FlowTable {
     pub(super) name: Option<String>,
-    /// Names of the tables that its flows wait for.
+    /// Names of the tables that the flows wait for.
     pub(super) after: Vec<String>,
-    /// The time of computation after those, before the flows start.
+    /// The computation time after those tables, before the flows start.
     pub(super) compute: Option<Span>,
-    /// Settings of their queue pairs.
+    /// Settings of the queue pairs.
     pub(super) host: Option<Profile>,
     pub(super) operation: Option<Operation>,
-    /// The hosts among which there are flows.
+    /// The hosts between which the flows run.
     pub(super) hosts: Option<Vec<String>>,
     pub(super) jitter: Option<Jitter>,
     pub(super) flows: Flows,
@@ -36,12 +36,12 @@ pub(super) enum Operation {
 /// A random delay of each start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Jitter {
-    /// No start is delayed by more.
+    /// The maximum delay.
     pub(super) most: Span,
     pub(super) seed: Option<u64>,
 }
 
-/// Incasts after equal periods.
+/// Incasts at equal periods.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repeated {
     pub(super) period: Span,
@@ -68,7 +68,7 @@ pub(super) enum Flows {
         bytes: Bytes,
         start: Option<Span>,
         repeated: Option<Repeated>,
-        /// The seed of random hosts for each incast.
+        /// The seed for random hosts in each incast.
         shuffle: Option<u64>,
     },
     AllToAll {
@@ -107,7 +107,7 @@ enum Kind {
     Trace,
 }
 
-/// A table as it is in the file. What is wrong with it as a whole is found later, when its line is known.
+/// A table as written in the file. Errors of the whole table are detected later, when its line is known.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table in [[flows]]")]
 pub(super) struct Table {
@@ -143,7 +143,7 @@ impl TryFrom<Table> for FlowTable {
         let kind = table.kind;
         let seed = table.seed;
         let flows = table.take(kind)?;
-        // Random arrivals are random already.
+        // Poisson arrivals have random starts and no jitter.
         let jitter = if kind == Kind::Poisson { None } else { table.jitter.take() };
         let jitter = jitter.map(|most| Jitter { most, seed });
         if jitter.is_some() {
@@ -168,7 +168,7 @@ impl TryFrom<Table> for FlowTable {
 }
 
 impl Table {
-    /// Removes and returns the keys of a kind.
+    /// Removes the keys of a kind, and returns its flows.
     fn take(&mut self, kind: Kind) -> Result<Flows, String> {
         let missing = |key| move || format!("flows of the kind {} need `{key}`", name(kind));
         let repeated = if kind == Kind::Incast { self.take_repeated()? } else { None };
@@ -211,7 +211,7 @@ impl Table {
         }
     }
 
-    /// A key that the kind does not have.
+    /// Returns a key that the kind does not support.
     fn left(&self) -> Option<&'static str> {
         let keys = [
             ("hosts", self.hosts.is_some()),
@@ -235,7 +235,7 @@ impl Table {
     }
 }
 
-/// The name of the kind in the file.
+/// Returns the name of the kind in the file.
 fn name(kind: Kind) -> &'static str {
     match kind {
         Kind::Pair => "pair",

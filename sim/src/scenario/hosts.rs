@@ -1,23 +1,23 @@
-//! Names of hosts in scenarios: one, a list, a range.
+//! Names of hosts in scenarios: single names, lists, ranges and patterns.
 
 use std::collections::HashMap;
 
 use super::build::Wrong;
 use crate::net::{NodeId, NodeKind, Topology};
 
-/// The number of a host with this name.
+/// Returns the number of the host with this name.
 pub(super) fn find_host(topology: &Topology, name: &str) -> Result<u32, Wrong> {
     topology.host_named(name).ok_or_else(|| unknown(topology, name, "host", Some(NodeKind::Host)))
 }
 
-/// The number of a switch with this name, in the order of the topology.
+/// Returns the number of the switch with this name, in the order of the topology.
 pub(super) fn find_switch(topology: &Topology, name: &str) -> Result<u32, Wrong> {
     let switches = topology.nodes.iter().filter(|node| node.kind == NodeKind::Switch);
     let found = (0..).zip(switches).find(|(_, node)| node.name == name).map(|(number, _)| number);
     found.ok_or_else(|| unknown(topology, name, "switch", Some(NodeKind::Switch)))
 }
 
-/// The index of the host or switch with this name.
+/// Returns the index of the host or switch with this name.
 pub(super) fn find_node(topology: &Topology, name: &str) -> Result<NodeId, Wrong> {
     topology.node_named(name).ok_or_else(|| unknown(topology, name, "host or switch", None))
 }
@@ -26,7 +26,7 @@ fn unknown(topology: &Topology, name: &str, what: &str, kind: Option<NodeKind>) 
     format!("there is no {what} {name}{}", topology.hint(name, kind))
 }
 
-/// The hosts of a list of flows: by name, or by number where no node has this name.
+/// Returns a function that finds a host by name, or by number if no node has this name.
 pub(super) fn by_name_or_number(topology: &Topology) -> impl Fn(&str) -> Result<u32, String> {
     let hosts = topology.nodes.iter().filter(|node| node.kind == NodeKind::Host);
     let mut numbers: HashMap<String, Option<u32>> =
@@ -43,8 +43,8 @@ pub(super) fn by_name_or_number(topology: &Topology) -> impl Fn(&str) -> Result<
     }
 }
 
-/// The hosts of a list of names, of ranges, such as `h0..h7` for eight hosts, and of patterns, in which `*` stands for any text; all hosts
-/// without a list.
+/// Returns the hosts of a list, or all hosts without a list. The list contains names, ranges such as `h0..h7`
+/// for eight hosts, and patterns in which `*` matches any text.
 pub(super) fn select_hosts(topology: &Topology, list: Option<&[String]>) -> Result<Vec<u32>, Wrong> {
     let Some(list) = list else { return Ok((0..topology.hosts() as u32).collect()) };
     let mut hosts = Vec::new();
@@ -72,7 +72,7 @@ pub(super) fn select_hosts(topology: &Topology, list: Option<&[String]>) -> Resu
     Ok(hosts)
 }
 
-/// The hosts whose name has the parts of a pattern in their order.
+/// Returns the hosts whose name matches a pattern.
 fn matching(topology: &Topology, pattern: &str) -> Result<Vec<u32>, Wrong> {
     let hosts = (0..).zip(topology.nodes.iter().filter(|node| node.kind == NodeKind::Host));
     let found: Vec<u32> =
@@ -84,7 +84,7 @@ fn matching(topology: &Topology, pattern: &str) -> Result<Vec<u32>, Wrong> {
     Ok(found)
 }
 
-/// Whether a name has the parts of a pattern in their order.
+/// Returns whether a name contains the parts of a pattern in order.
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut left) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };

@@ -55,9 +55,9 @@ pub struct Scenario {
     pub description: String,
     /// The expected result.
     pub expectation: String,
-    /// Whether flows are meant to outlast [`Settings::stop`].
+    /// Whether flows are expected to outlast [`Settings::stop`].
     pub open_ended: bool,
-    /// Nodes and links.
+    /// The nodes and links.
     pub topology: Topology,
     /// The settings of the network.
     pub settings: Settings,
@@ -65,26 +65,27 @@ pub struct Scenario {
     pub flows: Vec<FlowSpec>,
     /// The tasks of flows that wait for others, and of operations.
     pub schedule: Schedule,
-    /// Collective operations and steps of training.
+    /// Collective operations and training steps.
     pub operations: Vec<Operation>,
-    /// Conditions that a run of the file as it is should meet.
+    /// Conditions that a run of the unchanged file should meet.
     pub expect: Vec<Expect>,
     /// The keys that the file proposes to vary, each with its values, in the form of [`Self::parse_with`].
     pub sweeps: Vec<(String, Vec<String>)>,
 }
 
-/// A scenario with values replaced, and the text that describes it without them and without files.
+/// A scenario with replaced values, and the text that describes it without replacements and other files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Whole {
     /// The scenario.
     pub scenario: Scenario,
-    /// One text that describes the same run: the values are replaced, and `[files]` has the files that other tables name. What is
-    /// expected of a run belongs to the values of the scenario, so it is left out if another one replaces one of them.
+    /// A text that describes the same run: values are replaced, and `[files]` contains the files that other
+    /// tables name. Expectations apply to the scenario's own values, so they are left out if a value has
+    /// changed.
     pub text: String,
-    /// The text without what changes nothing in a run: description, expectations, `open_ended` and sweeps. Texts that describe the same values
-    /// in another form or order have the same.
+    /// The text without parts that do not affect a run: description, expectations, `open_ended` and sweeps.
+    /// Texts with equal values in another form or order have the same input.
     pub input: String,
-    /// Whether no value was replaced by another one.
+    /// Whether all replaced values are equal to the original ones.
     pub is_unchanged: bool,
 }
 
@@ -92,14 +93,14 @@ pub struct Whole {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{reason}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
 pub struct ScenarioError {
-    /// The number of the line, from 1; `None` if the error has no line, for example in a replaced value.
+    /// The number of the line, from 1, or `None` if the error has no line, for example in a replaced value.
     pub line: Option<usize>,
     /// The reason.
     pub reason: String,
 }
 
 impl ScenarioError {
-    /// An error at `span`, in bytes of `text`; the line is counted here.
+    /// Creates an error at `span`, in bytes of `text`, and computes its line.
     pub fn at(text: &str, span: Option<Range<usize>>, reason: impl Into<String>) -> Self {
         let line = span.map(|span| {
             let before = text.get(..span.start).unwrap_or(text);
@@ -109,7 +110,7 @@ impl ScenarioError {
     }
 }
 
-/// Returns the text of a file that a scenario names, or the reason why it cannot.
+/// A function that returns the contents of a file that a scenario names, or the reason why it cannot.
 pub type Load<'a> = dyn Fn(&str) -> Result<String, String> + 'a;
 
 impl Scenario {
@@ -117,22 +118,22 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// As [`Simulation::with_schedule`].
+    /// Returns the errors of [`Simulation::with_schedule`].
     pub fn simulation(&self) -> Result<Simulation, BuildError> {
         Simulation::with_schedule(&self.topology, &self.flows, &self.schedule, self.settings.clone())
     }
 
-    /// Estimates the memory that its simulation needs.
+    /// Estimates the memory that the simulation requires.
     #[must_use]
     pub fn memory(&self) -> MemoryEstimate {
         MemoryEstimate::new(&self.topology, &self.flows, &self.schedule, &self.settings)
     }
 
-    /// Reads a scenario. Files that it names come from `load`.
+    /// Parses a scenario. `load` returns the files that it names.
     ///
     /// # Errors
     ///
-    /// The first error, with its line.
+    /// Returns the first error with its line.
     pub fn parse(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
         Self::parse_whole(text, load, &[])
     }
@@ -144,11 +145,11 @@ impl Scenario {
         build::build(text, file, &load, own)
     }
 
-    /// Like [`parse_among`](Self::parse_among), and what [`Whole`] has.
+    /// Like [`parse_among`](Self::parse_among), but returns a [`Whole`].
     ///
     /// # Errors
     ///
-    /// As [`Self::parse_with`].
+    /// Returns the errors of [`Self::parse_with`].
     pub fn parse_whole_with(
         text: &str,
         replaced: &[(String, String)],
@@ -182,12 +183,13 @@ impl Scenario {
         Ok(Whole { scenario, text, input: text_of(&table)?, is_unchanged })
     }
 
-    /// Like [`parse`](Self::parse), with values replaced: `("host.congestion", "dcqcn:paper")`. A name is the path of tables to the key,
-    /// with the number of an element for lists (`flows.0.bytes`). A value that is not TOML by itself is taken as text.
+    /// Like [`parse`](Self::parse), with values replaced: `("host.congestion", "dcqcn:paper")`. A name is the
+    /// path of tables to the key, with the index of an element for lists (`flows.0.bytes`). A value that is
+    /// not valid TOML is used as a string.
     ///
     /// # Errors
     ///
-    /// As [`Self::parse`]; errors after the replacement have no line.
+    /// Returns the errors of [`Self::parse`]. Errors after the replacement have no line.
     pub fn parse_with(
         text: &str,
         replaced: &[(String, String)],
@@ -196,11 +198,12 @@ impl Scenario {
         Self::parse_among(text, replaced, load, &[])
     }
 
-    /// Like [`parse_with`](Self::parse_with), where `host.congestion` may also name one of `own` algorithms.
+    /// Like [`parse_with`](Self::parse_with), but `host.congestion` can also name one of the algorithms in
+    /// `own`.
     ///
     /// # Errors
     ///
-    /// As [`Self::parse_with`].
+    /// Returns the errors of [`Self::parse_with`].
     pub fn parse_among(
         text: &str,
         replaced: &[(String, String)],
@@ -224,7 +227,7 @@ fn text_of(table: &toml::Table) -> Result<String, ScenarioError> {
     toml::to_string(table).map_err(|error| ScenarioError { line: None, reason: error.to_string() })
 }
 
-/// The tables of a scenario with values replaced. Errors before the replacement have a line.
+/// Returns the tables of a scenario with values replaced. Errors before the replacement have a line.
 fn replaced_table(text: &str, replaced: &[(String, String)]) -> Result<toml::Table, ScenarioError> {
     let mut table: toml::Table = read_toml(text)?;
     for (name, value) in replaced {

@@ -1,4 +1,4 @@
-//! The tables of collective operations and of training, and the operations that they make.
+//! The tables of collective operations and of training, and the operations that they create.
 
 use serde::Deserialize;
 
@@ -11,7 +11,7 @@ use crate::net::{
     Time, Topology, WorkloadError, shuffle, uneven_shares,
 };
 
-/// Keys that both tables have.
+/// Keys that both kinds of tables have.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) name: Option<String>,
@@ -82,10 +82,10 @@ pub(super) struct TrainingTable {
     host: Option<Profile>,
     forward: Span,
     backward: Span,
-    /// Of data-parallel training.
+    /// For data-parallel training.
     layers: Option<u32>,
     bucket: Option<Bytes>,
-    /// Of a pipeline.
+    /// For a pipeline.
     stages: Option<u32>,
     microbatches: Option<u32>,
     gradients: Option<Bytes>,
@@ -111,7 +111,7 @@ impl Algorithm {
     }
 }
 
-/// The largest number of repetitions, which keeps a typing error from filling the memory.
+/// The maximum number of repetitions. A mistyped number must not fill the memory.
 const MOST_REPETITIONS: u32 = 100_000;
 
 /// A table of operations.
@@ -152,7 +152,7 @@ impl Operations {
         }
     }
 
-    /// Adds the operations to a plan. `before` gives what a host waits for before the first one.
+    /// Adds the operations to a plan. `before` returns the dependencies of a host before its first operation.
     pub(super) fn add(
         &self,
         plan: &mut Plan<'_>,
@@ -281,7 +281,7 @@ impl TrainingTable {
         }
     }
 
-    /// A key of the other kind is refused, because it has no effect.
+    /// Rejects keys of the other kind, because they have no effect.
     fn refuse_foreign_keys(&self) -> Result<(), Wrong> {
         let of_data = [("layers", self.layers.is_some()), ("bucket", self.bucket.is_some())];
         let of_pipeline = [

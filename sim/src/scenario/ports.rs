@@ -10,7 +10,7 @@ use super::file;
 use super::hosts::{find_node, find_switch, matches};
 use crate::net::{Balance, Class, Node, NodeKind, PortChanges, PortRule, Topology};
 
-/// The rules of these tables, and where each of them stands. `data` is the priority of data.
+/// Returns the rules of these tables, and the position of each table. `data` is the priority of data.
 pub(super) fn rules(
     tables: Vec<Spanned<file::Port>>,
     data: u8,
@@ -79,7 +79,7 @@ fn changes(port: &file::Port, data: u8) -> Result<PortChanges, Wrong> {
     Ok(changes)
 }
 
-/// The switches with a name, or with one like a pattern.
+/// Returns the switches with this name, or with names that match a pattern.
 fn select_switches(topology: &Topology, name: &str) -> Result<Vec<u32>, Wrong> {
     if !name.contains('*') {
         return find_switch(topology, name).map(|switch| vec![switch]);
@@ -88,7 +88,7 @@ fn select_switches(topology: &Topology, name: &str) -> Result<Vec<u32>, Wrong> {
     numbers_like(name, switches).ok_or_else(|| format!("switch: no switch has a name like {name}"))
 }
 
-/// The hosts and switches with a name, or with one like a pattern.
+/// Returns the hosts and switches with this name, or with names that match a pattern.
 fn select_nodes(topology: &Topology, name: &str) -> Result<Vec<u32>, Wrong> {
     if !name.contains('*') {
         return find_node(topology, name).map(|node| vec![node]);
@@ -97,14 +97,14 @@ fn select_nodes(topology: &Topology, name: &str) -> Result<Vec<u32>, Wrong> {
         .ok_or_else(|| format!("to: no host or switch has a name like {name}"))
 }
 
-/// The numbers among these nodes of those with a name like a pattern; `None` if there are none.
+/// Returns the indices of the nodes whose names match a pattern, or `None` if there are none.
 fn numbers_like<'a>(pattern: &str, nodes: impl Iterator<Item = &'a Node>) -> Option<Vec<u32>> {
     let like = (0..).zip(nodes).filter(|(_, node)| matches(pattern, &node.name));
     let found: Vec<u32> = like.map(|(number, _)| number).collect();
     (!found.is_empty()).then_some(found)
 }
 
-/// Whether a rule selects any port of any switch.
+/// Returns whether a rule selects any port of any switch.
 fn selects_any(rule: &PortRule, topology: &Topology) -> bool {
     let mut switches = 0;
     let number = |node: &Node| {

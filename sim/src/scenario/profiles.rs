@@ -15,7 +15,8 @@ use super::hosts::select_hosts;
 use super::workload::FlowsOfTable;
 use crate::net::{FlowOperation, FlowSpec, HostSettings, Settings, Topology};
 
-/// Gives each flow the settings of `[host]`, changed by the last group with its sender, and then by its own table.
+/// Assigns the settings of each flow: those of `[host]`, changed by the last group with its sender, and then
+/// by its own table.
 pub(super) fn assign(
     settings: &mut Settings,
     groups: &[Spanned<Group>],
@@ -67,7 +68,7 @@ pub(super) fn assign(
     Ok(())
 }
 
-/// The number of a profile, which is added if it is new.
+/// Returns the number of a profile, and adds the profile if it is new.
 fn number_of(settings: &mut Settings, profile: HostSettings) -> Result<u16, Wrong> {
     if profile == settings.host {
         return Ok(0);
@@ -82,7 +83,7 @@ fn number_of(settings: &mut Settings, profile: HostSettings) -> Result<u16, Wron
 fn changed(base: &HostSettings, table: &Profile, own: &[Algorithm]) -> Result<HostSettings, Wrong> {
     let mut host = base.clone();
     if let Some(control) = &table.congestion {
-        // Notifications are sent by the host for all its queue pairs, so they are those of [host].
+        // A host sends notifications for all its queue pairs, so their settings always come from `[host]`.
         let parsed = Congestion::parse_among(control, own).map_err(|error| error.to_string())?;
         host.congestion = parsed.0;
     }

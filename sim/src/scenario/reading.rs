@@ -1,16 +1,17 @@
-//! Reading TOML: errors with a line, suggestions for misspelled keys, no control characters.
+//! Parses TOML with lines in errors, suggestions for misspelled keys, and without control characters.
 
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::ScenarioError;
 
-/// Reads TOML into `T`.
+/// Parses TOML into `T`.
 ///
 /// # Errors
 ///
-/// The text is not TOML or not a `T`; the error for an unknown key names the known key that it resembles. Control characters are
-/// refused, because terminals obey them and the names and texts of a scenario are shown there.
+/// Returns an error if the text is not TOML or not a `T`. The error for an unknown key names a similar known
+/// key. Control characters are rejected, because names and texts of a scenario are printed on terminals,
+/// which interpret them.
 pub fn read_toml<T: DeserializeOwned>(text: &str) -> Result<T, ScenarioError> {
     let wrong = |error: toml::de::Error| {
         let reason = suggestion(error.message()).unwrap_or_else(|| error.message().to_owned());
@@ -24,7 +25,8 @@ pub fn read_toml<T: DeserializeOwned>(text: &str) -> Result<T, ScenarioError> {
     toml::from_str(text).map_err(wrong)
 }
 
-/// The message about an unknown key that resembles one of the expected keys; serde lists them between backticks.
+/// Returns the message about an unknown key that resembles one of the expected keys. Serde lists the keys
+/// between backticks.
 fn suggestion(message: &str) -> Option<String> {
     let mut quoted = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
     let name = quoted.next()?;
@@ -32,14 +34,14 @@ fn suggestion(message: &str) -> Option<String> {
     Some(format!("unknown field `{name}`, did you mean `{known}`?"))
 }
 
-/// The first control character of a table.
+/// Returns the first control character of a table.
 fn in_table(table: &Table) -> Option<char> {
     table
         .iter()
         .find_map(|(key, value)| key.chars().find(|sign| sign.is_control()).or_else(|| in_value(value)))
 }
 
-/// The first control character of a value. Texts may have line breaks and tabs.
+/// Returns the first control character of a value. Strings can contain line breaks and tabs.
 fn in_value(value: &Value) -> Option<char> {
     match value {
         Value::String(text) => text.chars().find(|sign| sign.is_control() && !"\n\r\t".contains(*sign)),

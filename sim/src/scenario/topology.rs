@@ -1,4 +1,4 @@
-//! Builds nodes, links and their faults from the table of a topology.
+//! Builds nodes, links and their faults from a topology table.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::{Load, ScenarioError};
 use crate::net::{Clos, Link, LinkSpec, Topology};
 use roce_fault::FaultPlan;
 
-/// Makes an error from a position and a reason.
+/// A function that creates an error from a position and a reason.
 pub(super) type Blame<'a> = dyn Fn(Range<usize>, Wrong) -> ScenarioError + 'a;
 
 /// Builds the topology of the table at `place`.
@@ -22,7 +22,7 @@ pub(super) fn build(
 ) -> Result<Topology, ScenarioError> {
     let drawn = refuse_foreign_keys(&table).and_then(|()| draw(&table, load));
     let mut topology = drawn.map_err(|reason| blame(place.clone(), reason))?;
-    // The plan of one link takes precedence over that of all links.
+    // The plan of a single link takes precedence over the plan of all links.
     let (one, all): (Vec<_>, Vec<_>) =
         table.faults.into_iter().partition(|fault| fault.get_ref().link.is_some());
     for fault in one {
@@ -94,7 +94,7 @@ fn draw(table: &file::Topology, load: &Load<'_>) -> Result<Topology, Wrong> {
     topology.map_err(|error| error.to_string())
 }
 
-/// Whether each key applies to the kind of the topology. Keys that do not apply are rejected, not ignored.
+/// Rejects keys that do not apply to the kind of the topology.
 fn refuse_foreign_keys(table: &file::Topology) -> Result<(), Wrong> {
     let fabric = ["fabric_rate", "fabric_delay"];
     let (own, has_fabric): (&[&str], bool) = match table.kind {

@@ -1,4 +1,4 @@
-//! Numbers with units inside scenario files.
+//! Numbers with units in scenario files.
 
 use roce_transport::units::{self, UnitError};
 use serde::de::{Deserializer, Error, Visitor};
@@ -29,7 +29,7 @@ with_unit!(
     Span, Time, |text| units::duration_ps(text).map(Time::from_ps), "a time such as \"1us\""
 );
 with_unit!(
-    /// Bytes; a number without a unit is accepted.
+    /// Bytes. A number without a unit is accepted.
     Bytes, u64, units::size, "a size such as \"400KB\" or 400000"
 );
 

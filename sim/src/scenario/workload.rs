@@ -1,5 +1,5 @@
-//! Makes flows, tasks and operations of the tables of a scenario, in an order in which each table comes after those that it waits
-//! for.
+//! Creates flows, tasks and operations from the tables of a scenario. Each table is processed after the
+//! tables that it waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::net::{
     poisson,
 };
 
-/// What is sent.
+/// The traffic of a scenario.
 #[derive(Debug, Default)]
 pub(super) struct Workload {
     pub(super) flows: Vec<FlowSpec>,
@@ -45,7 +45,7 @@ pub(super) struct Tables {
     pub(super) training: Vec<Spanned<TrainingTable>>,
 }
 
-/// What the tables refer to.
+/// The context to which the tables refer.
 pub(super) struct Context<'a> {
     pub(super) topology: &'a Topology,
     pub(super) seed: u64,
@@ -59,7 +59,7 @@ enum Content {
 }
 
 struct Table {
-    /// The number of the table among those of flows.
+    /// The index of the table among the tables of flows.
     number: u64,
     place: Range<usize>,
     name: Option<String>,
@@ -67,7 +67,7 @@ struct Table {
     content: Content,
 }
 
-/// What hosts see of a named table: when its part at a host has ended.
+/// The events by which hosts observe the end of a named table, by name and host.
 type Seen = BTreeMap<String, BTreeMap<u32, Vec<After>>>;
 
 pub(super) fn build(tables: Tables, context: &Context<'_>) -> Result<Workload, ScenarioError> {
@@ -156,7 +156,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Flows that wait, or for which others wait, have a task each.
+    /// Adds the flows of a table. Flows that wait, or that others wait for, have one task each.
     fn add_flows(
         &mut self,
         (table, number): (&FlowTable, u64),
@@ -186,7 +186,7 @@ impl Workload {
             );
         }
         let compute = table.compute.map_or(Time::ZERO, |compute| compute.0);
-        // One task of a host waits for the others, so that each flow waits for one.
+        // One task of a host waits for all dependencies, so that each flow waits for one task.
         let mut joined: BTreeMap<u32, Vec<After>> = BTreeMap::new();
         for flow in flows {
             let after = match joined.get(&flow.source) {
@@ -208,7 +208,7 @@ impl Workload {
         Ok(visible)
     }
 
-    /// One task of a host for many.
+    /// Returns one dependency of a host that replaces several.
     fn join(&mut self, host: u32, all: &[After]) -> Result<Vec<After>, Wrong> {
         if all.len() < 2 {
             return Ok(all.to_vec());
@@ -228,7 +228,8 @@ impl Workload {
         let before = |host: u32| visible_at(host, &common.after, seen, context.topology);
         let mut plan = Plan::new(&mut self.flows, &mut self.schedule, common.start);
         let added = operations.add(&mut plan, context.topology, context.seed, &before)?;
-        // An operation begins with those before it, so their ends count, too: buckets of the last step, and the step.
+        // A step ends together with the buckets of the same iteration, so the ends of all operations of the
+        // last iteration count.
         let last = added.iter().map(|operation| operation.iteration).max();
         let mut visible: BTreeMap<u32, Vec<After>> = BTreeMap::new();
         for operation in added.iter().filter(|operation| Some(operation.iteration) == last) {
@@ -241,7 +242,7 @@ impl Workload {
     }
 }
 
-/// What a host waits for that waits for these tables.
+/// Returns the dependencies of a host that waits for these tables.
 fn visible_at(host: u32, names: &[String], seen: &Seen, topology: &Topology) -> Result<Vec<After>, Wrong> {
     let mut all = Vec::new();
     for name in names {
@@ -304,7 +305,7 @@ fn generate(table: &FlowTable, context: &Context<'_>) -> Result<Vec<FlowSpec>, W
     };
     let mut flows = flows.map_err(|error| error.to_string())?;
     if table.hosts.is_some() {
-        // The kinds with a list number the hosts of the list.
+        // Generators with a list number the hosts by their position in the list.
         for flow in &mut flows {
             (flow.source, flow.destination) = (list[flow.source as usize], list[flow.destination as usize]);
         }
@@ -312,7 +313,7 @@ fn generate(table: &FlowTable, context: &Context<'_>) -> Result<Vec<FlowSpec>, W
     Ok(flows)
 }
 
-/// The rate of the links of hosts, to which the load of Poisson arrivals refers.
+/// Returns the rate of the links of hosts, to which the load of Poisson arrivals refers.
 fn host_rate(topology: &Topology) -> Result<u64, Wrong> {
     let is_host =
         |node: u32| topology.nodes.get(node as usize).is_some_and(|node| node.kind == NodeKind::Host);

@@ -1,4 +1,4 @@
-//! How a frame gets one of several shortest paths.
+//! The choice among several shortest paths for a frame.
 
 use rand_core::Rng as _;
 use rand_pcg::Pcg32;
@@ -9,7 +9,7 @@ use crate::net::route::flow_hash;
 use crate::net::settings::Balance;
 use crate::net::time::Time;
 
-/// The entries of a table of flowlets. Two flows that share an entry count as one.
+/// The number of entries of the table of flowlets. Two flows that share an entry count as one flow.
 const FLOWLETS: usize = 1 << 12;
 
 /// The state of one switch.
@@ -19,14 +19,14 @@ pub(super) struct Balancer {
     switch: u32,
     /// The number of frames that took a path in turn.
     turn: u32,
-    /// Empty until the first frame of a flowlet comes.
+    /// The flowlets, empty until the first frame arrives in flowlet mode.
     flowlets: Vec<Flowlet>,
 }
 
-/// Frames of a flow without a long gap between them.
+/// Consecutive frames of a flow without a long gap.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flowlet {
-    /// The time of its last frame, or `None` before the first one.
+    /// The time of the last frame, or `None` before the first one.
     last: Option<Time>,
     port: u32,
 }
@@ -62,7 +62,8 @@ impl Balancer {
         choices.get(choice).copied()
     }
 
-    /// The choice if it does not depend on the state of the switch, or one of those that are possible.
+    /// Returns the choice if it does not depend on the state of the switch, otherwise one of the possible
+    /// choices.
     #[inline]
     pub(super) fn guess(&self, balance: Balance, choices: &[u32], frame: &Frame) -> Option<u32> {
         let choice = match balance {
@@ -76,7 +77,7 @@ impl Balancer {
         flow_hash(frame.source, frame.destination, frame.source_port, self.switch)
     }
 
-    /// The port with the fewest queued bytes; of several such ports, the next one in turn.
+    /// Returns the port with the fewest queued bytes. Several such ports take turns.
     fn least_queued(&mut self, choices: &[u32], ports: &[Port]) -> usize {
         self.turn = self.turn.wrapping_add(1);
         let count = choices.len();
@@ -84,7 +85,8 @@ impl Balancer {
         in_turn.min_by_key(|choice| ports[choices[*choice] as usize].egress.bytes()).unwrap_or(0)
     }
 
-    /// The port of the last frame of the flow, or a random one after a gap, or if that port no longer leads to the host.
+    /// Returns the port of the last frame of the flow. After a gap, or if that port no longer leads to the
+    /// host, returns a random port.
     fn flowlet(&mut self, gap: Time, choices: &[u32], frame: &Frame, now: Time, random: &mut Pcg32) -> u32 {
         if self.flowlets.is_empty() {
             self.flowlets = vec![Flowlet::default(); FLOWLETS];
@@ -105,8 +107,8 @@ const fn share_of(bits: u32, count: u64) -> u64 {
     ((bits as u128 * count as u128) >> 32) as u64
 }
 
-/// Gives each port a share of the hashes in proportion to the rate of its link. With equal rates the choice is that of
-/// [`Balance::Flow`].
+/// Gives each port a share of the hashes in proportion to the rate of its link. With equal rates, the choice
+/// equals that of [`Balance::Flow`].
 fn by_rate(hash: u32, choices: &[u32], ports: &[Port]) -> usize {
     let rate = |port: &u32| ports[*port as usize].spec.rate_bps;
     let total = choices.iter().map(rate).fold(0, u64::saturating_add);
@@ -142,7 +144,7 @@ mod tests {
         frame
     }
 
-    /// The share of 10,000 flows that each port gets.
+    /// Returns the share of 10,000 flows that each port gets.
     fn shares(balance: Balance, ports: &[Port]) -> Vec<f64> {
         let (mut balancer, mut random) = (Balancer::new(3), generator(1, 0));
         let choices: Vec<u32> = (0..ports.len() as u32).collect();

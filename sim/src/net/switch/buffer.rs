@@ -1,8 +1,8 @@
-//! The buffer that all ports of a switch share: which frames it admits, and when a port pauses its peer.
+//! The buffer that all ports of a switch share: the admission of frames, and the pauses of peers.
 //!
-//! Bytes of lossless priorities are accounted at their ingress port and priority, in three parts: first the reserve, then
-//! the shared part up to a threshold, then, after the pause was sent, the headroom. Bytes of lossy priorities are
-//! accounted at their egress queue.
+//! Bytes of lossless priorities are accounted at their ingress port and priority. They first use the reserve,
+//! then the shared part up to a threshold and, after the pause has been sent, the headroom. Bytes of lossy
+//! priorities are accounted at their egress queue.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use super::super::settings::{Headroom, PRIORITIES, SwitchSettings, Threshold};
 use super::super::time::Time;
 use super::super::topology::LinkSpec;
 
-/// The largest size of headers and checksums of a frame.
+/// The maximum size of headers and checksums of a frame.
 const AROUND_PAYLOAD: u64 = 100;
 /// The size of a pause frame on the wire.
 const PAUSE_LEN: u64 = 84;
-/// The smallest allowance for frames in transmission: two frames of the largest path MTU of RoCE, because other traffic may
-/// use longer frames than our path MTU.
+/// The minimum allowance for frames in transmission: two frames of the largest RoCE path MTU, because other
+/// traffic can use longer frames than the configured path MTU.
 const LEAST_FRAMES: u64 = 2 * (4096 + AROUND_PAYLOAD);
 
 #[derive(Debug)]
@@ -27,14 +27,14 @@ pub(super) struct Buffer {
     accounts: Vec<[Account; PRIORITIES]>,
 }
 
-/// What the settings of a port allow.
+/// The limits of a port according to its settings.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     reserve: u64,
     headroom: u64,
     threshold: Limit,
     xon_offset: u64,
-    /// The length of each lossy queue.
+    /// The maximum length of each lossy queue.
     lossy: Limit,
 }
 
@@ -69,7 +69,7 @@ impl Limit {
     }
 }
 
-/// The buffer is smaller than the sum of its reserves and headrooms.
+/// The error of a buffer that is smaller than the sum of its reserves and headrooms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a buffer of {buffer} bytes is too small: reserves and headrooms of its ports need {needed}")]
 pub struct BufferTooSmall {
@@ -80,8 +80,8 @@ pub struct BufferTooSmall {
 }
 
 impl Buffer {
-    /// Creates the buffer of a switch, for ports with these settings and links, which carry frames with up to `path_mtu` bytes of
-    /// payload.
+    /// Creates the buffer of a switch for ports with these settings and links. Frames have up to `path_mtu`
+    /// bytes of payload.
     pub(super) fn new(
         switch: &SwitchSettings,
         path_mtu: usize,
@@ -103,7 +103,8 @@ impl Buffer {
         self.shared.saturating_sub(self.used)
     }
 
-    /// Admits a frame of a lossless priority if there is room, and returns whether the peer has to be paused now.
+    /// Admits a frame of a lossless priority if there is room, and returns whether the peer must be paused
+    /// now.
     #[inline]
     pub(super) fn admit(&mut self, port: usize, priority: usize, len: u64) -> Option<bool> {
         let Limits { reserve, headroom, threshold, .. } = self.limits[port];
@@ -150,7 +151,7 @@ impl Buffer {
         go_on
     }
 
-    /// Admits a frame of a lossy priority if its queue at this port, with `queued` bytes, may grow.
+    /// Admits a frame of a lossy priority if its queue at this port, with `queued` bytes, can grow.
     #[inline]
     pub(super) fn admit_lossy(&mut self, port: usize, queued: u64, len: u64) -> bool {
         if len > self.free() || queued + len > self.limits[port].lossy.of(self.free()) {
@@ -169,7 +170,7 @@ impl Buffer {
         self.accounts[port][priority].paused
     }
 
-    /// Bytes in use of the shared part.
+    /// Returns the number of used bytes of the shared part.
     #[cfg(test)]
     fn used(&self) -> u64 {
         self.used
@@ -191,8 +192,9 @@ impl Limits {
     }
 }
 
-/// The bytes that still arrive after a pause was sent: those on the link in both directions, the frame that crossed the
-/// threshold, and the frames that the MACs at both ends have begun, ours in front of the pause.
+/// Returns the bytes that can arrive after a pause was sent. These are the bytes on the link in both
+/// directions, the frame that crossed the threshold, and one frame in transmission at each end; the local
+/// frame delays the pause.
 fn headroom(setting: Headroom, path_mtu: usize, link: &LinkSpec) -> u64 {
     match setting {
         Headroom::Bytes(bytes) => bytes,
@@ -236,7 +238,7 @@ mod tests {
         while buffer.admit(0, 3, 1_000) == Some(false) {
             taken += 1_000;
         }
-        // x = (980,000 - x) / 2 has the solution 326,667.
+        // The equation x = (980,000 - x) / 2 has the solution 326,667.
         assert!((325_000..328_000).contains(&taken), "{taken}");
         assert!(buffer.is_paused(0, 3) && !buffer.is_paused(1, 3));
         let mut headroom = 0;

@@ -49,7 +49,8 @@ impl Switch {
         })
     }
 
-    /// Reads what [`Self::receive`] will need first for a frame, and returns a number that depends on all of it.
+    /// Prefetches the data that [`Self::receive`] needs first for a frame, and returns a number that depends
+    /// on the data.
     #[inline]
     pub(super) fn fetch_receive(&self, world: &World, frame: &Frame) -> u64 {
         let choices = world.changes.routes().ports(self.number, frame.destination);
@@ -113,7 +114,8 @@ impl Switch {
         }
     }
 
-    /// Trims a frame that has no room at port `out`. If it cannot be trimmed it is dropped, and counted at port `at`.
+    /// Trims a frame that does not fit at port `out`. A frame that cannot be trimmed is dropped and counted
+    /// at port `at`.
     #[cold]
     fn trim_or_drop(&mut self, world: &mut World, (at, out): (u32, u32), id: FrameId, reason: DropReason) {
         if !self.trim(world, out, id) {
@@ -121,8 +123,8 @@ impl Switch {
         }
     }
 
-    /// Trims a frame and queues its headers, which are dropped if there is no room for them either. Returns whether there was
-    /// something to cut away.
+    /// Trims a frame and queues its headers, which are dropped if they do not fit either. Returns whether the
+    /// frame could be trimmed.
     #[cold]
     fn trim(&mut self, world: &mut World, out: u32, id: FrameId) -> bool {
         let Some(trimming) = world.ports[out as usize].settings.trimming else { return false };
@@ -186,7 +188,7 @@ impl Switch {
         let end = &world.ports[out as usize];
         let mut left = end.egress.bytes_of(queue);
         if let Some(rate) = end.settings.marking_rate_bps {
-            // A queue of the same length in time has the same share of marks at every rate.
+            // Queues with the same length in time get the same share of marks at every rate.
             left = (u128::from(left) * u128::from(rate) / u128::from(end.spec.rate_bps.max(1))) as u64;
         }
         let marking = end.settings.marking[queue];
@@ -212,7 +214,8 @@ impl Switch {
         }
     }
 
-    /// Refreshes a pause that this switch requested, once half of its time is over and it is still needed.
+    /// Refreshes a pause that this switch requested, if half of its duration is over and the pause is still
+    /// required.
     pub(super) fn refresh_pause(&mut self, world: &mut World, port: u32, priority: u8) {
         let local = world.ports[port as usize].local as usize;
         let is_paused = self.buffer.is_paused(local, usize::from(priority));
@@ -221,7 +224,7 @@ impl Switch {
         }
     }
 
-    /// Checks whether a port has been paused for longer than the watchdog allows, and empties its queue if so.
+    /// Empties the queue of a port that has been paused for longer than the watchdog allows.
     pub(super) fn watch(&mut self, world: &mut World, out: u32, priority: u8) {
         let Some(watchdog) = world.ports[out as usize].settings.watchdog else { return };
         let (bit, queue) = (1_u8 << priority, usize::from(priority));
@@ -233,7 +236,7 @@ impl Switch {
             return;
         }
         if now.since(since) < watchdog.after || end.egress.len(queue) == 0 {
-            // This pause began later than the one that queued the event, or no frame waits.
+            // This pause began later than the pause that queued the event, or no frame is waiting.
             end.pause.watched |= bit;
             let at = (since + watchdog.after).max(now + Time::from_ns(1_000));
             world.events.push(at, Event::Watchdog { port: out, priority });
@@ -241,7 +244,7 @@ impl Switch {
         }
         end.stats.watchdog += 1;
         end.pause.dropping |= bit;
-        // Before the frames leave, so that it is the watchdog that ends waits.
+        // Noted before the frames leave, so that the watchdog is the recorded cause that ends waits.
         world.note_pause(out, priority, PauseStep::Watchdog);
         while let Some(id) = world.ports[out as usize].egress.pop(queue) {
             self.give_back(world, queue, id);

@@ -26,12 +26,12 @@ pub struct TopologyFileError {
 }
 
 impl Topology {
-    /// Reads the text form. A link without a rate or delay has that of `default`. A fault plan may follow the delay, in the
-    /// syntax of [`roce_fault::FaultPlan`].
+    /// Parses the text form. A link without a rate or delay uses that of `default`. A fault plan can follow
+    /// the delay, in the syntax of [`roce_fault::FaultPlan`].
     ///
     /// # Errors
     ///
-    /// The first line with an error.
+    /// Returns the first line with an error.
     pub fn parse(text: &str, default: LinkSpec) -> Result<Self, TopologyFileError> {
         let mut topology = Self::default();
         for (number, line) in text.lines().enumerate() {

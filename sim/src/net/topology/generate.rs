@@ -2,7 +2,7 @@
 
 use super::{LinkSpec, NodeId, NodeKind, Topology, TopologyError};
 
-/// The largest number of nodes that a generator makes.
+/// The maximum number of nodes or links of a generated topology.
 const MOST: usize = 1 << 18;
 
 impl Topology {
@@ -32,7 +32,7 @@ impl Topology {
         }
     }
 
-    /// Two hosts and a link between them.
+    /// Creates two hosts and a link between them.
     #[must_use]
     pub fn point_to_point(spec: LinkSpec) -> Self {
         let mut topology = Self::default();
@@ -42,11 +42,11 @@ impl Topology {
         topology
     }
 
-    /// One switch with `hosts` hosts.
+    /// Creates one switch with `hosts` hosts.
     ///
     /// # Errors
     ///
-    /// Too many hosts.
+    /// Returns an error if there are too many hosts.
     pub fn star(hosts: usize, spec: LinkSpec) -> Result<Self, TopologyError> {
         let mut topology = Self::with_hosts(hosts)?;
         let switches = topology.add_switches("s", 1);
@@ -54,11 +54,11 @@ impl Topology {
         Ok(topology)
     }
 
-    /// A row of switches, each linked to the next.
+    /// Creates a row of switches, each linked to the next.
     ///
     /// # Errors
     ///
-    /// No switch, or too many nodes.
+    /// Returns an error if there is no switch, or if there are too many nodes.
     pub fn line(
         switches: usize,
         each: usize,
@@ -76,21 +76,21 @@ impl Topology {
         Ok(topology)
     }
 
-    /// A bus of switched Ethernet: a row of switches with one host each.
+    /// Creates a bus of switched Ethernet: a row of switches with one host each.
     ///
     /// # Errors
     ///
-    /// No host, or too many nodes.
+    /// Returns an error if there is no host, or if there are too many nodes.
     pub fn bus(hosts: usize, host: LinkSpec, fabric: LinkSpec) -> Result<Self, TopologyError> {
         at_least("hosts", hosts, 1)?;
         Self::line(hosts, 1, host, fabric)
     }
 
-    /// A row of switches whose ends are linked.
+    /// Creates a row of switches whose ends are linked.
     ///
     /// # Errors
     ///
-    /// Fewer than three switches, or too many nodes.
+    /// Returns an error if there are fewer than three switches, or too many nodes.
     pub fn ring(
         switches: usize,
         each: usize,
@@ -104,11 +104,11 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Every switch linked to every other.
+    /// Creates a network in which every switch is linked to every other.
     ///
     /// # Errors
     ///
-    /// No switch, or too many nodes.
+    /// Returns an error if there is no switch, or if there are too many nodes.
     pub fn full_mesh(
         switches: usize,
         each: usize,
@@ -128,12 +128,12 @@ impl Topology {
         Ok(topology)
     }
 
-    /// A tree of switches with `depth` levels below its root, `fanout` children each, and `each` hosts at every
-    /// leaf.
+    /// Creates a tree of switches with `depth` levels below its root, `fanout` children each, and `each`
+    /// hosts at every leaf.
     ///
     /// # Errors
     ///
-    /// No children, or too many nodes.
+    /// Returns an error if `fanout` is 0, or if there are too many nodes.
     pub fn tree(
         depth: u32,
         fanout: usize,
@@ -159,11 +159,11 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Two switches with a link between them, the bottleneck; hosts of the left one first.
+    /// Creates two switches whose link is the bottleneck. Hosts of the left switch come first.
     ///
     /// # Errors
     ///
-    /// Too many hosts.
+    /// Returns an error if there are too many hosts.
     pub fn dumbbell(
         left: usize,
         right: usize,
@@ -179,11 +179,11 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Leaves with hosts, each linked to every spine.
+    /// Creates leaves with hosts, each linked to every spine.
     ///
     /// # Errors
     ///
-    /// No leaf or spine, or too many nodes.
+    /// Returns an error if there is no leaf or spine, or if there are too many nodes.
     pub fn leaf_spine(
         leaves: usize,
         spines: usize,
@@ -202,13 +202,13 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Servers with a NIC for each rail, which is a host: NIC `r` of every server is linked to switch `r`. The hosts are `h0r0`, `h0r1` and so
-    /// on, by server and rail, and the switches `rail0`, `rail1`. Every rail is linked to every spine; without spines the rails
-    /// are networks of their own.
+    /// Creates servers with a NIC for each rail. Each NIC is a host: NIC `r` of every server is linked to
+    /// switch `r`. The hosts are `h0r0`, `h0r1` and so on, by server and rail, and the switches `rail0`,
+    /// `rail1`. Every rail is linked to every spine. Without spines, each rail is a separate network.
     ///
     /// # Errors
     ///
-    /// No server or rail, or too many nodes.
+    /// Returns an error if there is no server or rail, or if there are too many nodes.
     pub fn rail_optimised(
         servers: usize,
         rails: usize,
@@ -235,12 +235,12 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Three tiers: pods of ToRs and leaves, every ToR linked to the leaves of its pod, every leaf to every
-    /// spine. The testbed of the DCQCN paper has 2 pods of 2 ToRs and 2 leaves, and 2 spines.
+    /// Creates three tiers: pods of ToRs and leaves, with every ToR linked to the leaves of its pod and every
+    /// leaf to every spine. The testbed of the DCQCN paper has 2 pods of 2 ToRs and 2 leaves, and 2 spines.
     ///
     /// # Errors
     ///
-    /// A tier without switches, or too many nodes.
+    /// Returns an error if a tier has no switches, or if there are too many nodes.
     pub fn clos(shape: Clos, host: LinkSpec, fabric: LinkSpec) -> Result<Self, TopologyError> {
         at_least("pods", shape.pods, 1)?;
         at_least("tors", shape.tors, 1)?;
@@ -260,12 +260,12 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The fat tree of `k`-port switches: k³/4 hosts, k pods of k/2 edge and k/2 aggregation switches, k²/4 core
-    /// switches, full bisection.
+    /// Creates the fat tree of `k`-port switches: k³/4 hosts, k pods of k/2 edge and k/2 aggregation
+    /// switches, k²/4 core switches, full bisection bandwidth.
     ///
     /// # Errors
     ///
-    /// `k` odd, zero, or too large.
+    /// Returns an error if `k` is odd, zero, or too large.
     pub fn fat_tree(k: usize, host: LinkSpec, fabric: LinkSpec) -> Result<Self, TopologyError> {
         if k == 0 || !k.is_multiple_of(2) {
             return Err(TopologyError::Shape(format!("a fat tree needs an even k above zero, not {k}")));

@@ -6,17 +6,17 @@ use roce_transport::units;
 use super::{Link, LinkSpec, NodeId, NodeKind, Topology, TopologyFileError};
 use crate::net::Time;
 
-/// The largest number of nodes or links.
+/// The maximum number of nodes or links.
 const MOST: usize = 1 << 20;
 
 impl Topology {
-    /// Reads the format of HPCC's and ConWeave's simulators: the numbers of nodes, switches and links; the numbers of the
-    /// switches; and for each link two nodes, rate, delay and the share of frames that it loses. The name of a node is its
-    /// number there.
+    /// Parses the format of HPCC's and ConWeave's simulators: the numbers of nodes, switches and links; the
+    /// numbers of the switches; and for each link two nodes, rate, delay and the share of lost frames. The
+    /// name of a node is its number in the file.
     ///
     /// # Errors
     ///
-    /// The first line with an error.
+    /// Returns the first line with an error.
     pub fn parse_hpcc(text: &str) -> Result<Self, TopologyFileError> {
         let mut words = Words { words: words_of(text), next: 0 };
         let nodes = words.count("the number of nodes")?;

@@ -23,7 +23,7 @@ pub enum NodeKind {
     Switch,
 }
 
-/// A node.
+/// A node of a topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// The name in results.
@@ -32,10 +32,10 @@ pub struct Node {
     pub kind: NodeKind,
 }
 
-/// Rate and delay of a link, in both directions.
+/// Rate and delay of a link in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSpec {
-    /// Bits per second, preamble and gap included.
+    /// Bits per second, including preamble and gap.
     pub rate_bps: u64,
     /// The time from the departure to the arrival of a bit.
     pub delay: Time,
@@ -59,31 +59,31 @@ pub struct Link {
     pub faults: Option<FaultPlan>,
 }
 
-/// Nodes and links.
+/// The nodes and links of a network.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Topology {
-    /// All nodes. The numbers of hosts and of switches follow this order.
+    /// All nodes. Hosts and switches are numbered in this order.
     pub nodes: Vec<Node>,
     /// All links.
     pub links: Vec<Link>,
 }
 
-/// Why a topology is unusable.
+/// The reason why a topology is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
     /// A host has no link or several.
     #[error("host {name} has {links} links, but a host has exactly one")]
     HostLinks {
-        /// The name.
+        /// The name of the host.
         name: String,
-        /// The number.
+        /// The number of links.
         links: usize,
     },
     /// A node is linked to itself.
     #[error("node {name} is linked to itself")]
     Loop {
-        /// The name.
+        /// The name of the node.
         name: String,
     },
     /// The rate of a link is 0.
@@ -94,10 +94,10 @@ pub enum TopologyError {
         /// The other end.
         b: String,
     },
-    /// There are more hosts than fit in memory.
+    /// There are more than [`MAX_HOSTS`](crate::net::MAX_HOSTS) hosts.
     #[error("{hosts} hosts are too many; {most} are possible", most = super::frame::MAX_HOSTS)]
     TooManyHosts {
-        /// The number.
+        /// The number of hosts.
         hosts: usize,
     },
     /// The dimensions of a generated topology are impossible.
@@ -106,27 +106,27 @@ pub enum TopologyError {
 }
 
 impl Topology {
-    /// The numbers of all hosts.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn hosts(&self) -> usize {
         self.nodes.iter().filter(|node| node.kind == NodeKind::Host).count()
     }
 
-    /// The number of the host with this name.
+    /// Returns the number of the host with this name.
     #[must_use]
     pub fn host_named(&self, name: &str) -> Option<u32> {
         let hosts = self.nodes.iter().filter(|node| node.kind == NodeKind::Host);
         (0..).zip(hosts).find(|(_, node)| node.name == name).map(|(number, _)| number)
     }
 
-    /// The node with this name.
+    /// Returns the node with this name.
     #[must_use]
     pub fn node_named(&self, name: &str) -> Option<NodeId> {
         self.nodes.iter().position(|node| node.name == name).and_then(|index| NodeId::try_from(index).ok())
     }
 
-    /// The port of a host (`h1`), or that of a node towards a neighbour (`s0:h1`), as an index into
-    /// [`Results::ports`](crate::net::Results::ports).
+    /// Returns the port of a host (`h1`), or the port of a node towards a neighbour (`s0:h1`), as an index
+    /// into [`Results::ports`](crate::net::Results::ports).
     #[must_use]
     pub fn port_named(&self, name: &str) -> Option<u32> {
         let (from, to) = match name.split_once(':') {
@@ -147,11 +147,11 @@ impl Topology {
         })
     }
 
-    /// Checks the requirements of a network.
+    /// Checks that the topology is valid.
     ///
     /// # Errors
     ///
-    /// The first requirement that is not met.
+    /// Returns the first violated requirement.
     pub fn check(&self) -> Result<(), TopologyError> {
         let name = |node: NodeId| self.nodes[node as usize].name.clone();
         let mut links = vec![0; self.nodes.len()];

@@ -1,14 +1,15 @@
-//! Names that may have been meant by an unknown one.
+//! Suggestions for unknown names.
 
 use super::{Node, NodeKind, Topology};
 
-/// The largest number of names that an error lists.
+/// The maximum number of names that an error lists.
 const MOST_NAMES: usize = 3;
-/// Longer names are not compared: the time grows with the product of the lengths.
+/// The maximum length of compared names. The time grows with the product of the lengths.
 const LONGEST: usize = 64;
 
 impl Topology {
-    /// What an error says behind an unknown name: names that may have been meant, or else those that there are.
+    /// Returns the end of an error about an unknown name: similar names or, if there are none, existing
+    /// names.
     pub(crate) fn hint(&self, name: &str, kind: Option<NodeKind>) -> String {
         let near = self.near_names(name, kind);
         if !near.is_empty() {
@@ -31,7 +32,8 @@ impl Topology {
         }
     }
 
-    /// Names of nodes of a kind, or of all nodes, that differ from `name` in few letters, the nearest ones first.
+    /// Returns names of nodes of a kind, or of all nodes, that differ from `name` in few letters, closest
+    /// first.
     fn near_names(&self, name: &str, kind: Option<NodeKind>) -> Vec<&str> {
         if name.len() > LONGEST {
             return Vec::new();
@@ -49,7 +51,7 @@ impl Topology {
     }
 }
 
-/// The number of letters to insert, to remove or to replace (Levenshtein), without regard to case.
+/// Returns the number of letters to insert, remove or replace (Levenshtein distance), ignoring case.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.to_lowercase().chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -95,7 +97,8 @@ mod tests {
         assert_eq!(Topology::default().hint("h0", Some(NodeKind::Host)), "; there are no hosts");
     }
 
-    /// Regression: where no name is near, hosts `h0` to `h7` were named, which a network of rails does not have.
+    /// Regression: without similar names, the hint listed hosts `h0` to `h7`, which a network of rails does
+    /// not have.
     #[test]
     fn names_of_a_hint_exist() {
         let topology = Topology::rail_optimised(4, 2, 1, LinkSpec::DEFAULT, LinkSpec::DEFAULT).unwrap();

@@ -1,4 +1,4 @@
-//! Incasts: several hosts send to one at the same time, once or every so often.
+//! Incasts: several hosts send to one host at the same time, once or periodically.
 
 use rand_pcg::Pcg32;
 
@@ -6,32 +6,33 @@ use super::{FlowSpec, MAX_FLOWS, WorkloadError, below, check_hosts};
 use crate::net::time::Time;
 use roce_fault::random::generator;
 
-/// One incast, or several after equal periods.
+/// One incast, or several at equal periods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incasts<'a> {
-    /// The hosts among which there are senders.
+    /// The hosts from which the senders are chosen.
     pub hosts: &'a [u32],
     /// The number of senders of one incast.
     pub degree: u32,
-    /// The receiver; a random one of the hosts for each incast if `None`.
+    /// The receiver, or `None` for a random host in each incast.
     pub receiver: Option<u32>,
     /// Bytes of each flow.
     pub bytes: u64,
     /// The start of the first incast.
     pub start: Time,
-    /// The time from the start of an incast to that of the next one.
+    /// The time between the starts of two consecutive incasts.
     pub period: Time,
     /// The number of incasts.
     pub count: u32,
-    /// The seed of random senders for each incast. `None`: the first hosts of the list other than the receiver.
+    /// The seed for random senders in each incast. `None` selects the first hosts of the list other than the
+    /// receiver.
     pub shuffle: Option<u64>,
 }
 
-/// The flows of incasts, in the order of their starts.
+/// Returns the flows of incasts in the order of their starts.
 ///
 /// # Errors
 ///
-/// There are too few hosts or too many flows, or a random receiver has no seed.
+/// Returns an error if there are too few hosts or too many flows, or if a random receiver has no seed.
 pub fn incasts(what: &Incasts<'_>) -> Result<Vec<FlowSpec>, WorkloadError> {
     let degree = what.degree as usize;
     // The receiver is one of the hosts, unless it is given and not in the list.
@@ -60,7 +61,7 @@ pub fn incasts(what: &Incasts<'_>) -> Result<Vec<FlowSpec>, WorkloadError> {
     Ok(flows)
 }
 
-/// Moves so many random elements to the front.
+/// Moves `count` random elements to the front.
 fn draw(order: &mut [u32], count: usize, random: &mut Pcg32) {
     for place in 0..count.min(order.len()) {
         let left = (order.len() - place) as u64;

@@ -3,7 +3,7 @@
 /// A distribution of flow sizes, given by points with linear interpolation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowSizes {
-    /// A size in bytes and the share of all flows up to this size. Both rise.
+    /// Pairs of a size in bytes and the share of all flows up to this size. Both values rise.
     points: Vec<(f64, f64)>,
 }
 
@@ -11,32 +11,33 @@ pub struct FlowSizes {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct CdfError {
-    /// The number of the line, from 1; 0 for the whole file.
+    /// The number of the line, from 1, or 0 for the whole file.
     pub line: usize,
     /// The reason.
     pub reason: String,
 }
 
 impl FlowSizes {
-    /// Web search: the sizes of the DCTCP paper (Alizadeh and others, SIGCOMM 2010), as the simulations of congestion
-    /// control since then use them.
+    /// Returns the web search distribution: the sizes of the DCTCP paper (Alizadeh and others, SIGCOMM 2010),
+    /// as used in later simulations of congestion control.
     #[must_use]
     pub fn web_search() -> Self {
         Self::parse(include_str!("../../../data/websearch.cdf")).unwrap_or(Self { points: Vec::new() })
     }
 
-    /// Hadoop: the sizes in a Facebook cluster (Roy and others, SIGCOMM 2015), as those simulations use them.
+    /// Returns the Hadoop distribution: the sizes in a Facebook cluster (Roy and others, SIGCOMM 2015), as
+    /// used in the same simulations.
     #[must_use]
     pub fn hadoop() -> Self {
         Self::parse(include_str!("../../../data/hadoop.cdf")).unwrap_or(Self { points: Vec::new() })
     }
 
-    /// Reads points, one per line: a size in bytes and the percentage of flows up to this size. Both rise, and the last
-    /// percentage is 100.
+    /// Parses points, one per line: a size in bytes and the percentage of flows up to this size. Both values
+    /// rise, and the last percentage is 100.
     ///
     /// # Errors
     ///
-    /// The first line with an error.
+    /// Returns the first line with an error.
     pub fn parse(text: &str) -> Result<Self, CdfError> {
         let mut points: Vec<(f64, f64)> = Vec::new();
         for (line, text) in (1..).zip(text.lines()) {
@@ -66,7 +67,7 @@ impl FlowSizes {
         }
     }
 
-    /// The size that the share `quantile` of all flows does not exceed, at least one byte.
+    /// Returns the size that the share `quantile` of all flows does not exceed, which is at least one byte.
     #[must_use]
     pub fn at(&self, quantile: f64) -> u64 {
         let index = self.points.partition_point(|(_, part)| *part < quantile);
@@ -79,7 +80,7 @@ impl FlowSizes {
         (before + (bytes - before) * share).round().max(1.0) as u64
     }
 
-    /// The mean size.
+    /// Returns the mean size.
     #[must_use]
     pub fn mean(&self) -> f64 {
         let mut sum = self.points.first().map_or(1.0, |(bytes, part)| bytes * part);

@@ -22,7 +22,7 @@ pub use collective::{
 pub use schedule::{After, MAX_TASKS, Schedule, Task, TaskId, Transfer};
 pub use trace::{FindHost, parse_flows, parse_flows_of};
 
-/// A flow: the bytes that one queue pair writes.
+/// A flow: the bytes that one queue pair transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowSpec {
     /// The number of the sender.
@@ -35,7 +35,7 @@ pub struct FlowSpec {
     pub start: Time,
 }
 
-/// Why a workload is impossible.
+/// The reason why a workload is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct WorkloadError(pub(crate) String);
@@ -50,11 +50,12 @@ fn check_hosts(hosts: u32, need: u32, what: &str) -> Result<(), WorkloadError> {
     Ok(())
 }
 
-/// A permutation: every host sends to one other host and receives from one, in a ring of random order.
+/// Creates a permutation: every host sends to one other host and receives from one, in a ring of random
+/// order.
 ///
 /// # Errors
 ///
-/// Fewer than two hosts.
+/// Returns an error if there are fewer than two hosts.
 pub fn permutation(hosts: u32, bytes: u64, start: Time, seed: u64) -> Result<Vec<FlowSpec>, WorkloadError> {
     check_hosts(hosts, 2, "a permutation")?;
     let mut order: Vec<u32> = (0..hosts).collect();
@@ -67,11 +68,11 @@ pub fn permutation(hosts: u32, bytes: u64, start: Time, seed: u64) -> Result<Vec
         .collect())
 }
 
-/// An incast to one host: the first `degree` hosts other than `receiver`, all at the same time.
+/// Creates an incast: the first `degree` hosts other than `receiver` send to it at the same time.
 ///
 /// # Errors
 ///
-/// The number of hosts is too small.
+/// Returns an error if there are too few hosts.
 pub fn incast(
     hosts: u32,
     degree: u32,
@@ -85,11 +86,11 @@ pub fn incast(
     Ok(senders.map(|source| FlowSpec { source, destination: receiver, bytes, start }).collect())
 }
 
-/// A flow from every host to every other.
+/// Creates a flow from every host to every other.
 ///
 /// # Errors
 ///
-/// Too many or too few hosts.
+/// Returns an error if there are too many or too few hosts.
 pub fn all_to_all(hosts: u32, bytes: u64, start: Time) -> Result<Vec<FlowSpec>, WorkloadError> {
     check_hosts(hosts, 2, "all to all")?;
     if u64::from(hosts) * u64::from(hosts - 1) > MAX_FLOWS as u64 {
@@ -104,11 +105,11 @@ pub fn all_to_all(hosts: u32, bytes: u64, start: Time) -> Result<Vec<FlowSpec>, 
     Ok(pairs.map(|(source, destination)| FlowSpec { source, destination, bytes, start }).collect())
 }
 
-/// Bursts between one pair of hosts: `bytes` every `period`, `count` times.
+/// Creates bursts between one pair of hosts: `bytes` every `period`, `count` times.
 ///
 /// # Errors
 ///
-/// Too many bursts.
+/// Returns an error if there are too many bursts.
 pub fn on_off(
     source: u32,
     destination: u32,
@@ -124,8 +125,9 @@ pub fn on_off(
     Ok((0..count).map(|burst| FlowSpec { source, destination, bytes, start: at(burst) }).collect())
 }
 
-/// The largest load of Poisson arrivals. At ten times the rate of its link, nine of ten flows of a host still wait when the arrivals
-/// end; a larger load shows nothing else, and is more often a load in per cent.
+/// The maximum load of Poisson arrivals. At ten times the link rate, nine of ten flows of a host are still
+/// waiting when the arrivals end. A larger load gives no further insight, and is usually a percentage by
+/// mistake.
 pub const MAX_LOAD: f64 = 10.0;
 
 /// The parameters of Poisson arrivals.
@@ -133,8 +135,8 @@ pub const MAX_LOAD: f64 = 10.0;
 pub struct Poisson {
     /// The number of hosts.
     pub hosts: u32,
-    /// The load of each host's link, counting payload only: above 0, and at most [`MAX_LOAD`]. Above 1, flows arrive faster than links
-    /// can carry them.
+    /// The load of each host's link, counting payload only: above 0, and at most [`MAX_LOAD`]. Above 1, flows
+    /// arrive faster than links can carry them.
     pub load: f64,
     /// The rate of each host's link.
     pub rate_bps: u64,
@@ -144,11 +146,12 @@ pub struct Poisson {
     pub seed: u64,
 }
 
-/// Flows between random pairs of hosts, at independent random times, with sizes of a distribution.
+/// Creates flows between random pairs of hosts at independent random times, with sizes from a distribution.
 ///
 /// # Errors
 ///
-/// The load is not above 0 and at most [`MAX_LOAD`], there are too few hosts, or too many flows.
+/// Returns an error if the load is not above 0 and at most [`MAX_LOAD`], if there are too few hosts, or if
+/// there are too many flows.
 pub fn poisson(what: &Poisson, sizes: &FlowSizes) -> Result<Vec<FlowSpec>, WorkloadError> {
     check_hosts(what.hosts, 2, "Poisson arrivals")?;
     if !(what.load > 0.0 && what.load <= MAX_LOAD) {
@@ -161,7 +164,7 @@ pub fn poisson(what: &Poisson, sizes: &FlowSizes) -> Result<Vec<FlowSpec>, Workl
     let mut random = generator(what.seed, 0x90);
     let (mut flows, mut seconds) = (Vec::new(), 0.0);
     loop {
-        // ln of a number above 0 and at most 1.
+        // The logarithm of a number above 0 and at most 1.
         seconds -= (1.0 - unit(&mut random)).ln() / per_second;
         let start = Time::from_ps((seconds * 1e12).min(1.8e19) as u64);
         if start >= what.duration {
@@ -182,7 +185,7 @@ pub fn poisson(what: &Poisson, sizes: &FlowSizes) -> Result<Vec<FlowSpec>, Workl
 ///
 /// # Errors
 ///
-/// The first impossible flow.
+/// Returns the first impossible flow.
 pub fn check(flows: &[FlowSpec], hosts: u32) -> Result<(), WorkloadError> {
     for (number, flow) in flows.iter().enumerate() {
         let wrong = |reason: String| Err(WorkloadError(format!("flow {number}: {reason}")));
@@ -203,7 +206,7 @@ pub fn check(flows: &[FlowSpec], hosts: u32) -> Result<(), WorkloadError> {
     Ok(())
 }
 
-/// Delays the start of each flow by a random time below `most`. Each flow has a generator of its own.
+/// Delays the start of each flow by a random time below `most`. Each flow has its own random generator.
 pub fn delay_starts(flows: &mut [FlowSpec], most: Time, seed: u64) {
     for (number, flow) in (0..).zip(flows) {
         let mut random = generator(seed, 0x94_0000_0000 + number);
@@ -211,7 +214,7 @@ pub fn delay_starts(flows: &mut [FlowSpec], most: Time, seed: u64) {
     }
 }
 
-/// Brings a list into a random order (Fisher and Yates).
+/// Shuffles a list (Fisher–Yates).
 pub(crate) fn shuffle<T>(list: &mut [T], seed: u64, stream: u64) {
     let mut random = generator(seed, stream);
     for last in (1..list.len()).rev() {
@@ -223,7 +226,7 @@ fn below(random: &mut Pcg32, limit: u64) -> u64 {
     ((u128::from(random.next_u64()) * u128::from(limit)) >> 64) as u64
 }
 
-/// An evenly distributed number from 0 to below 1.
+/// Returns a uniformly distributed number from 0 to below 1.
 fn unit(random: &mut Pcg32) -> f64 {
     (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -272,7 +275,7 @@ mod tests {
         let bytes: u64 = flows.iter().map(|flow| flow.bytes).sum();
         let load = bytes as f64 * 8.0 / (0.2 * 100e9 * 32.0);
         assert!((load - 0.5).abs() < 0.05, "{load}");
-        // Overload is an experiment like others.
+        // Overload is a valid experiment.
         let twice = poisson(&Poisson { load: 2.0, ..what }, &sizes).unwrap();
         let bytes: u64 = twice.iter().map(|flow| flow.bytes).sum();
         let load = bytes as f64 * 8.0 / (0.2 * 100e9 * 32.0);
@@ -295,7 +298,7 @@ mod tests {
             let inside = delays.iter().filter(|delay| (**delay * 10.0) as u32 == tenth).count();
             assert!((100..220).contains(&inside), "{inside} of 1560");
         }
-        // A flow has the same delay, whatever follows it.
+        // The delay of a flow does not depend on later flows.
         let mut few = all_to_all(40, 1, Time::from_us(3)).unwrap();
         few.truncate(9);
         delay_starts(&mut few, most, 5);

@@ -1,31 +1,32 @@
-//! Lists of flows: our own format, and those of two simulators that build on ns-3.
+//! Lists of flows: our own format, and those of two simulators based on ns-3.
 
 use super::{FlowSpec, MAX_FLOWS, WorkloadError};
 use crate::net::time::Time;
 
-/// Finds a host by what a list calls it, or says why it cannot.
+/// Finds a host by its name in a list, or returns the reason why it cannot.
 pub type FindHost<'a> = dyn Fn(&str) -> Result<u32, String> + 'a;
 
-/// Reads a list of flows whose hosts are numbers: [`parse_flows_of`] with names.
+/// Parses a list of flows whose hosts are numbers. [`parse_flows_of`] supports names.
 ///
 /// # Errors
 ///
-/// As [`parse_flows_of`].
+/// Returns the error of [`parse_flows_of`].
 pub fn parse_flows(text: &str) -> Result<Vec<FlowSpec>, WorkloadError> {
     parse_flows_of(text, &|word| word.parse().map_err(|_| format!("there is no host {word}")))
 }
 
-/// Reads a list of flows, one per line, with fields that are separated by tabs, commas or blanks.
+/// Parses a list of flows, one per line, with fields separated by tabs, commas or blanks.
 ///
-/// - Our own format: source, destination, bytes, start in whole nanoseconds. The first line may be a heading: four words, of which the
-///   first two are no hosts and the last two have no digit.
-/// - The first line is one number, that of the flows, and so many lines follow: the format of the simulator of HPCC (source,
-///   destination, priority group, destination port, bytes, start in seconds) or that of ConWeave (the same without the port). What
-///   follows the last flow is not read, as there. Priority group and port are not used.
+/// - Our own format: source, destination, bytes, start in whole nanoseconds. The first line can be a heading:
+///   four words, of which the first two are not hosts and the last two contain no digits.
+/// - If the first line is one number, this number of flows follows in the format of HPCC's or ConWeave's
+///   simulator. HPCC's fields are source, destination, priority group, destination port, bytes, and start in
+///   seconds; ConWeave's format has no port. Lines after the last flow are ignored, as in those simulators.
+///   Priority group and port are not used.
 ///
 /// # Errors
 ///
-/// The first line with an error.
+/// Returns the first line with an error.
 pub fn parse_flows_of(text: &str, find: &FindHost<'_>) -> Result<Vec<FlowSpec>, WorkloadError> {
     let mut lines = (1..).zip(text.lines().map(fields)).filter(|(_, fields)| !fields.is_empty()).peekable();
     let Some((_, first)) = lines.peek() else { return Ok(Vec::new()) };
@@ -94,7 +95,8 @@ fn parse_counted<'a>(
     Ok(flows)
 }
 
-/// A flow whose size or start is not written as it must be is an error and never a heading.
+/// Returns whether the first line is a heading. A flow with an invalid size or start is an error, not a
+/// heading.
 fn is_heading(first: &[&str], find: &FindHost<'_>) -> bool {
     let [source, destination, bytes, start] = first else { return false };
     let is_word = |word: &&str| !word.contains(|letter: char| letter.is_ascii_digit());
@@ -106,7 +108,7 @@ fn fields(line: &str) -> Vec<&str> {
     line.split([' ', '\t', ',']).filter(|word| !word.is_empty()).collect()
 }
 
-/// Seconds with decimals, rounded to a nanosecond, as the clock of ns-3 has it.
+/// Parses seconds with decimals, rounded to a nanosecond like the clock of ns-3.
 fn seconds(word: &str) -> Option<Time> {
     let seconds: f64 = word.parse().ok()?;
     (0.0..=1e6).contains(&seconds).then(|| Time::from_ns((seconds * 1e9).round() as u64))
@@ -127,7 +129,7 @@ mod tests {
         assert_eq!(parse_flows("# nothing\n").unwrap(), []);
     }
 
-    /// The first line was taken for a heading because it begins with a letter, and its flow was missing.
+    /// Regression: a first line that began with a letter was taken for a heading, so its flow was missing.
     #[test]
     fn a_first_line_with_names_is_a_flow() {
         let find = |word: &str| {
@@ -138,7 +140,7 @@ mod tests {
         assert_eq!(flows, [flow(0, 1, 100, 0), flow(1, 0, 5, 7)]);
         let error = parse_flows_of("a c 100 0", &find).unwrap_err();
         assert_eq!(error.to_string(), "line 1: there is no host c");
-        // A size with a unit is no number either, and this line was a heading again.
+        // Regression: a size with a unit made the first line a heading.
         let error = |text: &str| parse_flows_of(text, &find).unwrap_err().to_string();
         assert_eq!(error("a b 1KB 5us\n"), "line 1: \"1KB\" is not a whole number");
         assert_eq!(error("x y 1KB 5us\n"), "line 1: \"1KB\" is not a whole number");

@@ -1,4 +1,4 @@
-//! The algorithms of collective operations. `docs/simulator.md` has their closed forms.
+//! The algorithms of collective operations. `docs/simulator.md` lists their closed forms.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,13 @@ use crate::net::time::Time;
 use crate::net::workload::{After, TaskId, WorkloadError};
 
 impl Plan<'_> {
-    /// Adds a collective operation among hosts, which begins at each host with the end of its task in `begins`. Returns the
-    /// task of each host with whose end it has ended there.
+    /// Adds a collective operation among hosts. It begins at each host at the end of the host's task in
+    /// `begins`. Returns the task of each host whose end is the end of the operation there.
     ///
     /// # Errors
     ///
-    /// The algorithm does not apply, or there are too few hosts or bytes, or too many tasks.
+    /// Returns an error if the algorithm does not apply, if there are too few hosts or bytes, or if there are
+    /// too many tasks.
     pub fn collective(
         &mut self,
         what: &Collective<'_>,
@@ -96,26 +97,26 @@ fn check(what: &Collective<'_>, hosts: &[u32], begins: &[TaskId]) -> Result<(), 
     }
 }
 
-/// Part `number` of `bytes` in `parts` parts whose sizes differ by at most one byte, and at least one byte, because a transfer
-/// cannot be empty.
+/// Returns the size of part `number` if `bytes` are divided into `parts` parts. Sizes differ by at most one
+/// byte and are at least one byte, because a transfer cannot be empty.
 fn share(bytes: u64, parts: u64, number: u64) -> u64 {
     (bytes / parts + u64::from(number < bytes % parts)).max(1)
 }
 
-/// An operation that is being added. Hosts are ranks here: places in the list.
+/// An operation that is being added. Hosts are identified by rank, which is their index in the list.
 struct Run<'p, 'a, 'h> {
     plan: &'p mut Plan<'a>,
     hosts: &'h [u32],
     begins: &'h [TaskId],
-    /// The last transfer of each rank to, and from, each other one. A queue pair completes and delivers in order, so the last one
-    /// stands for those before it.
+    /// The last transfer of each rank to, and from, each other rank. A queue pair completes and delivers in
+    /// order, so the last transfer represents the previous ones.
     sent: Vec<BTreeMap<usize, TaskId>>,
     arrived: Vec<BTreeMap<usize, TaskId>>,
 }
 
 impl Run<'_, '_, '_> {
     fn send(&mut self, from: usize, to: usize, bytes: u64, after: &[After]) -> Result<TaskId, WorkloadError> {
-        // The later transfers of a queue pair are posted after its first one.
+        // Later transfers of a queue pair are posted after its first transfer.
         let task = if self.sent[from].contains_key(&to) {
             self.plan.send(self.hosts[from], self.hosts[to], bytes, after)?
         } else {
@@ -128,7 +129,7 @@ impl Run<'_, '_, '_> {
         Ok(task)
     }
 
-    /// A task of each host that waits for everything that it has sent and received so far.
+    /// Adds a task of each host that waits for all transfers that it has sent and received so far.
     fn finish(self) -> Result<Vec<TaskId>, WorkloadError> {
         let Self { plan, hosts, begins, sent, arrived } = self;
         let ranks = hosts.iter().zip(begins).zip(sent.iter().zip(&arrived));
@@ -142,7 +143,7 @@ impl Run<'_, '_, '_> {
             .collect()
     }
 
-    /// Rounds in which each rank sends a part to the next one: the part that arrived in the round before.
+    /// Adds rounds in which each rank sends the part that arrived in the previous round to the next rank.
     fn ring(&mut self, bytes: u64, pieces: u64, rounds: usize) -> Result<(), WorkloadError> {
         let n = self.hosts.len();
         let mut before: Vec<TaskId> = Vec::new();
@@ -162,7 +163,7 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// The first rank sends to the second one, which passes each piece on.
+    /// Adds a chain: the first rank sends to the second one, and each rank forwards each piece.
     fn chain(&mut self, bytes: u64, pieces: u64) -> Result<(), WorkloadError> {
         for piece in 0..pieces {
             let mut before = None;
@@ -174,8 +175,8 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Binary trees, each with an equal part of the data, piece by piece: up to the root unless it is a broadcast, and down again. In a
-    /// mirrored tree the last rank is the root.
+    /// Adds binary trees with equal parts of the data, piece by piece: up to the root unless it is a
+    /// broadcast, then down. In a mirrored tree, the last rank is the root.
     fn tree(
         &mut self,
         bytes: u64,
@@ -198,12 +199,13 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// The rank at a place of a tree in the order of levels: the children of place `p` are `2p + 1` and `2p + 2`.
+    /// Returns the rank at a place of a tree in level order: the children of place `p` are `2p + 1` and
+    /// `2p + 2`.
     fn rank(&self, place: usize, mirrored: bool) -> usize {
         if mirrored { self.hosts.len() - 1 - place } else { place }
     }
 
-    /// Returns the arrivals at the root.
+    /// Adds the transfers up to the root, and returns the arrivals there.
     fn reduce_to_root(&mut self, size: u64, mirrored: bool) -> Result<Vec<After>, WorkloadError> {
         let n = self.hosts.len();
         let mut arrivals: Vec<Vec<After>> = vec![Vec::new(); n];
@@ -234,7 +236,7 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Exchanges at halved distances with halved parts, and at doubled distances with doubled parts.
+    /// Adds exchanges at halved distances with halved parts, and at doubled distances with doubled parts.
     fn halving_doubling(&mut self, bytes: u64, kind: OperationKind) -> Result<(), WorkloadError> {
         let n = self.hosts.len();
         let halving = (0..n.ilog2()).rev().map(|bit| 1 << bit);
@@ -244,7 +246,7 @@ impl Run<'_, '_, '_> {
             OperationKind::AllGather => doubling.collect(),
             _ => halving.chain(doubling).collect(),
         };
-        // A step begins at a rank when the data of all steps before have arrived there.
+        // A step begins at a rank when the data of all previous steps have arrived there.
         let mut arrivals: Vec<Vec<After>> = vec![Vec::new(); n];
         for distance in distances {
             let size = (u128::from(bytes) * distance as u128 / n as u128).max(1) as u64;
@@ -259,7 +261,7 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// The size of the part of a rank.
+    /// Returns the size of the part of a rank.
     fn part(&self, what: &Collective<'_>, rank: usize) -> u64 {
         match what.shares {
             None => share(what.bytes, self.hosts.len() as u64, rank as u64),
@@ -267,12 +269,13 @@ impl Run<'_, '_, '_> {
         }
     }
 
-    /// The size of a transfer: the part of the receiver, or, where parts are gathered, that of the sender.
+    /// Returns the size of a transfer: the part of the sender if parts are gathered, otherwise that of the
+    /// receiver.
     fn exchanged(&self, what: &Collective<'_>, from: usize, to: usize, gathers: bool) -> u64 {
         self.part(what, if gathers { from } else { to })
     }
 
-    /// Rounds in which each rank sends to another one and receives from another one.
+    /// Adds rounds in which each rank sends to one rank and receives from another.
     fn pairwise(&mut self, what: &Collective<'_>, kind: OperationKind) -> Result<(), WorkloadError> {
         let n = self.hosts.len();
         let passes: &[bool] = match kind {
@@ -300,7 +303,7 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// All transfers at once; what is gathered in an all-reduce waits for all that was scattered.
+    /// Adds all transfers at once. In an all-reduce, the gathering transfers wait for all scattered parts.
     fn direct(&mut self, what: &Collective<'_>, kind: OperationKind) -> Result<(), WorkloadError> {
         let n = self.hosts.len();
         let mut after: Vec<Vec<After>> = vec![Vec::new(); n];
@@ -374,7 +377,7 @@ mod tests {
         Collective { kind, algorithm, bytes, chunk: None, shares: None }
     }
 
-    /// What each host knows at the end: the hosts whose data reached it, directly or through others.
+    /// Returns, for each host, the number of hosts whose data reached it, directly or through others.
     fn sources(schedule: &Schedule, flows: &[FlowSpec], hosts: usize, ends: &[TaskId]) -> Vec<usize> {
         let mut known: Vec<BTreeSet<u32>> = Vec::new();
         for (number, task) in (0..).zip(schedule.tasks()) {
@@ -388,7 +391,7 @@ mod tests {
         ends.iter().map(|end| known[*end as usize].len()).collect()
     }
 
-    /// Every host ends with something of every other host, and every schedule is one that hosts can carry out.
+    /// Every host ends with data of every other host, and every schedule is valid.
     #[test]
     fn the_data_of_all_hosts_reaches_all_hosts() {
         for (kind, algorithm) in ALL {
@@ -421,7 +424,7 @@ mod tests {
             };
             (0..n).map(by).collect::<Vec<_>>()
         };
-        // 2 (n - 1) / n of the buffer, which is the least that each host has to send.
+        // Each host must send at least 2 (n - 1) / n of the buffer.
         for algorithm in [Algorithm::Ring, Algorithm::HalvingDoubling, Algorithm::Pairwise, Algorithm::Direct]
         {
             assert_eq!(sent(Kind::AllReduce, algorithm, 8), [140_000; 8], "{}", algorithm.name());
@@ -431,7 +434,7 @@ mod tests {
             assert_eq!(sent(Kind::AllGather, algorithm, 8), [70_000; 8], "{}", algorithm.name());
         }
         assert_eq!(sent(Kind::AllReduce, Algorithm::Tree, 4), [160_000, 160_000, 80_000, 80_000]);
-        // Both trees together: the inner hosts of one are leaves of the other.
+        // The sum over both trees: inner hosts of one tree are leaves of the other.
         assert_eq!(sent(Kind::AllReduce, Algorithm::DoubleTree, 4), [120_000; 4]);
         assert_eq!(sent(Kind::Broadcast, Algorithm::Ring, 4), [80_000, 80_000, 80_000, 0]);
         assert_eq!(sent(Kind::Broadcast, Algorithm::Tree, 4), [160_000, 80_000, 0, 0]);
@@ -444,7 +447,7 @@ mod tests {
             Collective { chunk: Some(1_000), ..collective(Kind::AllReduce, Algorithm::Ring, 10_000) };
         let (flows, schedule, _) = built(&chunked, &hosts).unwrap();
         assert_eq!(flows.iter().map(|flow| flow.bytes).sum::<u64>(), 60_000);
-        // Four begins and ends, and 6 rounds of 3 pieces of 2,500 bytes.
+        // Four tasks each at the begin and at the end, and 6 rounds of 3 pieces of 2,500 bytes.
         assert_eq!(schedule.tasks().len(), 4 + 4 + 4 * 6 * 3);
         let shares = [0.5, 0.25, 0.25, 0.0];
         let uneven =

@@ -12,42 +12,45 @@ use crate::net::time::Time;
 pub use plan::Plan;
 pub use training::{DataParallel, Pipeline};
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
-    /// Every host gets the sum of the buffers of all hosts.
+    /// Every host receives the sum of the buffers of all hosts.
     AllReduce,
-    /// Every host gets its part of the sum of the buffers of all hosts.
+    /// Every host receives its part of the sum of the buffers of all hosts.
     ReduceScatter,
-    /// Every host gets the parts of all hosts.
+    /// Every host receives the parts of all hosts.
     AllGather,
-    /// Every host gets one part of the buffer of each other host.
+    /// Every host receives one part of the buffer of each other host.
     AllToAll,
-    /// Every host gets the buffer of the first host.
+    /// Every host receives the buffer of the first host.
     Broadcast,
-    /// A step of training: computation and what has to be exchanged for it.
+    /// A training step: computation and the data exchange that it requires.
     Step,
 }
 
-/// How a collective operation moves its data.
+/// The algorithm that moves the data of a collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationAlgorithm {
-    /// Each host sends to the next one of the list and the last one to the first; a broadcast ends at the last one.
+    /// Each host sends to the next host of the list, and the last host to the first. A broadcast ends at the
+    /// last host.
     Ring,
     /// A binary tree whose root is the first host of the list.
     Tree,
-    /// Two binary trees, each for half of the data: an inner host of one is a leaf of the other.
+    /// Two binary trees, each for half of the data. An inner host of one tree is a leaf of the other.
     DoubleTree,
-    /// Exchanges with hosts at distances of n/2, n/4, … 1, with halves of the data, and back; n is a power of two.
+    /// Exchanges with hosts at distances of n/2, n/4, … 1, with halves of the data, and back. Requires that n
+    /// is a power of two.
     HalvingDoubling,
-    /// n - 1 rounds; in round `r` host `i` sends to host `i + r`, after it has sent and received in the round before.
+    /// n - 1 rounds. In round `r`, host `i` sends to host `i + r` after it has sent and received in the
+    /// previous round.
     Pairwise,
-    /// As pairwise, but all transfers begin at once.
+    /// Like pairwise, but all transfers begin at once.
     Direct,
 }
 
 impl OperationKind {
-    /// The name in scenarios and results.
+    /// Returns the name in scenarios and results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,8 +63,8 @@ impl OperationKind {
         }
     }
 
-    /// The ratio of bus bandwidth to algorithm bandwidth among `hosts` hosts, as nccl-tests defines it; `None` for a step of
-    /// training.
+    /// Returns the ratio of bus bandwidth to algorithm bandwidth among `hosts` hosts, as defined by
+    /// nccl-tests, or `None` for a training step.
     #[must_use]
     pub fn bus_factor(self, hosts: usize) -> Option<f64> {
         let n = hosts.max(1) as f64;
@@ -75,7 +78,7 @@ impl OperationKind {
 }
 
 impl OperationAlgorithm {
-    /// The name in scenarios and results.
+    /// Returns the name in scenarios and results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -92,59 +95,61 @@ impl OperationAlgorithm {
 /// The parameters of a collective operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Collective<'a> {
-    /// What it does.
+    /// The kind of operation.
     pub kind: OperationKind,
-    /// How it does it.
+    /// The algorithm.
     pub algorithm: OperationAlgorithm,
-    /// Bytes of the whole buffer of a host: the input of an all-reduce, reduce-scatter, all-to-all or broadcast, and the
-    /// output of an all-gather.
+    /// Bytes of the whole buffer of a host: the input of an all-reduce, reduce-scatter, all-to-all or
+    /// broadcast, and the output of an all-gather.
     pub bytes: u64,
-    /// Longer parts are cut into pieces of at most this size, each of which goes on as soon as it has arrived. Ring, tree and
-    /// double tree only.
+    /// The maximum size of a piece. Longer parts are divided into pieces, each of which is forwarded when it
+    /// has arrived. Supported by ring, tree and double tree.
     pub chunk: Option<u64>,
-    /// The share of each host in the buffers of an all-to-all; equal without it.
+    /// The share of each host in the buffers of an all-to-all. `None` uses equal shares.
     pub shares: Option<&'a [f64]>,
 }
 
 /// An operation among hosts, as tasks of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// The name of the table, or what else it is called in results.
+    /// The name of the operation's table, or another name in results.
     pub name: String,
-    /// How often the same operation ran before.
+    /// The number of previous runs of the same operation.
     pub iteration: u32,
-    /// What it does.
+    /// The kind of operation.
     pub kind: OperationKind,
-    /// How; `None` for a step of training.
+    /// The algorithm, or `None` for a training step.
     pub algorithm: Option<OperationAlgorithm>,
     /// Bytes of the whole buffer of a host.
     pub bytes: u64,
-    /// Its hosts.
+    /// The hosts of the operation.
     pub hosts: Arc<[u32]>,
-    /// The task of each host with whose end the operation begins there.
+    /// The task of each host whose end is the begin of the operation there.
     pub begins: Vec<TaskId>,
-    /// The task of each host with whose end the operation has ended there: all has arrived, and all that it sent is
-    /// acknowledged.
+    /// The task of each host whose end is the end of the operation there: all data has arrived, and all sent
+    /// data is acknowledged.
     pub ends: Vec<TaskId>,
 }
 
 /// The result of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperationResult {
-    /// The time at which the first host began; `None` if none did.
+    /// The time at which the first host began, or `None` if no host did.
     pub begin: Option<Time>,
-    /// From then to the end at the last host; `None` unless it ended at all hosts.
+    /// The time from the begin to the end at the last host, or `None` unless the operation ended at all
+    /// hosts.
     pub time: Option<Time>,
-    /// The host that ended last, and how long after the median of all hosts; `None` as for the time.
+    /// The host that ended last, and its delay relative to the median of all hosts. `None` unless the
+    /// operation ended at all hosts.
     pub straggler: Option<(u32, Time)>,
     /// Bytes of a buffer per time, in bits per second.
     pub algorithm_bps: Option<f64>,
-    /// The same times the factor of nccl-tests, which makes it the rate that each link has to carry at least.
+    /// [`Self::algorithm_bps`] times the factor of nccl-tests: the minimum rate that each link must carry.
     pub bus_bps: Option<f64>,
 }
 
 impl Operation {
-    /// The result, from the end of each task: [`Results::task_ends`](crate::net::Results::task_ends).
+    /// Returns the result from the end of each task: [`Results::task_ends`](crate::net::Results::task_ends).
     #[must_use]
     pub fn result(&self, task_ends: &[Option<Time>]) -> OperationResult {
         let at = |task: &TaskId| task_ends.get(*task as usize).copied().flatten();
@@ -172,12 +177,12 @@ impl Operation {
     }
 }
 
-/// Shares of hosts in an uneven all-to-all, as the experts of a mixture of experts have them: the k-th most popular host has a
-/// share that is proportional to `k^-skew`, and a draw decides which host that is.
+/// Returns the shares of hosts in an uneven all-to-all, as for a mixture of experts. The share of the k-th
+/// most popular host is proportional to `k^-skew`. The order of popularity is random.
 ///
 /// # Errors
 ///
-/// The exponent is not a number from 0 to 10.
+/// Returns an error if the exponent is not a number from 0 to 10.
 pub fn uneven_shares(hosts: usize, skew: f64, seed: u64) -> Result<Vec<f64>, WorkloadError> {
     if !(0.0..=10.0).contains(&skew) {
         return Err(WorkloadError(format!("a skew of {skew} is not a number from 0 to 10")));
@@ -210,7 +215,7 @@ mod tests {
         let result = operation.result(&ends);
         assert_eq!((result.begin, result.time), (Some(Time::from_us(1)), Some(Time::from_us(100))));
         assert_eq!(result.straggler, Some((5, Time::from_us(16))), "the median of four is the second");
-        // A megabyte in 100 µs is 80 Gb/s; 2 × 3 / 4 of that.
+        // A megabyte in 100 µs is 80 Gb/s. The bus bandwidth is 2 × 3 / 4 of that.
         assert!((result.algorithm_bps.unwrap() - 80e9).abs() < 1.0);
         assert!((result.bus_bps.unwrap() - 120e9).abs() < 1.0);
         ends[6] = None;

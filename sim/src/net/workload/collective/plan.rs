@@ -1,22 +1,23 @@
-//! Adds tasks and the flows that they need.
+//! Adds tasks and the flows that they require.
 
 use std::collections::HashMap;
 
 use crate::net::time::Time;
 use crate::net::workload::{After, FlowSpec, MAX_FLOWS, Schedule, Task, TaskId, Transfer, WorkloadError};
 
-/// Flows and tasks, to which operations are added. Transfers between two hosts share one flow, and so one queue pair.
+/// Flows and tasks to which operations are added. Transfers between two hosts share one flow, and so one
+/// queue pair.
 #[derive(Debug)]
 pub struct Plan<'a> {
     flows: &'a mut Vec<FlowSpec>,
     schedule: &'a mut Schedule,
-    /// The flow from one host to another. It is only looked up, so the order of the map does not matter.
+    /// The flow from one host to another. The map is used for lookups only, so its order does not matter.
     connections: HashMap<(u32, u32), u32>,
     start: Time,
 }
 
 impl<'a> Plan<'a> {
-    /// Adds to flows and tasks. Nothing begins before `start`.
+    /// Creates a plan that adds to flows and tasks. No task begins before `start`.
     pub fn new(flows: &'a mut Vec<FlowSpec>, schedule: &'a mut Schedule, start: Time) -> Self {
         Self { flows, schedule, connections: HashMap::new(), start }
     }
@@ -25,7 +26,7 @@ impl<'a> Plan<'a> {
     ///
     /// # Errors
     ///
-    /// There are too many tasks.
+    /// Returns an error if there are too many tasks.
     pub fn compute(&mut self, host: u32, compute: Time, after: &[After]) -> Result<TaskId, WorkloadError> {
         self.schedule.add(Task { host, earliest: self.start, compute, transfer: None }, after)
     }
@@ -34,7 +35,7 @@ impl<'a> Plan<'a> {
     ///
     /// # Errors
     ///
-    /// There are too many tasks or flows, or a host would send to itself.
+    /// Returns an error if there are too many tasks or flows, or if a host would send to itself.
     pub fn send(&mut self, from: u32, to: u32, bytes: u64, after: &[After]) -> Result<TaskId, WorkloadError> {
         if from == to {
             return Err(WorkloadError(format!("host {from} would send to itself")));

@@ -1,4 +1,4 @@
-//! Steps of training: computation, and what hosts exchange for it.
+//! Training steps: computation, and the data exchange that it requires.
 
 use std::sync::Arc;
 
@@ -6,8 +6,9 @@ use super::{Collective, Operation, OperationAlgorithm, OperationKind, Plan};
 use crate::net::time::Time;
 use crate::net::workload::{After, TaskId, WorkloadError};
 
-/// Data-parallel training: every host computes all layers for its part of the data, and an all-reduce adds the gradients of a
-/// bucket of layers as soon as they are computed, from the last layer to the first one, while the others are computed.
+/// Data-parallel training. Every host computes all layers for its part of the data. An all-reduce adds the
+/// gradients of a bucket of layers when they are computed, from the last layer to the first, while other
+/// layers are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataParallel {
     /// The number of layers.
@@ -18,22 +19,24 @@ pub struct DataParallel {
     pub backward: Time,
     /// Bytes of the gradients of all layers.
     pub bytes: u64,
-    /// A bucket has as many whole layers as fit into so many bytes, and at least one.
+    /// The number of bytes of a bucket. A bucket contains as many whole layers as fit, and at least one.
     pub bucket: u64,
     /// The algorithm of the all-reduce.
     pub algorithm: OperationAlgorithm,
-    /// The largest piece of a part, as of a collective operation.
+    /// The maximum size of a piece, as in [`Collective::chunk`].
     pub chunk: Option<u64>,
-    /// The number of steps. A step begins at a host when all gradients of the step before have arrived there.
+    /// The number of steps. A step begins at a host when all gradients of the previous step have arrived
+    /// there.
     pub steps: u32,
 }
 
-/// Pipeline-parallel training: each host computes a stage for one micro-batch after the other, and sends what comes out to the
-/// host of the next stage, or, backward, of the stage before. Each stage alternates between forward and backward
-/// computations as soon as it can (one forward, one backward).
+/// Pipeline-parallel training. Each host computes a stage for one micro-batch after the other, and sends the
+/// result to the host of the next stage or, backward, of the previous stage. Each stage alternates between
+/// forward and backward computations as soon as possible (one forward, one backward).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipeline {
-    /// The number of stages. With more hosts there are several pipelines: the first hosts of the list are the first one.
+    /// The number of stages. More hosts form several pipelines: the first hosts of the list are the first
+    /// pipeline.
     pub stages: u32,
     /// Micro-batches of each pipeline in a step.
     pub microbatches: u32,
@@ -47,22 +50,22 @@ pub struct Pipeline {
     pub gradients: u64,
     /// The algorithm of the all-reduce.
     pub algorithm: OperationAlgorithm,
-    /// The largest piece of a part, as of a collective operation.
+    /// The maximum size of a piece, as in [`Collective::chunk`].
     pub chunk: Option<u64>,
     /// The number of steps.
     pub steps: u32,
 }
 
-/// Layers and steps, micro-batches and stages: limits that keep a typing error from filling the memory.
+/// The maximum number of layers, steps, micro-batches or stages. A mistyped number must not fill the memory.
 const MOST: u32 = 100_000;
 
 impl Plan<'_> {
-    /// Adds steps of data-parallel training, which begin at each host with the end of its task in `begins`. Returns the
-    /// operations: each step, and the all-reduce of each bucket.
+    /// Adds steps of data-parallel training. They begin at each host at the end of the host's task in
+    /// `begins`. Returns the operations: each step, and the all-reduce of each bucket.
     ///
     /// # Errors
     ///
-    /// A number is out of its range, or as for a collective operation.
+    /// Returns an error if a number is out of range, or the error of [`Self::collective`].
     pub fn data_parallel(
         &mut self,
         name: &str,
@@ -113,7 +116,7 @@ impl Plan<'_> {
         Ok(operations)
     }
 
-    /// A task of each host that waits for its last computation and for its end of each operation.
+    /// Adds a task of each host that waits for its last computation and for its end of each operation.
     fn join(
         &mut self,
         hosts: &[u32],
@@ -130,11 +133,12 @@ impl Plan<'_> {
             .collect()
     }
 
-    /// Adds steps of pipeline-parallel training, as [`Self::data_parallel`].
+    /// Adds steps of pipeline-parallel training, like [`Self::data_parallel`].
     ///
     /// # Errors
     ///
-    /// A number is out of its range, the hosts are not whole pipelines, or as for a collective operation.
+    /// Returns an error if a number is out of range, or if the hosts are not whole pipelines, or the error of
+    /// [`Self::collective`].
     pub fn pipeline(
         &mut self,
         name: &str,
@@ -185,7 +189,7 @@ impl Plan<'_> {
         Ok(operations)
     }
 
-    /// The all-reduce of the gradients of one stage.
+    /// Adds the all-reduce of the gradients of one stage.
     fn add_gradients(
         &mut self,
         what: &Pipeline,
@@ -200,7 +204,7 @@ impl Plan<'_> {
         Ok(Operation { name, iteration: 0, kind, algorithm, bytes, hosts, begins, ends })
     }
 
-    /// One step of one pipeline. Returns the last computation of each stage.
+    /// Adds one step of one pipeline. Returns the last computation of each stage.
     fn one_pipeline(
         &mut self,
         what: &Pipeline,
@@ -215,7 +219,8 @@ impl Plan<'_> {
         let mut backward = forward.clone();
         let mut last = begins.to_vec();
         let mut next = vec![0; stages];
-        // Tasks wait for earlier tasks only, so a turn is added once what it waits for has been; one stage always can go on.
+        // Tasks wait for earlier tasks only, so a turn is added after its dependencies. One stage can always
+        // continue.
         let mut is_moving = true;
         while is_moving {
             is_moving = false;
@@ -254,8 +259,9 @@ struct Turn {
     is_forward: bool,
 }
 
-/// The order of computations of a stage with so many stages from it to the end, itself included: as many forward ones as stages follow,
-/// then one of each in turn, then the backward ones that are left.
+/// Returns the order of computations of a stage that has `to_end` stages from itself to the last stage. It
+/// starts with `to_end` forward computations, alternates between backward and forward, and ends with the
+/// remaining backward computations.
 fn turns(to_end: usize, batches: usize) -> Vec<Turn> {
     let ahead = to_end.min(batches);
     let mut order: Vec<Turn> = (0..ahead).map(|batch| Turn { batch, is_forward: true }).collect();
@@ -272,7 +278,7 @@ fn times(time: Time, count: u32) -> Time {
     Time::from_ps(time.as_ps().saturating_mul(count.into()))
 }
 
-/// The layers and the bytes of each bucket.
+/// Returns the number of layers and bytes of each bucket.
 fn buckets_of(what: &DataParallel) -> Vec<(u32, u64)> {
     let layers = u64::from(what.layers);
     let each = what.bytes.div_ceil(layers).max(1);
@@ -296,7 +302,7 @@ fn in_range(numbers: &[(&str, u32)]) -> Result<(), WorkloadError> {
     }
 }
 
-/// A step of training as an operation of its own.
+/// Returns a training step as an operation.
 fn whole_step(
     name: &str,
     iteration: u32,
