@@ -156,7 +156,7 @@ impl Direct {
     ///
     /// # Panics
     ///
-    /// Panics if the engines exchange 2²⁰ datagrams or more.
+    /// Panics if the engines exchange 2^20 datagrams or more.
     #[track_caller]
     pub fn drive(&mut self) -> usize {
         let mut sum = 0;

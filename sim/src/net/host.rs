@@ -37,8 +37,8 @@ pub(super) const MOST_QUEUE_PAIRS: usize = 65_000;
 const COMPLETION_QUEUE: usize = 1 << 4;
 /// The number of completions polled at once.
 pub(super) const COMPLETIONS: usize = 16;
-/// The bit of a work request ID that marks a receive. Lower bits contain the flow number, upper bits the
-/// receive number.
+/// The bit of a work request ID that marks a receive. The bits below it are the flow number, and the bits
+/// above it the receive number.
 const RECEIVE: u64 = 1 << 32;
 const RECEIVE_NUMBER: u32 = 33;
 
@@ -122,7 +122,7 @@ impl Host {
         }
     }
 
-    /// Loads the data that [`Self::receive`] needs first for a frame, and returns a number that depends on
+    /// Prefetches the data that [`Self::receive`] needs first for a frame. Returns a number that depends on
     /// it.
     #[inline]
     pub(super) fn fetch_receive(&self, frame: &Frame) -> u64 {

@@ -214,8 +214,8 @@ impl Paths<'_> {
     }
 }
 
-/// One or more consecutive packets. For `i <= j`, an entry is the time along the slowest way from the
-/// departure of the previous packet from hop `i` to their own departure from hop `j`.
+/// One or more consecutive packets. For `i <= j`, an entry is the time from the departure of the previous
+/// packet from hop `i` to their own from hop `j`, along the slowest way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
     hops: usize,

@@ -23,8 +23,8 @@ pub enum Marking {
 }
 
 impl Marking {
-    /// Returns the probability, 0 to 1, of marking a packet that leaves `queued` bytes behind (RED on the
-    /// instantaneous queue, as in the DCQCN paper, or a step).
+    /// Returns the probability, 0 to 1, of marking a packet that leaves `queued` bytes behind: a step, or RED
+    /// on the instantaneous queue as in the DCQCN paper.
     fn probability(self, queued: u64) -> f64 {
         match self {
             Self::Off => 0.0,

@@ -82,14 +82,14 @@ impl MemoryEstimate {
 const ENGINE: u64 = 12_000;
 /// Bytes of a switch without its ports.
 const SWITCH: u64 = 2_000;
-/// Bytes of a port besides [`Port`]: its name, and its share of the buffer of a switch.
+/// Bytes of a port in addition to [`Port`]: its name, and its share of the buffer of a switch.
 const OF_PORT: u64 = 300;
 /// Bytes of an entry of a routing table, with its share of the sets of ports.
 const ROUTE: u64 = 16;
 /// Bytes of a queue pair with one outstanding request, and of each further request.
 const QUEUE_PAIR: u64 = 1_900;
 const REQUEST: u64 = 150;
-/// Bytes of a task besides [`Task`]: in the agenda of its host, and as a part of its flow.
+/// Bytes of a task in addition to [`Task`]: in the agenda of its host, and as a part of its flow.
 const OF_TASK: u64 = 150;
 /// Bytes of a packet without its payload that a responder keeps because an earlier packet is missing.
 const EARLY: u64 = 128;
@@ -279,7 +279,7 @@ fn most_at_once(mut starts: Vec<Time>, mut ends: Vec<Time>) -> u64 {
         while ends.get(ended).is_some_and(|end| end <= start) {
             ended += 1;
         }
-        // Flows that start at [`Time::NEVER`] also end then, including the later ones.
+        // Flows that start at `Time::NEVER` also end then, including the later ones.
         most = most.max(u64::saturating_sub(begun, ended as u64));
     }
     most

@@ -74,7 +74,7 @@ fn is_right(offset: usize, data: &[u8]) -> bool {
 
 impl Memory for Pattern {
     fn len(&self) -> usize {
-        // 2²³ flows of 2⁴⁰ bytes.
+        // 2^23 flows of 2^40 bytes.
         1 << 63
     }
 

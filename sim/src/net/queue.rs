@@ -154,7 +154,7 @@ impl<E: Copy> EventQueue<E> {
     }
 
     /// Schedules `event` at `time`, before events of this time with a higher rank and after the others.
-    /// [`push`](Self::push) uses the highest rank, 2³¹ - 1, which also limits `rank`.
+    /// [`push`](Self::push) uses the highest rank, 2^31 - 1, which also limits `rank`.
     // Inlined, so that the entry is written to its final place. Writing it to the stack first would take half
     // of the time.
     #[inline(always)]

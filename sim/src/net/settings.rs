@@ -265,10 +265,10 @@ pub enum Threshold {
 /// The way in which a pause reaches the other end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseMode {
-    /// As pause frames, which wait for the frame in transmission and travel over the link. Their quanta
-    /// expire and are refreshed.
+    /// Pause frames, which wait for the frame in transmission and travel over the link. Their quanta expire
+    /// and are refreshed.
     Frames,
-    /// Immediately, until the end of the pause is requested. This is an idealisation.
+    /// An immediate effect, until the end of the pause is requested. This is an idealisation.
     Instant,
 }
 

@@ -1,10 +1,10 @@
 //! Builds a network from its description and runs it.
 //!
-//! The network is divided into parts, which run in parallel in windows of time. A window is at most as long
-//! as a frame takes from one part to another, so nothing in a window can affect another part in that window.
-//! Actions that concern several nodes happen between two windows: the start of a flow, the end of its queue
-//! pairs, a change of the network, a sample. The windows follow from the events and the topology as a whole,
-//! so they do not depend on the number of parts.
+//! The network is divided into parts, which run in parallel in windows of time. No window is longer than a
+//! frame takes between parts, so nothing in a window can affect another part in that window. Actions that
+//! concern several nodes happen between two windows: the start of a flow, the end of its queue pairs, a
+//! change of the network, a sample. The windows follow from the events and the topology as a whole, so they
+//! do not depend on the number of parts.
 
 mod build;
 mod events;

@@ -8,7 +8,7 @@ use roce_transport::Instant;
 const PS_PER_NS: u64 = 1_000;
 const PS_PER_S: u64 = 1_000_000_000_000;
 
-/// A point in time or a duration, in picoseconds. Sums saturate at 2⁶⁴ ps, which is 213 days.
+/// A point in time or a duration, in picoseconds. Sums saturate at 2^64 ps, which is 213 days.
 ///
 /// One byte takes 20 ps at 400 Gb/s, so rounding never makes frames of different ports drift relative to each
 /// other.

@@ -41,8 +41,7 @@ pub(super) struct Part {
     pub(super) end: Time,
     /// Frames from other parts that have not been queued yet.
     pub(super) incoming: Vec<Vec<Mail>>,
-    /// The time of the next event, or of the first arrival of an outgoing frame; [`Time::NEVER`] if there is
-    /// none.
+    /// The time of the next event, or of the first arrival of an outgoing frame, or [`Time::NEVER`].
     pub(super) next: Time,
     /// Trace events of the windows, if trace events are kept.
     pub(super) journal: Journal,

@@ -8,8 +8,7 @@ const MOST_NAMES: usize = 3;
 const LONGEST: usize = 64;
 
 impl Topology {
-    /// Returns the end of an error about an unknown name: similar names or, if there are none, existing
-    /// names.
+    /// Returns the end of an error about an unknown name: similar names, otherwise existing names.
     pub(crate) fn hint(&self, name: &str, kind: Option<NodeKind>) -> String {
         let near = self.near_names(name, kind);
         if !near.is_empty() {

@@ -150,8 +150,8 @@ pub struct Poisson {
 ///
 /// # Errors
 ///
-/// Returns an error if the load is not above 0 and at most [`MAX_LOAD`], if there are too few hosts, or if
-/// there are too many flows.
+/// Returns an error if the load is not above 0 and at most [`MAX_LOAD`], or if there are too few hosts or too
+/// many flows.
 pub fn poisson(what: &Poisson, sizes: &FlowSizes) -> Result<Vec<FlowSpec>, WorkloadError> {
     check_hosts(what.hosts, 2, "Poisson arrivals")?;
     if !(what.load > 0.0 && what.load <= MAX_LOAD) {

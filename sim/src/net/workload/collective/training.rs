@@ -30,7 +30,7 @@ pub struct DataParallel {
     pub steps: u32,
 }
 
-/// Pipeline-parallel training. Each host computes a stage for one micro-batch after the other, and sends the
+/// Pipeline-parallel training. Each host computes a stage for each micro-batch in sequence. It sends the
 /// result to the host of the next stage or, backward, of the previous stage. Each stage alternates between
 /// forward and backward computations as soon as possible (one forward, one backward).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
