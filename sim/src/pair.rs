@@ -98,7 +98,7 @@ pub struct Pair {
     /// The time in nanoseconds that each packet occupies the link. With 0, the default, packets sent at the
     /// same time arrive at the same time.
     pub packet_time_ns: u64,
-    /// The sides whose device accepts no packet at present ("would block"). Their engines are not polled.
+    /// The sides whose device accepts no packet at present ("would block"), so that the engine is not polled.
     pub blocked: [bool; 2],
     /// Every packet that was put on the link, if [`Self::record`] is set.
     pub sent: Vec<Sent>,

@@ -29,7 +29,8 @@ pub(super) struct InFlight {
 pub(super) struct Fate {
     /// The text in the ladder.
     pub(super) name: &'static str,
-    /// The time at which the fault takes effect, if there is one. For a late packet, this is its arrival.
+    /// The time at which the fault takes effect, if there is one. For a late packet, the effect is at its
+    /// arrival.
     pub(super) disturbs: Option<Instant>,
 }
 

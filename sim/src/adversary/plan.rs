@@ -45,8 +45,8 @@ pub struct Plan {
     pub rnr_retry: u8,
     /// Code of the minimum RNR timer.
     pub min_rnr_timer: u8,
-    /// The maximum number of outstanding READs and atomics of a requester, and of those that a responder
-    /// keeps.
+    /// The maximum number of outstanding READs and atomics of a requester, and the number of those that a
+    /// responder keeps.
     pub rd_atomic: (u8, u8),
     /// The depth of the send queue, which can be much smaller than the number of requests.
     pub max_send_wr: usize,
@@ -74,7 +74,7 @@ pub struct Plan {
     pub trimmed_per_mille: u16,
     /// The congestion control of both ends. Seeds select none.
     pub congestion: Congestion,
-    /// Whether both ends pace READ responses after losses. Odd seeds select this.
+    /// Whether both ends pace READ responses after losses, which is set for odd seeds.
     pub after_loss: bool,
     /// The queue pairs.
     pub pairs: Vec<PairPlan>,

@@ -1,9 +1,9 @@
 //! The tasks of one host during a run: which of them wait, which are computing or sending, and which have
 //! ended.
 //!
-//! An [`Agenda`] is a state machine without time and network. Its input is what this host observes: the end
-//! of a computation, acknowledged bytes, the arrival of a transfer. Its output is the tasks that can begin
-//! and the bytes that can be posted. It does not access other hosts.
+//! An [`Agenda`] is a state machine without time and network. The input consists of the host's observations:
+//! the end of a computation, acknowledged bytes, the arrival of a transfer. The output consists of the tasks
+//! that can begin and the bytes that can be posted. An agenda does not access other hosts.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ pub(super) struct Agenda {
     computations_left: usize,
 }
 
-/// A task. Its number at this host is its index in [`Agenda::tasks`].
+/// A task, whose number at this host is its index in [`Agenda::tasks`].
 #[derive(Clone, Copy, Debug)]
 struct Local {
     number: TaskId,

@@ -15,7 +15,7 @@ pub(super) enum Event {
     /// A host has received a frame.
     Taken { host: u32, frame: FrameId },
     /// The link of a port is free. `next` is the frame that would be sent if nothing changed until then, or
-    /// [`FrameId::NONE`]. It is only used to fetch the frame before the event.
+    /// [`FrameId::NONE`]. The handle is only used to prefetch the frame.
     Free { port: u32, next: FrameId },
     /// An engine reaches its next deadline.
     Timer { host: u32 },

@@ -123,7 +123,7 @@ impl Host {
     }
 
     /// Prefetches the data that [`Self::receive`] needs first for a frame. Returns a number that depends on
-    /// it.
+    /// the data.
     #[inline]
     pub(super) fn fetch_receive(&self, frame: &Frame) -> u64 {
         let [_, _, _, _, _, a, b, c, ..] = frame.head;
@@ -394,8 +394,8 @@ impl Host {
         }
     }
 
-    /// Retires the queue pair of a responder whose flow has ended. It can be destroyed to make room for
-    /// another.
+    /// Retires the queue pair of a responder whose flow has ended. A retired queue pair can be destroyed to
+    /// make room.
     pub(super) fn retire(&mut self, qpn: Qpn) {
         self.retired.push_back(qpn);
     }

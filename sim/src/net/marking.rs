@@ -51,7 +51,7 @@ impl Marking {
     }
 
     /// Returns whether a packet that leaves `queued` bytes behind is marked. `draw` returns a uniformly
-    /// distributed number. It is called only if the probability is neither 0 nor 1.
+    /// distributed number, and is called only if the probability is neither 0 nor 1.
     #[inline]
     pub fn marks(self, queued: u64, draw: impl FnOnce() -> u32) -> bool {
         let probability = self.probability(queued);

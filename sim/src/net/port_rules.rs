@@ -26,23 +26,23 @@ pub struct PortRule {
 /// Changes of the settings in [`SwitchSettings`] of a port or a switch. `None` keeps a setting.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PortChanges {
-    /// The buffer size of a switch. A rule for some ports cannot change it, because all ports share the
+    /// The buffer size of a switch. A rule for some ports cannot change the size, because all ports share the
     /// buffer.
     pub buffer_bytes: Option<u64>,
-    /// The port selection of a switch. A rule for some ports cannot change it.
+    /// The path selection of a switch. A rule for some ports cannot change this setting.
     pub balance: Option<Balance>,
     /// Bytes in addition to the shared buffer, for frames that arrive at the port.
     pub reserve_bytes: Option<u64>,
     /// Bytes that can arrive at the port after it has sent a pause.
     pub headroom: Option<Headroom>,
-    /// The threshold at which the port pauses its neighbour.
+    /// The number of bytes at which the port pauses its neighbour.
     pub threshold: Option<Threshold>,
     /// The difference between that threshold and the end of the pause.
     pub xon_offset_bytes: Option<u64>,
     /// The largest length of a lossy queue of the port.
     pub lossy_alpha: Option<f64>,
-    /// The lossless priorities of frames that arrive at the port, one bit each. The port pauses its neighbour
-    /// for them.
+    /// The lossless priorities of frames that arrive at the port, one bit each, for which the port pauses its
+    /// neighbour.
     pub pfc: Option<u8>,
     /// The watchdog of the port's queues.
     pub watchdog: Option<Option<Watchdog>>,

@@ -75,7 +75,8 @@ impl<E> Entry<E> {
         (self.time, self.rank)
     }
 
-    /// Returns the order of entries of one bucket as one number. Their times differ in the lower bits only.
+    /// Returns the order of entries of one bucket as one number. The times of the entries differ in the lower
+    /// bits only.
     #[inline]
     fn place(&self) -> u64 {
         let offset = self.time.as_ps() & ((1 << WIDTH_BITS) - 1);

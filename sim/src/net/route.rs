@@ -135,7 +135,7 @@ impl Routes {
         (first, self.sets.len() as u32 - first)
     }
 
-    /// Returns the ports of `switch` that lead to `host`, which are empty if it is unreachable.
+    /// Returns the ports of `switch` that lead to `host`, or an empty slice if the host is unreachable.
     #[inline(always)]
     pub(super) fn ports(&self, switch: u32, host: u32) -> &[u32] {
         if !self.overrides.is_empty()

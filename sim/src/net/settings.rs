@@ -66,7 +66,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns the settings of a flow, and whether they are a profile.
+    /// Returns the settings of a flow, and whether the settings come from a profile.
     pub(crate) fn of_flow(&self, flow: u32) -> (&HostSettings, bool) {
         let profile = self.flow_profiles.get(flow as usize).copied().unwrap_or_default();
         let own = usize::from(profile).checked_sub(1).and_then(|place| self.profiles.get(place));
@@ -142,7 +142,7 @@ pub struct SwitchSettings {
     pub scheduling: [Class; PRIORITIES],
     /// The choice among several shortest paths.
     pub balance: Balance,
-    /// Trimming of data frames that do not fit into the buffer. `None` drops them.
+    /// Trimming of data frames that do not fit into the buffer. With `None`, such frames are dropped.
     pub trimming: Option<Trimming>,
 }
 
@@ -173,7 +173,8 @@ impl Default for SwitchSettings {
 /// Settings of a switch that removes the payload of a frame that does not fit, and forwards the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trimming {
-    /// The DSCP of trimmed frames. Its upper three bits are their priority, whose queue can drop them.
+    /// The DSCP of trimmed frames. The upper three bits are the priority, whose queue can drop trimmed
+    /// frames.
     pub dscp: u8,
     /// Length of a trimmed frame in bytes, from Ethernet header to frame check sequence. A frame with longer
     /// headers is longer.
@@ -265,10 +266,10 @@ pub enum Threshold {
 /// The way in which a pause reaches the other end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseMode {
-    /// Pause frames, which wait for the frame in transmission and travel over the link. Their quanta expire
-    /// and are refreshed.
+    /// Pause frames with quanta that expire and are refreshed. A pause frame waits for the frame in
+    /// transmission and travels over the link.
     Frames,
-    /// An immediate effect, until the end of the pause is requested. This is an idealisation.
+    /// An idealised pause without delay, until the end of the pause is requested.
     Instant,
 }
 
@@ -305,7 +306,8 @@ pub enum Balance {
     Adaptive,
     /// A flow takes a new random path after each gap between two of its frames that is at least this long.
     Flowlet {
-        /// The minimum gap. Frames do not overtake each other if it exceeds the differences in path delay.
+        /// The minimum gap. Frames do not overtake each other if the gap exceeds the differences in path
+        /// delay.
         gap: Time,
     },
 }
@@ -340,7 +342,7 @@ pub struct HostSettings {
     pub operation: FlowOperation,
     /// The time from the last bit of a frame to its handling by the engine.
     pub delay: Time,
-    /// The DSCP of data. Its upper three bits are the priority.
+    /// The DSCP of data, whose upper three bits are the priority.
     pub dscp: u8,
     /// The DSCP of acknowledgements, if it differs from that of data.
     pub ack_dscp: Option<u8>,

@@ -2,10 +2,10 @@
 //!
 //! A port paused by its neighbour waits for the neighbour's ingress port, which resumes it when enough of its
 //! frames have left. If those frames are in the queue of another paused port, the first port waits for the
-//! second. A cycle of such waits is a deadlock: as long as it exists, none of its ports sends.
+//! second. A cycle of such waits is a deadlock: none of the ports in an existing cycle sends.
 //!
 //! Each switch tracks its own state in [`SwitchWaits`]: the ingress ports that it pauses, its paused egress
-//! ports, and whether frames of the former are in the queues of the latter. It logs the changes, and
+//! ports, and whether frames of the former are in the queues of the latter. Each switch logs the changes, and
 //! [`WaitGraph`] merges the logs of all switches in the order of time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -202,8 +202,8 @@ impl WaitGraph {
     }
 }
 
-/// Returns the cycle that the wait of `to` for `from` closes. It contains the ports of the shortest path from
-/// `from` to `to`, in the order `to`, `from` and the ports between them.
+/// Returns the cycle that the wait of `to` for `from` closes: the ports of the shortest path from `from` to
+/// `to`, in the order `to`, `from` and the ports between them.
 fn path(waits: &BTreeMap<u32, BTreeSet<u32>>, from: u32, to: u32) -> Option<Vec<u32>> {
     let mut before: BTreeMap<u32, u32> = BTreeMap::new();
     let mut next = VecDeque::from([from]);

@@ -57,7 +57,7 @@ pub(super) struct File {
     pub(super) sweep: Vec<Spanned<Sweep>>,
     #[serde(default)]
     pub(super) expect: Vec<Spanned<Expect>>,
-    /// Contents of files by the names that other tables use. They replace the files.
+    /// Contents that replace files, by the names that other tables use.
     #[serde(default)]
     pub(super) files: BTreeMap<String, String>,
 }

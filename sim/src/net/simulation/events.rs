@@ -9,9 +9,9 @@ use crate::net::time::Time;
 pub(super) struct Journals {
     /// Whether trace events are kept.
     kept: bool,
-    /// Events of planned actions. For equal time and node, they come before those of the windows.
+    /// Events of planned actions. For equal time and node, planned actions come before the windows.
     planned: Journal,
-    /// Events of ended flows. For equal time and node, they come after those of the windows.
+    /// Events of ended flows. For equal time and node, ends of flows come after the windows.
     ended: Journal,
 }
 
@@ -45,8 +45,8 @@ impl Journals {
 
 impl Simulation {
     /// Keeps the events that engines, hosts and switches report through `tracing` from now on. The program
-    /// must install a subscriber for all threads that passes them to
-    /// [`record_event`](crate::net::record_event). [`Self::take_events`] returns the events.
+    /// must install a subscriber for all threads that passes events to
+    /// [`record_event`](crate::net::record_event). [`Self::take_events`] returns the kept events.
     pub fn keep_events(&mut self) {
         self.journals.kept = true;
         self.parts.iter_mut().for_each(|part| part.world.traced = true);

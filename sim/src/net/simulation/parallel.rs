@@ -2,7 +2,7 @@
 //!
 //! A window begins when [`Simulation`] has given each worker its part, and ends when it has all parts back.
 //! During a window, parts do not access each other, so no result depends on the speed of threads. This is the
-//! only file of the crate with threads. It does not read a clock.
+//! only file of the crate with threads, and does not read a clock.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};

@@ -218,7 +218,7 @@ impl Part {
         }
     }
 
-    /// Ends a flow of this part. Its queue pairs are processed between two windows.
+    /// Ends a flow of this part. The queue pairs are processed between two windows.
     pub(super) fn finish(&mut self, number: u32, state: FlowState) {
         let now = self.world.now;
         let Some(flow) = self.flow(number) else { return };

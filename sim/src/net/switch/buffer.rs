@@ -1,8 +1,8 @@
 //! The buffer that all ports of a switch share: the admission of frames, and the pauses of peers.
 //!
-//! Bytes of lossless priorities are accounted at their ingress port and priority. They first use the reserve,
-//! then the shared part up to a threshold and, after the pause has been sent, the headroom. Bytes of lossy
-//! priorities are accounted at their egress queue.
+//! Bytes of lossless priorities are accounted at their ingress port and priority. Frames first use the
+//! reserve, then the shared part up to a threshold and, after the pause has been sent, the headroom. Bytes of
+//! lossy priorities are accounted at their egress queue.
 
 use std::sync::Arc;
 
@@ -192,9 +192,9 @@ impl Limits {
     }
 }
 
-/// Returns the bytes that can arrive after a pause was sent. These are the bytes on the link in both
-/// directions, the frame that crossed the threshold, and one frame in transmission at each end; the local
-/// frame delays the pause.
+/// Returns the bytes that can arrive after a pause was sent: the bytes on the link in both directions, the
+/// frame that crossed the threshold, and one frame in transmission at each end; the local frame delays the
+/// pause.
 fn headroom(setting: Headroom, path_mtu: usize, link: &LinkSpec) -> u64 {
     match setting {
         Headroom::Bytes(bytes) => bytes,

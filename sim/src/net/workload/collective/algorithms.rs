@@ -7,8 +7,8 @@ use crate::net::time::Time;
 use crate::net::workload::{After, TaskId, WorkloadError};
 
 impl Plan<'_> {
-    /// Adds a collective operation among hosts. It begins at each host at the end of the host's task in
-    /// `begins`. Returns the task of each host whose end is the end of the operation there.
+    /// Adds a collective operation among hosts. The operation begins at each host at the end of the host's
+    /// task in `begins`. Returns the task of each host whose end is the end of the operation there.
     ///
     /// # Errors
     ///

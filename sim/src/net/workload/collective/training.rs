@@ -30,7 +30,7 @@ pub struct DataParallel {
     pub steps: u32,
 }
 
-/// Pipeline-parallel training. Each host computes a stage for each micro-batch in sequence. It sends the
+/// Pipeline-parallel training. Each host computes a stage for each micro-batch in sequence, and sends the
 /// result to the host of the next stage or, backward, of the previous stage. Each stage alternates between
 /// forward and backward computations as soon as possible (one forward, one backward).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Pipeline {
 const MOST: u32 = 100_000;
 
 impl Plan<'_> {
-    /// Adds steps of data-parallel training. They begin at each host at the end of the host's task in
+    /// Adds steps of data-parallel training. The steps begin at each host at the end of the host's task in
     /// `begins`. Returns the operations: each step, and the all-reduce of each bucket.
     ///
     /// # Errors
@@ -259,9 +259,9 @@ struct Turn {
     is_forward: bool,
 }
 
-/// Returns the order of computations of a stage that has `to_end` stages from itself to the last stage. It
-/// starts with `to_end` forward computations, alternates between backward and forward, and ends with the
-/// remaining backward computations.
+/// Returns the order of computations of a stage that has `to_end` stages from itself to the last stage. The
+/// order starts with `to_end` forward computations, alternates between backward and forward, and ends with
+/// the remaining backward computations.
 fn turns(to_end: usize, batches: usize) -> Vec<Turn> {
     let ahead = to_end.min(batches);
     let mut order: Vec<Turn> = (0..ahead).map(|batch| Turn { batch, is_forward: true }).collect();
