@@ -29,7 +29,7 @@ const QUANTUM: u32 = 512;
 /// // Priority 0 is paused.
 /// assert_eq!(egress.next(0b1, &classes), None);
 /// ```
-// The order of fields in memory, so that the fields that every packet needs are adjacent.
+// `repr(C)` keeps the order of fields, so that the fields that every packet needs are adjacent.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Egress<T> {

@@ -22,9 +22,8 @@ pub struct Settings {
     pub payload: PayloadMode,
     /// The time at which the simulation stops.
     pub stop: Time,
-    /// The maximum number of threads of a run, which does not affect the results. Each part of a network
-    /// contains a switch with hosts. Networks with only one such switch, or with [`PauseMode::Instant`], use
-    /// one thread.
+    /// The maximum number of threads of a run, which does not affect the results. Each thread requires a
+    /// switch with hosts. Networks with only one such switch, or with [`PauseMode::Instant`], use one thread.
     pub threads: usize,
     /// Settings of switches.
     pub switch: SwitchSettings,

@@ -73,7 +73,7 @@ pub struct Scenario {
     pub sweeps: Vec<(String, Vec<String>)>,
 }
 
-/// A scenario with replaced values, and the text that describes it without replacements and other files.
+/// A scenario with replaced values, and a self-contained text that describes the scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Whole {
     /// The scenario.
