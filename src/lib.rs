@@ -1,18 +1,20 @@
-//! `roce`: a RoCE v2 NIC made of software.
+//! `roce`: a RoCE v2 NIC in software.
 //!
-//! It puts real InfiniBand transport packets (BTH, RETH, AETH, …, over UDP port 4791, with the
-//! flow-hash source port and the ICRC) on a real wire from user space, by default over a plain UDP socket, without
-//! a kernel module and without root.
+//! The library sends real InfiniBand transport packets (BTH, RETH, AETH, …, over UDP port 4791, with the
+//! flow-hash source port and the ICRC) on a real wire from user space. By default it uses a plain UDP socket.
+//! It requires no kernel module and no root privileges.
 //!
-//! A first program: one side writes into the memory of the other, over UDP on the loopback interface.
+//! In this first program, one side writes into the memory of the other, over UDP on the loopback interface.
 //!
 #![doc = concat!("```no_run\n", include_str!("../examples/hello.rs"), "```")]
 //!
-//! [`verbs`] is what applications program against, after libibverbs and librdmacm. [`device`] has the devices, and the trait
-//! for one's own. [`tcp`] is TCP from the address of a device, and [`observe`] has the counters.
+//! Applications use [`verbs`], whose objects and semantics follow libibverbs and librdmacm. [`device`]
+//! contains the devices and the trait for custom ones. [`tcp`] provides TCP from the address of a device, and
+//! [`observe`] provides the counters.
 //!
-//! The library decides nothing of the protocol: that is the engine's, [`transport`], which owns no socket, clock or
-//! thread. It starts one thread for each [`Context`](verbs::Context), which serves peers while the application does not.
+//! The engine in [`transport`] makes all protocol decisions; it owns no socket, clock or thread. This library
+//! starts one thread for each engine of a [`Context`](verbs::Context) (one by default), which serves peers
+//! while the application makes no calls.
 
 #[macro_use]
 mod setters;

@@ -1,7 +1,8 @@
-//! Chained setters for structs of options, which are `#[non_exhaustive]` and so cannot be written as literals outside.
+//! Chained setters for option structs. The structs are `#[non_exhaustive]`, so other crates cannot write
+//! literals.
 
-/// Makes a setter for each of these fields. The values may be of any type that converts into the type of the field, such as
-/// what goes into an `Option`.
+/// Defines a setter for each of these fields. A setter accepts any type that converts into the type of the
+/// field, for example the value of an `Option`.
 macro_rules! setters {
     ($type:ident $(<$life:lifetime>)? { $($field:ident: $value:ty),+ $(,)? }) => {
         impl $(<$life>)? $type $(<$life>)? {

@@ -115,7 +115,7 @@ pub(super) fn directory_of(uid: u32) -> PathBuf {
 ///
 /// # Errors
 ///
-/// When the directory is there but cannot be read.
+/// Fails if the directory is there but cannot be read.
 pub fn published(pid: Option<u32>) -> io::Result<Vec<Published>> {
     survey(pid).map(|survey| survey.found)
 }
@@ -124,7 +124,7 @@ pub fn published(pid: Option<u32>) -> io::Result<Vec<Published>> {
 ///
 /// # Errors
 ///
-/// When the directory is there but cannot be read.
+/// Fails if the directory is there but cannot be read.
 pub fn survey(pid: Option<u32>) -> io::Result<Survey> {
     let mut places = Vec::new();
     for (turn, directory) in readable_directories().into_iter().enumerate() {

@@ -8,11 +8,11 @@ use roce_transport::UdDestination;
 use super::Context;
 use crate::driver::PortHolder;
 
-/// The destination of UD sends, made by [`Context::create_address_handle`]: `ibv_create_ah` and the two numbers of the work
-/// request. Clones are handles to the same.
+/// A destination of UD sends, made by [`Context::create_address_handle`]: an `ibv_ah` and the two numbers of
+/// the work request. Clones are handles to the same object.
 ///
-/// It holds the UDP source port of its path. Dropping the last handle gives the port back; a copy of the [`UdDestination`] in it
-/// stays valid, and datagrams leave from the main port of the device then.
+/// The handle holds the UDP source port of its path. Dropping the last handle releases the port. A copy of
+/// its [`UdDestination`] stays valid, but its datagrams then leave from the main port of the device.
 #[derive(Clone, Debug)]
 pub struct AddressHandle(Arc<AddressInner>);
 
@@ -34,7 +34,8 @@ impl AddressHandle {
         Self(Arc::new(AddressInner { context: context.clone(), holder, destination }))
     }
 
-    /// What work requests take: [`SendWr::to`](super::SendWr::to) takes a reference to the handle as well.
+    /// Returns the destination for work requests. [`SendWr::to`](super::SendWr::to) also accepts
+    /// `&AddressHandle`.
     #[must_use]
     pub fn destination(&self) -> UdDestination {
         self.0.destination

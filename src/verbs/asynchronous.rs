@@ -7,9 +7,10 @@ use roce_transport::{Notify, Wc};
 
 use super::{CompletionQueue, VerbsError};
 
-/// A completion queue that tasks wait for. It needs the context's background thread, and no particular runtime.
+/// A completion queue for asynchronous tasks. It requires the context's background thread, but no particular
+/// runtime.
 ///
-/// While a task waits, the events of the queue go to the task instead of the channel of the queue, if it has one.
+/// While a task waits, the events of the queue go to the task and not to the channel of the queue.
 ///
 /// ```
 /// # use roce::device::memory::MemoryDevice;
@@ -52,20 +53,20 @@ impl AsyncCompletionQueue {
         Self { cq }
     }
 
-    /// Waits for completions and moves them into `out`; returns how many, at least one.
+    /// Waits for completions, moves them into `out` and returns their number, which is at least one.
     ///
     /// # Errors
     ///
-    /// When polling fails.
+    /// Fails if polling fails.
     pub async fn poll(&self, out: &mut [Wc]) -> Result<usize, VerbsError> {
         let events = &self.cq.runtime().completion_events;
-        // Removed with the future.
+        // Dropping the future removes the registration.
         let mut _registration = None;
         poll_fn(|task| {
             if let Some(outcome) = self.try_poll(out) {
                 return Poll::Ready(outcome);
             }
-            // The new one first: there is no moment without one.
+            // Registers the new waker before the old one goes, so that one is always registered.
             _registration = Some(events.register(self.cq.id(), task.waker().clone()));
             if let Err(error) = self.cq.request_notification(Notify::Next) {
                 return Poll::Ready(Err(error));
@@ -80,7 +81,7 @@ impl AsyncCompletionQueue {
         self.cq.poll(out).map(|count| (count > 0).then_some(count)).transpose()
     }
 
-    /// The queue itself.
+    /// Returns the wrapped queue.
     #[must_use]
     pub fn get_ref(&self) -> &CompletionQueue {
         &self.cq

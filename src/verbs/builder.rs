@@ -1,4 +1,4 @@
-//! How a context is opened.
+//! The options for opening a context.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::runtime::{Engines, Opening};
 /// Changes settings of the engine.
 type Tune = Box<dyn FnOnce(&mut EngineConfig) + Send>;
 
-/// How a context is opened.
+/// Options for opening a [`Context`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -81,21 +81,22 @@ impl fmt::Debug for ContextBuilder {
 }
 
 impl ContextBuilder {
-    /// Makes queue pair numbers, keys and PSNs repeatable. Without it they cannot be guessed.
+    /// Makes queue pair numbers, keys and PSNs repeatable. Without a seed they cannot be guessed.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// How long waiting spins before it sleeps; 50 µs unless said otherwise.
+    /// Sets how long waiting spins before it sleeps; 50 µs by default.
     #[must_use]
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
     }
 
-    /// Another clock, for tests without a background thread that do not depend on the speed of the machine.
+    /// Replaces the clock, for tests without a background thread that must not depend on the speed of the
+    /// machine.
     #[doc(hidden)]
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
@@ -103,25 +104,26 @@ impl ContextBuilder {
         self
     }
 
-    /// Whether a background thread serves peers and timers; without it the application must poll.
+    /// Sets whether a background thread serves peers and timers. Without it the application must poll.
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
         self
     }
 
-    /// Wrappers around the device: faults and a capture.
+    /// Sets the wrappers around the device: faults and a capture.
     #[must_use]
     pub fn options(mut self, options: OpenOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Opens so many engines instead of one, from 1 to 63: each has a lock, a background thread and a device of its own, so that threads
-    /// which use queue pairs of different engines do not wait for each other. The address has to be one that devices of the kind `udp`
-    /// share. A completion queue is made in an engine ([`Context::create_cq_on`]), and a queue pair is in the engine of its completion
-    /// queues; protection domains, memory regions and memory windows are in all of them. The limits of the settings are those of each
-    /// engine, and a line rate is divided among them.
+    /// Opens 1 to 63 engines; 1 by default. Each engine has its own lock, background thread and device, so
+    /// threads that use queue pairs of different engines do not wait for each other. The address must be one
+    /// that `udp` devices share. A completion queue belongs to one engine ([`Context::create_cq_on`]), and a
+    /// queue pair to the engine of its completion queues. All engines share protection domains, memory
+    /// regions and memory windows. Limits in the settings apply to each engine; a line rate is divided among
+    /// the engines.
     ///
     /// ```
     /// use roce::verbs::{Context, QpType, QueuePairOptions};
@@ -144,48 +146,51 @@ impl ContextBuilder {
         self
     }
 
-    /// The most PSNs that a queue pair leaves unacknowledged.
+    /// Sets the maximum number of unacknowledged PSNs of a queue pair.
     #[must_use]
     pub fn window(mut self, packets: u32) -> Self {
         self.window = Some(packets);
         self
     }
 
-    /// Whether `roce stat` of the same user, or of root, can read the counters while the context is open. Unless said
-    /// otherwise, the environment decides: `ROCE_STAT=1` asks for it. Where it is not possible the context works all
-    /// the same, and a warning says why.
+    /// Sets whether `roce stat` of the same user or of root can read the counters while the context is open.
+    /// By default the environment decides: `ROCE_STAT=1` enables it. If publishing fails, the context works
+    /// without it, and a log message gives the reason: a warning if `ROCE_STAT` is set, else a debug message.
     #[must_use]
     pub fn publish(mut self, publish: bool) -> Self {
         self.publish = publish;
         self
     }
 
-    /// The congestion control of RC and UC queue pairs that have none of their own, and how marked packets are answered: what
-    /// [`Congestion::parse`] gives. Without it nothing controls rates, and marks are answered as ConnectX does.
+    /// Sets the congestion control of RC and UC queue pairs that have none of their own, and the response to
+    /// marked packets. [`Congestion::parse`] returns both. By default no congestion control limits rates, and
+    /// marked packets are answered as ConnectX does.
     #[must_use]
     pub fn congestion(mut self, congestion: (Congestion, NotificationPoint)) -> Self {
         self.congestion = Some(congestion);
         self
     }
 
-    /// The rate of the link: all packets of the context together are sent at most at this rate, and congestion control
-    /// starts at it. By default there is no limit, and congestion control starts at 100 Gb/s.
+    /// Sets the rate of the link. The context sends all its packets together at most at this rate, and
+    /// congestion control starts at it. By default the rate is not limited, and congestion control starts at
+    /// 100 Gb/s.
     #[must_use]
     pub fn line_rate(mut self, line_rate: Rate) -> Self {
         self.line_rate = Some(line_rate);
         self
     }
 
-    /// How RC queue pairs that say nothing else make up for losses; go-back-N unless said otherwise. Selective repeat is for
-    /// our own peers only, and both ends have to be set so.
+    /// Sets the loss recovery of RC queue pairs that do not choose one; go-back-N by default. Selective
+    /// repeat works with `roce` peers only and must be set at both ends.
     #[must_use]
     pub fn recovery(mut self, recovery: Recovery) -> Self {
         self.recovery = Some(recovery);
         self
     }
 
-    /// When RC queue pairs send again what was not answered: early, and not sooner than 537 ms otherwise, as ConnectX does, unless said
-    /// otherwise. [`Retransmission::IBTA`] follows the local ACK timeout of a queue pair exactly.
+    /// Sets when RC queue pairs retransmit unanswered packets. The default follows ConnectX: an early
+    /// retransmission, and local ACK timeouts of at least 537 ms. [`Retransmission::IBTA`] follows the local
+    /// ACK timeout of a queue pair exactly.
     ///
     /// ```
     /// use roce::verbs::{ConnectOptions, Context, Retransmission};
@@ -204,10 +209,11 @@ impl ContextBuilder {
         self
     }
 
-    /// Whether in-band telemetry travels with datagrams, for congestion control that needs it (`hpcc`, `powertcp`): a trailer of 52 bytes
-    /// behind the ICRC, into which switches write and which acknowledgements bring back. Off by default. **It is not part of a
-    /// standard**: both ends have to be set so, and any other peer takes it for a wrong ICRC. It has to fit the link
-    /// MTU together with the path MTU. `docs/congestion.md`, "In-band telemetry".
+    /// Sets whether datagrams carry in-band telemetry, which the congestion controls `hpcc` and `powertcp`
+    /// require. Off by default. Telemetry is a trailer of 52 bytes behind the ICRC: switches write into it,
+    /// and acknowledgements return it. **It is not part of a standard**: both ends must enable it, because
+    /// any other peer sees a wrong ICRC. The link MTU must have room for it in addition to the path MTU. See
+    /// `docs/congestion.md`, "In-band telemetry".
     ///
     /// ```
     /// use roce::verbs::{Congestion, Context};
@@ -233,8 +239,9 @@ impl ContextBuilder {
         self
     }
 
-    /// The slot that queue pair numbers and communication IDs begin with. Unless said otherwise, it is the device's
-    /// ([`Capabilities::process_slot`]): where it shares its address with other devices, no others will do.
+    /// Sets the slot that queue pair numbers and communication IDs begin with. The default is the slot of the
+    /// device ([`Capabilities::process_slot`]). A device that shares its address with other devices accepts
+    /// no other slot.
     #[must_use]
     pub fn process_slot(mut self, slot: ProcessSlot) -> Self {
         self.process_slot = Some(slot);
@@ -245,17 +252,18 @@ impl ContextBuilder {
     ///
     /// # Errors
     ///
-    /// When the device cannot be opened, or not for so many engines; the error says what to do.
+    /// Fails if the device cannot be opened, or not for this number of engines. The error says what to do.
     pub fn open(mut self, spec: &str) -> Result<Context, VerbsError> {
         let (first, others) = open_devices(spec, self.engines, std::mem::take(&mut self.options))?;
         self.build(first, others)
     }
 
-    /// Takes a device that is open already, and puts the wrappers around it that were asked for.
+    /// Opens a context on a device that is already open, with the requested wrappers around the device.
     ///
     /// # Errors
     ///
-    /// When the operating system refuses a descriptor or thread, or several engines were asked for, each of which needs a device.
+    /// Fails if the operating system refuses a descriptor or thread, or if several engines were requested:
+    /// each of them needs its own device.
     pub fn attach(mut self, device: Box<dyn Device>) -> Result<Context, VerbsError> {
         if self.engines != 1 {
             let problem =
@@ -289,7 +297,7 @@ impl ContextBuilder {
         if self.publish
             && let Err(error) = handle.publish()
         {
-            // Without the variable, the user did not ask for it.
+            // Without the variable, the program asked for publishing and not the user.
             if std::env::var_os("ROCE_STAT").is_some() {
                 tracing::warn!(%error, "roce stat cannot show this process");
             } else {
@@ -299,7 +307,7 @@ impl ContextBuilder {
         Ok(Context(Arc::new(handle)))
     }
 
-    /// The secret of an engine: from the operating system unless a seed was given.
+    /// Returns the secret of an engine: from the operating system unless a seed was given.
     fn secret(&self, random: &mut fastrand::Rng) -> [u8; 32] {
         let mut secret = [0; 32];
         if self.seed.is_some() || !fill_from_system(&mut secret) {
@@ -308,7 +316,7 @@ impl ContextBuilder {
         secret
     }
 
-    /// The engine's settings.
+    /// Builds the settings of the engine.
     fn engine_config(&mut self, random: &mut fastrand::Rng, capabilities: &Capabilities) -> EngineConfig {
         let mut config = EngineConfig::new(self.secret(random));
         config.process_slot = self.process_slot.unwrap_or(capabilities.process_slot);
@@ -335,7 +343,7 @@ impl ContextBuilder {
     }
 }
 
-/// Datagrams for another slot of a shared address arrive at another device.
+/// Refuses a slot other than the device's, because the datagrams of another slot arrive at another device.
 fn check_slot(slot: ProcessSlot, capabilities: &Capabilities) -> Result<(), VerbsError> {
     let given = capabilities.process_slot;
     if given == ProcessSlot::NONE || given == slot {

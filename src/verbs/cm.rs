@@ -1,4 +1,4 @@
-//! Connections after librdmacm: listen, connect, accept, reject, disconnect, and services for datagrams.
+//! Connections as in librdmacm: listen, connect, accept, reject, disconnect, and services for datagrams.
 
 mod connection;
 mod requests;
@@ -21,7 +21,8 @@ use crate::runtime::WaitFailure;
 pub use connection::Connection;
 pub use requests::{CmListener, ConnectRequest, DatagramRequest};
 
-/// What a connection is asked for or accepted with: `rdma_conn_param`, and what librdmacm takes from the kernel.
+/// Parameters for connecting or accepting: `rdma_conn_param`, and the values that librdmacm takes from the
+/// kernel.
 ///
 /// ```
 /// use roce::verbs::{ConnectionParameters, PathMtu};
@@ -31,27 +32,27 @@ pub use requests::{CmListener, ConnectRequest, DatagramRequest};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ConnectionParameters {
-    /// Bytes for the peer's application: 56 when connecting, 196 when accepting.
+    /// Bytes for the peer's application: at most 56 when connecting, 196 when accepting.
     pub private_data: Vec<u8>,
-    /// READs and atomics of the peer to hold at once.
+    /// Maximum number of the peer's READs and atomics to hold at once.
     pub responder_resources: u8,
-    /// READs and atomics to have under way at once.
+    /// Maximum number of outstanding READs and atomics.
     pub initiator_depth: u8,
-    /// How often a lost packet is sent again, 0 to 7. Only the connecting side decides.
+    /// Number of retransmissions of a lost packet, 0 to 7. Only the connecting side chooses it.
     pub retry_count: u8,
-    /// How often the peer is to retry after "not ready"; 7 means without end.
+    /// Number of the peer's retries after an RNR NAK; 7 means infinite.
     pub rnr_retry_count: u8,
-    /// The delay that RNR NAKs ask for, as a code from 0 to 31.
+    /// Delay in the RNR NAKs of this end, as a code from 0 to 31.
     pub min_rnr_timer: u8,
-    /// Path MTU. Only the connecting side decides.
+    /// Path MTU. Only the connecting side chooses it.
     pub path_mtu: PathMtu,
-    /// What the peer may do.
+    /// Operations that the peer may perform.
     pub access: Access,
-    /// Traffic class, hop limit, GID. Only the connecting side decides.
+    /// Traffic class, hop limit, GID. Only the connecting side chooses them.
     pub path: PathOptions,
-    /// Repetition of messages. Only the connecting side decides.
+    /// Timing of retransmitted CM messages. Only the connecting side chooses it.
     pub timing: CmTiming,
-    /// The port space of the listener. Only the connecting side decides.
+    /// Port space of the listener. Only the connecting side chooses it.
     pub port_space: PortSpace,
 }
 
@@ -105,7 +106,7 @@ impl ConnectionParameters {
     }
 }
 
-/// Why there is no connection.
+/// The reason why a connection does not exist.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
@@ -115,18 +116,18 @@ pub enum ConnectionError {
     /// A verb failed.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// The peer refused.
+    /// The peer refused the connection.
     #[error("the peer refused the connection, reason {reason}")]
     Rejected {
-        /// Why.
+        /// The reason.
         reason: RejReason,
-        /// What the peer's application said.
+        /// Private data of the peer's application.
         private_data: Vec<u8>,
     },
-    /// The service is not there.
+    /// The peer does not have the service.
     #[error("the peer has no such service, status {} ({})", .status.0, .status.name().unwrap_or("reserved"))]
     Unresolved {
-        /// Why.
+        /// The reason.
         status: SidrStatus,
     },
     /// The peer does not answer.
@@ -135,13 +136,13 @@ pub enum ConnectionError {
     /// The connection ended before it was used.
     #[error("the connection has ended")]
     Disconnected,
-    /// The time was over.
+    /// The timeout passed.
     #[error("nothing happened within the time given")]
     TimedOut,
-    /// The queue pair has to be in RESET or INIT.
+    /// The queue pair is neither in RESET nor in INIT.
     #[error("the queue pair is in state {}; connection management takes it from RESET or INIT", .0.name())]
     QueuePairState(QpState),
-    /// The queue pair is of the wrong transport.
+    /// The queue pair has the wrong transport.
     #[error("a {0:?} queue pair cannot be used here: connections take RC and UC, services for datagrams UD")]
     QueuePairType(QpType),
 }
@@ -165,28 +166,28 @@ impl From<AcceptError> for ConnectionError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionEvent {
-    /// Both ends may send. The connecting side gets the private data of the accepting one.
+    /// Both ends may send. The connecting side receives the private data of the accepting side.
     Established {
-        /// 196 bytes, as the peer padded them; empty at the accepting side.
+        /// 196 bytes, including the peer's padding; empty at the accepting side.
         private_data: Vec<u8>,
     },
     /// The peer refused, or gave up.
     Rejected {
-        /// Why.
+        /// The reason.
         reason: RejReason,
-        /// 148 bytes, as the peer padded them.
+        /// 148 bytes, including the peer's padding.
         private_data: Vec<u8>,
     },
     /// The peer does not answer.
     Unreachable,
-    /// The peer accepted, but the own queue pair could not be brought up; the peer has been refused.
+    /// The peer accepted, but the local queue pair could not be brought up; the peer has been refused.
     ConnectError {
-        /// What the queue pair said.
+        /// Error of the queue pair.
         error: ModifyQpError,
     },
-    /// The connection is over; the queue pair is in ERR.
+    /// The connection has ended; the queue pair is in ERR.
     Disconnected,
-    /// No packet of the connection is on its way any more.
+    /// No packets of the connection are in flight any more.
     TimewaitExit,
 }
 
@@ -207,7 +208,7 @@ impl ConnectionEvent {
         })
     }
 
-    /// The private data of an established connection, or why there is none.
+    /// Returns the private data of an established connection, or the reason why the connection failed.
     fn established(self) -> Result<Vec<u8>, ConnectionError> {
         match self {
             Self::Established { private_data } => Ok(private_data),
@@ -233,7 +234,7 @@ impl From<WaitFailure> for ConnectionError {
     }
 }
 
-/// Waits until `look` finds something in connection management.
+/// Waits until `look` returns a value from connection management.
 fn wait_for<T>(
     context: &Context,
     timeout: Option<Duration>,
@@ -243,7 +244,7 @@ fn wait_for<T>(
     runtime.wait(timeout, None, || Ok(runtime.lock().cm().and_then(&mut look)))
 }
 
-/// Calls connection management, and sends what came of the call.
+/// Calls connection management, and sends the resulting messages.
 pub(super) fn with_cm<T>(
     context: &Context,
     work: impl FnOnce(&mut CmService, roce_transport::Instant, &mut Nic) -> Result<T, ConnectionError>,
@@ -274,14 +275,14 @@ fn check_state(nic: &Nic, qpn: Qpn) -> Result<(), ConnectionError> {
 }
 
 impl Context {
-    /// Takes connection requests (or questions, for the port spaces of datagrams) for a port from now on, and refuses
-    /// the other kind. [`PortSpace::Ib`] takes both, which share the room for those that wait: an application that
-    /// listens there has to fetch both. Port 0 chooses a free one. The first use of connection management makes
-    /// queue pair 1 of this device.
+    /// Accepts connection requests for a port, or service ID resolution requests for the port spaces of
+    /// datagrams, and refuses the other kind. [`PortSpace::Ib`] accepts both kinds, which share one backlog:
+    /// an application that listens there must fetch both. Port 0 selects a free port. The first use of
+    /// connection management creates queue pair 1 of this device.
     ///
     /// # Errors
     ///
-    /// When the port has a listener already, also one of another process that shares the address.
+    /// Fails if the port already has a listener, in this process or in another one that shares the address.
     pub fn listen(&self, port_space: PortSpace, port: u16) -> Result<CmListener, ConnectionError> {
         let ports = match port {
             0 => 32_768..=u16::MAX,
@@ -306,7 +307,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// When the peer refuses or does not answer, or the queue pair is not one in RESET or INIT of RC or UC.
+    /// Fails if the peer refuses or does not answer, or if the queue pair is not an RC or UC queue pair in
+    /// RESET or INIT.
     pub fn connect(
         &self,
         peer: SocketAddr,
@@ -318,11 +320,11 @@ impl Context {
         Ok(connection)
     }
 
-    /// The same for tasks; needs the context's background thread.
+    /// Connects like [`connect`](Self::connect), for tasks. It requires the context's background thread.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect).
+    /// Fails like [`connect`](Self::connect).
     pub async fn connect_async(
         &self,
         peer: SocketAddr,
@@ -334,11 +336,12 @@ impl Context {
         Ok(connection)
     }
 
-    /// Asks for a connection without waiting for it: the next event of the connection is its outcome.
+    /// Requests a connection without waiting for it. The next event of the connection is the outcome.
     ///
     /// # Errors
     ///
-    /// When the queue pair is not one in RESET or INIT of RC or UC, or the peer cannot be reached from here.
+    /// Fails if the queue pair is not an RC or UC queue pair in RESET or INIT, or if the peer cannot be
+    /// reached from here.
     pub fn start_connect(
         &self,
         peer: SocketAddr,
@@ -385,11 +388,11 @@ impl Context {
         Ok(Connection::new(self, id, qp))
     }
 
-    /// Asks which queue pair of a peer answers datagrams for a port, and waits for the answer.
+    /// Asks a peer which queue pair receives datagrams for a port, and waits for the answer.
     ///
     /// # Errors
     ///
-    /// When the peer refuses, does not answer, or cannot be reached from here.
+    /// Fails if the peer refuses, does not answer, or cannot be reached from here.
     pub fn resolve(
         &self,
         peer: SocketAddr,
@@ -432,13 +435,13 @@ impl Context {
         Ok(DatagramService { destination, private_data: private_data.to_vec() })
     }
 
-    /// A port from the range of ephemeral ports.
+    /// Returns a random port from the range of ephemeral ports.
     fn ephemeral_port(&self) -> u16 {
         0xc000 | self.runtime().random_u64() as u16
     }
 }
 
-/// A service for datagrams that was found.
+/// A resolved service for datagrams.
 ///
 /// ```
 /// # use roce::device::memory::MemoryDevice;
@@ -470,8 +473,8 @@ impl Context {
 /// ```
 #[derive(Clone, Debug)]
 pub struct DatagramService {
-    /// Where datagrams go.
+    /// Destination for the datagrams.
     pub destination: AddressHandle,
-    /// What the peer's application said: 136 bytes, as the peer padded them.
+    /// Private data of the peer's application: 136 bytes, including the peer's padding.
     pub private_data: Vec<u8>,
 }

@@ -14,12 +14,12 @@ use crate::driver::PathOptions;
 use crate::observe::CounterSource;
 use crate::runtime::{Engines, Runtime};
 
-/// IPv4 or IPv6, UDP, BTH, RETH, ImmDt and ICRC around the payload of the largest ordinary packet.
+/// Bytes of headers around the payload of the largest ordinary packet: IP, UDP, BTH, RETH, ImmDt and ICRC.
 const OVERHEAD_V4: usize = 20 + 8 + 12 + 16 + 4 + 4;
 pub(super) const OVERHEAD_V6: usize = 40 + 8 + 12 + 16 + 4 + 4;
 
-/// An open device: engine, device and clock behind one lock, or several of these ([`ContextBuilder::engines`]). Clones are handles to
-/// the same.
+/// An open device: engine, device and clock behind one lock, or several of these
+/// ([`ContextBuilder::engines`]). Clones are handles to the same context.
 #[derive(Clone, Debug)]
 pub struct Context(pub(super) Arc<Engines>);
 
@@ -27,7 +27,7 @@ pub(super) fn largest_mtu(capabilities: &Capabilities, overhead: usize) -> Optio
     PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= capabilities.link_mtu)
 }
 
-/// What `ibv_query_device` and `ibv_query_port` return.
+/// The attributes that `ibv_query_device` and `ibv_query_port` return.
 ///
 /// ```
 /// # use roce::device::memory::MemoryDevice;
@@ -47,11 +47,11 @@ pub(super) fn largest_mtu(capabilities: &Capabilities, overhead: usize) -> Optio
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceAttributes {
-    /// What the device underneath can do.
+    /// Capabilities of the device.
     pub capabilities: Capabilities,
-    /// The GID table: addresses in their order.
+    /// Addresses of the GID table, in its order.
     pub addresses: Vec<IpAddr>,
-    /// The largest path MTU that the link carries.
+    /// Largest path MTU that the link carries.
     pub active_mtu: Option<PathMtu>,
     /// Limits of the engine.
     pub limits: EngineConfig,
@@ -62,18 +62,18 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// When the device cannot be opened; the error says what to do.
+    /// Fails if the device cannot be opened; the error says what to do.
     pub fn open(spec: &str) -> Result<Self, VerbsError> {
         ContextBuilder::default().open(spec)
     }
 
-    /// Other settings.
+    /// Returns a builder for a context with other settings.
     #[must_use]
     pub fn builder() -> ContextBuilder {
         ContextBuilder::default()
     }
 
-    /// What the device is like.
+    /// Returns the attributes of the device and the port.
     #[must_use]
     pub fn query(&self) -> DeviceAttributes {
         let capabilities = self.runtime().capabilities.clone();
@@ -82,13 +82,13 @@ impl Context {
         DeviceAttributes { capabilities, addresses: self.runtime().addresses.clone(), active_mtu, limits }
     }
 
-    /// The address that this device sends from.
+    /// Returns the address that this device sends from.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
         self.runtime().addresses.first().copied()
     }
 
-    /// The largest path MTU that the link carries.
+    /// Returns the largest path MTU that the link carries.
     #[must_use]
     pub fn largest_path_mtu(&self) -> Option<PathMtu> {
         largest_mtu(&self.runtime().capabilities, self.overhead())
@@ -113,16 +113,17 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// When the configured number is in use.
+    /// Fails if the configured number of protection domains is in use.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
         ProtectionDomain::new(self)
     }
 
-    /// Makes a completion queue of `capacity` entries in engine 0 whose events go to `channel`, if one is given.
+    /// Makes a completion queue of `capacity` entries in engine 0 whose events go to `channel`, if one is
+    /// given.
     ///
     /// # Errors
     ///
-    /// When the capacity or the number of queues is out of range.
+    /// Fails if the capacity or the number of queues is out of range.
     pub fn create_cq(
         &self,
         capacity: usize,
@@ -135,13 +136,13 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// When the operating system refuses a descriptor.
+    /// Fails if the operating system refuses a descriptor.
     pub fn create_channel(&self) -> Result<CompletionChannel, VerbsError> {
         CompletionChannel::new(self)
     }
 
-    /// Makes the destination of UD sends: `ibv_create_ah` and the two numbers of the work request. The handle holds a source port
-    /// of the device until it is dropped.
+    /// Creates a destination of UD sends: an `ibv_ah` and the two numbers of the work request. The handle
+    /// holds a source port of the device until it is dropped.
     ///
     /// ```
     /// # use roce::device::memory::MemoryDevice;
@@ -164,7 +165,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// When the device has no address of that family.
+    /// Fails if the device has no address of that family.
     pub fn create_address_handle(
         &self,
         destination: IpAddr,
@@ -181,19 +182,19 @@ impl Context {
         Ok(AddressHandle::new(self, holder, UdDestination { path, remote_qpn, remote_qkey }))
     }
 
-    /// The next asynchronous event, if there is one.
+    /// Returns the next asynchronous event, or `None` if no event waits.
     #[must_use]
     pub fn async_event(&self) -> Option<AsyncEvent> {
         self.runtime().async_events.pop()
     }
 
-    /// A descriptor that is readable while asynchronous events wait.
+    /// Returns a descriptor that is readable while asynchronous events wait.
     #[must_use]
     pub fn async_descriptor(&self) -> BorrowedFd<'_> {
         self.runtime().async_events.as_fd()
     }
 
-    /// The counters of all engines together.
+    /// Returns the sum of the counters of all engines.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut sum = Counters::default();
@@ -201,43 +202,45 @@ impl Context {
         sum
     }
 
-    /// All counters by name: those of the engines, of connection management and of the devices, summed over the engines.
+    /// Visits all counters by name: those of the engines, connection management and devices, summed over the
+    /// engines.
     pub fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.0.counters().visit_counters(visit);
     }
 
-    /// Receives and sends once in each engine, for applications that poll nothing themselves.
+    /// Receives and sends once in each engine, for applications that do not poll any queue.
     pub fn progress(&self) {
         self.0.iter().for_each(Runtime::progress_for_memory);
     }
 
-    /// The completion, if the work request succeeded, as [`Wc::result`]. The error names both ends of the connection with their
-    /// addresses, as long as its queue pair exists.
+    /// Returns the completion if the work request succeeded, as [`Wc::result`] does. The error names the
+    /// addresses of both ends of the connection while its queue pair exists.
     ///
     /// # Errors
     ///
-    /// When the work request failed.
+    /// Fails if the work request failed.
     pub fn result(&self, wc: &Wc) -> Result<Wc, WorkError> {
         wc.result().map_err(|error| WorkError { ends: self.ends(wc.qpn), ..error })
     }
 
-    /// The addresses of the two ends of a connection; `None` for UD, and where the queue pair does not exist or is not connected.
+    /// Returns the addresses of both ends of a connection; `None` for UD, and for a queue pair that does not
+    /// exist or is not connected.
     #[must_use]
     pub fn ends(&self, qpn: Qpn) -> Option<Ends> {
         self.of_qp(qpn).lock().nic.engine.ends(qpn)
     }
 
-    /// A PSN to start with: random, or from the seed.
+    /// Returns a PSN to start with: a random one, or one from the seed.
     #[must_use]
     pub fn random_psn(&self) -> Psn {
         Psn::new(self.runtime().random_u64() as u32)
     }
 
-    /// A device error that ended all traffic, of any engine.
+    /// Checks whether a device error has ended all traffic of an engine.
     ///
     /// # Errors
     ///
-    /// The error itself, if there was one.
+    /// Fails with the first such error.
     pub fn check_device(&self) -> Result<(), VerbsError> {
         self.0.iter().try_for_each(|runtime| match runtime.lock().nic.failure() {
             Some(error) => Err(VerbsError::DeviceFailed(error.to_string())),
@@ -245,7 +248,7 @@ impl Context {
         })
     }
 
-    /// Engine 0.
+    /// Returns engine 0.
     #[inline]
     pub(crate) fn runtime(&self) -> &Runtime {
         self.0.first()

@@ -1,4 +1,4 @@
-//! Completion queues and the channels that their events go to.
+//! Completion queues and the channels that receive their events.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use super::{Context, RawCq, VerbsError};
 use crate::driver::wake::{MOST_DESCRIPTORS, Slept};
 use crate::runtime::{EventQueue, Runtime, Several, Stand, Standing, WaitFailure};
 
-/// Where completion events arrive: a descriptor for poll, epoll or tokio, and the queues that had one. The descriptor
-/// becomes readable without an event when the device fails; polling a queue then returns the error.
+/// A channel for completion events: a descriptor for poll, epoll or tokio, and a list of the queues that had
+/// an event. If the device fails, the descriptor becomes readable without an event, and polling a queue
+/// returns the error.
 ///
 /// ```
 /// # use roce::device::memory::MemoryDevice;
@@ -51,13 +52,13 @@ use crate::runtime::{EventQueue, Runtime, Several, Stand, Standing, WaitFailure}
 pub struct CompletionChannel {
     context: Context,
     events: Arc<EventQueue<CqId>>,
-    /// The engines that have queues of the channel, or had: one bit for each.
+    /// Bit mask of the engines that have, or had, queues with this channel.
     engines: Arc<AtomicU64>,
 }
 
 impl CompletionChannel {
     pub(crate) fn new(context: &Context) -> Result<Self, VerbsError> {
-        // Each event was asked for, so the application itself bounds their number.
+        // The application requests each event, so it limits their number itself.
         let events = EventQueue::new(usize::MAX).map_err(VerbsError::io("making an eventfd"))?;
         Ok(Self { context: context.clone(), events: Arc::new(events), engines: Arc::default() })
     }
@@ -70,7 +71,7 @@ impl CompletionChannel {
         self.events.clone()
     }
 
-    /// The next queue that had the event it was asked for, without waiting.
+    /// Returns the next queue that had a requested event, without waiting.
     #[must_use]
     pub fn try_event(&self) -> Option<CqId> {
         self.events.pop()
@@ -80,7 +81,7 @@ impl CompletionChannel {
     ///
     /// # Errors
     ///
-    /// When `timeout` passes, the device failed, or the operating system refuses to wait.
+    /// Fails if `timeout` passes, the device failed, or the operating system refuses to wait.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<CqId, WaitError> {
         match self.engine() {
             Ok(runtime) => runtime.wait(timeout, Some(self.as_fd()), || Ok(self.try_event())),
@@ -88,18 +89,18 @@ impl CompletionChannel {
         }
     }
 
-    /// Begins a wait whose caller sleeps itself, see [`ChannelWait`].
+    /// Begins a wait in which the caller sleeps itself: see [`ChannelWait`].
     #[must_use]
     pub fn begin_wait(&self) -> ChannelWait {
         ChannelWait { channel: self.clone(), standing: Standing::default() }
     }
 
-    /// A queue of this engine has its events here.
+    /// Notes that a queue of this engine sends its events here.
     pub(super) fn note_engine(&self, engine: usize) {
         self.engines.fetch_or(1 << engine, Ordering::Relaxed);
     }
 
-    /// The one engine whose queues have their events here, or all of those.
+    /// Returns the only engine whose queues send their events here, or all of them if there are several.
     fn engine(&self) -> Result<&Runtime, Several<'_>> {
         let engines = self.engines.load(Ordering::Relaxed);
         if engines.count_ones() < 2 {
@@ -111,10 +112,11 @@ impl CompletionChannel {
     }
 }
 
-/// A wait for an event of a channel in which the caller sleeps itself.
+/// A wait for a channel event in which the caller sleeps itself.
 ///
-/// [`CompletionChannel::wait`] must return. A thread that may be cancelled while it sleeps, or that a handler of a signal may take
-/// elsewhere, keeps this object in a place that outlives the sleep, and takes turns:
+/// A call of [`CompletionChannel::wait`] has to return. A thread may be cancelled while it sleeps, or leave
+/// the sleep from a signal handler. Such a thread keeps this object in a place that outlives the sleep, and
+/// takes turns:
 ///
 /// ```no_run
 /// # use roce::verbs::{ChannelSleep, ChannelTurn, CompletionChannel, CqId, WaitError};
@@ -131,24 +133,24 @@ impl CompletionChannel {
 /// # }
 /// ```
 ///
-/// No lock is held between two turns. If the object is not dropped, the background thread takes the device over soon after the end of the
-/// sleep that was planned, at most half a second.
+/// No lock is held between two turns. If the object is not dropped, the background thread takes over the
+/// device soon after the planned end of the sleep, at most half a second later.
 #[derive(Debug)]
 pub struct ChannelWait {
     channel: CompletionChannel,
     standing: Standing,
 }
 
-/// One turn of a [`ChannelWait`].
+/// The result of one turn of a [`ChannelWait`].
 #[derive(Debug)]
 pub enum ChannelTurn {
-    /// A queue had the event that it was asked for.
+    /// A queue had a requested event.
     Event(CqId),
-    /// The next turn comes after this sleep.
+    /// The caller must sleep like this before the next turn.
     Sleep(ChannelSleep),
 }
 
-/// How to sleep between two turns: until one of the descriptors is readable, or until the time is over.
+/// A sleep between two turns: until one of the descriptors is readable or the timeout passes.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelSleep {
     descriptors: [RawFd; MOST_DESCRIPTORS],
@@ -157,13 +159,13 @@ pub struct ChannelSleep {
 }
 
 impl ChannelSleep {
-    /// The descriptors to wait for. They are open as long as the wait exists.
+    /// Returns the descriptors to wait for. They stay open as long as the wait exists.
     #[must_use]
     pub fn descriptors(&self) -> &[RawFd] {
         &self.descriptors[..self.number]
     }
 
-    /// The longest time.
+    /// Returns the maximum duration of the sleep.
     #[must_use]
     pub const fn timeout(&self) -> Duration {
         self.timeout
@@ -171,12 +173,12 @@ impl ChannelSleep {
 }
 
 impl ChannelWait {
-    /// Looks for an event, and makes progress for a moment. `slept` is `None` in the first turn; then it tells whether a descriptor
-    /// was readable after the sleep.
+    /// Checks for an event and makes progress for a moment. `slept` is `None` in the first turn. In later
+    /// turns it says whether a descriptor was readable after the sleep.
     ///
     /// # Errors
     ///
-    /// When the device failed.
+    /// Fails if the device failed.
     pub fn turn(&mut self, slept: Option<bool>) -> Result<ChannelTurn, WaitError> {
         let Self { channel, standing } = self;
         let slept = slept.map(|is_readable| if is_readable { Slept::Readable } else { Slept::Out });
@@ -221,17 +223,17 @@ impl AsFd for CompletionChannel {
     }
 }
 
-/// Why waiting ended without what was waited for.
+/// The reason why a wait ended without a result.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// The time was over.
+    /// The timeout passed.
     #[error("nothing happened within the time given")]
     TimedOut,
-    /// The operating system refused.
+    /// The operating system refused to wait.
     #[error("waiting failed: {0}")]
     Io(std::io::Error),
-    /// A verb failed meanwhile.
+    /// A verb failed during the wait.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
 }
@@ -302,13 +304,13 @@ impl CompletionQueue {
         Ok(Self(Arc::new(CqInner { context: context.clone(), raw, channel: channel.cloned() })))
     }
 
-    /// Its name in events of the channel.
+    /// Returns the identifier of the queue, which channel events name.
     #[must_use]
     pub fn id(&self) -> CqId {
         self.0.raw.id()
     }
 
-    /// The channel that its events go to.
+    /// Returns the channel that receives the events of the queue.
     #[must_use]
     pub fn channel(&self) -> Option<&CompletionChannel> {
         self.0.channel.as_ref()
@@ -318,7 +320,7 @@ impl CompletionQueue {
         &self.0.context
     }
 
-    /// The engine that has the queue.
+    /// Returns the index of the engine that has the queue.
     #[must_use]
     pub fn engine(&self) -> usize {
         self.0.context.index_of_slot(self.id().slot())
@@ -328,21 +330,22 @@ impl CompletionQueue {
         self.0.context.of_slot(self.id().slot())
     }
 
-    /// Moves completions out, oldest first. Makes progress when there are fewer than `out` has room for.
+    /// Moves completions into `out`, oldest first. Makes progress if the queue holds fewer than `out` has
+    /// room for.
     ///
     /// # Errors
     ///
-    /// When the queue overflowed and lost completions, or the device failed.
+    /// Fails if the queue overflowed and lost completions, or the device failed.
     #[inline]
     pub fn poll(&self, out: &mut [Wc]) -> Result<usize, VerbsError> {
         self.0.context.raw().poll_cq(&self.0.raw, out)
     }
 
-    /// Polls until there is at least one completion: spins for the context's spin time, then sleeps.
+    /// Polls until at least one completion arrives: spins for the context's spin time, then sleeps.
     ///
     /// # Errors
     ///
-    /// When `timeout` passes or polling fails.
+    /// Fails if `timeout` passes or polling fails.
     pub fn wait(&self, out: &mut [Wc], timeout: Option<Duration>) -> Result<usize, WaitError> {
         let runtime = self.runtime();
         runtime.wait_for_completions(timeout, self.0.raw.occupancy(), || {
@@ -352,21 +355,21 @@ impl CompletionQueue {
         })
     }
 
-    /// Asks for one event in the channel at the next completion (or the next solicited one). What is in
-    /// the queue already raises none: ask, then poll once more, then wait.
+    /// Requests one channel event for the next completion, or the next solicited one. Completions that are
+    /// already in the queue raise no event. Therefore request the event, poll once more, and only then wait.
     ///
     /// # Errors
     ///
-    /// Never for a queue that exists.
+    /// Never fails for a queue that exists.
     pub fn request_notification(&self, notify: Notify) -> Result<(), VerbsError> {
         self.0.context.raw().request_notification(&self.0.raw, notify)
     }
 
-    /// Gives the queue another capacity; what it holds stays.
+    /// Changes the capacity of the queue and keeps its completions.
     ///
     /// # Errors
     ///
-    /// When it holds more than would fit.
+    /// Fails if the queue holds more completions than the new capacity.
     pub fn resize(&self, capacity: usize) -> Result<(), VerbsError> {
         self.0.context.raw().resize_cq(&self.0.raw, capacity)
     }

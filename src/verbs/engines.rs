@@ -1,4 +1,4 @@
-//! Several engines of one context: the devices for them, and which engine has an object.
+//! Several engines of one context: their devices, and which engine owns an object.
 
 use roce_packet::Qpn;
 use roce_transport::congestion::Rate;
@@ -8,10 +8,10 @@ use super::{CompletionChannel, CompletionQueue, Context, VerbsError};
 use crate::device::{Device, OpenOptions};
 use crate::runtime::Runtime;
 
-/// More than a machine with one address has processors for.
+/// Maximum number of engines: more than a machine with one address has processors for.
 const MOST_ENGINES: usize = 63;
 
-/// Those of the engines beside engine 0.
+/// The devices of all engines except engine 0.
 pub(super) type OtherDevices = Vec<Box<dyn Device>>;
 
 /// Opens the devices of `engines` engines.
@@ -40,7 +40,7 @@ pub(super) fn open_devices(
             ));
         }
         let mut other = crate::device::open(spec, OpenOptions::default())?;
-        // Connection management is in engine 0, which alone can refuse a request that nobody listens for.
+        // Engine 0 runs connection management; only it can refuse a request that has no listener.
         other.leave_requests();
         last_slot = other.capabilities().process_slot;
         others.push(other);
@@ -51,7 +51,7 @@ pub(super) fn open_devices(
     Ok((first, others))
 }
 
-/// The part of a rate that each engine has.
+/// Returns each engine's share of a rate.
 pub(super) fn divided(rate: Rate, engines: usize) -> Rate {
     if rate.is_unlimited() {
         return rate;
@@ -60,18 +60,18 @@ pub(super) fn divided(rate: Rate, engines: usize) -> Rate {
 }
 
 impl Context {
-    /// How many engines it has, see [`ContextBuilder::engines`](super::ContextBuilder::engines).
+    /// Returns the number of engines, see [`ContextBuilder::engines`](super::ContextBuilder::engines).
     #[must_use]
     pub fn engines(&self) -> usize {
         self.0.len()
     }
 
-    /// Makes a completion queue in this engine, as [`create_cq`](Self::create_cq) does in engine 0. Queue pairs that complete into it
-    /// are in the same engine.
+    /// Creates a completion queue in this engine; [`create_cq`](Self::create_cq) does so in engine 0. Queue
+    /// pairs that complete into the queue belong to the same engine.
     ///
     /// # Errors
     ///
-    /// As for [`create_cq`](Self::create_cq), or when the context has no such engine.
+    /// Fails like [`create_cq`](Self::create_cq), or if the context does not have this engine.
     pub fn create_cq_on(
         &self,
         engine: usize,
@@ -81,18 +81,18 @@ impl Context {
         CompletionQueue::new(self, engine, capacity, channel)
     }
 
-    /// The counters of one engine; `None` where the context has no such engine.
+    /// Returns the counters of one engine; `None` if the context does not have this engine.
     #[must_use]
     pub fn engine_counters(&self, engine: usize) -> Option<Counters> {
         Some(*self.0.get(engine)?.lock().nic.engine.counters())
     }
 
-    /// The engine with this index.
+    /// Returns the engine with this index.
     pub(super) fn engine(&self, engine: usize) -> Result<&Runtime, VerbsError> {
         self.0.get(engine).ok_or(VerbsError::NoEngine { engine, engines: self.engines() })
     }
 
-    /// The engine of an object whose number begins with this process slot.
+    /// Returns the engine of an object whose number begins with this process slot.
     #[inline]
     pub(crate) fn of_slot(&self, slot: ProcessSlot) -> &Runtime {
         self.0.of_slot(slot)

@@ -1,4 +1,4 @@
-//! What C programs learn of an error: a number of the operating system.
+//! Conversion of errors to `errno` values for C programs.
 
 use roce_transport::{
     CqError, CreateQpError, DestroyError, KeyError, PdError, PostError, RegisterError, SrqError, XrcdError,
@@ -8,9 +8,10 @@ use rustix::io::Errno;
 use super::VerbsError;
 
 impl VerbsError {
-    /// The number that libibverbs gives for this, such as `EBUSY` (16) for something that is in use. It says less than the text.
+    /// Returns the number that libibverbs returns for this error, such as `EBUSY` (16) for an object that is
+    /// in use. The text of the error says more.
     ///
-    /// | number | what |
+    /// | number | reason |
     /// |---|---|
     /// | `EBUSY` | something else uses the object |
     /// | `ENOMEM` | a queue is full, too many inline bytes, all objects of a kind are in use, no memory |
@@ -18,7 +19,7 @@ impl VerbsError {
     /// | `EOPNOTSUPP` | the transport has no such operation |
     /// | `EACCES` | a key does not permit it |
     /// | `EIO` | the device failed |
-    /// | the system's | what the operating system refused |
+    /// | other numbers | the error of the operating system |
     #[must_use]
     pub fn errno(&self) -> i32 {
         let number = match self {

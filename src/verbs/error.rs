@@ -1,4 +1,4 @@
-//! What verbs can fail with.
+//! The errors of the verbs.
 
 use std::fmt;
 use std::io;
@@ -11,61 +11,61 @@ use roce_transport::{
 use super::{ConnectionError, WaitError};
 use crate::driver::GroupError;
 
-/// Why a verb did nothing. The text says what it was about and what was wrong; so no variant has a source, whose text a
-/// report of the whole chain would repeat.
+/// The reason why a verb failed. The text names the object and the problem. No variant has a source, because
+/// a report of the whole chain would repeat the text of the source.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
     /// The device could not be opened.
     #[error(transparent)]
     Open(#[from] crate::device::OpenError),
-    /// The operating system refused something.
+    /// The operating system refused a call.
     #[error("{what}: {error}")]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
-        /// The operating system's answer.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// The device failed earlier and moves nothing any more.
+    /// The device failed earlier and transfers no packets any more.
     #[error("the device failed: {0}; close this context and open it again")]
     DeviceFailed(String),
-    /// A protection domain.
+    /// An operation on a protection domain failed.
     #[error("protection domain: {0}")]
     Pd(PdError),
-    /// A memory region.
+    /// Registering a memory region failed.
     #[error("memory region: {0}")]
     Register(RegisterError),
-    /// A memory key.
+    /// An operation on a memory key failed.
     #[error("memory key: {0}")]
     Key(KeyError),
-    /// A completion queue.
+    /// An operation on a completion queue failed.
     #[error("completion queue: {0}")]
     Cq(CqError),
-    /// An XRC domain.
+    /// An operation on an XRC domain failed.
     #[error("{0}")]
     Xrcd(XrcdError),
-    /// A shared receive queue.
+    /// An operation on a shared receive queue failed.
     #[error("shared receive queue: {0}")]
     Srq(SrqError),
-    /// Making a queue pair.
+    /// Creating a queue pair failed.
     #[error("queue pair: {0}")]
     CreateQp(CreateQpError),
-    /// Changing a queue pair.
+    /// Changing a queue pair failed.
     #[error("queue pair: {0}")]
     ModifyQp(ModifyQpError),
-    /// Posting work.
+    /// Posting a work request failed.
     #[error("work request: {0}")]
     Post(PostError),
-    /// Posting a list of work requests; those before `position` were queued.
+    /// Posting a list of work requests failed; those before `position` were queued.
     #[error("work request {position} of the list: {error}")]
     PostList {
         /// Index in the list.
         position: usize,
-        /// What was wrong with it.
+        /// The reason.
         error: PostError,
     },
-    /// Removing something.
+    /// Destroying an object failed.
     #[error("{0}")]
     Destroy(DestroyError),
     /// Objects of two contexts or protection domains were mixed.
@@ -77,51 +77,51 @@ pub enum VerbsError {
          engine; make them in the same one"
     )]
     OtherEngine {
-        /// The queue.
+        /// Kind of the queue.
         what: &'static str,
-        /// Its engine.
+        /// Engine of the queue.
         other: usize,
         /// The engine of the send completion queue.
         engine: usize,
     },
-    /// An engine that the context does not have.
+    /// The context does not have this engine.
     #[error("the context has no engine {engine}, the last one is {}; open it with more (`ContextBuilder::engines`)", .engines - 1)]
     NoEngine {
-        /// Asked for.
+        /// Requested engine.
         engine: usize,
-        /// How many there are.
+        /// Number of engines of the context.
         engines: usize,
     },
-    /// The device that was to have several engines cannot have them.
+    /// The device cannot have several engines.
     #[error("{engines} engines: {problem}")]
     Engines {
-        /// Asked for.
+        /// Requested number of engines.
         engines: usize,
-        /// Why, and what to do.
+        /// The reason and the remedy.
         problem: String,
     },
-    /// The device has no address that a peer could be told.
+    /// The device has no address that a peer could use.
     #[error("the device has no address; open one that has, such as udp:127.0.0.1")]
     NoAddress,
-    /// A path MTU that the device cannot carry.
+    /// The device cannot carry the path MTU.
     #[error(
         "path MTU {path_mtu} needs a link MTU of {needed}{}, the device has {link_mtu}; use a smaller path MTU or raise \
          the link MTU",
         if *.telemetry > 0 { format!(" ({} of it for in-band telemetry)", .telemetry) } else { String::new() }
     )]
     PathMtu {
-        /// Asked for, in bytes.
+        /// Requested path MTU in bytes.
         path_mtu: usize,
-        /// The IP packet that the largest request makes.
+        /// Length of the IP packet of the largest request.
         needed: usize,
-        /// What the link carries.
+        /// Link MTU of the device.
         link_mtu: usize,
-        /// Bytes of the packet that are for in-band telemetry.
+        /// Bytes of the packet that carry in-band telemetry.
         telemetry: usize,
     },
 }
 
-/// Conversions without a source, in place of `#[from]`.
+/// Implements conversions without a source, instead of `#[from]`.
 macro_rules! from {
     ($($variant:ident($error:ty)),+ $(,)?) => {
         $(impl From<$error> for VerbsError {
@@ -156,8 +156,8 @@ impl From<ChangeError> for VerbsError {
     }
 }
 
-/// What `main` prints of an error that it returns is the `Debug` text. So that a person reads what failed and what to do, and not
-/// the names of variants, it is the `Display` text, as `anyhow` and `eyre` do it for the errors that they hold.
+/// Implements `Debug` as `Display`. `main` prints a returned error with `Debug`, and users need the problem
+/// and the remedy, not variant names. `anyhow` and `eyre` do so for the errors that they contain.
 macro_rules! debug_is_display {
     ($($error:ty),+ $(,)?) => {
         $(impl fmt::Debug for $error {

@@ -9,14 +9,17 @@ use rustix::mm::{Advice, madvise};
 
 use super::guarded::{self, Fault};
 
-/// Bytes at any address of this process, for a caller that registers what it allocated elsewhere: `ibv_reg_mr`.
+/// Bytes at any address of this process, for callers that register memory which they allocated elsewhere:
+/// `ibv_reg_mr`.
 ///
-/// All access is copying, by atomics or as if by atomics, so what the application does with the bytes meanwhile gives old and new
-/// bytes side by side, as with hardware. Atomic operations need a real address that is a multiple of 8.
+/// Every access is a copy, by atomics or as if by atomics. If the application accesses the bytes
+/// concurrently, the copy yields a mix of old and new bytes, as with hardware. Atomic operations require an
+/// address that is a multiple of 8.
 ///
-/// The memory may lose pages or rights later, for example because a file that is mapped there is truncated. Then an access fails: a
-/// protection error of the work request, a remote access error for a peer. For this, the first use installs a handler of SIGSEGV and SIGBUS,
-/// which gives every other fault to the handler that it found. A thread that blocks these signals is ended by such a fault.
+/// The memory may lose pages or rights later, for example if a mapped file is truncated. Then an access fails
+/// with a protection error of the work request, or with a remote access error for a peer. For this purpose,
+/// the first use installs a handler of SIGSEGV and SIGBUS, which passes every other fault to the previous
+/// handler. If a thread blocks these signals, such a fault terminates the process.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -49,18 +52,20 @@ unsafe impl Send for ForeignMemory {}
 unsafe impl Sync for ForeignMemory {}
 
 impl ForeignMemory {
-    /// Takes `len` bytes from `start` on, after a look at whether they can be read and, if they are to be `writable`, written: where
-    /// the kernel can (since 5.14), it also gives every page a place in memory, so that no copy waits for one.
+    /// Takes `len` bytes from `start` on, and checks that they can be read and, if `writable`, written. If
+    /// the kernel supports it (since Linux 5.14), this also populates all pages, so that no copy waits for a
+    /// page fault.
     ///
     /// # Safety
     ///
-    /// No Rust reference to the bytes may exist while a peer or a work request may access them. Until the last region that is registered
-    /// with it is gone, nothing else may be mapped in the range. On other processors than x86-64 the range must also stay mapped with
-    /// these rights.
+    /// No Rust reference to the bytes may exist while a peer or a work request may access them. Until the
+    /// last region that is registered with this memory is gone, nothing else may be mapped in the range. On
+    /// processors other than x86-64 the range must also stay mapped with these rights.
     ///
     /// # Errors
     ///
-    /// [`Errno::FAULT`] (`EFAULT`) when a page of the range is not mapped or lacks a right; `EINVAL` when the range wraps around.
+    /// [`Errno::FAULT`] (`EFAULT`) if a page of the range is not mapped or lacks a right; `EINVAL` if the
+    /// range wraps around.
     pub unsafe fn new(start: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
         if (start as usize).checked_add(len).is_none() {
             return Err(Errno::INVAL.into());
@@ -77,14 +82,14 @@ impl ForeignMemory {
         Ok(unsafe { self.start.add(offset) })
     }
 
-    /// The aligned word at an offset.
+    /// Returns the aligned word at an offset.
     fn word(&self, offset: usize) -> Result<*mut u64, OutOfBounds> {
         let at = self.at(offset, 8)?.cast::<u64>();
         if at.is_aligned() { Ok(at) } else { Err(OutOfBounds) }
     }
 }
 
-/// A missing page is reported as a range outside of the memory.
+/// Reports a missing page as a range outside the memory.
 fn outside(_: Fault) -> OutOfBounds {
     OutOfBounds
 }
@@ -97,7 +102,8 @@ impl Memory for ForeignMemory {
     #[inline]
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let source = self.at(offset, out.len())?;
-        // SAFETY: a range of the application by the promise to `new`; `out` is exclusively ours, and no reference exists into the range.
+        // SAFETY: a range of the application by the promise to `new`; `out` is exclusively ours, and no
+        // reference into the range exists.
         unsafe { guarded::copy(source, out.as_mut_ptr(), out.len()) }.map_err(outside)?;
         std::sync::atomic::fence(Ordering::Acquire);
         Ok(())
@@ -106,7 +112,7 @@ impl Memory for ForeignMemory {
     #[inline]
     fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
         let target = self.at(offset, data.len())?;
-        // SAFETY: as above; `data` is only read.
+        // SAFETY: a range of the application by the promise to `new`; `data` is only read.
         unsafe { guarded::copy(data.as_ptr(), target, data.len()) }.map_err(outside)
     }
 
@@ -116,21 +122,21 @@ impl Memory for ForeignMemory {
     }
 
     fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, OutOfBounds> {
-        // SAFETY: as above.
+        // SAFETY: aligned memory of the application by the promise to `new`, accessed as if by atomics alone.
         unsafe { guarded::fetch_add(self.word(offset)?, add) }.map_err(outside)
     }
 
     fn store(&self, offset: usize, bytes: [u8; 8]) -> Result<(), OutOfBounds> {
-        // SAFETY: as above.
+        // SAFETY: aligned memory of the application by the promise to `new`, accessed as if by atomics alone.
         unsafe { guarded::store(self.word(offset)?, u64::from_ne_bytes(bytes)) }.map_err(outside)
     }
 }
 
-/// Brings in every page of a range with the rights that are needed.
+/// Populates every page of a range with the required rights.
 ///
 /// # Safety
 ///
-/// The range must not be one whose pages may be touched only at certain times, such as a device's.
+/// The range must not contain pages that may be touched only at certain times, such as pages of a device.
 pub(super) unsafe fn populate(start: *mut u8, len: usize, writable: bool) -> io::Result<()> {
     if len == 0 {
         return Ok(());
@@ -147,14 +153,14 @@ pub(super) unsafe fn populate(start: *mut u8, len: usize, writable: bool) -> io:
         unsafe { madvise(first.cast(), length, advice) }
     };
     match ask(Advice::LinuxPopulateRead) {
-        // A kernel before 5.14 does not know the advice: what is wrong shows at the first access then.
+        // A kernel before 5.14 does not know the advice; then the first access detects a problem.
         Err(Errno::INVAL) if !can_populate() => return Ok(()),
         Err(Errno::INVAL | Errno::NOMEM | Errno::FAULT | Errno::HWPOISON) => return Err(Errno::FAULT.into()),
         Err(error) => return Err(error.into()),
         Ok(()) => {}
     }
     if writable {
-        // The advice is known, so what else is invalid is a mapping that cannot be written to.
+        // The kernel knows the advice, so `EINVAL` means that the mapping cannot be written to.
         match ask(Advice::LinuxPopulateWrite) {
             Err(Errno::INVAL | Errno::NOMEM | Errno::FAULT) => return Err(Errno::FAULT.into()),
             Err(error) => return Err(error.into()),
@@ -164,7 +170,7 @@ pub(super) unsafe fn populate(start: *mut u8, len: usize, writable: bool) -> io:
     Ok(())
 }
 
-/// Whether the kernel knows the advice, which it takes for this page if it does.
+/// Returns whether the kernel knows the advice: if so, it accepts it for the page of this static.
 fn can_populate() -> bool {
     const UNKNOWN: u8 = 2;
     static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -189,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// Three pages of which the second can only be read and the third is not mapped.
+    /// Maps three pages: the second is read-only and the third is not mapped.
     fn pages() -> (*mut u8, usize) {
         let page = rustix::param::page_size();
         // SAFETY: a new mapping, which nothing else uses.
@@ -222,8 +228,8 @@ mod tests {
         assert!(new(0, 0, true).is_ok());
     }
 
-    /// The kernel calls such pages invalid, as it does an advice that it does not know; they were taken, and the first access ended
-    /// the process.
+    /// Regression: such pages were accepted, and the first access ended the process. The kernel reports them
+    /// as invalid, like an unknown advice.
     #[test]
     fn pages_without_any_right_are_a_fault() {
         let (start, page) = pages();
@@ -256,11 +262,11 @@ mod tests {
             assert_eq!(memory.fetch_add(0, 1), Err(OutOfBounds));
             assert_eq!(memory.compare_swap(0, 0, 1), Err(OutOfBounds));
             assert_eq!(memory.store(0, [0; 8]), Err(OutOfBounds));
-            // SAFETY: as above.
+            // SAFETY: the mapping of this test.
             unsafe { mprotect(start.cast(), page, MprotectFlags::empty()).unwrap() };
         }
         assert_eq!(memory.read(0, &mut out), Err(OutOfBounds));
-        // A file that is truncated: SIGBUS.
+        // A truncated file causes SIGBUS.
         let file = tempfile::tempfile().unwrap();
         file.set_len(2 * page as u64).unwrap();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -288,7 +294,7 @@ mod tests {
             assert_eq!(back, data);
             assert_eq!(memory.write(page - 8, &[1]), Err(OutOfBounds));
             assert_eq!(memory.read(usize::MAX, &mut [0; 2]), Err(OutOfBounds));
-            // The real address counts, not the offset.
+            // The real address must be aligned, not the offset.
             let aligned = (8 - shift) % 8;
             memory.store(aligned, 5_u64.to_ne_bytes()).unwrap();
             assert_eq!(memory.fetch_add(aligned, 2), Ok(5));

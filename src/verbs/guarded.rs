@@ -1,11 +1,13 @@
-//! Accesses to memory of the application, which may lose pages or rights at any time: a fault is an error of the access.
+//! Accesses to memory of the application, which may lose pages or rights at any time: a fault makes the
+//! access fail.
 //!
-//! A file that is mapped may be truncated by anybody who may write it, and an application may unmap or protect what it has registered. The
-//! processor reports such a fault with SIGSEGV or SIGBUS. All accesses are made by a few functions whose instructions lie in one
-//! range. A handler of both signals lets a thread that faulted in there return an error, and gives every other fault to the handler
-//! that was there before. A check before each access would take a system call, and the page could still go after it.
+//! Anybody who may write a mapped file may truncate it, and an application may unmap or protect registered
+//! memory. The processor reports such a fault with SIGSEGV or SIGBUS. A few functions make all accesses;
+//! their instructions lie in one range. A handler of both signals makes a thread that faulted in this range
+//! return an error, and passes every other fault to the previous handler. A check before each access would
+//! cost a system call, and the page could still vanish after the check.
 //!
-//! On other processors than x86-64 a fault ends the process.
+//! On processors other than x86-64 a fault ends the process.
 
 #[cfg(target_arch = "x86_64")]
 mod handler;
@@ -27,8 +29,8 @@ mod x86_64 {
     use super::Fault;
     pub(in super::super) use super::handler::install as prepare;
 
-    // The functions keep nothing on the stack, so a thread that faulted returns from any of their instructions by going on at the last
-    // of them.
+    // The functions keep nothing on the stack, so a thread that faulted at any of their instructions returns
+    // by continuing at the last of them.
     std::arch::global_asm!(include_str!("guarded/x86_64.s"), options(raw));
 
     unsafe extern "C" {
@@ -47,18 +49,19 @@ mod x86_64 {
     ///
     /// # Safety
     ///
-    /// As for `racy::copy`, but either range may be memory of the application whose pages come and go.
+    /// Either range may be memory of the application whose pages come and go; otherwise as for `racy::copy`.
     #[inline]
     pub(in super::super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) -> Result<(), Fault> {
         // SAFETY: the caller's promise; a fault ends the function with 1.
         answer(unsafe { roce_guarded_copy(source, target, len) }, ())
     }
 
-    /// Replaces a value; returns what was there.
+    /// Replaces a value and returns the old value.
     ///
     /// # Safety
     ///
-    /// An aligned address of the application, whose page may be missing, and which is accessed as if by atomics alone.
+    /// An aligned address of the application, whose page may be missing, and which is accessed as if by
+    /// atomics alone.
     pub(in super::super) unsafe fn compare_swap(at: *mut u64, compare: u64, swap: u64) -> Result<u64, Fault> {
         let mut old = 0;
         // SAFETY: the caller's promise.
@@ -66,7 +69,7 @@ mod x86_64 {
         answer(failed, old)
     }
 
-    /// Adds to a value; returns what was there.
+    /// Adds to a value and returns the old value.
     ///
     /// # Safety
     ///
@@ -107,7 +110,7 @@ mod others {
         Ok(())
     }
 
-    /// Replaces a value; returns what was there.
+    /// Replaces a value and returns the old value.
     ///
     /// # Safety
     ///
@@ -119,7 +122,7 @@ mod others {
         Ok(seen.unwrap_or_else(|seen| seen))
     }
 
-    /// Adds to a value; returns what was there.
+    /// Adds to a value and returns the old value.
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! Memory that this process and its peers use at the same time.
+//! Memory that this process and its peers access concurrently.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,47 +6,47 @@ use roce_transport::{Memory, OutOfBounds, RegisterError, WordMemory};
 
 use super::racy::{self, BLOCK};
 
-/// Bytes that can be registered, and read and written by several threads and peers at once.
+/// Bytes that can be registered, and that several threads and peers may read and write concurrently.
 ///
-/// It never gives out a reference to its bytes. Every access is a copy made of accesses that the machine
-/// carries out atomically, at least byte by byte: races tear values but are not undefined behaviour.
-/// Aligned 8-byte words are never torn by the atomic operations.
+/// The type never gives out a reference to its bytes. Every access is a copy that consists of machine
+/// accesses which are atomic for at least one byte: races tear values but are not undefined behaviour. The
+/// atomic operations never tear aligned 8-byte words.
 ///
 /// # Why this is sound
 ///
-/// The bytes live in a `WordMemory`, whose `AtomicU64` words may be changed through a shared reference.
-/// Small copies go through these atomics. Large ones are made by a few lines of assembly, which the
-/// language treats as a block of unknown but legal accesses; here it loads and stores like relaxed atomics of
-/// 16 bytes or fewer. No Rust reference to the bytes exists while that happens, other than
-/// to the atomics, which allow it.
+/// The bytes live in a `WordMemory`, whose `AtomicU64` words may change through a shared reference. Small
+/// copies use these atomics. Large copies use a few lines of assembly, which the language treats as a block
+/// of unknown but legal accesses. The assembly loads and stores like relaxed atomics of 16 bytes or fewer.
+/// During a copy no Rust reference to the bytes exists except references to the atomics, which permit such
+/// accesses.
 #[derive(Debug)]
 pub struct SharedMemory {
     words: WordMemory,
 }
 
 impl SharedMemory {
-    /// `len` zero bytes.
+    /// Allocates `len` zero bytes.
     #[must_use]
     pub fn new(len: usize) -> Self {
         Self { words: WordMemory::new(len) }
     }
 
-    /// `len` zero bytes, for a length that the application or its user chose.
+    /// Allocates `len` zero bytes, for a length that the application or its user chose.
     ///
     /// # Errors
     ///
-    /// When the system does not give that much memory.
+    /// Fails if the system does not provide that much memory.
     pub fn try_new(len: usize) -> Result<Self, RegisterError> {
         Ok(Self { words: WordMemory::try_new(len)? })
     }
 
-    /// A copy of `data`.
+    /// Copies `data` into new memory.
     #[must_use]
     pub fn from_bytes(data: &[u8]) -> Self {
         Self { words: WordMemory::from_bytes(data) }
     }
 
-    /// A copy of the whole content.
+    /// Copies the whole content.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
@@ -55,7 +55,7 @@ impl SharedMemory {
         bytes
     }
 
-    /// The first byte of a range that lies inside.
+    /// Returns a pointer to the first byte of a range that lies inside the memory.
     fn pointer(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
         OutOfBounds::check(offset, len, self.words.len())?;
         let words: &[AtomicU64] = self.words.words();

@@ -1,8 +1,9 @@
-//! What applications program against: objects and semantics after libibverbs.
+//! The API for applications. Its objects and semantics follow libibverbs.
 //!
-//! A SEND from one queue pair into the receive of another. Here the two devices are a pair in memory; with
-//! [`Context::open`]`("udp:192.0.2.1")` the peer may be on another machine, and the endpoints travel by any means, or the
-//! queue pairs are connected by [`Context::listen`] and [`Context::connect`].
+//! In this example, one queue pair sends a message into a receive of another. The two devices are a pair in
+//! memory. With [`Context::open`]`("udp:192.0.2.1")` the peer may be on another machine. The application
+//! exchanges the endpoints by any means, or connects the queue pairs with [`Context::listen`] and
+//! [`Context::connect`].
 //!
 //! ```
 //! use roce::device::memory::MemoryDevice;
@@ -54,26 +55,31 @@
 //! | `rdma_bind_addr`, `rdma_listen` | [`Context::listen`] | [`CmListener`] |
 //! | `rdma_get_request`, `rdma_accept`, `rdma_reject` | [`CmListener::accept`], [`ConnectRequest::accept`], [`ConnectRequest::reject`] | [`CmListener`] |
 //! | `rdma_resolve_addr`, `rdma_connect` | [`Context::connect`], [`Context::start_connect`] | [`CmListener`], [`Connection`] |
-//! | the same for `RDMA_PS_UDP` | [`Context::resolve`], [`CmListener::accept_datagrams`] | [`DatagramService`] |
+//! | the calls for `RDMA_PS_UDP` | [`Context::resolve`], [`CmListener::accept_datagrams`] | [`DatagramService`] |
 //! | `rdma_get_cm_event`, `rdma_disconnect` | [`Connection::next_event`], [`Connection::disconnect`] | [`Connection`] |
 //!
-//! Every object keeps what it depends on alive, and is destroyed when its last handle is dropped. [`raw`] has the same verbs on
-//! identifiers, for callers that keep their objects themselves.
+//! Every object keeps the objects that it depends on alive, and is destroyed when its last handle is dropped.
+//! [`raw`] offers the verbs on identifiers, for callers that manage the lifetimes of their objects
+//! themselves.
 //!
 //! # Progress
 //!
-//! There is no hardware: a thread of the process runs the protocol. [`QueuePair::post_send`] transmits before it returns,
-//! [`CompletionQueue::poll`] receives, and a background thread does both while the application does neither, so
-//! that a peer's READ is answered although this process never calls anything.
+//! The protocol runs in threads of the process, not in hardware. [`CompletionQueue::poll`] receives and
+//! sends. If the application makes no calls, a background thread does both, so a peer's READ is answered even
+//! then.
+//!
+//! [`QueuePair::post_send`] usually transmits before it returns. If the application posts several requests
+//! between two polls, requests may wait so that they leave together: until the next poll or request for a
+//! notification, until 32 requests or 64 KiB wait, or until the background thread sends them.
 //!
 //! # Memory that others write to
 //!
 //! A peer may write into a [`MemoryRegion`] at any time, while this process reads it. Plain Rust references
-//! to such bytes would be unsound: the compiler may assume that what `&[u8]` points to does not change.
-//! So a region gives out no references. [`MemoryRegion::read`] and [`MemoryRegion::write`] copy, and
-//! every access, by the application and by the engine, is an atomic access of the machine: a race gives
-//! old bytes and new bytes side by side, never undefined behaviour. A thread that has seen a completion sees
-//! all bytes that the completed operation wrote. See [`SharedMemory`].
+//! to such bytes would be unsound, because the compiler may assume that the bytes behind a `&[u8]` do not
+//! change. Therefore a region gives out no references. [`MemoryRegion::read`] and [`MemoryRegion::write`]
+//! copy. Every access, by the application and by the engine, is an atomic access of the machine. A race
+//! yields a mix of old and new bytes, never undefined behaviour. A thread that has seen a completion sees all
+//! bytes that the completed operation wrote. See [`SharedMemory`].
 
 mod address;
 mod asynchronous;

@@ -1,4 +1,4 @@
-//! Memory whose pages may come and go.
+//! Memory whose pages may come and go: on-demand paging.
 
 use std::ffi::c_void;
 use std::io;
@@ -9,13 +9,13 @@ use rustix::io::Errno;
 
 use super::foreign::populate;
 
-/// Bytes at any address of this process, of which not all need be mapped: on-demand paging, `IBV_ACCESS_ON_DEMAND`. With
-/// [`whole`](Self::whole) it is the whole address space.
+/// Bytes at any address of this process, not all of which need to be mapped: on-demand paging,
+/// `IBV_ACCESS_ON_DEMAND`. With [`whole`](Self::whole) it is the whole address space.
 ///
-/// Each access is a system call that copies and looks at every page, so a page that is not mapped, or lacks the right, is an error of
-/// the access (a protection error of the work request, a remote access error for a peer) and no fault of the process. A write that
-/// fails may have changed the pages before the one that failed. Where pages are known to stay,
-/// [`ForeignMemory`](super::ForeignMemory) is faster.
+/// Each access is a system call that copies and checks every page. If a page is not mapped or lacks the
+/// right, the access fails (a protection error of the work request, a remote access error for a peer) and the
+/// process does not fault. A write that fails may have changed the pages before the one that failed. If all
+/// pages stay mapped, [`ForeignMemory`](super::ForeignMemory) is faster.
 #[derive(Debug)]
 pub struct OnDemandMemory {
     start: usize,
@@ -27,12 +27,13 @@ impl OnDemandMemory {
     ///
     /// # Safety
     ///
-    /// No Rust reference to the bytes may exist while a peer or a work request may access them. Until the last region that is
-    /// registered with it is gone, no page may be unmapped while an atomic operation on it runs.
+    /// No Rust reference to the bytes may exist while a peer or a work request may access them. Until the
+    /// last region that is registered with this memory is gone, no page may be unmapped during an atomic
+    /// operation on it.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the range wraps around.
+    /// `EINVAL` if the range wraps around.
     pub unsafe fn new(start: *mut u8, len: usize) -> io::Result<Self> {
         let start = start as usize;
         if start.checked_add(len).is_none() {
@@ -41,7 +42,7 @@ impl OnDemandMemory {
         Ok(Self { start, len })
     }
 
-    /// All addresses of the process but the last, under themselves: register it at address 0.
+    /// Takes all addresses of the process but the last; an offset is an address. Register it at address 0.
     ///
     /// # Safety
     ///
@@ -56,22 +57,23 @@ impl OnDemandMemory {
         Ok(self.start + offset)
     }
 
-    /// The aligned word at an offset, brought in.
+    /// Returns the aligned word at an offset, after populating its page.
     fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
         let at = std::ptr::with_exposed_provenance_mut::<u64>(self.at(offset, 8)?);
         if !at.is_aligned() {
             return Err(OutOfBounds);
         }
-        // A kernel before 5.14 cannot be asked to bring a page in to be written; it is read at least.
+        // A kernel before 5.14 cannot populate a page for writing; this at least checks that it can be read.
         self.read(offset, &mut [0; 8])?;
         // SAFETY: ordinary memory, by the promise to `new`.
         unsafe { populate(at.cast(), 8, true) }.map_err(|_| OutOfBounds)?;
-        // SAFETY: mapped and writable, and stays so by the promise to `new`; aligned, and accessed as if by atomics alone.
+        // SAFETY: mapped and writable, and stays so by the promise to `new`; aligned, and accessed as if by
+        // atomics alone.
         Ok(unsafe { AtomicU64::from_ptr(at) })
     }
 }
 
-/// A copy between two ranges of this process by the kernel, which looks at the pages of `there`.
+/// A copy between two ranges of this process by the kernel, which checks the pages of `there`.
 type Copy = unsafe extern "C" fn(
     libc::pid_t,
     *const libc::iovec,
@@ -144,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// The address of two pages that are not mapped.
+    /// Returns the address of two unmapped pages.
     fn pages() -> (*mut u8, usize) {
         let page = rustix::param::page_size();
         // SAFETY: a new mapping, which is removed at once and which nothing else uses.
@@ -156,11 +158,11 @@ mod tests {
         }
     }
 
-    /// Maps the first page again, at its place.
+    /// Maps the first page again at its address.
     fn map(start: *mut u8, page: usize) {
         let zero = std::fs::File::open("/dev/zero").unwrap();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: nothing is mapped there, which the flag makes sure.
+        // SAFETY: nothing is mapped there, which the flag ensures.
         unsafe {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
             mmap(start.cast(), page, protection, flags, &zero, 0).unwrap();
@@ -185,7 +187,7 @@ mod tests {
         memory.store(24, [9; 8]).unwrap();
         memory.read(24, &mut out).unwrap();
         assert_eq!(out, [9; 8]);
-        // Over the end of what is mapped, over the end of the memory, and not aligned.
+        // A range beyond the mapped page, one beyond the memory, and an unaligned one.
         assert_eq!(memory.read(page - 4, &mut out), Err(OutOfBounds));
         assert_eq!(memory.write(2 * page - 4, &out), Err(OutOfBounds));
         assert_eq!(memory.fetch_add(4, 1), Err(OutOfBounds));

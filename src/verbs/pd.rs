@@ -13,7 +13,7 @@ use super::{
 };
 use crate::device::fork::Mutex;
 
-/// A protection domain: memory and queue pairs of different domains never meet.
+/// A protection domain. Queue pairs can only access memory of their own domain.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain(Arc<PdInner>);
 
@@ -40,30 +40,31 @@ impl ProtectionDomain {
         self.0.id
     }
 
-    /// The context it was made in.
+    /// Returns the context that it was created in.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.0.context
     }
 
-    /// Registers `len` fresh zero bytes.
+    /// Allocates and registers `len` zero bytes.
     ///
     /// # Errors
     ///
-    /// When the flags contradict each other, `len` is 0 or more than the system gives, or all keys are in use.
+    /// Fails if the flags contradict each other, `len` is 0 or more than the system provides, or all keys are
+    /// in use.
     pub fn allocate(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
         self.register(Arc::new(SharedMemory::try_new(len)?), access)
     }
 
-    /// Registers memory that exists already; the same memory may be registered several times. Its virtual
-    /// address is drawn at random: it reveals nothing about this process to peers.
+    /// Registers existing memory; the same memory may be registered several times. The virtual address of the
+    /// region is random, so it reveals nothing about this process to peers.
     ///
     /// # Errors
     ///
-    /// When the flags contradict each other, the memory is empty, or all keys are in use.
+    /// Fails if the flags contradict each other, the memory is empty, or all keys are in use.
     pub fn register(&self, memory: Arc<SharedMemory>, access: Access) -> Result<MemoryRegion, VerbsError> {
         let runtime = self.0.context.runtime();
-        // A page in the lower half of the address space, like an address of a process.
+        // A page in the lower half of the address space, like the addresses of a process.
         let addr = runtime.random_u64() >> 18 << 12 & 0x7fff_ffff_f000;
         let attributes = self.0.context.raw().register(self.0.id, addr, memory.clone(), access)?;
         let region = RegionInner { pd: self.clone(), memory, attributes };
@@ -74,7 +75,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// When all keys are in use.
+    /// Fails if all keys are in use.
     pub fn alloc_window(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
         let rkey = self.0.context.raw().allocate_window(self.0.id, window_type)?;
         Ok(MemoryWindow { pd: self.clone(), rkey: Mutex::new(rkey) })
@@ -84,16 +85,16 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// When a size is out of range.
+    /// Fails if a size is out of range.
     pub fn create_srq(&self, max_wr: usize, max_sge: usize) -> Result<SharedReceiveQueue, VerbsError> {
         self.create_srq_on(0, max_wr, max_sge)
     }
 
-    /// Makes a shared receive queue for queue pairs of this engine.
+    /// Creates a shared receive queue for queue pairs of this engine.
     ///
     /// # Errors
     ///
-    /// When a size is out of range, or the context has no such engine.
+    /// Fails if a size is out of range, or the context does not have this engine.
     pub fn create_srq_on(
         &self,
         engine: usize,
@@ -107,14 +108,15 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// When a size is out of range, or a queue belongs to another context or engine.
+    /// Fails if a size is out of range, or a queue belongs to another context or engine.
     pub fn create_qp(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, VerbsError> {
         QueuePair::new(self, options)
     }
 }
 
-/// Registered memory. Dropping the last handle revokes the keys: at once, also while memory windows are bound over the region.
-/// Those keep the memory and give access to their part of it until they are bound anew or dropped.
+/// Registered memory. Dropping the last handle revokes the keys at once, even while memory windows are bound
+/// over the region. Such windows keep the memory and permit access to their part of it until they are rebound
+/// or dropped.
 ///
 /// ```
 /// # use roce::device::memory::MemoryDevice;
@@ -148,79 +150,81 @@ struct RegionInner {
 
 impl Drop for RegionInner {
     fn drop(&mut self) {
-        // Windows that are bound over it keep the memory, and nothing else gives access to it from now on.
+        // Windows that are bound over the region keep the memory; nothing else permits access to it from now
+        // on.
         let released = self.pd.0.context.raw().release_region(self.attributes.lkey);
         debug_assert!(released.is_ok(), "the key of a region is its own until it goes: {released:?}");
     }
 }
 
 impl MemoryRegion {
-    /// The key for work requests of this side.
+    /// Returns the key for local work requests.
     #[must_use]
     pub fn lkey(&self) -> LKey {
         self.0.attributes.lkey
     }
 
-    /// The key for peers.
+    /// Returns the key for peers.
     #[must_use]
     pub fn rkey(&self) -> RKey {
         self.0.attributes.rkey
     }
 
-    /// The first virtual address; 0 for a zero-based region.
+    /// Returns the first virtual address; 0 for a zero-based region.
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.0.attributes.addr
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.attributes.len
     }
 
-    /// Never true: a region has at least one byte.
+    /// Always returns `false`: a region has at least one byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The memory itself.
+    /// Returns the registered memory.
     #[must_use]
     pub fn memory(&self) -> &Arc<SharedMemory> {
         &self.0.memory
     }
 
-    /// Copies bytes out. A peer that writes meanwhile may have written some of them.
+    /// Copies bytes out of the region. If a peer writes concurrently, the copy may contain old and new bytes.
     ///
     /// # Errors
     ///
-    /// When the range is not wholly inside; `out` is unchanged then.
+    /// Fails if the range exceeds the region; `out` is unchanged then.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
         self.0.memory.read(offset, out)
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the region.
     ///
     /// # Errors
     ///
-    /// When the range is not wholly inside; nothing is written then.
+    /// Fails if the range exceeds the region; nothing is written then.
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
         self.0.memory.write(offset, data)
     }
 
-    /// What a peer needs for READs and WRITEs of a part of the region, to be sent to it by any means.
+    /// Returns the data that a peer needs for READs and WRITEs of a part of the region. The application sends
+    /// them by any means.
     ///
     /// # Errors
     ///
-    /// When the range is not wholly inside.
+    /// Fails if the range exceeds the region.
     pub fn remote(&self, range: Range<usize>) -> Result<RemoteMemory, OutOfBounds> {
         let whole = RemoteMemory { addr: self.addr(), len: self.len() as u64, rkey: self.rkey().into() };
         whole.slice(range.start as u64..range.end as u64)
     }
 
-    /// A part of the region as an element of a work request. A range outside it makes the request fail
-    /// with a protection error, as it does with libibverbs.
+    /// Returns a part of the region as an element of a work request. If the range exceeds the region, the
+    /// request fails with a protection error, as with libibverbs.
     #[must_use]
     pub fn element(&self, range: Range<usize>) -> Sge {
         let length = u32::try_from(range.len()).unwrap_or(u32::MAX);
@@ -228,7 +232,7 @@ impl MemoryRegion {
     }
 }
 
-/// A memory window: a part of a region under a key of its own.
+/// A memory window: a part of a region with its own key.
 ///
 /// ```
 /// # use roce::device::memory::MemoryDevice;
@@ -255,14 +259,15 @@ pub struct MemoryWindow {
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        // Whatever variant a work request has given it, which was not noted here.
+        // A work request may have changed the variant of the key without a call of `note_bound`; the variant
+        // does not count.
         let removed = self.pd.0.context.raw().deallocate_window(self.rkey());
         debug_assert!(removed.is_ok(), "the number of a window is its own until it goes: {removed:?}");
     }
 }
 
 impl MemoryWindow {
-    /// The key that is valid now, once the window is bound.
+    /// Returns the current key, which is valid once the window is bound.
     #[must_use]
     pub fn rkey(&self) -> RKey {
         *self.rkey.lock()
@@ -272,21 +277,21 @@ impl MemoryWindow {
     ///
     /// # Errors
     ///
-    /// When the region lacks a permission or the window is of type 2.
+    /// Fails if the region lacks a permission or the window is of type 2.
     pub fn bind(&self, binding: &WindowBinding) -> Result<RKey, VerbsError> {
-        // The guard of the engines is dropped last, for what it delivers may use this window.
+        // The guard of the engines is dropped last, because the events that it delivers may use this window.
         let mut all = self.pd.0.context.0.lock_all();
         let mut rkey = self.rkey.lock();
         *rkey = bind_window(&mut all, self.pd.id(), *rkey, binding)?;
         Ok(*rkey)
     }
 
-    /// Notes the key that a bind work request ([`roce_transport::SendOp::BindWindow`]) gave a type 2 window, so that
-    /// it can be freed.
+    /// Records the key that a bind work request ([`roce_transport::SendOp::BindWindow`]) gave a type 2
+    /// window, so that it can be freed.
     ///
     /// # Errors
     ///
-    /// When the key is not one of this window: then it stays as it was.
+    /// Fails if the key does not belong to this window; the recorded key is unchanged then.
     pub fn note_bound(&self, new_rkey: RKey) -> Result<(), VerbsError> {
         let mut rkey = self.rkey.lock();
         // A bind changes only the variant, the low 8 bits.

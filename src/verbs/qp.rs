@@ -14,7 +14,7 @@ use super::{CompletionQueue, PathOptions, ProtectionDomain, Raw, SharedReceiveQu
 use crate::driver::PortHolder;
 use crate::runtime::{Runtime, State};
 
-/// What a queue pair is made from.
+/// Options for creating a queue pair.
 ///
 /// ```
 /// use roce::verbs::{Context, QpType, QueuePairOptions};
@@ -30,26 +30,27 @@ use crate::runtime::{Runtime, State};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueuePairOptions<'a> {
-    /// Transport.
+    /// Transport type.
     pub qp_type: QpType,
-    /// Where send requests complete.
+    /// Completion queue for send requests.
     pub send_cq: &'a CompletionQueue,
-    /// Where receives complete.
+    /// Completion queue for receives.
     pub recv_cq: &'a CompletionQueue,
-    /// Take receives from here instead of from an own queue.
+    /// Shared receive queue, which replaces the queue pair's own receive queue.
     pub srq: Option<&'a SharedReceiveQueue>,
-    /// Sizes.
+    /// Sizes of the queues and of their requests.
     pub capabilities: QpCapabilities,
-    /// Whether every send request completes visibly, whatever its flags.
+    /// Whether every send request generates a completion, whatever its flags.
     pub signal_all: bool,
-    /// Congestion control of its own instead of that of the context.
+    /// Congestion control of this queue pair; `None` uses that of the context.
     pub congestion: Option<Congestion>,
-    /// How it makes up for losses, if not as the context does; anything but going back is for our own peers only.
+    /// Loss recovery of this queue pair; `None` uses that of the context. Anything but go-back-N requires a
+    /// `roce` peer.
     pub recovery: Option<Recovery>,
 }
 
 impl<'a> QueuePairOptions<'a> {
-    /// The given transport, one completion queue for both directions, default sizes.
+    /// Returns options with the given transport, one completion queue for both directions, and default sizes.
     #[must_use]
     pub fn new(qp_type: QpType, cq: &'a CompletionQueue) -> Self {
         let capabilities = QpCapabilities::default();
@@ -66,7 +67,7 @@ impl<'a> QueuePairOptions<'a> {
     }
 }
 
-/// The delay of RNR NAKs with this code.
+/// Converts the code of an RNR NAK delay.
 pub(super) fn rnr_timer(code: u8) -> Result<RnrTimer, ModifyQpError> {
     let error = ModifyQpError::OutOfRange { name: "min_rnr_timer", have: code.into(), limit: 31 };
     RnrTimer::new(code).ok_or(error)
@@ -82,7 +83,7 @@ setters!(QueuePairOptions<'a> {
     recovery: impl Into<Option<Recovery>>,
 });
 
-/// What a peer must know to connect. The application decides how it is exchanged.
+/// The data that a peer needs to connect. The application exchanges endpoints by any means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Endpoint {
@@ -90,11 +91,11 @@ pub struct Endpoint {
     pub address: IpAddr,
     /// Queue pair number.
     pub qpn: u32,
-    /// The first PSN that this side will send.
+    /// First PSN that this side will send.
     pub psn: u32,
 }
 
-/// How a connection is set up. The default suits most uses.
+/// Options for connecting a queue pair. The default suits most uses.
 ///
 /// ```
 /// use roce::verbs::{ConnectOptions, PathMtu, PathOptions};
@@ -105,26 +106,27 @@ pub struct Endpoint {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ConnectOptions {
-    /// Path MTU, the same at both ends.
+    /// Path MTU; it must be equal at both ends.
     pub path_mtu: PathMtu,
     /// Traffic class, hop limit, source port.
     pub path: PathOptions,
-    /// Local ACK timeout exponent: 4.096 µs × 2^timeout, and 537 ms at least unless the context has other rules
-    /// ([`ContextBuilder::retransmission`](super::ContextBuilder::retransmission)). 0 means never.
+    /// Local ACK timeout exponent: 4.096 µs × 2^timeout; 0 disables the timeout. The timeout is at least 537
+    /// ms unless [`ContextBuilder::retransmission`](super::ContextBuilder::retransmission) sets another
+    /// minimum.
     pub timeout: u8,
-    /// Retries after timeouts and sequence errors.
+    /// Number of retries after timeouts and sequence errors.
     pub retry_cnt: u8,
-    /// Retries after RNR NAKs; 7 means without end.
+    /// Number of retries after RNR NAKs; 7 means infinite.
     pub rnr_retry: u8,
-    /// The delay that RNR NAKs ask for, as a code from 0 to 31.
+    /// Delay in the RNR NAKs of this queue pair, as a code from 0 to 31.
     pub min_rnr_timer: u8,
-    /// READs and atomics outstanding as requester.
+    /// Maximum number of outstanding READs and atomics as requester.
     pub max_rd_atomic: u8,
-    /// READs and atomics kept as responder.
+    /// Maximum number of READs and atomics held as responder.
     pub max_dest_rd_atomic: u8,
-    /// What the peer may do.
+    /// Operations that the peer may perform.
     pub access: Access,
-    /// Q_Key (UD).
+    /// Q_Key (UD only).
     pub qkey: u32,
 }
 
@@ -158,7 +160,7 @@ setters!(ConnectOptions {
     qkey: u32,
 });
 
-/// A queue pair. Dropping the last handle destroys it in whatever state it is.
+/// A queue pair. Dropping the last handle destroys it in any state.
 ///
 /// ```
 /// # use roce::device::memory::MemoryDevice;
@@ -206,9 +208,9 @@ struct QpInner {
     number: Qpn,
     qp_type: QpType,
     psn: Psn,
-    /// As long as the queue pair.
+    /// Spans the lifetime of the queue pair.
     span: tracing::Span,
-    // Kept alive: the engine completes into them.
+    // Held because the engine completes into these queues.
     _send_cq: CompletionQueue,
     _recv_cq: CompletionQueue,
     _srq: Option<SharedReceiveQueue>,
@@ -257,7 +259,7 @@ impl QueuePair {
         })))
     }
 
-    /// What its congestion control shows now; `None` where there is none.
+    /// Returns the current state of its congestion control; `None` if it has no congestion control.
     #[must_use]
     pub fn congestion(&self) -> Option<Observation> {
         let nic = &self.runtime().lock().nic;
@@ -272,7 +274,7 @@ impl QueuePair {
         self.0.pd.context().of_qp(self.0.number)
     }
 
-    /// The engine that has it: that of its queues.
+    /// Returns the index of its engine, which is the engine of its completion queues.
     #[must_use]
     pub fn engine(&self) -> usize {
         self.context().index_of_qp(self.0.number)
@@ -294,46 +296,47 @@ impl QueuePair {
         self.0._srq.is_some()
     }
 
-    /// The protection domain that it was made in.
+    /// Returns the protection domain that it was created in.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.0.pd
     }
 
-    /// Its number.
+    /// Returns its queue pair number.
     #[must_use]
     pub fn number(&self) -> Qpn {
         self.0.number
     }
 
-    /// What the peer needs to connect to it.
+    /// Returns the endpoint that the peer needs to connect to this queue pair.
     ///
     /// # Errors
     ///
-    /// When the device has no address.
+    /// Fails if the device has no address.
     pub fn endpoint(&self) -> Result<Endpoint, VerbsError> {
         let address = self.0.pd.context().address().ok_or(VerbsError::NoAddress)?;
         Ok(Endpoint { address, qpn: self.0.number.get(), psn: self.0.psn.get() })
     }
 
-    /// Changes attributes and state, or nothing at all. In RESET it gives back its source port.
+    /// Changes attributes and state, or nothing at all. A change to RESET releases the source port.
     ///
     /// # Errors
     ///
-    /// When the transition does not exist, attributes are missing or out of place, or the path MTU is more
-    /// than the link carries.
+    /// Fails if the transition does not exist, attributes are missing or not allowed, or the path MTU exceeds
+    /// the link MTU.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), VerbsError> {
         self.modify_in_steps(&mut self.runtime().lock(), std::slice::from_ref(attr))
     }
 
-    /// Several changes, or none of them.
+    /// Applies all steps, or none of them.
     fn modify_in_steps(&self, state: &mut State, steps: &[QpAttr]) -> Result<(), VerbsError> {
         let _queue_pair = self.0.span.enter();
         self.raw().modify_in_steps(state, self.0.number, steps)
     }
 
-    /// Takes it from RESET to INIT, where it takes receives. [`connect`](Self::connect), [`activate_datagram`](Self::activate_datagram)
-    /// and connection management go on from there, so receives can be posted before the first message can arrive.
+    /// Moves the queue pair from RESET to INIT, where it accepts receives. [`connect`](Self::connect),
+    /// [`activate_datagram`](Self::activate_datagram) and connection management continue from INIT, so
+    /// receives can be posted before the first message can arrive.
     ///
     /// ```
     /// # use roce::device::memory::MemoryDevice;
@@ -352,12 +355,12 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// When it is neither in RESET nor in INIT.
+    /// Fails if the queue pair is neither in RESET nor in INIT.
     pub fn initialize(&self) -> Result<(), VerbsError> {
         self.modify_in_steps(&mut self.runtime().lock(), &[self.to_init(Access::empty(), 0)])
     }
 
-    /// The step from RESET or INIT to INIT.
+    /// Returns the step from RESET or INIT to INIT.
     fn to_init(&self, access: Access, qkey: u32) -> QpAttr {
         let datagram = self.0.qp_type == QpType::Ud;
         QpAttr {
@@ -369,23 +372,23 @@ impl QueuePair {
         }
     }
 
-    /// The attributes in force.
+    /// Returns the current attributes; `None` if the queue pair does not exist.
     #[must_use]
     pub fn query(&self) -> Option<QpAttributes> {
         self.raw().query_qp(self.0.number)
     }
 
-    /// Its counters.
+    /// Returns its counters; `None` if the queue pair does not exist.
     #[must_use]
     pub fn counters(&self) -> Option<Counters> {
         self.runtime().lock().nic.engine.qp_counters(self.0.number).copied()
     }
 
-    /// Takes a connected queue pair from RESET or INIT to RTS towards `remote`, or changes nothing.
+    /// Moves a connected queue pair from RESET or INIT to RTS towards `remote`, or changes nothing.
     ///
     /// # Errors
     ///
-    /// When the peer's address is of another family, or an option is out of range.
+    /// Fails if the peer's address has another family, or an option is out of range.
     pub fn connect(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<(), VerbsError> {
         let rc = self.0.qp_type == QpType::Rc;
         let min_rnr_timer = rnr_timer(options.min_rnr_timer)?;
@@ -415,18 +418,18 @@ impl QueuePair {
         };
         self.context().check_path_mtu(options.path_mtu)?;
         state.nic.engine.check_modify_qp(own, &steps(path))?;
-        // The last thing that may fail.
+        // The last step that may fail.
         let holder = PortHolder::QueuePair(own);
         let to_port = VerbsError::io("binding a source port");
         path = state.nic.path_to(remote.address, holder, (own, peer), &options.path).map_err(to_port)?;
         self.modify_in_steps(state, &steps(path))
     }
 
-    /// Takes a UD queue pair from RESET or INIT to RTS, or changes nothing.
+    /// Moves a UD queue pair from RESET or INIT to RTS, or changes nothing.
     ///
     /// # Errors
     ///
-    /// When it is not a UD queue pair in one of these states.
+    /// Fails if this is not a UD queue pair in RESET or INIT.
     pub fn activate_datagram(&self, qkey: u32) -> Result<(), VerbsError> {
         let to_init = QpAttr {
             pkey_index: Some(0),
@@ -439,50 +442,52 @@ impl QueuePair {
         self.modify_in_steps(&mut self.runtime().lock(), &steps)
     }
 
-    /// Posts a send request and sends what can be sent.
+    /// Posts a send request. The request usually leaves at once; if the application posts several requests
+    /// between two polls, it may wait for more of them: see [Progress](super#progress).
     ///
     /// # Errors
     ///
-    /// When the queue pair cannot take it; nothing is queued then.
+    /// Fails if the queue pair cannot accept the request; nothing is queued then.
     #[inline]
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         self.raw().post_send(self.0.number, wr)
     }
 
-    /// Posts a chain of send requests, then sends what can be sent.
+    /// Posts a chain of send requests. They leave like requests of [`post_send`](Self::post_send).
     ///
     /// # Errors
     ///
-    /// The first request that was not taken; those before it are queued and sent.
+    /// Fails with [`VerbsError::PostList`] for the first request that was not accepted; those before it stay
+    /// queued.
     pub fn post_send_list(&self, list: &[SendWr<'_>]) -> Result<(), VerbsError> {
         self.raw().post_send_list(self.0.number, list)
     }
 
-    /// Posts a receive, from INIT on: see [`initialize`](Self::initialize).
+    /// Posts a receive. The queue pair accepts receives from INIT on: see [`initialize`](Self::initialize).
     ///
     /// # Errors
     ///
-    /// When the queue pair cannot take it; nothing is queued then.
+    /// Fails if the queue pair cannot accept the request; nothing is queued then.
     #[inline]
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         self.raw().post_recv(self.0.number, wr)
     }
 
-    /// Joins a multicast group with a UD queue pair. Joining twice is one membership, which ends with the queue pair at
-    /// the latest.
+    /// Joins a multicast group with a UD queue pair. Joining twice creates one membership, which ends with
+    /// the queue pair at the latest.
     ///
     /// # Errors
     ///
-    /// When it is not a UD queue pair, or the device cannot join.
+    /// Fails if this is not a UD queue pair, or the device cannot join.
     pub fn attach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
         self.raw().attach_multicast(self.0.number, group)
     }
 
-    /// Leaves a multicast group. Other queue pairs of the context that are in it stay so.
+    /// Leaves a multicast group. Other queue pairs of the context stay members.
     ///
     /// # Errors
     ///
-    /// When the device cannot leave.
+    /// Fails if the device cannot leave the group.
     pub fn detach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
         self.raw().detach_multicast(self.0.number, group)
     }

@@ -1,19 +1,20 @@
-//! Copies to and from bytes that others access at the same time.
+//! Copies to and from bytes that others access concurrently.
 //!
-//! A peer writes to registered memory while the application reads it. Plain loads and stores of such bytes would be undefined
-//! behaviour, so these are made by a few lines of assembly, which the language treats as a block of unknown but legal accesses, or,
-//! on other machines, by relaxed atomics of one byte. They load and store like relaxed atomics of 16 bytes or fewer, in ascending
-//! order: a race gives old bytes and new bytes side by side.
+//! A peer writes to registered memory while the application reads it. Plain loads and stores of such bytes
+//! would be undefined behaviour. Therefore a few lines of assembly make the copies, which the language treats
+//! as a block of unknown but legal accesses. Other machines use relaxed atomics of one byte. All copies load
+//! and store like relaxed atomics of 16 bytes or fewer, in ascending order: a race yields a mix of old and
+//! new bytes.
 
-/// From this length on a copy goes in blocks.
+/// Minimum length for a copy in blocks.
 pub(super) const BLOCK: usize = 64;
 
 /// Copies `len` bytes of any length and alignment.
 ///
 /// # Safety
 ///
-/// Both ranges must be valid and must not overlap. Either may be accessed by others at the same time, if they use atomics or this
-/// module, or are no Rust code.
+/// Both ranges must be valid and must not overlap. Others may access either range concurrently if they use
+/// atomics or this module, or are not Rust code.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
@@ -64,7 +65,7 @@ pub(super) unsafe fn copy_blocks(source: *const u8, target: *mut u8, len: usize)
     }
 }
 
-/// Copies the bytes behind the last block: words of 8, then single bytes.
+/// Copies the bytes behind the last block: words of 8 bytes, then single bytes.
 ///
 /// # Safety
 ///
@@ -72,7 +73,8 @@ pub(super) unsafe fn copy_blocks(source: *const u8, target: *mut u8, len: usize)
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn copy_rest(source: *const u8, target: *mut u8, len: usize) {
-    // SAFETY: `at` runs from 0 to `len` in steps of 8 while 8 are left, then of 1; the registers that change are declared.
+    // SAFETY: `at` runs from 0 to `len`, in steps of 8 while 8 are left, then of 1; the registers that change
+    // are declared.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -106,13 +108,13 @@ unsafe fn copy_rest(source: *const u8, target: *mut u8, len: usize) {
 ///
 /// # Safety
 ///
-/// Both ranges must be valid and must not overlap. Either may be accessed by others at the same time, if they use atomics or this
-/// module, or are no Rust code.
+/// Both ranges must be valid and must not overlap. Others may access either range concurrently if they use
+/// atomics or this module, or are not Rust code.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
     use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
     for at in 0..len {
-        // SAFETY: the caller's promise; a byte has no alignment. Neither end is written to where it is only read.
+        // SAFETY: the caller's promise; a byte has no alignment. The source is only read.
         unsafe {
             let byte = AtomicU8::from_ptr(source.add(at).cast_mut()).load(Relaxed);
             AtomicU8::from_ptr(target.add(at)).store(byte, Relaxed);

@@ -1,11 +1,12 @@
-//! What one end tells the other about its memory.
+//! Descriptions of memory that one end sends to the other.
 
 use std::ops::Range;
 
 use roce_transport::{OutOfBounds, RKey, SendOp};
 
-/// Memory of a peer that READs and WRITEs can reach: what an end says about a part of its [`MemoryRegion`](super::MemoryRegion).
-/// With the feature `serde` it can be serialized; [`to_bytes`](Self::to_bytes) is for messages of one's own.
+/// Memory of a peer that READs and WRITEs can access: the description of a part of a
+/// [`MemoryRegion`](super::MemoryRegion). With the feature `serde` it can be serialized;
+/// [`to_bytes`](Self::to_bytes) suits custom messages.
 ///
 /// ```
 /// # use roce::device::memory::MemoryDevice;
@@ -27,19 +28,19 @@ use roce_transport::{OutOfBounds, RKey, SendOp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RemoteMemory {
-    /// Its first virtual address.
+    /// First virtual address.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// The key.
+    /// Remote key.
     pub rkey: u32,
 }
 
 impl RemoteMemory {
-    /// Bytes of [`to_bytes`](Self::to_bytes).
+    /// Length of [`to_bytes`](Self::to_bytes) in bytes.
     pub const LEN: usize = 20;
 
-    /// Address, length and key, most significant bytes first.
+    /// Encodes address, length and key in network byte order.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -49,7 +50,8 @@ impl RemoteMemory {
         bytes
     }
 
-    /// What [`to_bytes`](Self::to_bytes) has made. Whatever a peer says, using it ends in a completion with an error at worst.
+    /// Decodes the bytes of [`to_bytes`](Self::to_bytes). Any values of a peer are safe: at worst a request
+    /// that uses them completes with an error.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let number =
@@ -57,11 +59,11 @@ impl RemoteMemory {
         Self { addr: number(0..8), len: number(8..16), rkey: number(16..20) as u32 }
     }
 
-    /// A part of it, in bytes from its begin.
+    /// Returns a part of the memory; the range counts bytes from its start.
     ///
     /// # Errors
     ///
-    /// When the range is not wholly inside, or it ends beyond the end of the address space.
+    /// Fails if the range exceeds the memory or the end of the address space.
     pub fn slice(&self, range: Range<u64>) -> Result<Self, OutOfBounds> {
         if range.start > range.end || range.end > self.len {
             return Err(OutOfBounds);
@@ -70,13 +72,13 @@ impl RemoteMemory {
         Ok(Self { addr, len: range.end - range.start, rkey: self.rkey })
     }
 
-    /// A READ from its begin on.
+    /// Returns a READ that starts at the first byte.
     #[must_use]
     pub fn read(&self) -> SendOp {
         SendOp::Read { remote_addr: self.addr, rkey: RKey(self.rkey) }
     }
 
-    /// A WRITE from its begin on.
+    /// Returns a WRITE that starts at the first byte.
     #[must_use]
     pub fn write(&self) -> SendOp {
         SendOp::Write { remote_addr: self.addr, rkey: RKey(self.rkey) }

@@ -6,7 +6,7 @@ use roce_transport::{RecvWr, SrqAttributes, SrqId};
 
 use super::{ProtectionDomain, VerbsError};
 
-/// A receive queue that several queue pairs take from.
+/// A receive queue that several queue pairs share.
 ///
 /// ```
 /// # use roce::device::memory::MemoryDevice;
@@ -69,7 +69,7 @@ impl SharedReceiveQueue {
         self.0.id
     }
 
-    /// The engine that has the queue.
+    /// Returns the index of the engine that has the queue.
     #[must_use]
     pub fn engine(&self) -> usize {
         self.0.pd.context().index_of_slot(self.0.id.slot())
@@ -83,21 +83,22 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// When the queue is full or the request has too many elements.
+    /// Fails if the queue is full or the request has too many elements.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         self.0.pd.context().raw().post_srq_recv(self.0.id, wr)
     }
 
-    /// Arms the limit: one [`AsyncEvent::SrqLimitReached`](super::AsyncEvent) when fewer receives are left.
+    /// Arms the limit: one [`AsyncEvent::SrqLimitReached`](super::AsyncEvent) follows when fewer receives are
+    /// left.
     ///
     /// # Errors
     ///
-    /// When the limit is above the capacity.
+    /// Fails if the limit is above the capacity.
     pub fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
         self.0.pd.context().raw().arm_srq_limit(self.0.id, limit)
     }
 
-    /// What it is like now.
+    /// Returns the current attributes; `None` if the queue does not exist.
     #[must_use]
     pub fn query(&self) -> Option<SrqAttributes> {
         self.0.pd.context().raw().query_srq(self.0.id)

@@ -9,7 +9,7 @@ use super::{ConnectionError, ConnectionEvent, Context, QueuePair, wait_for, with
 use crate::cm::queue_pairs::to_error;
 use crate::cm::service::CmService;
 
-/// A connection, from the request on. Dropping it disconnects.
+/// A connection, from its request on. Dropping it disconnects.
 ///
 /// ```
 /// # use roce::device::memory::MemoryDevice;
@@ -64,14 +64,14 @@ impl Connection {
         Self { context: context.clone(), id, qp: qp.clone(), private_data: Vec::new() }
     }
 
-    /// Its queue pair.
+    /// Returns its queue pair.
     #[must_use]
     pub fn qp(&self) -> &QueuePair {
         &self.qp
     }
 
-    /// What the accepting application said, once the connection is established: 196 bytes, as the peer padded
-    /// them. Empty at the accepting side.
+    /// Returns the private data of the accepting application once the connection is established: 196 bytes,
+    /// including the peer's padding. Empty at the accepting side.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
@@ -81,13 +81,13 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When the time is over or the device failed.
+    /// Fails if the timeout passes or the device failed.
     pub fn next_event(&mut self, timeout: Option<Duration>) -> Result<ConnectionEvent, ConnectionError> {
         let id = self.id;
         wait_for(&self.context, timeout, |cm| next_event(cm, id))
     }
 
-    /// The next event, if there is one already.
+    /// Returns the next event, or `None` if no event has arrived yet.
     #[must_use]
     pub fn try_event(&mut self) -> Option<ConnectionEvent> {
         let mut state = self.context.runtime().lock();
@@ -95,10 +95,10 @@ impl Connection {
         next_event(state.cm()?, self.id)
     }
 
-    /// The same for tasks; needs the context's background thread.
+    /// Waits like [`next_event`](Self::next_event), for tasks. It requires the context's background thread.
     pub async fn next_event_async(&mut self) -> ConnectionEvent {
         std::future::poll_fn(|task| {
-            // Cloned before the lock, because it is foreign code.
+            // Cloned before the lock is taken, because `clone` runs foreign code.
             let waker = task.waker().clone();
             let mut state = self.context.runtime().lock();
             let Some(cm) = state.cm() else { return Poll::Pending };
@@ -115,28 +115,28 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When the peer refuses, does not answer, or has disconnected already.
+    /// Fails if the peer refuses, does not answer, or has already disconnected.
     pub fn established(&mut self, timeout: Option<Duration>) -> Result<(), ConnectionError> {
         self.private_data = self.next_event(timeout)?.established()?;
         Ok(())
     }
 
-    /// The same for tasks; needs the context's background thread.
+    /// Waits like [`established`](Self::established), for tasks. It requires the context's background thread.
     ///
     /// # Errors
     ///
-    /// As [`established`](Self::established).
+    /// Fails like [`established`](Self::established).
     pub async fn established_async(&mut self) -> Result<(), ConnectionError> {
         self.private_data = self.next_event_async().await.established()?;
         Ok(())
     }
 
-    /// Moves the queue pair to ERR and sends the DREQ. The event DISCONNECTED follows
-    /// when the peer has confirmed it, or after all repetitions.
+    /// Moves the queue pair to ERR and sends the DREQ. The event DISCONNECTED follows when the peer has
+    /// confirmed it, or after all retransmissions.
     ///
     /// # Errors
     ///
-    /// When the connection is not established (any more).
+    /// Fails if the connection is not established.
     pub fn disconnect(&mut self) -> Result<(), ConnectionError> {
         let (id, qpn) = (self.id, self.qp.number());
         with_cm(&self.context, |cm, now, nic| {

@@ -1,4 +1,4 @@
-//! The listening side: requests for connections, and questions for services.
+//! The listening side: connection requests, and service ID resolution requests (SIDR) for datagrams.
 
 use std::net::SocketAddr;
 use std::task::{Context as TaskContext, Poll};
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::cm::service::CmService;
 
-/// A port at which peers ask for connections. Dropping it refuses the requests that were not fetched.
+/// A port that accepts connection requests. Dropping it refuses the requests that were not fetched.
 ///
 /// ```
 /// # use roce::device::memory::MemoryDevice;
@@ -65,7 +65,7 @@ impl Drop for CmListener {
 }
 
 impl CmListener {
-    /// The port.
+    /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -75,22 +75,22 @@ impl CmListener {
         ServiceId::of_port(self.port_space, self.port)
     }
 
-    /// Waits for the next request for a connection.
+    /// Waits for the next connection request.
     ///
     /// # Errors
     ///
-    /// When the time is over or the device failed.
+    /// Fails if the timeout passes or the device failed.
     pub fn accept(&self, timeout: Option<Duration>) -> Result<ConnectRequest, ConnectionError> {
         let service_id = self.service_id();
         let request = wait_for(&self.context, timeout, |cm| cm.next_request(service_id))?;
         Ok(ConnectRequest { context: self.context.clone(), request, open: true })
     }
 
-    /// The same for tasks; needs the context's background thread.
+    /// Waits like [`accept`](Self::accept), for tasks. It requires the context's background thread.
     ///
     /// # Errors
     ///
-    /// Never; a device that fails raises no requests.
+    /// Never fails; a failed device delivers no requests.
     pub async fn accept_async(&self) -> Result<ConnectRequest, ConnectionError> {
         let service_id = self.service_id();
         let request =
@@ -98,11 +98,11 @@ impl CmListener {
         Ok(ConnectRequest { context: self.context.clone(), request, open: true })
     }
 
-    /// Waits for the next question for a queue pair that takes datagrams.
+    /// Waits for the next request for a queue pair that receives datagrams.
     ///
     /// # Errors
     ///
-    /// When the time is over or the device failed.
+    /// Fails if the timeout passes or the device failed.
     pub fn accept_datagrams(&self, timeout: Option<Duration>) -> Result<DatagramRequest, ConnectionError> {
         let service_id = self.service_id();
         let request = wait_for(&self.context, timeout, |cm| cm.next_question(service_id))?;
@@ -114,7 +114,7 @@ impl CmListener {
         task: &TaskContext<'_>,
         look: impl FnOnce(&mut CmService) -> Option<T>,
     ) -> Poll<T> {
-        // Cloned before the lock, because it is foreign code.
+        // Cloned before the lock is taken, because `clone` runs foreign code.
         let waker = task.waker().clone();
         let mut state = self.context.runtime().lock();
         let Some(cm) = state.cm() else { return Poll::Pending };
@@ -126,7 +126,7 @@ impl CmListener {
     }
 }
 
-/// A peer that wants a connection. Dropping it refuses.
+/// A connection request of a peer. Dropping it refuses the connection.
 #[derive(Debug)]
 pub struct ConnectRequest {
     context: Context,
@@ -137,27 +137,27 @@ pub struct ConnectRequest {
 impl Drop for ConnectRequest {
     fn drop(&mut self) {
         if self.open {
-            // It may be gone already.
+            // The peer may have given up already.
             let _ = self.refuse(RejReason::CONSUMER, &[]);
         }
     }
 }
 
 impl ConnectRequest {
-    /// The peer's address and the port that it says to connect from.
+    /// Returns the peer's address and its claimed source port.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         let port = self.request.ip_cm.map_or(0, |header| header.source_port);
         SocketAddr::new(self.request.path.destination, port)
     }
 
-    /// What the peer's application said: 56 bytes, as the peer padded them.
+    /// Returns the private data of the peer's application: 56 bytes, including the peer's padding.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         self.request.private_data()
     }
 
-    /// Which queue pair the peer wants to be connected with.
+    /// Returns the transport type that the peer requests.
     #[must_use]
     pub fn qp_type(&self) -> QpType {
         match self.request.request.transport {
@@ -166,20 +166,21 @@ impl ConnectRequest {
         }
     }
 
-    /// What the peer offers: everything else in its REQ.
+    /// Returns the peer's REQ, which contains everything else that the peer offers.
     #[must_use]
     pub fn request(&self) -> &roce_packet::mad::CmReq {
         &self.request.request
     }
 
-    /// Accepts: makes the queue pair ready and sends the REP. The event ESTABLISHED follows, and with it the queue pair is in RTS.
-    /// Until then it is in SQD: it answers the peer, and keeps what is posted. Nobody has shown yet that the request came from
-    /// its address.
+    /// Accepts: prepares the queue pair and sends the REP. The queue pair enters RTS with the event
+    /// ESTABLISHED. Until then it is in SQD, where it answers the peer but keeps posted requests, because the
+    /// source address of the connection request is still unverified.
     ///
     /// # Errors
     ///
-    /// When the peer has given up, the queue pair is not one in RESET or INIT of the right transport, an option is out of range,
-    /// or there are more than 196 bytes of private data. The queue pair is as before then, and the peer is refused.
+    /// Fails if the peer has given up, the queue pair is not in RESET or INIT or has the wrong transport, an
+    /// option is out of range, or the private data exceed 196 bytes. The queue pair is unchanged then, and
+    /// the peer is refused.
     pub fn accept(
         mut self,
         qp: &QueuePair,
@@ -205,20 +206,20 @@ impl ConnectRequest {
         Ok(Connection::new(&self.context, id, qp))
     }
 
-    /// Refuses, with up to 148 bytes for the peer's application.
+    /// Refuses the connection, with up to 148 bytes for the peer's application.
     ///
     /// # Errors
     ///
-    /// When the peer has given up already, or the data are too long: then it is refused without data.
+    /// Fails if the peer has already given up, or the data are too long: then it is refused without data.
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectionError> {
         self.refuse(RejReason::CONSUMER, private_data)
     }
 
-    /// Refuses for another reason than the application's.
+    /// Refuses the connection with a reason other than the application's.
     ///
     /// # Errors
     ///
-    /// As [`reject`](Self::reject).
+    /// Fails like [`reject`](Self::reject).
     pub fn reject_with(mut self, reason: RejReason, private_data: &[u8]) -> Result<(), ConnectionError> {
         self.refuse(reason, private_data)
     }
@@ -231,7 +232,7 @@ impl ConnectRequest {
     }
 }
 
-/// A peer that asks which queue pair takes its datagrams. Dropping it refuses.
+/// A peer's request for a queue pair that receives its datagrams. Dropping it refuses the request.
 #[derive(Debug)]
 pub struct DatagramRequest {
     context: Context,
@@ -242,31 +243,31 @@ pub struct DatagramRequest {
 impl Drop for DatagramRequest {
     fn drop(&mut self) {
         if self.open {
-            // It may be gone already.
+            // The peer may have given up already.
             let _ = self.reply(SidrStatus::REJECTED, (Qpn::default(), 0), &[]);
         }
     }
 }
 
 impl DatagramRequest {
-    /// The peer's address and the port that it says to ask from.
+    /// Returns the peer's address and its claimed source port.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         let port = self.request.ip_cm.map_or(0, |header| header.source_port);
         SocketAddr::new(self.request.path.destination, port)
     }
 
-    /// What the peer's application said: 180 bytes, as the peer padded them.
+    /// Returns the private data of the peer's application: 180 bytes, including the peer's padding.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         self.request.private_data()
     }
 
-    /// Answers with a UD queue pair that is ready to receive, and its Q_Key.
+    /// Answers with a UD queue pair that is ready to receive, and with its Q_Key.
     ///
     /// # Errors
     ///
-    /// When the peer has given up, the queue pair is not UD, or there are more than 136 bytes of private data.
+    /// Fails if the peer has given up, the queue pair is not UD, or the private data exceed 136 bytes.
     pub fn accept(mut self, qp: &QueuePair, private_data: &[u8]) -> Result<(), ConnectionError> {
         if qp.qp_type() != QpType::Ud {
             return Err(ConnectionError::QueuePairType(qp.qp_type()));
@@ -275,11 +276,11 @@ impl DatagramRequest {
         self.reply(SidrStatus::VALID, (qp.number(), q_key), private_data)
     }
 
-    /// Refuses.
+    /// Refuses the request.
     ///
     /// # Errors
     ///
-    /// When the peer has given up already or there are more than 136 bytes of private data.
+    /// Fails if the peer has already given up or the private data exceed 136 bytes.
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectionError> {
         self.reply(SidrStatus::REJECTED, (Qpn::default(), 0), private_data)
     }

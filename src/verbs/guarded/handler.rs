@@ -11,8 +11,9 @@ const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 static BEFORE: [AtomicPtr<libc::sigaction>; SIGNALS.len()] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; SIGNALS.len()];
 
-/// Makes faults of the guarded accesses errors, from the first call on. A handler that the application installs later is left alone. It
-/// gets these faults as well, and passes them on if it calls the handler that it found.
+/// Turns faults of the guarded accesses into errors, from the first call on. A handler that the application
+/// installs later stays in place. It receives these faults as well, and passes them on if it calls the
+/// previous handler.
 pub(in super::super) fn install() {
     static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
     if IS_INSTALLED.swap(true, Ordering::Relaxed) {
@@ -25,12 +26,13 @@ pub(in super::super) fn install() {
             if libc::sigaction(signal, std::ptr::null(), &raw mut known) != 0 {
                 continue;
             }
-            // With its mask and its flags it runs as if the system had called it.
+            // With the mask and flags of the previous action, its handler runs as if the system had called
+            // it.
             let mut own = known;
             own.sa_sigaction = handle as *const () as usize;
             own.sa_flags = known.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO | libc::SA_ONSTACK;
             if known.sa_sigaction != libc::SIG_DFL {
-                // Before the handler that reads it.
+                // Stored before the handler that reads it is installed.
                 before.store(Box::into_raw(Box::new(known)), Ordering::Release);
             }
             libc::sigaction(signal, &raw const own, std::ptr::null_mut());
@@ -38,14 +40,14 @@ pub(in super::super) fn install() {
     }
 }
 
-/// Runs in the thread that faulted, after any instruction: it takes no lock and allocates nothing.
+/// Runs in the thread that faulted, after any instruction. Therefore it takes no lock and allocates nothing.
 unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the system gives both to a handler with `SA_SIGINFO`.
     let (code, registers) =
         unsafe { ((*info).si_code, &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs) };
     let place = &mut registers[libc::REG_RIP as usize];
     let (begin, end) = (roce_guarded_copy as *const (), roce_guarded_fault as *const ());
-    // Other codes are those of signals that a process sent.
+    // Other codes belong to signals that a process sent.
     if code > 0 && (begin as i64..end as i64).contains(place) {
         *place = end as i64;
         return;
@@ -54,11 +56,12 @@ unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: 
     unsafe { pass_on(signal, info, context) };
 }
 
-/// Gives a signal to the handler of before.
+/// Passes a signal to the previous handler.
 unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let index = SIGNALS.iter().position(|known| *known == signal).unwrap_or(0);
     let before = BEFORE[index].load(Ordering::Acquire);
-    // SAFETY: what is stored there is never freed, and is what the system had before: a handler of the kind that its flags say.
+    // SAFETY: the stored action is never freed, and is the previous one of the system: a handler of the kind
+    // that its flags say.
     unsafe {
         let is_sent = (*info).si_code <= 0;
         match before.as_ref() {
@@ -78,7 +81,7 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
                 let mut default: libc::sigaction = std::mem::zeroed();
                 default.sa_sigaction = libc::SIG_DFL;
                 libc::sigaction(signal, &raw const default, std::ptr::null_mut());
-                // A fault comes again at the same instruction; a signal that was sent has to be sent again.
+                // A fault recurs at the same instruction; a signal from a process must be sent again.
                 if is_sent {
                     libc::raise(signal);
                 }

@@ -1,7 +1,7 @@
-//! Connection management for callers that move their queue pairs themselves, as the applications of librdmacm do.
+//! Connection management for callers that move their queue pairs themselves, as applications of librdmacm do.
 //!
-//! Nothing here touches a queue pair: an event carries what it needs. The events of a context are in one queue, whatever connection
-//! they belong to; a waker is called whenever something was added to it.
+//! These functions never touch a queue pair: the events contain the data for its transitions. All connections
+//! of a context share one event queue. A waker is called whenever an event is added to it.
 
 use std::net::SocketAddr;
 use std::task::Waker;
@@ -17,43 +17,44 @@ use crate::driver::Nic;
 use crate::verbs::cm::with_cm;
 use crate::verbs::{ConnectionError, PathOptions, VerbsError};
 
-/// The address of a request: to whom, and what this end calls itself.
+/// The address of a request: its destination, and the port of this end.
 #[derive(Clone, Debug)]
 pub struct RawRequest<'a> {
-    /// The listener.
+    /// Address and port of the listener.
     pub peer: SocketAddr,
-    /// The port space of the listener.
+    /// Port space of the listener.
     pub port_space: PortSpace,
-    /// The port of this end, in the header of rdma_cm.
+    /// Port of this end in the header of rdma_cm.
     pub own_port: u16,
     /// Traffic class, hop limit, GID.
     pub path: PathOptions,
-    /// Repetition of messages.
+    /// Timing of retransmitted CM messages.
     pub timing: CmTiming,
-    /// Bytes for the peer's application: 56 for a connection, 180 for a question.
+    /// Bytes for the peer's application: at most 56 for a connection, 180 for a SIDR request.
     pub private_data: &'a [u8],
 }
 
-/// What a connection is asked for.
+/// The parameters of a requested connection.
 #[derive(Clone, Copy, Debug)]
 pub struct RawConnect {
-    /// RC or UC.
+    /// Transport service: RC or UC.
     pub transport: TransportService,
-    /// This end.
+    /// Offer of this end.
     pub offer: CmOffer,
     /// Path MTU.
     pub path_mtu: PathMtu,
-    /// How often both ends send a lost packet again, 0 to 7.
+    /// Number of retransmissions of a lost packet at both ends, 0 to 7.
     pub retry_count: u8,
 }
 
 impl Raw<'_> {
-    /// Has a waker called whenever [`next_connection_event`](Self::next_connection_event) may have more to give, in place of
-    /// the one before. It is called in any thread that uses the context, without the lock of the context.
+    /// Sets the waker that is called whenever [`next_connection_event`](Self::next_connection_event) may
+    /// return more events; it replaces the previous one. Any thread that uses the context may call it,
+    /// without holding the context's lock.
     ///
     /// # Errors
     ///
-    /// When connection management cannot be started.
+    /// Fails if connection management cannot be started.
     pub fn watch_connections(self, waker: Waker) -> Result<(), ConnectionError> {
         with_cm(self.context, |cm, _, _| {
             cm.watch_raw_events(waker);
@@ -61,18 +62,18 @@ impl Raw<'_> {
         })
     }
 
-    /// The next event of a connection, a question or a listener that was made here.
+    /// Returns the next event of a connection, SIDR request or listener that was created here.
     #[must_use]
     pub fn next_connection_event(self) -> Option<CmEvent> {
         self.runtime().lock().cm()?.next_raw_event()
     }
 
-    /// Takes requests for a port from now on, and questions where the port space has them; at most `backlog` may wait for
-    /// [`accept_connection`](Self::accept_connection) or its like.
+    /// Accepts connection requests for a port from now on, and SIDR requests if the port space has them. At
+    /// most `backlog` requests may wait for [`accept_connection`](Self::accept_connection) or a similar call.
     ///
     /// # Errors
     ///
-    /// When the port has a listener, also one of another process that shares the address.
+    /// Fails if the port already has a listener, in this process or in another one that shares the address.
     pub fn listen(self, port_space: PortSpace, port: u16, backlog: usize) -> Result<(), ConnectionError> {
         with_cm(self.context, |cm, _, nic| {
             let listen = CmListen { accepts: port_space.into(), backlog, ip_cm: true };
@@ -80,7 +81,7 @@ impl Raw<'_> {
         })
     }
 
-    /// Stops taking requests. Those that were not fetched are refused.
+    /// Stops accepting requests. Requests that were not fetched are refused.
     pub fn stop_listening(self, port_space: PortSpace, port: u16) {
         let closed = with_cm(self.context, |cm, now, nic| {
             cm.close_listener(now, nic, ServiceId::of_port(port_space, port));
@@ -89,11 +90,11 @@ impl Raw<'_> {
         debug_assert!(closed.is_ok(), "connection management is there: {closed:?}");
     }
 
-    /// Requests a connection. [`CmEvent::ConnectResponse`] follows, or that there is none.
+    /// Requests a connection. [`CmEvent::ConnectResponse`] or an event for its failure follows.
     ///
     /// # Errors
     ///
-    /// When the peer cannot be reached from here, or the link does not carry the path MTU.
+    /// Fails if the peer cannot be reached from here, or the link does not carry the path MTU.
     pub fn request_connection(
         self,
         request: &RawRequest<'_>,
@@ -122,11 +123,12 @@ impl Raw<'_> {
         })
     }
 
-    /// Asks which queue pair answers datagrams for a port. [`CmEvent::Resolved`] follows, or that there is none.
+    /// Asks which queue pair receives datagrams for a port. [`CmEvent::Resolved`] or an event for its failure
+    /// follows.
     ///
     /// # Errors
     ///
-    /// When the peer cannot be reached from here.
+    /// Fails if the peer cannot be reached from here.
     pub fn request_datagrams(self, request: &RawRequest<'_>) -> Result<CommId, ConnectionError> {
         with_cm(self.context, |cm, now, nic| {
             let (path, service_id, header) = request.address(nic)?;
@@ -145,21 +147,21 @@ impl Raw<'_> {
         })
     }
 
-    /// What the queue pair of a request will need once it is accepted with this offer.
+    /// Returns the parameters that the queue pair of a request will need if it is accepted with this offer.
     ///
     /// # Errors
     ///
-    /// When the request is gone.
+    /// Fails if the request is gone.
     pub fn preview_connection(self, id: CommId, offer: &CmOffer) -> Result<CmQpParameters, ConnectionError> {
         with_cm(self.context, |cm, _, _| Ok(cm.manager.preview(id, offer)?))
     }
 
-    /// Accepts a request: the queue pair takes packets already. [`CmEvent::Established`] follows.
+    /// Accepts a request. The queue pair must already accept packets. [`CmEvent::Established`] follows.
     ///
     /// # Errors
     ///
-    /// When the request is gone or was answered, the private data are longer than 196 bytes, or too many peers have not answered
-    /// yet.
+    /// Fails if the request is gone or answered, the private data exceed 196 bytes, or too many peers have
+    /// not answered yet.
     pub fn accept_connection(
         self,
         id: CommId,
@@ -169,29 +171,30 @@ impl Raw<'_> {
         with_cm(self.context, |cm, now, _| Ok(cm.accept_raw(now, id, offer, private_data)?))
     }
 
-    /// The queue pair of an accepted connection is ready. [`CmEvent::Established`] follows.
+    /// Reports that the queue pair of an accepted connection is ready. [`CmEvent::Established`] follows.
     ///
     /// # Errors
     ///
-    /// When the peer has accepted no such connection, or the private data are longer than 224 bytes.
+    /// Fails if the peer has not accepted such a connection, or the private data exceed 224 bytes.
     pub fn establish_connection(self, id: CommId, private_data: &[u8]) -> Result<(), ConnectionError> {
         with_cm(self.context, |cm, now, _| Ok(cm.manager.ready(now, id, private_data)?))
     }
 
-    /// The application has seen a packet of the connection before the RTU, which it replaces.
+    /// Reports that the application has seen a packet of the connection before the RTU, which that packet
+    /// replaces.
     ///
     /// # Errors
     ///
-    /// When no RTU is awaited.
+    /// Fails if the connection does not wait for an RTU.
     pub fn notify_first_packet(self, id: CommId) -> Result<(), ConnectionError> {
         with_cm(self.context, |cm, now, _| Ok(cm.manager.notify_first_packet(now, id)?))
     }
 
-    /// Answers a question for a port with a queue pair and the key that datagrams must carry.
+    /// Answers a SIDR request for a port with a queue pair and the Q_Key that datagrams must carry.
     ///
     /// # Errors
     ///
-    /// When the question is gone, or the private data are longer than 136 bytes.
+    /// Fails if the request is gone, or the private data exceed 136 bytes.
     pub fn answer_question(
         self,
         id: CommId,
@@ -204,11 +207,11 @@ impl Raw<'_> {
         })
     }
 
-    /// Refuses a request, or what the peer answered.
+    /// Refuses a request or the peer's answer.
     ///
     /// # Errors
     ///
-    /// When it is gone, or the private data are longer than 148 bytes.
+    /// Fails if it is gone, or the private data exceed 148 bytes.
     pub fn reject_connection(
         self,
         id: CommId,
@@ -222,12 +225,12 @@ impl Raw<'_> {
     ///
     /// # Errors
     ///
-    /// When the connection is not established (any more).
+    /// Fails if the connection is not established.
     pub fn disconnect(self, id: CommId, private_data: &[u8]) -> Result<(), ConnectionError> {
         with_cm(self.context, |cm, now, _| Ok(cm.manager.disconnect(now, id, private_data)?))
     }
 
-    /// Lets go of a connection, a question or a request in any state; it raises no more events.
+    /// Releases a connection, SIDR request or connection request in any state; it raises no more events.
     pub fn release_connection(self, id: CommId) {
         let released = with_cm(self.context, |cm, now, _| {
             cm.release_raw(now, id);
@@ -236,7 +239,7 @@ impl Raw<'_> {
         debug_assert!(released.is_ok(), "connection management is there: {released:?}");
     }
 
-    /// Where a connection, a question or a request stands.
+    /// Returns the state of a connection, SIDR request or connection request.
     #[must_use]
     pub fn connection_state(self, id: CommId) -> CmState {
         self.runtime().lock().cm().map_or(CmState::Closed, |cm| cm.manager.state(id))
@@ -244,7 +247,7 @@ impl Raw<'_> {
 }
 
 impl RawRequest<'_> {
-    /// Where the request goes: the path, the service, and the header of rdma_cm.
+    /// Returns the destination of the request: the path, the service, and the header of rdma_cm.
     fn address(&self, nic: &Nic) -> Result<(Path, ServiceId, IpCm), VerbsError> {
         let path = nic.route_to(self.peer.ip(), &self.path);
         let path = path.map_err(VerbsError::io("making a path to the peer"))?;

@@ -1,5 +1,5 @@
-//! The devices that an unmodified program sees, before any of them is opened: for the C library, and for the files that
-//! `roce run` shows the program.
+//! The devices that an unmodified program sees, before it opens any of them. The C library and the files that
+//! `roce run` shows the program use this list.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -7,34 +7,36 @@ use std::net::{IpAddr, UdpSocket};
 
 pub use crate::driver::in_gid_order;
 
-/// The environment variable that names devices: specifications as `roce --device` takes them, with `;` between them.
+/// The environment variable that selects devices: specifications as for `roce --device`, separated by `;`.
 pub const VARIABLE: &str = "ROCE_DEVICE";
 
-/// The environment variable that names devices in their order, with `;` between the names; devices beyond are `roce1` and so on.
+/// The environment variable with the device names in order, separated by `;`. Further devices are named
+/// `roce1` and so on.
 pub const NAMES: &str = "ROCE_NAME";
 
-/// The name of a device: that in the value of [`NAMES`], or one such as `roce0`.
+/// Returns the name of a device: the one in the value of [`NAMES`], or one such as `roce0`.
 #[must_use]
 pub fn name(names: Option<&str>, index: usize) -> String {
     let given = names.and_then(|names| names.split(';').nth(index)).map(str::trim);
     given.filter(|name| is_name(name)).map_or_else(|| format!("roce{index}"), str::to_owned)
 }
 
-/// Whether a text can be the name of a device: it becomes the name of a folder, and programs have room for 63 characters.
+/// Returns whether a text is a valid device name. It becomes the name of a directory, and programs have room
+/// for 63 characters.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     (1..64).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(is_plain)
 }
 
-/// The name of a device's file in `/dev/infiniband`, such as `uverbs0`.
+/// Returns the name of a device's file in `/dev/infiniband`, such as `uverbs0`.
 #[must_use]
 pub fn file(index: usize) -> String {
     format!("uverbs{index}")
 }
 
-/// The specifications in the value of [`VARIABLE`]; without any, one of a `udp` device with the address of the default route, or else
-/// with 127.0.0.1.
+/// Returns the specifications in the value of [`VARIABLE`]. The default is one `udp` device with the source
+/// address of the default route, or else with 127.0.0.1.
 #[must_use]
 pub fn specifications(value: Option<&str>) -> Vec<String> {
     let named = value.unwrap_or_default().split(';').map(str::trim).filter(|part| !part.is_empty());
@@ -42,11 +44,11 @@ pub fn specifications(value: Option<&str>) -> Vec<String> {
     if named.is_empty() { vec![default_specification()] } else { named }
 }
 
-/// The address that packets to elsewhere leave from, or else the loopback address. Nothing is sent.
+/// Returns the source address of packets to other networks, or else the loopback address. Sends nothing.
 fn default_specification() -> String {
     let towards = |bind: &str, peer: &str| {
         let socket = UdpSocket::bind(bind).ok()?;
-        // An address for documentation: it is reached through the default route only.
+        // A documentation address, which only the default route reaches.
         socket.connect(peer).ok()?;
         socket.local_addr().ok().map(|address| address.ip())
     };
@@ -57,7 +59,8 @@ fn default_specification() -> String {
     }
 }
 
-/// What a specification names: `192.0.2.1` in `udp:192.0.2.1,port=4791`, `eth1` in `xdp:eth1`.
+/// Returns the address or interface in a specification: `192.0.2.1` in `udp:192.0.2.1,port=4791`, `eth1` in
+/// `xdp:eth1`.
 #[must_use]
 pub fn place(specification: &str) -> Option<&str> {
     let (_, rest) = specification.split_once(':')?;
@@ -65,13 +68,13 @@ pub fn place(specification: &str) -> Option<&str> {
     Some(place.trim_start_matches('[').trim_end_matches(']')).filter(|place| !place.is_empty())
 }
 
-/// The address in a specification, without the interface of a link-local one.
+/// Returns the address in a specification, without the interface of a link-local address.
 #[must_use]
 pub fn address(specification: &str) -> Option<IpAddr> {
     place(specification)?.split('%').next()?.parse().ok()
 }
 
-/// The LID of the port: the last two bytes of an IPv4 address, and 0 without one.
+/// Returns the LID of the port: the last two bytes of the IPv4 address, or 0 without one.
 #[must_use]
 pub fn lid(address: Option<IpAddr>) -> u16 {
     match address {
@@ -83,7 +86,7 @@ pub fn lid(address: Option<IpAddr>) -> u16 {
     }
 }
 
-/// The GUID of the node: made from the IPv4 address where the specification has one.
+/// Returns the GUID of the node, derived from the IPv4 address if the specification has one.
 #[must_use]
 pub fn guid(specification: &str) -> [u8; 8] {
     let [a, b, c, d] = match address(specification) {
@@ -94,7 +97,7 @@ pub fn guid(specification: &str) -> [u8; 8] {
             (hasher.finish() as u32).to_be_bytes()
         }
     };
-    // The form of an EUI-64 that is made from a locally administered Ethernet address.
+    // The form of an EUI-64 that is derived from a locally administered Ethernet address.
     [0x02, 0x00, a, 0xff, 0xfe, b, c, d]
 }
 

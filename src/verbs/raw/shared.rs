@@ -1,7 +1,7 @@
-//! What exists in every engine of a context under the same identifier: protection domains, memory regions and memory windows. A queue pair
-//! of any engine can use them.
+//! Objects that exist in every engine of a context under one identifier: protection domains, memory regions
+//! and memory windows. Queue pairs of any engine can use them.
 //!
-//! Engine 0 draws the identifier, and all engines are locked until each has the object.
+//! Engine 0 draws the identifier, and all engines stay locked until each has the object.
 
 use std::sync::Arc;
 
@@ -14,11 +14,12 @@ use super::Raw;
 use crate::runtime::AllLocked;
 use crate::verbs::VerbsError;
 
-/// How often a key is drawn anew that another engine has in use. One is enough in all but one of some thousand cases.
+/// Maximum number of draws of a key that another engine may already use. One draw suffices in all but one of
+/// some thousand cases.
 const MOST_DRAWS: usize = 64;
 
-/// Does the same in all engines, which agree on what comes of it because they have the same objects: where the first refuses, nothing has
-/// changed.
+/// Performs an operation in all engines. They have the same objects and thus return the same result: if the
+/// first engine refuses, nothing has changed.
 fn in_each<T, E>(
     engines: impl Iterator<Item = T>,
     mut work: impl FnMut(T) -> Result<(), E>,
@@ -33,7 +34,7 @@ fn in_each<T, E>(
     Ok(())
 }
 
-/// Has the first engine make something under a new key, and the others the same under that key.
+/// Creates an object under a new key in the first engine, and under that key in the others.
 fn draw_and_copy<'a, T, K: Copy>(
     mut engines: impl Iterator<Item = &'a mut Engine>,
     draw: impl Fn(&mut Engine) -> Result<(T, K), RegisterError>,
@@ -62,7 +63,7 @@ fn draw_and_copy<'a, T, K: Copy>(
     Err(RegisterError::KeyInUse)
 }
 
-/// Windows that are bound over a region, in all engines together.
+/// Returns the number of windows that are bound over a region, in all engines together.
 fn windows_over<'a>(engines: impl Iterator<Item = &'a mut Engine>, lkey: LKey) -> u32 {
     engines.filter_map(|engine| engine.windows_over(lkey).ok()).sum()
 }
@@ -74,7 +75,7 @@ pub(in crate::verbs) fn bind_window(
     window: RKey,
     binding: &WindowBinding,
 ) -> Result<RKey, VerbsError> {
-    // A work request binds it in one engine alone: then its key is the one that it has there.
+    // A work request binds the window in one engine alone; then the current key is that engine's.
     if !all.engines().any(|engine| engine.window_key(window) == Ok(window)) {
         return Err(KeyError::Unknown.into());
     }
@@ -92,7 +93,7 @@ impl Raw<'_> {
     ///
     /// # Errors
     ///
-    /// When the configured number is in use.
+    /// Fails if the configured number of protection domains is in use.
     pub fn allocate_pd(self) -> Result<PdId, VerbsError> {
         let mut all = self.context.0.lock_all();
         let mut pd = None;
@@ -106,14 +107,14 @@ impl Raw<'_> {
         Ok(pd.ok_or(PdError::Unknown)?)
     }
 
-    /// Removes a protection domain.
+    /// Deallocates a protection domain.
     ///
     /// # Errors
     ///
-    /// While regions, windows, queue pairs or shared receive queues belong to it.
+    /// Fails while regions, windows, queue pairs or shared receive queues belong to it.
     pub fn deallocate_pd(self, pd: PdId) -> Result<(), VerbsError> {
         let mut all = self.context.0.lock_all();
-        // A region is a member in each engine, and counts once.
+        // A region is a member in each engine, but counts once.
         let members = all.engines().filter_map(|engine| engine.pd_members(pd)).max().unwrap_or(0);
         if members > 0 {
             return Err(PdError::InUse { members }.into());
@@ -121,11 +122,12 @@ impl Raw<'_> {
         Ok(in_each(all.engines(), |engine| engine.deallocate_pd(pd))?)
     }
 
-    /// Registers memory at a virtual address, which peers and work requests name.
+    /// Registers memory at a virtual address, which peers and work requests use.
     ///
     /// # Errors
     ///
-    /// When the flags contradict each other, the memory is empty, the range wraps around, or all keys are in use.
+    /// Fails if the flags contradict each other, the memory is empty, the range wraps around, or all keys are
+    /// in use.
     pub fn register(
         self,
         pd: PdId,
@@ -143,12 +145,13 @@ impl Raw<'_> {
         Ok(draw_and_copy(all.engines(), draw, copy, remove)?)
     }
 
-    /// Changes the protection domain, the memory or the rights of a region, which keeps its keys. Nothing touches memory that it had
-    /// before and has no more once this returns.
+    /// Changes the protection domain, the memory or the rights of a region, which keeps its keys. After this
+    /// returns, the engines do not touch memory that the region has lost.
     ///
     /// # Errors
     ///
-    /// As for [`register`](Self::register), or while windows are bound over it; the region is as it was then.
+    /// Fails like [`register`](Self::register), or while windows are bound over the region, which is
+    /// unchanged then.
     pub fn change_region(self, lkey: LKey, change: RegionChange) -> Result<RegionAttributes, VerbsError> {
         let mut all = self.context.0.lock_all();
         let windows = windows_over(all.engines(), lkey);
@@ -160,11 +163,11 @@ impl Raw<'_> {
         self.query_region(lkey)
     }
 
-    /// Revokes a region: nothing touches its memory any more once this returns.
+    /// Revokes a region. After this returns, the engines do not touch its memory any more.
     ///
     /// # Errors
     ///
-    /// While windows are bound over it.
+    /// Fails while windows are bound over the region.
     pub fn deregister(self, lkey: LKey) -> Result<(), VerbsError> {
         let mut all = self.context.0.lock_all();
         let windows = windows_over(all.engines(), lkey);
@@ -174,17 +177,17 @@ impl Raw<'_> {
         Ok(in_each(all.engines(), |engine| engine.deregister(lkey))?)
     }
 
-    /// Revokes a region also while windows are bound over it, which keep the memory.
+    /// Revokes a region even while windows are bound over it, which keep the memory.
     pub(in crate::verbs) fn release_region(self, lkey: LKey) -> Result<(), VerbsError> {
         let mut all = self.context.0.lock_all();
         Ok(in_each(all.engines(), |engine| engine.release_region(lkey))?)
     }
 
-    /// The attributes of a region.
+    /// Returns the attributes of a region.
     ///
     /// # Errors
     ///
-    /// When no region has the key.
+    /// Fails if the key does not belong to a region.
     pub fn query_region(self, lkey: LKey) -> Result<RegionAttributes, VerbsError> {
         Ok(self.runtime().lock().nic.engine.query_region(lkey)?)
     }
@@ -193,7 +196,7 @@ impl Raw<'_> {
     ///
     /// # Errors
     ///
-    /// When all keys are in use.
+    /// Fails if all keys are in use.
     pub fn allocate_window(self, pd: PdId, window_type: WindowType) -> Result<RKey, VerbsError> {
         let mut all = self.context.0.lock_all();
         let draw = |engine: &mut Engine| engine.allocate_window(pd, window_type).map(|key| (key, key));
@@ -206,17 +209,18 @@ impl Raw<'_> {
     ///
     /// # Errors
     ///
-    /// When the region lacks a permission or belongs to another protection domain, or the window is of type 2.
+    /// Fails if the region lacks a permission or belongs to another protection domain, or the window is of
+    /// type 2.
     pub fn bind_window(self, pd: PdId, window: RKey, binding: &WindowBinding) -> Result<RKey, VerbsError> {
         bind_window(&mut self.context.0.lock_all(), pd, window, binding)
     }
 
-    /// Removes a window, bound or not, by its key. The variant, the low 8 bits, does not count: after a binding that failed, the
-    /// application does not know which one the window has.
+    /// Deallocates a window, bound or not, by its key. The variant (the low 8 bits) of the key does not
+    /// matter, because an application does not know the current variant after a failed bind.
     ///
     /// # Errors
     ///
-    /// When it is not the key of a window.
+    /// Fails if the key does not belong to a window.
     pub fn deallocate_window(self, window: RKey) -> Result<(), VerbsError> {
         let mut all = self.context.0.lock_all();
         Ok(in_each(all.engines(), |engine| {

@@ -8,30 +8,31 @@ use super::{Raw, RawCq};
 use crate::verbs::{Qpn, VerbsError};
 
 impl Raw<'_> {
-    /// Makes an XRC domain. It counts as a protection domain and a completion queue.
+    /// Allocates an XRC domain. It counts as a protection domain and a completion queue.
     ///
     /// # Errors
     ///
-    /// When the configured number of one of these is in use.
+    /// Fails if the configured number of protection domains or completion queues is in use.
     pub fn allocate_xrcd(self) -> Result<XrcdId, VerbsError> {
         Ok(self.runtime().lock().nic.engine.allocate_xrcd()?)
     }
 
-    /// Removes an XRC domain.
+    /// Deallocates an XRC domain.
     ///
     /// # Errors
     ///
-    /// While targets or shared receive queues belong to it.
+    /// Fails while targets or shared receive queues belong to it.
     pub fn deallocate_xrcd(self, xrcd: XrcdId) -> Result<(), VerbsError> {
         Ok(self.runtime().lock().nic.engine.deallocate_xrcd(xrcd)?)
     }
 
-    /// Makes a shared receive queue of an XRC domain, whose receives complete in `cq`; and its number, which peers name in
-    /// [`SendWr::remote_srqn`](crate::verbs::SendWr::remote_srqn).
+    /// Creates a shared receive queue of an XRC domain, whose receives complete in `cq`. Also returns its
+    /// number, which peers use in [`SendWr::remote_srqn`](crate::verbs::SendWr::remote_srqn).
     ///
     /// # Errors
     ///
-    /// When a size or the number of queues is out of range, or something that it names does not exist.
+    /// Fails if a size or the number of queues is out of range, or if an argument names an object that does
+    /// not exist.
     pub fn create_xrc_srq(
         self,
         pd: PdId,
@@ -51,11 +52,11 @@ impl Raw<'_> {
         }
     }
 
-    /// Makes the target of an extended connection, which has no queues of its own.
+    /// Creates the target of an extended connection, which has no queues of its own.
     ///
     /// # Errors
     ///
-    /// When the number of queue pairs is out of range, or the XRC domain does not exist.
+    /// Fails if the number of queue pairs is out of range, or the XRC domain does not exist.
     pub fn create_xrc_target(self, xrcd: XrcdId, options: &QpOptions) -> Result<Qpn, VerbsError> {
         Ok(self.runtime().lock().nic.engine.create_xrc_target(xrcd, options)?)
     }
