@@ -1,5 +1,5 @@
-//! TCP from the address of a device. Where the kernel has that address, it is the kernel's TCP; a TAP, whose
-//! address the kernel does not know, brings its own ([`HostTcp`]).
+//! TCP from the address of a device. If the kernel has that address, the kernel's TCP is used. A TAP device,
+//! whose address the kernel does not have, contains its own TCP ([`HostTcp`]).
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
@@ -12,14 +12,14 @@ use crate::device::{HostTcp, TcpId};
 use crate::driver::wake::wait_readable;
 use crate::verbs::{Context, GidEntry};
 
-/// How long connecting may take on a TCP of our own.
+/// Maximum duration of connecting with the device's own TCP.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a thread looks for a connection that waits with a limit of time.
+/// Interval at which a thread with a timeout checks for a connection.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long dropping a connection waits for the peer to have taken everything.
+/// Maximum time that dropping a connection waits until the peer has acknowledged all data.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// A TCP connection. Dropping it closes it, after what was written has been sent.
+/// A TCP connection. Dropping it sends all written data and closes it.
 #[derive(Debug)]
 pub struct Tcp {
     transport: Transport,
@@ -42,11 +42,13 @@ struct Connection {
 }
 
 impl Tcp {
-    /// Connects to `peer`, on devices with a TCP of their own from the address of the device.
+    /// Connects to `peer`. If the device has its own TCP, the connection comes from the address of the
+    /// device.
     ///
     /// # Errors
     ///
-    /// The peer does not answer or does not listen there, or the device has no address of that family.
+    /// Fails if the peer does not answer or does not listen there, or the device has no address of that
+    /// family.
     pub fn connect(context: &Context, peer: SocketAddr) -> io::Result<Self> {
         if !has_own_tcp(context) {
             return Self::try_from(TcpStream::connect(peer)?);
@@ -54,11 +56,12 @@ impl Tcp {
         Self::connect_own(context, peer, CONNECT_TIMEOUT)
     }
 
-    /// The same, with a limit of time.
+    /// Connects like [`connect`](Self::connect), with a timeout.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect); `TimedOut` when the time is over. A time of zero is an error.
+    /// Fails like [`connect`](Self::connect), with `TimedOut` if the timeout passes, or if the timeout is
+    /// zero.
     pub fn connect_within(context: &Context, peer: SocketAddr, timeout: Duration) -> io::Result<Self> {
         if !has_own_tcp(context) {
             return Self::try_from(TcpStream::connect_timeout(&peer, timeout)?);
@@ -73,17 +76,18 @@ impl Tcp {
         Ok(Self { transport: Transport::Own(connection), peer })
     }
 
-    /// The address and port of the peer.
+    /// Returns the address and port of the peer.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer
     }
 
-    /// How long [`Read::read`] waits before it fails with `WouldBlock` or `TimedOut`; `None` means without end.
+    /// Sets how long [`Read::read`] waits before it fails with `WouldBlock` or `TimedOut`; `None` waits
+    /// forever.
     ///
     /// # Errors
     ///
-    /// The time is zero.
+    /// Fails if the timeout is zero.
     pub fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         match &mut self.transport {
             Transport::Kernel(stream) => stream.set_read_timeout(timeout),
@@ -94,11 +98,12 @@ impl Tcp {
         }
     }
 
-    /// How long [`Write::write`] waits before it fails with `WouldBlock` or `TimedOut`; `None` means without end.
+    /// Sets how long [`Write::write`] waits before it fails with `WouldBlock` or `TimedOut`; `None` waits
+    /// forever.
     ///
     /// # Errors
     ///
-    /// The time is zero.
+    /// Fails if the timeout is zero.
     pub fn set_write_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         match &mut self.transport {
             Transport::Kernel(stream) => stream.set_write_timeout(timeout),
@@ -109,11 +114,11 @@ impl Tcp {
         }
     }
 
-    /// Whether [`Read::read`] would return at once, with bytes or because the connection has ended.
+    /// Returns whether [`Read::read`] would return at once, with bytes or because the connection has ended.
     ///
     /// # Errors
     ///
-    /// The connection broke.
+    /// Fails if the connection broke.
     pub fn has_input(&mut self) -> io::Result<bool> {
         match &mut self.transport {
             Transport::Kernel(stream) => {
@@ -137,7 +142,7 @@ impl Tcp {
 impl TryFrom<TcpStream> for Tcp {
     type Error = io::Error;
 
-    /// Takes a connection of the kernel.
+    /// Wraps a connection of the kernel.
     fn try_from(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let peer = stream.peer_addr()?;
@@ -148,7 +153,7 @@ impl TryFrom<TcpStream> for Tcp {
 impl Read for Tcp {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
-            // The kernel would wait until there is something.
+            // The kernel would wait for data.
             return Ok(0);
         }
         match &mut self.transport {
@@ -188,14 +193,14 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let Self { context, id, .. } = self;
         if !std::thread::panicking() {
-            // The process may end with the device, and then nothing is sent again. A peer that does not take the data in
-            // time does not get them.
+            // The process may end together with the device, and then nothing is retransmitted. A peer that
+            // does not acknowledge the data in time does not receive them.
             let _ = until(context, Some(LINGER), |tcp, _| match tcp.unacknowledged(*id) {
                 0 => Ok(()),
                 _ => Err(io::ErrorKind::WouldBlock.into()),
             });
         }
-        // Fails only without a TCP of its own, which the device has had.
+        // Fails only on a device without its own TCP, but this device has one.
         let _ = attempt(context, |tcp, _| {
             tcp.close(*id);
             Ok(())
@@ -203,7 +208,7 @@ impl Drop for Connection {
     }
 }
 
-/// Listens for TCP connections on the address of a device.
+/// A listener for TCP connections on the address of a device.
 #[derive(Debug)]
 pub struct TcpListening {
     listeners: Listening,
@@ -212,7 +217,7 @@ pub struct TcpListening {
 
 #[derive(Debug)]
 enum Listening {
-    /// One for each address, none of which blocks.
+    /// One non-blocking listener for each address.
     Kernel(Vec<TcpListener>),
     Own {
         context: Context,
@@ -220,7 +225,7 @@ enum Listening {
     },
 }
 
-/// The other addresses of a device, each once.
+/// Returns the other addresses of a device, each once.
 fn others(context: &Context, first: IpAddr) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for address in context.gid_table().iter().map(GidEntry::address) {
@@ -231,7 +236,7 @@ fn others(context: &Context, first: IpAddr) -> Vec<IpAddr> {
     addresses
 }
 
-/// Where a socket of the kernel has this address of a device: a link-local one needs its interface.
+/// Returns the socket address for the kernel. A link-local address needs its interface.
 fn with_scope(context: &Context, address: IpAddr, port: u16) -> SocketAddr {
     let scope_id = context.runtime().lock().nic.device().scope_id();
     match (address, scope_id) {
@@ -243,21 +248,21 @@ fn with_scope(context: &Context, address: IpAddr, port: u16) -> SocketAddr {
 }
 
 impl TcpListening {
-    /// Listens on `port` of all addresses of a device, or with 0 on a port that is free.
+    /// Listens on `port` of all addresses of a device, or on a free port if `port` is 0.
     ///
     /// # Errors
     ///
-    /// The port is taken, or the device has no address.
+    /// Fails if the port is taken, or the device has no address.
     pub fn bind(context: &Context, port: u16) -> io::Result<Self> {
         let address = context.address().ok_or(io::ErrorKind::AddrNotAvailable)?;
         Self::bind_all(context, address, port, &others(context, address))
     }
 
-    /// The same on one address of the device alone; a TCP of the device itself listens on all of them.
+    /// Listens on one address of the device alone. The device's own TCP always listens on all of them.
     ///
     /// # Errors
     ///
-    /// The port is taken, or the address is not there.
+    /// Fails if the port is taken, or the device does not have the address.
     pub fn bind_at(context: &Context, address: IpAddr, port: u16) -> io::Result<Self> {
         Self::bind_all(context, address, port, &[])
     }
@@ -268,7 +273,8 @@ impl TcpListening {
             let address = first.local_addr()?;
             let mut listeners = vec![first];
             for other in others {
-                // Not every address in the table of GIDs can be listened on, such as the one that only RoCE v1 uses.
+                // Some addresses in the GID table do not support listening, for example one that only RoCE v1
+                // uses.
                 listeners.extend(TcpListener::bind(with_scope(context, *other, address.port())));
             }
             listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
@@ -279,7 +285,7 @@ impl TcpListening {
         Ok(Self { listeners, address: SocketAddr::new(address, port) })
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
@@ -289,11 +295,11 @@ impl TcpListening {
     ///
     /// # Errors
     ///
-    /// The device failed, or there are too many sockets.
+    /// Fails if the device failed, or too many sockets are open.
     pub fn accept(&self) -> io::Result<Tcp> {
         match &self.listeners {
             Listening::Kernel(_) => loop {
-                // More addresses than can be waited for at once are looked at now and then.
+                // Rechecks periodically, because one wait covers only some of the addresses.
                 if let Some(accepted) = self.accept_within(Duration::from_millis(100))? {
                     return Ok(accepted);
                 }
@@ -305,12 +311,12 @@ impl TcpListening {
         }
     }
 
-    /// Waits for a connection, for so long. On a TCP of the device this thread looks only now and then and leaves the
-    /// device to the other threads, which may be measuring on it.
+    /// Waits for a connection, at most for `timeout`. With the device's own TCP, this thread checks only
+    /// periodically and leaves the device to other threads, which may be measuring on it.
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept).
+    /// Fails like [`accept`](Self::accept).
     pub fn accept_within(&self, timeout: Duration) -> io::Result<Option<Tcp>> {
         match &self.listeners {
             Listening::Kernel(listeners) => {
@@ -356,7 +362,7 @@ fn accept_one(listeners: &[TcpListener]) -> io::Result<Option<Tcp>> {
 impl Drop for TcpListening {
     fn drop(&mut self) {
         if let Listening::Own { context, id } = &self.listeners {
-            // As for a connection.
+            // Fails only on a device without its own TCP.
             let _ = attempt(context, |tcp, _| {
                 tcp.close(*id);
                 Ok(())
@@ -376,7 +382,7 @@ fn has_own_tcp(context: &Context) -> bool {
     context.runtime().lock().nic.device_mut().host_tcp().is_some()
 }
 
-/// Calls the TCP of the device, and sends what came of the call.
+/// Calls the TCP of the device, and sends the resulting packets.
 fn attempt<T>(
     context: &Context,
     call: impl FnOnce(&mut dyn HostTcp, Instant) -> io::Result<T>,
@@ -391,7 +397,7 @@ fn attempt<T>(
     result
 }
 
-/// Calls the TCP of the device until the call does not fail with `WouldBlock`, or the time is over.
+/// Calls the TCP of the device until the call does not fail with `WouldBlock`, or the timeout passes.
 fn until<T>(
     context: &Context,
     timeout: Option<Duration>,

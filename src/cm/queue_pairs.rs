@@ -1,4 +1,4 @@
-//! What connection management does with the queue pairs of connections.
+//! Operations of connection management on the queue pairs of connections.
 
 use std::sync::Arc;
 
@@ -8,13 +8,14 @@ use roce_transport::{Access, Instant, ModifyQpError, ProcessSlot, QpAttr, QpStat
 
 use crate::driver::{Nic, PortHolder};
 
-/// The engines of a context beside the one that connection management is in.
+/// The engines of a context other than the one that runs connection management.
 pub(crate) trait OtherEngines: std::fmt::Debug + Send + Sync {
-    /// Calls `work` with the NIC of the engine that has this process slot, if there is one, and sends what came of it.
+    /// Calls `work` with the NIC of the engine with this process slot, if it exists, and sends the resulting
+    /// packets.
     fn with_nic_of(&self, slot: ProcessSlot, work: &mut dyn FnMut(&mut Nic));
 }
 
-/// How connection management gets at queue pairs, which may be in any engine of the context.
+/// Access to queue pairs in all engines of the context.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Siblings(Option<Arc<dyn OtherEngines>>);
 
@@ -23,7 +24,8 @@ impl Siblings {
         Self(Some(others))
     }
 
-    /// Calls `work` with the NIC that has the queue pair: `own`, or that of another engine, which is locked meanwhile.
+    /// Calls `work` with the NIC that has the queue pair: `own`, or that of another engine, which is locked
+    /// during the call.
     pub(crate) fn with_nic_of<T>(&self, qpn: Qpn, own: &mut Nic, mut work: impl FnMut(&mut Nic) -> T) -> T {
         let slot = ProcessSlot::of(qpn.get());
         let Some(others) = self.0.as_ref().filter(|_| slot != own.engine.config().process_slot) else {
@@ -31,12 +33,12 @@ impl Siblings {
         };
         let mut outcome = None;
         others.with_nic_of(slot, &mut |nic| outcome = Some(work(nic)));
-        // No engine has this slot, so the queue pair does not exist: this engine reports that.
+        // No engine has this slot, so the queue pair does not exist. This engine reports that.
         outcome.unwrap_or_else(|| work(own))
     }
 }
 
-/// What a connection's queue pair gets besides what the ends agree on.
+/// Settings of a connection's queue pair that the ends do not negotiate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Preparation {
     pub(crate) qpn: Qpn,
@@ -45,7 +47,7 @@ pub(crate) struct Preparation {
 }
 
 impl Preparation {
-    /// The step from RESET to INIT; `None` in any other state.
+    /// Returns the step from RESET to INIT, or `None` in any other state.
     pub(crate) fn first_step(&self, nic: &Nic) -> Option<QpAttr> {
         let state = nic.engine.query_qp(self.qpn)?.state;
         (state == QpState::Reset).then(|| QpAttr {
@@ -56,8 +58,8 @@ impl Preparation {
         })
     }
 
-    /// Brings the queue pair from RESET or INIT to RTS, or changes nothing. With `hold` it goes on to SQD: it takes in and
-    /// answers packets and keeps what is posted, until [`release`](Self::release).
+    /// Moves the queue pair from RESET or INIT to RTS, or changes nothing. With `hold` it continues to SQD:
+    /// it receives and answers packets but keeps posted requests, until [`release`](Self::release).
     pub(crate) fn bring_up(
         &self,
         now: Instant,
@@ -101,19 +103,19 @@ impl Preparation {
         nic.modify_qp(now, self.qpn, &steps)
     }
 
-    /// The peer has answered: what was posted meanwhile is sent.
+    /// Sends the requests that were posted since `bring_up`, because the peer has answered.
     pub(crate) fn release(&self, now: Instant, nic: &mut Nic) {
         if nic.engine.query_qp(self.qpn).is_some_and(|attributes| attributes.state == QpState::Sqd) {
-            // From SQD this needs no attributes.
+            // From SQD this transition requires no attributes.
             let released = nic.engine.modify_qp(now, self.qpn, &QpAttr::to_state(QpState::Rts));
             debug_assert!(released.is_ok(), "SQD leads to RTS: {released:?}");
         }
     }
 }
 
-/// Moves a queue pair to ERR after what it still owes its peer has been sent.
+/// Moves a queue pair to ERR after sending its pending responses.
 pub(crate) fn to_error(now: Instant, nic: &mut Nic, qpn: Qpn) {
     nic.transmit_owed(now);
-    // The application may have destroyed it.
+    // The application may have destroyed the queue pair.
     let _ = nic.engine.modify_qp(now, qpn, &QpAttr::to_state(QpState::Err));
 }

@@ -1,4 +1,4 @@
-//! Connections whose queue pairs their caller moves itself: their events go into one queue, see
+//! Connections whose callers move the queue pairs themselves. Their events go into one queue: see
 //! [`verbs::raw`](crate::verbs::raw).
 
 use std::collections::{HashSet, VecDeque};
@@ -11,7 +11,7 @@ use roce_transport::cm::{CmError, CmEvent, CmListen, CmOffer};
 use super::service::{CmService, Listener, enqueue, is_open};
 use crate::driver::Nic;
 
-/// What belongs to such callers.
+/// Connections, listeners and events of such callers.
 #[derive(Debug, Default)]
 pub(super) struct RawEvents {
     connections: HashSet<CommId>,
@@ -21,7 +21,7 @@ pub(super) struct RawEvents {
 }
 
 impl RawEvents {
-    /// Whether an event goes into the queue.
+    /// Returns whether an event belongs into the queue.
     pub(super) fn takes(&self, event: &CmEvent) -> bool {
         match event {
             CmEvent::ConnectRequest(request) => self.listeners.contains(&request.service_id),
@@ -39,7 +39,7 @@ impl CmService {
         self.wakers.released.extend(self.raw.waker.replace(waker));
     }
 
-    /// The next event; requests that their peers have taken back are left out.
+    /// Returns the next event. Skips requests that their peers have withdrawn.
     pub(crate) fn next_raw_event(&mut self) -> Option<CmEvent> {
         let manager = &self.manager;
         let events = &mut self.raw.events;
@@ -69,7 +69,7 @@ impl CmService {
         Ok(())
     }
 
-    /// Takes what has arrived for a listener that closes out of the queue, and hands it back as the listener's own.
+    /// Moves the requests of a closing listener from the queue of events back into the listener.
     pub(super) fn close_raw_listener(&mut self, service_id: ServiceId, listener: &mut Listener) {
         if !self.raw.listeners.remove(&service_id) {
             return;
@@ -93,7 +93,7 @@ impl CmService {
         self.raw.connections.insert(id);
     }
 
-    /// Accepts a request whose queue pair takes packets already.
+    /// Accepts a request whose queue pair already accepts packets.
     pub(crate) fn accept_raw(
         &mut self,
         now: Instant,

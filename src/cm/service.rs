@@ -1,9 +1,9 @@
-//! The rdma_cm service of one device: queue pair 1, the connection manager behind it, and the queue pairs that it
+//! The rdma_cm service of one device: queue pair 1, its connection manager, and the queue pairs that it
 //! moves.
 //!
-//! It borrows the NIC for the time of a call and is served whenever the NIC makes progress: datagrams of queue pair 1 go to
-//! the manager, what the manager sends is posted on queue pair 1, and its events either move a queue pair at once or wait
-//! for the application.
+//! The service borrows the NIC during a call and is served whenever the NIC makes progress. It passes
+//! datagrams of queue pair 1 to the manager and posts the manager's messages on queue pair 1. Events of the
+//! manager either move a queue pair at once or wait for the application.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -26,17 +26,17 @@ use super::raw::RawEvents;
 use crate::driver::wake::{drop_each, wake_each};
 use crate::driver::{Nic, PortHolder};
 
-/// Datagrams that queue pair 1 can take in before it is served.
+/// Maximum number of datagrams that queue pair 1 can receive before it is served.
 const RECEIVES: usize = 512;
-/// Datagrams that queue pair 1 can have under way to the device.
+/// Maximum number of outstanding datagrams that queue pair 1 sends.
 const SENDS: usize = 512;
 /// Bytes of one receive: the IP header, then the datagram.
 const SLOT: usize = GRH_AREA + MAD_LEN;
-/// Requests that wait for one listener and are still open.
+/// Maximum number of open requests that wait for one listener.
 pub(crate) const BACKLOG: usize = 256;
 const HOP_LIMIT: u8 = 64;
 
-/// Why a request was not accepted.
+/// The reason why a request was not accepted.
 #[derive(Debug)]
 pub(crate) enum AcceptError {
     Manager(CmError),
@@ -55,20 +55,20 @@ impl From<ModifyQpError> for AcceptError {
     }
 }
 
-/// An event of a connection for the application, in the order in which it happened.
+/// An event of a connection for the application, in order of occurrence.
 #[derive(Clone, Debug)]
 pub(crate) enum ConnectionNotice {
     Manager(CmEvent),
-    /// The peer accepted, but the queue pair could not be made ready; the peer was refused.
+    /// The peer accepted, but the local queue pair could not be brought up; the peer was refused.
     QueuePair(ModifyQpError),
 }
 
-/// Wakers that leave connection management. They are foreign code, as their drops are, so the lock guard takes them out
-/// and lets go of them after the lock is released.
+/// Wakers that leave connection management. `wake` and `drop` of a waker are foreign code, so the lock guard
+/// takes the wakers out and calls them after it has released the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Wakers {
     pub(super) due: Vec<Waker>,
-    /// Replaced by another one, or of something that is gone.
+    /// Wakers that were replaced, or whose object is gone.
     pub(super) released: Vec<Waker>,
 }
 
@@ -99,30 +99,30 @@ pub(super) struct Listener {
     wakers: Vec<Waker>,
 }
 
-/// See the module.
+/// The service: see the module documentation.
 #[derive(Debug)]
 pub(crate) struct CmService {
     pub(crate) manager: ConnectionManager,
-    /// Where queue pairs of connections may be beside the own engine.
+    /// The other engines, which may have queue pairs of connections.
     pub(crate) siblings: Siblings,
     cq: CqId,
     memory: Arc<WordMemory>,
     lkey: LKey,
     entries: HashMap<CommId, Entry>,
     listeners: HashMap<ServiceId, Listener>,
-    /// What belongs to callers that move their queue pairs themselves.
+    /// State of callers that move their queue pairs themselves.
     pub(super) raw: RawEvents,
-    /// Accepted connections whose RTU is still to come.
+    /// Accepted connections that wait for the RTU.
     pub(super) awaited: Vec<(Qpn, CommId)>,
     done: Vec<Wc>,
-    /// To be woken and to be dropped, once the lock is released.
+    /// Wakers to call and to drop after the lock is released.
     pub(crate) wakers: Wakers,
-    /// Datagrams that queue pair 1 could not take; their repetition will.
+    /// Number of datagrams that queue pair 1 could not accept; their retransmissions replace them.
     not_posted: u64,
 }
 
 impl CmService {
-    /// Makes queue pair 1 and brings it to RTS.
+    /// Creates queue pair 1 and brings it to RTS.
     pub(crate) fn new(nic: &mut Nic, siblings: Siblings) -> io::Result<Self> {
         let engine = &mut nic.engine;
         let pd = engine.allocate_pd().map_err(io::Error::other)?;
@@ -146,11 +146,11 @@ impl CmService {
             signal_all: false,
         };
         engine.create_gsi_qp(&init).map_err(io::Error::other)?;
-        // Other numbers than those of queue pairs and keys, from the same secret.
+        // Same secret as for queue pair numbers and keys, but different random numbers.
         let seed = engine.config().seed.map(|byte| byte ^ 0xc3);
         let mut guid = [0; 8];
         guid.copy_from_slice(&seed[..8]);
-        // Locally administered, and not a group.
+        // A locally administered address, not a group address.
         guid[0] = guid[0] & 0xfc | 0x02;
         let mut service = Self {
             manager: ConnectionManager::new(CmConfig {
@@ -199,7 +199,7 @@ impl CmService {
         nic.engine.post_recv(Qpn::GSI, &RecvWr { wr_id: slot as u64, elements: &[element] })
     }
 
-    /// Takes in what queue pair 1 received, lets deadlines take effect, posts what is to be sent.
+    /// Handles received datagrams of queue pair 1 and expired deadlines, and posts pending messages.
     pub(crate) fn serve(&mut self, now: Instant, nic: &mut Nic) {
         self.receive(now, nic);
         self.notice_first_packets(now, nic);
@@ -209,8 +209,8 @@ impl CmService {
         self.settle(now, nic);
     }
 
-    /// A packet that a queue pair took from its peer says as much as the RTU. The event of IBTA for this is raised in
-    /// RTR only, and an accepted queue pair is in RTS already.
+    /// Treats a packet from the peer like the RTU. The event that IBTA defines for this is raised in RTR
+    /// only, but an accepted queue pair is already in RTS or SQD.
     fn notice_first_packets(&mut self, now: Instant, nic: &mut Nic) {
         let (manager, siblings) = (&mut self.manager, &self.siblings);
         self.awaited.retain(|(qpn, id)| {
@@ -223,7 +223,7 @@ impl CmService {
         });
     }
 
-    /// Handles the events of the manager and posts its messages: to be called after every call of the manager.
+    /// Handles the events of the manager and posts its messages. Must run after every call of the manager.
     pub(crate) fn settle(&mut self, now: Instant, nic: &mut Nic) {
         while let Some(event) = self.manager.poll_event() {
             self.handle_event(now, nic, event);
@@ -237,7 +237,7 @@ impl CmService {
         let mut done = std::mem::take(&mut self.done);
         loop {
             let count = nic.engine.poll_cq(self.cq, &mut done).unwrap_or(0);
-            // Its sends complete in silence unless they fail, and then their repetition makes up for it.
+            // Sends are unsignaled; a failed send is covered by the retransmission of its message.
             for wc in done[..count].iter().filter(|wc| wc.opcode == WcOpcode::Recv) {
                 let slot = wc.wr_id as usize;
                 if wc.status == WcStatus::Success {
@@ -269,7 +269,7 @@ impl CmService {
     fn post(&mut self, now: Instant, nic: &mut Nic, transmit: &CmTransmit) {
         let mut path = Path { hop_limit: HOP_LIMIT, ..transmit.path };
         path.vlan = nic.device_mut().vlan(path.traffic_class);
-        // All of connection management comes from one port, as kernels do it for queue pair 1.
+        // All CM messages come from one source port, like those of queue pair 1 in kernels.
         match nic.bind_source_port(PortHolder::QueuePair(Qpn::GSI), &path, flow::rxe_qpn_port(Qpn::GSI)) {
             Ok(port) => path.source_port = port,
             Err(error) => {
@@ -298,7 +298,7 @@ impl CmService {
                     enqueue(&mut listener.requests, *request, |request| is_open(manager, request.id));
                     self.wakers.due.append(&mut listener.wakers);
                 }
-                // The listener was closed while the request was on its way here.
+                // The listener was closed before this event was handled.
                 None => self.manager.release(now, request.id),
             },
             CmEvent::SidrRequest(request) => match self.listeners.get_mut(&request.request.service_id) {
@@ -329,7 +329,7 @@ impl CmService {
         }
     }
 
-    /// Active side: the peer accepted, so the queue pair is brought up and the RTU sent.
+    /// Active side: brings the queue pair up and sends the RTU, because the peer accepted.
     fn make_ready(
         &mut self,
         now: Instant,
@@ -344,7 +344,7 @@ impl CmService {
         let bring_up = |nic: &mut Nic| preparation.bring_up(now, nic, parameters, false);
         match self.siblings.with_nic_of(preparation.qpn, nic, bring_up) {
             Ok(()) => {
-                // The peer may have gone meanwhile, which is the next event.
+                // The peer may be gone by now; the next event says so.
                 let _ = self.manager.ready(now, id, &[]);
             }
             Err(error) => {
@@ -354,7 +354,7 @@ impl CmService {
         }
     }
 
-    /// The connection is over: what was posted on its queue pair completes as flushed.
+    /// Flushes the work requests of the queue pair, because the connection has ended.
     fn fail_queue_pair(&mut self, now: Instant, nic: &mut Nic, id: CommId) {
         let Some(preparation) = self.entries.get(&id).and_then(|entry| entry.preparation) else { return };
         self.siblings.with_nic_of(preparation.qpn, nic, |nic| to_error(now, nic, preparation.qpn));
@@ -367,29 +367,29 @@ impl CmService {
         }
     }
 
-    /// A connection or question that the application holds from now on.
+    /// Adds a connection or SIDR request that the application holds from now on.
     pub(crate) fn adopt(&mut self, id: CommId, preparation: Option<Preparation>) {
         self.entries.insert(id, Entry { preparation, ..Entry::default() });
     }
 
-    /// The application no longer holds a connection or question.
+    /// Removes a connection or SIDR request that the application no longer holds.
     pub(crate) fn abandon(&mut self, now: Instant, id: CommId) {
         let entry = self.entries.remove(&id);
         self.wakers.released.extend(entry.and_then(|entry| entry.waker));
         self.manager.release(now, id);
     }
 
-    /// The next event of a connection.
+    /// Returns the next event of a connection.
     pub(crate) fn next_notice(&mut self, id: CommId) -> Option<ConnectionNotice> {
         self.entries.get_mut(&id)?.notices.pop_front()
     }
 
-    /// The private data of the REP, once.
+    /// Takes the private data of the REP.
     pub(crate) fn take_reply(&mut self, id: CommId) -> Vec<u8> {
         self.entries.get_mut(&id).and_then(|entry| entry.reply.take()).unwrap_or_default()
     }
 
-    /// Wakes a task at the next event of a connection, in place of the task before.
+    /// Registers a task to wake at the next event of a connection; it replaces the previous task.
     pub(crate) fn wake_at_notice(&mut self, id: CommId, waker: Waker) {
         let replaced = match self.entries.get_mut(&id) {
             Some(entry) => entry.waker.replace(waker),
@@ -398,7 +398,7 @@ impl CmService {
         self.wakers.released.extend(replaced);
     }
 
-    /// Listens, unless another listener of this address does, also one of another process.
+    /// Listens, unless this process or another one with this address already listens.
     pub(crate) fn open_listener(
         &mut self,
         nic: &mut Nic,
@@ -434,7 +434,7 @@ impl CmService {
         }
     }
 
-    /// The next request that the peer still wants answered.
+    /// Returns the next request whose peer still waits for an answer.
     pub(crate) fn next_request(&mut self, service_id: ServiceId) -> Option<CmConnectRequest> {
         let listener = self.listeners.get_mut(&service_id)?;
         let manager = &self.manager;
@@ -447,7 +447,7 @@ impl CmService {
         std::iter::from_fn(|| listener.questions.pop_front()).find(|question| is_open(manager, question.id))
     }
 
-    /// Wakes a task at the next request or question.
+    /// Registers a task to wake at the next connection or SIDR request.
     pub(crate) fn wake_at_request(&mut self, service_id: ServiceId, waker: Waker) {
         match self.listeners.get_mut(&service_id) {
             Some(listener) if !listener.wakers.iter().any(|known| known.will_wake(&waker)) => {
@@ -457,8 +457,8 @@ impl CmService {
         }
     }
 
-    /// Accepts a request with a queue pair, or changes nothing. Until the peer has answered the REP with an RTU or with a packet
-    /// of the connection, the queue pair sends nothing unasked: the REQ may have come from another host than its address says.
+    /// Accepts a request with a queue pair, or changes nothing. Until the peer answers the REP with an RTU or
+    /// a packet of the connection, the queue pair only answers: the source address of the REQ may be forged.
     pub(crate) fn accept(
         &mut self,
         now: Instant,
@@ -469,7 +469,7 @@ impl CmService {
     ) -> Result<(), AcceptError> {
         self.manager.check_accept(id, private_data)?;
         let agreed = self.manager.preview(id, offer)?;
-        // Ready before the REP is sent: the first packet of the peer may come at once.
+        // Bring the queue pair up before the REP is sent, because the peer's first packet may follow at once.
         let bring_up = |nic: &mut Nic| preparation.bring_up(now, nic, &agreed, true);
         self.siblings.with_nic_of(preparation.qpn, nic, bring_up)?;
         self.adopt(id, Some(*preparation));
@@ -486,13 +486,13 @@ impl CmService {
     }
 }
 
-/// Whether the peer still waits for an answer.
+/// Returns whether the peer still waits for an answer.
 pub(super) fn is_open(manager: &ConnectionManager, id: CommId) -> bool {
     manager.state(id) != CmState::Closed
 }
 
-/// Appends what waits for the application. The manager allows no more open ones than the backlog, but raises no event when
-/// a peer withdraws what it asked: such entries stay until the queue is twice as long.
+/// Appends a request that waits for the application. The manager limits open requests to the backlog, but
+/// reports no withdrawn ones. Those stay until the queue has twice the length of the backlog.
 pub(super) fn enqueue<T>(queue: &mut VecDeque<T>, new: T, is_open: impl Fn(&T) -> bool) {
     if queue.len() >= 2 * BACKLOG {
         queue.retain(is_open);
@@ -500,7 +500,7 @@ pub(super) fn enqueue<T>(queue: &mut VecDeque<T>, new: T, is_open: impl Fn(&T) -
     queue.push_back(new);
 }
 
-/// The path in the 40 bytes before a datagram, as its sender wrote it.
+/// Decodes the path from the 40 bytes before a datagram, which contain the sender's IP header.
 fn path_of(area: &[u8]) -> Option<Path> {
     let path = |encapsulation, source, destination, traffic_class, hop_limit| Path {
         encapsulation,
@@ -549,7 +549,7 @@ mod tests {
 
     const IP_CM: IpCm = IpCm { source_port: 40_000, source: PEER, destination: OWN };
 
-    /// From the peer to this end.
+    /// Path from the peer to this end.
     fn path() -> Path {
         Path {
             encapsulation: Encapsulation::RoceV2,
@@ -563,7 +563,7 @@ mod tests {
         }
     }
 
-    /// The first message that another manager sends.
+    /// Returns the first message that another manager sends.
     fn first_message(begin: impl FnOnce(&mut ConnectionManager) -> Result<CommId, CmError>) -> CmMad {
         let mut peer = ConnectionManager::new(CmConfig::new([3; 32], 3));
         begin(&mut peer).unwrap();
@@ -605,7 +605,7 @@ mod tests {
         first_message(|peer| peer.resolve(Instant::ZERO, &question))
     }
 
-    /// The peer takes back what it asked with `local_comm_id`.
+    /// Returns the REJ with which the peer withdraws the request of `local_comm_id`.
     fn rej(local_comm_id: CommId) -> CmMad {
         let rej = CmRej {
             local_comm_id,
@@ -634,7 +634,7 @@ mod tests {
         mad
     }
 
-    /// A listener with connection management that only the test serves.
+    /// Runs `work` with a listener and a connection management that only the test serves.
     fn with_listener(work: impl FnOnce(&mut CmService, Instant, &mut Nic)) {
         let (device, _peer) = MemoryDevice::pair(OWN, PEER).unwrap();
         let mut nic = Nic::new(Engine::new(EngineConfig::from_number(7)), Box::new(device), Clock::start());
@@ -645,7 +645,7 @@ mod tests {
         work(&mut cm, now, &mut nic);
     }
 
-    /// Each question takes back the one before: the same number in another transaction.
+    /// Each SIDR request withdraws the previous one: it has the same number but another transaction.
     #[test]
     fn questions_taken_back_fill_no_memory() {
         with_listener(|cm, now, nic| {

@@ -1,11 +1,13 @@
-//! How much one call sends.
+//! The limit of data that one call sends.
 
-/// What is left of what one call may send. When it is spent, the caller gives up the lock of the context, and the next call goes
-/// on with the queue pair whose turn it is: a READ of 256 MiB would otherwise hold the context for 130 ms.
+/// Remaining packets and bytes of one call. When the budget is spent, the caller releases the lock of the
+/// context, and the next call continues with the next queue pair in turn. Without a limit, a READ of 256 MiB
+/// would hold the context for 130 ms.
 ///
-/// It is four superpackets of 64 KiB, so the other side reads the first packets while this one still makes the next. With 1 MiB, which is
-/// all that an application often has under way, both sides waited for each other: 64 KiB READs over `udp` had 0.88 of the rate of WRITEs
-/// in place of 0.97, and 64 KiB WRITEs over `xdp` 0.74 of the limit in place of 0.90.
+/// The budget is four superpackets of 64 KiB, so the peer reads the first packets while this side builds the
+/// next ones. Applications often have only 1 MiB outstanding. With a budget of 1 MiB, both sides therefore
+/// waited for each other: 64 KiB READs over `udp` had 0.88 of the rate of WRITEs instead of 0.97, and 64 KiB
+/// WRITEs over `xdp` had 0.74 of the limit instead of 0.90.
 #[derive(Debug)]
 pub(crate) struct Budget {
     packets: usize,

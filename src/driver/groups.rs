@@ -8,10 +8,10 @@ use roce_transport::DestroyError;
 
 use super::Nic;
 
-/// Why the membership of a queue pair did not change.
+/// The reason why the membership of a queue pair did not change.
 #[derive(Debug)]
 pub(crate) enum GroupError {
-    /// The queue pair cannot be in groups.
+    /// The queue pair cannot join groups.
     QueuePair(DestroyError),
     /// The device cannot join or leave.
     Device(io::Error),
@@ -24,7 +24,7 @@ impl From<DestroyError> for GroupError {
 }
 
 impl Nic {
-    /// Lets a UD queue pair receive what is sent to a group. Idempotent.
+    /// Makes a UD queue pair receive the datagrams of a group. Idempotent.
     pub(crate) fn join_group(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), GroupError> {
         // First, because the engine checks the queue pair.
         self.engine.attach_multicast(qpn, group)?;

@@ -1,9 +1,9 @@
-//! What a device has once for everything that uses it, such as a source port or the membership in a group: acquired for the first holder
-//! that needs it and released with the last. The device itself keeps no count.
+//! Resources that a device has only once, such as a source port or a group membership. The first holder
+//! acquires the resource and the last one releases it, because the device itself does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which holders have which keys, and how many holders each key has.
+/// Keys of each holder, and the number of holders of each key.
 #[derive(Debug)]
 pub(super) struct Holders<H, K> {
     of: BTreeMap<H, BTreeSet<K>>,
@@ -17,34 +17,34 @@ impl<H, K> Default for Holders<H, K> {
 }
 
 impl<H: Copy + Ord, K: Copy + Ord> Holders<H, K> {
-    /// Whether this holder has the key.
+    /// Returns whether this holder has the key.
     pub(super) fn has(&self, holder: H, key: K) -> bool {
         self.of.get(&holder).is_some_and(|keys| keys.contains(&key))
     }
 
-    /// Whether any holder has the key.
+    /// Returns whether any holder has the key.
     pub(super) fn has_any(&self, key: K) -> bool {
         self.counts.contains_key(&key)
     }
 
-    /// Whether this holder is the only one that has the key.
+    /// Returns whether this holder is the only one that has the key.
     pub(super) fn is_last(&self, holder: H, key: K) -> bool {
         self.has(holder, key) && self.counts.get(&key) == Some(&1)
     }
 
-    /// All keys of this holder.
+    /// Returns all keys of this holder.
     pub(super) fn all_of(&self, holder: H) -> Vec<K> {
         self.of.get(&holder).into_iter().flatten().copied().collect()
     }
 
-    /// Notes that a holder has the key. Idempotent.
+    /// Records that a holder has the key. Idempotent.
     pub(super) fn add(&mut self, holder: H, key: K) {
         if self.of.entry(holder).or_default().insert(key) {
             *self.counts.entry(key).or_default() += 1;
         }
     }
 
-    /// Notes that a holder no longer has the key. Returns whether no other holder has it.
+    /// Records that a holder no longer has the key. Returns whether no other holder has it.
     pub(super) fn remove(&mut self, holder: H, key: K) -> bool {
         let Some(keys) = self.of.get_mut(&holder) else { return false };
         if !keys.remove(&key) {

@@ -1,7 +1,7 @@
-//! One engine joined to one device: the only place that reads a clock.
+//! The driver joins one engine to one device. Only the driver reads a clock.
 //!
-//! A [`Nic`] knows nothing of locks, threads and connections. What is above it calls it: connection management borrows it,
-//! and the runtime decides when it makes progress.
+//! A [`Nic`] does not know locks, threads or connections. The layers above call it: connection management
+//! borrows it, and the runtime decides when it makes progress.
 
 mod budget;
 mod groups;
@@ -29,40 +29,40 @@ pub(crate) use path::gid_table;
 pub use path::{GidEntry, PathOptions, in_gid_order};
 pub(crate) use source_ports::PortHolder;
 
-/// When to try again where the device had no room.
+/// Time until the next try after the device had no room.
 const FULL_RETRY_NS: u64 = 20_000;
-/// Bursts that are taken in at most before deadlines take effect that passed while nobody looked at the device.
+/// Maximum number of bursts to receive after a pause, before expired deadlines take effect.
 const BURSTS_AFTER_PAUSE: usize = 64;
-/// Budgets that are spent at most on what is owed to peers before something goes away.
+/// Maximum number of budgets to spend on pending responses before an object is destroyed.
 const PASSES_FOR_WHAT_IS_OWED: usize = 8;
 
-/// One engine, one device, one clock, and what the device holds for the queue pairs.
+/// One engine, one device, one clock, and the resources of the device that queue pairs hold.
 pub(crate) struct Nic {
     pub(crate) engine: Engine,
     device: Box<dyn Device>,
     clock: Clock,
-    /// The device had no room for a datagram at the last try.
+    /// Whether the device had no room for a datagram at the last try.
     device_full: bool,
-    /// The last call stopped at the end of its budget, and the engine may have more to send.
+    /// Whether the last call spent its budget, so that the engine may have more to send.
     has_more: bool,
-    /// The first error of the device that will not go away by itself. From then on the device is left alone.
+    /// First permanent error of the device. After it, the device is not called any more.
     failure: Option<io::Error>,
     watch: Watch,
     pub(crate) statistics: NicStatistics,
     groups: Holders<Qpn, IpAddr>,
     source_ports: Holders<PortHolder, u16>,
-    /// Address handles made so far.
+    /// Number of address handles created so far.
     address_handles: u64,
 }
 
-/// What is counted here, outside the engine and the device.
+/// Counters outside the engine and the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NicStatistics {
-    /// Times that the device had no room for a datagram.
+    /// Number of times that the device had no room for a datagram.
     pub(crate) tx_device_full: u64,
-    /// Calls that ended because they had sent as much as one call may.
+    /// Number of calls that ended because they had spent their budget.
     pub(crate) tx_budget_spent: u64,
-    /// Calls that found datagrams waiting, and those that found none.
+    /// Number of calls that found datagrams, and of those that found none.
     pub(crate) busy_polls: u64,
     pub(crate) idle_polls: u64,
 }
@@ -96,8 +96,8 @@ impl Nic {
         self.device.as_mut()
     }
 
-    /// Takes in one burst and lets deadlines take effect; returns how many datagrams there were. After a time in which nobody looked at
-    /// the device, it first takes in what arrived meanwhile.
+    /// Receives one burst and handles expired deadlines; returns the number of datagrams. After a time in
+    /// which no thread watched the device, first receives the datagrams that arrived in that time.
     pub(crate) fn receive(&mut self, now: Instant) -> usize {
         let count = match self.watch.look(now) {
             Some(pause) => self.receive_after(now, pause),
@@ -107,7 +107,7 @@ impl Nic {
         count
     }
 
-    /// Takes in what arrived during a pause.
+    /// Receives the datagrams that arrived during a pause.
     #[cold]
     fn receive_after(&mut self, now: Instant, pause: Duration) -> usize {
         self.engine.handle_pause(now, pause);
@@ -115,30 +115,31 @@ impl Nic {
         bursts.take_while(|count| *count > 0).sum()
     }
 
-    /// A thread sleeps from `now` until then at the latest, unless the device has something: it watches the device.
+    /// Records that a thread watches the device: it sleeps from `now` until `until`, or until a datagram
+    /// arrives.
     #[inline]
     pub(crate) fn watched_until(&mut self, now: Instant, until: Instant) {
         self.watch.sleep(now, until);
     }
 
-    /// From now on a thread looks at the device at least this often while the process runs.
+    /// Records that, while the process runs, a thread checks the device at least once per `interval`.
     pub(crate) fn looks_every(&mut self, interval: Duration) {
         self.watch.interval = Some(interval);
     }
 
-    /// WRITEs, READs and atomics of peers that were taken in.
+    /// Returns the number of received WRITEs, READs and atomics of peers.
     pub(crate) fn one_sided_requests(&self) -> u64 {
         let counters = self.engine.counters();
         counters.rx_write_requests + counters.rx_read_requests + counters.rx_atomic_requests
     }
 
-    /// WRITEs of peers that were taken in.
+    /// Returns the number of received WRITEs of peers.
     #[inline]
     pub(crate) fn write_requests(&self) -> u64 {
         self.engine.counters().rx_write_requests
     }
 
-    /// Acknowledgements that were owed when a request came whose acknowledgement stands for them as well.
+    /// Returns the number of pending acknowledgements that the acknowledgement of a later request replaced.
     #[inline]
     pub(crate) fn covered_acknowledgements(&self) -> u64 {
         self.engine.counters().acks_coalesced
@@ -150,7 +151,7 @@ impl Nic {
         }
         let Self { engine, device, .. } = self;
         let received = device.receive(now, &mut |received| {
-            // The engine counts what it drops.
+            // The engine counts its drops.
             let _: Verdict = engine.handle_datagram(now, received);
         });
         match received {
@@ -162,7 +163,7 @@ impl Nic {
         }
     }
 
-    /// Sends what the engine has to send, as far as the budget goes.
+    /// Sends pending packets of the engine within the budget.
     pub(crate) fn transmit(&mut self, now: Instant, budget: &mut Budget) {
         if self.failure.is_some() {
             return self.discard(now, budget);
@@ -177,7 +178,8 @@ impl Nic {
                 self.statistics.tx_budget_spent += 1;
                 break self.engine.may_transmit(now);
             }
-            // What these two calls return stays where it is: moving it takes longer than to write it.
+            // The results of these two calls are not moved, because moving them takes longer than writing
+            // them.
             let mut slot = self.device.slot();
             let Some(slot) = &mut slot else {
                 self.statistics.tx_device_full += 1;
@@ -198,8 +200,9 @@ impl Nic {
         self.device_full = is_flushed;
     }
 
-    /// Sends requests and nothing else, and returns how many packets; `None` where all else is to be sent as well: the device can send an
-    /// acknowledgement in the superpacket of a request, and it need not stay behind (`even_joined`).
+    /// Sends only requests and returns the number of packets. Returns `None` if the caller must send
+    /// everything instead: the device can send an acknowledgement in the superpacket of a request, and
+    /// `even_joined` does not hold it back.
     pub(crate) fn transmit_requests(&mut self, now: Instant, even_joined: bool) -> Option<usize> {
         if self.failure.is_some() || self.device.capabilities().max_segments > 1 && !even_joined {
             return None;
@@ -218,8 +221,8 @@ impl Nic {
         (!budget.is_spent()).then_some(sent)
     }
 
-    /// Sends what is owed to peers before something goes away, such as the acknowledgement of a queue pair that is destroyed.
-    /// Bounded as well: a peer that asked for gigabytes does not get them now.
+    /// Sends pending responses before an object is destroyed, such as the acknowledgement of a queue pair.
+    /// The amount is limited, so a peer that requested gigabytes does not receive them now.
     pub(crate) fn transmit_owed(&mut self, now: Instant) {
         for _ in 0..PASSES_FOR_WHAT_IS_OWED {
             self.transmit(now, &mut Budget::default());
@@ -229,26 +232,26 @@ impl Nic {
         }
     }
 
-    /// Whether nothing is to be sent but a few acknowledgements.
+    /// Returns whether nothing but a few acknowledgements is pending.
     #[inline]
     pub(crate) fn owes_only_acknowledgements(&self) -> bool {
         !self.has_more && self.engine.owes_only_acknowledgements()
     }
 
-    /// Whether acknowledgements are to be sent, a few and nothing else.
+    /// Returns whether acknowledgements are pending: a few, and nothing else.
     #[inline]
     pub(crate) fn owes_acknowledgements(&self) -> bool {
         !self.has_more && self.engine.owes_acknowledgements()
     }
 
-    /// Whether the budget was spent before the engine had sent everything.
+    /// Returns whether the budget was spent before the engine had sent everything.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         self.has_more
     }
 
-    /// What is sent through a device that failed is lost, as on a cut cable: requests run out of retries, and their
-    /// completions report that.
+    /// Drops all pending packets, as on a cut cable. Requests then run out of retries, and their completions
+    /// report that.
     fn discard(&mut self, now: Instant, budget: &mut Budget) {
         let mut nowhere = vec![0; self.device.capabilities().max_datagram];
         self.has_more = loop {
@@ -275,14 +278,15 @@ impl Nic {
         }
     }
 
-    /// The device's first lasting error.
+    /// Returns the device's first permanent error.
     pub(crate) fn failure(&self) -> Option<&io::Error> {
         self.failure.as_ref()
     }
 
-    /// When [`receive`](Self::receive) and [`transmit`](Self::transmit) have to be called although nothing arrives.
+    /// Returns when [`receive`](Self::receive) and [`transmit`](Self::transmit) must be called even if no
+    /// packet arrives.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        // What is left over from the last call is to be sent at once.
+        // Packets that are left over from the last call must be sent at once.
         let at_once = self.has_more.then_some(Instant::ZERO);
         [at_once, self.engine.poll_timeout(), self.device_deadline()].into_iter().flatten().min()
     }
@@ -296,7 +300,7 @@ impl Nic {
         [self.device.deadline(), retry].into_iter().flatten().min()
     }
 
-    /// The counters that are neither the engine's nor those of connection management.
+    /// Visits the counters that belong neither to the engine nor to connection management.
     pub(crate) fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         visit("tx_device_full", self.statistics.tx_device_full);
         visit("tx_budget_spent", self.statistics.tx_budget_spent);

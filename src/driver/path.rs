@@ -1,4 +1,4 @@
-//! Paths to peers: which of our GIDs, which header, which source port.
+//! Paths to peers: source GID, headers and source port.
 
 use std::io;
 use std::net::IpAddr;
@@ -7,38 +7,40 @@ use roce_packet::{Encapsulation, Gid, Path, Qpn, flow};
 
 use super::{Nic, PortHolder};
 
-/// A line of the GID table, as `show_gids` prints it.
+/// An entry of the GID table, as `show_gids` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidEntry {
-    /// The index that [`PathOptions::sgid_index`] takes.
+    /// Index for [`PathOptions::sgid_index`].
     pub index: usize,
     /// The GID.
     pub gid: Gid,
-    /// Which headers go with it: RoCE v1 or v2.
+    /// Header format of the GID: RoCE v1 or v2.
     pub gid_type: Encapsulation,
 }
 
 impl GidEntry {
-    /// The address in the GID.
+    /// Returns the address in the GID.
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.gid.to_ip()
     }
 }
 
-/// Indexes at which the first GID stands, from 0 on. Programs have an index built in: with one IPv4 address, its GID of RoCE v2 is at 1
-/// with Soft-RoCE and at 3 with ConnectX.
+/// Number of table indexes that the first GID has, starting at 0. Some programs have a fixed index: with one
+/// IPv4 address, the RoCE v2 GID has index 1 with Soft-RoCE and 3 with ConnectX.
 const FIRST_GID_INDEXES: usize = 4;
 
-/// Puts what belongs to GIDs into the order of the table: the first one at the indexes 0 to 3, and the others behind it.
+/// Puts items of GIDs into the order of the table: the first item at the indexes 0 to 3, followed by the
+/// others.
 pub fn in_gid_order<T: Clone>(mut gids: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
     let first = gids.next();
     std::iter::repeat_n(first, FIRST_GID_INDEXES).flatten().chain(gids)
 }
 
-/// The GID table of a device: RoCE v2 for every address, then, where frames are Ethernet, RoCE v1 for every
-/// address. The first one has several indexes, all of RoCE v2: an entry says what is sent.
+/// Returns the GID table of a device: RoCE v2 for every address, then, on a device with Ethernet frames, RoCE
+/// v1 for every address. The first GID has several indexes, all of RoCE v2. The entry determines the header
+/// format.
 pub(crate) fn gid_table(addresses: &[IpAddr], carries_ethernet: bool) -> Vec<GidEntry> {
     let types = if carries_ethernet {
         &[Encapsulation::RoceV2, Encapsulation::RoceV1][..]
@@ -52,20 +54,20 @@ pub(crate) fn gid_table(addresses: &[IpAddr], carries_ethernet: bool) -> Vec<Gid
         .collect()
 }
 
-/// Options of a path beyond its two ends.
+/// Options of a path except its two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathOptions {
-    /// Index into the GID table of the GID to send from; it also chooses between RoCE v1 and v2. Without it, the
-    /// first address of the same kind as the destination is used, with RoCE v2.
+    /// Index into the GID table of the source GID; it also selects RoCE v1 or v2. The default is the first
+    /// address of the same kind as the destination, with RoCE v2.
     pub sgid_index: Option<usize>,
-    /// DSCP in the upper six bits, ECN in the lower two. The default, 2, is ECT(0) as RNICs send it.
+    /// DSCP in the upper six bits, ECN in the lower two. The default, 2, is ECT(0), which RNICs send.
     pub traffic_class: u8,
     /// IPv4 TTL or IPv6 hop limit.
     pub hop_limit: u8,
-    /// IPv6 flow label. 0 derives the source port from the queue pair numbers instead.
+    /// IPv6 flow label. If it is 0, the source port is derived from the queue pair numbers instead.
     pub flow_label: u32,
-    /// The UDP source port, instead of a derived one.
+    /// UDP source port, instead of a derived one.
     pub source_port: Option<u16>,
 }
 
@@ -83,7 +85,7 @@ setters!(PathOptions {
     source_port: impl Into<Option<u16>>,
 });
 
-/// Whether two addresses are of one IP version, and both or neither link-local.
+/// Returns whether two addresses have the same IP version, and both or neither are link-local.
 fn fits(source: IpAddr, destination: IpAddr) -> bool {
     match (source, destination) {
         (IpAddr::V4(_), IpAddr::V4(_)) => true,
@@ -94,7 +96,7 @@ fn fits(source: IpAddr, destination: IpAddr) -> bool {
     }
 }
 
-/// The GID to send from to `destination`.
+/// Chooses the source address for packets to `destination`.
 fn choose(addresses: &[IpAddr], destination: IpAddr) -> Option<IpAddr> {
     let same_version = |source: &IpAddr| source.is_ipv4() == destination.is_ipv4();
     let best = addresses.iter().find(|source| fits(**source, destination));
@@ -102,7 +104,7 @@ fn choose(addresses: &[IpAddr], destination: IpAddr) -> Option<IpAddr> {
 }
 
 impl Nic {
-    /// The address and the encapsulation to send with to `destination`.
+    /// Returns the source address and the encapsulation of packets to `destination`.
     fn source_for(
         &self,
         destination: IpAddr,
@@ -136,7 +138,7 @@ impl Nic {
         Ok((entry.address(), entry.gid_type))
     }
 
-    /// The path to a peer as the options say, without a source port.
+    /// Returns the path to a peer according to the options, without a source port.
     pub(crate) fn route_to(&self, destination: IpAddr, options: &PathOptions) -> io::Result<Path> {
         let (source, encapsulation) = self.source_for(destination, options.sgid_index)?;
         Ok(Path {
@@ -151,8 +153,9 @@ impl Nic {
         })
     }
 
-    /// The same with a source port for `holder`, see [`bind_source_port`](Self::bind_source_port). The device is asked for the
-    /// port of the flow label if there is one, else for that of the two queue pair numbers.
+    /// Returns the path of [`route_to`](Self::route_to) with a source port for `holder`: see
+    /// [`bind_source_port`](Self::bind_source_port). The wanted port derives from the flow label if it is not
+    /// zero, else from the two queue pair numbers.
     pub(crate) fn path_to(
         &mut self,
         destination: IpAddr,
@@ -205,7 +208,8 @@ mod tests {
         assert_eq!(gid_table(&addresses, false), table[..5]);
     }
 
-    /// Regression: the table had one entry, and programs with the index of Soft-RoCE or of ConnectX built in did not run.
+    /// Regression: the table had one entry, so programs with the fixed index of Soft-RoCE or ConnectX did not
+    /// run.
     #[test]
     fn the_first_gid_stands_where_programs_expect_it() {
         let addresses = ["198.18.0.1", "2001:db8::1"].map(|text| text.parse().unwrap());

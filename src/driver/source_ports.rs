@@ -6,18 +6,19 @@ use roce_packet::{Path, Qpn};
 
 use super::Nic;
 
-/// What a source port is held for.
+/// The holder of a source port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PortHolder {
-    /// A queue pair, as long as it exists or until it goes to RESET.
+    /// A queue pair, until it is destroyed or moved to RESET.
     QueuePair(Qpn),
-    /// The address handle with this number, as long as it exists.
+    /// The address handle with this number, until it is dropped.
     AddressHandle(u64),
 }
 
 impl Nic {
-    /// Asks the device for a source port, see [`Device::bind_source_port`](crate::device::Device::bind_source_port), and
-    /// keeps it until [`release_source_ports`](Self::release_source_ports).
+    /// Requests a source port from the device, see
+    /// [`Device::bind_source_port`](crate::device::Device::bind_source_port), and keeps it until
+    /// [`release_source_ports`](Self::release_source_ports).
     pub(crate) fn bind_source_port(
         &mut self,
         holder: PortHolder,
@@ -29,7 +30,8 @@ impl Nic {
         Ok(port)
     }
 
-    /// Releases the ports of a holder. Datagrams that wait for their turn leave from the main port of the device then.
+    /// Releases the ports of a holder. Datagrams that are still queued then leave from the main port of the
+    /// device.
     pub(crate) fn release_source_ports(&mut self, holder: PortHolder) {
         for port in self.source_ports.all_of(holder) {
             if self.source_ports.remove(holder, port) {
@@ -38,7 +40,7 @@ impl Nic {
         }
     }
 
-    /// A number for another address handle.
+    /// Returns a number for a new address handle.
     pub(crate) fn next_address_handle(&mut self) -> PortHolder {
         self.address_handles += 1;
         PortHolder::AddressHandle(self.address_handles)

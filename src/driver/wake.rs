@@ -1,4 +1,4 @@
-//! Between threads and tasks: descriptors that one writes and another waits for, wakers, and how one ends another.
+//! Signals between threads and tasks: descriptors to write and to wait for, wakers, and joining of threads.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,13 +24,13 @@ impl Wake {
     }
 
     pub(crate) fn signal(&self) {
-        // The only failure is a counter at its maximum, and then the descriptor is readable anyway.
+        // Writing fails only if the counter has its maximum; then the descriptor is readable anyway.
         let _ = rustix::io::write(&self.descriptor, &1_u64.to_ne_bytes());
     }
 
     pub(crate) fn clear(&self) {
         let mut count = [0; 8];
-        // Nothing to read means that it is clear already.
+        // Reading fails if the descriptor is already clear.
         let _ = rustix::io::read(&self.descriptor, &mut count);
     }
 }
@@ -41,26 +41,26 @@ impl AsFd for Wake {
     }
 }
 
-/// Descriptors that one call waits for.
+/// Maximum number of descriptors in one wait.
 pub(crate) const MOST_DESCRIPTORS: usize = 4;
 
-/// Why a sleep ended.
+/// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slept {
     /// A descriptor is readable.
     Readable,
-    /// A handler of a signal has run, or the time is over.
+    /// A signal handler has run, or the timeout has passed.
     Out,
 }
 
-/// A sleep until one of some descriptors is readable or a time is over.
+/// A sleep until one of several descriptors is readable or a timeout passes.
 pub(crate) struct Sleep<'a> {
     descriptors: ArrayVec<BorrowedFd<'a>, MOST_DESCRIPTORS>,
     timeout: Option<Duration>,
 }
 
 impl<'a> Sleep<'a> {
-    /// A sleep on the first [`MOST_DESCRIPTORS`] of these.
+    /// Creates a sleep on the first [`MOST_DESCRIPTORS`] of these descriptors.
     pub(crate) fn new(
         descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
         timeout: Option<Duration>,
@@ -83,7 +83,7 @@ impl<'a> Sleep<'a> {
         let timeout = self.timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(&mut polled, timeout.as_ref()) {
             Ok(0) | Err(rustix::io::Errno::INTR) => Ok(Slept::Out),
-            // The program has closed it. The poll would return at once, again and again.
+            // The program has closed the descriptor. Without this error, every poll would return at once.
             Ok(_) if polled.iter().any(|polled| polled.revents().contains(PollFlags::NVAL)) => {
                 Err(rustix::io::Errno::BADF.into())
             }
@@ -93,7 +93,7 @@ impl<'a> Sleep<'a> {
     }
 }
 
-/// Sleeps until one of the descriptors is readable or the time is over; returns whether one is readable.
+/// Sleeps until one of the descriptors is readable or the timeout passes; returns whether one is readable.
 pub(crate) fn wait_readable<'a>(
     descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
     timeout: Option<Duration>,
@@ -101,30 +101,31 @@ pub(crate) fn wait_readable<'a>(
     Ok(Sleep::new(descriptors, timeout).sleep()? == Slept::Readable)
 }
 
-/// Calls foreign code that must not end the thread which happens to call it. The hook of panics has reported a panic already.
+/// Calls foreign code and catches its panic, so that it does not end this thread. The panic hook has reported
+/// the panic.
 fn contain(foreign: impl FnOnce()) {
     if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(foreign)) {
         tracing::error!("a waker panicked; other tasks are served as before");
-        // Its drop is foreign as well.
+        // The drop of the panic payload is foreign code as well.
         std::mem::forget(panic);
     }
 }
 
-/// Wakes tasks. A waker that panics does not keep the others from being woken.
+/// Wakes tasks. If one waker panics, the others are still woken.
 pub(crate) fn wake_each(wakers: impl IntoIterator<Item = Waker>) {
     wakers.into_iter().for_each(|waker| contain(|| waker.wake()));
 }
 
-/// Drops wakers, and with them what they own. A drop that panics does not keep the others from being dropped.
+/// Drops wakers and the objects that they own. If one drop panics, the others are still dropped.
 pub(crate) fn drop_each(wakers: impl IntoIterator<Item = Waker>) {
     wakers.into_iter().for_each(|waker| contain(|| drop(waker)));
 }
 
-/// Waits for the end of a thread that has been asked to end. A thread that ends itself, because a waker that it woke
-/// released the last handle of a context, is not waited for.
+/// Joins a thread that was asked to end. A thread does not join itself: it may release the last handle of a
+/// context through a waker that it called.
 pub(crate) fn join(thread: JoinHandle<()>) {
     if thread.thread().id() != std::thread::current().id() {
-        // The hook of panics has reported one already.
+        // The panic hook has already reported a panic.
         let _ = thread.join();
     }
 }

@@ -1,30 +1,33 @@
-//! Since when nobody has looked at the device.
+//! The time since which no thread has watched the device.
 
 use std::time::Duration;
 
 use roce_transport::Instant;
 
-/// When threads looked at the device, and until when they watch it.
+/// Times at which threads checked the device, and until which they watch it.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// The time up to which the device was watched: that of the last look, or the end of a sleep that a datagram would have cut short.
+    /// End of the watched time: the last check, or the end of a sleep that a datagram would have ended.
     until: Instant,
-    /// The longest time between two looks of a process that runs; `None` where only the application looks, as rarely as it likes.
+    /// Maximum interval between two checks while the process runs; `None` if only the application checks, at
+    /// any interval.
     pub(super) interval: Option<Duration>,
 }
 
 impl Watch {
-    /// Notes a look at the device. Returns for how long nobody has watched it, if that is longer than a process that runs takes.
+    /// Records a check of the device. Returns the unwatched time if it exceeds the interval of a running
+    /// process.
     #[inline]
     pub(super) fn look(&mut self, now: Instant) -> Option<Duration> {
         let pause = now.since(self.until);
-        // The clock begins with the context, whose threads have not begun to look.
+        // The clock starts with the context, before the first check of its threads.
         let is_first = self.until == Instant::ZERO;
         self.until = self.until.max(now);
         self.interval.filter(|interval| pause > *interval && !is_first).map(|_| pause)
     }
 
-    /// A thread sleeps until a datagram arrives, and until then at the latest. A pause that no look has noted stays one.
+    /// Records that a thread sleeps until a datagram arrives, at most until `until`. Keeps a pause that no
+    /// check has noted.
     #[inline]
     pub(super) fn sleep(&mut self, now: Instant, until: Instant) {
         if self.interval.is_some_and(|interval| now.since(self.until) <= interval) {

@@ -1,9 +1,9 @@
-//! What to do about a work request that failed: one sentence for each way to fail.
+//! Advice for failed work requests: one sentence for each kind of failure.
 
 use roce_transport::{Cause, WcStatus, WorkError};
 
-/// Why a work request failed, and what to do next: the text that every command and report shows. It names both ends of the
-/// connection if the error is from [`Context::result`](crate::verbs::Context::result).
+/// Explains why a work request failed and what to do next. All commands and reports show this text. It names
+/// both ends of the connection if the error comes from [`Context::result`](crate::verbs::Context::result).
 ///
 /// ```
 /// use std::net::Ipv4Addr;
@@ -24,8 +24,8 @@ pub fn explain(error: &WorkError) -> String {
     format!("{error}: {}", advice(error.wc.status, error.wc.cause))
 }
 
-/// What to do next when a work request ended with this status for this cause: for the end of an error message, so
-/// without a capital letter and a full stop.
+/// Returns advice for a work request that ended with this status and cause. The text suits the end of an
+/// error message, so it has no capital letter and no full stop.
 ///
 /// ```
 /// use roce::observe::advice;
@@ -38,12 +38,12 @@ pub fn explain(error: &WorkError) -> String {
 pub const fn advice(status: WcStatus, cause: Cause) -> &'static str {
     match (towards_the_peer(cause), on_this_side(cause)) {
         (Some(advice), _) | (None, Some(advice)) => advice,
-        // The engine gives every failure a cause; what comes from elsewhere may have none.
+        // The engine gives every failure a cause; errors from other sources may have none.
         (None, None) => by_status(status),
     }
 }
 
-/// Causes that lie with the peer or on the way to it.
+/// Returns advice for causes at the peer or on the way to it.
 const fn towards_the_peer(cause: Cause) -> Option<&'static str> {
     Some(match cause {
         Cause::Flushed => {
@@ -88,7 +88,7 @@ const fn towards_the_peer(cause: Cause) -> Option<&'static str> {
     })
 }
 
-/// Causes that lie in what this side posted or registered.
+/// Returns advice for causes in the requests or registrations of this side.
 const fn on_this_side(cause: Cause) -> Option<&'static str> {
     Some(match cause {
         Cause::LocalKeyUnknown => {
@@ -127,7 +127,7 @@ const fn on_this_side(cause: Cause) -> Option<&'static str> {
     })
 }
 
-/// The same where nothing is known but the status.
+/// Returns advice if only the status is known.
 const fn by_status(status: WcStatus) -> &'static str {
     match status {
         WcStatus::Success => "nothing failed",
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// One sentence for the end of a message.
+    /// Checks that the text is one sentence for the end of a message.
     #[track_caller]
     fn check(text: &str, what: &str) {
         assert!(text.len() > 10 && text.len() < 260, "{what}: {text}");

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// Something that counts, such as a `Context` of the verbs.
+/// A source of counters, such as a `Context` of the verbs.
 pub trait CounterSource {
-    /// Calls `visit` with the name and the value of each counter, in the order of the documentation. Reading changes none
-    /// of them.
+    /// Calls `visit` with the name and value of each counter, in the order of the documentation. Does not
+    /// change any counter.
     fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64));
 
-    /// Where the counters are sums over several engines: calls `visit` with the index of an engine, the name and the value of each counter
-    /// of it that is not zero. Otherwise it does nothing.
+    /// If the counters are sums over several engines, calls `visit` with the index of an engine, the name and
+    /// the value of each of its counters that is not zero. Otherwise it does nothing.
     fn visit_engine_counters(&self, _visit: &mut dyn FnMut(usize, &'static str, u64)) {}
 }
 
@@ -28,18 +28,18 @@ impl Snapshot {
         Self { values }
     }
 
-    /// Names and values, in the order of the documentation.
+    /// Returns names and values, in the order of the documentation.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.values.iter().copied()
     }
 
-    /// The value of a counter, if there is one with this name.
+    /// Returns the value of a counter, or `None` if no counter has this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<u64> {
         self.values.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    /// The differences to an earlier snapshot.
+    /// Returns the differences from an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let difference =
@@ -48,7 +48,7 @@ impl Snapshot {
     }
 }
 
-/// One line for each counter that is not zero.
+/// Prints one line for each counter that is not zero.
 impl fmt::Display for Snapshot {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in self.iter().filter(|(_, value)| *value > 0) {
@@ -58,7 +58,7 @@ impl fmt::Display for Snapshot {
     }
 }
 
-/// One object with every counter, zeros included.
+/// Serializes one object with all counters, including zeros.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Snapshot {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,16 +1,16 @@
-//! What the drop counters of a failed exchange say: which packets arrived or left in vain, and what to do about it.
+//! Explanations of the drop counters after a failed exchange: which packets were lost, and what to do.
 
 use super::Snapshot;
 
-/// A counter of lost packets: what happened to each of them, what that means, and what to do.
+/// A counter of lost packets: what happened to the packets, and what to do.
 struct Reason {
     counter: &'static str,
     happened: &'static str,
     advice: &'static str,
 }
 
-/// The most certain explanations first. Counters that also rise in exchanges that succeed, such as those of
-/// retransmitted and overtaken packets, are not in the list.
+/// The most certain explanations come first. The list omits counters that also rise in successful exchanges,
+/// such as those of retransmitted and reordered packets.
 const REASONS: &[Reason] = &[
     Reason {
         counter: "fault_tx_dropped",
@@ -115,11 +115,12 @@ const REASONS: &[Reason] = &[
     },
 ];
 
-/// The most reasons that one sentence names.
+/// Maximum number of reasons in one sentence.
 const MOST_REASONS: usize = 2;
 
-/// What the counters of a failed exchange say about packets that this side lost: which counter, how many packets, what
-/// it means and what to do. `None` if they say nothing. The text has no full stop, so that the error can follow it.
+/// Explains packets that this side lost in a failed exchange: the counter, the number of packets, the meaning
+/// and the remedy. Returns `None` if no counter explains a loss. The text has no full stop, so that the error
+/// can follow it.
 ///
 /// ```
 /// use roce::observe::{Snapshot, explain_drops};
@@ -131,7 +132,7 @@ pub fn explain_drops(counters: &Snapshot) -> Option<String> {
     let telemetry = counters.get("rx_telemetry_refused").unwrap_or(0);
     let count_of = |reason: &Reason| {
         let count = counters.get(reason.counter).unwrap_or(0);
-        // They are counted as packets with a wrong ICRC too.
+        // Packets with telemetry are also counted as packets with a wrong ICRC.
         if reason.counter == "rx_icrc_encapsulated" { count.saturating_sub(telemetry) } else { count }
     };
     let found = REASONS.iter().map(|reason| (count_of(reason), reason)).filter(|(count, _)| *count > 0);
@@ -147,7 +148,7 @@ fn sentence((count, reason): (u64, &Reason)) -> String {
     format!("on this side {count} packets were {happened} ({counter}): {advice}")
 }
 
-/// The words for one packet.
+/// Returns the wording for one packet.
 fn singular(happened: &str) -> String {
     happened
         .replace("their ", "its ")
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!(explain(&[("rx_icrc_encapsulated", 0)]), None);
     }
 
-    /// A packet with telemetry is counted twice, and has one reason.
+    /// A packet with telemetry is counted twice but has one reason.
     #[test]
     fn telemetry_is_not_damage() {
         let text = explain(&[("rx_icrc_encapsulated", 4), ("rx_telemetry_refused", 4)]).unwrap();

@@ -1,16 +1,16 @@
-//! Text that a peer sent, or that stands in a file of somebody else, made safe to show.
+//! Escaping of text from peers or foreign files, for safe display.
 //!
-//! A terminal obeys escape sequences, and some characters change the order of others. So everything of that kind passes
-//! through [`Text`] before it is put into an error, logged or printed.
+//! A terminal obeys escape sequences, and some characters change the order of others. Therefore all such text
+//! must pass through [`Text`] before it is put into an error, logged or printed.
 
 use std::fmt::{self, Write as _};
 
-/// The most characters that are shown: an error of our own commands with both ends of a connection and its advice fits.
+/// Maximum number of displayed characters: enough for an error of a `roce` command with both ends and its
+/// advice.
 const LONGEST: usize = 800;
 
-/// Shows a text that a peer sent, or bytes that should be one: control characters, line breaks and characters that change
-/// the direction of writing are escaped, bytes that are not UTF-8 are shown as `\xff`, and what is longer than 800
-/// characters is cut.
+/// Displays text or bytes from a peer. Escapes control characters, line breaks and characters that change the
+/// writing direction, shows bytes that are not UTF-8 as `\xff`, and truncates after 800 characters.
 ///
 /// ```
 /// use roce::observe::Text;
@@ -23,7 +23,7 @@ const LONGEST: usize = 800;
 pub struct Text<'a>(&'a [u8]);
 
 impl<'a> Text<'a> {
-    /// Takes a text or bytes of a peer.
+    /// Wraps text or bytes of a peer.
     #[must_use]
     pub fn new<T: AsRef<[u8]> + ?Sized>(text: &'a T) -> Self {
         Self(text.as_ref())
@@ -32,7 +32,7 @@ impl<'a> Text<'a> {
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No more bytes than can be shown are looked at: a character has four at most.
+        // Only bytes that can be displayed are examined: a character has at most four.
         let some = self.0.get(..4 * LONGEST + 4).unwrap_or(self.0);
         let mut left = LONGEST;
         for chunk in some.utf8_chunks() {
@@ -51,14 +51,14 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// Whether a character neither controls a terminal nor hides or moves others.
+/// Returns whether a character neither controls a terminal nor hides or moves other characters.
 #[must_use]
 pub fn is_harmless(sign: char) -> bool {
     !sign.is_control()
         && !matches!(sign,
-            // The direction of writing.
+            // Characters for the writing direction.
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}'
-            // Line breaks, and signs without a width.
+            // Line breaks and zero-width characters.
             | '\u{2028}' | '\u{2029}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' | '\u{feff}'
             | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(Text::new(&text).to_string().chars().count(), LONGEST + 1);
     }
 
-    /// A block of an exchange can be read out of a log.
+    /// Bytes of an exchange can be recovered from a log.
     #[test]
     fn bytes_that_are_not_a_text_are_all_shown() {
         assert_eq!(Text::new(b"\xff\x1b[31m\0").to_string(), r"\xff\u{1b}[31m\u{0}");

@@ -1,4 +1,4 @@
-//! What can be seen from outside: counters, what to do about a failed work request, and text of peers, safe to show.
+//! Observation from outside: counters, advice for failed work requests, and safe display of text from peers.
 
 mod advice;
 mod counters;

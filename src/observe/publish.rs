@@ -1,13 +1,14 @@
-//! Counters for other processes: each context that publishes them listens on a Unix socket, and sends one document (`Published::to_text`)
-//! to each connection of the same user.
+//! Counters for other processes. Each context that publishes them listens on a Unix socket, and sends one
+//! document (`Published::to_text`) to each connection of the same user.
 //!
-//! The sockets are files in a directory that only the user may enter: `$XDG_RUNTIME_DIR/roce`, or `/tmp/roce-UID` where
-//! there is no such variable. Files and not abstract names, because these end at the border of a network
-//! namespace, where RoCE is often tried out. A process that was killed leaves its file behind; a connection to it is
-//! refused, so readers skip it, and the next process with the same number replaces it.
+//! The sockets are files in a directory that only the user may enter: `$XDG_RUNTIME_DIR/roce`, or
+//! `/tmp/roce-UID` if that variable is not set. They are not abstract sockets, because those are visible only
+//! within a network namespace, and RoCE is often tested in namespaces. A killed process leaves its file
+//! behind. Connections to such a file are refused, so readers skip it, and the next process with the same
+//! number replaces it.
 //!
-//! Nothing is read from a connection, and what is written fits into the buffer of the socket, so a reader cannot block this
-//! thread. The packet path is delayed by one lock for the time of copying the counters.
+//! The thread reads nothing from a connection, and the document fits into the socket buffer, so a reader
+//! cannot block the thread. The packet path waits for at most one lock, while the counters are copied.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
@@ -29,11 +30,11 @@ use super::{CounterSource, Text};
 use crate::device::fork::Process;
 use crate::driver::wake::{Wake, join, wait_readable};
 
-/// The most contexts of one process that are published.
+/// Maximum number of published contexts of one process.
 const MOST_CONTEXTS: u32 = 64;
-/// How long a reader may take to fetch the document.
+/// Maximum time for writing the document to a reader.
 const WRITE_PATIENCE: Duration = Duration::from_millis(100);
-/// Lets other processes of the same user read the counters of a context, for as long as this lives.
+/// The publisher of a context's counters for other processes of the same user, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     path: PathBuf,
@@ -77,7 +78,7 @@ impl Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // The child of a fork, where the thread is not: the file is that of its parent.
+            // In the child of a fork: the thread exists only in the parent, which also owns the file.
             std::mem::forget(self.thread.take());
             return;
         }
@@ -86,7 +87,7 @@ impl Drop for Publisher {
         if let Some(thread) = self.thread.take() {
             join(thread);
         }
-        // Connections to it are refused already.
+        // Connections to it are already refused.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -102,7 +103,7 @@ fn serve(
             return;
         }
         let Ok((stream, _)) = listener.accept() else {
-            // The reader has gone, or there is no descriptor left, which takes a while to change.
+            // The reader has gone, or no descriptor is free, which takes a while to change.
             std::thread::sleep(Duration::from_millis(50));
             continue;
         };
@@ -123,7 +124,7 @@ fn answer(mut stream: &UnixStream, document: &Published) -> io::Result<()> {
     stream.write_all(document.to_text().as_bytes())
 }
 
-/// The part of the document that does not change.
+/// Returns the constant part of the document.
 fn describe(device: &str, addresses: &[IpAddr]) -> Published {
     let arguments: Vec<String> =
         std::env::args_os().take(16).map(|argument| argument.to_string_lossy().into_owned()).collect();
@@ -139,7 +140,8 @@ fn describe(device: &str, addresses: &[IpAddr]) -> Published {
     }
 }
 
-/// The directory of this user's sockets: made if there is none, and refused if another user can enter it.
+/// Returns the directory of this user's sockets. Creates it if needed, and fails if another user can enter
+/// it.
 fn own_directory() -> io::Result<PathBuf> {
     let path = directory_of(own_uid());
     match DirBuilder::new().mode(0o700).create(&path) {
@@ -155,14 +157,14 @@ fn own_directory() -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Listens on the first path of this process that is free.
+/// Listens on the first free path of this process.
 fn listen(directory: &Path) -> io::Result<(UnixListener, PathBuf)> {
     for number in 0..MOST_CONTEXTS {
         let path = directory.join(format!("{}.{number}", std::process::id()));
         match UnixListener::bind(&path) {
             Ok(listener) => return Ok((listener, path)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                // One that is busy or stopped is not waited for.
+                // A busy or stopped listener is not waited for.
                 let is_stale = connect_at_once(&path)
                     .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
                 if is_stale {

@@ -1,4 +1,4 @@
-//! What a process publishes about its context, as text on a Unix socket, and how others read it.
+//! The document that a process publishes about its context on a Unix socket, and its readers.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,35 +8,36 @@ use std::path::{Path, PathBuf};
 use super::Text;
 use super::survey::{Place, Survey};
 
-/// The most sockets that are looked at in one directory.
+/// Maximum number of sockets to examine in one directory.
 const MOST_FILES: usize = 4096;
 
-/// What a context publishes.
+/// The published state of a context.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Published {
-    /// The process.
+    /// Process ID.
     pub pid: u32,
-    /// Its program and arguments, as far as they are short.
+    /// Program and arguments, possibly truncated.
     pub command: String,
-    /// The version of this library.
+    /// Version of this library.
     pub version: String,
-    /// The kind of its device.
+    /// Kind of the device.
     pub device: String,
-    /// The addresses of its device.
+    /// Addresses of the device.
     pub addresses: Vec<String>,
     /// Seconds since the context was opened.
     pub uptime_s: f64,
     /// Names and values, in the order of the documentation.
     pub counters: Vec<(String, u64)>,
-    /// Where the context has several engines: the index of an engine, and name and value of each counter of it that is not zero.
+    /// If the context has several engines: engine index, name and value of each counter that is not zero.
     pub engine_counters: Vec<(usize, String, u64)>,
 }
 
 impl Published {
-    /// The first line of the document: the format and its version.
+    /// First line of the document: the format and its version.
     const HEADER: &str = "roce counters 1";
 
-    /// One line for each fact: a key, a space and a value; for a counter `counter`, its name and its value.
+    /// Formats one line for each fact: a key, a space and a value. A counter has the key `counter`, its name
+    /// and its value.
     pub(super) fn to_text(&self) -> String {
         let Self { pid, command, version, device, addresses, uptime_s, counters, engine_counters } = self;
         let mut text = format!(
@@ -56,8 +57,8 @@ impl Published {
         text
     }
 
-    /// Reads such a document. Root reads what other users wrote: what is not a document gives `None`, and nothing in the
-    /// result can move a terminal's cursor.
+    /// Parses a document; returns `None` for anything else. Root reads documents of other users, so the
+    /// result contains no text that can control a terminal.
     pub(super) fn from_text(text: &str) -> Option<Self> {
         let is_name = |name: &str| {
             name.len() < 100 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -90,7 +91,7 @@ impl Published {
                         document.engine_counters.push((engine, name.to_owned(), value.parse().ok()?));
                     }
                 }
-                // A later version may tell more.
+                // A later version may contain more.
                 _ => {}
             }
         }
@@ -102,7 +103,7 @@ pub(super) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Where the sockets of a user are.
+/// Returns the directory of a user's sockets.
 pub(super) fn directory_of(uid: u32) -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| Path::new(path).is_absolute()) {
         Some(path) => Path::new(&path).join("roce"),
@@ -110,21 +111,22 @@ pub(super) fn directory_of(uid: u32) -> PathBuf {
     }
 }
 
-/// Reads all contexts that this user may read, or those of one process; root reads those of all users. Processes
-/// that are gone, and sockets that do not answer with a document, are left out: [`survey`] names those that do not answer.
+/// Reads the contexts that this user may read, of all processes or of one; root reads those of all users.
+/// Skips processes that are gone and sockets that do not send a document; [`survey`] names those that do not
+/// answer.
 ///
 /// # Errors
 ///
-/// Fails if the directory is there but cannot be read.
+/// Fails if the directory exists but cannot be read.
 pub fn published(pid: Option<u32>) -> io::Result<Vec<Published>> {
     survey(pid).map(|survey| survey.found)
 }
 
-/// The same, with the processes that do not answer. It takes 5 seconds at most, whatever they do.
+/// Reads like [`published`], and also returns the processes that do not answer. Takes at most 5 seconds.
 ///
 /// # Errors
 ///
-/// Fails if the directory is there but cannot be read.
+/// Fails if the directory exists but cannot be read.
 pub fn survey(pid: Option<u32>) -> io::Result<Survey> {
     let mut places = Vec::new();
     for (turn, directory) in readable_directories().into_iter().enumerate() {
@@ -145,7 +147,7 @@ pub fn survey(pid: Option<u32>) -> io::Result<Survey> {
         of_one.sort();
         places.extend(of_one.into_iter().enumerate().map(|(index, place)| (index, turn, place)));
     }
-    // One of each directory after the other, so that a user with many sockets takes no time of the others.
+    // Alternates between the directories, so that a user with many sockets does not delay others.
     places.sort();
     let places: Vec<Place> = places.into_iter().map(|(_, _, place)| place).collect();
     let mut survey = Survey::of(&places);
@@ -153,7 +155,7 @@ pub fn survey(pid: Option<u32>) -> io::Result<Survey> {
     Ok(survey)
 }
 
-/// The process and the number in the name of a socket.
+/// Parses the process ID and the number in the name of a socket.
 fn place(name: &str) -> Option<(u32, u32)> {
     let (process, number) = name.split_once('.')?;
     Some((process.parse().ok()?, number.parse().ok()?))
@@ -167,7 +169,7 @@ fn readable_directories() -> Vec<PathBuf> {
         let temporary = inside("/tmp")
             .filter(|entry| entry.file_name().to_string_lossy().starts_with("roce-"))
             .map(|entry| entry.path());
-        // Not through a link, which another user may have made.
+        // Ignores links, which another user may have made.
         all.extend(
             runtime.chain(temporary).filter(|path| path.symlink_metadata().is_ok_and(|it| it.is_dir())),
         );

@@ -1,7 +1,7 @@
-//! Reading what processes publish: many sockets at once, with one limit of time for connecting and reading together.
+//! Concurrent reading of the sockets of many processes, with one timeout for connecting and reading together.
 //!
-//! The process behind a socket may be stopped, or may belong to another user who lets its queue of connections fill up. Such
-//! a socket takes its time alone, and the others are read meanwhile.
+//! The process behind a socket may be stopped, or may belong to another user who lets its backlog fill up.
+//! Such a socket uses up its own timeout only, and the others are read concurrently.
 
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -14,15 +14,15 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use super::Text;
 use super::published::Published;
 
-/// The time for one process, from connecting to the last byte.
+/// Timeout for one process, from connecting to the last byte.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The time for all processes together.
+/// Timeout for all processes together.
 const LONGEST: Duration = Duration::from_secs(5);
-/// Sockets that are read at once.
+/// Number of sockets that are read concurrently.
 const AT_ONCE: usize = 64;
-/// How long to wait until sockets are looked at again.
+/// Pause between two checks of the sockets.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The most bytes that are read of one process.
+/// Maximum number of bytes from one process.
 const LONGEST_TEXT: usize = 1 << 20;
 
 /// A socket, and the process in its name.
@@ -33,27 +33,27 @@ pub(super) struct Place {
     pub(super) path: PathBuf,
 }
 
-/// A process whose socket is there, but does not answer in time.
+/// A process whose socket exists, but does not answer in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unanswered {
-    /// The process, from the name of the socket.
+    /// Process ID from the name of the socket.
     pub pid: u32,
-    /// The socket, as [`Text`] shows it.
+    /// Path of the socket, as [`Text`] displays it.
     pub path: String,
 }
 
-/// What [`survey`](super::survey) has found.
+/// The result of [`survey`](super::survey).
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Survey {
-    /// What the processes publish.
+    /// Documents that the processes publish.
     pub found: Vec<Published>,
-    /// Those that did not answer: they may be stopped, or busy with others that ask.
+    /// Processes that did not answer: they may be stopped, or busy with other readers.
     pub unanswered: Vec<Unanswered>,
 }
 
-/// Connects without waiting: `WouldBlock` where the queue of connections is full.
+/// Connects without waiting: fails with `WouldBlock` if the backlog is full.
 pub(super) fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -62,7 +62,7 @@ pub(super) fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
 }
 
 impl Survey {
-    /// Reads all of them; those of one directory are read together, so that no user keeps those of others from their turn.
+    /// Reads all sockets, in groups of [`AT_ONCE`].
     pub(super) fn of(places: &[Place]) -> Self {
         Self::within(places, PATIENCE, LONGEST)
     }
@@ -90,18 +90,18 @@ impl Survey {
                 let path = Text::new(reading.place.path.as_os_str().as_bytes()).to_string();
                 self.unanswered.push(Unanswered { pid: reading.place.pid, path });
             }
-            // The process is gone, belongs to another user, or is no process of ours.
+            // The process is gone, belongs to another user, or does not publish documents.
             Progress::Failed => {}
         }
     }
 }
 
-/// Goes on with each of them; returns whether one has more to come.
+/// Continues each reading; returns whether one has more to come.
 fn go_on(readings: &mut [Reading<'_>]) -> bool {
     readings.iter_mut().fold(false, |is_busy, reading| reading.is_busy() | is_busy)
 }
 
-/// One socket.
+/// The reading of one socket.
 struct Reading<'a> {
     place: &'a Place,
     progress: Progress,
@@ -119,7 +119,7 @@ impl<'a> Reading<'a> {
         Self { place, progress: Progress::Connecting }
     }
 
-    /// Goes on without waiting; returns whether there is more to come.
+    /// Continues without waiting; returns whether there is more to come.
     fn is_busy(&mut self) -> bool {
         match self.step() {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -168,7 +168,7 @@ mod tests {
         Place { pid: 1, number, path: directory.join(format!("1.{number}")) }
     }
 
-    /// A listener whose queue of connections is full, and what fills it.
+    /// Returns a listener with a full backlog, and the connections in it.
     fn full(path: &Path) -> (UnixListener, Vec<UnixStream>) {
         let listener = UnixListener::bind(path).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
@@ -184,7 +184,7 @@ mod tests {
         let _full = full(&places[0].path);
         let _silent = UnixListener::bind(&places[1].path).unwrap();
         let answering = UnixListener::bind(&places[2].path).unwrap();
-        // Refused, as after the end of its process.
+        // Refuses connections, as after the end of its process.
         drop(UnixListener::bind(&places[3].path).unwrap());
         let server = std::thread::spawn(move || {
             let (mut stream, _) = answering.accept().unwrap();
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(unanswered, [places[0].path.to_str().unwrap(), places[1].path.to_str().unwrap()]);
     }
 
-    /// One byte now and then ends no sooner, and bytes without end are not kept.
+    /// A slow writer does not extend the timeout, and an endless document is not kept.
     #[test]
     fn a_process_that_never_ends_its_document_is_given_up() {
         let directory = tempfile::tempdir().unwrap();
