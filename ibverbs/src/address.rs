@@ -17,24 +17,24 @@ use crate::live::{self, Kind, Object};
 use crate::qp::qp_of;
 use crate::query::PORT;
 
-/// What a hop limit of 0 stands for.
+/// The hop limit that replaces 0.
 const HOP_LIMIT: u8 = 64;
-/// The traffic class of packets whose application asked for none: ECT(0), as RNICs send it.
+/// The ECN codepoint of packets whose application set none: ECT(0), which RNICs send.
 const ECT_0: u8 = 2;
 const ECN: u8 = 3;
 
-/// The traffic class of packets for an application that asks for this one.
+/// Returns the traffic class of packets for an application that requests this one.
 pub(crate) const fn marked(traffic_class: u8) -> u8 {
     if traffic_class & ECN == 0 { traffic_class | ECT_0 } else { traffic_class }
 }
 
-/// An `ibv_ah` with what belongs to it.
+/// An `ibv_ah` with the state of the library.
 #[repr(C)]
 struct Ah {
     abi: ibv_ah,
-    /// Kept because the handle is its context's.
+    /// Held because the handle belongs to its context.
     _open: Arc<Open>,
-    /// A protection domain with address handles is not deallocated.
+    /// Held because a protection domain with address handles must not be deallocated.
     _domain: Arc<PdId>,
     handle: AddressHandle,
 }
@@ -47,13 +47,13 @@ impl Object for Ah {
     }
 }
 
-/// The LID of the port: the last two bytes of an IPv4 address. RoCE has no LIDs, but programs of InfiniBand that know nothing else
-/// (qperf) reach each other by them within a network of 16 bits.
+/// Returns the LID of the port: the last two bytes of an IPv4 address. RoCE has no LIDs, but some InfiniBand
+/// programs (qperf) know nothing else. With these LIDs they reach each other within a network of 16 bits.
 pub(crate) fn lid(open: &Open) -> u16 {
     listing::lid(open.context.address())
 }
 
-/// The address with this LID.
+/// Returns the address with this LID.
 fn of_lid(open: &Open, lid: u16) -> Result<IpAddr, Errno> {
     match open.context.address() {
         Some(IpAddr::V4(address)) if lid != 0 => {
@@ -64,7 +64,7 @@ fn of_lid(open: &Open, lid: u16) -> Result<IpAddr, Errno> {
     }
 }
 
-/// The address and the options in an address vector: those of its GRH, or the address that its LID stands for.
+/// Returns the address and the options of an address vector: those of its GRH, or the address of its LID.
 pub(crate) fn route(open: &Open, attributes: &ibv_ah_attr) -> Result<(IpAddr, PathOptions), Errno> {
     if attributes.port_num != PORT {
         return Err(Errno::INVALID);
@@ -81,7 +81,7 @@ pub(crate) fn route(open: &Open, attributes: &ibv_ah_attr) -> Result<(IpAddr, Pa
     Ok((Gid(grh.dgid.raw).to_ip(), options))
 }
 
-/// Where a datagram goes.
+/// Returns the destination of a datagram.
 ///
 /// # Safety
 ///
@@ -98,7 +98,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut 
         // SAFETY: the application's pointers are a protection domain and attributes.
         let (domain, attributes) = unsafe { (pd_of(pd)?, attributes.as_ref().ok_or(Errno::INVALID)?) };
         let (address, options) = route(&domain.open, attributes)?;
-        // The numbers of the peer come with each work request.
+        // Each work request contains the QP number and the Q_Key of the peer.
         let handle = domain.open.context.create_address_handle(address, Qpn::new(0), 0, &options)?;
         let abi = ibv_ah { context: domain.context(), pd, handle: 0 };
         let (_open, _domain) = (Arc::clone(&domain.open), domain.hold());
@@ -116,8 +116,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// The two addresses and the traffic class in the 40 bytes in front of a datagram: a GRH or IPv6 header, or 20 bytes of nothing and
-/// an IPv4 header (IBTA annex 17).
+/// Returns the two addresses and the traffic class from the 40 bytes in front of a datagram. They contain a
+/// GRH or IPv6 header, or 20 unused bytes and an IPv4 header (IBTA annex 17).
 fn addresses(grh: &[u8; 40]) -> (IpAddr, IpAddr, u8) {
     let six = |at: usize| {
         let mut octets = [0; 16];
@@ -132,7 +132,7 @@ fn addresses(grh: &[u8; 40]) -> (IpAddr, IpAddr, u8) {
     }
 }
 
-/// The address vector back to where a datagram came from.
+/// Writes the address vector for replies to a datagram.
 ///
 /// # Safety
 ///
@@ -143,10 +143,10 @@ unsafe fn from_wc(
     grh: *const ibv_grh,
     attributes: *mut ibv_ah_attr,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise; every byte is a value.
+    // SAFETY: the caller's promise; every byte is a valid value.
     let bytes = unsafe { grh.cast::<[u8; 40]>().as_ref() }.ok_or(Errno::INVALID)?;
     let (source, own, traffic_class) = addresses(bytes);
-    // What was sent to a group is answered from the first GID that fits.
+    // Replies to multicast datagrams come from the first GID of the same IP version.
     let index = open.gids.iter().position(|entry| entry.address() == own);
     let index =
         index.or_else(|| open.gids.iter().position(|entry| entry.address().is_ipv4() == own.is_ipv4()));
@@ -166,7 +166,8 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut ibv_grh,
     attributes: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: the application's pointers are an open context, the 40 bytes of a datagram, and room for attributes.
+    // SAFETY: the application's pointers are an open context, the 40 bytes of a datagram, and room for
+    // attributes.
     status(|| unsafe { from_wc(open_of(context)?, port, grh, attributes) })
 }
 
@@ -176,7 +177,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port: u8,
 ) -> *mut ibv_ah {
-    // SAFETY: numbers only, for which zero is a value.
+    // SAFETY: numbers only, for which zero is a valid value.
     let mut attributes: ibv_ah_attr = unsafe { std::mem::zeroed() };
     // SAFETY: the application's pointers are a protection domain and the 40 bytes of a datagram.
     let made = status(|| unsafe { from_wc(&pd_of(pd)?.open, port, grh, &raw mut attributes) });
@@ -187,8 +188,8 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     unsafe { ibv_create_ah(pd, &raw mut attributes) }
 }
 
-/// The group that a GID stands for. The GID of an IPv4 group is its mapped form, or `ff0e::ffff:` and the address, as the
-/// connection manager of kernels makes it.
+/// Returns the multicast group of a GID. The GID of an IPv4 group is its mapped form, or `ff0e::ffff:` and
+/// the address, which the kernel's connection manager uses.
 fn group(gid: &ibv_gid) -> IpAddr {
     match gid.raw {
         [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => IpAddr::V4(Ipv4Addr::new(a, b, c, d)),

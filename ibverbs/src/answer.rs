@@ -1,4 +1,4 @@
-//! How entry points answer: the three conventions of libibverbs, and what happens to a panic.
+//! Return values of entry points: the three conventions of libibverbs, and the handling of panics.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ use roce::verbs::{VerbsError, WaitError};
 use crate::live::{self, Kind};
 use crate::wait::{Uncancelled, forget_left};
 
-/// A number of the operating system for an error.
+/// An error number of the operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
@@ -35,7 +35,7 @@ impl From<WaitError> for Errno {
             WaitError::TimedOut => Self(libc::ETIMEDOUT),
             WaitError::Io(error) => error.into(),
             WaitError::Verbs(error) => error.into(),
-            // The enumeration may grow.
+            // The enumeration is non-exhaustive.
             _ => Self(libc::EIO),
         }
     }
@@ -48,11 +48,12 @@ impl From<std::io::Error> for Errno {
 }
 
 pub(crate) fn set_errno(errno: Errno) {
-    // SAFETY: the C library gives the address of this thread's own variable.
+    // SAFETY: the C library returns the address of this thread's own variable.
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
-/// Runs an entry point. A panic must not unwind into the caller's C frames: it ends here as `EIO`. The thread is not cancelled meanwhile.
+/// Runs an entry point. A panic must not unwind into the caller's C frames: it is returned as `EIO`. The
+/// thread cannot be cancelled in the meantime.
 #[inline]
 pub(crate) fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let _uncancelled = Uncancelled::new();
@@ -60,7 +61,7 @@ pub(crate) fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno::IO))
 }
 
-/// For functions that return a pointer: null, and `errno` set.
+/// Runs a function that returns a pointer: null on errors, with `errno` set.
 pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     run(body).unwrap_or_else(|errno| {
         set_errno(errno);
@@ -68,7 +69,7 @@ pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T
     })
 }
 
-/// For functions that return the error itself, or 0. `errno` is set as well, for callers that look there.
+/// Runs a function that returns 0 or the error number. Also sets `errno`, for callers that read it.
 #[inline]
 pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match run(body) {
@@ -80,7 +81,7 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     }
 }
 
-/// For functions that return a count or -1, with `errno` set.
+/// Runs a function that returns a count, or -1 with `errno` set.
 #[inline]
 pub(crate) fn count<T: From<i8>>(body: impl FnOnce() -> Result<T, Errno>) -> T {
     run(body).unwrap_or_else(|errno| {
@@ -89,17 +90,17 @@ pub(crate) fn count<T: From<i8>>(body: impl FnOnce() -> Result<T, Errno>) -> T {
     })
 }
 
-/// For functions that cannot fail.
+/// Runs a function that cannot fail.
 #[inline]
 pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     run(|| Ok(body())).unwrap_or(otherwise)
 }
 
-/// Writes an answer for the application, where it has room for one.
+/// Writes a result for the application.
 ///
 /// # Errors
 ///
-/// The pointer is null.
+/// Fails if the pointer is null.
 ///
 /// # Safety
 ///
@@ -113,7 +114,8 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A list for the application: the pointers and a null pointer behind them. Tells their number where there is room for it.
+/// Allocates a null-terminated list of pointers for the application. Also writes their number unless `number`
+/// is null.
 ///
 /// # Safety
 ///
@@ -133,10 +135,10 @@ pub(crate) unsafe fn list<T>(kind: Kind, pointers: &[*mut T], number: *mut c_int
     }
 }
 
-/// Takes such a list back; what is none is left alone.
+/// Frees such a list; ignores other pointers.
 pub(crate) fn free_list<T>(kind: Kind, list: *mut *mut T) {
     if live::remove(list, kind) {
-        // SAFETY: the memory of `list`, which is given back once.
+        // SAFETY: the memory of `list`, which is freed once.
         unsafe { libc::free(list.cast()) };
     }
 }

@@ -19,25 +19,26 @@ pub(crate) struct Pages {
     size: usize,
 }
 
-// SAFETY: the pages belong to this object until it is dropped; their content is the application's to synchronize.
+// SAFETY: the pages belong to this object until it is dropped; the application synchronizes access to their
+// content.
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Maps at least `size` bytes of zeros.
+    /// Maps at least `size` zero bytes.
     fn map(size: usize) -> Result<Self, Errno> {
         if size == 0 {
             return Err(Errno::INVALID);
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at an address that the system chooses replaces no other one.
+        // SAFETY: a new mapping at an address that the system chooses does not replace another one.
         let first = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
         if first == libc::MAP_FAILED { Err(Errno::NO_MEMORY) } else { Ok(Self { first, size }) }
     }
 
-    /// Whether the range lies inside the buffer.
+    /// Returns whether the range lies inside the buffer.
     fn contains(&self, addr: *const c_void, length: usize) -> bool {
         let offset = addr.addr().checked_sub(self.first.addr());
         offset.and_then(|offset| offset.checked_add(length)).is_some_and(|end| end <= self.size)
@@ -145,7 +146,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
         let (addr, length) = (attributes.addr, attributes.length);
         let iova = if has(IBV_REG_MR_MASK_IOVA) { attributes.iova } else { addr as u64 };
         let wanted = Wanted { addr, length, iova, flags: attributes.access.cast_unsigned(), pages };
-        // SAFETY: this is what registering means.
+        // SAFETY: registering gives the verbs access to the memory.
         unsafe { register(pd, domain, wanted) }
     })
 }

@@ -1,4 +1,4 @@
-//! Completion channels: where completion queues report that something completed.
+//! Completion channels, which receive the events of completion queues.
 
 use std::ffi::c_int;
 use std::ops::Deref;
@@ -14,20 +14,20 @@ use crate::context::{Open, open_of};
 use crate::events::Mirror;
 use crate::live::{self, Kind, Object};
 
-/// An `ibv_comp_channel` with what belongs to it.
+/// An `ibv_comp_channel` with the state of the library.
 #[repr(C)]
 pub(crate) struct Channel {
     abi: ibv_comp_channel,
     source: Arc<Source>,
 }
 
-/// What a thread that waits for an event keeps, because another thread may destroy the channel meanwhile: with rdma-core the kernel
-/// keeps what it waits for.
+/// The state that a thread holds while it waits for an event, because another thread may destroy the channel
+/// meanwhile. With rdma-core the kernel keeps this state.
 pub(crate) struct Source {
     pub(crate) open: Arc<Open>,
     pub(crate) events: CompletionChannel,
     pub(crate) descriptor: Mirror,
-    /// Completion queues that report here.
+    /// Number of completion queues that report here.
     users: AtomicUsize,
 }
 
@@ -39,7 +39,7 @@ impl Deref for Channel {
     }
 }
 
-/// What events of a channel come from, for a call that may wait.
+/// Returns the event source of a channel, for a call that may wait.
 pub(crate) fn source_of(channel: *mut ibv_comp_channel) -> Result<Arc<Source>, Errno> {
     live::read(channel.cast::<Channel>(), |channel| Arc::clone(&channel.source))
 }
@@ -58,7 +58,7 @@ impl Object for Channel {
     const KIND: Kind = Kind::CompletionChannel;
 }
 
-/// The object behind an application's pointer.
+/// Returns the object behind an application's pointer.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Open devices, and the events that belong to them.
+//! Open devices and their events.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -26,7 +26,7 @@ use crate::srq::{self, Srq};
 use crate::wait::{Sleep, Slept, Wait, keep_faults, wait};
 use crate::{cq_ex, device_memory, domain, environment, memory, query, report, window, xrc};
 
-/// What the application holds a pointer into: `ibv_context` lies at the end of `verbs`.
+/// The object that contains the application's `ibv_context`, at the end of `verbs`.
 #[repr(C)]
 struct ContextObject {
     verbs: verbs_context,
@@ -37,7 +37,7 @@ impl Object for ContextObject {
     const KIND: Kind = Kind::Context;
 }
 
-/// An open device. Every object of it holds one, so the order of closing does not matter.
+/// An open device. Each of its objects holds a reference, so they may be closed in any order.
 pub(crate) struct Open {
     pub(crate) context: Context,
     pub(crate) gids: Vec<GidEntry>,
@@ -46,7 +46,7 @@ pub(crate) struct Open {
     objects: Mutex<Objects>,
     capture: Option<CaptureFile>,
     pub(crate) failures: Failures,
-    /// Queue pairs that the application has made.
+    /// Number of queue pairs that the application has created.
     queue_pairs: AtomicU32,
     reported: AtomicBool,
 }
@@ -57,13 +57,14 @@ impl Drop for Open {
     }
 }
 
-/// A pointer to an object of the application, which may be fetched in any thread.
+/// A pointer to an object of the application; any thread may take it.
 pub(crate) struct Pointer<T>(pub(crate) *mut T);
 
-// SAFETY: the interface of libibverbs allows every verb in every thread; what these objects hold is `Send` or behind locks.
+// SAFETY: libibverbs allows every verb in every thread; the contents of these objects are `Send` or behind
+// locks.
 unsafe impl<T> Send for Pointer<T> {}
 
-/// The objects that events name, by what the engine calls them.
+/// The objects that events name, by the identifiers of the engine.
 #[derive(Default)]
 pub(crate) struct Objects {
     pub(crate) qps: HashMap<Qpn, Pointer<Qp>>,
@@ -76,7 +77,8 @@ impl Open {
         self.context.raw()
     }
 
-    /// The objects, to find one that an event names. An object leaves before it waits for its last acknowledgement.
+    /// Returns the objects, to find the one of an event. An object is removed before it waits for its last
+    /// acknowledgement.
     pub(crate) fn objects(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock()
     }
@@ -85,12 +87,12 @@ impl Open {
         self.queue_pairs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many queue pairs the application has made.
+    /// Returns the number of queue pairs that the application has created.
     pub(crate) fn queue_pairs(&self) -> u32 {
         self.queue_pairs.load(Ordering::Relaxed)
     }
 
-    /// The line of the GID table with this index.
+    /// Returns the entry of the GID table with this index.
     pub(crate) fn gid(&self, index: usize) -> Result<&GidEntry, Errno> {
         self.gids.get(index).ok_or_else(|| {
             let last = self.gids.len().saturating_sub(1);
@@ -103,7 +105,7 @@ impl Open {
     }
 
     fn new(device: Arc<Device>) -> Result<Self, Errno> {
-        // The thread that the context starts must not take the application's signals.
+        // The background thread of the context must not receive the application's signals.
         let signals = BlockedSignals::new();
         let opened = environment::open(device.specification());
         drop(signals);
@@ -128,7 +130,7 @@ impl Open {
         })
     }
 
-    /// The end of the device, or of the process: writes the report and completes the capture, once.
+    /// Ends the device, or the process: writes the report and completes the capture, once.
     pub(crate) fn close(&self) {
         if !self.reported.swap(true, Ordering::Relaxed) {
             report::device(self);
@@ -138,7 +140,7 @@ impl Open {
         }
     }
 
-    /// The pointer for the application and the number of an event; `None` if its object is destroyed.
+    /// Returns the pointer and the number of an event for the application; `None` if its object is destroyed.
     fn element(&self, event: AsyncEvent) -> Option<ibv_async_event> {
         let objects = self.objects();
         let of_qp = |qpn, event_type| {
@@ -171,13 +173,13 @@ impl Open {
     }
 }
 
-/// Blocks all signals of this thread, and of threads that it starts, until it is dropped. Faults are let through, because a page of
-/// registered memory may be missing.
+/// Blocks all signals of this thread, and of threads that it starts, until it is dropped. Faults are not
+/// blocked, because a page of registered memory may be missing.
 struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
     fn new() -> Self {
-        // SAFETY: both sets are this function's own; the calls only write to them.
+        // SAFETY: both sets belong to this function; the calls only write to them.
         unsafe {
             let mut all: libc::sigset_t = std::mem::zeroed();
             let mut before: libc::sigset_t = std::mem::zeroed();
@@ -191,12 +193,12 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: the set is the one that `new` was given by the system.
+        // SAFETY: the set is the one that the system returned to `new`.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
     }
 }
 
-/// The open device behind an application's pointer.
+/// Returns the open device behind an application's pointer.
 ///
 /// # Safety
 ///
@@ -211,7 +213,7 @@ fn object_of(context: *mut ibv_context) -> *mut ContextObject {
     context.wrapping_byte_sub(offset).cast()
 }
 
-/// The tables of functions, and what the application reads beside them.
+/// Returns the tables of functions, and the other fields for the application.
 fn tables(device: *mut ibv_device, async_fd: c_int, engines: usize) -> verbs_context {
     let ops = ibv_context_ops {
         before_mw: [None; 7],
@@ -258,7 +260,7 @@ fn tables(device: *mut ibv_device, async_fd: c_int, engines: usize) -> verbs_con
         context: ibv_context {
             device,
             ops,
-            // There is no kernel device, but programs change flags of the descriptor or duplicate it.
+            // A kernel device does not exist, but programs change flags of the descriptor or duplicate it.
             cmd_fd: async_fd,
             async_fd,
             // A completion vector is an engine.
@@ -284,15 +286,15 @@ pub(crate) fn open(device: Arc<Device>) -> Result<*mut ibv_context, Errno> {
     Ok(unsafe { &raw mut (*object).verbs.context })
 }
 
-/// Releases the context. The device closes with its last object: those that the application has not destroyed keep it open.
+/// Releases the context. Objects that the application has not destroyed keep the device open.
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     status(|| {
-        // SAFETY: the application has no call under way with what it gives back.
+        // SAFETY: the application has no call in progress on the context that it returns.
         unsafe { live::reclaim(object_of(context)) }.map(drop).ok_or(Errno::INVALID)
     })
 }
 
-/// A thread that waits for an asynchronous event.
+/// A wait for an asynchronous event.
 struct AsyncWait {
     open: Arc<Open>,
     event: *mut ibv_async_event,
@@ -326,7 +328,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
 
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     value((), || {
-        // SAFETY: the application gives an event that it got and has not acknowledged, so its object is still there.
+        // SAFETY: the application passes a delivered and unacknowledged event, so its object still exists.
         let events = unsafe {
             let Some(event) = event.as_ref() else { return };
             match event.event_type {

@@ -1,14 +1,14 @@
-//! The counters below `/sys/class/infiniband`, in the folder that `roce run` makes for its program. A device adds its own when it closes, so
-//! the files have the sums of all processes that have ended.
+//! The counters below `/sys/class/infiniband`, in the directory that `roce run` creates for its program. A
+//! device adds its counters when it closes, so the files contain the sums of all processes that have ended.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
-/// The variable with the folder.
+/// The environment variable with the directory.
 const VARIABLE: &str = "ROCE_SYSFS";
 
-/// The counters of a port that kernels have for every device, with the counter that each is made from, and its unit.
+/// The port counters that kernels have for every device, each with its source counter and its unit.
 const OF_PORTS: [(&str, &str, u64); 5] = [
     ("port_rcv_packets", "rdma_rx_packets", 1),
     ("port_xmit_packets", "rdma_tx_packets", 1),
@@ -18,14 +18,14 @@ const OF_PORTS: [(&str, &str, u64); 5] = [
     ("port_rcv_errors", "rx_icrc_encapsulated", 1),
 ];
 
-/// Adds the counters of a device. A program does not fail because they cannot be written.
+/// Adds the counters of a device. Ignores errors, because they must not make the program fail.
 pub(crate) fn add(device: &str, counters: &[(&'static str, u64)]) {
     let Some(root) = std::env::var_os(VARIABLE).filter(|root| !root.is_empty()) else { return };
     let port: PathBuf =
         [Path::new(&root), "sys/class/infiniband".as_ref(), device.as_ref(), "ports/1".as_ref()]
             .iter()
             .collect();
-    // Processes add one after the other.
+    // The lock serializes processes.
     let Ok(lock) = File::open(port.join("hw_counters")) else { return };
     if lock.lock().is_err() {
         return;

@@ -16,19 +16,19 @@ use crate::events::Acknowledgements;
 use crate::live::{self, Kind, Object};
 use crate::wait::{Sleep, Slept, Wait, wait};
 
-/// An `ibv_cq_ex`, and so an `ibv_cq`, with what belongs to it.
+/// An `ibv_cq_ex`, and therefore an `ibv_cq`, with the state of the library.
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) abi: ibv_cq_ex,
     pub(crate) open: Arc<Open>,
     pub(crate) raw: RawCq,
-    /// The completion that the extended interface shows now.
+    /// The current completion of the extended interface.
     pub(crate) present: Cell<Wc>,
     pub(crate) completion_events: Acknowledgements,
     pub(crate) async_events: Acknowledgements,
 }
 
-/// Completions that one call moves at most.
+/// Maximum number of completions that one call moves.
 const BURST: usize = 16;
 
 impl Object for Cq {
@@ -39,7 +39,7 @@ impl Object for Cq {
     }
 }
 
-/// The object behind an application's pointer.
+/// Returns the object behind an application's pointer.
 ///
 /// # Safety
 ///
@@ -49,7 +49,7 @@ pub(crate) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> Result<&'a Cq, Errno> {
     unsafe { live::object(cq.cast::<Cq>()) }
 }
 
-/// The same for calls that move data, which look at nothing but whether the pointer is null.
+/// Returns the object behind a pointer in calls that move data; checks only for null.
 ///
 /// # Safety
 ///
@@ -60,20 +60,20 @@ pub(crate) unsafe fn cq_unchecked<'a>(cq: *mut ibv_cq) -> Result<&'a Cq, Errno> 
     unsafe { live::unchecked(cq.cast::<Cq>()) }
 }
 
-/// What the application wants of a new queue.
+/// The application's parameters of a new queue.
 pub(crate) struct Wanted {
     pub(crate) entries: usize,
     pub(crate) cq_context: *mut c_void,
     pub(crate) channel: *mut ibv_comp_channel,
-    /// The engine that the queue is to be in.
+    /// The engine for the queue.
     pub(crate) vector: u32,
 }
 
-/// Makes a queue without the functions of the extended interface.
+/// Creates a queue without the functions of the extended interface.
 ///
 /// # Safety
 ///
-/// The pointers are an open context of the application, and a channel of it or null.
+/// `context` is an open context of the application, and the channel belongs to it or is null.
 pub(crate) unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Result<*mut Cq, Errno> {
     // SAFETY: the caller's promise.
     let open = Arc::clone(unsafe { open_of(context)? });
@@ -86,7 +86,8 @@ pub(crate) unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Resul
     let events = channel.map(|channel| &channel.events);
     let raw = open.raw().create_cq_on(engine, wanted.entries, events)?;
     let id = raw.id();
-    // SAFETY: numbers, locks of the C library for which zero is the initial state, null pointers, and absent functions.
+    // SAFETY: numbers, locks of the C library for which zero is the initial state, null pointers, and absent
+    // functions.
     let mut abi: ibv_cq_ex = unsafe { std::mem::zeroed() };
     abi.base.context = context;
     abi.base.channel = wanted.channel;
@@ -174,13 +175,13 @@ pub(crate) const fn opcode_number(opcode: WcOpcode) -> c_int {
     }
 }
 
-/// The field that holds immediate data as on the wire, or the key that was invalidated.
+/// Returns the field that contains immediate data as on the wire, or the invalidated key.
 pub(crate) fn immediate(wc: &Wc) -> u32 {
     if wc.flags.contains(WcFlags::WITH_INV) { wc.invalidated.0 } else { u32::from_ne_bytes(wc.imm.0) }
 }
 
-/// The flags of a completion. Every packet of RoCE has a GRH or an IP header, and devices say so of the receives of all transports; the
-/// 40 bytes in front of the data are there with UD only.
+/// Returns the flags of a completion. Every RoCE packet has a GRH or an IP header, and devices report that
+/// for receives of all transports. Only UD receives have the 40 bytes in front of the data.
 #[inline]
 pub(crate) fn flags(wc: &Wc) -> c_uint {
     let is_receive = matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
@@ -235,12 +236,12 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, out: *m
     })
 }
 
-/// Writes completions for the application, at most `room` of them and at most a burst. A function of its own: the burst takes longer to
-/// clear than an empty queue takes to poll.
+/// Writes at most `room` completions for the application, and at most a burst. It is a separate function
+/// because clearing the burst takes longer than polling an empty queue.
 ///
 /// # Safety
 ///
-/// `out` has room for so many.
+/// `out` has room for `room` completions.
 #[inline(never)]
 unsafe fn finish_poll(
     object: &Cq,
@@ -269,7 +270,8 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     })
 }
 
-/// The queue that an event is for, counted as delivered; an event of a queue that was destroyed since then has no receiver.
+/// Returns the queue of an event, and counts the event as delivered. Returns `None` if the queue was
+/// destroyed meanwhile.
 fn deliver(channel: &Source, id: CqId) -> Option<*mut Cq> {
     let objects = channel.open.objects();
     let object = objects.cqs.get(&id)?.0;
@@ -278,10 +280,10 @@ fn deliver(channel: &Source, id: CqId) -> Option<*mut Cq> {
     Some(object)
 }
 
-/// A thread that waits for the next queue of a channel that has an event. It watches the device itself, which saves the way over the
-/// background thread.
+/// A wait for the next event of a channel. The waiting thread watches the device itself, which avoids a
+/// detour through the background thread.
 struct EventWait {
-    /// Before the channel that it is about: it is dropped first.
+    /// Declared before the channel, because it must be dropped first.
     wait: Option<ChannelWait>,
     channel: Arc<Source>,
     cq: *mut *mut ibv_cq,
@@ -289,10 +291,11 @@ struct EventWait {
 }
 
 impl EventWait {
-    /// Gives the event of a queue to the application, unless the queue is destroyed.
+    /// Passes the event of a queue to the application, unless the queue is destroyed.
     fn give(&self, id: CqId) -> bool {
         let Some(object) = deliver(&self.channel, id) else { return false };
-        // SAFETY: the application gave room for two pointers; a queue whose event was delivered stays until the event is acknowledged.
+        // SAFETY: the application gave room for two pointers; a queue stays until its delivered events are
+        // acknowledged.
         unsafe {
             self.cq.write(object.cast());
             self.cq_context.write((*object).abi.base.cq_context);

@@ -1,4 +1,4 @@
-//! The extended interface of completion queues: one completion at a time, read field by field.
+//! The extended interface of completion queues, which reads one completion at a time, field by field.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -18,7 +18,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     pointer(|| {
         // SAFETY: the application's pointer is to attributes that it has filled in.
         let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::INVALID)?;
-        // Time stamps and the other fields are not known. Nothing is made of a parent domain.
+        // Time stamps and the other fields are not supported. A parent domain is accepted and ignored.
         if attributes.wc_flags & !IBV_WC_STANDARD_FLAGS != 0
             || attributes.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
         {
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Makes the next completion the present one; `ENOENT` if there is none.
+/// Makes the next completion the current one; fails with `ENOENT` if the queue is empty.
 ///
 /// # Safety
 ///
@@ -76,7 +76,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> Result<(), Errno> {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut c_void) -> c_int {
-    // The only field of the attributes is a mask, of which no bit is defined.
+    // The only field of the attributes is a mask without defined bits.
     // SAFETY: the application's pointers are a queue, and attributes or null.
     status(|| unsafe {
         match attributes.cast::<u32>().as_ref() {
@@ -93,7 +93,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 
 extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
-/// A field of the present completion.
+/// Returns a field of the current completion.
 ///
 /// # Safety
 ///
@@ -141,7 +141,7 @@ unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
     unsafe { read(cq, cq::flags) }
 }
 
-/// RoCE has no LIDs.
+/// Returns 0, because RoCE has no LIDs.
 extern "C" fn read_nothing(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }

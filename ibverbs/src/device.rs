@@ -11,22 +11,23 @@ use crate::answer::{Errno, free_list, list, pointer, value};
 use crate::live::Kind;
 use crate::{process, report};
 
-/// An `ibv_device` with what belongs to it.
+/// An `ibv_device` with the state of the library.
 #[repr(C)]
 pub(crate) struct Device {
     abi: ibv_device,
-    /// Provider libraries look behind an `ibv_device` for a pointer that says whether it is theirs: it has to be null.
+    /// Provider libraries read a pointer behind an `ibv_device` to recognize their own devices; it must be
+    /// null.
     zero: [u64; 45],
     specification: String,
     index: c_int,
 }
 
-// SAFETY: nothing changes in it once it is made, and its pointers are all null.
+// SAFETY: the object never changes, and its pointers are all null.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// All devices that were ever listed. A device that is listed again is the same object, as with kernel devices.
+/// All devices that were ever listed. Listing a device again returns the same object, as with kernel devices.
 static DEVICES: StaticMutex<Vec<Arc<Device>>> = StaticMutex::new(Vec::new());
 
 impl Device {
@@ -48,37 +49,38 @@ impl Device {
         }
     }
 
-    /// Its name, such as `roce0`.
+    /// Returns its name, such as `roce0`.
     pub(crate) fn name(&self) -> &str {
-        // SAFETY: the field has a zero at its end, and is as old as the object.
+        // SAFETY: the field ends with a zero, and lives as long as the object.
         let name = unsafe { std::ffi::CStr::from_ptr(self.abi.name.as_ptr()) };
         name.to_str().unwrap_or_default()
     }
 
-    /// Its pointer for the application.
+    /// Returns its pointer for the application.
     pub(crate) fn abi(self: &Arc<Self>) -> *mut ibv_device {
         Arc::as_ptr(self).cast_mut().cast()
     }
 
-    /// What `Context::open` takes.
+    /// Returns its specification for `Context::open`.
     pub(crate) fn specification(&self) -> &str {
         &self.specification
     }
 
-    /// The device that an application's pointer belongs to. Devices are never destroyed.
+    /// Returns the device of an application's pointer. Devices are never destroyed.
     pub(crate) fn of(device: *mut ibv_device) -> Result<Arc<Self>, Errno> {
         let known = DEVICES.lock();
         let found = known.iter().find(|known| std::ptr::eq(Arc::as_ptr(known), device.cast()));
         found.cloned().ok_or(Errno::INVALID)
     }
 
-    /// The GUID of the node in the order of the network: made from the address where the specification has one.
+    /// Returns the GUID of the node in network byte order, derived from the address if the specification has
+    /// one.
     pub(crate) fn guid(&self) -> u64 {
         u64::from_ne_bytes(listing::guid(&self.specification))
     }
 }
 
-/// A text in a field of fixed length, cut where it would not fit.
+/// Returns a text as a field of fixed length, truncated if it does not fit.
 fn text<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
     for (to, from) in field[..N - 1].iter_mut().zip(text.bytes()) {
@@ -87,7 +89,7 @@ fn text<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-/// The devices that the environment names now.
+/// Returns the devices that the environment names now.
 pub(crate) fn devices() -> Vec<Arc<Device>> {
     let value = std::env::var(listing::VARIABLE).ok();
     let wanted = listing::specifications(value.as_deref());

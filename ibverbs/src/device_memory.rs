@@ -1,4 +1,5 @@
-//! Device memory: on this device, memory of the library, which a program reaches by copies and by regions over it.
+//! Device memory. On this device it is memory of the library, which a program accesses by copies and by
+//! regions over it.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -13,12 +14,12 @@ use crate::domain::pd_of;
 use crate::live::{self, Kind, Object};
 use crate::memory::{access, object};
 
-/// The most bytes of one piece. Hardware has some hundred KiB in all.
+/// Maximum number of bytes of one allocation. Hardware has some hundred KiB in all.
 pub(crate) const MAX_SIZE: usize = 1 << 20;
-/// Copies begin at a multiple of this many bytes and have a multiple of it, as on hardware.
+/// Alignment of the start and length of copies, as on hardware.
 const ALIGNMENT: usize = 4;
 
-/// An `ibv_dm` with what belongs to it.
+/// An `ibv_dm` with the state of the library.
 #[repr(C)]
 struct Dm {
     abi: ibv_dm,
@@ -29,7 +30,7 @@ impl Object for Dm {
     const KIND: Kind = Kind::DeviceMemory;
 }
 
-/// The object behind an application's pointer.
+/// Returns the object behind an application's pointer.
 ///
 /// # Safety
 ///
@@ -50,7 +51,8 @@ pub(crate) unsafe extern "C" fn alloc_dm(
             open_of(context)?;
             attributes.as_ref().ok_or(Errno::INVALID)?
         };
-        // A program names offsets only, so every alignment holds. More than that of a page is taken for a mistake.
+        // A program uses only offsets, so every alignment is satisfied. An alignment above the page size is
+        // treated as a mistake.
         if attributes.comp_mask != 0 || attributes.length == 0 || attributes.log_align_req > 12 {
             return Err(Errno::INVALID);
         }
@@ -69,7 +71,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     })
 }
 
-/// Frees the memory once no region over it is left.
+/// Frees the memory if no region over it exists.
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     status(|| {
         // SAFETY: the application's pointer is memory that it has not freed.
@@ -83,7 +85,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     })
 }
 
-/// Where a copy begins.
+/// Returns the start of a copy.
 fn place(memory: &SharedMemory, offset: u64, length: usize) -> Result<usize, Errno> {
     let start = usize::try_from(offset).map_err(|_| Errno(libc::EFAULT))?;
     OutOfBounds::check(start, length, memory.len()).map_err(|_| Errno(libc::EFAULT))?;
@@ -98,7 +100,7 @@ unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_v
         if length == 0 {
             return Ok(());
         }
-        // SAFETY: the application has so many bytes there, which it does not change meanwhile.
+        // SAFETY: the application has `length` bytes there, which it does not change meanwhile.
         let data = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length) };
         Memory::write(&*object.memory, start, data).map_err(|_| Errno(libc::EFAULT))
     })
@@ -114,13 +116,13 @@ unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u6
         }
         let mut bytes = vec![0; length];
         Memory::read(&*object.memory, start, &mut bytes).map_err(|_| Errno(libc::EFAULT))?;
-        // SAFETY: the application has room for so many bytes there.
+        // SAFETY: the application has room for `length` bytes there.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), length) };
         Ok(())
     })
 }
 
-/// A part of a piece.
+/// A part of an allocation.
 #[derive(Debug)]
 struct Part {
     whole: Arc<SharedMemory>,
@@ -136,7 +138,8 @@ impl Part {
 }
 
 impl Memory for Part {
-    /// The engine has no empty regions, and this library has them, as hardware has; every access to one fails.
+    /// The engine does not support empty regions, but this library does, like hardware. Every access to one
+    /// fails.
     fn len(&self) -> usize {
         self.len.max(1)
     }
@@ -162,7 +165,7 @@ impl Memory for Part {
     }
 }
 
-/// Registers a part of a piece, which work requests and peers address from 0.
+/// Registers a part of an allocation. Work requests and peers use addresses from 0 on.
 pub(crate) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -173,7 +176,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     pointer(|| {
         // SAFETY: the application's pointers are a protection domain and device memory.
         let (domain, piece) = unsafe { (pd_of(pd)?, dm_of(dm)?) };
-        // No program can name an address in memory that it cannot see.
+        // A program has no addresses for memory that it cannot see.
         if flags & IBV_ACCESS_ZERO_BASED == 0 {
             return Err(Errno::INVALID);
         }
@@ -186,7 +189,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     })
 }
 
-/// There is no dma-buf behind device memory.
+/// Always fails, because device memory has no dma-buf.
 pub(crate) extern "C" fn ibv_dm_export_dmabuf_fd(_dm: *mut ibv_dm) -> c_int {
     count(|| Err(Errno::UNSUPPORTED))
 }

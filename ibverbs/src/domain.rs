@@ -13,17 +13,17 @@ use crate::answer::{Errno, pointer, status};
 use crate::context::{Open, open_of};
 use crate::live::{self, Kind, Object};
 
-/// An `ibv_pd` with what belongs to it.
+/// An `ibv_pd` with the state of the library.
 #[repr(C)]
 pub(crate) struct Pd {
     abi: ibv_pd,
     pub(crate) open: Arc<Open>,
-    /// Shared by a protection domain and its parent domains, which so keep it.
+    /// Shared by a protection domain and its parent domains, which keep it alive.
     id: Arc<PdId>,
     parent: Option<Parent>,
 }
 
-/// What makes a parent domain of it.
+/// The additional state of a parent domain.
 struct Parent {
     _thread_domain: Option<Arc<()>>,
 }
@@ -41,12 +41,12 @@ impl Pd {
         *self.id
     }
 
-    /// Keeps the domain from being deallocated.
+    /// Prevents the deallocation of the domain.
     pub(crate) fn hold(&self) -> Arc<PdId> {
         Arc::clone(&self.id)
     }
 
-    /// The application's open device.
+    /// Returns the application's open device.
     pub(crate) const fn context(&self) -> *mut ibv_context {
         self.abi.context
     }
@@ -62,7 +62,7 @@ impl Pd {
     }
 }
 
-/// The object behind an application's pointer.
+/// Returns the object behind an application's pointer.
 ///
 /// # Safety
 ///
@@ -97,7 +97,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// An `ibv_td`: a promise of the application that one thread at a time uses what belongs to it, of which nothing is made here.
+/// An `ibv_td`: the application's promise that one thread at a time uses its members. This library does not
+/// use the promise.
 #[repr(C)]
 struct Td {
     abi: ibv_td,
@@ -138,14 +139,15 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// A protection domain with a thread domain or allocators, none of which anything here needs: it shares no memory with hardware.
+/// Creates a protection domain with a thread domain or allocators. The library ignores both, because it
+/// shares no memory with hardware.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attributes: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
     pointer(|| {
-        // SAFETY: the application's pointers are an open context and attributes, with a protection domain, and a thread domain or
-        // null.
+        // SAFETY: the application's pointers are an open context and attributes, with a protection domain,
+        // and a thread domain or null.
         let (domain, thread_domain, mask) = unsafe {
             open_of(context)?;
             let attributes = attributes.as_ref().ok_or(Errno::INVALID)?;

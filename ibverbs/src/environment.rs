@@ -1,4 +1,5 @@
-//! What the environment asks of a device: faults, a capture, congestion control, telemetry, a seed, several engines. docs/run.md lists the variables.
+//! Settings of a device from the environment: faults, capture, congestion control, telemetry, seed, several
+//! engines. docs/run.md lists the variables.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,18 +8,19 @@ use roce::device::pcap::{CaptureFile, CaptureSpec};
 use roce::verbs::{Congestion, Context, GidEntry, OpenOptions};
 use roce_fault::{FaultInjector, FaultPlan};
 
-/// As many as tables of devices have at least; an address vector holds 8 bits of it.
+/// Maximum GID index. Real devices have at least this many entries; an address vector has 8 bits for the
+/// index.
 const LARGEST_GID_INDEX: usize = 127;
 
-/// As many as an address has slots.
+/// Maximum number of engines: the number of slots of an address.
 const MOST_ENGINES: usize = 63;
 
-/// A variable that is set and not empty.
+/// Returns a variable that is set and not empty.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The value of a variable, read by `parse`. The error names the variable.
+/// Returns the value of a variable, converted by `parse`. The error names the variable.
 fn parsed<T, E: std::fmt::Display>(
     name: &str,
     parse: impl FnOnce(&str) -> Result<T, E>,
@@ -26,11 +28,12 @@ fn parsed<T, E: std::fmt::Display>(
     variable(name).map(|text| parse(&text).map_err(|error| format!("{name}={text}: {error}"))).transpose()
 }
 
-/// Opens a device as the environment asks, and returns the capture that is to be completed before the process ends.
+/// Opens a device with the settings of the environment, and returns the capture that must be completed before
+/// the process ends.
 ///
 /// # Errors
 ///
-/// The error number for the application, and a text for the report.
+/// Fails with an error number for the application and a text for the report.
 pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>), (i32, String)> {
     let invalid = |text: String| (libc::EINVAL, text);
     let seed = parsed("ROCE_SEED", str::parse::<u64>).map_err(invalid)?;
@@ -60,12 +63,12 @@ pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>)
     }
 }
 
-/// The GID table of the port. `ROCE_GID_INDEX` is an index that programs have built in: the first GID stands at all indexes up to that
-/// one, and the other entries come after.
+/// Returns the GID table of the port. `ROCE_GID_INDEX` is the fixed index of a program: the first GID gets
+/// all indexes up to this one, and the other entries follow.
 ///
 /// # Errors
 ///
-/// The error number for the application, and a text for the report.
+/// Fails with an error number for the application and a text for the report.
 pub(crate) fn gid_table(context: &Context) -> Result<Vec<GidEntry>, (i32, String)> {
     let index = parsed("ROCE_GID_INDEX", gid_index).map_err(|text| (libc::EINVAL, text))?;
     Ok(moved(context.gid_table(), index.unwrap_or(0)))
@@ -103,7 +106,8 @@ fn capture(file: &Path, specification: &str) -> Result<CaptureFile, String> {
     files.into_iter().next().ok_or_else(|| "the capture has no interface".to_owned())
 }
 
-/// The name of a capture: `%p` stands for the number of the process, and a second device of it gets a file of its own.
+/// Returns the file name of a capture: `%p` is replaced by the process ID, and each further device gets its
+/// own file.
 fn file_of(file: &Path, process: u32, number: u32) -> PathBuf {
     let named = PathBuf::from(file.to_string_lossy().replace("%p", &process.to_string()));
     if number < 2 {

@@ -1,4 +1,4 @@
-//! Events: how many of an object were delivered and acknowledged, and descriptors that applications may change the flags of.
+//! Events: counts of delivered and acknowledged events, and descriptors whose flags applications may change.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,27 +12,27 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use crate::answer::Errno;
 use crate::wait::{Sleep, Slept};
 
-/// The events of one object. Destroying it waits until the application has acknowledged what it got.
+/// The events of one object. Destroying the object waits until the application has acknowledged its events.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledgements {
     outstanding: AtomicU64,
 }
 
-/// Threads that wait for acknowledgements, of any object.
+/// Lock and signal for threads that wait for acknowledgements, of any object.
 static WAITING: StaticMutex<()> = StaticMutex::new(());
 static ARE_ANY_WAITING: AtomicUsize = AtomicUsize::new(0);
 static CHANGED: Condvar = Condvar::new();
 
 impl Acknowledgements {
-    /// Counts an event that the application gets now.
+    /// Counts an event that is passed to the application now.
     pub(crate) fn deliver(&self) {
         self.outstanding.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The application is done with so many.
+    /// Subtracts `count` events, which the application has acknowledged.
     pub(crate) fn acknowledge(&self, count: u64) {
         let subtract = |outstanding: u64| Some(outstanding.saturating_sub(count));
-        // It always is an update.
+        // Never fails, because `subtract` always returns a value.
         let _ = self.outstanding.fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract);
         if ARE_ANY_WAITING.load(Ordering::SeqCst) > 0 {
             drop(WAITING.lock());
@@ -40,12 +40,12 @@ impl Acknowledgements {
         }
     }
 
-    /// Waits until all are acknowledged.
+    /// Waits until all events are acknowledged.
     pub(crate) fn wait(&self) {
         if self.outstanding.load(Ordering::SeqCst) == 0 {
             return;
         }
-        // Before the first look, so that an acknowledgement after it finds this thread.
+        // Before the check in the loop, so that a later acknowledgement notices this thread.
         ARE_ANY_WAITING.fetch_add(1, Ordering::SeqCst);
         let mut waiting = WAITING.lock();
         while self.outstanding.load(Ordering::SeqCst) > 0 {
@@ -56,8 +56,9 @@ impl Acknowledgements {
     }
 }
 
-/// A descriptor for the application that is readable whenever another one is. Its flags are its own: an application chooses
-/// with `O_NONBLOCK` whether fetching an event waits, and the descriptor underneath never blocks.
+/// A descriptor for the application that is readable whenever another one is. Its flags are its own: an
+/// application decides with `O_NONBLOCK` whether fetching an event waits, and the underlying descriptor never
+/// blocks.
 #[derive(Debug)]
 pub(crate) struct Mirror(OwnedFd);
 
@@ -68,12 +69,12 @@ impl Mirror {
         Ok(Self(mirror))
     }
 
-    /// Whether the application has set `O_NONBLOCK`.
+    /// Returns whether the application has set `O_NONBLOCK`.
     pub(crate) fn is_nonblocking(&self) -> Result<bool, Errno> {
         Ok(fcntl_getfl(&self.0).map_err(io::Error::from)?.contains(OFlags::NONBLOCK))
     }
 
-    /// How a call sleeps that found no event.
+    /// Returns the sleep of a call that found no event.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The exported entry points. Each is a jump in assembly to a function of this crate, because rustc exports Rust functions of a
-//! cdylib in a version script of its own, without a version.
+//! The exported entry points. Each one is an assembly jump to a function of this crate, because rustc exports
+//! the Rust functions of a cdylib through its own version script, without versions.
 
 use std::arch::global_asm;
 
@@ -82,7 +82,7 @@ exports! {
     mbps_to_ibv_rate mult_to_ibv_rate
 }
 
-// What has no function here, and the private nodes.
+// Names without a function of this crate, and the private nodes.
 global_asm!(include_str!(concat!(env!("OUT_DIR"), "/unused.s")), query_gid_type = sym ibv_query_gid_type);
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-//! `libibverbs.so.1` on the engine of `roce`: unmodified RDMA programs run without RDMA hardware, kernel module or privilege. What
-//! `librdmacm.so.1` jumps to is here too.
+//! `libibverbs.so.1` on the engine of `roce`: unmodified RDMA programs run without RDMA hardware, kernel
+//! modules or privileges. The crate also contains the functions that `librdmacm.so.1` jumps to.
 //!
-//! This crate is the binary interface only: layouts, names with their versions, pointers and error numbers. What a verb does is
-//! in [`roce::verbs::raw`]. It has no Rust interface; docs/verbs.md describes what programs see.
+//! This crate is only the binary interface: layouts, names with their versions, pointers and error numbers.
+//! [`roce::verbs::raw`] implements the verbs. The crate has no Rust interface; docs/verbs.md describes it for
+//! programs.
 //!
-//! Until a program calls its first verb, nothing happens: no constructor, no output, no look at the environment. No panic crosses
-//! an entry point.
+//! Until a program calls its first verb, the library has no effect: it has no constructor, prints nothing and
+//! does not read the environment. Panics never cross an entry point.
 
 mod abi;
 mod address;

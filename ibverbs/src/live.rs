@@ -1,6 +1,8 @@
-//! What the application holds. A call with a null pointer, with an object of another kind or with one that is destroyed is refused
-//! with `EINVAL`, and one with an object whose handle was overwritten with `ENOENT`, because there are programs that do so (perftest destroys an identifier twice after a refusal), and with rdma-core the
-//! kernel knows the objects that there are. Calls that move data trust their pointers: this would cost them more than their work.
+//! The objects that the application holds. A call fails with `EINVAL` if its pointer is null or points to an
+//! object of another kind or a destroyed one. It fails with `ENOENT` if the handle of the object was
+//! overwritten. Some programs make such calls (perftest destroys an identifier twice after a refusal), and
+//! with rdma-core the kernel knows the existing objects. Calls that move data trust their pointers, because
+//! this check would cost more than their work.
 
 use std::collections::HashMap;
 use std::sync::MutexGuard;
@@ -9,7 +11,7 @@ use roce::device::fork::StaticMutex;
 
 use crate::answer::Errno;
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     AddressHandle,
@@ -33,24 +35,25 @@ pub(crate) enum Kind {
     XrcDomain,
 }
 
-/// A type that the application holds pointers to.
+/// A type whose objects the application holds pointers to.
 pub(crate) trait Object {
     const KIND: Kind;
 
-    /// The handle that the application sees, and with rdma-core the kernel looks up; 0 for an object without one.
+    /// Returns the handle that the application sees, and with rdma-core the kernel looks up; 0 for an object
+    /// without one.
     fn handle(&self) -> u32 {
         0
     }
 }
 
-/// The kinds and handles of the objects that are not destroyed, by their addresses.
+/// The kinds and handles of the existing objects, by their addresses.
 static LIVE: StaticMutex<Option<HashMap<usize, (Kind, u32)>>> = StaticMutex::new(None);
 
 fn live() -> MutexGuard<'static, Option<HashMap<usize, (Kind, u32)>>> {
     LIVE.lock()
 }
 
-/// From now on, an address is that of an object, which has no handle.
+/// Adds the address of an object without a handle.
 pub(crate) fn add<T>(pointer: *const T, kind: Kind) {
     add_with_handle(pointer, kind, 0);
 }
@@ -59,7 +62,7 @@ fn add_with_handle<T>(pointer: *const T, kind: Kind, handle: u32) {
     live().get_or_insert_default().insert(pointer.addr(), (kind, handle));
 }
 
-/// The reverse; `false` if it is not the address of such an object.
+/// Removes the address of an object; returns `false` if the address is not that of such an object.
 pub(crate) fn remove<T>(pointer: *const T, kind: Kind) -> bool {
     let mut live = live();
     let Some(objects) = live.as_mut() else { return false };
@@ -75,18 +78,18 @@ pub(crate) fn release<T: Object>(object: Box<T>) -> *mut T {
     pointer
 }
 
-/// The handle that an object had when the application got it, if the address is that of an object of this kind.
+/// Returns the original handle of an object, if the address is that of an object of this kind.
 fn handle_of<T: Object>(pointer: *const T) -> Option<u32> {
     let live = live();
     let (kind, handle) = live.as_ref()?.get(&pointer.addr())?;
     (*kind == T::KIND).then_some(*handle)
 }
 
-/// The object at an address that the application gave.
+/// Returns the object at an address that the application passes.
 ///
 /// # Safety
 ///
-/// No other thread destroys the object meanwhile.
+/// No other thread destroys the object while the reference exists.
 pub(crate) unsafe fn object<'a, T: Object>(pointer: *mut T) -> Result<&'a T, Errno> {
     let handle = handle_of(pointer).ok_or(Errno::INVALID)?;
     // SAFETY: an object that is live is a `T`; the caller's promise.
@@ -94,16 +97,17 @@ pub(crate) unsafe fn object<'a, T: Object>(pointer: *mut T) -> Result<&'a T, Err
     if object.handle() == handle { Ok(object) } else { Err(Errno::NO_ENTRY) }
 }
 
-/// Reads an object that another thread may destroy: it stays until `read` is over.
+/// Reads an object that another thread may destroy; the object stays until `read` returns.
 ///
 /// # Errors
 ///
-/// As [`object`].
+/// Fails like [`object`].
 pub(crate) fn read<T: Object, R>(pointer: *mut T, read: impl FnOnce(&T) -> R) -> Result<R, Errno> {
     let live = live();
     match live.as_ref().and_then(|objects| objects.get(&pointer.addr())) {
         Some((kind, handle)) if *kind == T::KIND => {
-            // SAFETY: what is listed with this kind is a `T`, and whoever takes it out of the list waits for the lock.
+            // SAFETY: an address with this kind in the list is a `T`, and removing it from the list requires
+            // the lock.
             let object = unsafe { &*pointer };
             if object.handle() == *handle { Ok(read(object)) } else { Err(Errno::NO_ENTRY) }
         }
@@ -111,7 +115,7 @@ pub(crate) fn read<T: Object, R>(pointer: *mut T, read: impl FnOnce(&T) -> R) ->
     }
 }
 
-/// The same for calls that move data, which look at nothing but whether the pointer is null.
+/// Returns the object at an address in calls that move data; checks only for null.
 ///
 /// # Safety
 ///
@@ -122,7 +126,7 @@ pub(crate) unsafe fn unchecked<'a, T: Object>(pointer: *mut T) -> Result<&'a T, 
     unsafe { pointer.as_ref() }.ok_or(Errno::INVALID)
 }
 
-/// Takes an object back; `None` if the application does not hold it.
+/// Takes an object back; returns `None` if the application does not hold it.
 ///
 /// # Safety
 ///

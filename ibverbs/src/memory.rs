@@ -18,12 +18,12 @@ use crate::context::Open;
 use crate::domain::{Pd, pd_of};
 use crate::live::{self, Kind, Object};
 
-/// What a changed region may change (`enum ibv_rereg_mr_flags`).
+/// Flags for changing a region (`enum ibv_rereg_mr_flags`).
 const CHANGE_TRANSLATION: c_int = 1;
 const CHANGE_PD: c_int = 1 << 1;
 const CHANGE_ACCESS: c_int = 1 << 2;
 
-/// An `ibv_mr` with what belongs to it.
+/// An `ibv_mr` with the state of the library.
 #[repr(C)]
 struct Mr {
     abi: ibv_mr,
@@ -43,23 +43,24 @@ impl Object for Mr {
 }
 
 impl Mr {
-    /// Its first virtual address, which need not be that of the memory.
+    /// Returns the first virtual address, which may differ from that of the memory.
     fn first(&self) -> Result<u64, Errno> {
         Ok(self.open.raw().query_region(LKey(self.abi.lkey))?.addr)
     }
 }
 
-/// The rights in the flags of the application. Those that an implementation may ignore are left out.
+/// Converts the application's access flags. Ignores those that an implementation may ignore.
 pub(crate) fn access(flags: u32) -> Result<Access, Errno> {
     let binding = flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND);
     Access::from_bits(binding).ok_or(Errno::INVALID)
 }
 
-/// The application's memory.
+/// Returns the application's memory.
 ///
 /// # Safety
 ///
-/// The application gives the memory to verbs, its own and those of peers, until it deregisters it; on demand, what is mapped of it.
+/// Until the application deregisters the memory, its own verbs and those of peers may access it. With
+/// on-demand paging this holds for the mapped pages.
 unsafe fn memory(
     addr: *mut c_void,
     length: usize,
@@ -67,7 +68,7 @@ unsafe fn memory(
     on_demand: bool,
 ) -> Result<Arc<dyn Memory>, Errno> {
     if on_demand {
-        // All addresses, which libibverbs calls implicit.
+        // All addresses: libibverbs calls this implicit on-demand paging.
         let all = addr.is_null() && length == usize::MAX;
         // SAFETY: the caller's promise.
         let memory =
@@ -79,7 +80,7 @@ unsafe fn memory(
     Ok(Arc::new(unsafe { ForeignMemory::new(addr.cast(), length, writable)? }))
 }
 
-/// Makes the application's object for a region.
+/// Creates the application's object for a region.
 pub(crate) fn object(
     pd: *mut ibv_pd,
     domain: &Pd,
@@ -117,7 +118,7 @@ pub(crate) struct Wanted {
     pub(crate) length: usize,
     pub(crate) iova: u64,
     pub(crate) flags: c_uint,
-    /// What the region keeps, if the library allocated the memory.
+    /// The pages that the region keeps, if the library allocated the memory.
     pub(crate) pages: Option<Arc<Pages>>,
 }
 
@@ -125,7 +126,7 @@ pub(crate) struct Wanted {
 ///
 /// # Safety
 ///
-/// `pd` is the application's pointer to `domain`, and the memory is as [`memory`] says.
+/// `pd` is the application's pointer to `domain`, and the memory satisfies the requirements of [`memory`].
 pub(crate) unsafe fn register(pd: *mut ibv_pd, domain: &Pd, wanted: Wanted) -> Result<*mut ibv_mr, Errno> {
     let Wanted { addr, length, iova, flags, pages } = wanted;
     let (access, on_demand) = (access(flags)?, flags & IBV_ACCESS_ON_DEMAND != 0);
@@ -145,7 +146,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     pointer(|| {
         // SAFETY: the application's pointer is a protection domain.
         let domain = unsafe { pd_of(pd)? };
-        // SAFETY: this is what registering means.
+        // SAFETY: registering gives the verbs access to the memory.
         unsafe { register(pd, domain, Wanted { addr, length, iova, flags, pages: None }) }
     })
 }
@@ -157,7 +158,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     flags: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the same promises.
+    // SAFETY: this function requires the same of its caller.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, flags.cast_unsigned()) }
 }
 
@@ -167,7 +168,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     flags: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the same promises.
+    // SAFETY: this function requires the same of its caller.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, addr as u64, flags.cast_unsigned()) }
 }
 
@@ -182,8 +183,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// Changes a region, which keeps its keys. An error leaves it as it was, which libibverbs calls -1.
-/// `IBV_REREG_MR_ERR_CMD`: the device refused, and the region is as it was. Input that contradicts itself is -1.
+/// `IBV_REREG_MR_ERR_CMD`: the device refused, and the region is unchanged. Contradictory input returns -1.
 const REFUSED: c_int = -4;
 
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
@@ -225,7 +225,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 ///
 /// # Safety
 ///
-/// `pd` is a protection domain of the application, and the range is its memory, where the flags say that they count.
+/// If the flags select them, `pd` is a protection domain of the application and the range is its memory.
 unsafe fn change(
     object: &mut Mr,
     flags: c_int,
@@ -246,9 +246,9 @@ unsafe fn change(
     }
     let (new_addr, new_length) =
         if flags & CHANGE_TRANSLATION != 0 { (addr, length) } else { (object.abi.addr, object.abi.length) };
-    // Rights to write, which the memory may not have had, need a new look at it.
+    // The memory may lack write permission, so new rights require a new check.
     if flags & (CHANGE_TRANSLATION | CHANGE_ACCESS) != 0 {
-        // SAFETY: this is what registering means.
+        // SAFETY: registering gives the verbs access to the memory.
         let memory = unsafe { memory(new_addr, new_length, access_now, on_demand)? };
         let first = if flags & CHANGE_TRANSLATION != 0 { new_addr as u64 } else { object.first()? };
         change.memory = Some((first, memory));
@@ -262,7 +262,8 @@ unsafe fn change(
     Ok(())
 }
 
-/// Brings the pages of on-demand regions in. Without a flag the advice may be followed later; here it always is at once.
+/// Populates the pages of on-demand regions. Without a flag the advice may be followed later; here it is
+/// followed at once.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: c_int,
@@ -271,7 +272,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     number: u32,
 ) -> c_int {
     status(|| {
-        // SAFETY: the application's pointers are a protection domain and so many elements.
+        // SAFETY: the application's pointers are a protection domain and `number` elements.
         let (domain, elements) = unsafe {
             let elements = if elements.is_null() || number == 0 {
                 &[]
@@ -286,7 +287,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
         let write = match advice {
             IBV_ADVISE_MR_ADVICE_PREFETCH => false,
             IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => true,
-            // What is not mapped now is left alone, and nothing else is to be done.
+            // This advice excludes unmapped pages, and mapped pages need nothing.
             IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => return Ok(()),
             _ => return Err(Errno::UNSUPPORTED),
         };
@@ -300,7 +301,8 @@ pub(crate) unsafe extern "C" fn advise_mr(
             if write && !region.access.contains(Access::LOCAL_WRITE) {
                 return Err(Errno(libc::EPERM));
             }
-            // SAFETY: only looked at: the pages are the application's, and the advice changes no content.
+            // SAFETY: the pages are the application's; they are only checked, and the advice changes no
+            // content.
             let there =
                 unsafe { ForeignMemory::new(element.addr as *mut u8, element.length as usize, write) };
             there?;
@@ -309,7 +311,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// A region of all addresses that is read as zeros and forgets what is written.
+/// A region of all addresses that reads as zeros and discards writes.
 #[derive(Debug)]
 struct NullMemory;
 
@@ -340,7 +342,7 @@ impl Memory for NullMemory {
     }
 }
 
-/// Peers may name it as well: what they write is forgotten, and what they read is zeros.
+/// Peers may access the region as well: it discards their writes, and their reads return zeros.
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     pointer(|| {
         // SAFETY: the application's pointer is a protection domain.
@@ -351,7 +353,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     })
 }
 
-/// There is no device memory that another driver could export.
+/// Always fails, because another driver has no device memory to export.
 pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,
     _offset: u64,

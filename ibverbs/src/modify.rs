@@ -1,4 +1,4 @@
-//! The attributes of queue pairs, from the application and back.
+//! Conversion of queue pair attributes from and to the application's structures.
 
 use std::ffi::c_int;
 
@@ -18,7 +18,7 @@ use crate::context::Open;
 use crate::memory::access;
 use crate::query::{PORT, mtu_number};
 
-/// Masks that are known; others are an error, as with kernels.
+/// Known attribute masks; others are an error, as with kernels.
 const KNOWN: c_int = IBV_QP_STATE
     | IBV_QP_CUR_STATE
     | IBV_QP_EN_SQD_ASYNC_NOTIFY
@@ -37,7 +37,7 @@ const KNOWN: c_int = IBV_QP_STATE
     | IBV_QP_SQ_PSN
     | IBV_QP_MAX_DEST_RD_ATOMIC
     | IBV_QP_DEST_QPN;
-/// Migration to another path, and rate limits: there are none.
+/// Path migration and rate limits are not supported.
 const UNSUPPORTED: c_int = IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE | IBV_QP_RATE_LIMIT;
 
 const MTUS: [PathMtu; 5] =
@@ -52,18 +52,18 @@ fn path_mtu(number: c_int) -> Result<PathMtu, Errno> {
     MTUS.into_iter().find(|mtu| mtu_number(*mtu) == number).ok_or(Errno::INVALID)
 }
 
-/// The bits of an attribute that count, which are those that the field has in hardware: an mlx5 device takes the low ones of a larger
-/// value, and applications pass such values. docs/verbs.md has the table.
+/// The significant bits of an attribute, which are the bits of the hardware field. An mlx5 device uses the
+/// low bits of a larger value, and applications pass such values. docs/verbs.md has the table.
 const TIMER_BITS: u8 = 0x1f;
 const RETRY_BITS: u8 = 0x07;
 
-/// What peers may do: the rights of the queue pair that the engine knows.
+/// Returns the access rights of peers, in the engine's representation.
 fn rights(flags: u32) -> Result<Access, Errno> {
     Ok(access(flags)? & Access::REMOTE)
 }
 
-/// The path that an address vector names, which the device was asked for. Without a new peer in the call, it leads to the
-/// one that the queue pair has.
+/// Returns the path of an address vector, with a source port from the device. Without a new peer in the call,
+/// the path leads to the current peer of the queue pair.
 fn path(open: &Open, qpn: Qpn, attributes: &ibv_qp_attr, mask: c_int) -> Result<Path, Errno> {
     let (address, options) = route(open, &attributes.ah_attr)?;
     let peer = if mask & IBV_QP_DEST_QPN != 0 {
@@ -74,7 +74,7 @@ fn path(open: &Open, qpn: Qpn, attributes: &ibv_qp_attr, mask: c_int) -> Result<
     Ok(open.raw().path_of_qp(qpn, peer, address, &options)?)
 }
 
-/// The attributes that `mask` says are given.
+/// Returns the attributes that `mask` selects.
 pub(crate) fn given(open: &Open, qpn: Qpn, attributes: &ibv_qp_attr, mask: c_int) -> Result<QpAttr, Errno> {
     if mask & UNSUPPORTED != 0 {
         return Err(Errno::UNSUPPORTED);
@@ -109,7 +109,7 @@ pub(crate) fn given(open: &Open, qpn: Qpn, attributes: &ibv_qp_attr, mask: c_int
 
 const NO_GID: ibv_gid = ibv_gid { raw: [0; 16] };
 
-/// The address vector of a path.
+/// Returns the address vector of a path.
 fn address_vector(open: &Open, path: Option<&Path>, sgid_index: u8) -> ibv_ah_attr {
     let none =
         ibv_global_route { dgid: NO_GID, flow_label: 0, sgid_index: 0, hop_limit: 0, traffic_class: 0 };
@@ -134,7 +134,8 @@ fn address_vector(open: &Open, path: Option<&Path>, sgid_index: u8) -> ibv_ah_at
     ibv_ah_attr { grh, dlid: 0, sl: 0, src_path_bits: 0, static_rate: 0, is_global, port_num: PORT }
 }
 
-/// All attributes as they are in force. `sgid_index` is the one that the application gave last: several lead to the same GID.
+/// Returns all current attributes. `sgid_index` is the last one from the application, because several refer
+/// to one GID.
 pub(crate) fn in_force(open: &Open, found: &QpAttributes, cap: ibv_qp_cap, sgid_index: u8) -> ibv_qp_attr {
     debug_assert_eq!(found.p_key, DEFAULT_P_KEY, "the one at index 0");
     ibv_qp_attr {

@@ -1,4 +1,4 @@
-//! Work requests: from the application's chains to those of the engine.
+//! Work requests: conversion of the application's chains into requests for the engine.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -21,23 +21,23 @@ use crate::address::destination;
 use crate::answer::{Errno, put};
 use crate::window::binding;
 
-/// Requests that are handed over with one call.
+/// Number of requests that one call passes to the engine.
 const CHUNK: usize = 16;
 
-/// Where the data of a request are in [`Requests`].
+/// Position of a request's data in [`Requests`].
 enum Data {
     Elements(Range<usize>),
     Inline(Range<usize>),
 }
 
-/// Where the requests of a queue pair go.
+/// Addressing of the requests of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Addressing {
-    /// To the peer of the connection.
+    /// Requests go to the peer of the connection.
     Connection,
-    /// Each to an address of its own (UD).
+    /// Each request has its own destination (UD).
     Datagram,
-    /// To the peer, each for a shared receive queue there (XRC).
+    /// Each request names a shared receive queue of the peer (XRC).
     SharedReceiveQueue,
 }
 
@@ -51,13 +51,13 @@ struct Request {
     remote_srqn: u32,
 }
 
-/// Requests on their way from the application to the engine. The memory is kept for the next ones.
+/// Requests on their way from the application to the engine. Their memory is reused for later requests.
 #[derive(Default)]
 pub(crate) struct Requests {
     list: Vec<Request>,
     elements: Vec<Sge>,
     bytes: Vec<u8>,
-    /// Why the requests that are being built must not be posted.
+    /// The reason why the requests under construction must not be posted.
     pub(crate) failure: Option<Errno>,
 }
 
@@ -69,21 +69,21 @@ impl Requests {
         self.failure = None;
     }
 
-    /// Begins a request without data.
+    /// Adds a request without data.
     pub(crate) fn push(&mut self, wr_id: u64, op: SendOp, send_flags: u32) {
         let flags = SendFlags::from_bits_truncate(send_flags);
         let data = Data::Elements(self.elements.len()..self.elements.len());
         self.list.push(Request { wr_id, op, flags, data, destination: None, remote_srqn: 0 });
     }
 
-    /// The destination of the last request.
+    /// Sets the destination of the last request.
     pub(crate) fn set_destination(&mut self, destination: UdDestination) {
         if let Some(request) = self.list.last_mut() {
             request.destination = Some(destination);
         }
     }
 
-    /// The shared receive queue that the last request is for.
+    /// Sets the shared receive queue for the last request.
     pub(crate) fn set_srq(&mut self, number: u32) {
         if let Some(request) = self.list.last_mut() {
             request.remote_srqn = number;
@@ -104,7 +104,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Copies the data of the last request now.
+    /// Copies the inline data of the last request.
     ///
     /// # Safety
     ///
@@ -142,7 +142,7 @@ impl Requests {
     ///
     /// # Errors
     ///
-    /// The index of the first one that was not taken; those before it were.
+    /// Fails with the index of the first request that was not accepted; those before it were.
     pub(crate) fn post(&self, raw: Raw<'_>, qpn: Qpn) -> Result<(), (usize, Errno)> {
         if let [request] = &self.list[..] {
             return raw.post_send(qpn, &self.work_request(request)).map_err(|error| (0, error.into()));
@@ -158,11 +158,11 @@ impl Requests {
         Ok(())
     }
 
-    /// Takes over one request of a chain.
+    /// Converts one request of a chain.
     ///
     /// # Safety
     ///
-    /// What the request points to is there.
+    /// The pointers in the request are valid.
     unsafe fn take(&mut self, wr: &ibv_send_wr, addressing: Addressing) -> Result<(), Errno> {
         const KNOWN: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
         if wr.send_flags & !KNOWN != 0 {
@@ -172,7 +172,7 @@ impl Requests {
         // SAFETY: the caller's promise.
         let op = unsafe { operation(wr)? };
         self.push(wr.wr_id, op, wr.send_flags & !IBV_SEND_INLINE);
-        // SAFETY: the union holds this part for UD, and the list has so many elements.
+        // SAFETY: the union holds this part for UD, and the list has `count` elements.
         let taken = unsafe {
             if addressing == Addressing::SharedReceiveQueue {
                 self.set_srq(wr.remote_srqn);
@@ -206,18 +206,19 @@ pub(crate) fn element_of(element: ibv_sge) -> Sge {
     Sge { addr: element.addr, length: element.length, lkey: LKey(element.lkey) }
 }
 
-/// Immediate data as an application has them: the four bytes of the wire.
+/// Converts immediate data of an application, which are the four bytes of the wire.
 pub(crate) const fn immediate(data: u32) -> ImmDt {
     ImmDt(data.to_ne_bytes())
 }
 
-/// The operation that a request names.
+/// Returns the operation of a request.
 ///
 /// # Safety
 ///
-/// The unions of the request hold what its opcode says, and windows and regions in it exist.
+/// The unions of the request match its opcode, and its windows and regions exist.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
-    // SAFETY: the parts of these unions are numbers and pointers, for which every value is one.
+    // SAFETY: these parts of the unions consist of numbers and pointers, for which every bit pattern is
+    // valid.
     let (rdma, atomic, bind) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.special.bind_mw) };
     let (remote_addr, rkey) = (rdma.remote_addr, RKey(rdma.rkey));
     Ok(match wr.opcode {
@@ -248,7 +249,8 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     })
 }
 
-/// The requests of a queue pair. One thread at a time has them: for one call, or from `ibv_wr_start` to `ibv_wr_complete`.
+/// The requests of a queue pair. One thread at a time owns them: for one call, or from `ibv_wr_start` to
+/// `ibv_wr_complete`.
 #[derive(Default)]
 pub(crate) struct SendQueue {
     is_taken: AtomicBool,
@@ -258,7 +260,7 @@ pub(crate) struct SendQueue {
 // SAFETY: `requests` is used only between `lock` and `unlock`, by one thread at a time.
 unsafe impl Sync for SendQueue {}
 
-/// Unlocks the queue at the end of a call, also when it panics.
+/// Unlocks the queue at the end of a call, even if it panics.
 pub(crate) struct Unlock<'a>(&'a SendQueue);
 
 impl Drop for Unlock<'_> {
@@ -268,7 +270,7 @@ impl Drop for Unlock<'_> {
 }
 
 impl SendQueue {
-    /// Waits until no other thread posts here. Has to be followed by [`Self::unlock`], maybe in another call.
+    /// Waits until no other thread posts here. [`Self::unlock`] must follow, possibly in another call.
     pub(crate) fn lock(&self) {
         while self.is_taken.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
@@ -280,12 +282,12 @@ impl SendQueue {
         self.is_taken.store(false, Ordering::Release);
     }
 
-    /// For a call that ends what [`Self::lock`] began.
+    /// Returns a guard for a call that ends the lock of [`Self::lock`].
     pub(crate) fn unlock_at_end(&self) -> Unlock<'_> {
         Unlock(self)
     }
 
-    /// The requests.
+    /// Returns the requests.
     ///
     /// # Safety
     ///
@@ -314,11 +316,12 @@ impl SendQueue {
         requests.post(raw, qpn).map_err(|(_, errno)| errno)
     }
 
-    /// Posts a chain. After an error, `bad` names the request that was not taken; those before it were.
+    /// Posts a chain. After an error, `bad` points to the request that was not accepted; those before it
+    /// were.
     ///
     /// # Safety
     ///
-    /// `list` is a chain of requests, or null, and `bad` has room for a pointer, or is null.
+    /// `list` is null or a chain of requests, and `bad` is null or has room for a pointer.
     pub(crate) unsafe fn post_chain(
         &self,
         raw: Raw<'_>,
@@ -353,17 +356,17 @@ impl SendQueue {
                 (failed, errno)
             }
         };
-        // SAFETY: the caller has room for it. One that wants no answer gets none.
+        // SAFETY: the caller has room for the pointer, or passes null.
         let _ = unsafe { put(bad, failed) };
         Err(errno)
     }
 }
 
-/// Posts a chain of receives, one by one. After an error, `bad` names the one that was not taken.
+/// Posts a chain of receives, one by one. After an error, `bad` points to the receive that was not accepted.
 ///
 /// # Safety
 ///
-/// `list` is a chain of receives, or null, and `bad` has room for a pointer, or is null.
+/// `list` is null or a chain of receives, and `bad` is null or has room for a pointer.
 #[inline]
 pub(crate) unsafe fn post_receives(
     list: *mut ibv_recv_wr,
@@ -374,13 +377,13 @@ pub(crate) unsafe fn post_receives(
     // SAFETY: the caller's chain.
     while let Some(wr) = unsafe { next.as_ref() } {
         let posted = element_count(wr.num_sge).and_then(|count| {
-            // SAFETY: the list of a receive has so many elements.
+            // SAFETY: the list of a receive has `num_sge` elements.
             let elements = (0..count).map(|index| element_of(unsafe { *wr.sg_list.add(index) }));
             let elements: ArrayVec<Sge, MAX_SGE> = elements.collect();
             Ok(post(&RecvWr { wr_id: wr.wr_id, elements: &elements })?)
         });
         if let Err(errno) = posted {
-            // SAFETY: the caller has room for it. One that wants no answer gets none.
+            // SAFETY: the caller has room for the pointer, or passes null.
             let _ = unsafe { put(bad, next) };
             return Err(errno);
         }

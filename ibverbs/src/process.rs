@@ -1,4 +1,4 @@
-//! Verbs about processes and the system: fork, sysfs, and objects of other processes, which there are none of.
+//! Verbs for processes and the system: fork, sysfs, and unsupported objects of other processes.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::io::Read;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::abi::{IBV_FORK_UNNEEDED, ibv_context, ibv_mr, ibv_pd};
 use crate::answer::{Errno, count, pointer, status};
 
-/// Nothing has to be kept from a child: memory is copied by this process, not by a device.
+/// Succeeds without doing anything: this process copies memory itself, so a child needs no protection.
 pub(crate) extern "C" fn ibv_fork_init() -> c_int {
     0
 }
@@ -25,19 +25,20 @@ pub(crate) extern "C" fn ibv_dontfork_range(_begin: *mut c_void, _size: usize) -
     0
 }
 
-/// The file of another libibverbs in this process, such as that of a Python wheel. Its objects and ours have nothing in common, and a program
-/// that mixes them reads memory that is not what it takes it for.
+/// Returns the file of another libibverbs in this process, such as that of a Python wheel. Its objects and
+/// ours have different layouts, so a program that mixes them misinterprets memory.
 ///
-/// The kernel is asked, and not the loader: `dl_iterate_phdr` waits for a lock of the loader, which another thread may have held when
-/// this process was forked.
+/// The function asks the kernel and not the loader: `dl_iterate_phdr` waits for a lock of the loader, which
+/// another thread may have held when this process was forked.
 pub(crate) fn another_libibverbs() -> Option<PathBuf> {
     let maps = std::fs::read("/proc/self/maps").ok()?;
     another_in(&maps, another_libibverbs as *const () as u64)
 }
 
-/// The first mapped file whose name begins with `libibverbs`, except the file that is mapped at `own`.
+/// Returns the first mapped file whose name begins with `libibverbs`, except the file that is mapped at
+/// `own`.
 fn another_in(maps: &[u8], own: u64) -> Option<PathBuf> {
-    // Each line: range, access, offset, device, inode and, after spaces, the path.
+    // Each line contains range, access, offset, device, inode and, after spaces, the path.
     let files = || {
         maps.split(|byte| *byte == b'\n').filter_map(|line| {
             let path = &line[line.iter().position(|byte| *byte == b'/')?..];
@@ -54,7 +55,7 @@ fn another_in(maps: &[u8], own: u64) -> Option<PathBuf> {
     files().map(|(_, path)| path).find(is_other).map(Path::to_owned)
 }
 
-/// Why a process with another libibverbs gets no devices, and what to do.
+/// Returns the reason why a process with another libibverbs gets no devices, and the remedy.
 pub(crate) fn refusal_of_another(other: &Path) -> String {
     let name = other.file_name().unwrap_or_default().to_string_lossy();
     format!(
@@ -68,7 +69,7 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// Reads a file of a folder into `buffer`, without the line end; returns the length.
+/// Reads a file of a directory into `buffer`, without the line end; returns the length.
 pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     folder: *const c_char,
     file: *const c_char,
@@ -79,11 +80,11 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
         if folder.is_null() || file.is_null() || buffer.is_null() || size == 0 {
             return Err(Errno::INVALID);
         }
-        // SAFETY: the application gives two texts that end with a zero.
+        // SAFETY: the application gives two null-terminated strings.
         let (folder, file) = unsafe { (CStr::from_ptr(folder), CStr::from_ptr(file)) };
         let (folder, file) = (folder.to_str().map_err(|_| Errno::INVALID)?, file.to_str());
         let path = Path::new(folder).join(file.map_err(|_| Errno::INVALID)?);
-        // SAFETY: the application gives a buffer of this size, which is its own until this returns.
+        // SAFETY: the application gives a buffer of this size, which nobody else accesses until this returns.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), size) };
         let mut len = 0;
         let mut opened = std::fs::File::open(path)?;
@@ -103,7 +104,7 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     })
 }
 
-/// Hints for a device that reads memory itself.
+/// Always fails: the hints are for a device that reads memory itself.
 pub(crate) extern "C" fn ibv_alloc_dmah(_context: *mut ibv_context, _attributes: *mut c_void) -> *mut c_void {
     pointer(|| Err(Errno::UNSUPPORTED))
 }
@@ -112,7 +113,7 @@ pub(crate) extern "C" fn ibv_dealloc_dmah(_hints: *mut c_void) -> c_int {
     status(|| Err(Errno::UNSUPPORTED))
 }
 
-/// There are no completion counters.
+/// Always fails, because completion counters are not supported.
 pub(crate) extern "C" fn ibv_create_comp_cntr(
     _context: *mut ibv_context,
     _attributes: *mut c_void,

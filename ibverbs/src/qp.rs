@@ -25,27 +25,27 @@ use crate::srq::srq_of;
 use crate::xrc::xrcd_of;
 use crate::{modify, qp_ex};
 
-/// An `ibv_qp_ex`, and so an `ibv_qp`, with what belongs to it.
+/// An `ibv_qp_ex`, and therefore an `ibv_qp`, with the state of the library.
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) abi: ibv_qp_ex,
     pub(crate) open: Arc<Open>,
     pub(crate) qpn: Qpn,
-    /// What the application asked for, with the sizes that it got.
+    /// The application's attributes, with the granted sizes.
     init: ibv_qp_init_attr,
     addressing: Addressing,
     is_extended: bool,
-    /// The index of the address vector that the application gave last.
+    /// The GID index of the last address vector that the application gave.
     sgid_index: AtomicU8,
     pub(crate) queue: SendQueue,
     pub(crate) async_events: Acknowledgements,
 }
 
-/// The bytes of an atomic write, which `ibv_wr_atomic_write` takes at once, as inline data.
+/// Bytes of an atomic write, which `ibv_wr_atomic_write` copies at once as inline data.
 const ATOMIC_WRITE_BYTES: u32 = 8;
 
-/// Inline bytes that every queue pair takes. Providers round up what they are asked for, and there are programs that ask for none
-/// and send a few (rdma_xclient).
+/// Minimum number of inline bytes of every queue pair. Providers round up the requested number, and some
+/// programs (rdma_xclient) request none but send a few.
 const LEAST_INLINE: u32 = 64;
 
 impl Object for Qp {
@@ -56,7 +56,7 @@ impl Object for Qp {
     }
 }
 
-/// The object behind an application's pointer.
+/// Returns the object behind an application's pointer.
 ///
 /// # Safety
 ///
@@ -66,7 +66,7 @@ pub(crate) unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> Result<&'a Qp, Errno> {
     unsafe { live::object(qp.cast::<Qp>()) }
 }
 
-/// The same for calls that move data, which look at nothing but whether the pointer is null.
+/// Returns the object behind a pointer in calls that move data; checks only for null.
 ///
 /// # Safety
 ///
@@ -88,7 +88,7 @@ fn qp_type(number: c_int) -> Result<QpType, Errno> {
     }
 }
 
-/// The sizes of the queue pair; a send queue has at least one place.
+/// Returns the sizes of the queue pair; a send queue has at least one entry.
 fn capabilities(cap: &ibv_qp_cap, has_srq: bool) -> QpCapabilities {
     QpCapabilities {
         max_send_wr: cap.max_send_wr.max(1) as usize,
@@ -110,13 +110,13 @@ fn granted(capabilities: &QpCapabilities) -> ibv_qp_cap {
     }
 }
 
-/// Makes a queue pair.
+/// Creates a queue pair.
 ///
 /// # Safety
 ///
 /// The pointers in `wanted` and `pd` are objects of the application, or null.
 unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, Errno> {
-    // The initiator of an extended connection receives nothing, and need not have a queue for that.
+    // The initiator of an XRC connection receives nothing, so it needs no receive completion queue.
     let without_recv = wanted.qp_type == IBV_QPT_XRC_SEND && wanted.recv_cq.is_null();
     let recv_cq = if without_recv { wanted.send_cq } else { wanted.recv_cq };
     // SAFETY: the caller's promise.
@@ -124,7 +124,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, 
     // SAFETY: as above.
     let srq = if wanted.srq.is_null() { None } else { Some(unsafe { srq_of(wanted.srq)? }) };
     let open = &domain.open;
-    // The identifiers of another context mean nothing here.
+    // The identifiers of another context are not valid here.
     if !Arc::ptr_eq(open, &send_cq.open) || !Arc::ptr_eq(open, &recv_cq.open) {
         return Err(Errno::INVALID);
     }
@@ -143,7 +143,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, 
     };
     let qpn = open.raw().create_qp(&init, &QpOptions::default());
     let qpn = qpn.map_err(|error| match error {
-        // Programs print no more than the number, and this is not one of the usual reasons.
+        // Programs print only the error number, and this error is not one of the usual reasons.
         VerbsError::OtherEngine { .. } => open.failures.refused("ibv_create_qp", error),
         error => error.into(),
     })?;
@@ -151,7 +151,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, 
     Ok(object(open, domain.context(), pd, qpn, &ibv_qp_init_attr { cap, ..*wanted }))
 }
 
-/// Makes the target of an extended connection, which needs an XRC domain and nothing else.
+/// Creates the target of an XRC connection, which requires only an XRC domain.
 ///
 /// # Safety
 ///
@@ -166,7 +166,7 @@ unsafe fn create_target(xrcd: *mut ibv_xrcd, wanted: &ibv_qp_init_attr) -> Resul
     Ok(object(&domain.open, domain.context(), std::ptr::null_mut(), qpn, &init))
 }
 
-/// Makes the application's object for a queue pair.
+/// Creates the application's object for a queue pair.
 fn object(
     open: &Arc<Open>,
     context: *mut ibv_context,
@@ -174,7 +174,8 @@ fn object(
     qpn: Qpn,
     wanted: &ibv_qp_init_attr,
 ) -> *mut Qp {
-    // SAFETY: numbers, locks of the C library for which zero is the initial state, null pointers, and absent functions.
+    // SAFETY: numbers, locks of the C library for which zero is the initial state, null pointers, and absent
+    // functions.
     let mut abi: ibv_qp_ex = unsafe { std::mem::zeroed() };
     abi.base.context = context;
     abi.base.qp_context = wanted.qp_context;
@@ -207,7 +208,8 @@ fn object(
 
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, wanted: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: the application's pointers are objects of its own, and attributes, in which it finds what it got.
+        // SAFETY: the application's pointers are its own objects, and attributes, which receive the granted
+        // sizes.
         unsafe {
             let wanted = wanted.as_mut().ok_or(Errno::INVALID)?;
             let object = create(pd, wanted)?;
@@ -217,7 +219,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, wanted: *mut ibv_
     })
 }
 
-/// What a transport can do, of what an application may ask functions for.
+/// Returns the operations of a transport that an application may request functions for.
 const fn send_operations(qp_type: QpType) -> u64 {
     match qp_type {
         QpType::Rc => SEND_OPS_OF_RC,
@@ -257,7 +259,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         if is_extended && wanted.send_ops_flags & SEND_OP_ATOMIC_WRITE != 0 {
             base.cap.max_inline_data = base.cap.max_inline_data.max(ATOMIC_WRITE_BYTES);
         }
-        // SAFETY: the pointers in it are objects of the application; the queue pair is not yet given to it.
+        // SAFETY: the pointers in it are objects of the application, which does not have the queue pair yet.
         unsafe {
             let object =
                 if is_target { create_target(wanted.xrcd, &base)? } else { create(wanted.pd, &base)? };
@@ -271,7 +273,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// The extended interface of a queue pair that was made with one.
+/// Returns the extended interface of a queue pair that was created with one.
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the application's pointer is a queue pair.
     pointer(|| match unsafe { qp_of(qp)? } {

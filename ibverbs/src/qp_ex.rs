@@ -1,6 +1,7 @@
-//! The extended interface of queue pairs: requests are built by calls between a start and a completion, and posted together.
+//! The extended interface of queue pairs: calls between a start and a completion build requests, which are
+//! posted together.
 //!
-//! A function that finds something wrong lets the whole batch fail at its end.
+//! If one of the functions finds an error, the whole batch fails at its end.
 
 use std::ffi::{c_int, c_void};
 
@@ -16,7 +17,7 @@ use crate::window::binding;
 /// `enum ibv_selectivity_level` in `wr_flush`: a range, or a whole region.
 const WHOLE_REGION: u8 = 1;
 
-/// Puts the functions into a queue pair.
+/// Sets the functions of a queue pair.
 pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
@@ -59,7 +60,7 @@ unsafe fn build(qp: *mut ibv_qp_ex, step: impl FnOnce(&mut Requests) -> Result<(
     });
 }
 
-/// Begins a request with the number and the flags that the application has put into the queue pair.
+/// Adds a request with the ID and the flags that the application has set in the queue pair.
 ///
 /// # Safety
 ///
@@ -160,7 +161,7 @@ unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
     unsafe { begin(qp, SendOp::LocalInvalidate { rkey: RKey(rkey) }) }
 }
 
-/// The eight bytes are taken now.
+/// Copies the eight bytes at once.
 unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, data: *const c_void) {
     // SAFETY: as above; the application gives eight bytes.
     unsafe {
@@ -232,19 +233,19 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: as above; the application's list has so many elements.
+    // SAFETY: as above; the application's list has `count` elements.
     unsafe {
         build(qp, |requests| requests.add_elements((0..count).map(|index| element_of(*list.add(index)))));
     }
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, address: *mut c_void, length: usize) {
-    // SAFETY: as above; the application's buffer has so many bytes.
+    // SAFETY: as above; the application's buffer has `length` bytes.
     unsafe { build(qp, |requests| requests.add_inline(std::iter::once((address.cast_const(), length)))) }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
-    // SAFETY: as above; the application's list has so many buffers.
+    // SAFETY: as above; the application's list has `count` buffers.
     unsafe {
         build(qp, |requests| {
             let buffer = |index| {

@@ -1,4 +1,4 @@
-//! What the device and its port are like.
+//! Attributes of the device and its port.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -18,14 +18,14 @@ use crate::answer::{Errno, count, put, status};
 use crate::context::{Open, open_of};
 use crate::device_memory;
 
-/// The only port.
+/// The number of the only port.
 pub(crate) const PORT: u8 = 1;
-/// The only partition key, in the order of the network.
+/// The only partition key, in network byte order.
 const P_KEY: u16 = 0xffff_u16.to_be();
-/// The vendor of kernels' Soft-RoCE: a device without a vendor.
+/// Vendor ID of the kernel's Soft-RoCE: a device without a vendor.
 const NO_VENDOR: u32 = 0x00ff_ffff;
 
-/// The number of a path MTU in libibverbs.
+/// Returns the number of a path MTU in libibverbs.
 pub(crate) const fn mtu_number(mtu: PathMtu) -> c_int {
     match mtu {
         PathMtu::Mtu256 => 1,
@@ -46,14 +46,14 @@ fn device_attributes(open: &Open) -> ibv_device_attr {
     for (to, from) in fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
         *to = from.cast_signed() as c_char;
     }
-    // SAFETY: numbers only, for which zero is a value: "none" where this device has no such thing.
+    // SAFETY: numbers only; zero is valid and means that the device does not have the feature.
     let none: ibv_device_attr = unsafe { std::mem::zeroed() };
     ibv_device_attr {
         fw_ver,
         node_guid: open.device.guid(),
         sys_image_guid: open.device.guid(),
         max_mr_size: u64::MAX,
-        // Every size from 4 KiB on.
+        // All page sizes from 4 KiB on.
         page_size_cap: !0xfff,
         vendor_id: NO_VENDOR,
         max_qp: number(limits.max_qp),
@@ -91,7 +91,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     status(|| unsafe { put(attributes, device_attributes(open_of(context)?)) })
 }
 
-/// Writes as much of `answer` as the application has room for, and zeros behind it.
+/// Writes the part of `answer` that the application has room for, and fills further room with zeros.
 ///
 /// # Safety
 ///
@@ -101,7 +101,7 @@ unsafe fn write_part<T>(answer: &T, to: *mut T, room: usize) -> Result<(), Errno
         return Err(Errno::INVALID);
     }
     let len = size_of::<T>().min(room);
-    // SAFETY: the answer has so many bytes, and the caller's memory too.
+    // SAFETY: the answer and the caller's memory have at least `len` bytes.
     unsafe {
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(answer).cast::<u8>(), to.cast::<u8>(), len);
         to.cast::<u8>().add(len).write_bytes(0, room - len);
@@ -118,7 +118,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     status(|| {
         // SAFETY: the application's pointer is an open context.
         let open = unsafe { open_of(context)? };
-        // SAFETY: numbers only, for which zero is a value.
+        // SAFETY: numbers only, for which zero is a valid value.
         let mut answer: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
         answer.orig_attr = device_attributes(open);
         answer.device_cap_flags_ex = DEVICE_CAPABILITIES.into();
@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         (answer.odp_caps_of_rc, answer.odp_caps_of_uc) = (ODP_OF_RC, ODP_OF_UC);
         (answer.odp_caps_of_ud, answer.xrc_odp_caps) = (ODP_OF_UD, ODP_OF_XRC);
         answer.max_dm_size = device_memory::MAX_SIZE as u64;
-        // SAFETY: the application says how much room there is.
+        // SAFETY: the application passes the size of its room.
         unsafe { write_part(&answer, attributes, room) }
     })
 }
@@ -154,7 +154,7 @@ fn port_attributes(open: &Open, port: u8) -> Result<ibv_port_attr, Errno> {
         sm_sl: 0,
         subnet_timeout: 0,
         init_type_reply: 0,
-        // Four lanes of 25 Gb/s: there is no link whose rate could be told.
+        // Four lanes of 25 Gb/s. These values are nominal, because no physical link exists.
         active_width: 2,
         active_speed: 32,
         phys_state: PHYSICAL_LINK_UP,
@@ -171,11 +171,11 @@ pub(crate) unsafe extern "C" fn query_port(
     attributes: *mut ibv_port_attr,
     room: usize,
 ) -> c_int {
-    // SAFETY: the application's pointers are an open context and as much room as it says.
+    // SAFETY: the application's pointers are an open context and `room` bytes.
     status(|| unsafe { write_part(&port_attributes(open_of(context)?, port)?, attributes, room) })
 }
 
-/// For programs that know only the fields up to `link_layer`.
+/// Queries the port for programs that know only the fields up to `link_layer`.
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
     port: u8,
@@ -185,7 +185,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     unsafe { query_port(context, port, attributes, COMPATIBLE_PORT_ATTR) }
 }
 
-/// The speed of the port in units of 100 Mb/s.
+/// Speed of the port in units of 100 Mb/s.
 const PORT_SPEED: u64 = 1_000;
 
 pub(crate) unsafe extern "C" fn ibv_query_port_speed(
@@ -204,7 +204,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
     })
 }
 
-/// The line of the GID table with this index.
+/// Returns the entry of the GID table with this index.
 fn gid_at(open: &Open, port: u32, index: u32) -> Result<&GidEntry, Errno> {
     let index = usize::try_from(index).map_err(|_| Errno::INVALID)?;
     if port == PORT.into() { open.gid(index) } else { Err(Errno::INVALID) }
@@ -273,7 +273,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     flags: u32,
     entry_size: usize,
 ) -> isize {
-    // This one returns the negated number of its error.
+    // This function returns negative error numbers.
     let written = count_entries(|| {
         if flags != 0 || entry_size < size_of::<ibv_gid_entry>() {
             return Err(Errno::INVALID);
@@ -285,7 +285,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         }
         for (index, found) in open.gids.iter().enumerate() {
             let entry = gid_entry(u32::try_from(index).unwrap_or(u32::MAX), found);
-            // SAFETY: the application has room for `max_entries` of this size.
+            // SAFETY: the application has room for `max_entries` entries of this size.
             unsafe { write_part(&entry, entries.byte_add(index * entry_size), entry_size)? };
         }
         Ok(open.gids.len())
@@ -293,7 +293,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     written.unwrap_or_else(|errno| -(errno.0 as isize))
 }
 
-/// Runs the body as an entry point, and gives what it found.
+/// Runs the body as an entry point, and returns its number of entries.
 fn count_entries(body: impl FnOnce() -> Result<usize, Errno>) -> Result<isize, Errno> {
     let mut found = Ok(0);
     let failed = status(|| {
@@ -341,7 +341,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     })
 }
 
-/// The index of a partition key; only the membership bit may differ.
+/// Returns the index of a partition key; the port has only the default one.
 pub(crate) unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, key: u16) -> c_int {
     count(|| {
         // SAFETY: the application's pointer is an open context.

@@ -1,9 +1,9 @@
-//! What `roce run` is told of a process: whether it listed devices, devices that could not be opened, work requests and verbs that failed,
-//! and counters.
+//! The report of a process to `roce run`: whether it listed devices, devices that could not be opened, failed
+//! work requests and verbs, and counters.
 //!
-//! `ROCE_REPORT` names a file. Whole lines are appended to it: the number of the process, the device, a word, and a fact, with tabs
-//! between them. Counters follow when a device closes or the process exits; the others are written at once, because a process that aborts
-//! or is killed writes nothing later.
+//! `ROCE_REPORT` names a file. The library appends whole lines to it: process ID, device, a keyword and a
+//! fact, separated by tabs. Counters follow when a device closes or the process exits. All other lines are
+//! written at once, because a process that aborts or is killed cannot write them later.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -20,13 +20,13 @@ use crate::context::Open;
 use crate::counter_files;
 use crate::device::Device;
 
-/// Failures that are kept for each device.
+/// Maximum number of failures to keep for each device.
 const MOST_FAILURES: usize = 16;
 
-/// The devices that are open. Those of a parent process are no concern of a child's.
+/// The open devices. A child process ignores those of its parent.
 static OPEN: StaticMutex<Vec<(u32, Weak<Open>)>> = StaticMutex::new(Vec::new());
 
-/// The work requests and verbs of a device that failed: the first ones are reported.
+/// The failed work requests and verbs of a device; the first ones are reported.
 #[derive(Debug)]
 pub(crate) struct Failures {
     device: String,
@@ -38,19 +38,21 @@ impl Failures {
         Self { device: device.to_owned(), kept: Mutex::default() }
     }
 
-    /// Keeps a failure, with the ends of its connection. What was flushed only follows from another one.
+    /// Records a failure with the ends of its connection. Ignores flushed requests, which only follow from
+    /// another failure.
     #[cold]
     pub(crate) fn note(&self, wc: &Wc, ends: impl FnOnce() -> Option<Ends>) {
         let Err(error) = wc.result() else { return };
         if wc.cause == Cause::Flushed || wc.status == WcStatus::WrFlushError {
             return;
         }
-        // Before the failures are locked: asking for the ends locks an engine, which may run code of the application.
+        // Before the failures are locked: querying the ends locks an engine, which may run code of the
+        // application.
         let text = explain(&WorkError { ends: ends(), ..error });
         self.keep("failed", || text);
     }
 
-    /// Keeps why a verb was refused, where programs print no more than the error number.
+    /// Records why a verb was refused, because programs print only the error number.
     #[cold]
     pub(crate) fn refused(&self, verb: &str, error: VerbsError) -> Errno {
         self.keep("refused", || format!("{verb}: {error}"));
@@ -70,15 +72,16 @@ impl Failures {
     }
 }
 
-/// Reports that the device is open, and when the process exits, what became of it if it is still open then; its connections end before.
+/// Reports that the device is open. When the process exits with the device still open, reports the rest; the
+/// connections end before that.
 pub(crate) fn watch(open: &Arc<Open>) {
-    // A process that is killed says nothing later.
+    // A killed process cannot report this later.
     if let Some(file) = file() {
         append(&file, &opened(open));
     }
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
     if !AT_EXIT.swap(true, Ordering::Relaxed) {
-        // SAFETY: the function is never unloaded, because the library cannot be, and unwinds into nothing.
+        // SAFETY: the library cannot be unloaded, so the function stays valid; it does not unwind.
         unsafe { libc::atexit(report_all) };
     }
     let mut devices = OPEN.lock();
@@ -88,7 +91,7 @@ pub(crate) fn watch(open: &Arc<Open>) {
 
 extern "C" fn report_all() {
     crate::answer::value((), || {
-        // A thread that was killed in the middle of an `exit` may hold it.
+        // A thread that was killed during an `exit` may hold the lock.
         let Some(mut devices) = OPEN.try_lock() else { return };
         for (process, device) in std::mem::take(&mut *devices) {
             if process == std::process::id()
@@ -101,7 +104,7 @@ extern "C" fn report_all() {
     });
 }
 
-/// Appends what became of a device, and adds its counters to the files that `roce run` made.
+/// Appends the results of a device, and adds its counters to the files that `roce run` created.
 pub(crate) fn device(open: &Open) {
     let mut counters = Vec::new();
     open.context.visit_counters(&mut |name, value| counters.push((name, value)));
@@ -115,7 +118,7 @@ pub(crate) fn device(open: &Open) {
     append(&file, &text);
 }
 
-/// Appends the names of the devices that the application was shown, once in a process.
+/// Appends the names of the devices that the application has listed, once per process.
 pub(crate) fn listed(devices: &[Arc<Device>]) {
     static PROCESS: AtomicU32 = AtomicU32::new(0);
     let process = std::process::id();
@@ -128,7 +131,7 @@ pub(crate) fn listed(devices: &[Arc<Device>]) {
     }
 }
 
-/// Appends what an application asked for and did not get.
+/// Appends a refused request of the application.
 pub(crate) fn refusal(device: &str, reason: &str) {
     if let Some(file) = file() {
         append(&file, &format!("{}refused\t{}\n", prefix(device), one_line(reason)));
@@ -151,7 +154,8 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\t'], " ")
 }
 
-/// One write for all, so that the lines of processes do not mix. A program does not fail because its report cannot be written.
+/// Appends with a single write, so that the lines of several processes do not mix. Ignores errors, so that
+/// the program does not fail.
 fn append(file: &std::ffi::OsStr, text: &str) {
     let opened = OpenOptions::new().append(true).open(file);
     let _ = opened.and_then(|mut file| file.write_all(text.as_bytes()));

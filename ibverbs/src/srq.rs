@@ -19,13 +19,13 @@ use crate::live::{self, Kind, Object};
 use crate::posting::post_receives;
 use crate::xrc::xrcd_of;
 
-/// An `ibv_srq` with what belongs to it.
+/// An `ibv_srq` with the state of the library.
 #[repr(C)]
 pub(crate) struct Srq {
     abi: ibv_srq,
     open: Arc<Open>,
     pub(crate) id: SrqId,
-    /// The number by which peers name one of an XRC domain.
+    /// The number that peers use for a queue of an XRC domain.
     number: Option<u32>,
     pub(crate) async_events: Acknowledgements,
 }
@@ -39,13 +39,13 @@ impl Object for Srq {
 }
 
 impl Srq {
-    /// The device that it belongs to.
+    /// Returns the device that it belongs to.
     pub(crate) fn open(&self) -> &Arc<Open> {
         &self.open
     }
 }
 
-/// The object behind an application's pointer.
+/// Returns the object behind an application's pointer.
 ///
 /// # Safety
 ///
@@ -55,7 +55,8 @@ pub(crate) unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> Result<&'a Srq, Errno> {
     unsafe { live::object(srq.cast::<Srq>()) }
 }
 
-/// Makes a queue, and writes into `attributes` what was granted. `xrc` is what one of an XRC domain has beside.
+/// Creates a queue and writes the granted sizes into `attributes`. `xrc` contains the domain and the
+/// completion queue of an XRC receive queue.
 ///
 /// # Safety
 ///
@@ -75,7 +76,7 @@ unsafe fn create(
         Some((xrcd, cq)) => {
             // SAFETY: the caller's promise.
             let (xrcd, cq) = unsafe { (xrcd_of(xrcd)?, cq_of(cq)?) };
-            // The identifiers of another context mean nothing here.
+            // The identifiers of another context are not valid here.
             if !Arc::ptr_eq(&domain.open, &xrcd.open) || !Arc::ptr_eq(&domain.open, &cq.open) {
                 return Err(Errno::INVALID);
             }
@@ -132,7 +133,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// The number by which peers name a queue of an XRC domain.
+/// Returns the number that peers use for a queue of an XRC domain.
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut c_uint) -> c_int {
     status(|| {
         // SAFETY: the application's pointers are a queue, and room for a number.

@@ -1,8 +1,8 @@
-//! Texts and rates: what has no object.
+//! Texts and rates: functions that need no object.
 
 use std::ffi::{CStr, c_char, c_int};
 
-/// The text with this number, or another one.
+/// Returns the text with this number, or the default text.
 fn choose(texts: &[&'static CStr], number: c_int, otherwise: &'static CStr) -> *const c_char {
     let index = usize::try_from(number).ok();
     index.and_then(|index| texts.get(index)).unwrap_or(&otherwise).as_ptr()
@@ -84,10 +84,11 @@ pub(crate) extern "C" fn ibv_event_type_str(event: c_int) -> *const c_char {
     choose(&TEXTS, event, c"unknown")
 }
 
-/// Rates that libibverbs has no multiple for.
+/// Result for rates that are not in the table.
 const NONE: c_int = -1;
 
-/// The numbers of `enum ibv_rate` with their multiple of 2.5 Gb/s and their rate in Mb/s (IBTA table of static rates).
+/// Values of `enum ibv_rate` with their multiple of 2.5 Gb/s and their rate in Mb/s (IBTA table of static
+/// rates).
 const RATES: [(c_int, c_int, c_int); 23] = [
     (2, 1, 2_500),
     (3, 4, 10_000),
@@ -114,7 +115,7 @@ const RATES: [(c_int, c_int, c_int); 23] = [
     (24, 480, 1_275_000),
 ];
 
-/// One column of [`RATES`] for a value of another one.
+/// Converts a value of one column of [`RATES`] to another column.
 fn rate(
     of: c_int,
     from: fn(&(c_int, c_int, c_int)) -> c_int,
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     fn text(pointer: *const c_char) -> String {
-        // SAFETY: every answer is a constant that ends with a zero.
+        // SAFETY: every result is a null-terminated constant.
         unsafe { CStr::from_ptr(pointer) }.to_str().unwrap().to_owned()
     }
 

@@ -1,21 +1,21 @@
-//! The exported names and the version nodes that they belong to: the one place from which the linker's version script, the
-//! assembly of the entry points and the tests are made. Used by `build.rs` as well.
+//! The exported names and their version nodes. The linker's version script, the assembly of the entry points
+//! and the tests are generated from this table. `build.rs` uses this file as well.
 
-/// A node of the version script, and the names that it defines. A node follows the one before it.
+/// A node of the version script, and the names that it defines. Each node depends on the previous one.
 pub(crate) struct Node {
     pub(crate) name: &'static str,
     /// Names with a function of this crate.
     pub(crate) functions: &'static [&'static str],
-    /// Names that only programs behind a kernel driver call, with what they answer here.
+    /// Names that only programs with a kernel driver call, with their results here.
     pub(crate) unused: &'static [(&'static str, Answer)],
 }
 
-/// What a function answers that never has anything to do here, because there is no kernel driver.
+/// The result of a function that does nothing here, because the library has no kernel driver.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The number of `EOPNOTSUPP`, as functions do that return an error.
+    /// The value of `EOPNOTSUPP`, for functions that return an error.
     Unsupported,
-    /// 0: a null pointer, an empty result, or nothing at all.
+    /// 0: a null pointer, an empty result, or no result.
     Zero,
 }
 
@@ -116,7 +116,7 @@ pub(crate) const PUBLIC: &[Node] = &[
     Node {
         name: "IBVERBS_1.14",
         functions: &[],
-        // No transport here promises that data arrives in order.
+        // No transport of this library guarantees that data arrives in order.
         unused: &[("ibv_query_qp_data_in_order", Answer::Zero)],
     },
     Node {
@@ -137,7 +137,7 @@ pub(crate) const PUBLIC: &[Node] = &[
     Node {
         name: "IBVERBS_1.18",
         functions: &["ibv_create_comp_cntr", "ibv_export_buf_dmabuf_fd"],
-        // There are no completion counters, so none of these has one to work on.
+        // Completion counters are not supported, so these functions cannot have an argument.
         unused: &[
             ("_ibv_query_comp_cntr_caps", Answer::Unsupported),
             ("ibv_destroy_comp_cntr", Answer::Unsupported),
@@ -152,20 +152,21 @@ pub(crate) const PUBLIC: &[Node] = &[
     },
 ];
 
-/// The numbers of the private nodes. Provider libraries of rdma-core are linked against one of them: 25 in the releases 25 to 32,
-/// 33 in that one, 34 up to release 56, then 57, 59 (from release 59 on), 64 and 65.
+/// The numbers of the private nodes. Each provider library of rdma-core is linked against one of them: 25 in
+/// the releases 25 to 32, 33 in release 33, 34 up to release 56, then 57, 59 (from release 59 on), 64 and 65.
 pub(crate) const PRIVATE_NODES: &[u32] = &[25, 33, 34, 57, 59, 64, 65];
 
-/// The node at which a name without a node is found: that of the most releases.
+/// The default node for names without a node: the one of the most releases.
 pub(crate) const PRIVATE_DEFAULT: u32 = 34;
 
 /// A flag that provider libraries read.
 pub(crate) const PRIVATE_FLAG: &str = "verbs_allow_disassociate_destroy";
 
-/// The private function that programs call all the same (`ibv_devinfo`).
+/// The private function that programs nevertheless call (`ibv_devinfo`).
 pub(crate) const PRIVATE_FUNCTION: &str = "ibv_query_gid_type";
 
-/// The other names of the private nodes, all of them at each node. `verbs_register_driver_<number>` comes on top.
+/// The other names of the private nodes; every node has all of them. `verbs_register_driver_<number>` is
+/// added.
 pub(crate) const PRIVATE: &[(&str, Answer)] = &[
     ("__ioctl_final_num_attrs", Answer::Zero),
     ("__verbs_log", Answer::Zero),
@@ -259,8 +260,8 @@ pub(crate) const PRIVATE: &[(&str, Answer)] = &[
     ("verbs_uninit_context", Answer::Zero),
 ];
 
-/// The node of what `librdmacm.so.1` takes from this library, with `roce_` before each name. A change of its meaning needs
-/// another node.
+/// The node for the functions that `librdmacm.so.1` uses from this library, with the prefix `roce_`. Any
+/// change of their meaning requires a new node.
 pub(crate) const RDMACM_NODE: &str = "ROCE_1";
 pub(crate) const OF_RDMACM: &[&str] = &[
     "no_rsockets",

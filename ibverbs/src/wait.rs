@@ -1,11 +1,12 @@
-//! Calls that wait for an event, and may be left while they sleep.
+//! Calls that wait for an event, and that a thread may leave while it sleeps.
 //!
-//! With rdma-core these calls sleep in `read`, which is a cancellation point. So a thread may end there (`pthread_cancel`, which unwinds its
-//! frames by force), and a handler of a signal may jump out of it (`siglongjmp`, after which no destructor runs). Here the frames of such
-//! a call hold nothing while it sleeps: no lock, no reference, no value with a destructor. Everything that belongs to the wait lies
-//! in a variable of the thread, and is dropped when the thread calls the library again or ends.
+//! With rdma-core these calls sleep in `read`, which is a cancellation point. Therefore a thread may end
+//! there (`pthread_cancel`, which unwinds its frames by force), and a signal handler may jump out of the call
+//! (`siglongjmp`, after which no destructor runs). During the sleep, the frames of such a call hold no lock,
+//! no reference and no value with a destructor. The state of the wait lives in a thread-local variable. It is
+//! dropped when the thread calls the library again or ends.
 //!
-//! Outside of the sleep these calls keep signals and the cancellation of the thread away. All other calls are not cancellation
+//! Outside the sleep these calls block signals and thread cancellation. All other calls are not cancellation
 //! points, see [`Uncancelled`].
 
 use std::any::Any;
@@ -16,12 +17,12 @@ use std::time::Duration;
 
 use crate::answer::{Errno, run, set_errno};
 
-/// Descriptors of one sleep.
+/// Maximum number of descriptors of one sleep.
 const MOST_DESCRIPTORS: usize = 4;
 /// `PTHREAD_CANCEL_DISABLE`.
 const CANCEL_DISABLE: c_int = 1;
 
-// The functions that may unwind: the declarations of the package `libc` say that they do not.
+// These functions may unwind; the declarations of the crate `libc` say that they do not.
 unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     fn pthread_testcancel();
@@ -33,7 +34,7 @@ unsafe extern "C-unwind" {
     ) -> c_int;
 }
 
-/// Keeps the thread from being cancelled until it is dropped.
+/// A guard that keeps the thread from being cancelled until it is dropped.
 pub(crate) struct Uncancelled(c_int);
 
 impl Uncancelled {
@@ -49,12 +50,12 @@ impl Uncancelled {
 impl Drop for Uncancelled {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the state of before. A request that came meanwhile takes effect at the next cancellation point.
+        // SAFETY: restores the previous state. A pending request takes effect at the next cancellation point.
         unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
     }
 }
 
-/// How to sleep before the next turn.
+/// The sleep before the next turn.
 #[derive(Clone, Copy)]
 pub(crate) struct Sleep {
     descriptors: [libc::pollfd; MOST_DESCRIPTORS],
@@ -62,7 +63,7 @@ pub(crate) struct Sleep {
     timeout: Option<libc::timespec>,
 }
 
-/// How a sleep ended.
+/// The result of a sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slept {
     NotYet,
@@ -89,13 +90,14 @@ impl Sleep {
     }
 }
 
-/// A wait, with all that it holds between two turns.
+/// A wait, with all state that it holds between two turns.
 pub(crate) trait Wait: Sized + 'static {
-    /// Looks for an event and gives it to the application; `None` when that is done. `slept` tells how the last sleep ended.
+    /// Checks for an event and passes it to the application; then returns `None`. `slept` says how the last
+    /// sleep ended.
     fn turn(&mut self, slept: Slept) -> Result<Option<Sleep>, Errno>;
 }
 
-/// A wait that lies in the variable of its thread.
+/// A wait in the thread-local variable.
 struct Asleep(Box<dyn Any>);
 
 impl Asleep {
@@ -116,10 +118,10 @@ thread_local! {
     static ASLEEP: RefCell<Option<Asleep>> = const { RefCell::new(None) };
 }
 
-/// Threads that have a wait in their variable. If there are none, calls need not look at it.
+/// Number of threads with a wait in their variable. If it is zero, calls need not check the variable.
 static SLEEPERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Drops the wait that this thread has left. Every call begins with this.
+/// Drops a wait that this thread has left. Every call begins with this.
 #[inline]
 pub(crate) fn forget_left() {
     if SLEEPERS.load(Ordering::Relaxed) > 0 {
@@ -132,7 +134,8 @@ fn take() -> Option<Asleep> {
     ASLEEP.try_with(|asleep| asleep.try_borrow_mut().ok()?.take()).ok().flatten()
 }
 
-/// Takes the signals out of a set that the thread itself causes: a thread that blocks them is ended by a fault.
+/// Removes the signals of a thread's own faults from a set: if a thread blocks them, a fault terminates the
+/// process.
 pub(crate) fn keep_faults(set: &mut libc::sigset_t) {
     for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
         // SAFETY: changes the caller's set.
@@ -140,8 +143,8 @@ pub(crate) fn keep_faults(set: &mut libc::sigset_t) {
     }
 }
 
-/// The cancellation state and the signals that a thread had before a call that waits. They are plain numbers, because the call may be
-/// left.
+/// The cancellation state and the signal mask of a thread before a call that waits. They are plain numbers,
+/// because the thread may leave the call.
 #[derive(Clone, Copy)]
 struct Allowed {
     cancellation: c_int,
@@ -149,9 +152,10 @@ struct Allowed {
 }
 
 impl Allowed {
-    /// Keeps signals and the cancellation of the thread away.
+    /// Blocks signals and the cancellation of the thread.
     fn nothing() -> Self {
-        // SAFETY: the sets are this function's own, for which zero is a value; the calls change the thread's own state.
+        // SAFETY: the sets belong to this function, and zero is a valid value; the calls change the thread's
+        // own state.
         unsafe {
             let (mut all, mut signals): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
             libc::sigfillset(&raw mut all);
@@ -164,7 +168,7 @@ impl Allowed {
     }
 
     fn restore(&self) {
-        // SAFETY: the thread's own state, as it was.
+        // SAFETY: restores the thread's own state.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.signals, std::ptr::null_mut());
             pthread_setcancelstate(self.cancellation, std::ptr::null_mut());
@@ -179,13 +183,14 @@ enum Step {
     Sleep(Sleep),
 }
 
-/// One turn. The wait is in no variable of the thread meanwhile, so that calls which it makes do not take it for one that was left.
+/// Runs one turn. The wait is not in the thread-local variable meanwhile, so calls that it makes do not drop
+/// it as a wait that was left.
 fn step<W: Wait>(slept: Slept, begin: impl FnOnce() -> Result<W, Errno>) -> Step {
     let stepped = run(|| {
         if slept == Slept::Closed {
             return Err(Errno(libc::EBADF));
         }
-        // A handler of a signal may have called the library during the sleep: then the wait begins again.
+        // If a signal handler has called the library during the sleep, the wait begins again.
         let asleep = if slept == Slept::NotYet { None } else { take() };
         let mut wait: Box<W> = match asleep.map(|mut asleep| std::mem::replace(&mut asleep.0, Box::new(()))) {
             Some(wait) => wait.downcast().or_else(|_| begin().map(Box::new))?,
@@ -204,14 +209,14 @@ fn step<W: Wait>(slept: Slept, begin: impl FnOnce() -> Result<W, Errno>) -> Step
     }
 }
 
-/// Runs a call that waits: 0, or -1 with `errno` set. Sleeps only here. `begin` may be called again.
+/// Runs a call that waits; returns 0, or -1 with `errno` set. Sleeps only here. May call `begin` again.
 ///
 /// No local value of this function, or of the functions that call it, may have a destructor.
 pub(crate) fn wait<W: Wait, A: Copy>(arguments: A, begin: fn(A) -> Result<W, Errno>) -> c_int {
-    // SAFETY: a request of before takes effect, and nothing is held.
+    // SAFETY: a pending cancellation takes effect here, where nothing is held.
     unsafe { pthread_testcancel() };
     let allowed = Allowed::nothing();
-    // A handler of a signal may not jump out of this, so it comes after the line before.
+    // After `Allowed::nothing`, because a signal handler must not jump out of this.
     forget_left();
     let mut slept = Slept::NotYet;
     loop {
@@ -230,12 +235,12 @@ pub(crate) fn wait<W: Wait, A: Copy>(arguments: A, begin: fn(A) -> Result<W, Err
     }
 }
 
-/// Sleeps with what the thread allowed before. It may never return.
+/// Sleeps with the thread's previous cancellation state and signal mask. May never return.
 #[inline(never)]
 fn doze(allowed: &Allowed, sleep: &mut Sleep) -> Slept {
     let timeout = sleep.timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the descriptors, the time and the signals live in the frames of this call. The frames have no destructors, so they may be
-    // unwound by force or dropped.
+    // SAFETY: the descriptors, the time and the signals live in the frames of this call. The frames have no
+    // destructors, so they may be unwound by force or dropped.
     unsafe {
         pthread_setcancelstate(allowed.cancellation, std::ptr::null_mut());
         let ready = ppoll(

@@ -1,4 +1,4 @@
-//! Memory windows: of type 1, which a verb binds, and of type 2, which a work request binds.
+//! Memory windows: a verb binds type 1, and a work request binds type 2.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::qp::qp_of;
 const IBV_MW_TYPE_1: c_int = 1;
 const IBV_MW_TYPE_2: c_int = 2;
 
-/// An `ibv_mw` with what belongs to it.
+/// An `ibv_mw` with the state of the library.
 #[repr(C)]
 struct Mw {
     abi: ibv_mw,
@@ -31,7 +31,7 @@ impl Object for Mw {
     }
 }
 
-/// The bits of a key that belong to its owner.
+/// The bits of a key that its owner chooses.
 const VARIANT: u32 = 0xff;
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
@@ -49,8 +49,8 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut i
     })
 }
 
-/// Binds a window of type 1 in the order of the queue pair's requests, with a completion of its own. The window has its next key at
-/// once, as with hardware drivers.
+/// Binds a window of type 1 in the order of the queue pair's requests, with its own completion. The window
+/// has its next key at once, as with hardware drivers.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     status(|| {
         // SAFETY: the application's pointers are a queue pair, a window and a description.
@@ -84,9 +84,9 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })
 }
 
-/// A request that binds a window. The application's object gets its new key at once, as with hardware drivers. The application
-/// chooses the variant, which is the low 8 bits of `new_rkey`; the others are the window's own and do not count, as with Soft-RoCE
-/// and mlx5.
+/// Returns a request that binds a window. The application's object gets its new key at once, as with hardware
+/// drivers. The application chooses the variant, which is the low 8 bits of `new_rkey`. The other bits belong
+/// to the window and are ignored, as with Soft-RoCE and mlx5.
 ///
 /// # Safety
 ///

@@ -12,7 +12,7 @@ use crate::answer::{Errno, pointer, status};
 use crate::context::{Open, open_of};
 use crate::live::{self, Kind, Object};
 
-/// An `ibv_xrcd` with what belongs to it.
+/// An `ibv_xrcd` with the state of the library.
 #[repr(C)]
 pub(crate) struct Xrcd {
     abi: ibv_xrcd,
@@ -25,13 +25,13 @@ impl Object for Xrcd {
 }
 
 impl Xrcd {
-    /// The application's open device.
+    /// Returns the application's open device.
     pub(crate) const fn context(&self) -> *mut ibv_context {
         self.abi.context
     }
 }
 
-/// The object behind an application's pointer.
+/// Returns the object behind an application's pointer.
 ///
 /// # Safety
 ///
@@ -41,7 +41,8 @@ pub(crate) unsafe fn xrcd_of<'a>(xrcd: *mut ibv_xrcd) -> Result<&'a Xrcd, Errno>
     unsafe { live::object(xrcd.cast::<Xrcd>()) }
 }
 
-/// Makes a domain. The file would let other processes have the same one, which a device in user space cannot.
+/// Creates a domain. A file would share the domain with other processes, which a device in user space does
+/// not support.
 pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attributes: *mut ibv_xrcd_init_attr,

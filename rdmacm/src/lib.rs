@@ -1,7 +1,7 @@
-//! `librdmacm.so.1`: every name is a jump to its function in `libibverbs.so.1`, so that both libraries share one engine however
-//! they are installed. `build.rs` writes the jumps and the version script from `table.rs`.
+//! `librdmacm.so.1`: every name is a jump to its function in `libibverbs.so.1`, so that both libraries share
+//! one engine in any installation. `build.rs` generates the jumps and the version script from `table.rs`.
 //!
-//! With another `libibverbs.so.1` than that of this project, programs do not start: the version node of the functions is missing.
+//! With the `libibverbs.so.1` of another project, programs do not start, because it lacks the version node.
 
 #[cfg(test)]
 #[expect(dead_code, reason = "the linker and the tests of the library use the rest")]

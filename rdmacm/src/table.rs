@@ -1,11 +1,11 @@
 //! The exported names and their version nodes. Used by `build.rs` as well.
 
-/// The node of the functions in `libibverbs.so.1`, whose names have `roce_` before them.
+/// The node of the functions in `libibverbs.so.1`, whose names have the prefix `roce_`.
 pub(crate) const ENTRY_NODE: &str = "ROCE_1";
-/// The function for names that there is nothing behind.
+/// The function for names without an implementation.
 pub(crate) const REFUSING: &str = "no_rsockets";
 
-/// A node of the version script, and the names that it defines. A node follows the one before it.
+/// A node of the version script, and the names that it defines. Each node depends on the previous one.
 pub(crate) struct Node {
     pub(crate) name: &'static str,
     pub(crate) functions: &'static [&'static str],
@@ -92,7 +92,7 @@ pub(crate) const NODES: &[Node] = &[
     Node {
         name: "RDMACM_1.4",
         functions: &[],
-        // Names that a subnet manager of InfiniBand resolves, and events of the application's own.
+        // Names for the subnet manager of InfiniBand, and for events that the application writes itself.
         unsupported: &["rdma_query_addrinfo", "rdma_resolve_addrinfo", "rdma_write_cm_event"],
     },
     Node { name: "RDMACM_1.5", functions: &[], unsupported: &["repoll_create", "repoll_ctl", "repoll_wait"] },

@@ -1,4 +1,4 @@
-//! What the application gives to verbs and gets from queries.
+//! Structures for attributes of verbs and for queries.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -87,7 +87,8 @@ pub(crate) struct ibv_device_attr_ex {
     pub(crate) phys_port_cnt_ex: u32,
 }
 
-/// `struct ibv_port_attr`. Programs of before rdma-core 27 have room for the fields up to `link_layer`.
+/// `struct ibv_port_attr`. Programs built for releases before rdma-core 27 have room for the fields up to
+/// `link_layer`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ibv_port_attr {
@@ -113,11 +114,11 @@ pub(crate) struct ibv_port_attr {
     pub(crate) link_layer: u8,
     pub(crate) flags: u8,
     pub(crate) port_cap_flags2: u16,
-    /// There since rdma-core 49: the rate where `active_speed` has no number for it.
+    /// Since rdma-core 49: the rate, if `active_speed` has no value for it.
     pub(crate) active_speed_ex: u32,
 }
 
-/// The bytes that the exported `ibv_query_port` writes.
+/// Number of bytes that the exported `ibv_query_port` writes.
 pub(crate) const COMPATIBLE_PORT_ATTR: usize = 48;
 
 /// `struct ibv_global_route`.
@@ -182,7 +183,8 @@ pub(crate) struct ibv_qp_init_attr {
 /// `struct ibv_qp_init_attr_ex`.
 #[repr(C)]
 pub(crate) struct ibv_qp_init_attr_ex {
-    /// In C the last field of this part shares its padding with `comp_mask`; see [`ibv_qp_init_attr_ex::base`].
+    /// In C the last field of this part shares its padding with `comp_mask`; see
+    /// [`ibv_qp_init_attr_ex::base`].
     pub(crate) qp_context: *mut c_void,
     pub(crate) send_cq: *mut ibv_cq,
     pub(crate) recv_cq: *mut ibv_cq,
@@ -202,7 +204,7 @@ pub(crate) struct ibv_qp_init_attr_ex {
 }
 
 impl ibv_qp_init_attr_ex {
-    /// The fields that the simple verb has as well.
+    /// Returns the fields that the simple verb also has.
     pub(crate) const fn base(&self) -> ibv_qp_init_attr {
         ibv_qp_init_attr {
             qp_context: self.qp_context,

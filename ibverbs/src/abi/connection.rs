@@ -1,4 +1,4 @@
-//! What `rdma/rdma_cma.h` adds: identifiers of connections, events, addresses.
+//! Structures of `rdma/rdma_cma.h`: identifiers of connections, events, addresses.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -19,7 +19,7 @@ pub(crate) struct rdma_ib_addr {
     pub(crate) pkey: u16,
 }
 
-/// `struct rdma_addr`: addresses as sockets have them, and GIDs.
+/// `struct rdma_addr`: socket addresses and GIDs.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct rdma_addr {
@@ -107,7 +107,7 @@ pub(crate) struct rdma_ud_param {
     pub(crate) qkey: u32,
 }
 
-/// What an event brings: the one for connections, or the one for datagrams.
+/// The parameters of an event: those of a connection or those of datagrams.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union rdma_event_param {
@@ -180,9 +180,9 @@ pub(crate) const RDMA_PS_TCP: c_int = 0x0106;
 pub(crate) const RDMA_PS_UDP: c_int = 0x0111;
 pub(crate) const RDMA_PS_IB: c_int = 0x013f;
 
-/// "As many as possible", of `responder_resources` and `initiator_depth`.
+/// "As many as possible", for `responder_resources` and `initiator_depth`.
 pub(crate) const RDMA_MAX_DEPTH: u8 = 0xff;
-/// The key of datagrams in the port space UDP.
+/// The Q_Key of datagrams in the port space UDP.
 pub(crate) const RDMA_UDP_QKEY: u32 = 0x0123_4567;
 
 pub(crate) const RDMA_OPTION_ID: c_int = 0;
@@ -196,7 +196,7 @@ pub(crate) const RDMA_OPTION_IB_PATH: c_int = 1;
 /// `RDMA_MC_JOIN_FLAG_FULLMEMBER` and `RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER`.
 pub(crate) const JOIN_FULL_MEMBER: u32 = 0;
 pub(crate) const JOIN_SEND_ONLY: u32 = 1;
-/// Bits of `rdma_cm_join_mc_attr_ex::comp_mask`: the address and the flags are given.
+/// Bits of `rdma_cm_join_mc_attr_ex::comp_mask`: the address and the flags are valid.
 pub(crate) const JOIN_HAS_ADDRESS: u32 = 1;
 pub(crate) const JOIN_HAS_FLAGS: u32 = 1 << 1;
 

@@ -1,4 +1,4 @@
-//! Numbers of the interface.
+//! Constants of the interface.
 
 use std::ffi::{c_int, c_uint};
 
@@ -13,12 +13,13 @@ pub(crate) const PHYSICAL_LINK_UP: u8 = 5;
 pub(crate) const IBV_PORT_CM_SUP: u32 = 1 << 16;
 pub(crate) const IBV_PORT_IP_BASED_GIDS: u32 = 1 << 26;
 
-/// What the device can do: CURR_QP_STATE_MOD, RC_RNR_NAK_GEN, SRQ_RESIZE, MEM_WINDOW (type 1), MEM_MGT_EXTENSIONS (local and remote
-/// invalidate), XRC, MEM_WINDOW_TYPE_2B.
+/// Capabilities of the device: CURR_QP_STATE_MOD, RC_RNR_NAK_GEN, SRQ_RESIZE, MEM_WINDOW (type 1),
+/// MEM_MGT_EXTENSIONS (local and remote invalidate), XRC, MEM_WINDOW_TYPE_2B.
 pub(crate) const DEVICE_CAPABILITIES: c_uint =
     1 << 7 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
-/// On-demand paging: `IBV_ODP_SUPPORT` and `IBV_ODP_SUPPORT_IMPLICIT`; then what each transport may do with it, SEND and RECV for
-/// all, WRITE for UC and RC, READ and atomics for RC, and shared receive queues.
+/// On-demand paging: `IBV_ODP_SUPPORT` and `IBV_ODP_SUPPORT_IMPLICIT`. The constants below are the operations
+/// of each transport: SEND and RECV for all, WRITE for UC and RC, READ and atomics for RC, and shared receive
+/// queues.
 pub(crate) const ODP_CAPABILITIES: u64 = 1 | 1 << 1;
 pub(crate) const ODP_OF_RC: u32 = 0x3f;
 pub(crate) const ODP_OF_UC: u32 = 0x7;
@@ -29,7 +30,7 @@ pub(crate) const PORT_NEEDS_GRH: u8 = 1;
 
 pub(crate) const IBV_GID_TYPE_ROCE_V1: u32 = 1;
 pub(crate) const IBV_GID_TYPE_ROCE_V2: u32 = 2;
-/// What the private `ibv_query_gid_type` answers: "InfiniBand or RoCE v1" is one value there.
+/// Results of the private `ibv_query_gid_type`, where InfiniBand and RoCE v1 have one value.
 pub(crate) const IBV_GID_TYPE_SYSFS_IB_ROCE_V1: c_int = 0;
 pub(crate) const IBV_GID_TYPE_SYSFS_ROCE_V2: c_int = 1;
 
@@ -95,12 +96,12 @@ pub(crate) const IBV_SEND_SIGNALED: c_uint = 1 << 1;
 pub(crate) const IBV_SEND_SOLICITED: c_uint = 1 << 2;
 pub(crate) const IBV_SEND_INLINE: c_uint = 1 << 3;
 
-/// The bits of `send_ops_flags` that each transport has: SEND and SEND_WITH_IMM; with WRITE and WRITE_WITH_IMM; and READ, atomics,
-/// invalidates, window binds, FLUSH and ATOMIC_WRITE.
+/// Bits of `send_ops_flags` for each transport. UD has SEND and SEND_WITH_IMM; UC also has WRITE and
+/// WRITE_WITH_IMM. RC also has READ, atomics, invalidates, window binds, FLUSH and ATOMIC_WRITE.
 pub(crate) const SEND_OPS_OF_UD: u64 = 0xc;
 pub(crate) const SEND_OPS_OF_UC: u64 = 0xf;
 pub(crate) const SEND_OPS_OF_RC: u64 = 0x1bff;
-/// Those of RC but FLUSH and ATOMIC_WRITE, which have no packets there.
+/// The operations of RC except FLUSH and ATOMIC_WRITE, which have no XRC packets.
 pub(crate) const SEND_OPS_OF_XRC: u64 = 0x3ff;
 /// `IBV_QP_EX_WITH_ATOMIC_WRITE`.
 pub(crate) const SEND_OP_ATOMIC_WRITE: u64 = 1 << 12;
@@ -114,9 +115,9 @@ pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
 pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH: c_int = 0;
 pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: c_int = 1;
 pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: c_int = 2;
-/// `IBV_ADVISE_MR_FLAG_FLUSH`: the advice has been followed when the function returns.
+/// `IBV_ADVISE_MR_FLAG_FLUSH`: the advice is complete when the function returns.
 pub(crate) const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
-/// `byte_len` to `dlid_path_bits`; time stamps, VLAN and flow tags are not offered.
+/// `byte_len` to `dlid_path_bits`; time stamps, VLAN and flow tags are not supported.
 pub(crate) const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 
 pub(crate) const IBV_EVENT_CQ_ERR: c_int = 0;
@@ -130,7 +131,7 @@ pub(crate) const IBV_EVENT_QP_LAST_WQE_REACHED: c_int = 16;
 
 pub(crate) const IBV_ACCESS_ZERO_BASED: u32 = 1 << 5;
 pub(crate) const IBV_ACCESS_ON_DEMAND: u32 = 1 << 6;
-/// Access bits that an implementation may ignore.
+/// Access flags that an implementation may ignore.
 pub(crate) const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
 pub(crate) const IBV_ACCESS_HUGETLB: u32 = 1 << 7;
 

@@ -1,4 +1,4 @@
-//! Devices and contexts, with the tables through which inline functions of the header call.
+//! Devices and contexts, with the function tables that inline functions of the header use.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -9,10 +9,11 @@ use super::{
     ibv_xrcd, ibv_xrcd_init_attr,
 };
 
-/// An entry that no program calls through the table any more, or that is not offered.
+/// An entry that programs no longer call through the table, or that is not supported.
 pub(crate) type Unused = Option<unsafe extern "C" fn()>;
 
-/// `struct ibv_device`. What lies directly behind it has to be zero: provider libraries read a pointer there.
+/// `struct ibv_device`. The memory directly behind it must be zero, because provider libraries read a pointer
+/// there.
 #[repr(C)]
 pub(crate) struct ibv_device {
     pub(crate) ops: [Unused; 2],
@@ -58,10 +59,10 @@ pub(crate) struct ibv_context {
     pub(crate) abi_compat: *mut c_void,
 }
 
-/// What `abi_compat` is when a `verbs_context` lies around the `ibv_context`.
+/// Value of `abi_compat` if a `verbs_context` contains the `ibv_context`.
 pub(crate) const VERBS_ABI_IS_EXTENDED: usize = usize::MAX;
 
-/// `struct verbs_context`: lies in front of `ibv_context`, and grows at its own front.
+/// `struct verbs_context`: precedes `ibv_context`, and grows at its own front.
 #[repr(C)]
 pub(crate) struct verbs_context {
     pub(crate) query_port:
@@ -99,7 +100,7 @@ pub(crate) struct verbs_context {
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>,
     pub(crate) close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>,
     pub(crate) placeholder: u64,
-    /// The size of this structure: the application finds out from it which entries there are.
+    /// The size of this structure, from which the application derives the available entries.
     pub(crate) sz: usize,
     pub(crate) context: ibv_context,
 }

@@ -1,15 +1,16 @@
-//! The binary interface of libibverbs: structures that the application reads and writes, and the numbers in them.
+//! The binary interface of libibverbs: structures that the application reads and writes, and constants for
+//! their fields.
 //!
-//! Names and layouts are those of `infiniband/verbs.h` (rdma-core 64, less what verbs of later releases than 44 added at the front of `verbs_context`).
-//! Enumerations of C are integers here, because the application may pass any value. Sizes and offsets are asserted while this
-//! crate compiles.
+//! Names and layouts are those of `infiniband/verbs.h` in rdma-core 64, without the verbs that releases after
+//! 44 added at the front of `verbs_context`. C enumerations are integers here, because the application may
+//! pass any value. Compile-time assertions check sizes and offsets.
 
 #![allow(non_camel_case_types)]
-// `Self` in the type of a function that programs call would hide what they pass.
+// `Self` in the type of a function that programs call would hide its parameter types.
 #![allow(clippy::use_self)]
 
-/// Asserts the size of each structure and the offset of each of its fields, as they are on x86-64. A field that is missing in the
-/// table does not compile. `layouts` has what is compared with headers of C, on every machine.
+/// Asserts the size of each structure and the offset of each of its fields on x86-64. A table without one of
+/// the fields does not compile. On every machine, a test compares `layouts` with the C headers.
 macro_rules! layout {
     ($($name:ident: $size:literal { $($field:ident $offset:literal),* $(,)? })+) => {
         $(const _: () = {
@@ -64,7 +65,7 @@ const fn size_of_field<S, F>(_field: fn(&S) -> *const F) -> usize {
     size_of::<F>()
 }
 
-/// All structures.
+/// Returns all structures.
 #[cfg(test)]
 #[allow(dead_code, reason = "tests/layouts.rs uses it, which includes this file")]
 #[allow(unused_qualifications, reason = "each file has a table of this name")]

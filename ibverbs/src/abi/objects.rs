@@ -1,4 +1,4 @@
-//! Objects that the application gets pointers to.
+//! Objects that the application has pointers to.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -37,7 +37,8 @@ pub(crate) struct ibv_td_init_attr {
     pub(crate) comp_mask: u32,
 }
 
-/// `struct ibv_parent_domain_init_attr`. The functions would allocate what drivers share with hardware.
+/// `struct ibv_parent_domain_init_attr`. The functions would allocate memory that drivers share with
+/// hardware.
 #[repr(C)]
 pub(crate) struct ibv_parent_domain_init_attr {
     pub(crate) pd: *mut ibv_pd,
@@ -56,7 +57,7 @@ pub(crate) struct ibv_alloc_dm_attr {
     pub(crate) comp_mask: u32,
 }
 
-/// `struct ibv_dm`: device memory, which programs copy to and from through the functions here.
+/// `struct ibv_dm`: device memory, which programs copy to and from with these functions.
 #[repr(C)]
 pub(crate) struct ibv_dm {
     pub(crate) context: *mut ibv_context,
@@ -132,7 +133,7 @@ pub(crate) struct ibv_cq {
     pub(crate) async_events_completed: u32,
 }
 
-/// Reads a field of the present completion.
+/// A function that reads a field of the current completion.
 pub(crate) type Read<T> = Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> T>;
 
 /// `struct ibv_cq_ex`.
@@ -200,7 +201,7 @@ pub(crate) struct ibv_data_buf {
     pub(crate) length: usize,
 }
 
-/// `struct ibv_qp_ex`; `wr_atomic_write` is there since rdma-core 44, `wr_flush` since 45.
+/// `struct ibv_qp_ex`; it has `wr_atomic_write` since rdma-core 44 and `wr_flush` since 45.
 #[repr(C)]
 pub(crate) struct ibv_qp_ex {
     pub(crate) base: ibv_qp,

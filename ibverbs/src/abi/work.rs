@@ -76,7 +76,7 @@ pub(crate) struct wr_bind_mw {
     pub(crate) bind_info: ibv_mw_bind_info,
 }
 
-/// The part of a send request for segmentation, which this library does not offer.
+/// The part of a send request for segmentation, which this library does not support.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct wr_tso {
