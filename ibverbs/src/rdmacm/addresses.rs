@@ -1,4 +1,4 @@
-//! Addresses: binding to one, and finding the device towards another.
+//! Addresses: binding to local addresses, and selecting the device for a peer's address.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -14,23 +14,23 @@ use crate::answer::{Errno, count};
 use crate::context::Open;
 use crate::query::{PORT, mtu_number};
 
-/// The first port that is chosen for an application that names none.
+/// First port of the range for applications that do not specify one.
 const FIRST_CHOSEN_PORT: u16 = 0xc000;
-/// Addresses of InfiniBand.
+/// Address family of InfiniBand.
 const AF_IB: c_int = 27;
 const HOP_LIMIT: u8 = 64;
-/// "Exactly", of the selectors in a path record (IBTA 15.2.5.16).
+/// The selector "exactly" in a path record (IBTA 15.2.5.16).
 const EXACTLY: u8 = 2;
-/// 10 Gb/s, as `enum ibv_rate` has it.
+/// 10 Gb/s in `enum ibv_rate`.
 const RATE: u8 = 3;
-/// The packet lifetime that connection management reckons with, as a code.
+/// The packet lifetime that connection management assumes, as a code.
 const LIFETIME: u8 = 16;
 
-/// An address of the application.
+/// Reads an address of the application.
 ///
 /// # Safety
 ///
-/// `address` points to a socket address of the length that its family has, or is null.
+/// `address` is null or points to a socket address with the length of its family.
 pub(super) unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -51,9 +51,9 @@ pub(super) unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, 
     }
 }
 
-/// An address for the application.
+/// Converts an address for the application.
 pub(super) fn storage(address: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: numbers, for which zero is a value.
+    // SAFETY: numbers, for which zero is a valid value.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let to = &raw mut storage;
     // SAFETY: the storage is larger than every address, and aligned for each.
@@ -77,7 +77,7 @@ pub(super) fn storage(address: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// The address vector from an address of a device to another one.
+/// Returns the address vector from an address of a device to another address.
 pub(super) fn vector(
     open: Option<&Open>,
     from: Option<IpAddr>,
@@ -106,17 +106,18 @@ pub(super) fn vector(
     }
 }
 
-/// A port for an application that named none.
+/// Returns a port for an application that did not specify one.
 pub(super) fn chosen_port() -> u16 {
     FIRST_CHOSEN_PORT | random() as u16
 }
 
-/// Whether an address of IPv6 is for its family only where the application does not say (`net.ipv6.bindv6only`).
+/// Returns whether an IPv6 address accepts only its own family by default (`net.ipv6.bindv6only`).
 fn is_family_only_by_default() -> bool {
     std::fs::read("/proc/sys/net/ipv6/bindv6only").is_ok_and(|setting| setting.starts_with(b"1"))
 }
 
-/// Binds an identifier to an address, and to the device that has it, if it is not for all of them.
+/// Binds an identifier to an address and to the device that has it, unless the address represents all
+/// devices.
 pub(super) fn bind(cm: &mut Cm, id: &Id, address: SocketAddr) -> Result<(), Errno> {
     let device = cm.device_of(address)?;
     bind_to(cm, id, address, device)
@@ -145,7 +146,7 @@ fn bind_to(cm: &mut Cm, id: &Id, address: SocketAddr, device: Option<DeviceIndex
     Ok(())
 }
 
-/// Gives a listener another port than the one that was chosen for it, which another process has.
+/// Replaces the chosen port of a listener, because another process has that port.
 pub(super) fn choose_again(cm: &mut Cm, id: &Id) -> Result<SocketAddr, Errno> {
     let mut state = id.state();
     let known = state.port.as_ref().ok_or(Errno::INVALID)?;
@@ -156,7 +157,7 @@ pub(super) fn choose_again(cm: &mut Cm, id: &Id) -> Result<SocketAddr, Errno> {
     Ok(source)
 }
 
-/// Shows the application what an identifier is bound to.
+/// Writes the address of an identifier into the application's structure.
 fn show_binding(id: &Id) {
     let source = id.state().source;
     id.show_addresses(source, source.map(routes::any_towards));
@@ -175,7 +176,7 @@ pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mu
     })
 }
 
-/// Finds the device and the address that packets to `to` leave from. An identifier that is bound already keeps its address.
+/// Finds the device and the source address for packets to `to`. A bound identifier keeps its address.
 fn resolve(cm: &mut Cm, id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), NoRoute> {
     cm.open_devices().map_err(NoRoute::Refused)?;
     if id.state().source.is_none() {
@@ -238,7 +239,7 @@ pub(super) unsafe extern "C" fn rdma_resolve_addr(
     })
 }
 
-/// The record of the path to the peer, which RoCE makes without asking anybody.
+/// Returns the path record to the peer, which RoCE builds without any query.
 fn path_record(id: &Id) -> Result<ibv_sa_path_rec, Errno> {
     let state = id.state();
     let open = state.open()?;
@@ -286,9 +287,9 @@ pub(super) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
     })
 }
 
-/// The port of an address, in network byte order.
+/// Returns the port of an address, in network byte order.
 fn port_of(storage: &libc::sockaddr_storage) -> u16 {
-    // SAFETY: the storage has room for every address, and one of no family is all zeros.
+    // SAFETY: the storage has room for every address, and an address without a family is all zeros.
     unsafe { read(std::ptr::from_ref(storage).cast()) }.map_or(0, |address| address.port().to_be())
 }
 
@@ -315,7 +316,7 @@ mod tests {
             assert_eq!(unsafe { read((&raw const storage).cast()) }, Ok(address));
             assert_eq!(u16::from_be(port_of(&storage)), address.port());
         }
-        // SAFETY: numbers, for which zero is a value.
+        // SAFETY: numbers, for which zero is a valid value.
         let nothing: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
         // SAFETY: as above, and a null pointer.
         unsafe {

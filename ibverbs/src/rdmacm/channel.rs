@@ -1,4 +1,4 @@
-//! Event channels, and how an event gets to the application.
+//! Event channels, and the delivery of events to the application.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -23,18 +23,18 @@ use crate::events::Mirror;
 use crate::live::{self, Kind, Object};
 use crate::wait::{Sleep, Slept, Wait, wait};
 
-/// An `rdma_event_channel` with what belongs to it.
+/// An `rdma_event_channel` with the state of the library.
 #[repr(C)]
 pub(super) struct Channel {
     abi: rdma_event_channel,
     source: Arc<Source>,
 }
 
-/// What a thread that waits for an event keeps, because another thread may destroy the channel meanwhile, as rping does: with
-/// librdmacm the kernel keeps what it waits for.
+/// The state that a thread holds while it waits for an event, because another thread may destroy the channel
+/// meanwhile, as rping does. With librdmacm the kernel keeps this state.
 pub(super) struct Source {
     queue: Mutex<VecDeque<Pending>>,
-    /// Readable as long as there is something in the queue.
+    /// Readable while the queue is not empty.
     ready: OwnedFd,
     mirror: Mirror,
 }
@@ -45,9 +45,9 @@ struct Pending {
     what: Happening,
 }
 
-/// What happened to an identifier.
+/// An event of an identifier, before its conversion for the application.
 pub(super) enum Happening {
-    /// A step that needs no peer ended.
+    /// A step that requires no peer has ended.
     Step {
         event: c_int,
         status: c_int,
@@ -67,17 +67,17 @@ pub(super) enum Happening {
 // SAFETY: the context of a group belongs to the application, which fetches events in any thread.
 unsafe impl Send for Happening {}
 
-/// The most bytes of private data in an event.
+/// Maximum number of bytes of private data in an event.
 const PRIVATE_DATA: usize = 256;
-/// The queue pair number that stands for a multicast group.
+/// The queue pair number that represents a multicast group.
 const MULTICAST_QPN: u32 = 0x00ff_ffff;
 
-/// An `rdma_cm_event` with what belongs to it.
+/// An `rdma_cm_event` with the state of the library.
 #[repr(C)]
 struct Event {
     abi: rdma_cm_event,
     private_data: [u8; PRIVATE_DATA],
-    /// The identifier that counts it.
+    /// The identifier that counts the event.
     counted: Pointer<Id>,
 }
 
@@ -115,16 +115,17 @@ impl Source {
     pub(super) fn push(&self, id: *mut Id, what: Happening) {
         let mut queue = self.queue.lock();
         queue.push_back(Pending { id: Pointer(id), what });
-        // The only failure is a counter at its maximum, and then it is readable anyway.
+        // Writing fails only if the counter has its maximum; then the descriptor is readable anyway.
         let _ = rustix::io::write(&self.ready, &1_u64.to_ne_bytes());
     }
 
-    /// The next event, counted by its identifier, which waits for its acknowledgement from now on.
+    /// Returns the next event and counts it at its identifier, which waits for the acknowledgement from now
+    /// on.
     fn pop(&self) -> Option<Pending> {
         let mut queue = self.queue.lock();
         let pending = queue.pop_front();
         if let Some(pending) = &pending {
-            // SAFETY: an identifier takes its events out before it is destroyed.
+            // SAFETY: an identifier removes its events before it is destroyed.
             unsafe { (*pending.id.0).events.deliver() };
         }
         self.settle(&queue);
@@ -133,12 +134,12 @@ impl Source {
 
     fn settle(&self, queue: &VecDeque<Pending>) {
         if queue.is_empty() {
-            // Nothing to read means that it is clear already.
+            // Reading fails if the descriptor is already clear.
             let _ = rustix::io::read(&self.ready, &mut [0; 8]);
         }
     }
 
-    /// Takes out the events of an identifier that leaves.
+    /// Removes the events of an identifier that is being destroyed or moved.
     pub(super) fn take(&self, id: *mut Id) -> Vec<Happening> {
         let mut queue = self.queue.lock();
         let (taken, left) = std::mem::take(&mut *queue).into_iter().partition(|pending| pending.id.0 == id);
@@ -149,7 +150,7 @@ impl Source {
     }
 }
 
-/// The object behind an application's pointer.
+/// Returns the object behind an application's pointer.
 ///
 /// # Safety
 ///
@@ -161,7 +162,7 @@ pub(super) unsafe fn channel_of<'a>(channel: *mut rdma_event_channel) -> Result<
 
 pub(super) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     pointer(|| {
-        // Without a device, programs learn it here, as from the original.
+        // Programs detect here that no device exists, as with librdmacm.
         super::with(super::Cm::open_devices)?;
         Ok(Channel::new()?.into_abi())
     })
@@ -169,7 +170,7 @@ pub(super) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 
 pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     value((), || {
-        // SAFETY: an `rdma_event_channel` lies in a `Channel`. The identifiers of it are destroyed.
+        // SAFETY: an `rdma_event_channel` is part of a `Channel`, whose identifiers are destroyed.
         drop(unsafe { live::reclaim(channel.cast::<Channel>()) });
     });
 }
@@ -178,14 +179,14 @@ fn source_of(channel: *mut rdma_event_channel) -> Result<Arc<Source>, Errno> {
     live::read(channel.cast::<Channel>(), |channel| Arc::clone(&channel.source))
 }
 
-/// The next event of a channel, if there is one.
+/// Returns the next event of a channel, or `None` if the queue is empty.
 fn next(source: &Source) -> Option<*mut rdma_cm_event> {
     while let Some(pending) = source.pop() {
-        // SAFETY: an identifier with an event that is not acknowledged stays.
+        // SAFETY: an identifier with an unacknowledged event is not destroyed.
         let id = unsafe { &*pending.id.0 };
         match describe(id, pending.what) {
             Some(event) => return Some(live::release(event).cast()),
-            // Nothing for the application.
+            // The application does not receive this event.
             None => id.events.acknowledge(1),
         }
     }
@@ -197,9 +198,9 @@ pub(super) trait Receiver: 'static {
     fn receive(&self, event: *mut rdma_cm_event) -> Result<(), Errno>;
 }
 
-/// A thread that waits for an event of a channel. It goes on waiting when the channel is destroyed.
+/// A wait for an event of a channel. It continues when the channel is destroyed.
 pub(super) struct EventWait<R> {
-    /// `None` if there is nothing to wait for.
+    /// `None` if the call has nothing to wait for.
     source: Option<Arc<Source>>,
     receiver: R,
 }
@@ -245,7 +246,8 @@ pub(super) unsafe extern "C-unwind" fn rdma_get_cm_event(
 
 pub(super) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     count(|| {
-        // SAFETY: an `rdma_cm_event` lies in an `Event`; what counts it waits for this.
+        // SAFETY: an `rdma_cm_event` is part of an `Event`; the identifier that counts it waits for this
+        // acknowledgement.
         unsafe {
             let event = live::reclaim(event.cast::<Event>()).ok_or(Errno::INVALID)?;
             (*event.counted.0).events.acknowledge(1);
@@ -261,7 +263,7 @@ impl Event {
         Box::new(Self { abi, private_data: [0; PRIVATE_DATA], counted: id.pointer() })
     }
 
-    /// The bytes that the peer's application gave.
+    /// Stores the private data of the peer's application.
     fn keep(&mut self, data: &[u8]) -> (*const c_void, u8) {
         let len = data.len().min(PRIVATE_DATA - 1);
         self.private_data[..len].copy_from_slice(&data[..len]);
@@ -280,7 +282,7 @@ impl Event {
         self
     }
 
-    /// An event of a listener about a new identifier.
+    /// Converts the event into one of a listener about a new identifier.
     fn from_listener(mut self: Box<Self>, new: *mut rdma_cm_id) -> Box<Self> {
         self.abi.listen_id = self.abi.id;
         self.abi.id = new;
@@ -308,7 +310,8 @@ const NO_DATAGRAMS: rdma_ud_param = rdma_ud_param {
     qkey: 0,
 };
 
-/// What the peer of a REQ asks for, from where this end stands: the READs that the peer wants to send are those to hold here.
+/// Returns the parameters of a REQ from the viewpoint of this end: the READs that the peer initiates are
+/// those to hold here.
 fn requested(request: &CmConnectRequest) -> rdma_conn_param {
     let req = &request.request;
     rdma_conn_param {
@@ -334,7 +337,8 @@ fn agreed(parameters: &CmQpParameters) -> rdma_conn_param {
     }
 }
 
-/// The event for the application, after what comes with it has been done; `None` if it is not to know.
+/// Performs the actions of an event and returns it for the application; `None` if the application does not
+/// receive it.
 fn describe(id: &Id, what: Happening) -> Option<Box<Event>> {
     match what {
         Happening::Step { event, status } => Some(Event::new(id, event, status)),
@@ -360,7 +364,7 @@ fn of_connection(id: &Id, device: DeviceIndex, event: CmEvent) -> Option<Box<Eve
         CmEvent::ConnectResponse { parameters, private_data, .. } => {
             let (event, status) = match connect::finish(id, &parameters) {
                 Ok(true) => (event_type::ESTABLISHED, 0),
-                // The application moves its queue pair, and then says so.
+                // The application moves its queue pair itself, and then calls `rdma_establish`.
                 Ok(false) => (event_type::CONNECT_RESPONSE, 0),
                 Err(errno) => (event_type::CONNECT_ERROR, -errno.0),
             };
@@ -395,7 +399,7 @@ fn of_connection(id: &Id, device: DeviceIndex, event: CmEvent) -> Option<Box<Eve
 
 fn request_event(listener: &Id, device: DeviceIndex, request: &CmConnectRequest) -> Option<Box<Event>> {
     let new = connect::take_request(listener, device, request.id, &request.path, request.ip_cm)?;
-    // SAFETY: it was made just now.
+    // SAFETY: the identifier was created just now.
     let id = unsafe { id_of(new) }.ok()?;
     let parameters = requested(request);
     {
@@ -424,7 +428,8 @@ struct Step(*mut rdma_cm_id);
 
 impl Receiver for Step {
     fn receive(&self, event: *mut rdma_cm_event) -> Result<(), Errno> {
-        // SAFETY: the application keeps its identifier during a call with it; the fields are the library's to write.
+        // SAFETY: the application keeps its identifier during a call with it; the library may write these
+        // fields.
         unsafe {
             (*self.0).event = event;
             match ((*event).status, (*event).event) {
@@ -436,7 +441,7 @@ impl Receiver for Step {
     }
 }
 
-/// The wait for the end of a step.
+/// Returns the wait for the end of a step.
 ///
 /// # Safety
 ///
@@ -452,12 +457,12 @@ unsafe fn end_of_step(id: *mut rdma_cm_id) -> Result<EventWait<Step>, Errno> {
     }
 }
 
-/// Waits for the event that ends a step of an identifier that has no channel of the application, and keeps it in the identifier. Such
-/// calls end with this: `answer` is that of the step.
+/// Waits for the event that ends a step and stores it in the identifier, if that has no channel of the
+/// application. Such calls end with this function: `answer` is the result of the step.
 ///
 /// # Safety
 ///
-/// `id` is an identifier of the application if the answer is 0.
+/// If the answer is 0, `id` is an identifier of the application.
 pub(super) unsafe fn completed(id: *mut rdma_cm_id, answer: c_int) -> c_int {
     if answer != 0 {
         return answer;
@@ -466,7 +471,7 @@ pub(super) unsafe fn completed(id: *mut rdma_cm_id, answer: c_int) -> c_int {
     wait(id, |id| unsafe { end_of_step(id) })
 }
 
-/// Takes the event that ends a step without waiting for it: `EAGAIN` if it is not there.
+/// Takes the event that ends a step without waiting; fails with `EAGAIN` if it has not arrived.
 ///
 /// # Safety
 ///
@@ -483,7 +488,7 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
 ///
 /// `id` is an identifier of the application.
 pub(super) unsafe fn forget_event(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise; the event is one of `complete`.
+    // SAFETY: the caller's promise; `complete` stored the event.
     unsafe {
         let event = std::mem::replace(&mut (*id).event, std::ptr::null_mut());
         if !event.is_null() {
@@ -498,18 +503,19 @@ mod tests {
 
     use super::*;
 
-    /// It read the channel after that, which memcheck showed under rping.
+    /// Regression: a waiting thread read the channel after it was destroyed (memcheck showed this under
+    /// rping).
     #[test]
     fn a_thread_that_waits_for_an_event_keeps_what_it_waits_for() {
         let channel = Channel::new().unwrap().into_abi();
         let source =
             live::read(channel.cast::<Channel>(), |channel| Arc::downgrade(&channel.source)).unwrap();
         let waits = Pointer(channel);
-        // It waits for ever.
+        // The thread waits forever.
         std::thread::spawn(move || {
             let waits = waits;
             let mut event = std::ptr::null_mut();
-            // SAFETY: a channel when the thread begins to wait, and room for a pointer.
+            // SAFETY: the channel exists when the thread begins to wait, and there is room for a pointer.
             unsafe { rdma_get_cm_event(waits.0, &raw mut event) }
         });
         let end = Instant::now() + Duration::from_secs(20);
@@ -517,7 +523,7 @@ mod tests {
             assert!(Instant::now() < end, "it does not wait");
             std::thread::yield_now();
         }
-        // SAFETY: it has no identifiers.
+        // SAFETY: the channel has no identifiers.
         unsafe { rdma_destroy_event_channel(channel) };
         assert_eq!(source.strong_count(), 1);
         assert_eq!(source_of(channel).err(), Some(Errno::INVALID), "for those that come later");

@@ -1,4 +1,4 @@
-//! Requests and answers.
+//! Connection requests and the responses to them.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -22,17 +22,17 @@ use crate::abi::{
 };
 use crate::answer::{Errno, count};
 
-/// Requests that wait for an application that asks for fewer. With kernels only those count that it has not fetched; here also
-/// those that it has not accepted.
+/// Minimum backlog, for applications that request less. Kernels count only requests that were not fetched;
+/// this library also counts those that were not accepted.
 const LEAST_BACKLOG: usize = 128;
 const MOST_BACKLOG: usize = 1024;
-/// Ports that are tried for a listener that named none.
+/// Maximum number of ports to try for a listener without a given port.
 const MOST_PORTS_TRIED: u32 = 64;
-/// How often lost packets and "not ready" are tried again where the application does not say.
+/// Number of retries after lost packets and RNR NAKs if the application sets none.
 const RETRIES: u8 = 7;
 const DEEPEST: u8 = roce::transport::MAX_RD_ATOMIC;
 
-/// What the application gave for a connection.
+/// The application's parameters for a connection.
 #[derive(Clone, Default)]
 pub(super) struct Given {
     private_data: Vec<u8>,
@@ -42,22 +42,23 @@ pub(super) struct Given {
     srq: bool,
 }
 
-/// How long requests for a port without a listener are repeated. A server that is started at the same time, or that tells its client
-/// to connect just before it listens (perftest with `-R`), is ready by then; with kernels the steps before a request take longer.
+/// Time during which requests for a port without a listener are repeated. A server may be started at the same
+/// time, or may tell its client to connect just before it listens (perftest with `-R`). It is ready after
+/// this time. With kernels the steps before a request take longer.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(1);
 /// The time between two of these requests.
 const LISTEN_PAUSE: Duration = Duration::from_millis(10);
-/// After this time a port without a listener is one that may have been started just now.
+/// Time after which a port without a listener is treated as that of a newly started server again.
 const REFUSAL_FORGOTTEN: Duration = Duration::from_secs(10);
-/// The most ports that are remembered for this.
+/// Maximum number of remembered ports.
 const MOST_REFUSALS: usize = 256;
 
-/// The ports that had no listener, and since when.
+/// The ports that had no listener, and the time of the first refusal.
 #[derive(Default)]
 pub(super) struct Refusals(HashMap<(DeviceIndex, PortSpace, SocketAddr), Instant>);
 
 impl Refusals {
-    /// Whether a request that was refused is to be repeated.
+    /// Returns whether a refused request should be repeated.
     fn may_repeat(&mut self, port: (DeviceIndex, PortSpace, SocketAddr), now: Instant) -> bool {
         self.0.retain(|_, since| now.duration_since(*since) < REFUSAL_FORGOTTEN);
         if self.0.len() >= MOST_REFUSALS && !self.0.contains_key(&port) {
@@ -68,11 +69,11 @@ impl Refusals {
     }
 }
 
-/// Reads `parameters`, and notes the depths in them.
+/// Reads `parameters`, and records the depths in them.
 ///
 /// # Safety
 ///
-/// `parameters` is null, or the application's, with as many bytes of private data as it says.
+/// `parameters` is null or the application's, with valid private data of the given length.
 unsafe fn given(id: &Id, parameters: *const rdma_conn_param) -> Result<Given, Errno> {
     // SAFETY: the caller's promise.
     let parameters = unsafe { parameters.as_ref() };
@@ -131,7 +132,7 @@ fn path_options(state: &State) -> PathOptions {
         .traffic_class(crate::address::marked(vector.grh.traffic_class))
 }
 
-/// Sends the request of an identifier, whose peer is known.
+/// Sends the request of an identifier with a known peer.
 fn request(cm: &mut Cm, id: &Id) -> Result<(), Errno> {
     let mut state = id.state();
     if state.is_withdrawn {
@@ -184,11 +185,11 @@ pub(super) unsafe extern "C-unwind" fn rdma_connect(
         }
         Ok(0)
     });
-    // SAFETY: an identifier, or the answer is an error.
+    // SAFETY: `id` is an identifier, or the answer is an error.
     unsafe { completed(id, answer) }
 }
 
-/// A peer had no listener: asks it again after a moment, if that is worth while.
+/// Repeats a request to a peer without a listener after a pause, if [`Refusals`] permits it.
 pub(super) fn ask_again(id: &Id, device: DeviceIndex) -> bool {
     let may_repeat = with(|cm| {
         let mut state = id.state();
@@ -243,7 +244,7 @@ fn listen(cm: &mut Cm, id: &Id, backlog: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Listens at a port of several devices, or of none.
+/// Listens at a port of several devices, or of none of them.
 fn listen_at(
     cm: &mut Cm,
     id: &Id,
@@ -270,7 +271,8 @@ pub(super) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int)
     })
 }
 
-/// The identifier of a request that the application fetches now; `None` if none can be made, and then the request is refused.
+/// Returns the identifier of a request that the application fetches now. If it cannot be created, refuses the
+/// request and returns `None`.
 pub(super) fn take_request(
     listener: &Id,
     device: DeviceIndex,
@@ -282,7 +284,7 @@ pub(super) fn take_request(
         let state = listener.state();
         (state.is_synchronous, state.source)
     };
-    // SAFETY: the listener is alive; these fields are the application's to change in its own threads only.
+    // SAFETY: the listener is alive; the application changes these fields only in its own threads.
     let wanted = unsafe {
         let abi = listener.abi();
         let channel: *mut rdma_event_channel =
@@ -294,7 +296,7 @@ pub(super) fn take_request(
     let own = SocketAddr::new(path.source, source.map_or(0, |source| source.port()));
     let adopted = with(|cm| {
         let adopted = new.and_then(|new| {
-            // SAFETY: it was made just now.
+            // SAFETY: the identifier was created just now.
             let id = unsafe { id_of(new)? };
             id.bind_device(cm, device)?;
             {
@@ -318,13 +320,13 @@ pub(super) fn take_request(
     if adopted.is_none()
         && let Ok(new) = new
     {
-        // SAFETY: nobody else has it.
+        // SAFETY: nothing else uses it.
         let _ = unsafe { destroy(new) };
     }
     adopted
 }
 
-/// What the queue pair of an identifier needs to reach its peer, if that is known yet.
+/// Returns the parameters that the queue pair of an identifier needs to reach its peer, if they are known.
 pub(super) fn parameters(id: &Id) -> Result<CmQpParameters, Errno> {
     let own = queue_pair(id);
     let state = id.state();
@@ -341,8 +343,8 @@ pub(super) fn parameters(id: &Id) -> Result<CmQpParameters, Errno> {
     preview.map_err(|error| errno_of(&error))
 }
 
-/// The peer has accepted: brings the queue pair up and tells the peer. `false`: the identifier has no queue pair, and the application
-/// does this.
+/// Brings the queue pair up after the peer has accepted, and notifies the peer. Returns `false` if the
+/// identifier has no queue pair, so that the application must do this.
 pub(super) fn finish(id: &Id, parameters: &CmQpParameters) -> Result<bool, Errno> {
     id.state().parameters = Some(*parameters);
     if queue_pair(id).is_none() {
@@ -353,7 +355,7 @@ pub(super) fn finish(id: &Id, parameters: &CmQpParameters) -> Result<bool, Errno
         .and_then(|()| open.raw().establish_connection(comm, &[]).map_err(|error| errno_of(&error)));
     if finished.is_err() {
         to_error(id);
-        // It may be gone.
+        // The connection may be gone already.
         let _ = open.raw().reject_connection(comm, RejReason::NO_RESOURCES, &[]);
     }
     finished.map(|()| true)
@@ -404,7 +406,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_accept(
     if ends_here {
         return answer;
     }
-    // SAFETY: an identifier, or the answer is an error.
+    // SAFETY: `id` is an identifier, or the answer is an error.
     unsafe { completed(id, answer) }
 }
 
@@ -424,7 +426,7 @@ pub(super) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 
 pub(super) unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     count(|| {
-        // SAFETY: the application's pointers are an identifier, and as many bytes as it says, or null.
+        // SAFETY: the application's pointers are an identifier, and `len` bytes or null.
         let (object, data) = unsafe {
             let data = if data.is_null() { &[] } else { std::slice::from_raw_parts(data.cast(), len.into()) };
             (id_of(id)?, data)
@@ -441,7 +443,7 @@ pub(super) unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_
 }
 
 pub(super) unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
-    // SAFETY: the application's, as for `rdma_reject`. There are no enhanced connections.
+    // SAFETY: the application's, as for `rdma_reject`. Enhanced connections are not supported.
     unsafe { rdma_reject(id, data, len) }
 }
 
@@ -453,7 +455,7 @@ pub(super) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_int) -
             return Err(Errno::INVALID);
         }
         let (open, comm) = object.connection()?;
-        // The RTU may have come meanwhile.
+        // The RTU may have arrived meanwhile.
         let _ = open.raw().notify_first_packet(comm);
         Ok(0)
     })
@@ -466,16 +468,16 @@ pub(super) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c
             let object = id_of(id)?;
             let (open, comm) = object.connection()?;
             to_error(object);
-            // Where the peer was first, its DREQ has been answered already.
+            // If the peer disconnected first, its DREQ has been answered already.
             let _ = open.raw().disconnect(comm, &[]);
         }
         Ok(0)
     });
-    // SAFETY: an identifier, or the answer is an error.
+    // SAFETY: `id` is an identifier, or the answer is an error.
     unsafe { completed(id, answer) }
 }
 
-/// Enhanced connections are those of a vendor; there are none.
+/// Returns the absence of enhanced connections, which are vendor-specific and not supported.
 pub(super) unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     count(|| {
         // SAFETY: the application's pointers are an identifier and room for the answer.
@@ -492,7 +494,7 @@ pub(super) unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *m
 
 pub(super) unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     count(|| {
-        // SAFETY: the application's pointers are an identifier and what it asks for.
+        // SAFETY: the application's pointers are an identifier and its options.
         unsafe {
             id_of(id)?;
             let ece = ece.as_ref().ok_or(Errno::INVALID)?;

@@ -1,4 +1,4 @@
-//! Endpoints: an identifier with its queue pair, made in one call, whose calls wait.
+//! Endpoints: an identifier and its queue pair, created in one call. Calls with an endpoint wait.
 
 use std::ffi::c_int;
 
@@ -14,10 +14,10 @@ use crate::answer::{Errno, count, value};
 use crate::context::Pointer;
 use crate::wait::wait;
 
-/// How long the steps before a connection may take, in milliseconds.
+/// Timeout of the steps before a connection, in milliseconds.
 const RESOLVING: c_int = 2000;
 
-/// What a function that sets `errno` and returns -1 answered.
+/// Converts the result of a function that sets `errno` and returns -1.
 fn done(answer: c_int) -> Result<(), Errno> {
     match answer {
         0 => Ok(()),
@@ -25,11 +25,11 @@ fn done(answer: c_int) -> Result<(), Errno> {
     }
 }
 
-/// Brings a new identifier as far as the information leads.
+/// Performs the steps of a new identifier that the information permits.
 ///
 /// # Safety
 ///
-/// The pointers are of the application; `pd` and `wanted` may be null.
+/// The pointers belong to the application; `pd` and `wanted` may be null.
 unsafe fn prepare(
     id: *mut rdma_cm_id,
     information: &rdma_addrinfo,
@@ -68,8 +68,8 @@ pub(super) unsafe extern "C" fn rdma_create_ep(
     wanted: *mut ibv_qp_init_attr,
 ) -> c_int {
     count(|| {
-        // SAFETY: the application's pointers are room for a pointer, what `rdma_getaddrinfo` gave, and a domain and attributes or
-        // null.
+        // SAFETY: the application's pointers are room for a pointer, a result of `rdma_getaddrinfo`, and a
+        // domain and attributes or null.
         unsafe {
             let information = information.as_ref().ok_or(Errno::INVALID)?;
             if id.is_null() {
@@ -103,13 +103,13 @@ pub(super) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
             if let Some((_, wanted)) = endpoint {
                 drop(Box::from_raw(wanted.0));
             }
-            // The identifier is one, so this does not fail.
+            // `id` is an identifier, so this does not fail.
             let _ = destroy(id);
         }
     });
 }
 
-/// A listener that waits in its calls, and room for the identifier of the next request.
+/// A listener whose calls wait, and room for the identifier of the next request.
 struct Request {
     listener: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
@@ -117,7 +117,8 @@ struct Request {
 
 impl Receiver for Request {
     fn receive(&self, event: *mut rdma_cm_event) -> Result<(), Errno> {
-        // SAFETY: the application's pointers are an identifier, which it keeps during the call, and room for a pointer.
+        // SAFETY: the application's pointers are an identifier, which it keeps during the call, and room for
+        // a pointer.
         unsafe {
             let object = id_of(self.listener)?;
             (*self.listener).event = event;
@@ -136,7 +137,7 @@ impl Receiver for Request {
                     return Err(errno);
                 }
             }
-            // The private data of the request are there until the next call.
+            // The private data of the request stay valid until the next call.
             (*new).event = event;
             (*self.listener).event = std::ptr::null_mut();
             self.id.write(new);
@@ -145,7 +146,7 @@ impl Receiver for Request {
     }
 }
 
-/// The next request of a listener that waits in its calls.
+/// Waits for the next request of a listener whose calls wait.
 pub(super) unsafe extern "C-unwind" fn rdma_get_request(
     listener: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,

@@ -1,4 +1,4 @@
-//! The entry points to which `librdmacm.so.1` jumps: the names of librdmacm with `roce_` before them.
+//! The entry points that `librdmacm.so.1` jumps to: the names of librdmacm with the prefix `roce_`.
 
 use super::addresses::{
     rdma_bind_addr, rdma_get_dst_port, rdma_get_src_port, rdma_resolve_addr, rdma_resolve_route,

@@ -22,7 +22,7 @@ use crate::context::{Open, Pointer};
 use crate::events::Acknowledgements;
 use crate::live::{self, Kind, Object};
 
-/// An `rdma_cm_id` with what belongs to it.
+/// An `rdma_cm_id` with the state of the library.
 #[repr(C)]
 pub(super) struct Id {
     /// Written by the library and by the application.
@@ -36,46 +36,46 @@ impl Object for Id {
     const KIND: Kind = Kind::Identifier;
 }
 
-/// What the application does not see.
+/// The state of an identifier that the application does not see.
 pub(super) struct State {
     pub(super) port_space: PortSpace,
     pub(super) device: Option<DeviceIndex>,
     pub(super) open: Option<Arc<Open>>,
-    /// What this end is bound to; the address may be the wildcard.
+    /// The address that this end is bound to; it may be the wildcard.
     pub(super) source: Option<SocketAddr>,
-    /// The port was chosen here, so another one may be chosen as well.
+    /// Whether the port was chosen here, so that another one may be chosen as well.
     pub(super) is_port_chosen: bool,
     pub(super) port: Option<Arc<BoundPort>>,
     /// `RDMA_OPTION_ID_REUSEADDR`.
     pub(super) shares_port: bool,
     /// `RDMA_OPTION_ID_AFONLY`, if it was set.
     pub(super) is_family_only: Option<bool>,
-    /// Where packets go.
+    /// Destination of packets.
     pub(super) peer: Option<SocketAddr>,
     pub(super) listens_on: Vec<DeviceIndex>,
     pub(super) comm: Option<CommId>,
-    /// What the peer was asked with.
+    /// Parameters of the request to the peer.
     pub(super) request: connect::Given,
-    /// It is being destroyed.
+    /// Whether the identifier is being destroyed.
     pub(super) is_withdrawn: bool,
     pub(super) is_active: bool,
-    /// It waits in its calls, and keeps its event.
+    /// Whether calls with the identifier wait, and store their event in it.
     pub(super) is_synchronous: bool,
-    /// The first PSN that the peer is to send.
+    /// The first PSN that the peer will send.
     pub(super) psn: Psn,
-    /// READs and atomics to have under way, and to hold.
+    /// Maximum numbers of outstanding READs and atomics, and of those to hold for the peer.
     pub(super) initiator_depth: u8,
     pub(super) responder_resources: u8,
-    /// What the peer agreed to.
+    /// The parameters that the peer agreed to.
     pub(super) parameters: Option<CmQpParameters>,
     pub(super) traffic_class: Option<u8>,
     /// The code of the local ACK timeout.
     pub(super) ack_timeout: Option<u8>,
     pub(super) qkey: u32,
     pub(super) groups: Vec<Group>,
-    /// The queues of the queue pair were made here.
+    /// Whether the library created the queues of the queue pair.
     pub(super) has_own_queues: bool,
-    /// What queue pairs of requests are made with, of `rdma_create_ep`.
+    /// Attributes from `rdma_create_ep` for the queue pairs of requests.
     pub(super) endpoint: Option<(Pointer<ibv_pd>, Pointer<ibv_qp_init_attr>)>,
     /// Private data of `rdma_addrinfo::ai_connect`.
     pub(super) connect_data: Vec<u8>,
@@ -115,24 +115,24 @@ impl State {
         }
     }
 
-    /// The device, which `rdma_bind_addr` or `rdma_resolve_addr` has found.
+    /// Returns the device that `rdma_bind_addr` or `rdma_resolve_addr` has found.
     pub(super) fn open(&self) -> Result<Arc<Open>, Errno> {
         self.open.clone().ok_or(Errno::INVALID)
     }
 
-    /// The connection, question or request, and its device.
+    /// Returns the connection, SIDR request or connection request, and its device.
     pub(super) fn connection(&self) -> Result<(Arc<Open>, CommId), Errno> {
         Ok((self.open()?, self.comm.ok_or(Errno::INVALID)?))
     }
 
-    /// The address vector to the peer.
+    /// Returns the address vector to the peer.
     pub(super) fn address_vector(&self) -> ibv_ah_attr {
         let to = self.peer.map(|peer| peer.ip());
         addresses::vector(self.open.as_deref(), self.source.map(|source| source.ip()), to, self.traffic_class)
     }
 }
 
-/// A number that nobody can foretell.
+/// Returns an unpredictable number.
 pub(super) fn random() -> u32 {
     RandomState::new().hash_one(0_u8) as u32
 }
@@ -142,12 +142,12 @@ impl Id {
         self.abi.get()
     }
 
-    /// Its place in the tables.
+    /// Returns its pointer for the tables.
     pub(super) fn pointer(&self) -> Pointer<Self> {
         Pointer(std::ptr::from_ref(self).cast_mut())
     }
 
-    /// See [`State::connection`].
+    /// Returns the connection and its device: see [`State::connection`].
     pub(super) fn connection(&self) -> Result<(Arc<Open>, CommId), Errno> {
         self.state().connection()
     }
@@ -156,21 +156,21 @@ impl Id {
         self.state.lock()
     }
 
-    /// Puts an event into the channel of the identifier. What the application does not get is left out: it would make the descriptor
-    /// readable, and then `rdma_get_cm_event` waits.
+    /// Appends an event to the channel of the identifier. Skips events that the application does not receive:
+    /// they would make the descriptor readable although `rdma_get_cm_event` would wait.
     pub(super) fn push(&self, what: Happening) {
         let is_established = matches!(what, Happening::Connection { event: CmEvent::Established { .. }, .. });
         if is_established && self.state().is_active {
-            // The response of the peer has told the application already.
+            // The application already knows from the response of the peer.
             return;
         }
-        // SAFETY: the channel outlives its identifiers; it is changed under the lock of `with` only.
+        // SAFETY: the channel outlives its identifiers; it is changed only under the lock of `with`.
         if let Ok(channel) = unsafe { channel_of((*self.abi()).channel) } {
             channel.push(std::ptr::from_ref(self).cast_mut(), what);
         }
     }
 
-    /// Whether requests for this address of a device are for this listener.
+    /// Returns whether this listener accepts requests for this address of a device.
     pub(super) fn takes(&self, own: IpAddr) -> bool {
         self.state().port.as_ref().is_some_and(|port| port.takes(own))
     }
@@ -185,7 +185,7 @@ impl Id {
             state.open = Some(Arc::clone(&device.open));
         }
         let abi = self.abi();
-        // SAFETY: the fields are the library's to write.
+        // SAFETY: the library may write these fields.
         unsafe {
             (*abi).verbs = device.context.0;
             (*abi).port_num = crate::query::PORT;
@@ -196,10 +196,10 @@ impl Id {
         Ok(())
     }
 
-    /// Shows the application where this end and its peer are.
+    /// Writes the addresses of this end and its peer into the application's structure.
     pub(super) fn show_addresses(&self, source: Option<SocketAddr>, destination: Option<SocketAddr>) {
         let gid = |address: IpAddr| crate::abi::ibv_gid { raw: roce::verbs::Gid::from_ip(address).0 };
-        // SAFETY: the fields are the library's to write.
+        // SAFETY: the library may write these fields.
         unsafe {
             let shown = &mut (*self.abi()).route.addr;
             if let Some(source) = source {
@@ -215,7 +215,7 @@ impl Id {
     }
 }
 
-/// The object behind an application's pointer.
+/// Returns the object behind an application's pointer.
 ///
 /// # Safety
 ///
@@ -235,7 +235,7 @@ pub(super) fn port_space(number: c_int) -> Result<PortSpace, Errno> {
     }
 }
 
-/// What a new identifier is for.
+/// Parameters of a new identifier.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) channel: *mut rdma_event_channel,
@@ -244,7 +244,7 @@ pub(super) struct Wanted {
     pub(super) qp_type: c_int,
 }
 
-/// Makes an identifier; one without a channel gets its own, and waits in its calls.
+/// Creates an identifier. Without a channel, it gets its own channel and its calls wait.
 pub(super) fn create(wanted: Wanted) -> Result<*mut rdma_cm_id, Errno> {
     let mut state = State::new(port_space(wanted.port_space)?);
     let channel = if wanted.channel.is_null() {
@@ -286,7 +286,7 @@ pub(super) unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// Takes an identifier out of the tables, so that nothing happens to it any more.
+/// Removes an identifier from the tables, so that it receives no more events.
 fn withdraw(id: &Id) {
     let object = std::ptr::from_ref(id).cast_mut();
     with(|cm| {
@@ -311,7 +311,7 @@ fn withdraw(id: &Id) {
             if let Happening::Connection { device, event } = happening
                 && let Ok(device) = cm.device(device)
             {
-                // Requests that the application has not fetched; of others there is nothing left.
+                // Requests that the application has not fetched; other connections are already released.
                 device.open.raw().release_connection(event.id());
             }
         }
@@ -322,7 +322,7 @@ fn withdraw(id: &Id) {
 ///
 /// # Safety
 ///
-/// It is one of the application, which has destroyed its queue pair.
+/// `id` is an identifier of the application, which has destroyed its queue pair.
 pub(super) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -350,17 +350,18 @@ pub(super) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
 
 pub(super) unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> c_int {
     count(|| {
-        // SAFETY: the application's pointers are an identifier and a channel, or null for one of its own.
+        // SAFETY: the application's pointers are an identifier and a channel, or null for the identifier's
+        // own channel.
         unsafe { migrate(id, to)? };
         Ok(0)
     })
 }
 
-/// Moves an identifier to another channel, with the events that were not fetched.
+/// Moves an identifier to another channel, together with the events that were not fetched.
 ///
 /// # Safety
 ///
-/// `id` is an identifier of the application, `to` a channel of it or null.
+/// `id` is an identifier of the application, and `to` is one of its channels or null.
 pub(super) unsafe fn migrate(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -386,13 +387,14 @@ pub(super) unsafe fn migrate(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -
             forget_event(id);
             rdma_destroy_event_channel(before);
         }
-        // Those of the channel before.
+        // Waits for events of the previous channel.
         object.events.wait();
     }
     Ok(())
 }
 
-/// Ends a step: reports it in the channel, and waits for that where the identifier has no channel of the application.
+/// Ends a step: reports it in the channel, and waits for the event if the identifier has no channel of the
+/// application.
 ///
 /// # Safety
 ///

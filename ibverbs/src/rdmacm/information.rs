@@ -1,4 +1,4 @@
-//! What needs no connection: names of hosts, devices, names of events.
+//! Calls without a connection: host names, devices, event names.
 
 use std::ffi::{c_char, c_int};
 use std::net::SocketAddr;
@@ -16,14 +16,14 @@ impl Object for rdma_addrinfo {
     const KIND: Kind = Kind::AddressInformation;
 }
 
-/// The length of an address for sockets.
+/// Returns the length of a socket address.
 fn length(address: &SocketAddr) -> libc::socklen_t {
     let len =
         if address.is_ipv4() { size_of::<libc::sockaddr_in>() } else { size_of::<libc::sockaddr_in6>() };
     libc::socklen_t::try_from(len).unwrap_or(0)
 }
 
-/// A copy of an address for the application, and its length.
+/// Returns a copy of an address for the application, and its length.
 fn copy(address: Option<SocketAddr>) -> (*mut libc::sockaddr, libc::socklen_t) {
     match address {
         Some(address) => (Box::into_raw(Box::new(storage(address))).cast(), length(&address)),
@@ -31,7 +31,7 @@ fn copy(address: Option<SocketAddr>) -> (*mut libc::sockaddr, libc::socklen_t) {
     }
 }
 
-/// What the application asks for.
+/// The hints of the application.
 #[derive(Default)]
 struct Hints {
     flags: c_int,
@@ -42,7 +42,7 @@ struct Hints {
     destination: Option<SocketAddr>,
 }
 
-/// What was found.
+/// The result of a lookup.
 struct Found {
     flags: c_int,
     family: c_int,
@@ -55,7 +55,7 @@ struct Found {
 impl Hints {
     /// # Safety
     ///
-    /// The application's hints, with addresses or null pointers.
+    /// `given` contains the application's hints, with addresses or null pointers.
     unsafe fn read(given: &rdma_addrinfo) -> Result<Self, Errno> {
         let address = |pointer: *mut libc::sockaddr, len| match len {
             0 => Ok(None),
@@ -76,7 +76,7 @@ impl Hints {
         self.flags & RAI_PASSIVE != 0
     }
 
-    /// What `getaddrinfo` is to look for; a type or a port space that is not known says nothing.
+    /// Returns the hints for `getaddrinfo`; ignores an unknown type or port space.
     fn of_sockets(&self) -> libc::addrinfo {
         // SAFETY: numbers and null pointers.
         let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
@@ -100,17 +100,17 @@ impl Hints {
         wanted
     }
 
-    /// What the hints say without a name and a service.
+    /// Returns the result of the hints alone, without a name and a service.
     fn alone(self) -> Found {
         let Self { flags, family, qp_type, port_space, source, destination } = self;
         Found { flags, family, qp_type, port_space, source, destination }
     }
 
-    /// Looks a name and a service up; the error is a code of `getaddrinfo`.
+    /// Looks up a name and a service; the error is a code of `getaddrinfo`.
     ///
     /// # Safety
     ///
-    /// `node` and `service` are texts that end with a zero, or null.
+    /// `node` and `service` are null-terminated strings, or null.
     unsafe fn look_up(self, node: *const c_char, service: *const c_char) -> Result<Found, c_int> {
         let wanted = self.of_sockets();
         let mut list: *mut libc::addrinfo = std::ptr::null_mut();
@@ -149,7 +149,7 @@ impl Hints {
 }
 
 impl Found {
-    /// For the application.
+    /// Converts the result for the application.
     fn release(self) -> *mut rdma_addrinfo {
         let (ai_src_addr, ai_src_len) = copy(self.source);
         let (ai_dst_addr, ai_dst_len) = copy(self.destination);
@@ -181,7 +181,7 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
     answer: *mut *mut rdma_addrinfo,
 ) -> c_int {
     count(|| {
-        // SAFETY: the application's pointers are texts or null, hints or null, and room for a pointer.
+        // SAFETY: the application's pointers are strings or null, hints or null, and room for a pointer.
         unsafe {
             if answer.is_null() || node.is_null() && service.is_null() && hints.is_null() {
                 return Err(Errno::INVALID);
@@ -195,7 +195,8 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
             } else {
                 match hints.look_up(node, service) {
                     Ok(found) => found,
-                    // As librdmacm does, whatever its manual says: programs give it to `gai_strerror`.
+                    // The manual says otherwise, but librdmacm returns this code, and programs pass it to
+                    // `gai_strerror`.
                     Err(code) => return Ok(code),
                 }
             };
@@ -207,7 +208,7 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
 
 pub(super) unsafe extern "C" fn rdma_freeaddrinfo(information: *mut rdma_addrinfo) {
     value((), || {
-        // SAFETY: the boxes of `rdma_getaddrinfo`, given back once.
+        // SAFETY: the boxes of `rdma_getaddrinfo`, which are freed once.
         unsafe {
             let Some(information) = live::reclaim(information) else { return };
             for address in [information.ai_src_addr, information.ai_dst_addr] {
@@ -230,7 +231,7 @@ pub(super) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mu
     })
 }
 
-/// The contexts stay open.
+/// Frees the list; the contexts stay open.
 pub(super) extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     value((), || free_list(Kind::ContextList, list));
 }
@@ -292,7 +293,7 @@ mod tests {
         }
     }
 
-    /// A client of libfabric looks up nothing but its peer's address.
+    /// A client of libfabric passes only its peer's address, without a name.
     #[test]
     fn an_address_in_the_hints_is_enough() {
         let peer: SocketAddr = "198.18.0.7:7174".parse().unwrap();

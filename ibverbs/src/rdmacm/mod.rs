@@ -1,12 +1,13 @@
-//! librdmacm: connections by addresses and ports, as `rdma/rdma_cma.h` has them.
+//! librdmacm: connections by addresses and ports, with the interface of `rdma/rdma_cma.h`.
 //!
-//! `librdmacm.so.1` is a library of jumps to here (the package `roce-rdmacm`), so that both libraries share one engine. A device that
-//! connection management uses is opened once in a process and stays open. Connection management does not touch queue pairs: those
-//! that an application makes with `rdma_create_qp` are moved when it calls `rdma_accept` or fetches an event, and those that it makes
-//! itself are its own.
+//! `librdmacm.so.1` (the package `roce-rdmacm`) is a library of jumps to this module, so that both libraries
+//! share one engine. A device for connection management is opened once in a process and stays open.
+//! Connection management does not touch queue pairs. The library moves queue pairs of `rdma_create_qp` when
+//! the application calls `rdma_accept` or fetches an event. The application moves its other queue pairs
+//! itself.
 //!
-//! One lock ([`with`]) holds what identifiers are there. Where a thread of the engine has news while another thread has the lock,
-//! that thread takes them in when it lets go of it.
+//! One lock ([`with`]) protects the table of identifiers. If a thread of the engine has events while another
+//! thread holds the lock, that other thread takes them in when it releases the lock.
 
 mod addresses;
 mod channel;
@@ -43,9 +44,9 @@ use crate::domain::ibv_alloc_pd;
 use channel::Happening;
 use id::Id;
 
-/// Names a device among those that are open here.
+/// The index of a device in `Cm::devices`.
 type DeviceIndex = usize;
-/// What a listener takes requests for.
+/// The service of a listener: port space and port.
 type Service = (PortSpace, u16);
 
 /// A device that is open for connection management.
@@ -53,25 +54,25 @@ struct CmDevice {
     specification: String,
     context: Pointer<ibv_context>,
     open: Arc<Open>,
-    /// The domain of queue pairs that were made without one; null until it is needed.
+    /// The default protection domain for queue pairs; null until it is needed.
     pd: Pointer<ibv_pd>,
 }
 
-/// What exists in this process.
+/// The devices, identifiers and ports of this process.
 #[derive(Default)]
 struct Cm {
     devices: Vec<CmDevice>,
     connections: HashMap<(DeviceIndex, CommId), Pointer<Id>>,
-    /// Those of one port differ in their addresses.
+    /// Listeners of one port differ in their addresses.
     listeners: HashMap<(DeviceIndex, Service), Vec<Pointer<Id>>>,
     refusals: connect::Refusals,
     ports: ports::BoundPorts,
 }
 
 static CM: StaticMutex<Option<Cm>> = StaticMutex::new(None);
-/// How often, a millisecond apart, an exit tries to get the lock.
+/// Number of times, 1 ms apart, that the exit of the process tries to take the lock.
 const LOCK_ATTEMPTS: usize = 100;
-/// Devices may have events that nobody has taken in.
+/// Whether devices may have events that were not taken in.
 static HAS_NEWS: AtomicBool = AtomicBool::new(false);
 
 struct News;
@@ -83,14 +84,15 @@ impl Wake for News {
     }
 }
 
-/// Works on what exists. No verb that waits may be called in there.
+/// Runs `work` on the tables. `work` must not call a verb that waits.
 fn with<T>(work: impl FnOnce(&mut Cm) -> T) -> T {
     let outcome = work(CM.lock().get_or_insert_default());
     take_news();
     outcome
 }
 
-/// Takes in events. Where another thread has the lock, that one does it after it has released the lock, for it looks then.
+/// Takes in events. If another thread holds the lock, that thread takes them in, because it checks after
+/// releasing the lock.
 fn take_news() {
     while HAS_NEWS.load(Ordering::SeqCst) {
         let Some(mut cm) = CM.try_lock() else { return };
@@ -101,9 +103,9 @@ fn take_news() {
     }
 }
 
-/// Lets go of the connections of a device when the process exits, which tells their peers, as the kernel does.
+/// Releases the connections of a device when the process exits. This notifies the peers, as the kernel does.
 pub(crate) fn disconnect_all(open: &Arc<Open>) {
-    // A thread that was killed in the middle of its work may hold the lock for ever.
+    // A thread that was killed during its work may hold the lock forever.
     let locked = (0..LOCK_ATTEMPTS).find_map(|_| {
         let locked = CM.try_lock();
         if locked.is_none() {
@@ -120,7 +122,7 @@ pub(crate) fn disconnect_all(open: &Arc<Open>) {
 }
 
 impl Cm {
-    /// Opens the devices of this process that are not open yet, as far as they can be.
+    /// Opens the remaining devices of this process, as far as possible.
     fn open_devices(&mut self) -> Result<(), Errno> {
         let mut refused = Errno(libc::ENODEV);
         for found in device::devices() {
@@ -137,7 +139,7 @@ impl Cm {
 
     fn open_device(&mut self, found: &Arc<device::Device>) -> Result<(), Errno> {
         let context = context::open(Arc::clone(found))?;
-        // SAFETY: it was opened just now.
+        // SAFETY: the context was opened just now.
         let open = Arc::clone(unsafe { open_of(context)? });
         open.raw().watch_connections(Waker::from(Arc::new(News))).map_err(|error| errno_of(&error))?;
         self.devices.push(CmDevice {
@@ -153,7 +155,7 @@ impl Cm {
         self.devices.get(index).ok_or(Errno(libc::ENODEV))
     }
 
-    /// The protection domain that identifiers of a device share.
+    /// Returns the protection domain that identifiers of a device share.
     fn pd(&mut self, index: DeviceIndex) -> Result<*mut ibv_pd, Errno> {
         let device = self.devices.get_mut(index).ok_or(Errno(libc::ENODEV))?;
         if device.pd.0.is_null() {
@@ -167,7 +169,7 @@ impl Cm {
         Ok(device.pd.0)
     }
 
-    /// Gives the events of all devices to the channels of the identifiers that they are about.
+    /// Passes the events of all devices to the channels of their identifiers.
     fn take_events(&mut self) {
         for index in 0..self.devices.len() {
             let open = Arc::clone(&self.devices[index].open);
@@ -199,14 +201,15 @@ impl Cm {
         }
     }
 
-    /// The listener of a service for requests to this address of a device.
+    /// Returns the listener of a service for requests to this address of a device.
     fn listener(&self, index: DeviceIndex, service: Service, own: IpAddr) -> Option<&Pointer<Id>> {
         let listeners = self.listeners.get(&(index, service))?;
         // SAFETY: an identifier leaves the tables before it is destroyed.
         listeners.iter().find(|id| unsafe { &*id.0 }.takes(own))
     }
 
-    /// Listens with an identifier at a port of a device. Its port is its own among the identifiers of this process.
+    /// Adds an identifier as a listener at a port of a device. No other identifier of this process has that
+    /// port.
     fn add_listener(
         &mut self,
         index: DeviceIndex,
@@ -224,7 +227,7 @@ impl Cm {
         Ok(())
     }
 
-    /// The reverse.
+    /// Removes a listener that [`add_listener`](Self::add_listener) added.
     fn remove_listener(&mut self, index: DeviceIndex, service: Service, id: &Id) {
         let Some(listeners) = self.listeners.get_mut(&(index, service)) else { return };
         listeners.retain(|known| !std::ptr::eq(known.0, id));
@@ -237,9 +240,9 @@ impl Cm {
     }
 }
 
-/// Refuses a request for an address that the listeners of its port do not take, as the kernel does.
+/// Refuses a request for an address that the listeners of its port do not accept, as the kernel does.
 fn refuse(open: &Open, event: &CmEvent) {
-    // Without an answer, the peer repeats its request and gives up.
+    // If the answer fails, the peer repeats its request and gives up.
     let _ = match event {
         CmEvent::ConnectRequest(request) => {
             open.raw().reject_connection(request.id, RejReason::CONSUMER, &[])
@@ -251,7 +254,7 @@ fn refuse(open: &Open, event: &CmEvent) {
     };
 }
 
-/// The number for an error of connection management.
+/// Returns the error number for an error of connection management.
 fn errno_of(error: &roce::verbs::ConnectionError) -> Errno {
     use roce::verbs::{CmError, ConnectionError};
     Errno(match error {

@@ -29,15 +29,15 @@ pub(super) const NO_ADDRESS: ibv_ah_attr = ibv_ah_attr {
     port_num: 0,
 };
 
-/// A group that an identifier is in.
+/// A group that an identifier has joined.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
     address: IpAddr,
-    /// Its queue pair takes the datagrams of the group.
+    /// Whether its queue pair receives the datagrams of the group.
     is_attached: bool,
 }
 
-/// Joins the group with the queue pair of the identifier, and reports that.
+/// Joins the group with the queue pair of the identifier, and reports the result.
 fn join(id: &Id, group: IpAddr, is_receiver: bool, context: *mut c_void) -> Result<(), Errno> {
     let (open, source, traffic_class) = {
         let state = id.state();
@@ -47,7 +47,7 @@ fn join(id: &Id, group: IpAddr, is_receiver: bool, context: *mut c_void) -> Resu
         return Err(Errno::INVALID);
     }
     let address = vector(Some(&open), source, Some(group), traffic_class);
-    // SAFETY: the queue pair of an identifier is alive as long as the field names it.
+    // SAFETY: the queue pair of an identifier is alive while the field refers to it.
     let qpn = unsafe { qp_of((*id.abi()).qp) }.ok().map(|qp| qp.qpn);
     let attached = match qpn.filter(|_| is_receiver) {
         Some(qpn) => open.raw().attach_multicast(qpn, group).map_err(Errno::from).map(|()| true),
@@ -103,14 +103,14 @@ pub(super) unsafe extern "C" fn rdma_join_multicast_ex(
     })
 }
 
-/// Takes the queue pair of an identifier out of a group.
+/// Detaches the queue pair of an identifier from a group.
 fn detach(id: &Id, group: Group) {
-    // SAFETY: the queue pair of an identifier is alive as long as the field names it.
+    // SAFETY: the queue pair of an identifier is alive while the field refers to it.
     let qp = unsafe { qp_of((*id.abi()).qp) };
     if group.is_attached
         && let Ok(qp) = qp
     {
-        // It may have left by `ibv_detach_mcast`.
+        // `ibv_detach_mcast` may have detached it already.
         let _ = qp.open.raw().detach_multicast(qp.qpn, group.address);
     }
 }

@@ -20,7 +20,7 @@ pub(super) unsafe extern "C" fn rdma_set_option(
     len: usize,
 ) -> c_int {
     count(|| {
-        // SAFETY: the application's pointers are an identifier, and as many bytes as it says.
+        // SAFETY: the application's pointers are an identifier and a value of `len` bytes.
         let (object, byte) = unsafe { (id_of(id)?, value.cast::<u8>().as_ref().copied()) };
         let byte = byte.filter(|_| len == 1).ok_or(Errno::INVALID);
         // SAFETY: as above.
@@ -39,7 +39,7 @@ pub(super) unsafe extern "C" fn rdma_set_option(
             }
             (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => state.shares_port = number?,
             (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => state.is_family_only = Some(number?),
-            // Paths of InfiniBand, from a subnet manager.
+            // InfiniBand paths come from a subnet manager.
             (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => return Err(Errno::UNSUPPORTED),
             _ => return Err(Errno(libc::ENOSYS)),
         }

@@ -1,4 +1,5 @@
-//! Ports that identifiers of this process are bound to. Those of other processes show when a listener asks for its port.
+//! Ports of the identifiers of this process. Conflicts with other processes show when a listener opens its
+//! port.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,40 +11,40 @@ use roce::verbs::PortSpace;
 use super::addresses::chosen_port;
 use crate::answer::Errno;
 
-/// Ports that are tried for an identifier that named none.
+/// Maximum number of ports to try for an identifier without a given port.
 const MOST_PORTS_TRIED: u32 = 64;
 
-/// What an identifier wants to be bound to.
+/// The requested binding of an identifier.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Binding {
     pub(super) port_space: PortSpace,
-    /// With port 0, one is chosen.
+    /// Address; port 0 selects a free port.
     pub(super) address: SocketAddr,
-    /// It belongs to no device, so it stands for every address.
+    /// Whether the address belongs to no device and so represents every address.
     pub(super) is_any: bool,
-    /// `RDMA_OPTION_ID_AFONLY`, which an address of IPv4 always has.
+    /// Whether the binding is limited to its family (`RDMA_OPTION_ID_AFONLY`), which always holds for IPv4.
     pub(super) is_family_only: bool,
-    /// `RDMA_OPTION_ID_REUSEADDR` was set before.
+    /// Whether `RDMA_OPTION_ID_REUSEADDR` was set before the binding.
     pub(super) is_shared: bool,
 }
 
-/// A port that an identifier has until it is destroyed.
+/// The port of an identifier, until the identifier is destroyed.
 pub(super) struct BoundPort {
     binding: Binding,
-    /// Its port is shared no more.
+    /// Whether the port belongs to a listener, which does not share it.
     is_listening: AtomicBool,
 }
 
-/// The ports of the identifiers that exist.
+/// The ports of the existing identifiers.
 #[derive(Default)]
 pub(super) struct BoundPorts(HashMap<(PortSpace, u16), Vec<Weak<BoundPort>>>);
 
 impl BoundPorts {
-    /// Binds an identifier to a port, which is chosen if it is 0.
+    /// Binds an identifier to a port; port 0 selects a free one.
     ///
     /// # Errors
     ///
-    /// As [`conflict`](Self::conflict).
+    /// Fails like [`conflict`](Self::conflict).
     pub(super) fn bind(&mut self, mut binding: Binding) -> Result<Arc<BoundPort>, Errno> {
         if binding.address.port() != 0 {
             return self.bind_named(binding);
@@ -51,7 +52,7 @@ impl BoundPorts {
         let mut outcome = Err(Errno(libc::EADDRNOTAVAIL));
         for _ in 0..MOST_PORTS_TRIED {
             binding.address.set_port(chosen_port());
-            // A port that was chosen for one is not chosen for another one.
+            // A chosen port is never shared.
             outcome = self.bind_named(Binding { is_shared: false, ..binding });
             if outcome.is_ok() {
                 break;
@@ -69,11 +70,11 @@ impl BoundPorts {
         Ok(bound)
     }
 
-    /// Makes a bound port that of a listener, which shares it no more.
+    /// Turns a bound port into that of a listener, which no longer shares it.
     ///
     /// # Errors
     ///
-    /// As [`conflict`](Self::conflict).
+    /// Fails like [`conflict`](Self::conflict).
     pub(super) fn listen(&mut self, bound: &Arc<BoundPort>) -> Result<(), Errno> {
         if bound.binding.is_shared {
             self.conflict(&bound.binding, false, Some(bound))?;
@@ -82,13 +83,14 @@ impl BoundPorts {
         Ok(())
     }
 
-    /// Whether another identifier has this address and port.
+    /// Checks for another identifier with this address and port.
     ///
     /// # Errors
     ///
-    /// As the kernel has them: `EADDRINUSE` if another one has this address, `EADDRNOTAVAIL` if one of the two addresses stands for
-    /// every address. Two of different families that are both for their family only do not disturb each other, nor do two that both
-    /// share their port, as long as none of them listens.
+    /// Fails as in the kernel: with `EADDRINUSE` if another identifier has this address, with `EADDRNOTAVAIL`
+    /// if one of the two addresses represents every address. Two bindings of different families do not
+    /// conflict if both are limited to their family. Two bindings that share their port do not conflict
+    /// unless one of them listens.
     fn conflict(
         &mut self,
         wanted: &Binding,
@@ -123,19 +125,19 @@ impl BoundPorts {
 }
 
 impl BoundPort {
-    /// The address with the port.
+    /// Returns the address with the port.
     pub(super) fn address(&self) -> SocketAddr {
         self.binding.address
     }
 
-    /// The same with another port.
+    /// Returns this binding with port 0, which selects another port.
     pub(super) fn with_chosen_port(&self) -> Binding {
         let mut binding = self.binding;
         binding.address.set_port(0);
         binding
     }
 
-    /// Whether requests for this address of a device are for a listener that is bound to this.
+    /// Returns whether a listener with this binding accepts requests for this address of a device.
     pub(super) fn takes(&self, own: std::net::IpAddr) -> bool {
         let binding = &self.binding;
         if binding.is_any {

@@ -14,7 +14,7 @@ use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::qp::{create_qp_ex, ibv_create_qp, ibv_destroy_qp};
 use crate::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 
-/// A completion queue of `size` with a channel, for the identifier alone.
+/// Creates a completion queue of `size` with a channel, for this identifier only.
 ///
 /// # Safety
 ///
@@ -36,13 +36,13 @@ unsafe fn queue(id: *mut rdma_cm_id, size: u32) -> Result<(*mut ibv_comp_channel
     }
 }
 
-/// Makes those completion queues that the application did not give.
+/// Creates the completion queues that the application did not pass.
 ///
 /// # Safety
 ///
-/// As [`queue`].
+/// The requirements of [`queue`] hold.
 unsafe fn own_queues(id: *mut rdma_cm_id, wanted: &mut ibv_qp_init_attr) -> Result<(), Errno> {
-    // SAFETY: the caller's promise; the fields are the library's to write.
+    // SAFETY: the caller's promise; the library may write these fields.
     unsafe {
         if wanted.send_cq.is_null() && (*id).send_cq.is_null() {
             ((*id).send_cq_channel, (*id).send_cq) = queue(id, wanted.cap.max_send_wr)?;
@@ -65,11 +65,11 @@ unsafe fn own_queues(id: *mut rdma_cm_id, wanted: &mut ibv_qp_init_attr) -> Resu
     Ok(())
 }
 
-/// Destroys what [`own_queues`] made.
+/// Destroys the queues of [`own_queues`].
 ///
 /// # Safety
 ///
-/// As [`queue`]; nothing completes into the queues any more.
+/// The requirements of [`queue`] hold, and nothing completes into the queues any more.
 unsafe fn destroy_own_queues(id: *mut rdma_cm_id, object: &Id) {
     if !std::mem::take(&mut object.state().has_own_queues) {
         return;
@@ -90,11 +90,12 @@ unsafe fn destroy_own_queues(id: *mut rdma_cm_id, object: &Id) {
     }
 }
 
-/// Makes the queue pair of an identifier with `make`, and takes it to where it takes receives, or datagrams.
+/// Creates the queue pair of an identifier with `make`, and moves it to the state in which it accepts
+/// receives or datagrams.
 ///
 /// # Safety
 ///
-/// The pointers are of the application.
+/// The pointers belong to the application.
 unsafe fn create(
     id: *mut rdma_cm_id,
     wanted: &mut ibv_qp_init_attr,
@@ -126,11 +127,11 @@ unsafe fn create(
     Ok(())
 }
 
-/// Makes the queue pair of an identifier.
+/// Creates the queue pair of an identifier.
 ///
 /// # Safety
 ///
-/// The pointers are of the application; `pd` may be null.
+/// The pointers belong to the application; `pd` may be null.
 pub(super) unsafe fn create_qp(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
@@ -193,7 +194,7 @@ pub(super) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     });
 }
 
-/// Keeps a shared receive queue in an identifier.
+/// Stores a shared receive queue in an identifier.
 ///
 /// # Safety
 ///
@@ -202,7 +203,7 @@ unsafe fn keep_srq(id: *mut rdma_cm_id, srq: *mut ibv_srq) -> Result<(), Errno> 
     if srq.is_null() {
         return Err(Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)));
     }
-    // SAFETY: the caller's promise; the fields are the library's to write.
+    // SAFETY: the caller's promise; the library may write these fields.
     unsafe {
         (*id).srq = srq;
         (*id).pd = (*srq).pd;

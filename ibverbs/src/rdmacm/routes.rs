@@ -1,4 +1,4 @@
-//! Which device an address belongs to, and which one leads to a peer: the rules of the kernel's rdma_cm.
+//! Selection of the device for a local address or a peer, by the rules of the kernel's rdma_cm.
 
 use std::ffi::CString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -9,7 +9,7 @@ use roce::verbs::raw::listing;
 use super::{Cm, CmDevice, DeviceIndex};
 use crate::answer::Errno;
 
-/// A device with the address to send from, and where packets of it go.
+/// A device, its source address and the destination of its packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub(super) device: DeviceIndex,
@@ -17,7 +17,7 @@ pub(super) struct Route {
     pub(super) peer: IpAddr,
 }
 
-/// Why there is no route.
+/// The reason why a route was not found.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NoRoute {
     /// The call fails.
@@ -26,12 +26,12 @@ pub(super) enum NoRoute {
     Failed(Errno),
 }
 
-/// Whether an address stands for every address where no device has it.
+/// Returns whether an address that no device has represents every address.
 pub(super) fn is_any(address: IpAddr) -> bool {
     address.is_unspecified() || address.is_loopback()
 }
 
-/// The interface that an address needs beside itself: link-local ones are on every link.
+/// Returns the interface of a link-local address, which identifies the link.
 pub(super) fn zone(address: SocketAddr) -> Option<u32> {
     match address {
         SocketAddr::V6(address) if is_of_link(*address.ip()) => Some(address.scope_id()),
@@ -44,23 +44,23 @@ fn is_of_link(address: Ipv6Addr) -> bool {
     address.is_unicast_link_local() || address.is_multicast() && address.octets()[1] & 0xf == LINK_SCOPE
 }
 
-/// Whether the kernel has an address, so that packets to it stay on this host.
+/// Returns whether the kernel has an address, so that packets to it stay on this host.
 fn is_local(address: IpAddr) -> bool {
     address.is_loopback()
         || local_addresses().is_ok_and(|local| local.iter().any(|found| found.address == address))
 }
 
-/// Whether two addresses are on one interface of the kernel.
+/// Returns whether two addresses belong to one interface of the kernel.
 fn are_neighbours(one: IpAddr, other: IpAddr) -> bool {
     let Ok(local) = local_addresses() else { return false };
     let index = |address| local.iter().find(|found| found.address == address).map(|found| found.index);
     index(one).is_some_and(|interface| index(other) == Some(interface))
 }
 
-/// The address that packets of the kernel to another one leave from, if this end has `own`. Nothing is sent.
+/// Returns the source address of the kernel's packets to an address, if this end has `own`. Sends nothing.
 fn routed_from(own: IpAddr, to: SocketAddr) -> std::io::Result<IpAddr> {
     if matches!(to.ip(), IpAddr::V6(address) if address.to_ipv4_mapped().is_some()) {
-        // Sockets take it for the address of IPv4, connection management does not.
+        // Sockets treat it as an IPv4 address, but connection management does not.
         return Err(std::io::Error::from_raw_os_error(libc::ENETUNREACH));
     }
     let zone = zone(to).filter(|_| is_link_local(own)).unwrap_or(0);
@@ -90,7 +90,7 @@ impl CmDevice {
         self.open.gids.iter().map(|entry| entry.address())
     }
 
-    /// Whether the device is on the interface with this index, as far as its specification says.
+    /// Returns whether the device is on the interface with this index, as far as its specification says.
     fn is_on(&self, interface: u32) -> bool {
         let place = listing::place(&self.specification).unwrap_or_default();
         let name = match listing::address(&self.specification) {
@@ -99,13 +99,13 @@ impl CmDevice {
         };
         let index = |name: &str| {
             let name = CString::new(name).ok()?;
-            // SAFETY: a text that ends with a zero.
+            // SAFETY: a null-terminated string.
             Some(unsafe { libc::if_nametoindex(name.as_ptr()) })
         };
         name.and_then(index).is_none_or(|index| index == interface)
     }
 
-    /// The address to send from to this one, of its kind if there is one.
+    /// Returns the source address for packets to `to`, of the same kind if possible.
     fn address_towards(&self, to: IpAddr) -> Option<IpAddr> {
         let is_near = matches!(to, IpAddr::V6(to) if is_of_link(to));
         let of_family = || self.addresses().filter(|own| own.is_ipv4() == to.is_ipv4());
@@ -114,19 +114,19 @@ impl CmDevice {
 }
 
 impl Cm {
-    /// The device with this address.
+    /// Returns the device with this address.
     fn device_at(&self, address: IpAddr, zone: Option<u32>) -> Option<DeviceIndex> {
         let is_on = |device: &CmDevice| zone.is_none_or(|zone| zone == 0 || device.is_on(zone));
         self.devices.iter().position(|device| device.has(address) && is_on(device))
     }
 
-    /// The device of an address that an identifier is bound to; `None` if it is for all of them. As with kernels, a loopback
-    /// address that no device has leads to no device.
+    /// Returns the device of an address that an identifier is bound to; `None` if the address represents all
+    /// devices. As with kernels, a loopback address that no device has does not select a device.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a link-local address without an interface, `ENODEV` for an address of this host that no device has,
-    /// `EADDRNOTAVAIL` for one of another host.
+    /// `EINVAL` for a link-local address without an interface, `ENODEV` for a local address that no device
+    /// has, `EADDRNOTAVAIL` for an address of another host.
     pub(super) fn device_of(&self, address: SocketAddr) -> Result<Option<DeviceIndex>, Errno> {
         let (ip, zone) = (address.ip(), zone(address));
         if zone == Some(0) {
@@ -140,7 +140,7 @@ impl Cm {
         }
     }
 
-    /// The way to a peer from what an identifier is bound to: a device with one of its addresses, or none.
+    /// Returns the route to a peer for an identifier that is bound to this device and address, if any.
     pub(super) fn route(
         &self,
         bound: Option<DeviceIndex>,
@@ -157,7 +157,7 @@ impl Cm {
                 (device, source)
             }
             None if source.is_loopback() => {
-                // The loopback interface has no device; and the kernel has no route from there to elsewhere.
+                // The loopback interface has no device, and the kernel has no route from it to other hosts.
                 let is_refused = source.is_ipv4() && !is_local(to.ip());
                 return Err(if is_refused { NoRoute::Refused(Errno::INVALID) } else { failed });
             }
@@ -166,7 +166,8 @@ impl Cm {
         Ok(Route { device, own, peer: self.peer_address(own, to.ip()) })
     }
 
-    /// The way to a loopback address, or to the wildcard: through the device of the identifier or the first one, to itself.
+    /// Returns the route to a loopback or wildcard address: from the device of the identifier or the first
+    /// one to itself.
     fn route_to_loopback(&self, bound: Option<DeviceIndex>, source: IpAddr, to: IpAddr) -> Option<Route> {
         if let Some(device) = bound {
             return Some(Route { device, own: source, peer: source });
@@ -176,9 +177,9 @@ impl Cm {
         Some(Route { device, own, peer: own })
     }
 
-    /// Fails where the kernel has no route from one of its addresses.
+    /// Fails if the kernel has no route from one of its addresses.
     fn check_route(&self, own: IpAddr, to: SocketAddr) -> Result<(), NoRoute> {
-        // A socket with a link-local address needs its interface, which an identifier does not.
+        // A socket with a link-local address requires its interface, but an identifier does not.
         let has_routes = is_local(own) && !own.is_loopback() && !is_link_local(own);
         match routed_from(own, to) {
             Err(error) if has_routes => Err(refusal(&error, to.ip())),
@@ -186,7 +187,7 @@ impl Cm {
         }
     }
 
-    /// The device that leads to an address, with its own address for that.
+    /// Returns the device that leads to an address, with its own address on that route.
     fn device_towards(&self, any: IpAddr, to: SocketAddr) -> Result<(DeviceIndex, IpAddr), NoRoute> {
         let routed = routed_from(any, to);
         let of_interface = |from: IpAddr| {
@@ -204,14 +205,15 @@ impl Cm {
             });
         };
         let device = &self.devices[index];
-        // The route of the kernel to an address of its own begins at that address.
+        // The kernel's route to one of its own addresses begins at that address.
         let preferred = routed.ok().filter(|from| device.has(*from) && *from != to.ip());
         let own = preferred.or_else(|| device.address_towards(to.ip()));
         own.map(|own| (index, own)).ok_or(NoRoute::Failed(Errno(libc::ENODEV)))
     }
 
-    /// The device for a peer that the routes of sockets do not lead to: the first one whose network is its own (`tap`); for an address
-    /// of this host one with a loopback address; for a link-local address without an interface one with such an address.
+    /// Returns the device for a peer that socket routes do not reach: the first one with its own network
+    /// (`tap`). For an address of this host, returns one with a loopback address; for a link-local address
+    /// without an interface, one with such an address.
     fn device_beside_kernel(&self, to: SocketAddr) -> Option<DeviceIndex> {
         let is_without_zone = is_link_local(to.ip()) && zone(to) == Some(0);
         let leads_there = |device: &CmDevice| {
@@ -226,25 +228,25 @@ impl Cm {
         self.devices.iter().position(leads_there)
     }
 
-    /// Where packets of a device to an address go: another address of this host is that of the device, if one of them is a
-    /// loopback address.
+    /// Returns the destination of a device's packets to an address. If one of the addresses is a loopback
+    /// address, another address of this host is replaced by the address of the device.
     fn peer_address(&self, own: IpAddr, to: IpAddr) -> IpAddr {
         let is_here = to.is_loopback() || own.is_loopback() && is_local(to);
         if is_here { own } else { to }
     }
 }
 
-/// The error of the kernel for a peer without a route.
+/// Converts the kernel's error for a peer without a route.
 fn refusal(error: &std::io::Error, to: IpAddr) -> NoRoute {
     let errno = match error.raw_os_error() {
-        // Sockets say so of a multicast group of a link without the interface.
+        // Sockets report this for a link-local multicast group without an interface.
         Some(libc::EINVAL) if to.is_multicast() => libc::EADDRNOTAVAIL,
         other => other.unwrap_or(libc::ENETUNREACH),
     };
     NoRoute::Refused(Errno(errno))
 }
 
-/// The wildcard of the family of an address, on its interface.
+/// Returns the wildcard of the family of an address, on its interface.
 pub(super) fn any_towards(to: SocketAddr) -> SocketAddr {
     match to {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -252,7 +254,7 @@ pub(super) fn any_towards(to: SocketAddr) -> SocketAddr {
     }
 }
 
-/// An address of this end with its port, on the interface of the peer if it is link-local.
+/// Returns an address of this end with its port, on the interface of the peer if it is link-local.
 pub(super) fn with_port(own: IpAddr, port: u16, to: SocketAddr) -> SocketAddr {
     match own {
         IpAddr::V6(address) if is_link_local(own) => {

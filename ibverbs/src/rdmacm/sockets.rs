@@ -1,8 +1,8 @@
-//! The names of rsockets that there is nothing behind: their calls fail with `EOPNOTSUPP`.
+//! The names of rsockets without an implementation: their calls fail with `EOPNOTSUPP`.
 
 use crate::answer::{Errno, count};
 
-/// What these functions answer, whatever they are given.
+/// Fails with `EOPNOTSUPP`, whatever the arguments.
 pub(super) extern "C" fn no_rsockets() -> isize {
     count(|| Err(Errno::UNSUPPORTED))
 }

@@ -1,4 +1,4 @@
-//! The queue pairs of identifiers, from state to state.
+//! State transitions of the queue pairs of identifiers.
 
 use std::ffi::c_int;
 
@@ -17,7 +17,7 @@ use crate::answer::{Errno, count};
 use crate::qp::{ibv_modify_qp, qp_of};
 use crate::query::{PORT, mtu_number};
 
-/// States of queue pairs, as `enum ibv_qp_state` has them.
+/// States of queue pairs in `enum ibv_qp_state`.
 const INIT: c_int = 1;
 const RTR: c_int = 2;
 const RTS: c_int = 3;
@@ -25,10 +25,10 @@ const ERROR: c_int = 6;
 
 /// `IBV_ACCESS_REMOTE_WRITE`, `IBV_ACCESS_REMOTE_READ` and `IBV_ACCESS_REMOTE_ATOMIC`.
 const REMOTE: u32 = 0b1110;
-/// RNR NAKs ask for 0.64 ms. Kernels ask for 655 ms here, the code 0, which their applications can only wait out.
+/// RNR NAKs request 0.64 ms. Kernels request 655 ms here (code 0), which delays their applications.
 const RNR_TIMER: u8 = 12;
 pub(super) fn is_datagram(id: &Id) -> bool {
-    // SAFETY: the field is written once, when the identifier is made.
+    // SAFETY: the field is written once, when the identifier is created.
     unsafe { (*id.abi()).qp_type == IBV_QPT_UD }
 }
 
@@ -37,15 +37,16 @@ pub(super) fn is_uc(id: &Id) -> bool {
     unsafe { (*id.abi()).qp_type == IBV_QPT_UC }
 }
 
-/// The number of the queue pair of an identifier, and whether it has a shared receive queue.
+/// Returns the queue pair number of an identifier, and whether the queue pair has a shared receive queue.
 pub(super) fn queue_pair(id: &Id) -> Option<(Qpn, bool)> {
-    // SAFETY: the queue pair of an identifier is alive as long as the field names it.
+    // SAFETY: the queue pair of an identifier is alive while the field refers to it.
     unsafe { qp_of((*id.abi()).qp) }.ok().map(|qp| (qp.qpn, !qp.abi.base.srq.is_null()))
 }
 
-/// The attributes that take the queue pair of an identifier to a state, and which of them are set.
+/// Returns the attributes that move the queue pair of an identifier to a state, and the mask of those that
+/// are set.
 fn attributes(id: &Id, state: c_int) -> Result<(ibv_qp_attr, c_int), Errno> {
-    // SAFETY: numbers, for which zero is a value.
+    // SAFETY: numbers, for which zero is a valid value.
     let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
     attributes.qp_state = state;
     attributes.port_num = PORT;
@@ -97,7 +98,8 @@ pub(super) unsafe extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     count(|| {
-        // SAFETY: the application's pointers are an identifier, attributes with a state, and room for an integer.
+        // SAFETY: the application's pointers are an identifier, attributes with a state, and room for an
+        // integer.
         unsafe {
             let (object, wanted) = (id_of(id)?, out.as_ref().ok_or(Errno::INVALID)?.qp_state);
             let (attributes, set) = attributes(object, wanted)?;
@@ -108,38 +110,38 @@ pub(super) unsafe extern "C" fn rdma_init_qp_attr(
     })
 }
 
-/// Takes the queue pair of an identifier to a state.
+/// Moves the queue pair of an identifier to a state.
 pub(super) fn modify(id: &Id, state: c_int) -> Result<(), Errno> {
     let (mut attributes, mask) = attributes(id, state)?;
-    // SAFETY: the queue pair of an identifier is alive as long as the field names it.
+    // SAFETY: the queue pair of an identifier is alive while the field refers to it.
     match unsafe { ibv_modify_qp((*id.abi()).qp, &raw mut attributes, mask) } {
         0 => Ok(()),
         errno => Err(Errno(errno)),
     }
 }
 
-/// Takes a queue pair that was made for datagrams to where it sends and receives.
+/// Moves a datagram queue pair to RTS, where it sends and receives.
 pub(super) fn start_datagrams(id: &Id) -> Result<(), Errno> {
     [INIT, RTR, RTS].into_iter().try_for_each(|state| modify(id, state))
 }
 
-/// Takes a queue pair that was made for a connection to where it takes receives.
+/// Moves a connected queue pair to INIT, where it accepts receives.
 pub(super) fn start_connected(id: &Id) -> Result<(), Errno> {
     modify(id, INIT)
 }
 
-/// Once more INIT, because the rights are known now.
+/// Moves a queue pair to RTS. Repeats INIT, because the access rights are known only now.
 pub(super) fn bring_up(id: &Id) -> Result<(), Errno> {
     [INIT, RTR, RTS].into_iter().try_for_each(|state| modify(id, state))
 }
 
-/// What was posted on the queue pair of an identifier, if it has one, completes as flushed.
+/// Flushes the requests on the queue pair of an identifier, if it has one.
 pub(super) fn to_error(id: &Id) {
     if queue_pair(id).is_some() && !is_datagram(id) {
-        // SAFETY: numbers, for which zero is a value.
+        // SAFETY: numbers, for which zero is a valid value.
         let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
         attributes.qp_state = ERROR;
-        // SAFETY: as in `modify`. It may be in ERR already.
+        // SAFETY: as in `modify`. The queue pair may already be in ERR.
         unsafe { ibv_modify_qp((*id.abi()).qp, &raw mut attributes, IBV_QP_STATE) };
     }
 }

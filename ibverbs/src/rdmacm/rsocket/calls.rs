@@ -1,4 +1,4 @@
-//! The calls of sockets.
+//! The socket calls.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
             return Err(Errno(libc::EPROTONOSUPPORT));
         }
         let mut id: *mut rdma_cm_id = std::ptr::null_mut();
-        // SAFETY: there is room for a pointer.
+        // SAFETY: the function has room for a pointer.
         called(unsafe {
             rdma_create_id(std::ptr::null_mut(), &raw mut id, std::ptr::null_mut(), RDMA_PS_TCP)
         })?;
@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn raccept(
                     new.state().is_nonblocking = state.is_nonblocking;
                     let new = publish(Any::Stream(Arc::new(new)));
                     if !address.is_null() && !len.is_null() {
-                        // SAFETY: the application has so much room.
+                        // SAFETY: the application has room for an address of the given length.
                         unsafe { rgetpeername(new, address, len) };
                     }
                     return Ok(new);
@@ -150,7 +150,7 @@ pub(crate) extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
 pub(crate) extern "C" fn rclose(number: c_int) -> c_int {
     count(|| {
         if let Some(Any::Stream(socket)) = find(number) {
-            // What cannot be sent any more is lost, as with `close`.
+            // Data that cannot be sent any more are lost, as with `close`.
             let _ = socket.shut_down(libc::SHUT_RDWR);
         }
         withdraw(number)?;
@@ -158,17 +158,17 @@ pub(crate) extern "C" fn rclose(number: c_int) -> c_int {
     })
 }
 
-/// Whether a call with these flags does not wait.
+/// Returns whether a call with these flags does not wait.
 pub(super) fn is_impatient(state: &super::State, flags: c_int) -> bool {
     state.is_nonblocking || flags & libc::MSG_DONTWAIT != 0
 }
 
-/// Whether nothing more can be sent.
+/// Returns whether nothing more can be sent.
 pub(super) fn is_over(state: &super::State) -> bool {
     !state.is_opening() && (state.phase != Phase::Connected || !state.is_writable)
 }
 
-/// Sends; answers how many bytes were taken.
+/// Sends data; returns the number of accepted bytes.
 pub(super) fn send(socket: &Arc<Socket>, data: &[u8], flags: c_int) -> Result<isize, Errno> {
     let mut state = socket.state();
     let is_nonblocking = is_impatient(&state, flags);
@@ -199,7 +199,7 @@ pub(super) fn send(socket: &Arc<Socket>, data: &[u8], flags: c_int) -> Result<is
     Ok(done.cast_signed())
 }
 
-/// Receives; 0 at the end.
+/// Receives data; returns 0 at the end of the stream.
 pub(super) fn receive(socket: &Arc<Socket>, data: &mut [u8], flags: c_int) -> Result<isize, Errno> {
     let mut state = socket.state();
     if matches!(state.phase, Phase::New | Phase::Listening) {
@@ -235,7 +235,7 @@ pub(super) fn receive(socket: &Arc<Socket>, data: &mut [u8], flags: c_int) -> Re
     Ok(done.cast_signed())
 }
 
-/// Copies what fits of a datagram; the rest is lost, as with sockets.
+/// Copies the part of a datagram that fits; the rest is discarded, as with sockets.
 fn copy_to(found: &[u8], room: &mut [u8]) -> isize {
     let length = found.len().min(room.len());
     room[..length].copy_from_slice(&found[..length]);
@@ -285,7 +285,7 @@ pub(crate) unsafe extern "C" fn rread(number: c_int, data: *mut c_void, len: usi
     count(|| Ok(unsafe { rrecv(number, data, len, 0) }))
 }
 
-/// One address of an rsocket for the application.
+/// Writes an address of an rsocket for the application.
 ///
 /// # Safety
 ///
@@ -302,7 +302,7 @@ pub(super) unsafe fn give_address(
     let size =
         if address.is_ipv4() { size_of::<libc::sockaddr_in>() } else { size_of::<libc::sockaddr_in6>() };
     let from = storage(address);
-    // SAFETY: the application has as much room as it says.
+    // SAFETY: the application has the room that `len` says.
     unsafe {
         let room = (*len as usize).min(size);
         std::ptr::copy_nonoverlapping((&raw const from).cast::<u8>(), to.cast::<u8>(), room);

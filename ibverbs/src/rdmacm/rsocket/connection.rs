@@ -1,4 +1,4 @@
-//! Connecting, accepting and ending.
+//! Connecting, accepting and shutting down streams.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
@@ -13,30 +13,30 @@ use crate::rdmacm::channel::complete;
 use crate::rdmacm::connect::{rdma_accept, rdma_connect, rdma_reject};
 use crate::rdmacm::endpoint::rdma_get_request;
 
-/// What connection management waits for at most, in milliseconds.
+/// Timeout of connection management, in milliseconds.
 const PATIENCE: c_int = 2000;
-/// How often lost packets and "not ready" are tried again.
+/// Number of retries after lost packets and RNR NAKs.
 const RETRIES: u8 = 7;
 
-/// The answer of a function of the library.
+/// Converts the result of a function of the library.
 pub(super) fn called(answer: c_int) -> Result<(), Errno> {
     if answer == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Fetching events from this descriptor does not wait.
+/// Makes fetching events from this descriptor non-blocking.
 pub(super) fn set_nonblocking(descriptor: RawFd) -> Result<(), Errno> {
     // SAFETY: changes a flag of a descriptor that is open.
     let changed = unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_NONBLOCK) };
     if changed < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// The private data of the event that an identifier keeps.
+/// Returns the private data of the event that an identifier stores.
 ///
 /// # Safety
 ///
-/// The identifier is alive and keeps an event of a connection.
+/// The identifier is alive and stores an event of a connection.
 unsafe fn hello_of(id: *mut rdma_cm_id) -> Result<Hello, Errno> {
-    // SAFETY: the caller's promise; the data are as long as the event says.
+    // SAFETY: the caller's promise; the data have the length that the event says.
     unsafe {
         let given = (*(*id).event).param.conn;
         if given.private_data.is_null() {
@@ -46,7 +46,7 @@ unsafe fn hello_of(id: *mut rdma_cm_id) -> Result<Hello, Errno> {
     }
 }
 
-/// The next request of a listener as an rsocket that is being accepted.
+/// Returns the next request of a listener as an rsocket that is being accepted.
 pub(super) fn accept(listener: &State) -> Result<Socket, Errno> {
     let mut id: *mut rdma_cm_id = std::ptr::null_mut();
     // SAFETY: the listener's identifier is alive.
@@ -62,7 +62,7 @@ pub(super) fn accept(listener: &State) -> Result<Socket, Errno> {
 
 fn answer(socket: &Socket, id: *mut rdma_cm_id) -> Result<(), Errno> {
     let mut state = socket.state();
-    // SAFETY: the identifier is alive and keeps its request until the next event.
+    // SAFETY: the identifier is alive and stores its request until the next event.
     unsafe {
         let hello = hello_of(id)?;
         let mut stream = Stream::new(id, &state.options)?;
@@ -87,7 +87,7 @@ fn answer(socket: &Socket, id: *mut rdma_cm_id) -> Result<(), Errno> {
 }
 
 impl State {
-    /// Asks a peer.
+    /// Requests a connection from a peer.
     ///
     /// # Safety
     ///
@@ -123,7 +123,7 @@ impl State {
 
     fn establish(&mut self) -> Result<(), Errno> {
         if self.phase == Phase::Connecting {
-            // SAFETY: the identifier is alive and keeps the event of the answer.
+            // SAFETY: the identifier is alive and stores the event of the answer.
             let hello = unsafe { hello_of(self.id.0)? };
             self.stream.as_mut().ok_or(Errno::INVALID)?.meet(&hello);
         }
@@ -136,7 +136,7 @@ impl State {
         self.error = errno.0;
     }
 
-    /// Takes in what has happened.
+    /// Handles pending events and completions.
     pub(super) fn progress(&mut self) -> Result<(), Errno> {
         if matches!(self.phase, Phase::New | Phase::Listening | Phase::Failed) {
             return Ok(());
@@ -145,7 +145,7 @@ impl State {
         loop {
             // SAFETY: the identifier is alive.
             let event = unsafe { complete(self.id.0) };
-            // SAFETY: an event that was completed is kept.
+            // SAFETY: the identifier stores an event that was completed.
             let kind = event.map(|()| unsafe { (*(*self.id.0).event).event });
             let is_opening = matches!(self.phase, Phase::Connecting | Phase::Accepting);
             match kind {
@@ -203,7 +203,7 @@ impl State {
 }
 
 impl Socket {
-    /// Ends one direction or both, and waits until the peer has what was sent.
+    /// Shuts down one direction or both, and waits until the peer has all sent data.
     pub(super) fn shut_down(&self, how: c_int) -> Result<(), Errno> {
         let mut state = self.state();
         state.progress()?;

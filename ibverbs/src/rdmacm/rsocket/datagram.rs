@@ -1,7 +1,8 @@
-//! Datagram rsockets: a UD queue pair for each address of this end, and a UDP socket by which ends learn each other's queue pairs.
+//! Datagram rsockets: a UD queue pair for each address of this end, and a UDP socket through which the ends
+//! exchange their queue pair numbers.
 //!
-//! Where librdmacm has a thread for the UDP socket, here the calls of the application look at it: when they wait, and when they send to
-//! an end whose queue pair is not known. Until then datagrams go by UDP.
+//! librdmacm has a thread for the UDP socket. Here the calls of the application check the socket: when they
+//! wait, and when they send to an end whose queue pair is unknown. Until it is known, datagrams use UDP.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
@@ -20,9 +21,9 @@ use super::{poll, watch_descriptor};
 use crate::abi::RDMA_UDP_QKEY;
 use crate::answer::Errno;
 
-/// The most ends whose queue pairs are remembered, and of datagrams that came by UDP.
+/// Maximum number of peers with remembered queue pairs, and of datagrams that arrived by UDP.
 const MOST_DESTINATIONS: usize = 1024;
-/// Messages over UDP that are taken at a time.
+/// Maximum number of UDP messages per check.
 const BURST: usize = 16;
 
 /// A datagram rsocket.
@@ -37,7 +38,7 @@ pub(super) struct State {
     is_ipv4: bool,
     is_readable: bool,
     is_writable: bool,
-    /// Made when it is bound, or used for the first time.
+    /// Created when the rsocket is bound or used for the first time.
     udp: Option<UdpSocket>,
     endpoints: Vec<DatagramEndpoint>,
     destinations: HashMap<SocketAddr, Destination>,
@@ -47,15 +48,15 @@ pub(super) struct State {
 
 struct Destination {
     endpoint: usize,
-    /// The queue pair of the other end, once that has told it.
+    /// The queue pair of the peer, once the peer has announced it.
     handle: Option<AddressHandle>,
 }
 
 /// A datagram that was not read yet.
 enum Received {
-    /// In the memory of an endpoint.
+    /// The datagram is in the memory of an endpoint.
     Slot(usize, Slot),
-    /// It came by UDP.
+    /// The datagram arrived by UDP.
     Message(SocketAddr, Vec<u8>),
 }
 
@@ -107,7 +108,7 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// The address of this end: that of the endpoint towards the peer, if it is connected.
+    /// Returns the address of this end: that of the endpoint towards the peer, if it is connected.
     pub(super) fn own_address(&self) -> Option<SocketAddr> {
         let state = self.state();
         let connected = state.peer.and_then(|peer| state.destinations.get(&peer));
@@ -121,7 +122,7 @@ impl DatagramSocket {
         self.state().peer
     }
 
-    /// Makes progress until `test` finds something.
+    /// Makes progress until `test` returns a value.
     fn wait<'a, T>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -141,7 +142,7 @@ impl DatagramSocket {
                 return Err(Errno::AGAIN);
             }
             state.arm()?;
-            // What came before the request for an event is found by a last look.
+            // This check finds completions from before the request for an event.
             state.take_completions()?;
             if let Some(found) = test(&mut state) {
                 return Ok((state, found));
@@ -152,7 +153,7 @@ impl DatagramSocket {
         }
     }
 
-    /// Sends a datagram that lies in several buffers.
+    /// Sends a datagram from several buffers.
     pub(super) fn send(
         &self,
         buffers: &[&[u8]],
@@ -187,7 +188,7 @@ impl DatagramSocket {
         Ok(length.cast_signed())
     }
 
-    /// Receives a datagram with `read`, which gets its bytes.
+    /// Receives a datagram and passes its bytes to `read`.
     pub(super) fn receive<T>(
         &self,
         flags: c_int,
@@ -217,7 +218,8 @@ impl DatagramSocket {
         Ok(answer)
     }
 
-    /// What can be done without waiting. Before a sleep, the next completion is asked for as well.
+    /// Makes progress without waiting, and returns the poll events. Before a sleep, also requests an event
+    /// for the next completion.
     pub(super) fn look(&self, is_sleep_next: bool) -> i16 {
         let mut state = self.state();
         let mut progressed = state.take_completions();
@@ -243,7 +245,7 @@ impl State {
         Ok(())
     }
 
-    /// The address that datagrams to another end leave from.
+    /// Returns the source address of datagrams to another end.
     fn source(&mut self, watch: &OwnedFd, to: SocketAddr) -> Result<SocketAddr, Errno> {
         if to.is_ipv4() != self.is_ipv4 {
             return Err(Errno(libc::EAFNOSUPPORT));
@@ -262,7 +264,8 @@ impl State {
         Ok(SocketAddr::new(routed.local_addr()?.ip(), own.port()))
     }
 
-    /// The endpoint towards another end, which is made if there is none, and the queue pair there if it is known.
+    /// Returns the endpoint towards another end, which is created if needed, and the queue pair there if it
+    /// is known.
     fn destination(
         &mut self,
         watch: &OwnedFd,
@@ -282,7 +285,7 @@ impl State {
             }
         };
         if self.destinations.len() >= MOST_DESTINATIONS {
-            // It tells its queue pair again when it is needed.
+            // The peer announces its queue pair again when it is needed.
             let other = self.destinations.keys().find(|known| Some(**known) != self.peer).copied();
             other.map(|other| self.destinations.remove(&other));
         }
@@ -290,14 +293,14 @@ impl State {
         Ok((endpoint, None))
     }
 
-    /// Takes in the messages over UDP.
+    /// Handles messages over UDP.
     fn serve(&mut self, watch: &OwnedFd) {
         let mut bytes = [0; LONGEST];
         for _ in 0..BURST {
             let Some(udp) = &self.udp else { return };
             let Ok((length, from)) = udp.recv_from(&mut bytes) else { return };
             if let Some(message) = Message::parse(&bytes[..length], from) {
-                // A message of an end that cannot be reached from here.
+                // Ignores a message of an end that cannot be reached from here.
                 let _ = self.take_message(watch, from, &message);
             }
         }

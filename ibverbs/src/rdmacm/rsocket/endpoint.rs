@@ -21,16 +21,16 @@ use crate::rdmacm::addresses::{rdma_bind_addr, storage};
 use crate::rdmacm::id::{destroy, rdma_create_id};
 use crate::rdmacm::queue_pairs::{create_qp, rdma_destroy_qp};
 
-/// Bytes of a datagram with its header, at most.
+/// Maximum length of a datagram with its header.
 pub(super) const LONGEST: usize = 2048;
-/// In front of each datagram that arrives there is room for a GRH.
+/// Room for a GRH in front of each received datagram.
 const GRH: usize = 40;
-/// Completions that are taken at a time.
+/// Maximum number of completions per poll.
 const BURST: usize = 16;
 /// Marks the requests of receives.
 const RECEIVE: u64 = 1 << 32;
 
-/// A datagram that arrived: its place, and its bytes with the header.
+/// A received datagram: its slot, and its length with the header.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     pub(super) number: u16,
@@ -38,17 +38,17 @@ pub(super) struct Slot {
 }
 
 pub(super) struct DatagramEndpoint {
-    /// Dropped first.
+    /// Dropped before the other fields.
     _id: Identifier,
     pub(super) open: Arc<Open>,
     pub(super) qpn: Qpn,
     pub(super) own: SocketAddr,
-    /// Bytes that fit into a packet of the device, with the header.
+    /// Maximum length of a packet of the device, with the header.
     pub(super) longest: usize,
     queue: Queue,
     sender: Memory,
     receiver: Memory,
-    /// Places for datagrams to send.
+    /// Free slots for datagrams to send.
     free: Vec<u16>,
 }
 
@@ -67,7 +67,7 @@ impl Drop for Identifier {
 }
 
 impl DatagramEndpoint {
-    /// An endpoint at an address of a device.
+    /// Creates an endpoint at an address of a device.
     pub(super) fn new(own: SocketAddr, options: &Options) -> Result<Self, Errno> {
         let depth = |wanted: u16, bytes: usize| {
             usize::from(wanted).min(bytes / LONGEST).try_into().unwrap_or(u16::MAX).max(1)
@@ -76,7 +76,7 @@ impl DatagramEndpoint {
         let receive_depth: u16 = depth(options.receive_depth, options.receive_bytes);
         let mut id: *mut rdma_cm_id = std::ptr::null_mut();
         let mut address = storage(own);
-        // SAFETY: there is room for a pointer; the address is one; what the calls of the library return is checked.
+        // SAFETY: room for a pointer and an address exist; the results of the library's calls are checked.
         unsafe {
             called(rdma_create_id(std::ptr::null_mut(), &raw mut id, std::ptr::null_mut(), RDMA_PS_UDP))?;
             let owned = Identifier(Pointer(id));
@@ -114,7 +114,7 @@ impl DatagramEndpoint {
         self.queue.descriptor()
     }
 
-    /// The index of the own address in the table of the device.
+    /// Returns the index of its own address in the GID table of the device.
     pub(super) fn gid_index(&self) -> Option<usize> {
         let is_own = |entry: &&roce::verbs::GidEntry| entry.address() == self.own.ip();
         self.open.gids.iter().find(is_own).map(|entry| entry.index)
@@ -135,12 +135,12 @@ impl DatagramEndpoint {
         !self.free.is_empty()
     }
 
-    /// A place for a datagram to send.
+    /// Returns a free slot for a datagram to send.
     pub(super) fn take_slot(&mut self) -> Option<u16> {
         self.free.pop()
     }
 
-    /// Sends a datagram, which fits, from its place.
+    /// Sends a datagram that fits into its slot.
     pub(super) fn send(
         &self,
         number: u16,
@@ -152,7 +152,7 @@ impl DatagramEndpoint {
         let mut length = 0;
         for part in std::iter::once(&header).chain(buffers) {
             debug_assert!(length + part.len() <= LONGEST);
-            // SAFETY: the place is free, and all parts fit into it.
+            // SAFETY: the slot is free, and all parts fit into it.
             unsafe {
                 std::ptr::copy_nonoverlapping(part.as_ptr(), self.sender.at(start + length), part.len());
             }
@@ -171,20 +171,20 @@ impl DatagramEndpoint {
         Ok(self.open.raw().post_send(self.qpn, &request)?)
     }
 
-    /// The sender of a datagram that arrived, and its bytes.
+    /// Returns the sender of a received datagram, and its bytes.
     pub(super) fn datagram(&self, slot: &Slot) -> Option<(SocketAddr, &[u8])> {
         let at = usize::from(slot.number) * (GRH + LONGEST) + GRH;
-        // SAFETY: the bytes are inside, and nothing arrives there before the receive is posted again.
+        // SAFETY: the bytes are inside, and the engine writes there only after the receive is posted again.
         let bytes = unsafe { std::slice::from_raw_parts(self.receiver.at(at).cast_const(), slot.length) };
         let (from, header) = parse_header(bytes)?;
         Some((from, &bytes[header..]))
     }
 
-    /// Takes in completions; `arrived` gets the datagrams among them.
+    /// Handles completions; passes received datagrams to `arrived`.
     pub(super) fn take_completions(&mut self, mut arrived: impl FnMut(Slot)) -> Result<(), Errno> {
         loop {
             let mut burst = [Wc::default(); BURST];
-            // SAFETY: the queue lives as long as this.
+            // SAFETY: the queue lives as long as this object.
             let found = self.open.raw().poll_cq(unsafe { &cq_of(self.queue.cq.0)?.raw }, &mut burst)?;
             for wc in &burst[..found] {
                 let number = wc.wr_id as u16;
@@ -209,7 +209,7 @@ impl DatagramEndpoint {
         }
     }
 
-    /// Asks for an event with the next completion, after those that came are taken out.
+    /// Requests an event for the next completion, after removing earlier events.
     pub(super) fn arm(&self) -> Result<(), Errno> {
         self.queue.arm(&self.open)
     }

@@ -1,15 +1,15 @@
-//! Which messages and bytes are under way: rings of bytes and numbers of messages. Pure computing.
+//! Accounting of outstanding messages and bytes: byte rings and message numbers. This module performs no I/O.
 
 use std::collections::VecDeque;
 
-/// Messages that no credit counts and that may be under way at a time.
+/// Maximum number of outstanding messages that do not use credits.
 pub(super) const CONTROLS: u16 = 4;
-/// The first transfers of a call; a further one is as long as all before it.
+/// Length of the first transfer of a call; each further transfer is as long as all previous ones together.
 pub(super) const FIRST_TRANSFER: usize = 2048;
-/// The longest transfer.
+/// Maximum length of a transfer.
 pub(super) const LONGEST_TRANSFER: usize = 65536;
 
-/// What this end sends.
+/// The sending half of a stream.
 pub(super) struct Sending {
     size: usize,
     position: usize,
@@ -36,12 +36,12 @@ impl Sending {
         }
     }
 
-    /// The peer takes messages up to this number.
+    /// Records that the peer accepts messages up to this number.
     pub(super) fn allow(&mut self, number: u16) {
         self.allowed = number;
     }
 
-    /// Bytes that can be sent now in one piece, where the peer has room for so many.
+    /// Returns the number of bytes that can be sent now in one piece, at most `target`, the room of the peer.
     pub(super) fn room(&self, target: usize) -> usize {
         if self.free_requests == 0 || self.sent == self.allowed {
             return 0;
@@ -49,7 +49,7 @@ impl Sending {
         self.free_bytes.min(self.size - self.position).min(target)
     }
 
-    /// Takes bytes of the ring for a message; answers where they are.
+    /// Takes bytes of the ring for a message; returns their position.
     pub(super) fn take(&mut self, bytes: usize) -> usize {
         let at = self.position;
         self.position = (at + bytes) % self.size;
@@ -59,12 +59,12 @@ impl Sending {
         at
     }
 
-    /// Bytes that can be written now in one piece to where no message tells of them.
+    /// Returns the number of bytes that can be written now in one piece, without a message about them.
     pub(super) fn room_for_writes(&self) -> usize {
         if self.free_requests == 0 { 0 } else { self.free_bytes.min(self.size - self.position) }
     }
 
-    /// Takes bytes of the ring for a write; answers where they are.
+    /// Takes bytes of the ring for a write; returns their position.
     pub(super) fn take_for_write(&mut self, bytes: usize) -> usize {
         let sent = self.sent;
         let at = self.take(bytes);
@@ -72,18 +72,18 @@ impl Sending {
         at
     }
 
-    /// Whether a message without data of the ring, which credits count, can be sent.
+    /// Returns whether a message can be sent that uses a credit but no data of the ring.
     pub(super) fn has_credit(&self) -> bool {
         self.free_requests > 0 && self.sent != self.allowed
     }
 
-    /// A message with data, or a write, has ended.
+    /// Records that a message with data, or a write, has completed.
     pub(super) fn complete(&mut self, bytes: usize) {
         self.free_bytes += bytes;
         self.free_requests += 1;
     }
 
-    /// Takes the place of a message without data.
+    /// Takes the place of a message without data. Returns whether one was free.
     pub(super) fn take_control(&mut self) -> bool {
         let is_free = self.free_controls > 0;
         self.free_controls -= u16::from(is_free);
@@ -103,7 +103,7 @@ impl Sending {
     }
 }
 
-/// What this end receives. The peer writes one half of the ring while this end reads the other.
+/// The receiving half of a stream. The peer writes one half of the ring while this end reads the other.
 pub(super) struct Receiving {
     size: usize,
     depth: u16,
@@ -134,7 +134,7 @@ impl Receiving {
         }
     }
 
-    /// A message came. `false`: the peer sends more than it may.
+    /// Records an arrived message. Returns `false` if the peer sends more than it may.
     pub(super) fn arrive(&mut self, bytes: usize) -> bool {
         if self.messages.len() >= usize::from(self.depth) || bytes > self.size - self.held {
             return false;
@@ -148,18 +148,18 @@ impl Receiving {
         !self.messages.is_empty()
     }
 
-    /// The next bytes in one piece, at most so many: their place and number.
+    /// Returns the position and number of the next bytes in one piece, at most `most`.
     pub(super) fn next(&self, most: usize) -> (usize, usize) {
         let message = self.messages.front().copied().unwrap_or_default();
         (self.position, message.min(most).min(self.size - self.position))
     }
 
-    /// A message came that has no data and counts as one.
+    /// Records an arrived message that has no data but uses a credit.
     pub(super) fn arrive_empty(&mut self) {
         self.consumed = self.consumed.wrapping_add(1);
     }
 
-    /// These bytes have been read.
+    /// Records that these bytes have been read.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.position = (self.position + bytes) % self.size;
         self.free += bytes;
@@ -173,12 +173,12 @@ impl Receiving {
         }
     }
 
-    /// Whether the peer is to learn that there is room again.
+    /// Returns whether the peer should be told about free space.
     pub(super) fn is_due(&self) -> bool {
         self.free >= self.size / 2 || self.consumed.wrapping_sub(self.announce_at).cast_signed() >= 0
     }
 
-    /// What to announce: the number of the last message, and the place of a half that is free.
+    /// Returns the announcement: the number of the last message, and the position of a free half.
     pub(super) fn announce(&mut self) -> (u16, Option<usize>) {
         self.announce_at = self.consumed.wrapping_add(self.depth / 2);
         let half = (self.free >= self.size / 2).then_some(self.next_half);

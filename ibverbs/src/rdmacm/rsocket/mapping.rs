@@ -1,4 +1,4 @@
-//! Mappings: memory of the application that the peer writes by an offset (`riomap`, `riounmap`, `riowrite`).
+//! Mappings: memory of the application that the peer writes at an offset (`riomap`, `riounmap`, `riowrite`).
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -21,7 +21,7 @@ const REMOTE: c_int = 2;
 #[derive(Default)]
 pub(super) struct Mappings {
     mapped: Vec<Mapped>,
-    /// Those that the peer does not know yet, by their places at the peer.
+    /// Mappings that the peer does not know yet, by their indexes at the peer.
     pending: VecDeque<(u16, Mapping)>,
 }
 
@@ -29,7 +29,7 @@ struct Mapped {
     address: usize,
     length: usize,
     region: Pointer<ibv_mr>,
-    /// The place of its entry at the peer; `None` if the peer may not write it.
+    /// The index of its entry at the peer; `None` if the peer may not write it.
     index: Option<u16>,
 }
 
@@ -41,12 +41,12 @@ impl Drop for Mapped {
 }
 
 impl Mappings {
-    /// Whether the peer has to be told of one.
+    /// Returns whether the peer must be told about a mapping.
     pub(super) fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Tells the peer, as far as there are credits.
+    /// Announces mappings to the peer while credits last.
     pub(super) fn announce(&mut self, stream: &mut Stream) -> Result<(), Errno> {
         while stream.can_announce() {
             let Some((index, mapping)) = self.pending.pop_front() else { break };
@@ -62,7 +62,7 @@ impl Mappings {
 }
 
 impl State {
-    /// Tells the peer of mappings that it does not know.
+    /// Announces mappings that the peer does not know.
     pub(super) fn announce_mappings(&mut self) -> Result<(), Errno> {
         match &mut self.stream {
             Some(stream) if self.phase == Phase::Connected => self.mappings.announce(stream),
@@ -144,7 +144,7 @@ pub(in super::super) unsafe extern "C" fn riounmap(
     })
 }
 
-/// Writes bytes into the mappings of the peer; answers how many of them are inside.
+/// Writes bytes into the mappings of the peer; returns the number of bytes inside the mappings.
 fn write(socket: &Socket, data: &[u8], offset: u64, flags: c_int) -> Result<isize, Errno> {
     let mut state = socket.state();
     let is_nonblocking = is_impatient(&state, flags);

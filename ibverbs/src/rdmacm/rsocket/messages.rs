@@ -1,4 +1,4 @@
-//! The calls of sockets with several buffers, and those with an address, which a stream has no use for.
+//! Socket calls with several buffers or with an address, which a stream ignores.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,14 +7,14 @@ use super::{datagram_of, socket_of};
 use crate::answer::{Errno, count};
 use crate::rdmacm::addresses::read;
 
-/// The most buffers of a call.
+/// Maximum number of buffers of a call.
 const MOST_BUFFERS: usize = 1024;
 
-/// The buffers of a call.
+/// Returns the buffers of a call.
 ///
 /// # Safety
 ///
-/// The list has this length, and stays while the result is in use.
+/// The list has this length, and stays valid while the result is in use.
 unsafe fn buffers<'a>(list: *const libc::iovec, number: usize) -> Result<&'a [libc::iovec], Errno> {
     if number > MOST_BUFFERS {
         return Err(Errno::INVALID);
@@ -29,7 +29,7 @@ unsafe fn buffers<'a>(list: *const libc::iovec, number: usize) -> Result<&'a [li
     Ok(unsafe { std::slice::from_raw_parts(list, number) })
 }
 
-/// Does the same with one buffer after the other until one is not used up; answers the bytes of all.
+/// Applies `one` to each buffer until one is not used up; returns the total number of bytes.
 fn each(
     buffers: &[libc::iovec],
     mut one: impl FnMut(&libc::iovec, bool) -> Result<isize, Errno>,
@@ -53,11 +53,11 @@ fn each(
     Ok(all)
 }
 
-/// The bytes of the buffers of a datagram.
+/// Returns the bytes of the buffers of a datagram.
 ///
 /// # Safety
 ///
-/// The buffers are of the application.
+/// The buffers belong to the application.
 unsafe fn parts(buffers: &[libc::iovec]) -> Result<Vec<&[u8]>, Errno> {
     let some = buffers.iter().filter(|buffer| buffer.iov_len > 0);
     some.map(|buffer| match buffer.iov_base.is_null() {
@@ -68,11 +68,11 @@ unsafe fn parts(buffers: &[libc::iovec]) -> Result<Vec<&[u8]>, Errno> {
     .collect()
 }
 
-/// Copies a datagram into several buffers; what does not fit is lost.
+/// Copies a datagram into several buffers; the rest is discarded.
 ///
 /// # Safety
 ///
-/// The buffers are room of the application.
+/// The application has given the buffers as room.
 unsafe fn scatter(mut data: &[u8], buffers: &[libc::iovec]) -> isize {
     let mut done = 0;
     for buffer in buffers.iter().filter(|buffer| !buffer.iov_base.is_null()) {
@@ -92,7 +92,7 @@ fn send_all(number: c_int, buffers: &[libc::iovec], flags: c_int) -> Result<isiz
     }
     let socket = socket_of(number)?;
     each(buffers, |buffer, _| {
-        // SAFETY: the application's bytes, which are some.
+        // SAFETY: the application's bytes; the buffer is not empty.
         let data = unsafe { std::slice::from_raw_parts(buffer.iov_base.cast(), buffer.iov_len) };
         send(&socket, data, flags)
     })
@@ -108,13 +108,13 @@ fn receive_all(number: c_int, buffers: &[libc::iovec], flags: c_int) -> Result<i
         // Only the first buffer waits for data.
         let is_patient = !has_some || flags & libc::MSG_WAITALL != 0;
         let flags = if is_patient { flags } else { flags | libc::MSG_DONTWAIT };
-        // SAFETY: the application's room, which is some.
+        // SAFETY: the application's room; the buffer is not empty.
         let data = unsafe { std::slice::from_raw_parts_mut(buffer.iov_base.cast(), buffer.iov_len) };
         receive(&socket, data, flags)
     })
 }
 
-/// A number of buffers. The type of `msg_iovlen` depends on the C library.
+/// Converts a number of buffers. The type of `msg_iovlen` depends on the C library.
 fn length(number: impl TryInto<usize>) -> Result<usize, Errno> {
     number.try_into().map_err(|_| Errno::INVALID)
 }
@@ -137,7 +137,7 @@ pub(in super::super) unsafe extern "C" fn rreadv(
     count(|| receive_all(number, unsafe { buffers(list, length(buffers_of_it)?)? }, 0))
 }
 
-/// The buffers of a message. A stream carries nothing beside its bytes.
+/// Returns the buffers of a message. A stream does not support control data.
 ///
 /// # Safety
 ///

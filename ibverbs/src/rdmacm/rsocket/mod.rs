@@ -1,7 +1,9 @@
-//! rsockets: streams of bytes over reliable connections, and datagrams, with the calls of sockets and the protocol of librdmacm.
+//! rsockets: byte streams over reliable connections, and datagrams, with the socket calls and the protocol of
+//! librdmacm.
 //!
-//! A stream has a ring of bytes at each end, which the peer writes with RDMA WRITE; immediate data say what was written. The descriptor
-//! of an rsocket is an epoll that is readable when there may be news: an event of the connection or a completion.
+//! A stream has a ring of bytes at each end, which the peer writes with RDMA WRITE. Immediate data describe
+//! the written bytes. The descriptor of an rsocket is an epoll descriptor, which is readable if the
+//! connection may have an event or a completion.
 
 mod calls;
 mod connection;
@@ -46,7 +48,7 @@ pub(super) use options::{rfcntl, rgetsockopt, rsetsockopt};
 pub(super) use poll::rpoll;
 pub(super) use select::rselect;
 
-/// How far a connection is.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     New,
@@ -62,21 +64,21 @@ enum Phase {
 struct Socket {
     watch: OwnedFd,
     state: Mutex<State>,
-    /// A thread that waits in a call has found news.
+    /// Signals that the thread which waits on the descriptor has made progress.
     changed: Condvar,
 }
 
-/// What the lock of an rsocket protects.
+/// The state that the lock of an rsocket protects.
 struct State {
     id: Pointer<rdma_cm_id>,
     phase: Phase,
-    /// The peer may still send, and this end as well.
+    /// Whether the peer may still send, and whether this end may.
     is_readable: bool,
     is_writable: bool,
     is_nonblocking: bool,
-    /// A thread waits on the descriptor for all that wait in calls.
+    /// Whether a thread waits on the descriptor, for all threads that wait in calls.
     is_watched: bool,
-    /// Why it failed, until `SO_ERROR` is asked for.
+    /// Error number of a failure, until `SO_ERROR` is read.
     error: c_int,
     options: Options,
     stream: Option<Stream>,
@@ -102,13 +104,13 @@ impl Any {
 /// The rsockets by their descriptors.
 static SOCKETS: StaticMutex<Option<HashMap<c_int, Any>>> = StaticMutex::new(None);
 
-/// The rsocket of a descriptor.
+/// Returns the rsocket of a descriptor.
 fn find(number: c_int) -> Option<Any> {
     let sockets = SOCKETS.lock();
     sockets.as_ref()?.get(&number).cloned()
 }
 
-/// The datagram rsocket of a descriptor, if it is one.
+/// Returns the datagram rsocket of a descriptor, if it is one.
 fn datagram_of(number: c_int) -> Option<Arc<DatagramSocket>> {
     match find(number) {
         Some(Any::Datagram(socket)) => Some(socket),
@@ -116,7 +118,7 @@ fn datagram_of(number: c_int) -> Option<Arc<DatagramSocket>> {
     }
 }
 
-/// The stream of a descriptor.
+/// Returns the stream of a descriptor.
 fn socket_of(number: c_int) -> Result<Arc<Socket>, Errno> {
     match find(number) {
         Some(Any::Stream(socket)) => Ok(socket),
@@ -133,7 +135,7 @@ fn publish(socket: Any) -> c_int {
     number
 }
 
-/// The reverse.
+/// Takes an rsocket back from the application.
 fn withdraw(number: c_int) -> Result<Any, Errno> {
     let mut sockets = SOCKETS.lock();
     sockets.as_mut().and_then(|sockets| sockets.remove(&number)).ok_or(Errno(libc::EBADF))
@@ -141,14 +143,14 @@ fn withdraw(number: c_int) -> Result<Any, Errno> {
 
 /// Makes the descriptor of an rsocket readable whenever this one is.
 fn watch_descriptor(watch: &OwnedFd, descriptor: RawFd) -> Result<(), Errno> {
-    // SAFETY: a descriptor of an object that lives at least as long as the state.
+    // SAFETY: the descriptor belongs to an object that lives at least as long as the state.
     let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };
     let added = epoll::add(watch, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
     added.map_err(|error| std::io::Error::from(error).into())
 }
 
 impl Socket {
-    /// Takes the identifier, which is destroyed with the rsocket.
+    /// Takes ownership of the identifier, which is destroyed with the rsocket.
     fn new(id: *mut rdma_cm_id, phase: Phase, options: Options) -> Result<Self, Errno> {
         let state = State {
             id: Pointer(id),
@@ -164,14 +166,14 @@ impl Socket {
         };
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
         let socket = Self { watch, state: Mutex::new(state), changed: Condvar::new() };
-        // SAFETY: the identifier is alive and has a channel of its own.
+        // SAFETY: the identifier is alive and has its own channel.
         let channel = unsafe { (*(*id).channel).fd };
         connection::set_nonblocking(channel)?;
         socket.watch(channel)?;
         Ok(socket)
     }
 
-    /// Makes the descriptor readable whenever this one is.
+    /// Makes the descriptor of the rsocket readable whenever this one is.
     fn watch(&self, descriptor: RawFd) -> Result<(), Errno> {
         watch_descriptor(&self.watch, descriptor)
     }
@@ -180,8 +182,8 @@ impl Socket {
         self.state.lock()
     }
 
-    /// Makes progress until `test` holds. One thread waits on the descriptor for all; it looks again now and then, because another
-    /// one may have taken the event of the connection that it would wake for.
+    /// Makes progress until `test` holds. One thread waits on the descriptor for all. It checks again
+    /// periodically, because another thread may have taken the connection event that would wake it.
     fn wait<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -201,7 +203,7 @@ impl Socket {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            // What came before the request for an event is found by a last look.
+            // This check finds completions from before the request for an event.
             state.arm()?;
             state.progress()?;
             if test(&state) {

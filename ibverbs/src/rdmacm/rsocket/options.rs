@@ -18,16 +18,16 @@ const LARGEST_BUFFER: usize = 1 << 28;
 const LEAST_DEPTH: u16 = 16;
 const GREATEST_DEPTH: u16 = 4096;
 
-/// What a stream is made with.
+/// The options for creating a stream.
 #[derive(Clone)]
 pub(super) struct Options {
     pub(super) send_bytes: usize,
     pub(super) receive_bytes: usize,
     pub(super) send_depth: u16,
     pub(super) receive_depth: u16,
-    /// Mappings that the peer may announce.
+    /// Maximum number of mappings that the peer may announce.
     pub(super) mappings: u16,
-    /// Options that change nothing here.
+    /// Options that have no effect here.
     kept: HashMap<(c_int, c_int), c_int>,
 }
 
@@ -46,7 +46,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether another socket may be bound to the same port.
+    /// Returns whether another socket may be bound to the same port.
     pub(super) fn is_port_shared(&self) -> bool {
         self.kept.get(&(libc::SOL_SOCKET, libc::SO_REUSEADDR)).is_some_and(|value| *value != 0)
     }
@@ -92,7 +92,7 @@ impl Options {
             (SOL_RDMA, RDMA_IOMAPSIZE) => self.mappings.into(),
             _ => match self.kept.get(&name) {
                 Some(value) => *value,
-                // It is one that can be set.
+                // An option that was not set but could be has the value 0.
                 None => self.clone().set(name, 0).map(|()| 0)?,
             },
         })
@@ -111,7 +111,7 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
         if value.is_null() || (len as usize) < size_of::<c_int>() {
             return Err(Errno::INVALID);
         }
-        // SAFETY: the application's value of so many bytes.
+        // SAFETY: the application's value has at least the size of an integer.
         let value = unsafe { value.cast::<c_int>().read_unaligned() };
         match socket {
             Any::Stream(socket) => socket.state().options.set((level, name), value)?,
@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// In C it takes a variable number of arguments, which these architectures pass as they pass others.
+/// In C this function has a variable number of arguments, which these architectures pass like others.
 pub(crate) extern "C" fn rfcntl(number: c_int, command: c_int, argument: c_long) -> c_int {
     count(|| {
         let change = |is_nonblocking: &mut bool| match command {

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Any, Phase, Socket, find};
 use crate::answer::{Errno, count};
 
-/// The longest sleep: another thread may have taken the event that this one waits for.
+/// Maximum sleep, because another thread may have taken the event that this one waits for.
 const LONGEST_SLEEP_MS: c_int = 500;
 
 /// Waits until a descriptor is readable, or for [`LONGEST_SLEEP_MS`].
@@ -20,7 +20,8 @@ pub(super) fn wait_readable(descriptor: &OwnedFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What has happened to an rsocket, of what is asked for. Before a sleep, the next completion is asked for as well.
+/// Returns the requested events that an rsocket has. Before a sleep, also requests an event for the next
+/// completion.
 fn look(socket: &Any, events: c_short, is_sleep_next: bool) -> c_short {
     match socket {
         Any::Stream(socket) => look_at_stream(socket, events, is_sleep_next),
@@ -57,7 +58,8 @@ fn look_at_stream(socket: &Socket, events: c_short, is_sleep_next: bool) -> c_sh
                 found |= libc::POLLOUT;
             }
         }
-        // Programs stop reading at the end of the connection, so it is not told before the last bytes were read.
+        // Programs stop reading at the end of the connection, so the end is not reported before the last
+        // bytes were read.
         Phase::Disconnected if has_data => found = libc::POLLIN,
         Phase::Disconnected => found = libc::POLLIN | libc::POLLHUP,
         Phase::Failed => found = libc::POLLIN | libc::POLLOUT | libc::POLLERR,

@@ -1,4 +1,4 @@
-//! `rselect`, by way of `rpoll`.
+//! `rselect`, implemented with `rpoll`.
 
 use std::ffi::c_int;
 
@@ -6,12 +6,12 @@ use super::connection::called;
 use super::poll::rpoll;
 use crate::answer::{Errno, count};
 
-/// What each of the three sets asks for, and what answers it.
+/// The requested events of each of the three sets, and the events that satisfy them.
 const ASKED: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
 const ANSWERS: [i16; 3] =
     [libc::POLLIN | libc::POLLHUP | libc::POLLERR, libc::POLLOUT | libc::POLLERR, libc::POLLPRI];
 
-/// The time in milliseconds, rounded up; -1 for ever.
+/// Returns the time in milliseconds, rounded up; -1 means forever.
 fn milliseconds(timeout: Option<&libc::timeval>) -> Result<c_int, Errno> {
     let Some(time) = timeout else { return Ok(-1) };
     if time.tv_sec < 0 || !(0..1_000_000).contains(&time.tv_usec) {

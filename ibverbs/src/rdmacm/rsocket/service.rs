@@ -1,19 +1,19 @@
-//! What datagram rsockets say to each other: the header in front of each datagram, and the messages over UDP by which an end learns
-//! the queue pair of another one.
+//! The protocol of datagram rsockets: the header in front of each datagram, and the UDP messages with which
+//! an end learns the queue pair of another end.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The mark of a message over UDP.
+/// The tag of a message over UDP.
 const TAG: [u8; 4] = [0x55; 4];
-/// A datagram that goes by UDP, because its sender does not know the queue pair of the receiver yet.
+/// A datagram over UDP, because its sender does not know the queue pair of the receiver yet.
 const DATA: u8 = 0;
-/// The answer, which tells the own queue pair.
+/// An answer that contains the queue pair of its sender.
 const CONTROL: u8 = 7;
 
-/// The longest header of a datagram.
+/// Maximum length of the header of a datagram.
 pub(super) const LONGEST_HEADER: usize = 24;
 
-/// The address that the header in front of a datagram names as its sender.
+/// Returns the header in front of a datagram, which contains the sender's address.
 pub(super) fn header(from: SocketAddr) -> ([u8; LONGEST_HEADER], usize) {
     let mut bytes = [0; LONGEST_HEADER];
     bytes[2..4].copy_from_slice(&from.port().to_be_bytes());
@@ -36,7 +36,7 @@ fn version(address: SocketAddr) -> u8 {
     if address.is_ipv4() { 4 } else { 6 }
 }
 
-/// The sender of a datagram and the length of its header; `None` if it has none.
+/// Returns the sender of a datagram and the length of its header; `None` if the header is invalid.
 pub(super) fn parse_header(bytes: &[u8]) -> Option<(SocketAddr, usize)> {
     let (version, len, port) = (*bytes.first()?, *bytes.get(1)?, bytes.get(2..4)?);
     let address = match (version, len) {
@@ -60,12 +60,12 @@ fn ipv6(bytes: &[u8]) -> Option<IpAddr> {
 pub(super) struct Message<'a> {
     /// The queue pair of the sender.
     pub(super) qpn: u32,
-    /// A datagram; the receiver answers then. `None` in an answer.
+    /// A datagram, which the receiver answers; `None` in an answer.
     pub(super) data: Option<&'a [u8]>,
 }
 
 impl<'a> Message<'a> {
-    /// The bytes of a message from this address.
+    /// Returns the bytes of a message from this address.
     pub(super) fn emit(&self, from: SocketAddr) -> Vec<u8> {
         let len = if from.is_ipv4() { 16 } else { 28 };
         let mut bytes = Vec::with_capacity(len + self.data.map_or(0, <[u8]>::len));
@@ -81,7 +81,7 @@ impl<'a> Message<'a> {
         bytes
     }
 
-    /// A message that came from an address of this family; `None` if it is something else.
+    /// Parses a message from an address of this family; returns `None` for anything else.
     pub(super) fn parse(bytes: &'a [u8], from: SocketAddr) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk::<12>()?;
         let len = if from.is_ipv4() { 16 } else { 28 };

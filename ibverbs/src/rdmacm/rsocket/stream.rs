@@ -1,4 +1,4 @@
-//! The two rings of a stream, and the work requests about them.
+//! The two rings of a stream, and their work requests.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::c_int;
@@ -23,18 +23,18 @@ use crate::memory::{ibv_dereg_mr, ibv_reg_mr};
 use crate::qp::qp_of;
 use crate::rdmacm::queue_pairs::{create_qp, rdma_destroy_qp};
 
-/// Entries in which the peer announces memory.
+/// Number of entries in which the peer announces memory.
 const ENTRIES: usize = 2;
 /// Alignment of the memory that the peer writes.
 const ALIGNMENT: usize = 64;
 /// `IBV_ACCESS_LOCAL_WRITE` and `IBV_ACCESS_REMOTE_WRITE`.
 const WRITABLE: c_int = 1 | 2;
-/// Completions that are taken at a time.
+/// Maximum number of completions per poll.
 const BURST: usize = 16;
 /// Marks requests without data.
 const CONTROL: u64 = 1 << 32;
 
-/// What was asked for with the last failing call of the library.
+/// Returns the error number of the library's last failed call.
 pub(super) fn last_errno() -> Errno {
     std::io::Error::last_os_error().into()
 }
@@ -52,7 +52,7 @@ unsafe impl Send for Memory {}
 impl Memory {
     /// # Safety
     ///
-    /// The identifier is alive and has a domain.
+    /// The identifier is alive and has a protection domain.
     pub(super) unsafe fn new(id: *mut rdma_cm_id, len: usize) -> Result<Self, Errno> {
         let layout = Layout::from_size_align(len.max(1), ALIGNMENT).map_err(|_| Errno::INVALID)?;
         // SAFETY: the layout is not empty; the caller's promise.
@@ -77,7 +77,7 @@ impl Memory {
         LKey(unsafe { (*self.region.0).lkey })
     }
 
-    /// What the peer has to know to write there.
+    /// Returns the description that the peer needs to write there.
     fn target(&self, offset: usize, length: usize) -> Target {
         // SAFETY: the region lives as long as the memory.
         let key = unsafe { (*self.region.0).rkey };
@@ -87,7 +87,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the region and the memory of `new`, which nothing uses after the queue pair has gone.
+        // SAFETY: the region and the memory of `new`, which nothing uses after the queue pair is destroyed.
         unsafe {
             if ibv_dereg_mr(self.region.0) == 0 {
                 dealloc(self.pointer.as_ptr(), self.layout);
@@ -96,7 +96,7 @@ impl Drop for Memory {
     }
 }
 
-/// The queue of completions and its channel.
+/// A completion queue with its channel.
 pub(super) struct Queue {
     channel: Pointer<ibv_comp_channel>,
     pub(super) cq: Pointer<ibv_cq>,
@@ -120,13 +120,13 @@ impl Queue {
     }
 
     pub(super) fn descriptor(&self) -> RawFd {
-        // SAFETY: the channel lives as long as this.
+        // SAFETY: the channel lives as long as this object.
         unsafe { (*self.channel.0).fd }
     }
 
-    /// Asks for an event with the next completion, after those that came are taken out.
+    /// Requests an event for the next completion, after removing earlier events.
     pub(super) fn arm(&self, open: &Open) -> Result<(), Errno> {
-        // SAFETY: the queue and its channel live as long as this.
+        // SAFETY: the queue and its channel live as long as this object.
         unsafe {
             let channel = channel_of(self.channel.0)?;
             while channel.events.try_event().is_some() {}
@@ -145,7 +145,7 @@ impl Drop for Queue {
     }
 }
 
-/// What ended a stream.
+/// The reason why a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     Disconnect,
@@ -165,11 +165,11 @@ pub(super) struct Stream {
     size: usize,
     sending: Sending,
     receiving: Receiving,
-    /// Where this end sends to: the present entry, and what is left of it.
+    /// The index of the current entry, whose remaining memory this end writes next.
     present: usize,
-    /// Mappings that the peer may announce here, behind the entries.
+    /// Maximum number of mappings that the peer may announce here, behind the entries.
     mappings: usize,
-    /// Where the peer wants to learn of memory, and of mappings.
+    /// The memory of the peer for announcements of memory, and of mappings.
     peer: Target,
     pub(super) peer_mappings: Target,
     peer_entry: u32,
@@ -223,7 +223,7 @@ impl Stream {
             };
             let prepared = (0..depth).try_for_each(|_| stream.post_receive()).and_then(|()| stream.arm());
             if let Err(errno) = prepared {
-                // Before its queue.
+                // Destroyed before its queue.
                 rdma_destroy_qp(id);
                 return Err(errno);
             }
@@ -245,7 +245,7 @@ impl Stream {
         }
     }
 
-    /// Takes over what the peer said.
+    /// Applies the private data of the peer.
     pub(super) fn meet(&mut self, hello: &Hello) {
         self.peer = hello.entries;
         let behind = u64::from(hello.entries.length) * Target::LEN as u64;
@@ -258,7 +258,8 @@ impl Stream {
     }
 
     fn entry(&self, index: usize) -> Target {
-        // SAFETY: the entry is inside; the peer writes it before the message that says so, so it is not read before.
+        // SAFETY: the entry is inside. The peer writes it before the message that announces it, and it is not
+        // read earlier.
         let bytes =
             unsafe { self.entries.at(index * Target::LEN).cast::<[u8; Target::LEN]>().read_volatile() };
         Target::of_entry(&bytes)
@@ -266,7 +267,7 @@ impl Stream {
 
     fn write_entry(&self, index: usize, entry: Target) {
         let bytes = entry.entry(cfg!(target_endian = "big"));
-        // SAFETY: as above; the peer does not write an entry that is in use.
+        // SAFETY: the entry is inside; the peer does not write an entry that is in use.
         unsafe { self.entries.at(index * Target::LEN).cast::<[u8; Target::LEN]>().write_volatile(bytes) };
     }
 
@@ -290,9 +291,9 @@ impl Stream {
         self.sending.room(self.entry(self.present).length as usize) > 0
     }
 
-    /// Sends some of these bytes; answers how many.
+    /// Sends some of these bytes and returns their number.
     pub(super) fn send(&mut self, data: &[u8]) -> Result<usize, Errno> {
-        // Read once: the peer can write it at any time.
+        // Read once, because the peer can write the entry at any time.
         let to = self.entry(self.present);
         let bytes = data.len().min(self.sending.room(to.length as usize));
         if bytes == 0 {
@@ -304,7 +305,7 @@ impl Stream {
         let length = u32::try_from(bytes).map_err(|_| Errno::INVALID)?;
         let left =
             Target { address: to.address.wrapping_add(length.into()), length: to.length - length, ..to };
-        // Before the message: the peer may write the entry when it has the message.
+        // Written before the message, because the peer may overwrite the entry once it has the message.
         self.write_entry(self.present, left);
         if left.length == 0 {
             self.present = (self.present + 1) % ENTRIES;
@@ -314,12 +315,12 @@ impl Stream {
         Ok(bytes)
     }
 
-    /// Whether a mapping can be announced.
+    /// Returns whether a mapping can be announced.
     pub(super) fn can_announce(&self) -> bool {
         self.sending.has_credit()
     }
 
-    /// Writes an entry of a mapping into the memory of the peer, for which there is a credit.
+    /// Writes an entry of a mapping into the memory of the peer; requires a credit.
     pub(super) fn announce(&mut self, index: u16, mapping: Mapping) -> Result<(), Errno> {
         let offset = u64::from(index) * Mapping::LEN as u64;
         let to = Target { address: self.peer_mappings.address.wrapping_add(offset), ..self.peer_mappings };
@@ -328,21 +329,22 @@ impl Stream {
         self.post(0, to, Message::Mapping(index), Payload::Inline(&entry))
     }
 
-    /// Whether bytes can be written to a mapping.
+    /// Returns whether bytes can be written to a mapping.
     pub(super) fn can_write(&self) -> bool {
         self.sending.room_for_writes() > 0
     }
 
-    /// The memory of the peer at this offset of its mappings.
+    /// Returns the memory of the peer at this offset of its mappings.
     pub(super) fn mapping_at(&self, offset: u64) -> Option<Target> {
         (0..self.mappings).find_map(|index| {
             let at = self.entries.at(ENTRIES * Target::LEN + index * Mapping::LEN);
-            // SAFETY: the entry is inside. The peer writes it before the application can know of the mapping.
+            // SAFETY: the entry is inside. The peer writes it before the application can know the mapping.
             Mapping::of_entry(&unsafe { at.cast::<[u8; Mapping::LEN]>().read_volatile() }).at(offset)
         })
     }
 
-    /// Writes some of these bytes into the memory of the peer, which is not told; answers how many.
+    /// Writes some of these bytes into the memory of the peer, without a notification, and returns their
+    /// number.
     pub(super) fn write(&mut self, data: &[u8], to: Target) -> Result<usize, Errno> {
         let bytes = data.len().min(self.sending.room_for_writes()).min(to.length as usize);
         let at = self.sending.take_for_write(bytes);
@@ -359,12 +361,14 @@ impl Stream {
         self.receiving.has_data()
     }
 
-    /// Reads into `data`; answers how many bytes. With `is_look`, they stay, and those of one piece are read.
+    /// Reads into `data` and returns the number of bytes. With `is_look`, reads only one contiguous piece and
+    /// does not consume it.
     pub(super) fn receive(&mut self, data: &mut [u8], is_look: bool) -> usize {
         let mut done = 0;
         while done < data.len() && self.receiving.has_data() {
             let (at, bytes) = self.receiving.next(data.len() - done);
-            // SAFETY: the peer has written these bytes and does not write them before they are announced again.
+            // SAFETY: the peer has written these bytes and does not write them again before they are
+            // announced again.
             unsafe { std::ptr::copy_nonoverlapping(self.receiver.at(at), data[done..].as_mut_ptr(), bytes) };
             done += bytes;
             if is_look {
@@ -383,7 +387,7 @@ impl Stream {
         self.sending.is_idle()
     }
 
-    /// Sends a message without data, for which there is a place.
+    /// Sends a message without data; fails with `EAGAIN` if no control message is free.
     pub(super) fn send_control(&mut self, message: Message) -> Result<(), Errno> {
         if !self.sending.take_control() {
             return Err(Errno::AGAIN);
@@ -391,7 +395,7 @@ impl Stream {
         self.post(CONTROL, Target::default(), message, Payload::Elements(&[]))
     }
 
-    /// Tells the peer about room, where that is due.
+    /// Announces free space to the peer if that is due.
     pub(super) fn give_credits(&mut self) -> Result<(), Errno> {
         if !self.receiving.is_due() || !self.sending.take_control() {
             return Ok(());
@@ -407,12 +411,12 @@ impl Stream {
         self.post(CONTROL, to, Message::Credits(number), Payload::Inline(&entry))
     }
 
-    /// Takes in completions; answers what ended, if anything did.
+    /// Handles completions; returns the reason if the stream ended.
     pub(super) fn take_completions(&mut self) -> Result<Option<News>, Errno> {
         let mut news = None;
         loop {
             let mut burst = [Wc::default(); BURST];
-            // SAFETY: the queue lives as long as this.
+            // SAFETY: the queue lives as long as this object.
             let found = self.open.raw().poll_cq(unsafe { &cq_of(self.queue.cq.0)?.raw }, &mut burst)?;
             for wc in &burst[..found] {
                 news = news.or(self.take_completion(wc)?);
@@ -457,7 +461,7 @@ impl Stream {
         })
     }
 
-    /// Asks for an event with the next completion, after those that came are taken out.
+    /// Requests an event for the next completion, after removing earlier events.
     pub(super) fn arm(&self) -> Result<(), Errno> {
         self.queue.arm(&self.open)
     }

@@ -1,15 +1,15 @@
-//! What two rsockets say to each other: private data of the connection, immediate data, and the entries in which each end tells the
-//! other where it may write.
+//! The protocol between two rsockets: private data of the connection, immediate data, and the entries with
+//! which each end announces memory that the other may write.
 
 use crate::answer::Errno;
 
-/// The version of the private data.
+/// Version of the private data.
 const VERSION: u8 = 1;
-/// The flag of a host with the most significant byte first.
+/// Flag of a big-endian host.
 const BIG_ENDIAN: u8 = 1;
-/// The flag of an end that knows mappings (`riomap`).
+/// Flag of an end that supports mappings (`riomap`).
 const MAPPINGS: u8 = 2;
-/// The position of the kind in immediate data.
+/// Position of the kind in immediate data.
 const KIND_SHIFT: u32 = 29;
 const VALUE_MASK: u32 = (1 << KIND_SHIFT) - 1;
 
@@ -55,18 +55,19 @@ impl Target {
         }
     }
 
-    /// The entry in the memory of a host of this order of bytes.
+    /// Returns the entry in the byte order of the receiving host.
     pub(super) fn entry(self, is_big_endian: bool) -> [u8; Self::LEN] {
         self.to_bytes(is_big_endian)
     }
 
-    /// An entry in the memory of this host.
+    /// Decodes an entry in the memory of this host.
     pub(super) fn of_entry(bytes: &[u8; Self::LEN]) -> Self {
         Self::from_bytes(bytes, cfg!(target_endian = "big"))
     }
 }
 
-/// An entry of a mapping: memory of the application, which the other end writes by an offset that the application chose.
+/// An entry of a mapping: memory of the application, which the peer writes at an offset that the application
+/// chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) offset: u64,
@@ -76,7 +77,7 @@ pub(super) struct Mapping {
 impl Mapping {
     pub(super) const LEN: usize = 8 + Target::LEN;
 
-    /// The entry in the memory of a host of this order of bytes.
+    /// Returns the entry in the byte order of the receiving host.
     pub(super) fn entry(self, is_big_endian: bool) -> [u8; Self::LEN] {
         let offset = if is_big_endian { self.offset.to_be_bytes() } else { self.offset.to_le_bytes() };
         let mut bytes = [0; Self::LEN];
@@ -85,7 +86,7 @@ impl Mapping {
         bytes
     }
 
-    /// An entry in the memory of this host.
+    /// Decodes an entry in the memory of this host.
     pub(super) fn of_entry(bytes: &[u8; Self::LEN]) -> Self {
         let (mut offset, mut target) = ([0; 8], [0; Target::LEN]);
         offset.copy_from_slice(&bytes[..8]);
@@ -93,7 +94,7 @@ impl Mapping {
         Self { offset: u64::from_ne_bytes(offset), target: Target::of_entry(&target) }
     }
 
-    /// Where these bytes are, and how many more there are from there; `None` if the first one is not inside.
+    /// Returns the memory from this offset to the end of the mapping; `None` if the offset is outside.
     pub(super) fn at(&self, offset: u64) -> Option<Target> {
         let inside = offset.checked_sub(self.offset)?;
         let left = u64::from(self.target.length).checked_sub(inside).filter(|left| *left > 0)?;
@@ -102,13 +103,13 @@ impl Mapping {
     }
 }
 
-/// The number of entries of mappings in the byte that says it: more than 128 are a multiple of 256.
+/// Decodes the number of mapping entries: a byte above 128 encodes a multiple of 256.
 pub(super) fn mappings_of(byte: u8) -> u16 {
     const MANY: u8 = 0x80;
     if byte <= MANY { byte.into() } else { u16::from(byte & !MANY) << 8 }
 }
 
-/// The reverse, rounded down.
+/// Encodes the number of mapping entries, rounded down.
 pub(super) fn mappings_byte(number: u16) -> u8 {
     match u8::try_from(number) {
         Ok(few) if few <= 0x80 => few,
@@ -120,13 +121,13 @@ pub(super) fn mappings_byte(number: u16) -> u8 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) is_big_endian: bool,
-    /// Messages that the other end may send at first.
+    /// Number of messages that the peer may send at first.
     pub(super) credits: u16,
-    /// How many mappings the other end may announce, behind the entries.
+    /// Number of mappings that the peer may announce, behind the entries.
     pub(super) mappings: u16,
-    /// Where the other end announces further memory; the length is a number of entries.
+    /// Memory in which the peer announces further memory; the length is a number of entries.
     pub(super) entries: Target,
-    /// The memory that it may write first.
+    /// The memory that the peer may write first.
     pub(super) first: Target,
 }
 
@@ -146,7 +147,7 @@ impl Hello {
 
     /// # Errors
     ///
-    /// The data are too short, of another version or without entries.
+    /// Fails if the data are too short, of another version or without entries.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Errno> {
         let bytes: &[u8; Self::LEN] = bytes.first_chunk().ok_or(Errno::UNSUPPORTED)?;
         let target = |at: usize| {
@@ -165,19 +166,19 @@ impl Hello {
     }
 }
 
-/// What immediate data say.
+/// The meaning of immediate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// So many bytes were written.
+    /// This number of bytes was written.
     Data(u32),
-    /// The receiver may send up to the message of this number. Maybe an entry was written as well.
+    /// The receiver may send up to the message of this number. An entry may have been written as well.
     Credits(u16),
     /// An entry of a mapping was written.
     Mapping(u16),
-    /// Nothing comes after this, in both directions.
+    /// Nothing follows, in both directions.
     Disconnect,
     KeepAlive,
-    /// Nothing comes after this from the sender.
+    /// Nothing follows from the sender.
     Shutdown,
     Unknown,
 }
@@ -200,7 +201,7 @@ impl Message {
         let number = u32::from_be_bytes(immediate);
         match (number >> KIND_SHIFT, number & VALUE_MASK) {
             (0, bytes) => Self::Data(bytes),
-            // Numbers of messages are modulo 2^16.
+            // Message numbers are modulo 2^16.
             (4, number) => Self::Credits(number as u16),
             (6, index) => Self::Mapping(index as u16),
             (7, 0) => Self::Disconnect,
