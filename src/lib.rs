@@ -1,8 +1,8 @@
 //! `roce`: a RoCE v2 NIC in software.
 //!
-//! The library sends real InfiniBand transport packets (BTH, RETH, AETH, …, over UDP port 4791, with the
-//! flow-hash source port and the ICRC) on a real wire from user space. By default it uses a plain UDP socket.
-//! It requires no kernel module and no root privileges.
+//! The library sends real InfiniBand transport packets on a real wire from user space. They contain BTH,
+//! RETH, AETH etc. over UDP port 4791, with the flow-hash source port and the ICRC. By default the library
+//! uses a plain UDP socket, which requires no kernel module and no root privileges.
 //!
 //! In this first program, one side writes into the memory of the other, over UDP on the loopback interface.
 //!

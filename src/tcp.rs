@@ -299,7 +299,7 @@ impl TcpListening {
     pub fn accept(&self) -> io::Result<Tcp> {
         match &self.listeners {
             Listening::Kernel(_) => loop {
-                // Rechecks periodically, because one wait covers only some of the addresses.
+                // Rechecks periodically, because one wait covers only the first addresses.
                 if let Some(accepted) = self.accept_within(Duration::from_millis(100))? {
                     return Ok(accepted);
                 }

@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -
     })
 }
 
-/// The number of an opcode in libibverbs.
+/// Returns the number of an opcode in libibverbs.
 pub(crate) const fn opcode_number(opcode: WcOpcode) -> c_int {
     match opcode {
         WcOpcode::Send => 0,

@@ -138,8 +138,8 @@ impl Part {
 }
 
 impl Memory for Part {
-    /// The engine does not support empty regions, but this library does, like hardware. Every access to one
-    /// fails.
+    /// Returns at least 1, because the engine does not support empty regions. This library does, like
+    /// hardware: every access to one fails.
     fn len(&self) -> usize {
         self.len.max(1)
     }

@@ -1,5 +1,5 @@
-//! The exported entry points. Each one is an assembly jump to a function of this crate, because rustc exports
-//! the Rust functions of a cdylib through its own version script, without versions.
+//! The exported entry points. Each one is an assembly jump to a function of this crate. The reason is that
+//! rustc exports the Rust functions of a cdylib through its own version script, without versions.
 
 use std::arch::global_asm;
 

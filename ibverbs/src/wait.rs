@@ -1,10 +1,10 @@
 //! Calls that wait for an event, and that a thread may leave while it sleeps.
 //!
 //! With rdma-core these calls sleep in `read`, which is a cancellation point. Therefore a thread may end
-//! there (`pthread_cancel`, which unwinds its frames by force), and a signal handler may jump out of the call
-//! (`siglongjmp`, after which no destructor runs). During the sleep, the frames of such a call hold no lock,
-//! no reference and no value with a destructor. The state of the wait lives in a thread-local variable. It is
-//! dropped when the thread calls the library again or ends.
+//! there: `pthread_cancel` unwinds its frames by force. A signal handler may also jump out of the call: after
+//! `siglongjmp` no destructor runs. During the sleep, the frames of such a call hold no lock, no reference
+//! and no value with a destructor. The state of the wait lives in a thread-local variable. It is dropped when
+//! the thread calls the library again or ends.
 //!
 //! Outside the sleep these calls block signals and thread cancellation. All other calls are not cancellation
 //! points, see [`Uncancelled`].

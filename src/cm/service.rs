@@ -329,7 +329,7 @@ impl CmService {
         }
     }
 
-    /// Active side: brings the queue pair up and sends the RTU, because the peer accepted.
+    /// Brings the queue pair up and sends the RTU, because the peer accepted (active side).
     fn make_ready(
         &mut self,
         now: Instant,
@@ -549,7 +549,7 @@ mod tests {
 
     const IP_CM: IpCm = IpCm { source_port: 40_000, source: PEER, destination: OWN };
 
-    /// Path from the peer to this end.
+    /// Returns the path from the peer to this end.
     fn path() -> Path {
         Path {
             encapsulation: Encapsulation::RoceV2,

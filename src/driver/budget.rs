@@ -5,9 +5,9 @@
 /// would hold the context for 130 ms.
 ///
 /// The budget is four superpackets of 64 KiB, so the peer reads the first packets while this side builds the
-/// next ones. Applications often have only 1 MiB outstanding. With a budget of 1 MiB, both sides therefore
-/// waited for each other: 64 KiB READs over `udp` had 0.88 of the rate of WRITEs instead of 0.97, and 64 KiB
-/// WRITEs over `xdp` had 0.74 of the limit instead of 0.90.
+/// next ones. Applications often have only 1 MiB outstanding, so with a budget of 1 MiB both sides waited for
+/// each other. 64 KiB READs over `udp` then had 0.88 of the rate of WRITEs instead of 0.97. 64 KiB WRITEs
+/// over `xdp` had 0.74 of the limit instead of 0.90.
 #[derive(Debug)]
 pub(crate) struct Budget {
     packets: usize,

@@ -201,8 +201,8 @@ impl Nic {
     }
 
     /// Sends only requests and returns the number of packets. Returns `None` if the caller must send
-    /// everything instead: the device can send an acknowledgement in the superpacket of a request, and
-    /// `even_joined` does not hold it back.
+    /// everything instead: if the device failed, or if it can join an acknowledgement to a request and
+    /// `even_joined` is not set.
     pub(crate) fn transmit_requests(&mut self, now: Instant, even_joined: bool) -> Option<usize> {
         if self.failure.is_some() || self.device.capabilities().max_segments > 1 && !even_joined {
             return None;

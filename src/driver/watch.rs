@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(watch.look(at(1_000)), Some(Duration::from_millis(100)), "it woke late");
     }
 
-    /// Regression: a thread that went to sleep before it looked, after a pause, hid the pause.
+    /// Regression: a thread that slept after a pause, before it checked the device, hid the pause.
     #[test]
     fn a_sleep_does_not_hide_the_pause_before_it() {
         let mut watch = watch();

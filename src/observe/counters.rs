@@ -8,8 +8,8 @@ pub trait CounterSource {
     /// change any counter.
     fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64));
 
-    /// If the counters are sums over several engines, calls `visit` with the index of an engine, the name and
-    /// the value of each of its counters that is not zero. Otherwise it does nothing.
+    /// Calls `visit` with the index of an engine, and the name and value of each of its counters that is not
+    /// zero. Does nothing unless the counters are sums over several engines.
     fn visit_engine_counters(&self, _visit: &mut dyn FnMut(usize, &'static str, u64)) {}
 }
 

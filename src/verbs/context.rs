@@ -109,7 +109,7 @@ impl Context {
         Ok(())
     }
 
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Context {
         ProtectionDomain::new(self)
     }
 
-    /// Makes a completion queue of `capacity` entries in engine 0 whose events go to `channel`, if one is
+    /// Creates a completion queue of `capacity` entries in engine 0, whose events go to `channel` if one is
     /// given.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl Context {
         CompletionQueue::new(self, 0, capacity, channel)
     }
 
-    /// Makes a channel for completion events: a descriptor to wait on.
+    /// Creates a channel for completion events: a descriptor to wait on.
     ///
     /// # Errors
     ///

@@ -134,7 +134,7 @@ impl CompletionChannel {
 /// ```
 ///
 /// No lock is held between two turns. If the object is not dropped, the background thread takes over the
-/// device soon after the planned end of the sleep, at most half a second later.
+/// device soon after the planned end of the sleep: at most half a second later.
 #[derive(Debug)]
 pub struct ChannelWait {
     channel: CompletionChannel,

@@ -76,8 +76,8 @@ impl Memory for SharedMemory {
             return self.words.read(offset, out);
         }
         let source = self.pointer(offset, out.len())?;
-        // SAFETY: `source` is valid for `out.len()` bytes of words that may be accessed concurrently, `out`
-        // is exclusively ours, and the two do not overlap because there is no reference into the words.
+        // SAFETY: `source` is valid for `out.len()` bytes of words that may be accessed concurrently. `out`
+        // is exclusively ours, and the two do not overlap because no reference into the words exists.
         unsafe { racy::copy(source, out.as_mut_ptr(), out.len()) };
         std::sync::atomic::fence(Ordering::Acquire);
         Ok(())
@@ -89,8 +89,8 @@ impl Memory for SharedMemory {
             return self.words.write(offset, data);
         }
         let target = self.pointer(offset, data.len())?;
-        // SAFETY: `target` is valid for `data.len()` bytes of words that may be accessed concurrently,
-        // `data` is only read, and the two do not overlap because there is no reference into the words.
+        // SAFETY: `target` is valid for `data.len()` bytes of words that may be accessed concurrently. `data`
+        // is only read, and the two do not overlap because no reference into the words exists.
         unsafe { racy::copy(data.as_ptr(), target, data.len()) };
         Ok(())
     }

@@ -13,8 +13,8 @@ use super::foreign::populate;
 /// `IBV_ACCESS_ON_DEMAND`. With [`whole`](Self::whole) it is the whole address space.
 ///
 /// Each access is a system call that copies and checks every page. If a page is not mapped or lacks the
-/// right, the access fails (a protection error of the work request, a remote access error for a peer) and the
-/// process does not fault. A write that fails may have changed the pages before the one that failed. If all
+/// right, the access fails and the process does not fault: a work request gets a protection error, and a peer
+/// a remote access error. A write that fails may have changed the pages before the one that failed. If all
 /// pages stay mapped, [`ForeignMemory`](super::ForeignMemory) is faster.
 #[derive(Debug)]
 pub struct OnDemandMemory {
@@ -73,7 +73,7 @@ impl OnDemandMemory {
     }
 }
 
-/// A copy between two ranges of this process by the kernel, which checks the pages of `there`.
+/// A function of the kernel that copies between two ranges of this process and checks the pages of `there`.
 type Copy = unsafe extern "C" fn(
     libc::pid_t,
     *const libc::iovec,

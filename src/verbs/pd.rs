@@ -71,7 +71,7 @@ impl ProtectionDomain {
         Ok(MemoryRegion(Arc::new(region)))
     }
 
-    /// Makes an unbound memory window.
+    /// Allocates an unbound memory window.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl ProtectionDomain {
         Ok(MemoryWindow { pd: self.clone(), rkey: Mutex::new(rkey) })
     }
 
-    /// Makes a shared receive queue in engine 0.
+    /// Creates a shared receive queue in engine 0.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl ProtectionDomain {
         SharedReceiveQueue::new(self, engine, max_wr, max_sge)
     }
 
-    /// Makes a queue pair in state RESET, in the engine of its queues.
+    /// Creates a queue pair in state RESET, in the engine of its queues.
     ///
     /// # Errors
     ///

@@ -477,7 +477,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c
     unsafe { completed(id, answer) }
 }
 
-/// Returns the absence of enhanced connections, which are vendor-specific and not supported.
+/// Returns vendor 0, because enhanced connections (ECE) are not supported.
 pub(super) unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     count(|| {
         // SAFETY: the application's pointers are an identifier and room for the answer.

@@ -172,15 +172,15 @@ impl ConnectRequest {
         &self.request.request
     }
 
-    /// Accepts: prepares the queue pair and sends the REP. The queue pair enters RTS with the event
-    /// ESTABLISHED. Until then it is in SQD, where it answers the peer but keeps posted requests, because the
-    /// source address of the connection request is still unverified.
+    /// Accepts the connection: prepares the queue pair and sends the REP. The queue pair enters RTS with the
+    /// event ESTABLISHED. Until then it is in SQD, where it answers the peer but keeps posted requests,
+    /// because the source address of the connection request is still unverified.
     ///
     /// # Errors
     ///
-    /// Fails if the peer has given up, the queue pair is not in RESET or INIT or has the wrong transport, an
-    /// option is out of range, or the private data exceed 196 bytes. The queue pair is unchanged then, and
-    /// the peer is refused.
+    /// Fails if the peer has given up, an option is out of range, or the private data exceed 196 bytes. Also
+    /// fails if the queue pair is not in RESET or INIT or has the wrong transport. The queue pair is
+    /// unchanged then, and the peer is refused.
     pub fn accept(
         mut self,
         qp: &QueuePair,

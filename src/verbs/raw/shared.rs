@@ -89,7 +89,7 @@ pub(in crate::verbs) fn bind_window(
 }
 
 impl Raw<'_> {
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
     ///
@@ -192,7 +192,7 @@ impl Raw<'_> {
         Ok(self.runtime().lock().nic.engine.query_region(lkey)?)
     }
 
-    /// Makes an unbound memory window.
+    /// Allocates an unbound memory window.
     ///
     /// # Errors
     ///

@@ -163,7 +163,8 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// In C this function has a variable number of arguments, which these architectures pass like others.
+/// Implements `fcntl`. In C it has a variable number of arguments, which these architectures pass like
+/// others.
 pub(crate) extern "C" fn rfcntl(number: c_int, command: c_int, argument: c_long) -> c_int {
     count(|| {
         let change = |is_nonblocking: &mut bool| match command {
