@@ -72,8 +72,8 @@ impl Failures {
     }
 }
 
-/// Reports that the device is open. When the process exits with the device still open, reports the rest; the
-/// connections end before that.
+/// Reports that the device is open. If it is still open when the process exits, reports its results then,
+/// after its connections have ended.
 pub(crate) fn watch(open: &Arc<Open>) {
     // A killed process cannot report this later.
     if let Some(file) = file() {

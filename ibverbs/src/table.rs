@@ -137,7 +137,7 @@ pub(crate) const PUBLIC: &[Node] = &[
     Node {
         name: "IBVERBS_1.18",
         functions: &["ibv_create_comp_cntr", "ibv_export_buf_dmabuf_fd"],
-        // Completion counters are not supported, so these functions cannot have an argument.
+        // Completion counters are not supported, so no program has an argument for these functions.
         unused: &[
             ("_ibv_query_comp_cntr_caps", Answer::Unsupported),
             ("ibv_destroy_comp_cntr", Answer::Unsupported),

@@ -442,8 +442,9 @@ impl QueuePair {
         self.modify_in_steps(&mut self.runtime().lock(), &steps)
     }
 
-    /// Posts a send request. The request usually leaves at once; if the application posts several requests
-    /// between two polls, it may wait for more of them: see [Progress](super#progress).
+    /// Posts a send request. It usually leaves at once, as far as flow and congestion control permit. If the
+    /// application posts several requests between two polls, it may wait for more: see
+    /// [Progress](super#progress).
     ///
     /// # Errors
     ///
