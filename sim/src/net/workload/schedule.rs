@@ -1,8 +1,8 @@
 //! Schedules: tasks of hosts that wait for each other.
 //!
-//! A task is a time of computation, a transfer of some bytes of a flow, or the first and then the second. It begins when
-//! everything that it waits for has happened. What it waits for has to be visible at its own host, as it is to a program
-//! there: the end of another task of this host, or the arrival of a transfer at this host.
+//! A task is a computation, a transfer of some bytes of a flow, or a computation followed by a transfer. It
+//! begins when all its dependencies are complete. A dependency must be observable at the task's own host, as
+//! for a program there: the end of another task of this host, or the arrival of a transfer at this host.
 
 use super::{FlowSpec, MAX_FLOWS, WorkloadError};
 use crate::net::time::Time;
@@ -18,11 +18,11 @@ pub const MAX_TASKS: usize = 1 << 23;
 pub struct Task {
     /// The number of the host.
     pub host: u32,
-    /// It does not begin before this time.
+    /// The earliest begin of the task.
     pub earliest: Time,
-    /// The time of computation before the transfer; 0 for none.
+    /// The time of computation before the transfer, or 0.
     pub compute: Time,
-    /// What is sent after the computation. Without a transfer the task ends with the computation.
+    /// The transfer after the computation. Without a transfer, the task ends with the computation.
     pub transfer: Option<Transfer>,
 }
 
@@ -35,7 +35,7 @@ pub struct Transfer {
     pub bytes: u64,
 }
 
-/// What a task waits for.
+/// A dependency of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// The end of a task of the same host: of its computation, or the acknowledgement of its transfer.
@@ -45,7 +45,7 @@ pub enum After {
 }
 
 impl After {
-    /// The task.
+    /// Returns the task.
     #[must_use]
     pub const fn task(self) -> TaskId {
         match self {
@@ -54,7 +54,7 @@ impl After {
     }
 }
 
-/// The tasks of all hosts, and what each waits for.
+/// The tasks of all hosts and their dependencies.
 ///
 /// ```
 /// use roce_sim::net::{After, FlowSpec, LinkSpec, Schedule, Settings, Simulation, Task, Time, Topology, Transfer};
@@ -83,7 +83,7 @@ impl After {
 pub struct Schedule {
     tasks: Vec<Task>,
     after: Vec<After>,
-    /// The end of the part of `after` that belongs to each task.
+    /// The end of the range of `after` that belongs to each task.
     ends: Vec<u32>,
 }
 
@@ -94,11 +94,11 @@ impl Schedule {
         Self { tasks: Vec::new(), after: Vec::new(), ends: Vec::new() }
     }
 
-    /// Adds a task and what it waits for; tasks can wait only for tasks that were added before.
+    /// Adds a task and its dependencies. Tasks can depend only on tasks that were added before.
     ///
     /// # Errors
     ///
-    /// There are too many tasks, or too many dependencies.
+    /// Returns an error if there are too many tasks or dependencies.
     pub fn add(&mut self, task: Task, after: &[After]) -> Result<TaskId, WorkloadError> {
         let most = 8 * MAX_TASKS;
         if self.tasks.len() >= MAX_TASKS || self.after.len() + after.len() > most {
@@ -111,13 +111,13 @@ impl Schedule {
         Ok((self.tasks.len() - 1) as TaskId)
     }
 
-    /// All tasks, in the order of their numbers.
+    /// Returns all tasks in the order of their numbers.
     #[must_use]
     pub fn tasks(&self) -> &[Task] {
         &self.tasks
     }
 
-    /// What a task waits for.
+    /// Returns the dependencies of a task.
     #[must_use]
     pub fn after(&self, task: TaskId) -> &[After] {
         let task = task as usize;
@@ -126,11 +126,11 @@ impl Schedule {
         self.after.get(begin..end(task)).unwrap_or_default()
     }
 
-    /// Checks the tasks against the flows that they send. A flow with a transfer consists of its transfers alone.
+    /// Checks the tasks against the flows that they send. A flow with a transfer consists of transfers only.
     ///
     /// # Errors
     ///
-    /// The first task that is impossible, or flow whose transfers are not its bytes.
+    /// Returns the first impossible task, or the first flow whose size differs from the sum of its transfers.
     pub fn check(&self, flows: &[FlowSpec], hosts: u32) -> Result<(), WorkloadError> {
         debug_assert!(flows.len() <= MAX_FLOWS);
         let mut sums = vec![0_u64; flows.len()];
