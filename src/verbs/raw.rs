@@ -440,12 +440,13 @@ impl Raw<'_> {
         path.map_err(VerbsError::io("making a path to the peer"))
     }
 
-    /// Posts a send request and sends what can be sent. Where the application posts several between two polls, they leave together, at the
-    /// latest with the next poll.
+    /// Posts a send request. It usually leaves at once, as far as flow and congestion control permit. If the
+    /// application posts several requests between two polls, they may wait for each other: until there are 32
+    /// requests or 64 KiB, until the next poll, or until the background thread sends them.
     ///
     /// # Errors
     ///
-    /// When the queue pair cannot take it; nothing is queued then.
+    /// Fails if the queue pair cannot accept the request; nothing is queued then.
     #[inline]
     pub fn post_send(self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         let mut state = self.of_qp(qpn).lock();
@@ -455,11 +456,12 @@ impl Raw<'_> {
         Ok(())
     }
 
-    /// Posts a chain of send requests, then sends what can be sent.
+    /// Posts a chain of send requests. They leave like requests of [`post_send`](Self::post_send).
     ///
     /// # Errors
     ///
-    /// [`VerbsError::PostList`] with the first request that was not taken; those before it are queued and sent.
+    /// Fails with [`VerbsError::PostList`] for the first request that was not accepted; those before it stay
+    /// queued.
     pub fn post_send_list(self, qpn: Qpn, list: &[SendWr<'_>]) -> Result<(), VerbsError> {
         let mut state = self.of_qp(qpn).lock();
         let now = state.nic.now();
