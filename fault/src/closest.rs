@@ -1,6 +1,7 @@
 //! Suggestions for misspelled names.
 
-/// The known name that is most like `name`, if one differs by a few letters only: a fourth of the letters, and at least one.
+/// Returns the known name most similar to `name`. At most a quarter of the letters may differ, and at least
+/// one.
 ///
 /// ```
 /// use roce_fault::closest;
@@ -15,7 +16,7 @@ pub fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     known
         .into_iter()
         .map(|it| (strsim::osa_distance(name, it), it))
-        // A name of which every letter differs is not a misspelling.
+        // A name in which every letter differs is not a misspelling.
         .filter(|(distance, it)| *distance <= allowed && *distance < it.chars().count())
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, it)| it)

@@ -1,4 +1,4 @@
-//! Datagrams that are held back: until a time, or until others have gone first.
+//! Queue of datagrams that are held until a time, or until others have overtaken them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,12 +6,12 @@ use std::collections::BinaryHeap;
 use crate::Delivery;
 use roce_transport::Instant;
 
-/// Copies of datagrams with what is known about each, ordered by when they are due. Storage is reused, so
-/// that nothing is allocated any more once the largest number was held at the same time.
+/// Copies of held datagrams with their metadata, ordered by due time. Storage is reused: after the peak
+/// number of held datagrams was reached once, nothing is allocated.
 pub struct Held<M> {
     places: Vec<Place<M>>,
     free: Vec<usize>,
-    /// Time, then the order in which they came; then the place.
+    /// Due time, sequence number of the arrival, and index in `places`.
     due: BinaryHeap<Reverse<(Instant, u64, usize)>>,
     waiting: Vec<Waiting>,
     next_sequence: u64,
@@ -20,14 +20,14 @@ pub struct Held<M> {
 struct Place<M> {
     bytes: Vec<u8>,
     meta: M,
-    /// Whether others were let go first on purpose: then it does not overtake others itself.
+    /// Whether the datagram was reordered on purpose. Such a datagram does not overtake others itself.
     reordered: bool,
 }
 
-/// One that waits for others to overtake it.
+/// A datagram that waits for others to overtake it.
 struct Waiting {
     place: usize,
-    /// How many still have to.
+    /// Number of datagrams that still have to overtake it.
     behind: u16,
     not_before: Instant,
     at_latest: Instant,
@@ -40,7 +40,7 @@ impl<M: Copy> Default for Held<M> {
 }
 
 impl<M: Copy> Held<M> {
-    /// Nothing is held yet.
+    /// Creates an empty queue.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -52,7 +52,7 @@ impl<M: Copy> Held<M> {
         }
     }
 
-    /// Keeps a copy as `delivery` says; `false` if too many are held.
+    /// Keeps a copy as `delivery` describes. Returns `false` if [`MAX_HELD`] datagrams are held.
     pub fn hold(&mut self, now: Instant, delivery: &Delivery, meta: M, parts: [&[u8]; 2]) -> bool {
         let place = match self.free.pop() {
             Some(place) => place,
@@ -81,7 +81,7 @@ impl<M: Copy> Held<M> {
         true
     }
 
-    /// Says that another datagram has gone: it has overtaken those that wait for that.
+    /// Records that another datagram has left, and has thus overtaken the waiting ones.
     pub fn overtake(&mut self) {
         let Self { waiting, due, next_sequence, .. } = self;
         waiting.retain_mut(|one| {
@@ -94,7 +94,7 @@ impl<M: Copy> Held<M> {
         });
     }
 
-    /// Hands over what is due, in order. Stops when `deliver` cannot take one.
+    /// Passes the due datagrams to `deliver`, in order. Stops when `deliver` returns `false`.
     pub fn release(&mut self, now: Instant, mut deliver: impl FnMut(&M, &[u8]) -> bool) {
         self.end_waiting(now);
         while let Some(Reverse((time, _, index))) = self.due.peek().copied() {
@@ -114,14 +114,14 @@ impl<M: Copy> Held<M> {
         }
     }
 
-    /// When something is due next.
+    /// Returns the time at which the next datagram is due.
     pub fn next_due(&self) -> Option<Instant> {
         let waiting = self.waiting.iter().map(|one| one.at_latest).min();
         let due = self.due.peek().map(|Reverse((time, ..))| *time);
         [waiting, due].into_iter().flatten().min()
     }
 
-    /// Whether something that is due could not be handed over yet: what comes now must queue behind it.
+    /// Returns whether a due datagram could not be delivered yet. New datagrams must then queue behind it.
     pub fn has_due(&self, now: Instant) -> bool {
         self.due.peek().is_some_and(|Reverse((time, ..))| *time <= now)
     }
@@ -144,6 +144,5 @@ impl<M: Copy> Held<M> {
     }
 }
 
-/// Datagrams that are held at once in one direction: a millisecond at 500 Gb/s, and 64 MiB.
-/// The most datagrams that are held at once.
+/// Largest number of datagrams held at once in one direction: a millisecond at 500 Gb/s, and 64 MiB.
 pub const MAX_HELD: usize = 1 << 14;

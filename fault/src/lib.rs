@@ -1,9 +1,9 @@
-//! Faults on purpose: which datagrams are lost, doubled, delayed, reordered, damaged or marked.
+//! Fault injection: loses, duplicates, delays, reorders, damages or marks datagrams.
 //!
-//! A [`FaultPlan`] describes what happens, by chance or to datagrams that a rule names. A
-//! [`FaultInjector`] decides for one datagram after the other, in one direction. It has no clock and does
-//! no input or output, so a simulated link and a wrapper around a real device use the same one, and the
-//! same plan, seed and datagrams give the same decisions everywhere.
+//! A [`FaultPlan`] describes the faults. They happen at random, or to the datagrams that a rule selects. A
+//! [`FaultInjector`] decides about the datagrams of one direction, one after the other. It has no clock and
+//! performs no input or output, so a simulated link and a wrapper around a real device use the same injector.
+//! Equal plans, seeds and datagrams always give equal decisions.
 
 mod closest;
 mod held;
@@ -29,7 +29,7 @@ use track::{Flows, Passes, Relative};
 
 pub use track::{Sighting, Sightings};
 
-/// Decides what happens to each datagram of one direction.
+/// Decides about each datagram of one direction.
 ///
 /// ```
 /// use roce_packet::Ecn;
@@ -48,14 +48,14 @@ pub use track::{Sighting, Sightings};
 #[derive(Debug)]
 pub struct FaultInjector {
     plan: FaultPlan,
-    /// How often each rule of the plan has applied.
+    /// Number of times that each rule of the plan has applied.
     applied: Vec<u32>,
     random: Generators,
     flows: Option<Flows>,
     passes: Option<Passes>,
-    /// When the first datagram came.
+    /// Time of the first datagram.
     origin: Option<Instant>,
-    /// Which rule decided last.
+    /// Index of the rule that decided about the last datagram.
     decided_by: Option<usize>,
     counters: FaultCounters,
 }
@@ -63,40 +63,40 @@ pub struct FaultInjector {
 /// The fate of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is lost.
+    /// The datagram is lost.
     Drop,
-    /// It arrives like this.
+    /// The datagram arrives, changed as described.
     Deliver(Delivery),
 }
 
 impl Verdict {
-    /// It arrives as it was sent.
+    /// The datagram arrives as it was sent.
     pub const UNTOUCHED: Self = Self::Deliver(Delivery::UNTOUCHED);
 }
 
-/// How a datagram arrives.
+/// The way in which a datagram arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Bits that are wrong, in both copies if it is doubled.
+    /// Bits to flip, in both copies if the datagram is duplicated.
     pub flips: BitFlips,
-    /// With the mark "congestion experienced".
+    /// Whether the datagram is marked "congestion experienced".
     pub mark: bool,
-    /// The bits of the traffic class that are set to zero, as routers do that do not trust their senders.
+    /// Bits of the traffic class to set to zero, as routers do that do not trust the sender.
     pub clears: u8,
-    /// Twice.
+    /// Whether the datagram arrives twice.
     pub duplicate: bool,
-    /// This much later, in nanoseconds.
+    /// Delay in nanoseconds.
     pub delay_ns: u64,
-    /// After some of those that are sent later.
+    /// Later datagrams to let overtake this one, if any.
     pub reorder: Option<Reorder>,
 }
 
 impl Delivery {
-    /// At once and undamaged.
+    /// A delivery at once and undamaged.
     pub const UNTOUCHED: Self =
         Self { flips: BitFlips::NONE, mark: false, clears: 0, duplicate: false, delay_ns: 0, reorder: None };
 
-    /// The path as the receiver sees it: with the traffic class that is left, and the mark.
+    /// Returns the path as the receiver sees it, with the remaining bits of the traffic class and the mark.
     #[must_use]
     pub const fn path(&self, mut path: Path) -> Path {
         path.traffic_class &= !self.clears;
@@ -104,16 +104,17 @@ impl Delivery {
     }
 }
 
-/// How long a datagram waits until others have overtaken it.
+/// Number of datagrams that overtake a datagram, and the longest wait for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reorder {
-    /// How many datagrams of its direction go first, at least 1. Lost ones do not count.
+    /// Number of later datagrams of the same direction that go first, at least 1. Lost datagrams do not
+    /// count.
     pub behind: u16,
-    /// After how many nanoseconds it goes although they did not come.
+    /// Time in nanoseconds after which the datagram goes even if too few others came.
     pub hold_ns: u64,
 }
 
-/// Up to three bits to flip.
+/// A set of up to three bits to flip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitFlips {
     bits: [u32; 3],
@@ -124,24 +125,24 @@ impl BitFlips {
     /// No damage.
     pub const NONE: Self = Self { bits: [0; 3], count: 0 };
 
-    /// One bit, counted from the most significant of the first byte.
+    /// Returns the set of one bit, counted from the most significant bit of the first byte.
     #[must_use]
     pub const fn one(bit: u32) -> Self {
         Self { bits: [bit, 0, 0], count: 1 }
     }
 
-    /// Whether there is nothing to flip.
+    /// Returns whether the set is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The bits, counted from the most significant of the first byte; no two are equal.
+    /// Returns the bits, counted from the most significant bit of the first byte. No two are equal.
     pub fn bits(&self) -> impl Iterator<Item = u32> + '_ {
         self.bits.iter().take(self.count.into()).copied()
     }
 
-    /// Flips them. Bits beyond the end are left out.
+    /// Flips the bits in `datagram`. Ignores bits beyond its end.
     pub fn apply(&self, datagram: &mut [u8]) {
         for bit in self.bits() {
             if let Some(byte) = datagram.get_mut(bit as usize / 8) {
@@ -161,30 +162,31 @@ impl BitFlips {
     }
 }
 
-/// Defines the counters of an injector: one line each is meaning and name.
+/// Defines the counters of an injector. Each row consists of a meaning and a name.
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// How many datagrams met which fate. One that is for example delayed and marked counts for both.
+        /// Number of datagrams for each kind of fault. A datagram that is both delayed and marked counts for
+        /// both.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct FaultCounters {
             $($(#[doc = $doc])+ pub $name: u64,)+
         }
 
         impl FaultCounters {
-            /// The name of each, in the order of [`Self::visit`], without a prefix.
+            /// Names of the counters in the order of [`Self::visit`], without a prefix.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
 
-            /// Calls `visit` with each name, behind `fault_`, and value.
+            /// Calls `visit` with the name, prefixed with `fault_`, and the value of each counter.
             pub fn visit(&self, visit: &mut dyn FnMut(&'static str, u64)) {
                 $(visit(concat!("fault_", stringify!($name)), self.$name);)+
             }
 
-            /// The same for the transmit direction of a device: names behind `fault_tx_`.
+            /// Calls `visit` for the transmit direction of a device: each name is prefixed with `fault_tx_`.
             pub fn visit_transmit(&self, visit: &mut dyn FnMut(&'static str, u64)) {
                 $(visit(concat!("fault_tx_", stringify!($name)), self.$name);)+
             }
 
-            /// The same for the receive direction of a device: names behind `fault_rx_`.
+            /// Calls `visit` for the receive direction of a device: each name is prefixed with `fault_rx_`.
             pub fn visit_receive(&self, visit: &mut dyn FnMut(&'static str, u64)) {
                 $(visit(concat!("fault_rx_", stringify!($name)), self.$name);)+
             }
@@ -193,7 +195,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// All datagrams that were decided on.
+    /// All datagrams about which the injector decided.
     seen,
     /// Datagrams to which a rule applied, `action=deliver` included.
     by_rule,
@@ -201,25 +203,25 @@ counters! {
     dropped,
     /// Datagrams delivered twice.
     duplicated,
-    /// Datagrams that others overtook.
+    /// Datagrams overtaken by later ones.
     reordered,
-    /// Datagrams damaged.
+    /// Damaged datagrams.
     corrupted,
-    /// Datagrams delivered later.
+    /// Delayed datagrams.
     delayed,
     /// Datagrams marked "congestion experienced".
     marked,
     /// Datagrams with bits of the traffic class set to zero.
     cleared,
-    /// Datagrams chosen to be marked that are not ECN capable, or were marked already.
+    /// Datagrams chosen to be marked that are not ECN capable or already carry the mark.
     not_markable,
     /// Datagrams of queue pairs beyond the 65,536 that relative rules can track.
     untracked,
 }
 
 impl FaultInjector {
-    /// An injector for one direction. Two directions need two with different seeds, or the same chance
-    /// strikes both.
+    /// Creates an injector for one direction. The injectors of two directions need different seeds; otherwise
+    /// the same random faults happen in both.
     #[must_use]
     pub fn new(plan: FaultPlan, seed: u64) -> Self {
         let relative = |rule: &Rule| rule.relative_qp.is_some() || rule.relative_psn.is_some();
@@ -235,13 +237,14 @@ impl FaultInjector {
         }
     }
 
-    /// Decides on one datagram: its bytes from BTH to ICRC and the congestion field of its path. What is
-    /// too short for a BTH meets no condition of a rule, but chance strikes it.
+    /// Decides about one datagram, given its bytes from BTH to ICRC and the ECN field of its path. A datagram
+    /// that is too short for a BTH matches no condition of a rule, but random faults apply to it.
     pub fn inject(&mut self, now: Instant, ecn: Ecn, datagram: &[u8]) -> Verdict {
         self.inject_headers(now, ecn, datagram, datagram.len())
     }
 
-    /// The same for a datagram of `len` bytes of which only the headers are there: decides as if all were.
+    /// Decides about a datagram of `len` bytes of which only the headers are available, as if all bytes were
+    /// present.
     pub fn inject_headers(&mut self, now: Instant, ecn: Ecn, headers: &[u8], len: usize) -> Verdict {
         self.counters.seen += 1;
         let origin = *self.origin.get_or_insert(now);
@@ -257,25 +260,26 @@ impl FaultInjector {
         verdict
     }
 
-    /// What happened so far.
+    /// Returns the counters of all decisions so far.
     #[must_use]
     pub const fn counters(&self) -> &FaultCounters {
         &self.counters
     }
 
-    /// The rule that decided on the last datagram, by its place in the plan; `None` where it was left to chance.
+    /// Returns the index in the plan of the rule that decided about the last datagram, or `None` if no rule
+    /// did.
     #[must_use]
     pub const fn decided_by(&self) -> Option<usize> {
         self.decided_by
     }
 
-    /// The plan.
+    /// Returns the plan.
     #[must_use]
     pub const fn plan(&self) -> &FaultPlan {
         &self.plan
     }
 
-    /// The action of the first rule that applies.
+    /// Returns the action of the first rule that applies.
     fn rule_for(&mut self, time_ns: u64, headers: &[u8], len: usize) -> Option<Action> {
         if self.plan.rules.is_empty() {
             return None;
@@ -323,8 +327,8 @@ impl FaultInjector {
         Verdict::Deliver(delivery)
     }
 
-    /// Decides by chance. Every kind of fault has a generator of its own, so that changing one rate does
-    /// not change which datagrams the others strike.
+    /// Decides at random. Each kind of fault has its own generator, so changing one rate does not change
+    /// which datagrams the other faults affect.
     fn draw(&mut self, ecn: Ecn, len: usize) -> Verdict {
         let rates = self.plan.rates;
         let random = &mut self.random;
@@ -353,7 +357,8 @@ impl FaultInjector {
         Reorder { behind, hold_ns: self.random.time(self.plan.rates.hold) }
     }
 
-    /// Whether a mark is due: a switch marks what is ECN capable, and what is marked stays so.
+    /// Returns whether to mark the datagram: a switch marks ECN-capable datagrams that do not carry the mark
+    /// yet.
     fn mark(&mut self, ecn: Ecn, force: bool) -> bool {
         let markable = match ecn {
             Ecn::Capable0 | Ecn::Capable1 => true,
@@ -380,12 +385,12 @@ impl FaultInjector {
     }
 }
 
-/// What rules ask about a datagram.
+/// The properties of a datagram that rules examine.
 #[derive(Clone, Copy)]
 struct Facts {
     bth: Bth,
     relative: Relative,
-    /// Known if a rule asks for it.
+    /// Known only if a rule asks for it.
     pass: Option<u32>,
     len: u32,
 }
@@ -422,7 +427,7 @@ struct Generators {
     mark: Pcg32,
     delay: Pcg32,
     rule: Pcg32,
-    /// How long and which bits.
+    /// Draws lengths of time and positions of bits.
     amount: Pcg32,
 }
 
@@ -441,7 +446,7 @@ impl Generators {
         }
     }
 
-    /// One to three different bits of a datagram of `len` bytes.
+    /// Draws one to three different bits of a datagram of `len` bytes.
     fn flips(&mut self, len: usize) -> BitFlips {
         let bits = u32::try_from(len).unwrap_or(u32::MAX).saturating_mul(8);
         let mut flips = BitFlips::NONE;
@@ -464,12 +469,12 @@ impl Generators {
     }
 }
 
-/// Draws only where it matters, so that what never happens costs nothing.
+/// Returns whether a fault happens. Draws no number for [`Chance::NEVER`], so an unused fault costs nothing.
 fn strikes(chance: Chance, random: &mut Pcg32) -> bool {
     chance != Chance::NEVER && chance.hits(random.next_u32())
 }
 
-/// A number from 0 to `limit` - 1. The bias, below `limit` / 2^32, does not matter here.
+/// Draws a number from 0 to `limit` - 1. The bias, below `limit` / 2^32, is negligible here.
 fn below(limit: u32, random: &mut Pcg32) -> u32 {
     ((u64::from(random.next_u32()) * u64::from(limit)) >> 32) as u32
 }

@@ -1,4 +1,4 @@
-//! Reading a fault plan from text.
+//! Parsing of a fault plan from text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,15 +8,15 @@ use roce_transport::units;
 use super::closest::closest;
 use super::plan::{Action, Chance, Delay, DelayTime, FaultPlan, Numbers, OpcodePattern, Rates, Rule};
 
-/// Why a text is no fault plan: the place, and what was expected there.
+/// The error for a text that is not a fault plan: its position, and the text that was expected there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("fault plan, item {item} `{text}`: {kind}")]
 pub struct FaultPlanError {
-    /// Which of the items between semicolons, from 1.
+    /// Number of the item, counted from 1. Items are separated by semicolons.
     pub item: usize,
-    /// That item.
+    /// Text of the item.
     pub text: String,
-    /// The problem.
+    /// Description of the problem.
     pub kind: FaultPlanErrorKind,
 }
 
@@ -24,41 +24,41 @@ pub struct FaultPlanError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultPlanErrorKind {
-    /// No such name.
+    /// The name is unknown.
     #[error("`{name}` is not known here{}; expected one of {expected}", .suggestion.map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default())]
     UnknownName {
-        /// The text.
+        /// The unknown name.
         name: String,
         /// The valid names.
         expected: &'static str,
-        /// The valid name that it may be a misspelling of.
+        /// The valid name of which it may be a misspelling.
         suggestion: Option<&'static str>,
     },
-    /// A name without `=` and a value.
+    /// The name lacks `=` and a value.
     #[error("`{name}` has no value; expected {name}={expected}")]
     MissingValue {
-        /// The text.
+        /// The name.
         name: String,
         /// The kind of value that it takes.
         expected: &'static str,
     },
-    /// A value that does not fit its name.
+    /// The value is not valid for its name.
     #[error("{name}=`{value}`: expected {expected}")]
     BadValue {
         /// The name in front of the value.
         name: String,
-        /// The text.
+        /// The value.
         value: String,
-        /// The valid names.
+        /// A description of valid values.
         expected: &'static str,
     },
-    /// A name that was there before.
+    /// The name was given before.
     #[error("`{name}` is given twice")]
     Repeated {
         /// The name.
         name: String,
     },
-    /// A rule that does nothing.
+    /// The rule has no action.
     #[error("the rule does nothing; expected action= and one of {ACTIONS}")]
     MissingAction,
 }
@@ -133,7 +133,7 @@ fn read_rule(parts: &str) -> Result<Rule, FaultPlanErrorKind> {
     if action_given { Ok(rule) } else { Err(FaultPlanErrorKind::MissingAction) }
 }
 
-/// One `name=value`.
+/// A `name=value` pair.
 struct Pair<'a> {
     name: &'a str,
     value: Option<&'a str>,
@@ -170,7 +170,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// The names that were there already.
+/// The names seen so far.
 #[derive(Default)]
 struct Names(Vec<String>);
 
@@ -228,7 +228,7 @@ fn delay_time(text: &str) -> Option<DelayTime> {
     }
 }
 
-/// Nanoseconds.
+/// Parses a duration into nanoseconds.
 fn duration(text: &str) -> Option<u64> {
     units::duration_ns(text).ok()
 }
@@ -237,7 +237,7 @@ fn numbers_24(text: &str) -> Option<Numbers> {
     numbers(text).filter(|numbers| numbers.last() <= roce_packet::Psn::MASK)
 }
 
-/// Numbers that count something from 1.
+/// Parses numbers that count from 1.
 fn counts(text: &str) -> Option<Numbers> {
     numbers(text).filter(|numbers| !numbers.contains(0))
 }
@@ -256,7 +256,7 @@ fn behind(text: &str) -> Option<u16> {
 
 pub(super) fn number(text: &str) -> Option<u32> {
     let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
-    // `from_str_radix` alone would take "+1".
+    // `from_str_radix` alone would accept "+1".
     if !digits.starts_with(|first: char| first.is_digit(radix)) {
         return None;
     }
@@ -271,7 +271,7 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// A decimal number times 10^`decimals`, if that is an integer.
+/// Parses a decimal number and returns it times 10^`decimals`, if that is an integer.
 fn fixed_point(text: &str, decimals: u32) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -285,7 +285,7 @@ fn fixed_point(text: &str, decimals: u32) -> Option<u64> {
     scaled.checked_add(fraction.checked_mul(10_u64.checked_pow(missing)?)?)
 }
 
-/// Parts per billion written in percent.
+/// Parts per billion, displayed as a percentage.
 pub(super) struct Percent(pub(super) u32);
 
 impl fmt::Display for Percent {
@@ -299,7 +299,7 @@ impl fmt::Display for Percent {
     }
 }
 
-/// Nanoseconds written in the largest unit that needs no decimals.
+/// Nanoseconds, displayed in the largest unit that needs no decimals.
 pub(super) struct DurationText(pub(super) u64);
 
 impl fmt::Display for DurationText {
@@ -314,9 +314,9 @@ impl fmt::Display for DurationText {
     }
 }
 
-/// Units of time and the decimal places they have over nanoseconds, ascending.
+/// Units of time with their decimal exponents relative to nanoseconds, in ascending order.
 const UNITS: [(&str, u32); 4] = [("ns", 0), ("us", 3), ("ms", 6), ("s", 9)];
-/// Decimal places of a percentage that is given in parts per billion.
+/// Decimal places of a percentage in parts per billion.
 const PERCENT_DECIMALS: u32 = 7;
 
 const RATE_NAMES: &str =

@@ -1,15 +1,16 @@
-//! Numbers that a seed decides: the one mixing function and the generators made with it.
+//! Reproducible random numbers: one mixing function, and the generators based on it.
 //!
-//! A seed that failed once fails again after an update of any crate, so none of these functions may change.
+//! These functions must never change, so that a seed which exposed a failure still exposes it after an update
+//! of any crate.
 
 use rand_core::SeedableRng as _;
 use rand_pcg::Pcg32;
 
-/// 2^64 divided by the golden ratio: multiples of it are far apart from each other.
+/// 2^64 divided by the golden ratio; its multiples are far apart from each other.
 const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): every bit of `number` changes half of the bits of the
-/// result. Zero stays zero.
+/// Applies the finalizer of SplitMix64 (Steele, Lea and Flood, 2014): every bit of `number` affects half of
+/// the bits of the result. Zero stays zero.
 #[must_use]
 pub const fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -22,34 +23,34 @@ pub const fn mix(number: u64) -> u64 {
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The generator that starts from `seed`.
+    /// Creates the generator that starts from `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub const fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN_RATIO);
         mix(self.0)
     }
 
-    /// A number below `limit`; 0 if the limit is 0.
+    /// Draws a number below `limit`; returns 0 if the limit is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         ((u128::from(self.draw()) * limit as u128) >> 64) as usize
     }
 
-    /// A number from `first` to `last`, both included.
+    /// Draws a number from `first` to `last`, inclusive.
     pub fn range(&mut self, first: usize, last: usize) -> usize {
         first + self.below(last + 1 - first)
     }
 
-    /// Whether an event with a probability of `percent` happens.
+    /// Returns whether an event with a probability of `percent` happens.
     pub fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    /// One of the choices.
+    /// Draws one of the choices.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
@@ -61,7 +62,7 @@ impl SplitMix64 {
         }
     }
 
-    /// So many random bytes.
+    /// Returns `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes);
@@ -69,8 +70,8 @@ impl SplitMix64 {
     }
 }
 
-/// A generator for one of several places that draw from the same seed, so that one more draw in one place changes
-/// nothing in another.
+/// Creates a generator for one of several places that draw from the same seed. An additional draw in one
+/// place changes nothing in the others.
 pub fn generator(seed: u64, place: u64) -> Pcg32 {
     Pcg32::seed_from_u64(seed.wrapping_add(place.wrapping_mul(GOLDEN_RATIO)))
 }
@@ -79,7 +80,7 @@ pub fn generator(seed: u64, place: u64) -> Pcg32 {
 mod tests {
     use super::*;
 
-    /// The numbers of the reference implementation (Vigna's splitmix64.c) for the seed 1234567.
+    /// Numbers of the reference implementation (Vigna's splitmix64.c) for seed 1234567.
     #[test]
     fn splitmix64_is_the_published_one() {
         let mut random = SplitMix64::new(1_234_567);

@@ -14,7 +14,7 @@ fn injector(text: &str) -> FaultInjector {
     FaultInjector::new(plan(text), 7)
 }
 
-/// A datagram that is long enough to have a BTH and an ICRC.
+/// Returns a datagram that is long enough for a BTH and an ICRC.
 fn datagram(opcode: Opcode, qp: u32, psn: u32) -> Vec<u8> {
     let mut bytes = [0; Bth::LEN];
     Bth::new(opcode, Qpn::new(qp), Psn::new(psn)).emit(&mut bytes);
@@ -167,7 +167,7 @@ fn rates_come_true() {
         send(&mut injector, 0x11, psn);
     }
     let counters = *injector.counters();
-    // Of what is not dropped. Five standard deviations are less than the tolerance of each.
+    // Rates of the datagrams that are not dropped. Each tolerance exceeds five standard deviations.
     for (count, percent) in [
         (counters.dropped, 1.0),
         (counters.duplicated, 0.99 * 0.5),
@@ -251,7 +251,7 @@ fn a_rule_can_flip_one_bit() {
     let second = bytes[1];
     delivery(injector.inject(NOW, Ecn::NotCapable, &bytes)).flips.apply(&mut bytes);
     assert_eq!(bytes[1], second ^ 0x40);
-    // Beyond the end there is nothing to flip.
+    // Bits beyond the end are ignored.
     BitFlips::one(u32::MAX).apply(&mut bytes);
 }
 
@@ -276,7 +276,7 @@ fn only_what_is_capable_is_marked_unless_forced() {
     }
 }
 
-/// Requester, with the third datagram and its first retransmission lost:
+/// Packets of a requester whose third datagram and its first retransmission are lost:
 ///
 /// ```text
 /// PSN   3  4  5  6  |  5  6  |  5  6
@@ -288,7 +288,7 @@ fn a_rule_meets_the_nth_pass_of_a_psn() {
     let dropped: Vec<bool> =
         [3, 4, 5, 6, 5, 6, 5, 6].map(|psn| send(&mut injector, 0x11, psn) == Verdict::Drop).to_vec();
     assert_eq!(dropped, [false, false, true, false, true, false, false, false]);
-    // Another queue pair has passes of its own.
+    // Passes are counted for each queue pair separately.
     assert_eq!(send(&mut injector, 0x12, 5), Verdict::Drop);
 }
 
@@ -307,7 +307,7 @@ fn requests_and_responses_count_apart() {
 #[test]
 fn relative_numbers_start_at_what_is_seen_first() {
     let mut injector = injector("rule:rqp=2,rpsn=1,action=drop");
-    // Connection management comes first and is no queue pair of its own.
+    // Connection management comes first; its queue pair is not counted.
     assert_eq!(send(&mut injector, 1, 77), Verdict::UNTOUCHED);
     assert_eq!(send(&mut injector, 0x900, 100), Verdict::UNTOUCHED);
     assert_eq!(send(&mut injector, 0x500, 0xff_ffff), Verdict::UNTOUCHED);
@@ -386,7 +386,7 @@ fn rules_end_after_their_times_and_their_time() {
 
     let mut injector = FaultInjector::new(plan("rule:after=1us,until=3us,action=drop"), 1);
     let bytes = datagram(Opcode::RC_SEND_ONLY, 1, 1);
-    // Times count from the first datagram, whatever the clock says.
+    // Times count from the first datagram, whatever the clock shows.
     let dropped = [5000, 5999, 6000, 7999, 8000]
         .map(|nanos| injector.inject(Instant::from_nanos(nanos), Ecn::Capable0, &bytes) == Verdict::Drop);
     assert_eq!(dropped, [false, false, true, true, false]);
@@ -438,7 +438,7 @@ fn memory_is_bounded_and_passes_survive_a_window() {
             }
         }
     }
-    // After the number has gone round, it is the first pass again.
+    // After the sequence numbers have wrapped around, it is the first pass again.
     for psn in 0..2 * Passes::CAPACITY as u32 {
         passes.observe(&bth(1, 1000 + psn));
     }

@@ -1,13 +1,13 @@
-//! What an injector remembers of the datagrams it saw, in bounded memory.
+//! The memory of an injector about previous datagrams, bounded in size.
 
 use std::collections::BTreeMap;
 
 use roce_packet::{Bth, Direction, Psn, Qpn};
 
-/// Which queue pairs exist and where their sequence numbers began.
+/// The known queue pairs and the first sequence number of each.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
-    /// The number of each queue pair in the order of appearance, from 1.
+    /// Index of each queue pair in the order of first appearance, from 1.
     order: BTreeMap<Qpn, u32>,
     /// The first sequence number of each kind of traffic to each queue pair.
     first: BTreeMap<(Qpn, Class), Psn>,
@@ -20,15 +20,15 @@ pub struct Sightings {
     passes: Passes,
 }
 
-/// What [`Sightings`] knows about a datagram.
+/// The numbers of a datagram in [`Sightings`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sighting {
-    /// The place of its destination queue pair in the order of their appearance, from 1. `None` for queue pair 1 and
-    /// those beyond the 65,536 that are tracked.
+    /// Index of the destination queue pair in the order of first appearance, from 1. `None` for queue pair 1
+    /// and for queue pairs beyond the 65,536 that are tracked.
     pub relative_qp: Option<u32>,
-    /// Its sequence number, counted from the first one seen.
+    /// Sequence number relative to the first one seen.
     pub relative_psn: Option<u32>,
-    /// Which time this sequence number is seen, from 1.
+    /// Number of times that this sequence number was seen, from 1.
     pub pass: u32,
 }
 
@@ -39,14 +39,14 @@ impl Default for Sightings {
 }
 
 impl Sightings {
-    /// Takes in the next datagram of one direction.
+    /// Records the next datagram of one direction.
     pub fn observe(&mut self, bth: &Bth) -> Sighting {
         let Relative { qp, psn } = self.flows.observe(bth);
         Sighting { relative_qp: qp, relative_psn: psn, pass: self.passes.observe(bth) }
     }
 }
 
-/// The kinds of traffic to one queue pair that count their sequence numbers apart.
+/// Kinds of traffic to one queue pair whose sequence numbers are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Request,
@@ -55,7 +55,7 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// Unassigned opcodes count as requests.
+    /// Returns the class of a packet. Unassigned opcodes count as requests.
     pub(super) fn of(bth: &Bth) -> Self {
         match bth.opcode.info().map(|info| info.direction) {
             Some(Direction::Response) => Self::Response,
@@ -65,7 +65,7 @@ impl Class {
     }
 }
 
-/// What [`Flows`] knows about a datagram; `None` where the table was full when it appeared.
+/// The numbers of a datagram in [`Flows`]; `None` if the table was full when its queue pair appeared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Relative {
     pub(super) qp: Option<u32>,
@@ -97,18 +97,19 @@ impl Flows {
     }
 }
 
-/// How often each sequence number was seen, for the [`Passes::CAPACITY`] or so that were seen last.
+/// Number of times that each sequence number was seen, for about the last [`Passes::CAPACITY`] different
+/// ones.
 ///
-/// One that fell out counts from 1 again. Retransmissions follow within a window of packets, so what
-/// falls out does not come back in practice until the 24-bit number has gone round, and then it must
-/// count from 1.
+/// An entry that was evicted counts from 1 again. Retransmissions follow within a window of packets, so an
+/// evicted number does not return in practice until the 24-bit sequence numbers have wrapped around. It must
+/// then count from 1.
 #[derive(Debug)]
 pub(super) struct Passes {
-    /// Each set is ordered by use, the latest first.
+    /// The sets. Each is ordered by time of use, the latest first.
     sets: Vec<[Seen; WAYS]>,
 }
 
-/// A sequence number and its count, 0 where nothing is stored.
+/// A sequence number and its count. The count is 0 if the entry is empty.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     key: u64,
@@ -116,7 +117,7 @@ struct Seen {
 }
 
 impl Passes {
-    /// Sequence numbers that are remembered.
+    /// Number of sequence numbers that fit.
     #[cfg(test)]
     pub(super) const CAPACITY: usize = SETS * WAYS;
 
@@ -124,12 +125,12 @@ impl Passes {
         Self { sets: vec![[Seen::default(); WAYS]; SETS] }
     }
 
-    /// Counts the datagram and returns which time it is, from 1.
+    /// Counts the datagram and returns the number of times that it was seen, from 1.
     pub(super) fn observe(&mut self, bth: &Bth) -> u32 {
         let class = Class::of(bth) as u64;
         let key = class << 48 | u64::from(bth.dest_qp.get()) << 24 | u64::from(bth.psn.get());
-        // Neighbouring sequence numbers fall into neighbouring sets, so that one flow fills the table
-        // evenly; the flows start at places scattered by the multiplication.
+        // Neighbouring sequence numbers belong to neighbouring sets, so one flow fills the table evenly. The
+        // multiplication scatters the first sets of the flows.
         let start = (key >> 24).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let index = (start + u64::from(bth.psn.get())) as usize % SETS;
         let Some(set) = self.sets.get_mut(index) else { return 1 };
@@ -146,7 +147,7 @@ impl Passes {
     }
 }
 
-/// The most queue pairs and flows that are tracked.
+/// Largest number of queue pairs and flows that are tracked.
 pub(super) const MAX_FLOWS: usize = 1 << 16;
 const SETS: usize = 1 << 12;
 const WAYS: usize = 4;
