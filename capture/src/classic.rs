@@ -2,16 +2,17 @@
 
 use super::{ByteOrder, CaptureErrorKind, Direction, LinkType, MAX_PACKET, Record, Source};
 
-/// The properties of all packets, from the header of the file.
+/// Properties of all packets, from the file header.
 pub(super) struct Classic {
     order: ByteOrder,
     link_type: LinkType,
-    /// Nanoseconds in one unit of the second number of a time: 1 for nanoseconds, 1,000 for microseconds.
+    /// Nanoseconds per unit of the fraction of a timestamp: 1 in nanosecond files, 1,000 in microsecond
+    /// files.
     nanoseconds_per_unit: u64,
 }
 
 impl Classic {
-    /// Reads the rest of the header; `None` when the first four bytes are not those of this format.
+    /// Reads the rest of the file header. Returns `None` if `magic` is not that of this format.
     pub(super) fn open(magic: [u8; 4], source: &mut Source) -> Result<Option<Self>, CaptureErrorKind> {
         let (order, nanoseconds_per_unit) = match magic {
             [0xa1, 0xb2, 0xc3, 0xd4] => (ByteOrder::Big, 1_000),
@@ -28,8 +29,8 @@ impl Classic {
         if major != 2 {
             return Err(CaptureErrorKind::Version { major, minor });
         }
-        // The upper half tells the length of a frame check sequence, which the dissection never reaches:
-        // the IP header says where the packet ends.
+        // The upper half contains the length of a frame check sequence. The dissection never reaches it,
+        // because the IP header gives the length of the packet.
         let link_type = LinkType(order.u32([w, x, y, z]) & 0xffff);
         Ok(Some(Self { order, link_type, nanoseconds_per_unit }))
     }

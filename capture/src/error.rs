@@ -1,20 +1,20 @@
-//! Errors of capture files, each with the next step.
+//! Errors of capture files, each with the next step for the user.
 
 use std::fmt;
 use std::io;
 
 use super::{MAX_INTERFACES, MAX_PACKET};
 
-/// A capture file that could not be read or written: which, where and why.
+/// The error for a capture file that cannot be read or written: the file, the position and the reason.
 #[derive(Debug)]
 pub struct CaptureError {
     /// The name of the file.
     pub file: String,
-    /// Where the record or block begins that is wrong, in bytes from the start of the file.
+    /// Offset of the faulty record or block, in bytes from the start of the file.
     pub offset: u64,
-    /// The number of the packet that would have been next, from 1; 0 when the file as a whole is meant.
+    /// Number of the packet that would have been next, from 1; 0 if the error concerns the whole file.
     pub packet: u64,
-    /// The problem.
+    /// Description of the problem.
     pub kind: CaptureErrorKind,
 }
 
@@ -36,10 +36,10 @@ impl fmt::Display for CaptureError {
     }
 }
 
-// The text has the cause in it, so there is no `source` to print it a second time.
+// The message contains the cause. A `source` would print it a second time.
 impl std::error::Error for CaptureError {}
 
-/// A problem of a capture file. Displayed together with the next step.
+/// A problem of a capture file. Its message contains the next step.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CaptureErrorKind {
@@ -47,55 +47,55 @@ pub enum CaptureErrorKind {
     Open(io::Error),
     /// Reading failed in the middle.
     Read(io::Error),
-    /// The file to write cannot be made.
+    /// The output file cannot be created.
     Create(io::Error),
     /// Writing failed.
     Write(io::Error),
-    /// There is not a single byte in it.
+    /// The file is empty.
     Empty,
-    /// It begins with these bytes, which no capture file does.
+    /// The file begins with these bytes, which are not those of a capture file.
     NotACapture([u8; 4]),
-    /// It is compressed; the name is that of the program that undoes it.
+    /// The file is compressed; the string names the program that decompresses it.
     Compressed(&'static str),
-    /// A variant of the format that is not read.
+    /// The file has an unsupported variant of the format.
     Variant(&'static str),
-    /// A version of the format that is not read.
+    /// The file has an unsupported version of the format.
     Version {
-        /// The main number.
+        /// Major version.
         major: u16,
-        /// The number behind the point.
+        /// Minor version.
         minor: u16,
     },
     /// The file ends inside a record or block.
     Truncated {
-        /// Bytes that the part being read has.
+        /// Length of the part being read, in bytes.
         need: u64,
-        /// Bytes of it that are there.
+        /// Number of its bytes that are present.
         have: u64,
     },
-    /// A packet claims more bytes than any packet has ([`MAX_PACKET`]).
+    /// The length of a packet exceeds the limit ([`MAX_PACKET`]).
     PacketTooLong(u32),
     /// A block of a pcapng file contradicts itself.
     BadBlock {
-        /// Its type number.
+        /// Type number of the block.
         block_type: u32,
-        /// What contradicts.
+        /// Description of the contradiction.
         reason: &'static str,
     },
     /// A section of a pcapng file describes more than [`MAX_INTERFACES`] interfaces.
     TooManyInterfaces,
     /// A packet belongs to an interface that the file does not describe.
     UnknownInterface {
-        /// The interface of the packet.
+        /// Interface of the packet.
         interface: u32,
-        /// How many interfaces the file describes.
+        /// Number of interfaces that the file describes.
         known: usize,
     },
-    /// A packet to write names an interface that the writer was not created with.
+    /// A packet to write names an interface that the writer does not have.
     NoSuchInterface {
-        /// The interface of the packet.
+        /// Interface of the packet.
         interface: u32,
-        /// How many interfaces the writer has.
+        /// Number of interfaces of the writer.
         known: usize,
     },
 }
@@ -162,7 +162,7 @@ impl fmt::Display for CaptureErrorKind {
     }
 }
 
-/// Bytes as `a1 b2`.
+/// Bytes, displayed as `a1 b2`.
 struct Spaced<'a>(&'a [u8]);
 
 impl fmt::Display for Spaced<'_> {

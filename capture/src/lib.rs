@@ -1,10 +1,10 @@
-//! Capture files: classic pcap and pcapng in, pcapng out.
+//! Reads capture files in the classic pcap and pcapng formats, and writes pcapng.
 //!
 //! [`CaptureReader`] reads both formats in both byte orders, with times of any resolution, from a file or
-//! from a pipe. It never panics; every error ([`CaptureError`]) names the file, the byte and the packet, and says what to
-//! do. A file that was cut short gives all its whole packets before its error.
+//! from a pipe. It never panics. Every error ([`CaptureError`]) names the file, the byte and the packet, and
+//! suggests the next step. If a file was truncated, the reader returns all complete packets before the error.
 //!
-//! Whatever the input, memory is bounded, because these are the most that is read:
+//! Memory is bounded for any input, because the reader has these limits:
 //!
 //! | what | limit |
 //! |---|---|
@@ -13,16 +13,21 @@
 //! | interfaces of one section of pcapng | [`MAX_INTERFACES`], 4096 |
 //! | bytes kept of the name of an interface | [`LONGEST_NAME`], 255 |
 //!
-//! The reader holds one packet with its options, and the interfaces of one section: less than 10 MiB in all. Blocks of
-//! other types are passed over without being held, whatever their length.
+//! The reader holds one packet with its options, and the interfaces of one section: less than 10 MiB in all.
+//! It skips blocks of other types without holding them, whatever their length.
 //!
-//! [`PcapWriter`] writes pcapng with times in nanoseconds, names of interfaces, comments and directions.
+//! [`PcapWriter`] writes pcapng with times in nanoseconds, interface names, comments and directions.
 //!
-//! The formats are those of the IETF drafts `opsawg-pcap` and `opsawg-pcapng`. This is the only module
-//! that knows the crate `pcap-file`, and only its writing half: its reader takes every time of a pcapng
-//! packet for nanoseconds, refuses classic packets that were cut to the snap length, options without an
-//! end mark and time zones, swaps the time of the old packet block in little-endian files, and gives up
-//! on a block of over 8 MB. Tests compare the two readers where both can read.
+//! The formats are those of the IETF drafts `opsawg-pcap` and `opsawg-pcapng`. Only this crate uses the crate
+//! `pcap-file`, and only for writing, because its reader has these defects:
+//!
+//! - It takes every time of a pcapng packet for nanoseconds.
+//! - It refuses classic packets that were cut to the snap length, options without an end mark, and time
+//!   zones.
+//! - It swaps the time of the old packet block in little-endian files.
+//! - It refuses blocks of more than 8 MB.
+//!
+//! Tests compare the two readers with files that both can read.
 
 mod classic;
 mod error;
@@ -44,42 +49,43 @@ pub use writer::{PcapWriter, WriterOptions};
 use classic::Classic;
 use pcapng::Pcapng;
 
-/// The most bytes that a packet in a file can have. Twice what Linux can put into one superpacket; a
-/// length beyond it is damage.
+/// Largest number of bytes of a packet in a file: twice the largest superpacket of Linux. A larger length is
+/// treated as damage.
 pub const MAX_PACKET: u32 = 1 << 20;
 
-/// The most bytes that are read of the options of one block of a pcapng file.
+/// Largest number of bytes read of the options of one pcapng block.
 pub const MAX_OPTIONS: u32 = 1 << 20;
 
-/// The most interfaces that one section of a pcapng file can describe.
+/// Largest number of interfaces that one pcapng section can describe.
 pub const MAX_INTERFACES: usize = 4096;
 
-/// The most bytes that are kept of the name of an interface; the rest is cut off.
+/// Largest number of bytes kept of an interface name. Longer names are truncated.
 pub const LONGEST_NAME: usize = 255;
 
-/// The protocol that a captured packet begins with; the number is that of the tcpdump.org registry.
+/// The protocol at the start of a captured packet. The numbers are those of the tcpdump.org registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkType(pub u32);
 
 impl LinkType {
-    /// The four bytes of an address family, then IP; its byte order is that of the capturing machine.
+    /// Four bytes with an address family in the byte order of the capturing machine, then IP.
     pub const NULL: Self = Self(0);
     /// An Ethernet header.
     pub const ETHERNET: Self = Self(1);
     /// IPv4 or IPv6.
     pub const RAW_IP: Self = Self(101);
-    /// The four bytes of an address family in network order, then IP.
+    /// Four bytes with an address family in network byte order, then IP.
     pub const LOOP: Self = Self(108);
-    /// What Linux writes when capturing on "any": 16 bytes, the last two an EtherType.
+    /// Linux cooked capture, version 1, as recorded on interface "any": 16 bytes, of which the last two are
+    /// an EtherType.
     pub const LINUX_SLL: Self = Self(113);
-    /// The second version of it: 20 bytes, the first two an EtherType.
+    /// Linux cooked capture, version 2: 20 bytes, of which the first two are an EtherType.
     pub const LINUX_SLL2: Self = Self(276);
     /// IPv4.
     pub const IPV4: Self = Self(228);
     /// IPv6.
     pub const IPV6: Self = Self(229);
 
-    /// The name that the registry has for it, for those that occur next to RoCE.
+    /// Returns the name in the registry, if the type is common in captures of RoCE.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
@@ -109,20 +115,20 @@ impl fmt::Display for LinkType {
     }
 }
 
-/// Which way a packet went, seen from the machine that captured it.
+/// Direction of a packet, seen from the capturing machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// The file does not record it.
+    /// The file does not contain the direction.
     #[default]
     Unknown,
-    /// It was received.
+    /// The packet was received.
     Inbound,
-    /// It was sent.
+    /// The packet was sent.
     Outbound,
 }
 
 impl Direction {
-    /// From the option `epb_flags` of pcapng.
+    /// Reads the direction from the pcapng option `epb_flags`.
     const fn from_flags(flags: u32) -> Self {
         match flags & 0b11 {
             0b01 => Self::Inbound,
@@ -140,44 +146,44 @@ impl Direction {
     }
 }
 
-/// One packet of a file.
+/// A packet of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapturedPacket<'a> {
-    /// Which one it is; the first is 1.
+    /// Number of the packet in the file, from 1.
     pub number: u64,
-    /// When it was captured, in nanoseconds since 1970 UTC; `None` in pcapng's simple packets.
+    /// Time of the capture, in nanoseconds since 1970 UTC; `None` in simple packets of pcapng.
     pub time_ns: Option<u64>,
-    /// The protocol that the packet begins with.
+    /// Protocol at the start of the packet.
     pub link_type: LinkType,
-    /// The number of the interface it was seen on, from 0 in each section of a pcapng file; classic files
-    /// have no interfaces.
+    /// Number of the capturing interface, from 0 in each section of a pcapng file. Classic files have no
+    /// interfaces.
     pub interface: Option<u32>,
-    /// The name of that interface, where the file has one.
+    /// Name of that interface, if the file contains it.
     pub interface_name: Option<&'a str>,
-    /// Which way it went.
+    /// Direction of the packet.
     pub direction: Direction,
-    /// The first comment that the file has on it.
+    /// First comment on the packet in the file.
     pub comment: Option<&'a str>,
-    /// Its length on the wire in bytes.
+    /// Length on the wire in bytes.
     pub original_len: u32,
-    /// The captured bytes.
+    /// Captured bytes.
     pub bytes: &'a [u8],
 }
 
 impl CapturedPacket<'_> {
-    /// Whether the end is missing because the capture kept only the first bytes of each packet.
+    /// Returns whether the end is missing because the capture kept only the first bytes of each packet.
     #[must_use]
     pub const fn is_snapped(&self) -> bool {
         self.bytes.len() < self.original_len as usize
     }
 }
 
-/// What kind of file it is.
+/// Format of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureFormat {
     /// Classic pcap.
     Pcap,
-    /// The newer format with interfaces and comments.
+    /// pcapng, the newer format with interfaces and comments.
     Pcapng,
 }
 
@@ -199,20 +205,20 @@ pub struct CaptureReader {
     file: String,
     source: Source,
     format: Format,
-    /// How many packets were delivered.
+    /// Number of packets returned so far.
     packets: u64,
-    /// Set by the end of the file or an error, after which nothing more can be read.
+    /// Set by the end of the file or an error. Nothing can be read afterwards.
     finished: bool,
     /// The record or block that was read last.
     buffer: Vec<u8>,
 }
 
 impl CaptureReader {
-    /// Opens a file.
+    /// Opens a capture file.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or it is not a capture file.
+    /// Returns an error if the file cannot be read or is not a capture file.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         let name = path.display().to_string();
         match File::open(path) {
@@ -221,11 +227,11 @@ impl CaptureReader {
         }
     }
 
-    /// Reads from anything, for example from the pipe of a running capture. `name` is for error messages.
+    /// Reads from any source, for example from the pipe of a running capture. Error messages contain `name`.
     ///
     /// # Errors
     ///
-    /// The header cannot be read, or it is not that of a capture file.
+    /// Returns an error if the header cannot be read or is not that of a capture file.
     pub fn new(input: impl Read + Send + 'static, name: &str) -> Result<Self, CaptureError> {
         let input = Box::new(BufReader::with_capacity(READ_AHEAD, input));
         let mut source = Source { input, offset: 0, item: 0 };
@@ -239,7 +245,7 @@ impl CaptureReader {
         }
     }
 
-    /// Which of the two formats the file has.
+    /// Returns the format of the file.
     #[must_use]
     pub const fn format(&self) -> CaptureFormat {
         match self.format {
@@ -248,7 +254,7 @@ impl CaptureReader {
         }
     }
 
-    /// The next packet, or `None` at the end of the file. Nothing can be read after an error.
+    /// Returns the next packet, or `None` at the end of the file. After an error, always returns `None`.
     pub fn next_packet(&mut self) -> Option<Result<CapturedPacket<'_>, CaptureError>> {
         if self.finished {
             return None;
@@ -298,7 +304,7 @@ enum Format {
 }
 
 impl Format {
-    /// Reads as much of the file as it takes to know what the packets will look like.
+    /// Reads the start of the file, up to the information that the packets depend on.
     fn detect(source: &mut Source, buffer: &mut Vec<u8>) -> Result<Self, CaptureErrorKind> {
         let Some(magic) = source.array::<4>()? else { return Err(CaptureErrorKind::Empty) };
         if let Some(classic) = Classic::open(magic, source)? {
@@ -317,7 +323,7 @@ impl Format {
     }
 }
 
-/// Where the parts of a packet lie in the buffer, and the remarks on it.
+/// Positions of the parts of a packet in the buffer, and its metadata.
 struct Record {
     time_ns: Option<u64>,
     link_type: LinkType,
@@ -329,7 +335,7 @@ struct Record {
 }
 
 impl Record {
-    /// The packet, but for its number and the name of its interface.
+    /// Returns the packet without its number and the name of its interface.
     fn packet(self, buffer: &[u8]) -> CapturedPacket<'_> {
         let comment = self.comment.and_then(|range| buffer.get(range));
         CapturedPacket {
@@ -346,23 +352,23 @@ impl Record {
     }
 }
 
-/// The input, and where in it we are.
+/// The input and the position in it.
 struct Source {
     input: Box<dyn Read + Send>,
-    /// Bytes read.
+    /// Number of bytes read.
     offset: u64,
-    /// Where the record or block begins that is being read; errors point there.
+    /// Offset of the record or block being read, for errors.
     item: u64,
 }
 
 impl Source {
-    /// Says that what is read next is a new record or block.
+    /// Marks the current offset as the start of a record or block.
     const fn begin_item(&mut self) {
         self.item = self.offset;
     }
 
-    /// Reads `len` bytes to the end of `buffer`. Memory grows with what is there, not with what a length
-    /// field promises.
+    /// Appends `len` bytes to `buffer`. Memory grows with the bytes that are present, not with the value of a
+    /// length field.
     fn append(&mut self, buffer: &mut Vec<u8>, len: u32) -> Result<(), CaptureErrorKind> {
         let before = buffer.len();
         self.input.by_ref().take(len.into()).read_to_end(buffer).map_err(CaptureErrorKind::Read)?;
@@ -371,7 +377,7 @@ impl Source {
         self.whole(len.into(), have as u64)
     }
 
-    /// Reads past `len` bytes.
+    /// Skips `len` bytes.
     fn skip(&mut self, len: u32) -> Result<(), CaptureErrorKind> {
         let mut part = self.input.by_ref().take(len.into());
         let have = io::copy(&mut part, &mut io::sink()).map_err(CaptureErrorKind::Read)?;
@@ -379,7 +385,7 @@ impl Source {
         self.whole(len.into(), have)
     }
 
-    /// Reads a header of fixed size; `None` when the input ends before its first byte.
+    /// Reads a header of fixed size. Returns `None` if the input ends before its first byte.
     fn array<const LEN: usize>(&mut self) -> Result<Option<[u8; LEN]>, CaptureErrorKind> {
         let mut header = [0; LEN];
         let mut have = 0;
@@ -397,7 +403,7 @@ impl Source {
         Ok(Some(header))
     }
 
-    /// Like [`array`](Self::array) where the input must not end.
+    /// Reads as [`array`](Self::array) does, but the end of the input is an error.
     fn expect_array<const LEN: usize>(&mut self) -> Result<[u8; LEN], CaptureErrorKind> {
         self.array()?.ok_or(CaptureErrorKind::Truncated { need: LEN as u64, have: 0 })
     }
@@ -407,7 +413,7 @@ impl Source {
     }
 }
 
-/// The order in which the capturing machine stores the bytes of a number.
+/// Byte order of numbers, that of the capturing machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ByteOrder {
     Big,

@@ -1,4 +1,4 @@
-//! pcapng: a sequence of blocks, each with its length before and behind it.
+//! The pcapng format: a sequence of blocks, each with its length at both ends.
 //!
 //! ```text
 //! +------+--------------+--------------------+--------------+
@@ -6,15 +6,15 @@
 //! +------+--------------+--------------------+--------------+
 //! ```
 //!
-//! A section header gives the byte order of the blocks that follow, interface descriptions are counted
-//! from 0 within a section, packets name their interface. Blocks of other types are passed over.
+//! A section header gives the byte order of the blocks that follow. Interface descriptions are numbered from
+//! 0 within a section, and packets refer to these numbers. Blocks of other types are skipped.
 
 use std::ops::Range;
 
 use super::{ByteOrder, CaptureErrorKind, Direction, LONGEST_NAME, LinkType, MAX_INTERFACES, MAX_OPTIONS};
 use super::{MAX_PACKET, Record, Source};
 
-/// The properties of the packets that follow, from the blocks read so far.
+/// Properties of the packets that follow, from the blocks read so far.
 pub(super) struct Pcapng {
     order: ByteOrder,
     interfaces: Vec<Interface>,
@@ -24,14 +24,14 @@ struct Interface {
     link_type: LinkType,
     snap_len: u32,
     name: Option<String>,
-    /// How many units of time make a second; `None` when that is beyond 128 bits.
+    /// Units of time per second; `None` if the number exceeds 128 bits.
     units_per_second: Option<u128>,
-    /// To be added to every time.
+    /// Seconds to add to every time.
     offset_seconds: i64,
 }
 
 impl Pcapng {
-    /// Reads the first block; `None` when the first four bytes are not those of this format.
+    /// Reads the first block. Returns `None` if `magic` is not that of this format.
     pub(super) fn open(
         magic: [u8; 4],
         source: &mut Source,
@@ -60,7 +60,7 @@ impl Pcapng {
             source.begin_item();
             let Some([a, b, c, d, length @ ..]) = source.array::<8>()? else { return Ok(None) };
             let block_type = self.order.u32([a, b, c, d]);
-            // The section header's type reads the same in both byte orders; its length does not.
+            // The type of a section header is the same in both byte orders; its length is not.
             if block_type == SECTION_HEADER {
                 self.begin_section(length, source, buffer)?;
                 continue;
@@ -89,7 +89,8 @@ impl Pcapng {
         }
     }
 
-    /// Reads a section header behind its type and length; everything known so far ends with it.
+    /// Reads a section header after its type and length, and discards everything known about the previous
+    /// section.
     fn begin_section(
         &mut self,
         length: [u8; 4],
@@ -103,7 +104,7 @@ impl Pcapng {
         };
         *self = Self { order, interfaces: Vec::new() };
         let body_len = body_len(SECTION_HEADER, order.u32(length))?;
-        // The mark was read already; version and section length are 12 bytes more.
+        // The byte-order magic was already read; version and section length take 12 more bytes.
         let Some(rest) = body_len.checked_sub(4).filter(|rest| *rest >= 12) else {
             return Err(bad_block(SECTION_HEADER, "the block is too short"));
         };
@@ -117,7 +118,7 @@ impl Pcapng {
         self.check_trailer(SECTION_HEADER, body_len, source)
     }
 
-    /// Reads a body and the length behind it.
+    /// Reads a body and the length after it.
     fn read_body(
         &self,
         block_type: u32,
@@ -183,7 +184,7 @@ impl Pcapng {
     fn simple_packet(&self, body: &Body<'_>) -> Result<Record, CaptureErrorKind> {
         let [original_len] = body.first_fields()?;
         let interface = self.interface(0)?;
-        // The block does not say how much was captured, only its length with up to 3 bytes of padding.
+        // The block contains no captured length, only the total length with up to 3 bytes of padding.
         let mut captured = original_len;
         if interface.snap_len != 0 {
             captured = captured.min(interface.snap_len);
@@ -199,7 +200,7 @@ impl Pcapng {
         })
     }
 
-    /// The packet block that enhanced packets replaced in 2009.
+    /// Reads the old packet block, which enhanced packets replaced in 2009.
     fn old_packet(&self, body: &Body<'_>) -> Result<Record, CaptureErrorKind> {
         let [_, time_high, time_low, captured, original_len] = body.first_fields()?;
         let number = match body.bytes {
@@ -248,7 +249,7 @@ impl Interface {
         Ok(interface)
     }
 
-    /// Turns units of this interface into nanoseconds since 1970, as far as 64 bits can hold them.
+    /// Converts units of this interface to nanoseconds since 1970, saturating at the limits of 64 bits.
     fn nanoseconds(&self, units: u64) -> u64 {
         let units = u128::from(units);
         let Some(per_second) = self.units_per_second else { return 0 };
@@ -267,7 +268,7 @@ struct Body<'a> {
 }
 
 impl Body<'_> {
-    /// The first numbers of the body.
+    /// Returns the first numbers of the body.
     fn first_fields<const COUNT: usize>(&self) -> Result<[u32; COUNT], CaptureErrorKind> {
         let (first_fields, _) = self.bytes.as_chunks::<4>();
         match first_fields.first_chunk::<COUNT>() {
@@ -276,7 +277,7 @@ impl Body<'_> {
         }
     }
 
-    /// Where the packet lies that begins at `start` and has `len` bytes.
+    /// Returns the range of the packet that begins at `start` and has `len` bytes.
     fn data(&self, start: usize, len: u32) -> Result<Range<usize>, CaptureErrorKind> {
         if len > MAX_PACKET {
             return Err(CaptureErrorKind::PacketTooLong(len));
@@ -288,8 +289,8 @@ impl Body<'_> {
         Ok(start..end)
     }
 
-    /// The options from `start` on: code and place of the value. Ends at the end mark, at the end of the
-    /// body or at an option that does not fit, whichever comes first: no option is worth losing a packet.
+    /// Iterates over the options from `start` on: the code and the range of the value. Stops at the end mark,
+    /// at the end of the body or at an option that does not fit. A broken option never costs a packet.
     fn options(&self, start: usize) -> impl Iterator<Item = (u16, Range<usize>)> {
         let mut at = start;
         std::iter::from_fn(move || {
@@ -305,7 +306,7 @@ impl Body<'_> {
     }
 }
 
-/// The length of the body of a block with this total length.
+/// Returns the body length of a block with this total length.
 fn body_len(block_type: u32, total: u32) -> Result<u32, CaptureErrorKind> {
     match total.checked_sub(FRAMING) {
         Some(len) if len % 4 == 0 => Ok(len),
@@ -317,7 +318,7 @@ const fn bad_block(block_type: u32, reason: &'static str) -> CaptureErrorKind {
     CaptureErrorKind::BadBlock { block_type, reason }
 }
 
-/// Type and both lengths.
+/// Length of the type and both length fields.
 const FRAMING: u32 = 12;
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;

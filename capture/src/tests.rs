@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Everything that one packet says, without its borrow.
+/// All properties of a packet, owned.
 #[derive(Debug, PartialEq)]
 struct Owned {
     time_ns: Option<u64>,
@@ -19,7 +19,7 @@ struct Owned {
     bytes: Vec<u8>,
 }
 
-/// Reads to the end, or to the first error.
+/// Reads all packets until the end or the first error.
 fn read(file: &[u8]) -> (Vec<Owned>, Option<CaptureError>) {
     let mut packets = Vec::new();
     let mut reader = match CaptureReader::new(Cursor::new(file.to_vec()), "test.pcap") {
@@ -202,7 +202,7 @@ fn pcapng_of_both_byte_orders_is_read_with_names_comments_and_directions() {
         assert_eq!(packets[0].comment.as_deref(), Some("first"));
         assert_eq!(packets[0].direction, Direction::Unknown);
         assert_eq!(packets[0].bytes, [1, 2, 3, 4]);
-        // Without the option times are microseconds, and an end mark need not be there.
+        // Times are microseconds without the option, and the end mark is optional.
         assert_eq!(packets[1].time_ns, Some(2_000_000_000));
         assert_eq!(packets[1].direction, Direction::Outbound);
         assert_eq!((packets[1].interface, packets[1].link_type), (Some(1), 101));
@@ -223,7 +223,7 @@ fn times_of_every_resolution_and_offset_become_nanoseconds() {
         (&[12], 0, 5_999, 5),
         (&[0x80 | 10], 0, 1024, 1_000_000_000),
         (&[0x80 | 32], 0, 1 << 31, 500_000_000),
-        // Beyond what a number can hold; nonsense, but no panic.
+        // Times beyond the range of the number must not cause a panic.
         (&[127], 0, u64::MAX, 0),
         (&[0], 0, u64::MAX, u64::MAX),
     ];
@@ -293,7 +293,7 @@ fn a_file_cut_anywhere_gives_its_whole_packets_then_a_named_error() {
             let (packets, error) = read(&file[..cut]);
             let whole = ends[1..].iter().filter(|end| **end <= cut).count();
             assert_eq!(packets.len(), whole, "cut at {cut}");
-            // At the end of a block or record it cannot be known that more was to come.
+            // A cut at the end of a block or record is not detectable.
             let clean = ends.contains(&cut) || (ends[0] == 48 && cut == 28);
             assert_eq!(error.is_none(), clean, "cut at {cut}: {error:?}");
             if let Some(error) = error {
@@ -379,7 +379,7 @@ fn broken_options_do_not_cost_a_packet() {
     assert!(packets.iter().all(|packet| packet.comment.is_none() && packet.time_ns == Some(5_000)));
 }
 
-/// A place to write to that can be looked at afterwards.
+/// A destination for writes whose content can be examined afterwards.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -468,7 +468,7 @@ proptest! {
             prop_assert_eq!(&found.bytes, frame);
             prop_assert_eq!(found.link_type, 1);
         }
-        // The reader of the crate that wrote the file agrees.
+        // The reader of `pcap-file`, which wrote the file, agrees.
         let mut theirs = PcapNgReader::new(&file[..]).unwrap();
         let mut count = 0;
         while let Some(block) = theirs.next_block() {

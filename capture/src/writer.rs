@@ -1,4 +1,4 @@
-//! Writing pcapng.
+//! Writes pcapng files.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -16,7 +16,7 @@ use pcap_file::{DataLink, Endianness, PcapError};
 
 use super::{CaptureError, CaptureErrorKind, Direction, MAX_PACKET};
 
-/// How much a [`PcapWriter`] writes; without a setter, everything.
+/// Limits of a [`PcapWriter`]. By default there are no limits.
 ///
 /// ```
 /// use roce_capture::WriterOptions;
@@ -31,28 +31,28 @@ pub struct WriterOptions {
 }
 
 impl WriterOptions {
-    /// Writes every packet whole.
+    /// Creates options without limits.
     #[must_use]
     pub const fn new() -> Self {
         Self { snap_len: 0, max_packets: None }
     }
 
-    /// Keeps this many bytes of each packet at most, from its Ethernet header on; 0, as in the file format, keeps all.
-    /// The length that the packet had on the wire is recorded in any case.
+    /// Limits the bytes kept of each packet, counted from its Ethernet header. As in the file format, 0 keeps
+    /// all bytes. The file always contains the length that the packet had on the wire.
     #[must_use]
     pub const fn snap_len(mut self, bytes: u32) -> Self {
         self.snap_len = bytes;
         self
     }
 
-    /// Writes this many packets at most. Those that follow are passed over, see [`PcapWriter::is_full`].
+    /// Limits the number of packets written. Later packets are ignored, see [`PcapWriter::is_full`].
     #[must_use]
     pub const fn max_packets(mut self, count: u64) -> Self {
         self.max_packets = Some(count);
         self
     }
 
-    /// How much of a packet of `len` bytes is kept.
+    /// Returns the number of bytes kept of a packet of `len` bytes.
     fn kept(self, len: usize) -> usize {
         match usize::try_from(self.snap_len) {
             Ok(snap_len @ 1..) => len.min(snap_len),
@@ -61,8 +61,8 @@ impl WriterOptions {
     }
 }
 
-/// Writes Ethernet frames to a pcapng file: times in nanoseconds, named interfaces, and for each frame a
-/// direction and a comment if wanted.
+/// Writes Ethernet frames to a pcapng file, with times in nanoseconds and named interfaces. Each frame has a
+/// direction and an optional comment.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -80,27 +80,27 @@ pub struct PcapWriter {
     file: String,
     interfaces: u32,
     options: WriterOptions,
-    /// Packets written.
+    /// Number of packets written.
     packets: u64,
     inner: PcapNgWriter<BufWriter<Box<dyn Write + Send>>>,
 }
 
 impl PcapWriter {
-    /// Makes a file, or empties the one that is there. Packets name their interface by its place in
+    /// Creates a file, or truncates an existing one. Packets refer to their interface by its index in
     /// `interfaces`.
     ///
     /// # Errors
     ///
-    /// The file cannot be made or written.
+    /// Returns an error if the file cannot be created or written.
     pub fn create(path: &Path, interfaces: &[&str]) -> Result<Self, CaptureError> {
         Self::create_with(path, interfaces, WriterOptions::new())
     }
 
-    /// The same with limits on what is written.
+    /// Creates a file, or truncates an existing one, with limits on the content.
     ///
     /// # Errors
     ///
-    /// As [`create`](Self::create).
+    /// Returns the errors of [`create`](Self::create).
     pub fn create_with(
         path: &Path,
         interfaces: &[&str],
@@ -113,11 +113,11 @@ impl PcapWriter {
         }
     }
 
-    /// Writes to anything, for example a pipe into a running Wireshark. `name` is for error messages.
+    /// Writes to any destination, for example a pipe into a running Wireshark. Error messages contain `name`.
     ///
     /// # Errors
     ///
-    /// Writing failed.
+    /// Returns an error if writing fails.
     pub fn new(
         output: impl Write + Send + 'static,
         name: &str,
@@ -126,11 +126,11 @@ impl PcapWriter {
         Self::new_with(output, name, interfaces, WriterOptions::new())
     }
 
-    /// The same with limits on what is written.
+    /// Writes to any destination, with limits on the content.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new).
+    /// Returns the errors of [`new`](Self::new).
     pub fn new_with(
         output: impl Write + Send + 'static,
         name: &str,
@@ -154,11 +154,11 @@ impl PcapWriter {
         Ok(writer)
     }
 
-    /// Adds an interface behind what is written already, and returns its number.
+    /// Appends an interface to the file and returns its number.
     ///
     /// # Errors
     ///
-    /// Writing failed.
+    /// Returns an error if writing fails.
     pub fn add_interface(&mut self, name: &str) -> Result<u32, CaptureError> {
         self.block(&Block::InterfaceDescription(InterfaceDescriptionBlock {
             linktype: DataLink::ETHERNET,
@@ -172,13 +172,14 @@ impl PcapWriter {
         Ok(self.interfaces - 1)
     }
 
-    /// Appends one frame, from its Ethernet header to the ICRC. It reaches the file at the latest with the
-    /// next [`flush`](Self::flush). A comment beyond 65,535 bytes is cut. After as many frames as
-    /// [`WriterOptions::max_packets`] allows, nothing is written.
+    /// Appends one frame, from its Ethernet header to the ICRC. The frame reaches the file with the next
+    /// [`flush`](Self::flush) at the latest. A comment longer than 65,535 bytes is truncated. After
+    /// [`WriterOptions::max_packets`] frames, nothing is written.
     ///
     /// # Errors
     ///
-    /// Writing failed, there is no such interface, or the frame is longer than [`MAX_PACKET`].
+    /// Returns an error if writing fails, the interface does not exist, or the frame is longer than
+    /// [`MAX_PACKET`].
     pub fn write(
         &mut self,
         interface: u32,
@@ -217,18 +218,18 @@ impl PcapWriter {
         Ok(())
     }
 
-    /// Whether as many packets were written as [`WriterOptions::max_packets`] allows.
+    /// Returns whether [`WriterOptions::max_packets`] packets were written.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.options.max_packets.is_some_and(|most| self.packets >= most)
     }
 
-    /// Hands everything written so far to the operating system. Dropping the writer does so too, but
-    /// cannot say that it failed.
+    /// Passes all buffered data to the operating system. Dropping the writer does so too, but cannot report
+    /// an error.
     ///
     /// # Errors
     ///
-    /// Writing failed.
+    /// Returns an error if writing fails.
     pub fn flush(&mut self) -> Result<(), CaptureError> {
         self.inner.get_mut().flush().map_err(|error| self.error(CaptureErrorKind::Write(error)))
     }
@@ -263,11 +264,11 @@ fn write_error(error: PcapError) -> CaptureErrorKind {
     })
 }
 
-/// As much of a text as the 16-bit length of an option can say; `pcap-file` would write a wrong length.
+/// Truncates a text to the 16-bit length of an option, because `pcap-file` would write a wrong length.
 fn shortened(text: &str) -> &str {
     let end = text.floor_char_boundary(usize::from(u16::MAX));
     text.get(..end).unwrap_or_default()
 }
 
-/// The value of `if_tsresol`: units of 10^-9 s.
+/// Value of `if_tsresol`: units of 10^-9 s.
 const NANOSECONDS: u8 = 9;

@@ -1,7 +1,7 @@
 //! Suggestions for misspelled names.
 
-/// Returns the known name most similar to `name`. At most a quarter of the letters may differ, and at least
-/// one.
+/// Returns the known name most similar to `name`, if the two differ in at most a quarter of the letters. A
+/// difference of one letter is always allowed.
 ///
 /// ```
 /// use roce_fault::closest;
