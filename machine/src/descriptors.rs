@@ -1,8 +1,8 @@
-//! Descriptors that a program may close although they are not its own: daemons close all that they did not open.
+//! Protects descriptors from programs that close descriptors which they did not open, as daemons do.
 //!
-//! The numbers would then name what the program opens next, and a device would read from the program's sockets. So descriptors that the
-//! program never sees get numbers far above those that the kernel gives next, and a device looks now and then whether its socket is
-//! still there.
+//! After such a close, the next file or socket that the program opens gets the number, and a device would
+//! read from the program's socket. Descriptors that the program never sees therefore get numbers far above
+//! those that the kernel assigns next, and a device checks regularly that its socket is still the same.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -11,10 +11,11 @@ use rustix::fs::fstat;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit};
 
-/// The numbers begin at three quarters of the limit, but not above this: the kernel's table of descriptors is as long as the largest number.
+/// Upper limit for the first number. The numbers begin at three quarters of the limit of descriptors, but not
+/// above this value, because the kernel's descriptor table is as long as the largest number.
 const HIGHEST_BEGIN: u64 = 3072;
 
-/// Gives a descriptor a high number. If the system has none left, it keeps its number.
+/// Moves a descriptor to a high number. Keeps its number if the system has none left.
 #[must_use]
 pub fn aside(descriptor: OwnedFd) -> OwnedFd {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -23,28 +24,28 @@ pub fn aside(descriptor: OwnedFd) -> OwnedFd {
     fcntl_dupfd_cloexec(&descriptor, begin).unwrap_or(descriptor)
 }
 
-/// What a socket is, whatever its number.
+/// The identity of a socket, independent of its number.
 #[derive(Debug)]
 pub struct Identity {
-    /// Device and inode; `None` where the system does not tell.
+    /// Device and inode, or `None` if the system does not report them.
     file: Option<(u64, u64)>,
-    /// Calls since the last look, and when that was.
+    /// Number of calls since the last check, and the time of that check.
     unlooked: u32,
     looked_at: Instant,
 }
 
-/// A look takes a quarter of a microsecond.
+/// Minimum interval between two checks. A check takes a quarter of a microsecond.
 const LOOK_AGAIN_NS: u64 = 100_000;
-/// The most calls without a look, for a caller whose clock stands still.
+/// Maximum number of calls without a check, for callers whose clock stands still.
 const MOST_UNLOOKED: u32 = 256;
 
 impl Identity {
-    /// The identity that a socket has now.
+    /// Returns the current identity of a socket.
     pub fn of(socket: impl AsFd) -> Self {
         Self { file: file_of(socket), unlooked: 0, looked_at: Instant::ZERO }
     }
 
-    /// Whether it is time to look again.
+    /// Returns whether the next check is due.
     #[inline]
     pub fn is_due(&mut self, now: Instant) -> bool {
         self.unlooked += 1;
@@ -55,7 +56,7 @@ impl Identity {
         is_due
     }
 
-    /// Whether the descriptor is still that of this socket.
+    /// Returns whether the descriptor still belongs to this socket.
     #[must_use]
     pub fn is_of(&self, socket: impl AsFd) -> bool {
         self.file.is_none() || self.file == file_of(socket)
@@ -91,10 +92,10 @@ mod tests {
         assert!(identity.is_due(Instant::from_nanos(LOOK_AGAIN_NS)));
         assert!(!identity.is_due(Instant::from_nanos(LOOK_AGAIN_NS + 1)));
         assert!((0..MOST_UNLOOKED).any(|_| identity.is_due(Instant::from_nanos(LOOK_AGAIN_NS + 1))));
-        // As if the program had closed ours and got the number for its own.
+        // The program closes our socket and gets its number for another one.
         let other = UdpSocket::bind("127.0.0.1:0").unwrap();
         let number = socket.into_raw_fd();
-        // SAFETY: the number is owned by nothing else from here on.
+        // SAFETY: from here on, only `reused` owns the number.
         let reused = unsafe {
             assert_eq!(libc::dup2(other.as_raw_fd(), number), number);
             <UdpSocket as std::os::fd::FromRawFd>::from_raw_fd(number)

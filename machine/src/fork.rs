@@ -1,8 +1,9 @@
-//! Locks that a fork leaves free, and what belongs to one process only.
+//! Locks that are free in the child of a fork, and resources that belong to one process only.
 //!
-//! A child has only the thread that forked. A lock that another thread had at that moment stays locked in the child forever, and what it
-//! protects may be half changed. So every lock of this workspace's libraries is one of this module: before a fork, the thread that
-//! forks takes all of them, and releases them in the parent and in the child. `tests/tidy.rs` rejects other locks.
+//! A child has only the thread that forked. A lock that another thread held at that moment stays locked in
+//! the child forever, and the data that it protects may be inconsistent. Therefore every lock in this
+//! workspace's libraries has a type of this module. Before a fork, the forking thread acquires all of them,
+//! and releases them in the parent and in the child. `tests/tidy.rs` rejects other locks.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::Timespec;
 
-/// A mutex that is free in the child of a fork. A panic of a thread that has it does not poison it.
+/// A mutex that is free in the child of a fork. A panic of the thread that holds it does not poison it.
 pub struct Mutex<T: Send + 'static>(Arc<Inner<T>>);
 
 struct Inner<T>(StdMutex<T>);
@@ -36,7 +37,7 @@ impl<T> Inner<T> {
 }
 
 impl<T: Send + 'static> Mutex<T> {
-    /// A mutex around a value.
+    /// Creates a mutex around a value.
     #[must_use]
     pub fn new(value: T) -> Self {
         let inner = Arc::new(Inner(StdMutex::new(value)));
@@ -44,13 +45,13 @@ impl<T: Send + 'static> Mutex<T> {
         Self(inner)
     }
 
-    /// Waits until no other thread has it, and takes it until the guard is dropped.
+    /// Acquires the mutex until the guard is dropped. Waits while another thread holds it.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock()
     }
 
-    /// Takes it if no other thread has it.
+    /// Acquires the mutex if no other thread holds it.
     #[inline]
     #[must_use]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -78,26 +79,26 @@ impl<T: Send + 'static> fmt::Debug for Mutex<T> {
     }
 }
 
-/// The same for a `static`.
+/// A [`Mutex`] for a `static`.
 pub struct StaticMutex<T: Send + 'static> {
     inner: Inner<T>,
     is_registered: AtomicBool,
 }
 
 impl<T: Send + 'static> StaticMutex<T> {
-    /// A mutex around a value.
+    /// Creates a mutex around a value.
     #[must_use]
     pub const fn new(value: T) -> Self {
         Self { inner: Inner(StdMutex::new(value)), is_registered: AtomicBool::new(false) }
     }
 
-    /// Waits until no other thread has it, and takes it until the guard is dropped.
+    /// Acquires the mutex until the guard is dropped. Waits while another thread holds it.
     pub fn lock(&'static self) -> MutexGuard<'static, T> {
         self.register();
         self.inner.lock()
     }
 
-    /// Takes it if no other thread has it.
+    /// Acquires the mutex if no other thread holds it.
     #[must_use]
     pub fn try_lock(&'static self) -> Option<MutexGuard<'static, T>> {
         self.register();
@@ -114,7 +115,7 @@ impl<T: Send + 'static> StaticMutex<T> {
 
 /// A lock of any type.
 trait Lock: Send + Sync {
-    /// Takes the lock if it is free, until the answer is dropped.
+    /// Acquires the lock if it is free, until the returned value is dropped.
     fn try_hold(self: Arc<Self>) -> Option<Box<dyn Any>>;
 }
 
@@ -125,7 +126,7 @@ impl<T: Send + 'static> Lock for &'static Inner<T> {
     }
 }
 
-/// A guard and the lock that it is of, in the order in which they are dropped.
+/// A guard and its lock, in the order in which they are dropped.
 struct Held<T: 'static> {
     _guard: MutexGuard<'static, T>,
     _lock: Arc<Inner<T>>,
@@ -134,7 +135,8 @@ struct Held<T: 'static> {
 impl<T: Send + 'static> Lock for Inner<T> {
     fn try_hold(self: Arc<Self>) -> Option<Box<dyn Any>> {
         let guard = self.try_lock()?;
-        // SAFETY: only the lifetime changes. The guard is dropped before the lock, which lies in an allocation of its own.
+        // SAFETY: only the lifetime changes. The guard is dropped before the lock, which has its own heap
+        // allocation.
         let guard = unsafe { std::mem::transmute::<MutexGuard<'_, T>, MutexGuard<'static, T>>(guard) };
         Some(Box::new(Held { _guard: guard, _lock: self }))
     }
@@ -142,35 +144,36 @@ impl<T: Send + 'static> Lock for Inner<T> {
 
 type Registry = BTreeMap<usize, Arc<dyn Lock>>;
 
-/// All locks that exist, by their addresses. A thread that has the registry waits for no other lock.
+/// All existing locks by address. A thread that holds the registry waits for no other lock.
 static REGISTRY: StdMutex<Registry> = StdMutex::new(BTreeMap::new());
 
 fn register(key: usize, lock: Arc<dyn Lock>) {
     static HAS_HANDLERS: AtomicBool = AtomicBool::new(false);
     if !HAS_HANDLERS.swap(true, Ordering::Relaxed) {
-        // SAFETY: the functions are never unloaded, because the library cannot be, and unwind into nothing.
+        // SAFETY: the functions are never unloaded, because the library cannot be, and they do not unwind.
         unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
     }
     let known = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner).insert(key, lock);
     drop(known);
 }
 
-/// All locks. They are released before the registry.
+/// All locks, held. They are released before the registry.
 struct All {
     _locks: BTreeMap<usize, Box<dyn Any>>,
     _registry: MutexGuard<'static, Registry>,
 }
 
 thread_local! {
-    /// What this thread holds while it forks.
+    /// The locks that this thread holds during its fork.
     static ALL: RefCell<Option<All>> = const { RefCell::new(None) };
 }
 
-/// How long a lock is waited for while others are held, the first time and at most: a thread that has it may wait for one of them. It
-/// may also wait for a processor, so the time doubles.
+/// First and longest time to wait for a lock while holding others. The thread that holds it may wait for one
+/// of these, or for a processor, so the time doubles with each attempt.
 const FIRST_TURN: Duration = Duration::from_millis(2);
 const LONGEST_TURN: Duration = Duration::from_millis(250);
-/// After this time the process forks with the locks as they are: a handler of a signal may fork in a thread that has one of them.
+/// Time limit for the locks; then the process forks without them. A signal handler may fork while its thread
+/// holds one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 extern "C" fn before() {
@@ -189,7 +192,7 @@ extern "C" fn after() {
     let _ = ALL.try_with(RefCell::take);
 }
 
-/// Lets other threads run. The function of the standard library is a cancellation point.
+/// Lets other threads run. `std::thread::sleep` is not used because it is a cancellation point.
 fn pause() {
     let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 50_000 });
 }
@@ -206,7 +209,7 @@ fn take_all(turn: Duration) -> Option<All> {
                     locks.insert(*key, held);
                 }
             }
-            // A lock that is held stays where it is, so that no other has its address.
+            // A held lock stays allocated, so no other lock has its address.
             if registry.keys().all(|key| locks.contains_key(key)) {
                 return Some(All { _locks: locks, _registry: registry });
             }
@@ -214,7 +217,7 @@ fn take_all(turn: Duration) -> Option<All> {
         if Instant::now() >= end {
             return None;
         }
-        // Without the registry: a thread that makes or drops a lock may have another one.
+        // Waits without the registry: a thread that creates or drops a lock may hold another one.
         pause();
     }
 }
@@ -227,19 +230,19 @@ fn try_registry() -> Option<MutexGuard<'static, Registry>> {
     }
 }
 
-/// The process that something belongs to. A child of a fork inherits descriptors, names and files of its parent, which are not its own to
-/// end.
+/// The process that owns a resource. A child of a fork inherits its parent's descriptors, names and files,
+/// but must not release them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
 impl Process {
-    /// The process that calls this.
+    /// Returns the calling process.
     #[must_use]
     pub fn current() -> Self {
         Self(std::process::id())
     }
 
-    /// Whether the caller is this process, and not a child of a fork.
+    /// Returns whether the caller is this process, not a child of its fork.
     #[must_use]
     pub fn is_current(self) -> bool {
         self == Self::current()
@@ -252,9 +255,10 @@ mod tests {
 
     static COUNT: StaticMutex<u32> = StaticMutex::new(0);
 
-    /// Forks, and returns the status of the child, which takes both locks; a child that hangs ends with a signal.
+    /// Forks and returns the exit status of the child, which acquires both locks. A signal ends a child that
+    /// hangs.
     fn fork(lock: &Mutex<u32>) -> libc::c_int {
-        // SAFETY: the child calls nothing but locks and the kernel.
+        // SAFETY: the child only calls locks and the kernel.
         unsafe {
             match libc::fork() {
                 -1 => panic!("no child"),
@@ -272,13 +276,13 @@ mod tests {
         }
     }
 
-    /// Regression: a child hung if another thread had a lock when the process forked.
+    /// Regression: a child hung if another thread held a lock during the fork.
     #[test]
     fn locks_are_free_in_a_child_and_what_they_protect_is_whole() {
         let lock = Mutex::new(0);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // In both orders, which only works because neither thread waits for long.
+            // The locks are acquired in both orders, which works only because neither thread waits for long.
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let mut first = lock.lock();
@@ -297,7 +301,7 @@ mod tests {
                 while !is_over.load(Ordering::Relaxed) {
                     let mut first = COUNT.lock();
                     *first += 1;
-                    // Others come and go meanwhile.
+                    // Other locks are created and dropped meanwhile.
                     drop(Mutex::new(0));
                     *first += 1;
                     drop(first);

@@ -1,4 +1,4 @@
-//! The interfaces of this machine and their addresses.
+//! Network interfaces of this machine and their addresses.
 
 use std::fmt;
 use std::io;
@@ -9,20 +9,20 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::netlink::{Answer, Netlink, Request, address, number};
 
-/// An address that this machine receives for.
+/// An address for which this machine receives packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
     /// The address.
     pub address: IpAddr,
-    /// The name of the interface that has it.
+    /// Name of the interface with this address.
     pub interface: String,
-    /// The index of that interface; it is the zone of a link-local address.
+    /// Index of that interface; also the zone of a link-local address.
     pub index: u32,
     /// Whether the interface is a loopback interface.
     pub is_loopback: bool,
-    /// The MTU of the interface: the largest IP packet in bytes.
+    /// MTU of the interface: the largest IP packet in bytes.
     pub link_mtu: usize,
-    /// The Ethernet address of the interface, if it has one.
+    /// Ethernet address of the interface, if it has one.
     pub mac: Option<MacAddr>,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for LocalAddress {
 }
 
 impl LocalAddress {
-    /// The address as a `udp` device takes it: one of IPv6 in brackets, a link-local one with its interface.
+    /// Returns the address in the syntax of a `udp` device: IPv6 in brackets, link-local with its interface.
     #[must_use]
     pub fn with_zone(&self) -> String {
         match self.address {
@@ -46,7 +46,8 @@ impl LocalAddress {
     }
 }
 
-/// Sorts the addresses of an interface: the ones that people mean when they name it come first.
+/// Returns the rank of an address among those of its interface. The addresses that users usually mean come
+/// first.
 #[must_use]
 pub const fn gid_order(address: IpAddr) -> u8 {
     match address {
@@ -56,11 +57,11 @@ pub const fn gid_order(address: IpAddr) -> u8 {
     }
 }
 
-/// All addresses of interfaces that are up, in the order of the kernel: IPv4 before IPv6.
+/// Returns all addresses of interfaces that are up, in the order of the kernel: IPv4 before IPv6.
 ///
 /// # Errors
 ///
-/// The kernel does not answer.
+/// Returns an error if the kernel does not answer.
 pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     let mut netlink = Netlink::open()?;
     let interfaces = netlink.interfaces()?;
@@ -79,19 +80,19 @@ pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     Ok(addresses.into_iter().filter_map(local).collect())
 }
 
-/// The names and Ethernet addresses of the interfaces that are up.
+/// Returns the names and Ethernet addresses of the interfaces that are up.
 ///
 /// # Errors
 ///
-/// The kernel does not answer.
+/// Returns an error if the kernel does not answer.
 pub fn ethernet_interfaces() -> io::Result<Vec<(String, MacAddr)>> {
     let interfaces = Netlink::open()?.interfaces()?;
     let up = interfaces.into_iter().filter(|interface| interface.is_up);
     Ok(up.filter_map(|interface| Some((interface.name, interface.mac?))).collect())
 }
 
-/// The interfaces that have `address`, or only the one that `zone` names or numbers. Loopback interfaces receive for the
-/// whole of 127.0.0.0/8.
+/// Returns the interfaces with `address`, or only the one with the name or number `zone`. A loopback
+/// interface receives for all of 127.0.0.0/8.
 #[must_use]
 pub fn interfaces_of(address: IpAddr, zone: Option<&str>) -> Vec<LocalAddress> {
     let all = local_addresses().unwrap_or_default();
@@ -107,41 +108,41 @@ pub fn interfaces_of(address: IpAddr, zone: Option<&str>) -> Vec<LocalAddress> {
     loopback.map(|local| LocalAddress { address, ..local }).into_iter().collect()
 }
 
-/// An interface, up or down.
+/// A network interface, up or down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// The number that the kernel gave it.
+    /// Number assigned by the kernel.
     pub index: u32,
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Whether it is up.
+    /// Whether the interface is up.
     pub is_up: bool,
-    /// Whether it is a loopback interface.
+    /// Whether the interface is a loopback interface.
     pub is_loopback: bool,
-    /// Its Ethernet address; `None` where it has none or has only zeros.
+    /// Ethernet address; `None` if there is none or it is all zeros.
     pub mac: Option<MacAddr>,
-    /// The largest IP packet in bytes.
+    /// Largest IP packet in bytes.
     pub mtu: usize,
 }
 
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceAddress {
-    /// The index of the interface.
+    /// Index of the interface.
     pub interface: u32,
     /// The address.
     pub address: IpAddr,
-    /// Whether it may be used: not during duplicate address detection, and not after that has found another host with
-    /// the address (RFC 4862 section 5.4).
+    /// Whether the address may be used. It may not during duplicate address detection, or after that has
+    /// found another host with the same address (RFC 4862 section 5.4).
     pub is_usable: bool,
 }
 
 impl Netlink {
-    /// All interfaces, in the order of the kernel.
+    /// Returns all interfaces, in the order of the kernel.
     ///
     /// # Errors
     ///
-    /// The kernel does not answer.
+    /// Returns an error if the kernel does not answer.
     pub fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
         let mut found = Vec::new();
         let request = Request::dump(RTM_GETLINK, &LinkHeader::default());
@@ -149,11 +150,11 @@ impl Netlink {
         Ok(found)
     }
 
-    /// The addresses of all interfaces, in the order of the kernel.
+    /// Returns the addresses of all interfaces, in the order of the kernel.
     ///
     /// # Errors
     ///
-    /// The kernel does not answer.
+    /// Returns an error if the kernel does not answer.
     pub fn addresses(&mut self) -> io::Result<Vec<InterfaceAddress>> {
         let mut found = Vec::new();
         let request = Request::dump(RTM_GETADDR, &AddressHeader::default());
@@ -179,7 +180,7 @@ struct LinkHeader {
 struct AddressHeader {
     _family: u8,
     _prefix_len: u8,
-    /// The lower eight; `IFA_FLAGS` has all.
+    /// The lower eight flags; `IFA_FLAGS` contains all.
     flags: u8,
     _scope: u8,
     interface: u32,
@@ -212,7 +213,7 @@ fn interface_address(answer: &Answer<'_>) -> Option<InterfaceAddress> {
     let (mut local, mut other) = (None, None);
     for (kind, value) in attributes {
         match kind {
-            // On a point-to-point link `IFA_ADDRESS` is the address of the other end.
+            // On a point-to-point link, `IFA_ADDRESS` is the address of the peer.
             IFA_LOCAL => local = address(value),
             IFA_ADDRESS => other = address(value),
             IFA_FLAGS => flags = number(value).unwrap_or(flags),
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!(interfaces_of("203.0.113.77".parse().unwrap(), None), []);
     }
 
-    /// An address with a label (`ip address add … label v0:1`) belongs to the interface and not to its label.
+    /// An address with a label (`ip address add … label v0:1`) belongs to the interface, not to its label.
     #[test]
     fn a_labelled_address_belongs_to_its_interface() {
         let lines = [

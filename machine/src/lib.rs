@@ -1,9 +1,9 @@
-//! The process and the machine that a library runs in: locks that a fork leaves free, descriptors that a program may close, user ids, and the
-//! interfaces, addresses, routes and neighbours of the kernel. Devices, the library `roce` and the libraries for programs that exist
-//! already share this crate.
+//! The process and the machine of a library: locks, descriptors, user ids, interfaces and routes.
 //!
-//! It moves no datagrams, decides nothing about the protocol, and changes nothing on the machine: it only asks the kernel. It has no
-//! thread.
+//! The crate contains locks that are free in the child of a fork, descriptors that programs do not close, and
+//! checks of user ids. It queries the kernel's interfaces, addresses, routes and neighbours, and changes
+//! nothing on the machine. It has no thread and no protocol logic, and sends no datagrams. The devices, the
+//! library `roce` and the libraries for existing programs share it.
 
 pub mod descriptors;
 pub mod fork;

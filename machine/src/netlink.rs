@@ -1,7 +1,8 @@
-//! Requests to the kernel about interfaces, addresses, routes and neighbours by rtnetlink (RFC 3549).
+//! Requests to the kernel about interfaces, addresses, routes and neighbours over rtnetlink (RFC 3549).
 //!
-//! This module carries messages; which messages and what they mean is in `interfaces` and in `routes`.
-//! A request costs one system call to send and one or more to receive: the kernel answers before the first returns.
+//! This module transfers messages; the modules `interfaces` and `routes` define their content. A request
+//! costs one system call to send and one or more to receive, because the kernel answers before the first
+//! returns.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A socket to the tables of the kernel.
+/// A socket for queries of the kernel's tables.
 pub struct Netlink {
     socket: OwnedFd,
     buffer: Vec<u8>,
@@ -24,7 +25,7 @@ pub struct Netlink {
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct MessageHeader {
-    /// With this header.
+    /// Length including this header.
     len: u32,
     kind: u16,
     flags: u16,
@@ -36,31 +37,31 @@ struct MessageHeader {
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct AttributeHeader {
-    /// With this header.
+    /// Length including this header.
     len: u16,
     kind: u16,
 }
 
-/// One request: a message of type `kind`, whose body begins with the header that belongs to this type.
+/// A request: a message of type `kind`, whose body begins with the header of this type.
 pub(crate) struct Request {
     kind: u16,
     flags: u16,
     body: Vec<u8>,
 }
 
-/// One answer.
+/// A message of the answer.
 pub(crate) struct Answer<'a> {
     kind: u16,
     body: &'a [u8],
 }
 
 impl Request {
-    /// Requests one entry.
+    /// Creates a request for one entry.
     pub(crate) fn get(kind: u16, header: &(impl IntoBytes + Immutable)) -> Self {
         Self { kind, flags: NLM_F_REQUEST, body: header.as_bytes().to_vec() }
     }
 
-    /// Requests a whole table.
+    /// Creates a request for a whole table.
     pub(crate) fn dump(kind: u16, header: &(impl IntoBytes + Immutable)) -> Self {
         Self { flags: NLM_F_REQUEST | NLM_F_DUMP, ..Self::get(kind, header) }
     }
@@ -71,7 +72,7 @@ impl Request {
         [header.as_bytes(), &self.body].concat()
     }
 
-    /// Adds an attribute. Values are addresses and numbers, so the length fits.
+    /// Adds an attribute. Values are addresses and numbers, so their length always fits.
     pub(crate) fn with_attribute(mut self, kind: u16, value: &[u8]) -> Self {
         let len = (size_of::<AttributeHeader>() + value.len()) as u16;
         self.body.extend_from_slice(AttributeHeader { len, kind }.as_bytes());
@@ -80,7 +81,7 @@ impl Request {
         self
     }
 
-    /// Adds an attribute that is an address.
+    /// Adds an attribute with an address.
     pub(crate) fn with_address(self, kind: u16, address: IpAddr) -> Self {
         match address {
             IpAddr::V4(address) => self.with_attribute(kind, &address.octets()),
@@ -90,7 +91,7 @@ impl Request {
 }
 
 impl<'a> Answer<'a> {
-    /// The header and the attributes, if the answer is of type `kind`.
+    /// Returns the header and the attributes, if the answer is of type `kind`.
     pub(crate) fn parse<H: FromBytes>(
         &self,
         kind: u16,
@@ -108,11 +109,11 @@ impl Netlink {
     ///
     /// # Errors
     ///
-    /// The system has no descriptor or no memory left.
+    /// Returns an error if the system has no descriptor or memory left.
     pub fn open() -> io::Result<Self> {
         // Protocol 0, the default, is NETLINK_ROUTE.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        // The answer is there before it is read; the timeout only bounds what a broken kernel can do.
+        // The answer is present before it is read; the timeout only limits the effect of a broken kernel.
         set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(1)))?;
         Ok(Self { socket, buffer: vec![0; BUFFER_LEN], sequence: 0 })
     }
@@ -132,14 +133,14 @@ impl Netlink {
     }
 }
 
-/// Reads what one system call received. Returns whether the answer to request `sequence` is complete.
+/// Parses the messages of one system call. Returns whether the answer to request `sequence` is complete.
 fn read_messages(mut bytes: &[u8], sequence: u32, visit: &mut impl FnMut(&Answer<'_>)) -> io::Result<bool> {
     while !bytes.is_empty() {
         let (header, _) = MessageHeader::read_from_prefix(bytes).map_err(|_| invalid_answer())?;
         let len = header.len as usize;
         let body = bytes.get(size_of::<MessageHeader>()..len).ok_or_else(invalid_answer)?;
         bytes = bytes.get(len.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
-        // An answer to an earlier request that failed.
+        // Skips the answer to an earlier, failed request.
         if header.sequence != sequence {
             continue;
         }
@@ -162,7 +163,7 @@ fn read_messages(mut bytes: &[u8], sequence: u32, visit: &mut impl FnMut(&Answer
     Ok(false)
 }
 
-/// Type and value of each attribute. Ends where the bytes are not an attribute.
+/// Iterates over the types and values of attributes. Stops at bytes that do not form an attribute.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (header, _) = AttributeHeader::read_from_prefix(bytes).ok()?;
@@ -173,13 +174,13 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// An attribute that is an address of either family.
+/// Parses an attribute with an address of either family.
 pub(crate) fn address(value: &[u8]) -> Option<IpAddr> {
     let v4 = value.try_into().map(|octets: [u8; 4]| IpAddr::from(octets));
     v4.or_else(|_| value.try_into().map(|octets: [u8; 16]| IpAddr::from(octets))).ok()
 }
 
-/// An attribute that is a number.
+/// Parses an attribute with a number.
 pub(crate) fn number(value: &[u8]) -> Option<u32> {
     value.try_into().map(u32::from_ne_bytes).ok()
 }
@@ -188,7 +189,7 @@ fn invalid_answer() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the kernel sent an answer that is not valid rtnetlink")
 }
 
-/// The kernel sends no longer answers than this.
+/// Longest answer that the kernel sends.
 const BUFFER_LEN: usize = 32 << 10;
 /// `NLMSG_ALIGNTO` and `RTA_ALIGNTO`.
 const ALIGNMENT: usize = 4;
@@ -198,7 +199,7 @@ const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_NOOP: u16 = 1;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// Without the flags for nested attributes and byte order.
+/// Mask that removes the flags for nested attributes and byte order.
 const NLA_TYPE_MASK: u16 = 0x3fff;
 
 #[cfg(test)]
@@ -213,7 +214,7 @@ mod tests {
         bytes
     }
 
-    /// What `read_messages` returns, and the bodies that it visits.
+    /// Returns the result of `read_messages` and the bodies that it visits.
     fn read(bytes: &[u8]) -> (io::Result<bool>, Vec<Vec<u8>>) {
         let mut visited = Vec::new();
         let result = read_messages(bytes, 7, &mut |answer| visited.push(answer.body.to_vec()));
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!((result.unwrap(), visited), (false, vec![b"one".to_vec(), b"two four".to_vec()]));
         assert!(read(&[part(b"one"), done].concat()).0.unwrap());
         assert!(read(&message(16, 0, 7, b"alone")).0.unwrap());
-        // Answers to an earlier request are passed over.
+        // Answers to an earlier request are skipped.
         let (result, visited) = read(&message(16, 0, 6, b"old"));
         assert_eq!((result.unwrap(), visited.len()), (false, 0));
     }
@@ -268,7 +269,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any bytes are read to their end without a panic, and so are their attributes.
+        /// Any bytes, and the attributes in them, are parsed to the end without a panic.
         #[test]
         fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut visits = 0;

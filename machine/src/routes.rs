@@ -1,4 +1,4 @@
-//! Where the kernel sends packets: what `ip route get` and `ip neighbour` show.
+//! Queries for routes and neighbours: the data that `ip route get` and `ip neighbour` show.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,29 +9,29 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::netlink::{Answer, Netlink, Request, address, number};
 
-/// Where packets that leave through an interface go first.
+/// The first hop of packets that leave through an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHop {
     /// The destination is this machine.
     Local,
     /// The destination is a multicast group.
     Multicast,
-    /// To a neighbour.
+    /// Packets go to a neighbour.
     Neighbour {
-        /// Its address: that of the destination or of a gateway.
+        /// Address of the destination itself or of a gateway.
         address: IpAddr,
-        /// Its Ethernet address, if the kernel knows it.
+        /// Ethernet address, if the kernel knows it.
         mac: Option<MacAddr>,
     },
     /// No route leads to the destination through the interface.
     Unreachable,
 }
 
-/// Asks the kernel where packets to `destination` go when they leave through an interface.
+/// Asks the kernel for the first hop of packets to `destination` that leave through an interface.
 ///
 /// # Errors
 ///
-/// The kernel does not answer.
+/// Returns an error if the kernel does not answer.
 pub fn next_hop(destination: IpAddr, interface: u32) -> io::Result<NextHop> {
     let mut netlink = Netlink::open()?;
     Ok(match netlink.route(destination, interface)? {
@@ -48,44 +48,44 @@ pub fn next_hop(destination: IpAddr, interface: u32) -> io::Result<NextHop> {
     })
 }
 
-/// Where packets to an address go.
+/// The route of packets to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// To this machine.
+    /// The destination is this machine.
     Local,
-    /// To the neighbour with this address: the destination itself or a gateway.
+    /// The next hop is the neighbour with this address: the destination itself or a gateway.
     Neighbour(IpAddr),
-    /// To a group.
+    /// The destination is a multicast group.
     Multicast,
-    /// Not through this interface.
+    /// No route leads through this interface.
     Unreachable,
 }
 
-/// What the kernel knows about a neighbour.
+/// The kernel's knowledge about a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
-    /// It has this Ethernet address.
+    /// The neighbour has an Ethernet address.
     Known {
-        /// Its Ethernet address.
+        /// The Ethernet address.
         mac: MacAddr,
-        /// The address was not used for a while; the kernel confirms it when it is used next.
+        /// Whether the address was unused for a while. The kernel confirms it on its next use.
         is_stale: bool,
     },
     /// The kernel has asked for the Ethernet address and has no answer yet.
     Incomplete,
-    /// It did not answer, or was never asked.
+    /// The neighbour did not answer, or was never asked.
     Unknown,
 }
 
 impl Netlink {
-    /// Where packets to `destination` go when they leave through an interface.
+    /// Returns the route of packets to `destination` that leave through an interface.
     ///
     /// # Errors
     ///
-    /// The kernel does not answer.
+    /// Returns an error if the kernel does not answer.
     pub fn route(&mut self, destination: IpAddr, interface: u32) -> io::Result<Route> {
-        // For an IPv4 route through a given interface, the kernel takes every destination without a route for a
-        // neighbour. Only a lookup with this flag tells whether its table has a route at all.
+        // For an IPv4 route through a given interface, the kernel treats every destination without a route as
+        // a neighbour. Only a lookup with this flag shows whether the table contains a route at all.
         if destination.is_ipv4() && self.best_route(destination, interface, RTM_F_FIB_MATCH)?.is_none() {
             return Ok(Route::Unreachable);
         }
@@ -101,11 +101,11 @@ impl Netlink {
         self.find(&request, |answer| route_of(answer, destination, interface))
     }
 
-    /// What the kernel knows about a neighbour on an interface.
+    /// Returns the kernel's knowledge about a neighbour on an interface.
     ///
     /// # Errors
     ///
-    /// The kernel does not answer.
+    /// Returns an error if the kernel does not answer.
     pub fn neighbour(&mut self, address: IpAddr, interface: u32) -> io::Result<Neighbour> {
         let (family, _) = family_of(address);
         let header = NeighbourHeader { family, interface, ..NeighbourHeader::default() };
@@ -113,7 +113,7 @@ impl Netlink {
         Ok(self.find(&request, neighbour_of)?.unwrap_or(Neighbour::Unknown))
     }
 
-    /// Asks for one entry; `None` if there is none.
+    /// Asks for one entry. Returns `None` if it does not exist.
     fn find<T>(
         &mut self,
         request: &Request,
@@ -168,7 +168,7 @@ fn route_of(answer: &Answer<'_>, destination: IpAddr, interface: u32) -> Option<
         let gateway = match kind {
             RTA_OIF if number(value) != Some(interface) => return Some(Route::Unreachable),
             RTA_GATEWAY => address(value),
-            // The address family in two bytes, then the address.
+            // The value is the address family in two bytes, then the address.
             RTA_VIA => value.get(2..).and_then(address),
             _ => None,
         };
@@ -189,7 +189,7 @@ fn neighbour_of(answer: &Answer<'_>) -> Option<Neighbour> {
     })
 }
 
-/// The address family of an address and its length in bits.
+/// Returns the address family of an address and its length in bits.
 const fn family_of(address: IpAddr) -> (u8, u8) {
     match address {
         IpAddr::V4(_) => (AF_INET, 32),
@@ -197,7 +197,8 @@ const fn family_of(address: IpAddr) -> (u8, u8) {
     }
 }
 
-/// Whether an error says only that there is no such entry. The kernel gives `EINVAL` for a blackhole route.
+/// Returns whether an error only means that the entry does not exist. The kernel returns `EINVAL` for a
+/// blackhole route.
 fn is_absence(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

@@ -1,29 +1,30 @@
-//! Which user ids identify a user.
+//! Checks of user ids.
 
 use std::fs;
 
 use rustix::process::geteuid;
 
-/// Whether `uid`, as the kernel reports it for a peer or a file, is this process's own user or root.
+/// Returns whether `uid`, as the kernel reports it for a peer or a file, is this process's own user or root.
 ///
-/// The overflow id (65534 unless `/proc/sys/kernel/overflowuid` says otherwise) never is, unless the user namespace of this
-/// process maps every user: the kernel reports it for each user that the namespace does not map (`user_namespaces(7)`).
+/// Returns `false` for the overflow id (65534 unless `/proc/sys/kernel/overflowuid` differs), because the
+/// kernel reports it for every user that the user namespace of this process does not map
+/// (`user_namespaces(7)`). If the namespace maps every user, the overflow id is an ordinary one.
 #[must_use]
 pub fn is_own_or_root(uid: u32) -> bool {
     const ROOT: u32 = 0;
     (uid == geteuid().as_raw() || uid == ROOT) && identifies(uid)
 }
 
-/// Whether `uid` stands for one user in the user namespace of this process, and not for every user that it does not map.
+/// Returns whether `uid` is one user in this process's user namespace, and not the id of all unmapped users.
 #[must_use]
 pub fn identifies(uid: u32) -> bool {
-    // Read on each call: a process can enter another user namespace at any time.
+    // Read on each call, because a process can enter another user namespace at any time.
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
     let overflow = overflow.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_OVERFLOW_UID);
     uid != overflow || fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_everyone(&map))
 }
 
-/// Whether a `uid_map` maps every user id: 0 to 4294967294, because 4294967295 means "no user".
+/// Returns whether a `uid_map` maps every user id: 0 to 4294967294, because 4294967295 means "no user".
 fn maps_everyone(map: &str) -> bool {
     let lines: Option<Vec<[u64; 2]>> = map
         .lines()
@@ -33,7 +34,7 @@ fn maps_everyone(map: &str) -> bool {
             Some([inside, count])
         })
         .collect();
-    // Lines of one map never overlap.
+    // The lines of a map never overlap.
     lines.is_some_and(|lines| lines.iter().map(|[_, count]| count).sum::<u64>() >= u64::from(u32::MAX))
 }
 

@@ -1,6 +1,6 @@
-//! Bytes on the stack: nothing here may allocate.
+//! Byte buffers on the stack, because this library must not allocate.
 
-/// At most `N` bytes. What does not fit is left out.
+/// A buffer of at most `N` bytes. Excess bytes are dropped.
 pub(crate) struct Buffer<const N: usize> {
     bytes: [u8; N],
     len: usize,
@@ -11,7 +11,7 @@ impl<const N: usize> Buffer<N> {
         Self { bytes: [0; N], len: 0 }
     }
 
-    /// The digits of a number.
+    /// Creates a buffer with the decimal digits of a number.
     pub(crate) fn of_number(number: i64) -> Self {
         let mut buffer = Self::new();
         if number < 0 {

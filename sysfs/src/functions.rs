@@ -1,7 +1,7 @@
-//! The functions of libc that take the name of a file.
+//! The functions of libc that take a path.
 //!
-//! `open` and its relatives take their last argument only with some flags. They are declared with it: on x86-64 and AArch64, an
-//! argument that was not given is a register that is passed on as it is.
+//! `open` and its relatives use their last argument only with some flags. They are declared with it, because
+//! on x86-64 and AArch64 a missing argument is a register that is passed on unchanged.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::ptr::null_mut;
@@ -11,7 +11,7 @@ use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 
 use crate::redirected;
 
-/// A function of the libraries after this one, which is looked up when it is first needed.
+/// A function of a library that the loader searches after this one. It is looked up on first use.
 pub(crate) struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -22,16 +22,16 @@ impl Next {
         Self { name, address: AtomicPtr::new(null_mut()) }
     }
 
-    /// Its address. `None`, with the error number set, if this libc does not have it.
+    /// Returns the address of the function. Returns `None` and sets `errno` if this libc does not have it.
     pub(crate) fn address(&self) -> Option<*mut c_void> {
         let mut address = self.address.load(Ordering::Relaxed);
         if address.is_null() {
-            // SAFETY: the name has a zero at its end.
+            // SAFETY: the name is NUL-terminated.
             address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
             self.address.store(address, Ordering::Relaxed);
         }
         if address.is_null() {
-            // SAFETY: every thread has its error number.
+            // SAFETY: every thread has its own `errno`.
             unsafe { *libc::__errno_location() = libc::ENOSYS };
             return None;
         }
@@ -39,14 +39,14 @@ impl Next {
     }
 }
 
-/// `name([arguments before the name of the file] [arguments behind it]) -> result, what a failure returns`
+/// Syntax: `name([arguments before the path] [arguments after the path]) -> result, value on failure`
 macro_rules! functions {
     ($($name:ident([$($before:ident: $before_type:ty),*] [$($after:ident: $after_type:ty),*]) -> $result:ty, $failure:expr;)*) => {$(
-        /// The function of libc, for the file that is meant.
+        /// Calls the function of libc with the redirected path.
         ///
         /// # Safety
         ///
-        /// As for that of libc.
+        /// The requirements are those of the function of libc.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             $($before: $before_type,)*
@@ -54,7 +54,7 @@ macro_rules! functions {
             $($after: $after_type,)*
         ) -> $result {
             type Function = unsafe extern "C" fn($($before_type,)* *const c_char, $($after_type,)*) -> $result;
-            // The name of this function, with a zero at its end.
+            // The name of this function, NUL-terminated.
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => panic!("a name has no zero"),
@@ -63,7 +63,7 @@ macro_rules! functions {
             let Some(next) = NEXT.address() else { return $failure };
             // SAFETY: libc's function of this name has this type.
             let next = unsafe { std::mem::transmute::<*mut c_void, Function>(next) };
-            // SAFETY: the caller gives what libc's function needs; only the name of the file may be another one.
+            // SAFETY: the caller meets the requirements of libc's function; only the path may differ.
             unsafe { redirected(path, |path| next($($before,)* path, $($after,)*)) }
         }
     )*};
@@ -95,7 +95,7 @@ functions! {
     fstatat([folder: c_int] [found: *mut c_void, flags: c_int]) -> c_int, -1;
     fstatat64([folder: c_int] [found: *mut c_void, flags: c_int]) -> c_int, -1;
     statx([folder: c_int] [flags: c_int, mask: c_uint, found: *mut c_void]) -> c_int, -1;
-    // What programs call that were built with glibc before 2.33.
+    // Programs built with glibc before 2.33 call these functions.
     __xstat([version: c_int] [found: *mut c_void]) -> c_int, -1;
     __xstat64([version: c_int] [found: *mut c_void]) -> c_int, -1;
     __lxstat([version: c_int] [found: *mut c_void]) -> c_int, -1;
@@ -112,7 +112,7 @@ functions! {
     __realpath_chk([] [resolved: *mut c_char, room: size_t]) -> *mut c_char, null_mut();
     canonicalize_file_name([] []) -> *mut c_char, null_mut();
 
-    // `ls -l` asks for these.
+    // `ls -l` calls these functions.
     getxattr([] [name: *const c_char, value: *mut c_void, size: size_t]) -> ssize_t, -1;
     lgetxattr([] [name: *const c_char, value: *mut c_void, size: size_t]) -> ssize_t, -1;
     listxattr([] [names: *mut c_char, size: size_t]) -> ssize_t, -1;

@@ -1,15 +1,16 @@
-//! A library for `LD_PRELOAD` that shows a program the files of RDMA devices.
+//! A library for `LD_PRELOAD` that provides the files of RDMA devices to a program.
 //!
-//! Some programs (UCX, and with it most builds of MPI) look for devices in `/sys/class/infiniband` and `/dev/infiniband` themselves,
-//! where a kernel without RDMA has nothing, and where only root could put something. This library leads the functions of libc that
-//! take the name of a file to the same names below the folder in `ROCE_SYSFS`, which `roce run` makes; every other name is left alone.
-//! Without that variable nothing changes.
+//! Some programs (UCX, and therefore most builds of MPI) look for devices in `/sys/class/infiniband` and
+//! `/dev/infiniband` themselves. These folders are empty in a kernel without RDMA, and only root could add
+//! files. This library redirects the path arguments of libc functions to the folder in `ROCE_SYSFS`, which
+//! `roce run` creates. All other paths are unchanged. Without that variable, the library does nothing.
 //!
-//! It also answers requests of the netlink protocol RDMA (`netlink`), and tells `roce run` that the program began and which other libraries
-//! of verbs a process has (`report`).
+//! It also answers requests of the netlink protocol RDMA (`netlink`). It reports to `roce run` that the
+//! program started, and which other verbs libraries a process has loaded (`report`).
 //!
-//! A name is recognised as programs write it, by its beginning: `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and the like, and
-//! `/dev/infiniband`. Functions that are called here never allocate, since allocators open files.
+//! Paths are recognized by their beginning: `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and
+//! similar names, and `/dev/infiniband`. The functions in this library never allocate, because allocators
+//! open files.
 
 mod buffer;
 pub mod functions;
@@ -19,29 +20,29 @@ mod root;
 
 use std::ffi::{CStr, c_char};
 
-/// The names that are led elsewhere begin with one of these, and go on with `/`, with `_`, or not at all.
+/// Prefixes of redirected paths. The prefix must be followed by `/`, by `_` or by the end of the path.
 const BEGINNINGS: [&[u8]; 2] = [b"/sys/class/infiniband", b"/dev/infiniband"];
 
-/// The longest name of a file, with the zero at its end.
+/// Largest length of a path, with its terminating NUL.
 const LONGEST: usize = libc::PATH_MAX as usize;
 
-/// Whether a file belongs to RDMA devices.
+/// Returns whether a path belongs to RDMA devices.
 fn is_of_devices(name: &[u8]) -> bool {
     BEGINNINGS.iter().any(|beginning| matches!(name.strip_prefix(*beginning), Some([] | [b'/' | b'_', ..])))
 }
 
-/// Calls `function` with the name to be used instead of `path`.
+/// Calls `function` with `path` or with the path that replaces it.
 ///
 /// # Safety
 ///
-/// `path` is null or a text with a zero at its end.
+/// `path` must be null or a NUL-terminated string.
 unsafe fn redirected<T>(path: *const c_char, function: impl FnOnce(*const c_char) -> T) -> T {
-    // The first character tells for most names, and null is for libc to refuse.
-    // SAFETY: a text has at least the zero at its end.
+    // The first character decides for most paths. libc rejects null.
+    // SAFETY: a string has at least its terminating NUL.
     if path.is_null() || unsafe { *path }.cast_unsigned() != b'/' {
         return function(path);
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees that `path` is NUL-terminated.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes();
     match root::root() {
         Some(root) if is_of_devices(name) && root.len() + name.len() < LONGEST => {

@@ -1,8 +1,10 @@
-//! Netlink sockets of the protocol RDMA, which kernels without RDMA do not have: `rdma dev` and UCX ask there.
+//! Netlink sockets of the protocol RDMA, which `rdma dev` and UCX query. Kernels without RDMA do not have
+//! them.
 //!
-//! The program gets a socket of the protocol for user space, on which it binds, sets options, polls and receives as usual. What it sends is
-//! not sent: this library reads the requests, and sends the answers to the socket from another one. The attributes in the answers are files
-//! that `roce run` made: `netlink/COMMAND/DEVICE`. Other commands are answered with `EOPNOTSUPP`.
+//! The program gets a socket of the protocol for user space, and binds it, sets options, polls and receives
+//! as usual. Messages of the program are not sent. This library parses the requests and sends the answers to
+//! the socket from another one. The attributes in the answers are files of `roce run`:
+//! `netlink/COMMAND/DEVICE`. Other commands are answered with `EOPNOTSUPP`.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,22 +16,23 @@ use crate::buffer::Buffer;
 use crate::functions::Next;
 use crate::root::root;
 
-/// The client of the interface about devices (`RDMA_NL_NLDEV`), whose number stands before that of the command.
+/// The client for devices (`RDMA_NL_NLDEV`). Its number is in the bits above the command.
 const CLIENT: u16 = 5;
 const CLIENT_SHIFT: u16 = 10;
-/// `RDMA_NLDEV_CMD_PORT_GET`, which needs the number of a port.
+/// `RDMA_NLDEV_CMD_PORT_GET`, which requires a port number.
 const PORT_GET: u16 = 5;
 const ATTRIBUTE_OF_DEVICE: u16 = 1;
 const ATTRIBUTE_OF_PORT: u16 = 3;
-/// The only port.
+/// Number of the only port.
 const PORT: u32 = 1;
 
-/// The length of the head of a message: length, type, flags, sequence number, socket.
+/// Length of a message header: length, type, flags, sequence number, port ID.
 const HEAD: usize = 16;
-/// Attributes are as long as one page at most.
+/// Largest length of the attributes: one page.
 const MOST: usize = 4096;
 
-/// Descriptors of the program that are such sockets, a bit for each. A program has few descriptors when it asks for one.
+/// Bitmap of the program's descriptors that are such sockets. A program has few descriptors when it opens
+/// one.
 static SOCKETS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
 fn word_and_bit(descriptor: c_int) -> Option<(&'static AtomicU64, u64)> {
@@ -37,7 +40,7 @@ fn word_and_bit(descriptor: c_int) -> Option<(&'static AtomicU64, u64)> {
     Some((SOCKETS.get(descriptor / 64)?, 1 << (descriptor % 64)))
 }
 
-/// Whether a descriptor is such a socket. Its number may have been used for another file since.
+/// Returns whether a descriptor is such a socket. Its number may belong to another file by now.
 fn is_ours(descriptor: c_int) -> bool {
     let Some((word, bit)) = word_and_bit(descriptor) else { return false };
     if word.load(Ordering::Relaxed) & bit == 0 {
@@ -45,7 +48,7 @@ fn is_ours(descriptor: c_int) -> bool {
     }
     let option = |name: c_int| {
         let (mut value, mut len): (c_int, socklen_t) = (-1, size_of::<c_int>() as socklen_t);
-        // SAFETY: there is room for the value.
+        // SAFETY: the buffer has room for the value.
         unsafe {
             libc::getsockopt(descriptor, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len)
         };
@@ -59,11 +62,11 @@ fn is_ours(descriptor: c_int) -> bool {
     is_ours
 }
 
-/// The function of libc, for sockets of the protocol RDMA one of another protocol.
+/// Calls the function of libc. Sockets of the protocol RDMA get another protocol.
 ///
 /// # Safety
 ///
-/// As for that of libc.
+/// The requirements are those of the function of libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     static NEXT: Next = Next::new(c"socket");
@@ -72,10 +75,10 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     // SAFETY: libc's function of this name has this type.
     let next = unsafe { std::mem::transmute::<*mut c_void, Function>(next) };
     if domain != libc::AF_NETLINK || protocol != libc::NETLINK_RDMA || root().is_none() {
-        // SAFETY: the caller gives what libc's function needs.
+        // SAFETY: the caller meets the requirements of libc's function.
         return unsafe { next(domain, kind, protocol) };
     }
-    // SAFETY: as above.
+    // SAFETY: the caller meets the requirements of libc's function.
     let descriptor = unsafe { next(domain, kind, libc::NETLINK_USERSOCK) };
     if let Some((word, bit)) = word_and_bit(descriptor) {
         word.fetch_or(bit, Ordering::Relaxed);
@@ -83,14 +86,14 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     descriptor
 }
 
-/// `name(arguments) -> result, then the parts of what is sent`: the function of libc, or the answer to a request.
+/// Syntax: `name(arguments), parts to send`. Calls the function of libc, or answers a request.
 macro_rules! senders {
     ($($name:ident($($argument:ident: $type:ty),*), $parts:expr;)*) => {$(
-        /// The function of libc; requests of the protocol RDMA are answered here.
+        /// Calls the function of libc. Requests of the protocol RDMA are answered here.
         ///
         /// # Safety
         ///
-        /// As for that of libc.
+        /// The requirements are those of the function of libc.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(descriptor: c_int, $($argument: $type),*) -> ssize_t {
             static NEXT: Next = Next::new(
@@ -101,7 +104,7 @@ macro_rules! senders {
             );
             type Function = unsafe extern "C" fn(c_int, $($type),*) -> ssize_t;
             if is_ours(descriptor) {
-                // SAFETY: the caller gives memory that may be read.
+                // SAFETY: the caller passes readable memory.
                 let request = unsafe { gathered($parts) };
                 answer_all(descriptor, request.bytes());
                 return request.bytes().len().cast_signed();
@@ -109,7 +112,7 @@ macro_rules! senders {
             let Some(next) = NEXT.address() else { return -1 };
             // SAFETY: libc's function of this name has this type.
             let next = unsafe { std::mem::transmute::<*mut c_void, Function>(next) };
-            // SAFETY: the caller gives what libc's function needs.
+            // SAFETY: the caller meets the requirements of libc's function.
             unsafe { next(descriptor, $($argument),*) }
         }
     )*};
@@ -130,10 +133,10 @@ const fn parts_of(message: &msghdr) -> (*const iovec, usize) {
     (message.msg_iov.cast_const(), message.msg_iovlen as usize)
 }
 
-/// One part that is sent.
+/// A message in one part.
 struct One(iovec);
 
-/// Parts that are sent one behind the other.
+/// The consecutive parts of a message.
 trait Parts {
     fn parts(&self) -> (*const iovec, usize);
 }
@@ -150,14 +153,16 @@ impl Parts for (*const iovec, usize) {
     }
 }
 
+/// Copies the parts into one buffer.
+///
 /// # Safety
 ///
-/// The parts are memory that may be read.
+/// The parts must be readable memory.
 unsafe fn gathered(parts: impl Parts) -> Buffer<MOST> {
     let (first, number) = parts.parts();
     let mut all = Buffer::new();
     for index in 0..number {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the parts are readable.
         unsafe {
             let part = &*first.add(index);
             if part.iov_len > 0 {
@@ -186,7 +191,7 @@ struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The first request, and what is behind it.
+    /// Parses the first request. Returns it with the bytes that follow.
     fn parse(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let len = number32(bytes, 0)? as usize;
         let message = bytes.get(..len)?;
@@ -200,7 +205,7 @@ impl<'a> Request<'a> {
         Some((request, bytes.get(len.next_multiple_of(4)..).unwrap_or_default()))
     }
 
-    /// The 32 bits of an attribute.
+    /// Returns the 32 bits of an attribute.
     fn attribute(&self, wanted: u16) -> Option<u32> {
         let mut rest = self.attributes;
         loop {
@@ -217,7 +222,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A socket that answers.
+/// A socket that sends answers.
 struct Answering {
     descriptor: c_int,
     to: sockaddr_nl,
@@ -225,10 +230,11 @@ struct Answering {
 
 impl Answering {
     fn new(program: c_int) -> Option<Self> {
-        // SAFETY: numbers only, for which zero is a value.
+        // SAFETY: the type contains only integers, for which zero is valid.
         let mut to: sockaddr_nl = unsafe { std::mem::zeroed() };
         let mut len = size_of::<sockaddr_nl>() as socklen_t;
-        // SAFETY: there is room for the address; binding without a number asks the kernel for one, where the socket has none.
+        // SAFETY: the buffer has room for the address. Binding to port ID 0 requests one from the kernel, if
+        // there is none yet.
         unsafe {
             libc::getsockname(program, (&raw mut to).cast(), &raw mut len);
             if to.nl_pid == 0 {
@@ -239,7 +245,7 @@ impl Answering {
         }
         to.nl_groups = 0;
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: makes a socket.
+        // SAFETY: the call only creates a socket.
         let made = unsafe { libc::syscall(libc::SYS_socket, libc::AF_NETLINK, kind, libc::NETLINK_USERSOCK) };
         Some(Self { descriptor: c_int::try_from(made).ok().filter(|made| *made >= 0)?, to })
     }
@@ -253,14 +259,14 @@ impl Answering {
         message.push(&self.to.nl_pid.to_ne_bytes());
         message.push(payload);
         let (bytes, len) = (message.bytes(), size_of::<sockaddr_nl>());
-        // SAFETY: the message and the address are as long as is said.
+        // SAFETY: the lengths are those of the message and the address.
         unsafe {
             let to = &raw const self.to;
             libc::syscall(libc::SYS_sendto, self.descriptor, bytes.as_ptr(), bytes.len(), 0, to, len);
         }
     }
 
-    /// The end of a request: an error number, or 0.
+    /// Sends the end of an answer: an error number, or 0.
     fn status(&self, request: &Request<'_>, errno: c_int) {
         let mut payload = Buffer::<{ HEAD + 4 }>::new();
         payload.push(&(-errno).to_ne_bytes());
@@ -271,7 +277,7 @@ impl Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is this object's.
+        // SAFETY: this object owns the descriptor.
         unsafe { libc::syscall(libc::SYS_close, self.descriptor) };
     }
 }
@@ -311,7 +317,7 @@ fn answer(answering: &Answering, request: &Request<'_>) {
     }
 }
 
-/// The content of the file with the attributes.
+/// Reads the file with the attributes of a device.
 fn attributes_of(command: u16, device: u32) -> Option<Buffer<MOST>> {
     let mut name = Buffer::<LONGEST>::new();
     name.push(root()?);
@@ -321,7 +327,7 @@ fn attributes_of(command: u16, device: u32) -> Option<Buffer<MOST>> {
     name.push(Buffer::<16>::of_number(device.into()).bytes());
     name.push(b"\0");
     let mut page = [0_u8; MOST];
-    // SAFETY: the name has a zero at its end, and there is room for a page.
+    // SAFETY: the name is NUL-terminated, and the buffer has room for a page.
     let len = unsafe {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC;
         let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.bytes().as_ptr(), flags, 0);

@@ -1,4 +1,4 @@
-//! What the environment said when the program began: the folder that has the files, and the file of the report.
+//! Environment variables at the start of the program: the folder with the files, and the report file.
 
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -6,19 +6,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{LONGEST, report};
 
-/// The environment variable that names the folder.
+/// Environment variable with the path of the folder.
 const FOLDER_VARIABLE: &CStr = c"ROCE_SYSFS";
-/// The environment variable that names the file to which facts about processes are appended.
+/// Environment variable with the path of the file for reports about processes.
 const REPORT_VARIABLE: &CStr = c"ROCE_REPORT";
 
-/// A copy of a variable's value: programs that change their title write over the environment.
+/// A copy of a variable's value. The copy is needed because programs that change their title overwrite the
+/// environment.
 struct Copy {
     text: UnsafeCell<[u8; LONGEST]>,
-    /// 0: there is none. The text is followed by a zero.
+    /// Length of the text, which a NUL follows; 0 if there is no value.
     len: AtomicUsize,
 }
 
-// SAFETY: the text is written once, by the loader's only thread, before the length is; nothing is read of it before that.
+// SAFETY: the loader's only thread writes the text once, before the length. The text is read only after the
+// length.
 unsafe impl Sync for Copy {}
 
 static FOLDER: Copy = Copy::new();
@@ -29,14 +31,14 @@ impl Copy {
         Self { text: UnsafeCell::new([0; LONGEST]), len: AtomicUsize::new(0) }
     }
 
-    /// Copies the value of a variable that is an absolute name of a file.
+    /// Copies the value of a variable that contains an absolute path.
     fn fill(&self, variable: &CStr) {
-        // SAFETY: the name has a zero at its end; libc has the environment by now, and no thread changes it yet.
+        // SAFETY: the name is NUL-terminated. libc has set up the environment, and no thread changes it yet.
         let value = unsafe { libc::getenv(variable.as_ptr()) };
         if value.is_null() {
             return;
         }
-        // SAFETY: a value has a zero at its end, and nothing changes it until this returns.
+        // SAFETY: a value is NUL-terminated, and nothing changes it before this function returns.
         let value = unsafe { CStr::from_ptr(value) }.to_bytes();
         if !value.starts_with(b"/") || value.len() >= LONGEST {
             return;
@@ -49,20 +51,20 @@ impl Copy {
 
     fn get(&self) -> Option<&[u8]> {
         let len = self.len.load(Ordering::Acquire);
-        // SAFETY: the text is not written any more once the length is set.
+        // SAFETY: the text is not written after the length is set.
         let text = unsafe { &*self.text.get() };
         (len > 0).then(|| &text[..len])
     }
 }
 
-/// Run by the loader before the program begins.
-// SAFETY: the section is a list of such functions.
+/// Function that the loader calls before the program starts.
+// SAFETY: the section is an array of such functions.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static INITIALIZER: extern "C" fn() = initialize;
 
-/// Run by the loader when the program exits.
-// SAFETY: the section is a list of such functions.
+/// Function that the loader calls when the program exits.
+// SAFETY: the section is an array of such functions.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static FINALIZER: extern "C" fn() = report::foreign_libraries;
@@ -73,12 +75,12 @@ extern "C" fn initialize() {
     report::start();
 }
 
-/// The folder, without a `/` at its end.
+/// Returns the folder, without a trailing `/`.
 pub(crate) fn root() -> Option<&'static [u8]> {
     FOLDER.get()
 }
 
-/// The file of the report.
+/// Returns the path of the report file.
 pub(crate) fn report_file() -> Option<&'static [u8]> {
     REPORT.get()
 }

@@ -1,4 +1,4 @@
-//! An allocator that counts what the present thread does. A test program makes it its own:
+//! An allocator that counts the allocations of the current thread. A test program installs it with:
 //!
 //! ```ignore
 //! #[global_allocator]
@@ -8,7 +8,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// See the module.
+/// A [`GlobalAlloc`] that counts the allocations of the current thread; see the module documentation.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -18,17 +18,18 @@ thread_local! {
     static MOST_HELD: Cell<i64> = const { Cell::new(0) };
 }
 
-/// How often this thread has allocated.
+/// Returns the number of allocations of this thread.
 pub fn count() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// The bytes that this thread has allocated and not given back; below 0 if it gave back what others had allocated.
+/// Returns the bytes that this thread has allocated and not freed. Negative if it freed memory of other
+/// threads.
 pub fn held() -> i64 {
     HELD.get()
 }
 
-/// The most bytes that `what` holds at once beside those that this thread holds already, and its result.
+/// Returns the peak number of bytes that `what` allocates beyond those already allocated, and its result.
 pub fn most_held<R>(what: impl FnOnce() -> R) -> (i64, R) {
     let before = HELD.get();
     MOST_HELD.set(before);
@@ -42,26 +43,26 @@ fn hold(more: usize, less: usize) {
     MOST_HELD.set(MOST_HELD.get().max(held));
 }
 
-// SAFETY: every call goes to the system allocator as it came; the counters are plain cells of this thread that need no destructor and
-// allocate nothing.
+// SAFETY: every call is forwarded unchanged to the system allocator. The counters are plain cells of this
+// thread, which need no destructor and allocate nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         hold(layout.size(), 0);
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller meets the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         hold(0, layout.size());
-        // SAFETY: the caller keeps the contract of `dealloc`, and `pointer` came from `System`.
+        // SAFETY: the caller meets the contract of `dealloc`, and `pointer` came from `System`.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         hold(new_size, layout.size());
-        // SAFETY: the caller keeps the contract of `realloc`, and `pointer` came from `System`.
+        // SAFETY: the caller meets the contract of `realloc`, and `pointer` came from `System`.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
 }

@@ -1,4 +1,4 @@
-//! Time limits that hold on a busy machine.
+//! Time limits that account for the load of the machine.
 
 use std::time::{Duration, Instant};
 
@@ -9,29 +9,32 @@ fn for_each_processor(processes: f64) -> f64 {
     (processes / processors).max(1.0)
 }
 
-/// How many processes wanted to run on average over the last minute, and how many want to now; 1 where that is not known.
+/// Returns the number of runnable processes: the average of the last minute, and now. Both are 1 if unknown.
 fn processes() -> [f64; 2] {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let fields: Vec<&str> = text.split([' ', '/']).collect();
     [0, 3].map(|index| fields.get(index).and_then(|field| field.parse().ok()).unwrap_or(1.0))
 }
 
-/// How many processes want each processor, at least 1: on average over the last minute, or now if those are more.
+/// Returns the number of runnable processes per processor, at least 1: the larger of the last minute's
+/// average and now.
 fn processes_for_each_processor() -> f64 {
     let [average, now] = processes();
     for_each_processor(average.max(now))
 }
 
-/// With more of them, two ends that share two processors with others are late for milliseconds at a time.
+/// Limit for judging rates. Above it, two ends that share two processors with others are late by
+/// milliseconds.
 const MOST_PROCESSES_FOR_RATES: f64 = 6.0;
 
-/// How long something that took this long would have taken on an idle machine, by an estimate: with four times as many processes
-/// as processors, a quarter. For limits of tests.
+/// Estimates the duration on an idle machine of something that took `took`: a quarter if there are four times
+/// as many processes as processors. For time limits of tests.
 pub fn on_idle(took: Duration) -> Duration {
     took.div_f64(processes_for_each_processor())
 }
 
-/// Whether the machine was too busy in the last minute for a test to judge rates. If so, prints which test leaves them out.
+/// Returns whether the machine was too busy in the last minute to judge rates. Prints the test that skips the
+/// comparison.
 #[must_use]
 pub fn is_too_busy_for_rates() -> bool {
     let processes = for_each_processor(processes()[0]);
@@ -42,7 +45,7 @@ pub fn is_too_busy_for_rates() -> bool {
     too_busy
 }
 
-/// A time limit in seconds of an idle machine. On a busy one a second counts less, as [`on_idle`] says.
+/// A time limit in seconds of an idle machine. On a busy machine, a second counts less, as in [`on_idle`].
 #[derive(Debug)]
 pub(crate) struct Limit {
     left: f64,
@@ -54,10 +57,10 @@ impl Limit {
         Self { left: seconds as f64, last: Instant::now() }
     }
 
-    /// Whether the time is over; to be called about once a second at least.
+    /// Returns whether the limit is exceeded. Must be called about once per second.
     pub(crate) fn is_over(&mut self) -> bool {
         let now = Instant::now();
-        // Time in which this process did not run was not at its disposal.
+        // The process did not run for most of a longer interval, so at most 2 s of it count.
         let passed = (now - self.last).min(Duration::from_secs(2));
         self.last = now;
         self.left -= on_idle(passed).as_secs_f64();

@@ -1,4 +1,4 @@
-//! Debian's RDMA packages, and what is in their libraries.
+//! Debian's RDMA packages, and the symbols of libraries.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The longest that fetching and unpacking all packages may take.
+/// Time limit for fetching and unpacking all packages.
 const FETCHING: Duration = Duration::from_secs(180);
 
-/// The distribution's packages, unpacked into the folder that the runner of programs uses as well; `None` where they cannot be
-/// had. `scratch` is the `CARGO_TARGET_TMPDIR` of the test.
+/// Returns the folder with the distribution's unpacked packages, or `None` if they are not available. The
+/// test runner for programs uses the same folder. `scratch` is the `CARGO_TARGET_TMPDIR` of the test.
 #[must_use]
 pub fn distribution(scratch: &str) -> Option<&'static Path> {
     static ROOT: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -24,7 +24,7 @@ pub fn distribution(scratch: &str) -> Option<&'static Path> {
     .as_deref()
 }
 
-/// Runs a program quietly; `None` if it is not there, fails, or takes too long.
+/// Runs a program silently. Returns `None` if it is not installed, fails, or takes too long.
 fn run(command: &mut Command) -> Option<()> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
     let end = Instant::now() + FETCHING;
@@ -41,7 +41,7 @@ fn run(command: &mut Command) -> Option<()> {
     }
 }
 
-/// What `readelf` says of a file.
+/// Returns the output of `readelf` for a file.
 #[track_caller]
 #[must_use]
 pub fn readelf(option: &str, file: &Path) -> String {
@@ -50,7 +50,7 @@ pub fn readelf(option: &str, file: &Path) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The names that a library defines for others, each as `name@NODE`; without a version, as the name alone.
+/// Returns the names that a library exports, each as `name@NODE`, or as `name` if it has no version.
 #[track_caller]
 #[must_use]
 pub fn exported_names(file: &Path) -> BTreeSet<String> {
@@ -58,14 +58,14 @@ pub fn exported_names(file: &Path) -> BTreeSet<String> {
     let defined = symbols.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, _, _, kind, "GLOBAL" | "WEAK", "DEFAULT", section, name] = fields[..] else { return None };
-        // A node has a symbol of its own with some linkers.
+        // Some linkers emit a symbol for the version node itself.
         let is_defined = section != "UND" && section != "ABS" && matches!(kind, "FUNC" | "OBJECT" | "NOTYPE");
         is_defined.then(|| name.replace("@@", "@"))
     });
     defined.collect()
 }
 
-/// The libraries that a library needs.
+/// Returns the libraries that a library needs.
 #[track_caller]
 #[must_use]
 pub fn needed_libraries(file: &Path) -> Vec<String> {
@@ -74,7 +74,8 @@ pub fn needed_libraries(file: &Path) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Whether every program of this system has a library anyway: the C library, the loader, and what the compiler adds.
+/// Returns whether every program of this system has a library: the C library, the loader, and the compiler's
+/// library.
 #[must_use]
 pub fn is_of_system(library: &str) -> bool {
     ["libc.so.6", "libm.so.6", "libgcc_s.so.1"].contains(&library) || library.starts_with("ld-linux-")

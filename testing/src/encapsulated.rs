@@ -1,41 +1,41 @@
-//! One RoCE packet in every encapsulation that tools have to look into, and cut in every way.
+//! One RoCE packet in every encapsulation that tools must decode, complete and truncated.
 //!
-//! Bytes and ICRCs are made here by hand, so that tests compare two implementations.
+//! Bytes and ICRCs are computed here independently, so tests compare two implementations.
 
-/// Where the end of a packet is.
+/// Location of the end of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It is there.
+    /// The end is present.
     Here,
-    /// A capture left it out.
+    /// The capture omitted the end.
     Capture,
-    /// A mirror cut it off.
+    /// A mirror cut off the end.
     Mirror,
-    /// In other fragments.
+    /// The end is in other fragments.
     Fragment,
 }
 
-/// A packet and how it has to be decoded.
+/// A packet and its expected decoding.
 #[derive(Clone, Debug)]
 pub struct Encapsulated {
-    /// What is around the RoCE packet.
+    /// Name of the encapsulation.
     pub name: &'static str,
-    /// The link type of a capture file.
+    /// Link type of the capture file.
     pub link_type: u32,
-    /// What a capture has of the packet.
+    /// The captured bytes.
     pub bytes: Vec<u8>,
     /// Bytes on the wire.
     pub wire_len: usize,
-    /// Where the BTH begins.
+    /// Offset of the BTH.
     pub bth: usize,
-    /// Whether tunnel headers carry the packet.
+    /// Whether the packet is inside a tunnel.
     pub is_in_tunnel: bool,
-    /// Where the end is.
+    /// Location of the end.
     pub end: End,
 }
 
 impl Encapsulated {
-    /// The same packet with a flipped bit in its payload, so that the ICRC is wrong.
+    /// Returns the packet with a flipped bit in its payload, so that the ICRC is wrong.
     #[must_use]
     pub fn damaged(&self) -> Self {
         let mut damaged = self.clone();
@@ -46,10 +46,10 @@ impl Encapsulated {
 
 /// The PSN of every packet.
 pub const PSN: u32 = 0x5eed;
-/// The queue pair that every packet goes to.
+/// The destination queue pair of every packet.
 pub const QPN: u32 = 0x000012;
 const PAYLOAD: &[u8; 32] = b"thirty-two bytes of some payload";
-/// BTH to ICRC.
+/// Bytes from BTH to ICRC.
 const DATAGRAM: usize = 12 + PAYLOAD.len() + 4;
 
 const V4: [[u8; 4]; 2] = [[198, 18, 0, 1], [198, 18, 0, 2]];
@@ -66,7 +66,7 @@ fn be(value: usize) -> [u8; 2] {
     u16::try_from(value).unwrap().to_be_bytes()
 }
 
-/// CRC-32 of Ethernet, bit by bit.
+/// Computes the CRC-32 of Ethernet, bit by bit.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |register: u32, byte: &u8| {
         (0..8).fold(register ^ u32::from(*byte), |register, _| {
@@ -127,15 +127,15 @@ fn udp(to: u16, payload: &[u8]) -> Vec<u8> {
     join(&[&udp_header(0xd123, to, payload.len()), payload])
 }
 
-/// BTH and payload of a SEND.
+/// Returns BTH and payload of a SEND.
 fn covered() -> Vec<u8> {
     let [_, a, b, c] = QPN.to_be_bytes();
     let [_, d, e, f] = PSN.to_be_bytes();
     join(&[&[0x04, 0x40, 0xff, 0xff, 0, a, b, c, 0x80, d, e, f], PAYLOAD])
 }
 
-/// The datagram behind these headers, which the ICRC covers: IP with what follows it, and UDP. Traffic class, hop limit
-/// and checksums count as ones.
+/// Returns the datagram with its ICRC. The ICRC covers `ip`, which contains everything before UDP, and `udp`.
+/// Traffic class, hop limit and checksums count as ones.
 fn datagram(ip: &[u8], udp: &[u8]) -> Vec<u8> {
     let (mut ip, mut udp, covered) = (ip.to_vec(), udp.to_vec(), covered());
     if ip[0] >> 4 == 4 {
@@ -156,7 +156,7 @@ fn datagram(ip: &[u8], udp: &[u8]) -> Vec<u8> {
     join(&[&covered, &crc.to_le_bytes()])
 }
 
-/// RoCE v2 on IPv4. The ICRC covers the options, or not as if a router had added them.
+/// Returns RoCE v2 on IPv4. The ICRC covers the options, or omits them as if a router had added them.
 fn roce_v4(options: &[u8], covers_options: bool) -> Vec<u8> {
     let udp = udp_header(0xd123, ROCE, DATAGRAM);
     let header = |options: &[u8]| ipv4_header(V4, UDP, options, 8 + DATAGRAM, DONT_FRAGMENT);
@@ -164,7 +164,7 @@ fn roce_v4(options: &[u8], covers_options: bool) -> Vec<u8> {
     join(&[&header(options), &udp, &datagram(&sealed, &udp)])
 }
 
-/// RoCE v2 on IPv6, with these extension headers of which the first has this number.
+/// Returns RoCE v2 on IPv6 with `extensions`, of which the first has number `next`.
 fn roce_v6(next: u8, extensions: &[u8], covers_extensions: bool) -> Vec<u8> {
     let udp = udp_header(0xd123, ROCE, DATAGRAM);
     let len = extensions.len() + 8 + DATAGRAM;
@@ -191,7 +191,7 @@ fn ethernet(ether_type: u16, payload: &[u8]) -> Vec<u8> {
     join(&[&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], &ether_type.to_be_bytes(), payload])
 }
 
-/// Tags, each with its EtherType, around a packet of this EtherType.
+/// Returns a packet of this EtherType inside VLAN tags, each with its own EtherType.
 fn tagged(tags: &[(u16, u16)], ether_type: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let followers = tags.iter().skip(1).map(|(tag, _)| *tag).chain([ether_type]);
@@ -359,7 +359,7 @@ fn nested() -> Frames {
     ]
 }
 
-/// The packets that have all their bytes.
+/// Returns the complete packets.
 #[must_use]
 pub fn whole() -> Vec<Encapsulated> {
     let frames = [
@@ -395,7 +395,7 @@ fn case(name: &'static str, link_type: u32, bytes: Vec<u8>, is_in_tunnel: bool) 
     Encapsulated { name, link_type, bytes, wire_len, bth, is_in_tunnel, end: End::Here }
 }
 
-/// The packets whose end is missing.
+/// Returns the packets whose end is missing.
 #[must_use]
 pub fn cut() -> Vec<Encapsulated> {
     let find = |name: &str| whole().into_iter().find(|case| case.name == name).unwrap();
@@ -420,7 +420,7 @@ pub fn cut() -> Vec<Encapsulated> {
         cases.push(cut_to(case.clone(), by_capture, len, End::Capture));
         cases.push(cut_to(case, by_mirror, len, End::Mirror));
     }
-    // What an ERSPAN switch sends: the frame in it is cut, and the packet around it is whole.
+    // An ERSPAN switch sends this packet: the inner frame is cut, but the outer packet is complete.
     let mut inner = ethernet(IPV4, &plain_v4());
     inner.truncate(14 + 20 + 8 + 20);
     let bytes = on_v4(47, &gre(0x10, 0x88be, &join(&[&[0, 0, 0, 1], &erspan_2()]), &inner));
@@ -444,7 +444,7 @@ fn first_fragments() -> [Encapsulated; 2] {
     [of("first fragment of IPv4", IPV4, &v4), of("first fragment of IPv6", IPV6, &v6)]
 }
 
-/// Packets that are not RoCE: a name, the frame, and a word of the reason that a tool should give.
+/// Returns packets that are not RoCE: a name, the frame, and a word from the reason that a tool should give.
 #[must_use]
 pub fn foreign() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let tcp = |len: usize| join(&[&[0x9c, 0x40, 0x18, 0xeb], &vec![0x50; len]]);

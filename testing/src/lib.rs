@@ -1,6 +1,7 @@
-//! Shared by the tests of several crates: reasons to skip, time limits, processes, users, addresses and namespaces.
+//! Helpers for tests of several crates: skipped tests, time limits, processes, users, addresses and
+//! namespaces.
 //!
-//! Nothing here is shipped. Helpers panic where a test would.
+//! This crate is not published. Its functions panic as a test does.
 
 mod address;
 pub mod allocations;
@@ -31,37 +32,38 @@ pub use user::{AS_NOBODY, as_nobody};
 
 use busy::Limit;
 
-/// The path of a file of `testing/vectors`: tables, and single frames of NICs, kernels and other programs.
+/// Returns the path of a file in `testing/vectors`: tables, and single frames of NICs, kernels and other
+/// programs.
 pub fn vectors(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/vectors")).join(name)
 }
 
-/// The folder of captures that have the kernel's Soft-RoCE on both sides.
+/// Returns the folder of captures with the kernel's Soft-RoCE on both sides.
 pub fn kernel_captures() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../pcaps/rxe"))
 }
 
-/// A file or folder of the collection beside this repository, if it is there. It has captures of other people, which may
-/// not be distributed.
+/// Returns a file or folder of the collection beside this repository, if it exists. The collection contains
+/// captures of third parties, which may not be distributed.
 pub fn shared(path: &str) -> Option<PathBuf> {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared")).join(path);
     path.exists().then_some(path)
 }
 
-/// Whether a program can be run.
+/// Returns whether a program is installed.
 pub fn has_program(name: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
 }
 
-/// A UDP port of `::1` that was free a moment ago, or `None` where there is no IPv6. No two calls in a process give the
-/// same one, and it is below those that the system and source ports take.
+/// Returns a UDP port of `::1` that was free a moment ago, or `None` if the machine has no IPv6. Each call in
+/// a process returns another port, below the ranges of ephemeral ports and RoCE source ports.
 pub fn free_v6_port() -> Option<u16> {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     const FIRST: u32 = 12_000;
     const COUNT: u32 = 20_000;
     UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).ok()?;
-    // Processes begin at places of their own.
+    // Each process starts at another port.
     let begin = std::process::id().wrapping_mul(97);
     let mut ports = std::iter::repeat_with(|| {
         let call = CALLS.fetch_add(1, Ordering::Relaxed);
@@ -70,8 +72,8 @@ pub fn free_v6_port() -> Option<u16> {
     ports.by_ref().take(1_000).find(|port| UdpSocket::bind((Ipv6Addr::LOCALHOST, *port)).is_ok())
 }
 
-/// Runs a test that fails when it has not ended after so many seconds of an idle machine. What hangs stays behind on its
-/// thread, which ends with the process.
+/// Runs a test that fails if it has not finished after `seconds` of an idle machine. The thread of a test
+/// that hangs ends with the process.
 #[track_caller]
 pub fn within(seconds: u64, test: impl FnOnce() + Send + 'static) {
     let (done, ended) = std::sync::mpsc::channel();
@@ -85,7 +87,7 @@ pub fn within(seconds: u64, test: impl FnOnce() + Send + 'static) {
     while !limit.is_over() {
         match ended.recv_timeout(Duration::from_secs(1)) {
             Err(RecvTimeoutError::Timeout) => {}
-            // The panic of the test is the one to be shown.
+            // Shows the panic of the test itself.
             Ok(()) | Err(RecvTimeoutError::Disconnected) => {
                 if let Err(panic) = body.join() {
                     std::panic::resume_unwind(panic);
@@ -97,31 +99,32 @@ pub fn within(seconds: u64, test: impl FnOnce() + Send + 'static) {
     panic!("the test hangs: not over after {seconds} s of an idle machine");
 }
 
-/// A shell that starts a job in the background has it ignore SIGINT, and so would the programs that a test starts.
+/// Resets SIGINT to its default. A shell starts background jobs with SIGINT ignored, and child processes
+/// inherit this.
 fn heed_interrupts() {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    // SAFETY: the default of a signal needs no function of this process.
+    // SAFETY: the default action of a signal calls no function of this process.
     ONCE.call_once(|| unsafe {
         libc::signal(libc::SIGINT, libc::SIG_DFL);
     });
 }
 
-/// How a program ended.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Finished {
-    /// Whether it ended with 0.
+    /// Whether the exit status is 0.
     pub success: bool,
-    /// Its exit status, unless a signal ended it.
+    /// Exit status, unless a signal ended the program.
     pub code: Option<i32>,
-    /// Its standard output.
+    /// Standard output.
     pub stdout: String,
-    /// Its standard error.
+    /// Standard error.
     pub stderr: String,
-    /// From its start to its end.
+    /// Time from start to end.
     pub took: Duration,
 }
 
-/// A program that runs, and is killed when the test ends before it does.
+/// A running program. It is killed if the test ends first.
 pub struct Running {
     child: Child,
     started: Instant,
@@ -130,11 +133,11 @@ pub struct Running {
     lines: Receiver<String>,
 }
 
-/// How long the pipes of a program may stay open after its end.
+/// Time that the pipes of a program may stay open after its end.
 const PIPES_CLOSE: Duration = Duration::from_secs(10);
 
 impl Running {
-    /// Starts a program; what it writes is collected.
+    /// Starts a program and collects its output.
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
         heed_interrupts();
@@ -147,7 +150,7 @@ impl Running {
         Self { child, started: Instant::now(), described, readers: [stdout, stderr], lines }
     }
 
-    /// Waits until it has written a line on standard output that contains `part`.
+    /// Waits until the program has written a line on standard output that contains `part`.
     #[track_caller]
     pub fn wait_for_line(&mut self, part: &str) -> String {
         let mut limit = Limit::new(20);
@@ -165,37 +168,37 @@ impl Running {
         }
     }
 
-    /// Waits until it has written a line on standard output, but not longer than this.
+    /// Waits until the program has written a line on standard output, but at most `at_most`.
     pub fn wait_for_output(&mut self, at_most: Duration) {
-        // The line is kept with the others.
+        // The line is also collected with the others.
         let _ = self.lines.recv_timeout(at_most);
     }
 
-    /// The number of its process.
+    /// Returns the process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it still runs.
+    /// Returns whether the program is still running.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks it to end, as Ctrl-C does.
+    /// Interrupts the program, as Ctrl-C does.
     #[track_caller]
     pub fn interrupt(&self) {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, rustix::process::Signal::INT).expect("a signal to a program");
     }
 
-    /// Waits until it ends, for so many seconds of an idle machine.
+    /// Waits until the program ends, for at most `seconds` of an idle machine.
     #[track_caller]
     pub fn finish(self, seconds: u64) -> Finished {
         self.finish_and_close(seconds, PIPES_CLOSE)
     }
 
-    /// The same; after its end its output must be closed within `pipes_close`.
+    /// Waits as [`finish`](Self::finish) does. The output must be closed within `pipes_close` after the end.
     #[track_caller]
     pub fn finish_and_close(mut self, seconds: u64, pipes_close: Duration) -> Finished {
         let mut limit = Limit::new(seconds);
@@ -233,15 +236,16 @@ impl Drop for Running {
     }
 }
 
-/// What a program writes to a pipe.
+/// The output of a program to a pipe.
 struct Collected {
     text: Arc<Mutex<String>>,
-    /// Disconnected when every program that has the pipe has closed it.
+    /// Disconnected when every program with the pipe has closed it.
     open: Receiver<()>,
 }
 
 impl Collected {
-    /// The text, when the pipe is closed; what there is of it as the error, when it stays open for `at_most`.
+    /// Waits until the pipe is closed and returns the text. Returns the text so far as an error after
+    /// `at_most`.
     fn until_closed(&self, at_most: Duration) -> Result<String, String> {
         let is_open = self.open.recv_timeout(at_most) == Err(RecvTimeoutError::Timeout);
         let text = self.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -268,8 +272,8 @@ fn collect(pipe: impl Read + Send + 'static, sender: Option<Sender<String>>) -> 
     Collected { text, open }
 }
 
-/// `tshark` that does not guess from their content what SENDs carry: an empty one is, to it, a broken packet
-/// of RPC over RDMA.
+/// Returns a `tshark` command that does not guess the content of SENDs. Otherwise tshark takes an empty SEND
+/// for a broken packet of RPC over RDMA.
 pub fn tshark() -> Command {
     let mut command = Command::new("tshark");
     for guess in ["rpcordma", "infiniband.eoib", "smc", "iser", "nvme-rdma", "lnet", "smb_direct"] {

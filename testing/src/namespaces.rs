@@ -1,4 +1,4 @@
-//! Networks for tests: namespaces that live as long as a value, joined by a virtual cable.
+//! Network namespaces for tests. They live as long as a value, and a virtual cable connects them.
 
 use std::fs;
 use std::process::Command;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::skip::skip_unless;
 
-/// Runs a test on a thread that is alone in a network namespace, after `ip` was called there with each of these
-/// lines. The namespace ends with the thread and the last socket in it, however the test ends. Returns whether the
-/// test ran: it needs `ip` and the right to make a namespace.
+/// Runs a test on a thread with its own network namespace, after running `ip` there with each of `lines`. The
+/// namespace ends with the thread and its last socket, however the test ends. Returns whether the test ran:
+/// it requires `ip` and the right to create a namespace.
 #[track_caller]
 pub fn in_own_network(lines: &[&str], test: impl FnOnce() + Send + 'static) -> bool {
-    // Child processes live in the namespace of the thread that starts them.
+    // Child processes inherit the namespace of the thread that starts them.
     let has_ip = Command::new("ip").arg("-V").output().is_ok_and(|output| output.status.success());
     if skip_unless(has_ip, "`ip` is not installed; it is in iproute2") {
         return false;
@@ -21,8 +21,8 @@ pub fn in_own_network(lines: &[&str], test: impl FnOnce() + Send + 'static) -> b
     let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
     let name = std::thread::current().name().unwrap_or("a test").to_owned();
     let body = std::thread::Builder::new().name(name).spawn(move || {
-        // SAFETY: only the network of this thread changes, and nothing was opened on it yet. Descriptors and
-        // memory stay shared with the other threads.
+        // SAFETY: the call only changes the network of this thread, on which nothing was opened yet.
+        // Descriptors and memory remain shared with the other threads.
         let made = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
         if skip_unless(made, "a network namespace takes root (CAP_SYS_ADMIN)") {
             return false;
@@ -40,16 +40,17 @@ pub fn in_own_network(lines: &[&str], test: impl FnOnce() + Send + 'static) -> b
     }
 }
 
-/// A network namespace: a thread that is alone in it. Sockets that are opened there may be used anywhere.
+/// A network namespace with one thread in it. Sockets opened there may be used anywhere.
 pub struct Namespace {
     jobs: Option<Sender<Box<dyn FnOnce() + Send>>>,
     thread: Option<JoinHandle<()>>,
-    /// Where other programs find it.
+    /// Path by which other programs open the namespace.
     path: String,
 }
 
 impl Namespace {
-    /// `None` when there is no right to make one; the test is then skipped with a message.
+    /// Creates a namespace. Returns `None` without the right to do so; a message then reports the test as
+    /// skipped.
     #[track_caller]
     pub fn new() -> Option<Self> {
         let has_ip = Command::new("ip").arg("-V").output().is_ok_and(|output| output.status.success());
@@ -59,8 +60,8 @@ impl Namespace {
         let (sender, path) = channel();
         let (jobs, queue) = channel::<Box<dyn FnOnce() + Send>>();
         let thread = std::thread::spawn(move || {
-            // SAFETY: only the network of this thread changes, and nothing was opened on it yet. Descriptors and
-            // memory stay shared with the other threads.
+            // SAFETY: the call only changes the network of this thread, on which nothing was opened yet.
+            // Descriptors and memory remain shared with the other threads.
             let made = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
             let id = rustix::thread::gettid().as_raw_nonzero();
             let path = made.then(|| format!("/proc/{}/task/{id}/ns/net", std::process::id()));
@@ -74,13 +75,13 @@ impl Namespace {
         Some(Self { jobs: Some(jobs), thread: Some(thread), path: path? })
     }
 
-    /// Where other programs find it, as a place to which `ip link set … netns` moves an interface.
+    /// Returns a path for other programs, for example as the target of `ip link set … netns`.
     #[allow(dead_code, reason = "for tests of whole networks")]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Runs something inside and returns its result; a panic inside is passed on.
+    /// Runs a function inside the namespace and returns its result. Propagates its panic.
     #[track_caller]
     pub fn run<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> R {
         let (sender, result) = channel();
@@ -95,7 +96,7 @@ impl Namespace {
         }
     }
 
-    /// Runs `ip` inside, once for each line.
+    /// Runs `ip` inside the namespace, once for each line.
     #[track_caller]
     pub fn ip(&self, lines: &[&str]) {
         for line in lines {
@@ -115,23 +116,24 @@ impl Drop for Namespace {
     }
 }
 
-/// Two namespaces and a cable: `v0` with 198.18.0.1, 2001:db8::1 and 02:00:00:00:00:01 in one, `v1` with 2 in place
-/// of 1 in the other.
+/// Two namespaces and a cable. One end is `v0` with 198.18.0.1, 2001:db8::1 and 02:00:00:00:00:01. The other
+/// end is `v1`, whose addresses end in 2.
 pub struct Cable {
-    /// The namespace of `v0`.
+    /// Namespace of `v0`.
     pub near: Namespace,
-    /// The namespace of `v1`.
+    /// Namespace of `v1`.
     pub far: Namespace,
 }
 
 impl Cable {
-    /// Makes both, with this MTU. `None` when there is no right to; the test is then skipped with a message.
+    /// Creates both namespaces with this MTU. Returns `None` without the right to do so; a message then
+    /// reports the test as skipped.
     #[track_caller]
     pub fn new(mtu: usize) -> Option<Self> {
         let (near, far) = (Namespace::new()?, Namespace::new()?);
         near.ip(&["link add v0 type veth peer name v1", &format!("link set v1 netns {}", far.path)]);
         for (end, name, number) in [(&near, "v0", 1), (&far, "v1", 2)] {
-            // Addresses are usable at once.
+            // Disables duplicate address detection, so that addresses are usable at once.
             let accept_dad = format!("/proc/sys/net/ipv6/conf/{name}/accept_dad");
             end.run(move || fs::write(&accept_dad, "0")).expect("switching off address detection");
             end.ip(&[
@@ -146,7 +148,7 @@ impl Cable {
         Some(cable)
     }
 
-    /// Waits until the cable carries frames. Until then the kernel drops them silently.
+    /// Waits until the cable carries frames. The kernel silently drops frames before.
     #[track_caller]
     pub fn settle(&self) {
         self.near.run(settle_here);
@@ -154,7 +156,7 @@ impl Cable {
     }
 }
 
-/// Waits until the cables of this namespace, `v0` and the like, carry frames.
+/// Waits until the cables of this namespace (`v0` and similar) carry frames.
 #[track_caller]
 pub fn settle_here() {
     let end = Instant::now() + Duration::from_secs(10);
@@ -169,6 +171,6 @@ pub fn settle_here() {
         assert!(Instant::now() < end, "a cable carries nothing");
         std::thread::sleep(Duration::from_millis(2));
     }
-    // The queue is made right after.
+    // The kernel creates the queue shortly afterwards.
     std::thread::sleep(Duration::from_millis(10));
 }

@@ -1,6 +1,6 @@
-//! Shell scripts that tests run in network namespaces of their own.
+//! Shell scripts that tests run in their own network namespaces.
 
-/// What other scripts use.
+/// Shell functions for the scripts.
 const FUNCTIONS: &str = r#"
     # Runs a command until it succeeds, for ten seconds and the time that it takes itself.
     retry() {
@@ -15,13 +15,13 @@ const FUNCTIONS: &str = r#"
     has_own_network() { [ "$(readlink "/proc/$1/ns/net")" != "$(readlink "/proc/$$/ns/net")" ]; }
 "#;
 
-/// A script with `retry COMMAND...` and `has_own_network PID`.
+/// Returns a script that can use `retry COMMAND...` and `has_own_network PID`.
 pub fn script(body: &str) -> String {
     format!("{FUNCTIONS}{body}")
 }
 
-/// A server and a client of `$ROCE $TOOL`, each with a TAP, and the bridge between them. `$SERVER` and `$CLIENT` are the
-/// options of their devices, `$TO` the address of the server.
+/// A server and a client of `$ROCE $TOOL`, each with a TAP, and a bridge between them. `$SERVER` and
+/// `$CLIENT` are the options of their devices, and `$TO` is the address of the server.
 pub const TAPS_ON_A_BRIDGE: &str = r#"
     set -e
     ip link set lo up

@@ -1,9 +1,9 @@
-//! Skipping a test with a message.
+//! Skipping tests with a message.
 
 use std::io::Write;
 
-/// Whether the test that calls this has to be left out because `condition` does not hold. Prints which
-/// test and why, past the capturing of output:
+/// Returns whether the calling test must be skipped because `condition` does not hold. Prints the test and
+/// the reason, bypassing the capture of output:
 ///
 /// ```ignore
 /// if skip_unless(tshark_is_there(), "tshark is not installed") {
@@ -11,7 +11,7 @@ use std::io::Write;
 /// }
 /// ```
 ///
-/// With `ROCE_TEST_REQUIRE=all` in the environment nothing may be left out, and the test fails instead.
+/// With `ROCE_TEST_REQUIRE=all` in the environment, the test fails instead of being skipped.
 #[track_caller]
 pub fn skip_unless(condition: bool, reason: &str) -> bool {
     if condition {
@@ -27,14 +27,14 @@ pub fn skip_unless(condition: bool, reason: &str) -> bool {
     true
 }
 
-/// Prints a word about the test that runs, and the reason, past the capturing of output.
+/// Prints a word about the running test and the reason, bypassing the capture of output.
 pub(crate) fn say(word: &str, reason: &str) {
     let thread = std::thread::current();
-    // With one thread, the harness runs a test on the main thread, and has already written its name and no end of the line.
+    // With one thread, the harness runs a test on the main thread and has printed its name without a newline.
     let line = match thread.name().filter(|name| *name != "main") {
         Some(test) => format!("{word} {test}: {reason}\n"),
         None => format!("\n{word}: {reason}\n"),
     };
-    // Not `eprint`: the test harness would capture it. One call for the whole line, or those of other tests get in between.
+    // The test harness would capture `eprint`. A single call prevents lines of other tests in between.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

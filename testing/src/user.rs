@@ -1,11 +1,11 @@
-//! Programs as an ordinary user, started by root.
+//! Running programs as an unprivileged user from root.
 
 use std::process::Command;
 
 use crate::has_program;
 
-/// The words that run a program as the user nobody, without capabilities and without a way to get them outside of user
-/// namespaces of its own. setpriv is in util-linux.
+/// A command prefix that runs a program as user nobody, without capabilities and without a way to get them
+/// outside its own user namespaces. setpriv is in util-linux.
 pub const AS_NOBODY: [&str; 7] = [
     "setpriv",
     "--reuid=65534",
@@ -16,7 +16,8 @@ pub const AS_NOBODY: [&str; 7] = [
     "--no-new-privs",
 ];
 
-/// A command that runs its arguments in this way, for root only. `None`: setpriv is not installed.
+/// Returns a command that runs its arguments as user nobody, for root only. Returns `None` if setpriv is not
+/// installed.
 #[must_use]
 pub fn as_nobody() -> Option<Command> {
     let [setpriv, options @ ..] = AS_NOBODY;
