@@ -10,7 +10,7 @@ use crate::fields::{Field, Header, bytes, mask};
 use crate::number::Msn;
 use crate::view::view;
 
-/// The acknowledge extended transport header as it lies in a packet.
+/// The acknowledge extended transport header as laid out in a packet.
 ///
 /// ```text
 ///  0          1     4
@@ -28,27 +28,27 @@ pub struct AethView {
 view! {
     AethView(self) of Aeth in Layer::Aeth;
 
-    /// The syndrome byte, whatever it is.
+    /// Returns the syndrome byte, whatever it is.
     syndrome -> u8 = self.syndrome;
 
-    /// How many messages the responder has completed.
+    /// Returns the number of messages that the responder has completed.
     msn -> Msn = Msn::from_be_bytes(self.msn);
 }
 
 /// The acknowledge extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Aeth {
-    /// Acknowledged or refused, and why.
+    /// Acknowledgement or refusal, with the reason.
     pub syndrome: Syndrome,
-    /// How many request messages the responder has completed.
+    /// Number of request messages that the responder has completed.
     pub msn: Msn,
 }
 
 impl Aeth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the header and returns what follows it. Every syndrome is taken.
+    /// Parses the header. Returns it and the remaining bytes. Accepts every syndrome.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = AethView::from_prefix(bytes)?;
@@ -63,9 +63,9 @@ impl Aeth {
     }
 }
 
-/// What the first byte of the acknowledge header says.
+/// The first byte of the acknowledge header: the kind of acknowledgement.
 ///
-/// Bits 7 to 5 select the variant and bits 4 to 0 are its number.
+/// Bits 7 to 5 select the variant. Bits 4 to 0 are its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
     /// 000: acknowledged.
@@ -73,19 +73,19 @@ pub enum Syndrome {
         /// Credit code, 0 to 31; see [`Syndrome::credits`]. Only the low five bits are written.
         credit_code: u8,
     },
-    /// 001: the receiver was not ready; try again after the time.
+    /// 001: the receiver was not ready; send again after the given time.
     RnrNak {
-        /// The shortest time to wait.
+        /// Shortest time to wait.
         timer: RnrTimer,
     },
     /// 011: refused.
     Nak(NakCode),
-    /// 010 and 1xx: reserved. Holds the whole byte.
+    /// 010 and 1xx: reserved. Contains the whole byte.
     Reserved(u8),
 }
 
 impl Syndrome {
-    /// An acknowledgement without flow control, the form to send.
+    /// An acknowledgement without flow control, as `roce` sends it.
     pub const ACK_UNLIMITED: Self = Self::Ack { credit_code: 0x1f };
 
     /// Reads the byte.
@@ -100,7 +100,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte.
+    /// Returns the byte.
     #[inline]
     #[must_use]
     pub const fn to_byte(self) -> u8 {
@@ -112,10 +112,10 @@ impl Syndrome {
         }
     }
 
-    /// How many further messages a responder with this credit code can take; `None` is no limit. Only
-    /// the low five bits of `credit_code` count.
+    /// Returns the number of further messages that a responder with this credit code accepts, or `None` for
+    /// no limit. Uses only the low five bits of `credit_code`.
     ///
-    /// Healthy hardware advertises 0 at times, so never let this stop a queue pair.
+    /// Intact hardware sometimes advertises 0, so a requester must not stop a queue pair because of it.
     #[must_use]
     #[allow(clippy::indexing_slicing, reason = "the code is compared with the length of the table")]
     pub const fn credits(credit_code: u8) -> Option<u32> {
@@ -139,28 +139,28 @@ impl fmt::Display for Syndrome {
     }
 }
 
-/// The time in an RNR NAK, as its five-bit code (IBTA 9.7.5.2.8).
+/// The time in an RNR NAK, as a five-bit code (IBTA 9.7.5.2.8).
 ///
-/// The codes are not in the order of the times: code 0 is the longest.
+/// The codes are not in the order of the times: code 0 is the longest time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RnrTimer(u8);
 
 impl RnrTimer {
-    /// The timer with this code, 0 to 31.
+    /// Returns the timer with this code, 0 to 31.
     #[inline]
     #[must_use]
     pub const fn new(code: u8) -> Option<Self> {
         if code < 32 { Some(Self(code)) } else { None }
     }
 
-    /// The code, 0 to 31.
+    /// Returns the code, 0 to 31.
     #[inline]
     #[must_use]
     pub const fn code(self) -> u8 {
         self.0
     }
 
-    /// The shortest time to wait before the request is sent again, 10 us to 655.36 ms.
+    /// Returns the shortest time to wait before the request is sent again, 10 us to 655.36 ms.
     #[must_use]
     #[allow(clippy::indexing_slicing, reason = "the mask keeps the index below 32")]
     pub const fn delay_ns(self) -> u64 {
@@ -169,27 +169,27 @@ impl RnrTimer {
 }
 
 impl fmt::Display for RnrTimer {
-    /// In milliseconds: `655.36 ms`.
+    /// Writes the time in milliseconds: `655.36 ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hundredths = self.delay_ns() / 10_000;
         write!(f, "{}.{:02} ms", hundredths / 100, hundredths % 100)
     }
 }
 
-/// Why a request was refused.
+/// Reason for a refused request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NakCode {
-    /// 0: a packet is missing; send again from here.
+    /// 0: a packet is missing; send again from this one.
     PsnSequence,
     /// 1: the request breaks a rule or is not enabled.
     InvalidRequest,
-    /// 2: the memory key, its rights or its bounds do not allow it.
+    /// 2: the memory key does not allow the access, because of its rights or bounds.
     RemoteAccess,
     /// 3: the responder failed.
     RemoteOperational,
-    /// 4: wrong reliable datagram request.
+    /// 4: invalid reliable datagram request.
     InvalidRdRequest,
-    /// 5 to 31. Only the low five bits are written.
+    /// 5 to 31: reserved. Only the low five bits are written.
     Reserved(u8),
 }
 
@@ -208,7 +208,7 @@ impl NakCode {
         }
     }
 
-    /// The code, 0 to 31.
+    /// Returns the code, 0 to 31.
     #[inline]
     #[must_use]
     pub const fn code(self) -> u8 {
@@ -236,7 +236,7 @@ impl fmt::Display for NakCode {
     }
 }
 
-/// Credits by code; the code after the last means no limit.
+/// Credits by code. The code after the last one means no limit.
 const CREDITS: [u32; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
     4096, 6144, 8192, 12288, 16384, 24576, 32768,
@@ -248,7 +248,7 @@ const RNR_TENS_OF_MICROSECONDS: [u32; 32] = [
     3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// The fields of a [`AethView`].
+/// The fields of an [`AethView`].
 pub static AETH: Header = Header {
     name: "AETH",
     title: "acknowledge header",
@@ -282,7 +282,8 @@ pub static AETH: Header = Header {
     ],
 };
 
-/// The two bits that select the meaning of the five below them. Wireshark shows the highest bit by itself.
+/// Returns the two bits that select the meaning of the five bits below. Wireshark shows the highest bit
+/// separately.
 const fn kind(aeth: &[u8]) -> u8 {
     match aeth {
         [syndrome, ..] => *syndrome >> 5 & 0b11,

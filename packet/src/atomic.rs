@@ -9,7 +9,7 @@ use crate::fields::{Field, Header, bytes};
 use crate::reth::REMOTE_KEY;
 use crate::view::view;
 
-/// The atomic extended transport header as it lies in a packet.
+/// The atomic extended transport header as laid out in a packet.
 ///
 /// ```text
 ///  0                 8       12            20        28
@@ -29,37 +29,38 @@ pub struct AtomicEthView {
 view! {
     AtomicEthView(self) of AtomicEth in Layer::AtomicEth;
 
-    /// The eight bytes to change; a virtual address of the responder, a multiple of 8 if legal.
+    /// Returns the address of the eight bytes to change: a virtual address of the responder, which must be a
+    /// multiple of 8.
     va -> u64 = self.va.get();
 
-    /// The key of the responder's memory region.
+    /// Returns the key of the responder's memory region.
     rkey -> u32 = self.rkey.get();
 
-    /// What to store if equal, or what to add.
+    /// Returns the value to store if the comparison succeeds, or to add.
     swap_or_add -> u64 = self.swap_or_add.get();
 
-    /// What to compare with; unused by fetch and add.
+    /// Returns the value to compare with; unused by fetch and add.
     compare -> u64 = self.compare.get();
 }
 
 /// The atomic extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicEth {
-    /// The eight bytes to change; a virtual address of the responder, a multiple of 8 if legal.
+    /// Virtual address of the responder for the eight bytes to change, a multiple of 8 if legal.
     pub va: u64,
-    /// The key of the responder's memory region.
+    /// Key of the responder's memory region.
     pub rkey: u32,
-    /// What to store if equal, or what to add.
+    /// Value to store if the comparison succeeds, or to add.
     pub swap_or_add: u64,
-    /// What to compare with; unused by fetch and add.
+    /// Value to compare with; unused by fetch and add.
     pub compare: u64,
 }
 
 impl AtomicEth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 28;
 
-    /// Reads the header and returns what follows it.
+    /// Parses the header. Returns it and the remaining bytes.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = AtomicEthView::from_prefix(bytes)?;
@@ -86,7 +87,7 @@ impl AtomicEth {
     }
 }
 
-/// The atomic acknowledge extended transport header as it lies in a packet.
+/// The atomic acknowledge extended transport header as laid out in a packet.
 ///
 /// ```text
 ///  0               8
@@ -103,22 +104,22 @@ pub struct AtomicAckEthView {
 view! {
     AtomicAckEthView(self) of AtomicAckEth in Layer::AtomicAckEth;
 
-    /// The value before the operation.
+    /// Returns the value before the operation.
     original -> u64 = self.original.get();
 }
 
 /// The atomic acknowledge extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicAckEth {
-    /// The value before the operation.
+    /// Value before the operation.
     pub original: u64,
 }
 
 impl AtomicAckEth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 8;
 
-    /// Reads the header and returns what follows it.
+    /// Parses the header. Returns it and the remaining bytes.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = AtomicAckEthView::from_prefix(bytes)?;
@@ -132,7 +133,7 @@ impl AtomicAckEth {
     }
 }
 
-/// The fields of a [`AtomicEthView`].
+/// The fields of an [`AtomicEthView`].
 pub static ATOMIC_ETH: Header = Header {
     name: "AtomicETH",
     title: "atomic header",
@@ -149,7 +150,7 @@ pub static ATOMIC_ETH: Header = Header {
     ],
 };
 
-/// The fields of a [`AtomicAckEthView`].
+/// The fields of an [`AtomicAckEthView`].
 pub static ATOMIC_ACK_ETH: Header = Header {
     name: "AtomicAckETH",
     title: "atomic acknowledge header",

@@ -1,4 +1,4 @@
-//! The base transport header, first of every datagram (IBTA 9.2).
+//! The base transport header, the first header of every datagram (IBTA 9.2).
 
 use core::fmt;
 
@@ -12,7 +12,7 @@ use crate::number::{Psn, Qpn};
 use crate::opcode::Opcode;
 use crate::view::view;
 
-/// The base transport header as it lies in a packet.
+/// The base transport header as laid out in a packet.
 ///
 /// ```text
 ///  0        1                      2       4                   5          8             9     12
@@ -36,46 +36,46 @@ pub struct BthView {
 view! {
     BthView(self) of Bth in Layer::Bth;
 
-    /// The operation, known or not.
+    /// Returns the operation, known or not.
     opcode -> Opcode = Opcode(self.opcode);
 
-    /// SE, the solicited event bit.
+    /// Returns SE, the solicited event bit.
     solicited -> bool = self.flags & SOLICITED != 0;
 
-    /// M, the migration request bit.
+    /// Returns M, the migration request bit.
     mig_req -> bool = self.flags & MIGRATION_REQUEST != 0;
 
-    /// PadCnt: bytes added after the payload, 0 to 3.
+    /// Returns PadCnt: the number of bytes added after the payload, 0 to 3.
     pad_count -> u8 = self.flags >> PAD_SHIFT & 0b11;
 
-    /// TVer, the transport version, 0 to 15.
+    /// Returns TVer, the transport version, 0 to 15.
     version -> u8 = self.flags & 0x0f;
 
-    /// The partition key.
+    /// Returns the partition key.
     p_key -> u16 = self.p_key.get();
 
-    /// F, the forward congestion bit.
+    /// Returns F, the forward congestion bit.
     fecn -> bool = self.congestion & FECN != 0;
 
-    /// B, the backward congestion bit.
+    /// Returns B, the backward congestion bit.
     becn -> bool = self.congestion & BECN != 0;
 
-    /// The six reserved bits beside the congestion bits.
+    /// Returns the six reserved bits beside the congestion bits.
     reserved6 -> u8 = self.congestion & 0x3f;
 
-    /// The whole byte of the congestion bits, which the ICRC does not cover.
+    /// Returns the whole byte of the congestion bits, which the ICRC does not cover.
     variant_byte -> u8 = self.congestion;
 
-    /// The receiving queue pair.
+    /// Returns the receiving queue pair.
     dest_qp -> Qpn = Qpn::from_be_bytes(self.dest_qp);
 
-    /// A, the acknowledge request bit.
+    /// Returns A, the acknowledge request bit.
     ack_req -> bool = self.ack_request & ACK_REQUEST != 0;
 
-    /// The seven reserved bits beside the acknowledge request bit.
+    /// Returns the seven reserved bits beside the acknowledge request bit.
     reserved7 -> u8 = self.ack_request & 0x7f;
 
-    /// The packet sequence number.
+    /// Returns the packet sequence number.
     psn -> Psn = Psn::from_be_bytes(self.psn);
 }
 
@@ -84,12 +84,12 @@ view! {
 pub struct Bth {
     /// The operation, known or not.
     pub opcode: Opcode,
-    /// The receiver raises a solicited completion event for the message.
+    /// Whether the receiver raises a solicited completion event for the message.
     pub solicited: bool,
-    /// Path migration state. Hardware sends 1 when it does not migrate at all; accept both.
+    /// Path migration state. Hardware that never migrates sends 1; receivers must accept both values.
     pub mig_req: bool,
-    /// Bytes added after the payload to reach a multiple of four, 0 to 3. Only the low two bits are
-    /// written, and a datagram writer sets them itself.
+    /// Number of bytes added after the payload to reach a multiple of four, 0 to 3. Only the low two bits are
+    /// written. A datagram writer sets them itself.
     pub pad_count: u8,
     /// The partition key, 0xffff on most RoCE networks.
     pub p_key: u16,
@@ -97,19 +97,19 @@ pub struct Bth {
     pub fecn: bool,
     /// Backward congestion notification; set in a congestion notification packet.
     pub becn: bool,
-    /// The receiving queue pair.
+    /// Receiving queue pair.
     pub dest_qp: Qpn,
-    /// The requester wants an acknowledgement.
+    /// Whether the requester wants an acknowledgement.
     pub ack_req: bool,
     /// The packet sequence number.
     pub psn: Psn,
 }
 
 impl Bth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 12;
 
-    /// A header with the defaults of a NIC: default partition, MigReq set, no other flag.
+    /// Creates a header with the defaults of a NIC: default partition, MigReq set, all other flags clear.
     #[inline]
     #[must_use]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
@@ -127,8 +127,8 @@ impl Bth {
         }
     }
 
-    /// Reads the header and returns what follows it. Any transport version but 0 is refused; any opcode
-    /// is taken.
+    /// Parses the header. Returns it and the remaining bytes. Rejects transport versions other than 0;
+    /// accepts any opcode.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = BthView::from_prefix(bytes)?;
@@ -156,7 +156,7 @@ impl Bth {
         Ok((bth, rest))
     }
 
-    /// Writes the header, reserved bits and version as 0.
+    /// Writes the header with reserved bits and version set to 0.
     #[inline]
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };

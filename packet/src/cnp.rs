@@ -1,4 +1,4 @@
-//! Congestion notification packets: a receiver notifies a sender that the network marked its data (Annex A17).
+//! Congestion notification packets: a receiver tells a sender that the network marked its data (Annex A17).
 //!
 //! ```text
 //!  0     12              28     32
@@ -7,8 +7,8 @@
 //! +-----+---------------+------+
 //! ```
 //!
-//! A CNP has no sequence number and is never acknowledged. It names the queue pair that is to slow down: the
-//! data sender's, in the BTH's destination field.
+//! A CNP has no sequence number and is never acknowledged. The destination field of its BTH contains the
+//! queue pair that must slow down: that of the data sender.
 
 use bitflags::bitflags;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -23,31 +23,31 @@ use crate::number::{Psn, Qpn};
 use crate::opcode::Opcode;
 use crate::path::{Ecn, Path};
 
-/// The code point of CNPs by default: class selector 6.
+/// Default DSCP of CNPs: class selector 6.
 pub const DEFAULT_CNP_DSCP: u8 = 48;
 
-/// The VLAN priority of CNPs by default.
+/// Default VLAN priority of CNPs.
 pub const DEFAULT_CNP_PCP: u8 = 6;
 
 /// A congestion notification packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cnp {
-    /// The queue pair that is to slow down: the one that sent the marked packet.
+    /// Queue pair that must slow down: the sender of the marked packet.
     pub dest_qp: Qpn,
     /// Partition key of the flow.
     pub p_key: u16,
 }
 
 impl Cnp {
-    /// Bytes from BTH to ICRC.
+    /// Length from BTH to ICRC, in bytes.
     pub const LEN: usize = Bth::LEN + Self::RESERVED_LEN + size_of::<u32>();
 
-    /// Bytes between BTH and ICRC, all zero.
+    /// Number of bytes between BTH and ICRC, all zero.
     pub const RESERVED_LEN: usize = 16;
 
-    /// The way that a CNP takes for data which came by `data`: back, with the given code point, capable of
-    /// being marked itself as in CNPs of ConnectX, and on a VLAN with the given priority. Its hop limit is that of
-    /// `data`: a caller that passes a received path must set its own.
+    /// Returns the path of a CNP for data that arrived on `data`: the reverse path with the given DSCP. The
+    /// CNP itself may be marked, as in CNPs of ConnectX, and a VLAN tag gets the given priority. The hop
+    /// limit is that of `data`: a caller that passes a received path must set its own.
     #[must_use]
     pub const fn path(data: &Path, dscp: u8, pcp: u8) -> Path {
         let mut path = data.reply().with_dscp(dscp).with_ecn(Ecn::Capable0);
@@ -58,9 +58,10 @@ impl Cnp {
         path
     }
 
-    /// Reads a CNP, with whatever deviations it has: a receiver must not care about them.
+    /// Parses a CNP. Ignores its deviations from the standard form, as a receiver must.
     ///
-    /// Another opcode is [`ParseErrorKind::UnknownOpcode`], and another length [`ParseErrorKind::BadLength`].
+    /// Returns [`ParseErrorKind::UnknownOpcode`] for another opcode, and [`ParseErrorKind::BadLength`] for
+    /// another length.
     pub fn parse(datagram: &Datagram<'_>) -> Result<Self, ParseError> {
         let bth = datagram.bth();
         let fail = |kind, need, have| Err(ParseError { layer: Layer::Cnp, kind, offset: 0, need, have });
@@ -73,7 +74,7 @@ impl Cnp {
         Ok(Self { dest_qp: bth.dest_qp, p_key: bth.p_key })
     }
 
-    /// Writes BTH to ICRC; `envelope` is what will be in front of it.
+    /// Writes BTH to ICRC. `envelope` describes the headers that will precede the CNP.
     pub fn emit(&self, envelope: &Envelope, out: &mut [u8; Self::LEN]) {
         let whole: &mut WholeCnp = zerocopy::transmute_mut!(out);
         let WholeCnp { covered, icrc } = whole;
@@ -82,7 +83,7 @@ impl Cnp {
         *icrc = icrc::compute(envelope, covered.as_bytes(), &[]).to_le_bytes();
     }
 
-    /// The BTH of the packet.
+    /// Returns the BTH of the packet.
     #[must_use]
     pub const fn bth(&self) -> Bth {
         Bth {
@@ -100,7 +101,7 @@ impl Cnp {
     }
 }
 
-/// A CNP as it is written.
+/// Memory layout of a CNP.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct WholeCnp {
@@ -108,7 +109,7 @@ struct WholeCnp {
     icrc: [u8; 4],
 }
 
-/// What the ICRC of a CNP covers.
+/// The part of a CNP that the ICRC covers.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct CoveredCnp {
@@ -117,8 +118,8 @@ struct CoveredCnp {
 }
 
 bitflags! {
-    /// In what a CNP differs from the form that Annex A17 gives it. For tools that judge other people's
-    /// packets; see [`Self::of`].
+    /// Deviations of a CNP from the form in Annex A17, for tools that examine packets of other
+    /// implementations. See [`Self::of`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct CnpDeviations: u8 {
         /// BECN is not set.
@@ -127,21 +128,21 @@ bitflags! {
         const FECN_SET = 1 << 1;
         /// MigReq is set.
         const MIG_REQ_SET = 1 << 2;
-        /// A solicited event is asked for.
+        /// The solicited event bit is set.
         const SOLICITED = 1 << 3;
-        /// An acknowledgement is asked for.
+        /// The acknowledge request bit is set.
         const ACK_REQ_SET = 1 << 4;
         /// The packet sequence number is not 0.
         const PSN_NOT_ZERO = 1 << 5;
         /// The reserved bytes are not all 0.
         const RESERVED_NOT_ZERO = 1 << 6;
-        /// Some reserved bytes are called padding.
+        /// Some reserved bytes are counted as padding.
         const PADDED = 1 << 7;
     }
 }
 
 impl CnpDeviations {
-    /// The deviations of a datagram that [`Cnp::parse`] took.
+    /// Returns the deviations of a datagram that [`Cnp::parse`] accepted.
     #[must_use]
     pub fn of(datagram: &Datagram<'_>) -> Self {
         let bth = datagram.bth();

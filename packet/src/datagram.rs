@@ -1,4 +1,4 @@
-//! A received datagram, BTH to ICRC, checked for everything that its own bytes can tell.
+//! A received datagram from BTH to ICRC. All properties that depend only on its own bytes are checked.
 
 use crate::aeth::Aeth;
 use crate::atomic::{AtomicAckEth, AtomicEth};
@@ -13,10 +13,11 @@ use crate::immediate::{Ieth, ImmDt};
 use crate::opcode::{HeaderSet, OpcodeInfo, PayloadRule};
 use crate::reth::Reth;
 
-/// A datagram of known opcode whose parts all fit: headers, payload, padding and ICRC. Whether the ICRC
-/// is right is for the caller to find out with [`Datagram::compute_icrc`].
+/// A datagram with a known opcode, in which the lengths of headers, payload, padding and ICRC are consistent.
+/// The caller checks the value of the ICRC with [`Datagram::compute_icrc`].
 ///
-/// The bytes may lie in two slices, since some devices split large frames. All headers lie in the first.
+/// The bytes may be in two slices, because some devices split large frames. The first slice must contain all
+/// headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     head: &'a [u8],
@@ -27,9 +28,10 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Checks transport version, opcode, length and padding, and the payload length where the opcode alone
-    /// fixes it. Lengths that depend on the path MTU are for the receiver to judge, since RC answers them with a
-    /// NAK and does not drop them (IBTA 9.7.4.1.6): a First, Middle or Last without payload passes here.
+    /// Parses a datagram. Checks transport version, opcode, length and padding, and the payload length if the
+    /// opcode alone determines it. The receiver must check lengths that depend on the path MTU, because RC
+    /// answers a violation with a NAK instead of dropping the packet (IBTA 9.7.4.1.6). A First, Middle or
+    /// Last packet without payload is therefore accepted.
     ///
     /// ```
     /// use roce_packet::{Datagram, ParseErrorKind};
@@ -66,21 +68,21 @@ impl<'a> Datagram<'a> {
         Ok(Self { head, tail, bth, info, payload_len })
     }
 
-    /// The base transport header.
+    /// Returns the base transport header.
     #[inline]
     #[must_use]
     pub const fn bth(&self) -> &Bth {
         &self.bth
     }
 
-    /// The row of the opcode.
+    /// Returns the row of the opcode in the table.
     #[inline]
     #[must_use]
     pub const fn info(&self) -> &'static OpcodeInfo {
         self.info
     }
 
-    /// The payload without padding, in the order of the two slices.
+    /// Returns the payload without padding, as the parts in the two slices.
     #[inline]
     #[must_use]
     pub fn payload(&self) -> (&'a [u8], &'a [u8]) {
@@ -94,14 +96,14 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Bytes of payload without padding.
+    /// Returns the length of the payload without padding, in bytes.
     #[inline]
     #[must_use]
     pub const fn payload_len(&self) -> usize {
         self.payload_len
     }
 
-    /// Bytes from BTH to ICRC inclusive.
+    /// Returns the length from BTH to ICRC inclusive, in bytes.
     #[inline]
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "there is always a BTH")]
@@ -109,14 +111,14 @@ impl<'a> Datagram<'a> {
         self.head.len().saturating_add(self.tail.len())
     }
 
-    /// BTH to ICRC, in the two slices.
+    /// Returns the bytes from BTH to ICRC, as the parts in the two slices.
     #[inline]
     #[must_use]
     pub const fn bytes(&self) -> (&'a [u8], &'a [u8]) {
         (self.head, self.tail)
     }
 
-    /// The ICRC as found.
+    /// Returns the ICRC in the datagram.
     #[inline]
     #[must_use]
     pub fn icrc(&self) -> u32 {
@@ -126,12 +128,12 @@ impl<'a> Datagram<'a> {
         if self.tail.is_empty() {
             return self.head.last_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
         }
-        // It straddles the two slices: the last byte is the highest.
+        // The ICRC is divided between the two slices. Its last byte is the most significant one.
         let backwards = self.tail.iter().rev().chain(self.head.iter().rev());
         backwards.take(icrc::LEN).fold(0, |value, byte| value << 8 | u32::from(*byte))
     }
 
-    /// The ICRC as it should be.
+    /// Returns the ICRC computed from the datagram.
     #[inline]
     #[must_use]
     pub fn compute_icrc(&self, envelope: &Envelope) -> u32 {
@@ -139,7 +141,8 @@ impl<'a> Datagram<'a> {
         icrc::compute(envelope, head, tail)
     }
 
-    /// The same with what the headers below the BTH contribute computed beforehand.
+    /// Returns the ICRC computed from the datagram and a precomputed contribution of the headers below the
+    /// BTH.
     #[inline]
     #[must_use]
     pub fn compute_icrc_from(&self, seed: &icrc::Seed, identification: u16) -> u32 {
@@ -147,14 +150,14 @@ impl<'a> Datagram<'a> {
         seed.compute(identification, head, tail)
     }
 
-    /// The IPv4 Identification under which the ICRC is right; see [`icrc::recover_identification`].
+    /// Returns the IPv4 Identification for which the ICRC is correct; see [`icrc::recover_identification`].
     #[must_use]
     pub fn recover_identification(&self, envelope: &Envelope) -> Option<u16> {
         let (head, tail) = self.covered();
         icrc::recover_identification(envelope, head, tail, self.icrc())
     }
 
-    /// BTH to padding: what the ICRC covers of the two slices.
+    /// Returns the bytes from BTH to padding, which the ICRC covers, as the parts in the two slices.
     #[inline]
     #[must_use]
     pub fn covered(&self) -> (&'a [u8], &'a [u8]) {
@@ -179,7 +182,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// A method for each extended header, which reads it where the opcode has it.
+/// Defines a method for each extended header, which parses it at the offset that the opcode determines.
 macro_rules! headers {
     ($($(#[$doc:meta])* $name:ident: $header:ident = $flag:ident;)*) => {
         impl Datagram<'_> {
@@ -191,29 +194,29 @@ macro_rules! headers {
 }
 
 headers! {
-    /// The reliable datagram header, if the opcode has one.
+    /// Returns the reliable datagram header, if the opcode has one.
     rdeth: Rdeth = RDETH;
-    /// The datagram header, if the opcode has one.
+    /// Returns the datagram header, if the opcode has one.
     deth: Deth = DETH;
-    /// The extended reliable connection header, if the opcode has one.
+    /// Returns the extended reliable connection header, if the opcode has one.
     xrceth: Xrceth = XRCETH;
-    /// The flush header, if the opcode has one.
+    /// Returns the flush header, if the opcode has one.
     feth: Feth = FETH;
-    /// The RDMA header, if the opcode has one.
+    /// Returns the RDMA header, if the opcode has one.
     reth: Reth = RETH;
-    /// The atomic header, if the opcode has one.
+    /// Returns the atomic header, if the opcode has one.
     atomic_eth: AtomicEth = ATOMIC_ETH;
-    /// The acknowledge header, if the opcode has one.
+    /// Returns the acknowledge header, if the opcode has one.
     aeth: Aeth = AETH;
-    /// The atomic acknowledge header, if the opcode has one.
+    /// Returns the atomic acknowledge header, if the opcode has one.
     atomic_ack_eth: AtomicAckEth = ATOMIC_ACK_ETH;
-    /// The immediate data, if the opcode has some.
+    /// Returns the immediate data, if the opcode has any.
     imm_dt: ImmDt = IMMDT;
-    /// The invalidate header, if the opcode has one.
+    /// Returns the invalidate header, if the opcode has one.
     ieth: Ieth = IETH;
 }
 
-/// Says which part of a datagram is the first that does not fit.
+/// Returns the error for the first part of a datagram that does not fit.
 #[cold]
 fn truncated(bth: &Bth, info: &OpcodeInfo, head_len: usize, len: usize) -> ParseError {
     let mut offset = Bth::LEN;
@@ -229,7 +232,7 @@ fn truncated(bth: &Bth, info: &OpcodeInfo, head_len: usize, len: usize) -> Parse
     ParseError::truncated(Layer::Icrc, offset, need, len.saturating_sub(offset))
 }
 
-/// Says what is wrong with the length of a payload.
+/// Returns the error for an invalid payload length.
 #[cold]
 fn bad_payload(info: &OpcodeInfo, payload_len: usize, len: usize) -> ParseError {
     let (kind, need, have) = match info.payload {
@@ -244,7 +247,7 @@ fn bad_payload(info: &OpcodeInfo, payload_len: usize, len: usize) -> ParseError 
     ParseError { layer: Layer::Payload, kind, offset: info.header_len, need, have }
 }
 
-/// The layer and the length of one header.
+/// Returns the layer and the length of a header.
 fn header_layer(header: HeaderSet) -> (Layer, usize) {
     match header {
         HeaderSet::RDETH => (Layer::Rdeth, Rdeth::LEN),
@@ -269,7 +272,7 @@ pub static PAYLOAD: Header = Header {
     fields: &[],
 };
 
-/// The padding behind a payload.
+/// The padding after a payload.
 pub static PADDING: Header = Header {
     name: "pad",
     title: "padding",

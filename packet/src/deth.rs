@@ -1,4 +1,4 @@
-//! Headers that say which datagram context a packet belongs to: DETH, RDETH and XRCETH.
+//! Headers that identify the datagram context of a packet: DETH, RDETH and XRCETH.
 
 use core::fmt;
 
@@ -12,7 +12,7 @@ use crate::mad::GSI_Q_KEY;
 use crate::number::{Qpn, from_be_24, to_be_24};
 use crate::view::view;
 
-/// The datagram extended transport header as it lies in a packet.
+/// The datagram extended transport header as laid out in a packet.
 ///
 /// ```text
 ///  0       4          5           8
@@ -31,37 +31,37 @@ pub struct DethView {
 view! {
     DethView(self) of Deth in Layer::Deth;
 
-    /// The key that must match the receiving queue pair's.
+    /// Returns the key, which must match that of the receiving queue pair.
     q_key -> u32 = self.q_key.get();
 
-    /// The reserved byte.
+    /// Returns the reserved byte.
     reserved -> u8 = self.reserved;
 
-    /// The sending queue pair; where an answer goes.
+    /// Returns the sending queue pair, to which a reply goes.
     source_qp -> Qpn = Qpn::from_be_bytes(self.source_qp);
 }
 
-/// The datagram extended transport header. IBTA 9.3.2.
+/// The datagram extended transport header (IBTA 9.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Deth {
-    /// The key that must match the receiving queue pair's.
+    /// Key, which must match that of the receiving queue pair.
     pub q_key: u32,
-    /// The sending queue pair; where an answer goes.
+    /// The sending queue pair, to which a reply goes.
     pub source_qp: Qpn,
 }
 
 impl Deth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 8;
 
-    /// Reads the header and returns what follows it.
+    /// Parses the header. Returns it and the remaining bytes.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = DethView::from_prefix(bytes)?;
         Ok((Self { q_key: view.q_key(), source_qp: view.source_qp() }, rest))
     }
 
-    /// Writes the header, reserved bits as 0.
+    /// Writes the header with reserved bits set to 0.
     #[inline]
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         *out = zerocopy::transmute!(DethView {
@@ -72,7 +72,7 @@ impl Deth {
     }
 }
 
-/// The reliable datagram extended transport header as it lies in a packet.
+/// The reliable datagram extended transport header as laid out in a packet.
 ///
 /// ```text
 ///  0          1            4
@@ -90,39 +90,39 @@ pub struct RdethView {
 view! {
     RdethView(self) of Rdeth in Layer::Rdeth;
 
-    /// The reserved byte.
+    /// Returns the reserved byte.
     reserved -> u8 = self.reserved;
 
-    /// The end-to-end context, 24 bits; higher ones are not written.
+    /// Returns the end-to-end context, 24 bits.
     ee_context -> u32 = from_be_24(self.ee_context);
 }
 
-/// The reliable datagram extended transport header. IBTA 9.3.1.
+/// The reliable datagram extended transport header (IBTA 9.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rdeth {
-    /// The end-to-end context, 24 bits; higher ones are not written.
+    /// End-to-end context, 24 bits. Higher bits are not written.
     pub ee_context: u32,
 }
 
 impl Rdeth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the header and returns what follows it.
+    /// Parses the header. Returns it and the remaining bytes.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = RdethView::from_prefix(bytes)?;
         Ok((Self { ee_context: view.ee_context() }, rest))
     }
 
-    /// Writes the header, reserved bits as 0.
+    /// Writes the header with reserved bits set to 0.
     #[inline]
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         *out = zerocopy::transmute!(RdethView { reserved: 0, ee_context: to_be_24(self.ee_context) });
     }
 }
 
-/// The extended reliable connection header as it lies in a packet.
+/// The extended reliable connection header as laid out in a packet.
 ///
 /// ```text
 ///  0          1         4
@@ -140,32 +140,32 @@ pub struct XrcethView {
 view! {
     XrcethView(self) of Xrceth in Layer::Xrceth;
 
-    /// The reserved byte.
+    /// Returns the reserved byte.
     reserved -> u8 = self.reserved;
 
-    /// The shared receive queue, 24 bits; higher ones are not written.
+    /// Returns the shared receive queue, 24 bits.
     srq -> u32 = from_be_24(self.srq);
 }
 
-/// The extended reliable connection header. Annex A14.
+/// The extended reliable connection header (Annex A14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Xrceth {
-    /// The shared receive queue, 24 bits; higher ones are not written.
+    /// Shared receive queue, 24 bits. Higher bits are not written.
     pub srq: u32,
 }
 
 impl Xrceth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the header and returns what follows it.
+    /// Parses the header. Returns it and the remaining bytes.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = XrcethView::from_prefix(bytes)?;
         Ok((Self { srq: view.srq() }, rest))
     }
 
-    /// Writes the header, reserved bits as 0.
+    /// Writes the header with reserved bits set to 0.
     #[inline]
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         *out = zerocopy::transmute!(XrcethView { reserved: 0, srq: to_be_24(self.srq) });

@@ -1,21 +1,21 @@
-//! What lies around a datagram and is covered by its ICRC.
+//! The fields around a datagram that its ICRC covers.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::path::{Encapsulation, Path, ROCE_UDP_PORT};
 
-/// The fields outside BTH to padding that the ICRC covers and that may change from packet to packet.
+/// The fields before the BTH that the ICRC covers and that may differ between packets.
 ///
-/// A [`Path`] says what a sender asks for; an envelope says what the headers below the BTH really
-/// contain, which an operating system may have decided. Fields that routers change, such as the hop
-/// limit, are not here because the ICRC leaves them out.
+/// A [`Path`] contains the values that a sender requests. An envelope contains the actual values in the
+/// headers below the BTH, some of which an operating system may have chosen. Fields that routers change, such
+/// as the hop limit, are not part of it because the ICRC does not cover them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Envelope {
-    /// RoCE v1 or v2.
+    /// Version of RoCE.
     pub encapsulation: Encapsulation,
-    /// The sender.
+    /// Address of the sender.
     pub source: IpAddr,
-    /// The receiver.
+    /// Address of the receiver.
     pub destination: IpAddr,
     /// UDP source port. Unused by RoCE v1.
     pub source_port: u16,
@@ -23,12 +23,12 @@ pub struct Envelope {
     pub destination_port: u16,
     /// The IPv4 Identification. Unused by IPv6 and RoCE v1.
     pub identification: u16,
-    /// The IPv4 flag against fragmentation. Unused by IPv6 and RoCE v1.
+    /// The IPv4 flag DF. Unused by IPv6 and RoCE v1.
     pub dont_fragment: bool,
 }
 
 impl Envelope {
-    /// The envelope of a datagram sent on `path` to the usual port with the don't-fragment flag set.
+    /// Returns the envelope of a datagram sent on `path` to the standard port with the DF flag set.
     #[inline]
     #[must_use]
     pub const fn new(path: &Path, identification: u16) -> Self {
@@ -43,7 +43,7 @@ impl Envelope {
         }
     }
 
-    /// The same envelope with another Identification.
+    /// Returns the envelope with another Identification.
     #[inline]
     #[must_use]
     pub const fn with_identification(mut self, identification: u16) -> Self {
@@ -51,8 +51,8 @@ impl Envelope {
         self
     }
 
-    /// Which headers these are. RoCE v2 with addresses of two families, which cannot be sent, counts as
-    /// IPv6 with the IPv4 address in its mapped form.
+    /// Returns the kind of headers. RoCE v2 with addresses of two families cannot be sent; it counts as IPv6
+    /// with the IPv4 address in its mapped form.
     #[inline]
     pub(crate) fn layout(&self) -> Layout {
         match (self.encapsulation, self.source, self.destination) {
@@ -69,7 +69,7 @@ impl Envelope {
     }
 }
 
-/// The headers below the BTH with the addresses in their own form.
+/// The headers below the BTH, with addresses of the matching type.
 pub(crate) enum Layout {
     Ipv4 { source: Ipv4Addr, destination: Ipv4Addr },
     Ipv6 { source: Ipv6Addr, destination: Ipv6Addr },

@@ -1,8 +1,8 @@
-//! Errors of parsers: each names the layer, the offset and the numbers.
+//! Errors of parsers. Each contains the layer, the offset and the numbers concerned.
 
 use core::fmt;
 
-/// The part of a frame that an error is about.
+/// The part of a frame that an error concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the variants are the names of the headers")]
@@ -24,7 +24,7 @@ pub enum Layer {
     ImmDt,
     Ieth,
     AtomicAckEth,
-    /// What lies between the headers and the ICRC, its padding included.
+    /// The bytes between the headers and the ICRC, padding included.
     Payload,
     Icrc,
     /// The fixed content of a congestion notification packet.
@@ -40,7 +40,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// The name as specifications write it.
+    /// Returns the name in the specifications.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -78,32 +78,33 @@ impl fmt::Display for Layer {
     }
 }
 
-/// What is wrong. The two numbers of the [`ParseError`] mean what the variant says.
+/// The kind of error. Each variant defines the meaning of the two numbers in the [`ParseError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ParseErrorKind {
-    /// Fewer bytes than the layer takes; `need` and `have` count bytes.
+    /// Fewer bytes than the layer needs; `need` and `have` count bytes.
     Truncated,
     /// More bytes than the layer may have; `need` and `have` count bytes.
     TrailingBytes,
-    /// A version field other than the only one defined; `need` is that one, `have` the one found.
+    /// A version field with an undefined version; `need` is the defined version, `have` the one found.
     BadVersion,
-    /// A length field, or the length of the whole, contradicts the rest. `need` and `have` count bytes.
+    /// A length field, or the total length, contradicts other lengths. `need` and `have` count bytes.
     BadLength,
-    /// A header checksum does not match; `need` is the computed one, `have` the one found.
+    /// A wrong header checksum; `need` is the computed one, `have` the one found.
     BadChecksum,
-    /// No operation has this opcode; `have` is the opcode.
+    /// An opcode without an operation; `have` is the opcode.
     UnknownOpcode,
-    /// Not a RoCE frame, but something else on the same wire; `have` is the field that says so.
+    /// A frame of another protocol; `have` is the field that identifies it.
     NotRoce,
-    /// Legal but not handled here, for example a fragment; `have` is the field that says so.
+    /// A legal frame that this crate does not support, for example a fragment; `have` is the field that
+    /// identifies it.
     Unsupported,
-    /// A value that the specification reserves where it matters; `have` is the value.
+    /// A reserved value in a field that matters; `have` is the value.
     ReservedValue,
 }
 
 impl ParseErrorKind {
-    /// A short description.
+    /// Returns a short description.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {
@@ -120,30 +121,32 @@ impl ParseErrorKind {
     }
 }
 
-/// Bytes that do not form what they should: which layer, at which byte, and by how much.
+/// The error for bytes that a parser rejects: the layer, the offset and the numbers concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ParseError {
-    /// The layer that refused.
+    /// Layer with the error.
     pub layer: Layer,
-    /// What it refused.
+    /// Kind of error.
     pub kind: ParseErrorKind,
-    /// Where, in bytes from the start of what the caller handed to the parser.
+    /// Offset of the error, in bytes from the start of the parser's input.
     pub offset: usize,
-    /// What would have been right; see [`ParseErrorKind`].
+    /// The expected number; see [`ParseErrorKind`].
     pub need: usize,
-    /// What was found; see [`ParseErrorKind`].
+    /// The number found; see [`ParseErrorKind`].
     pub have: usize,
 }
 
 impl ParseError {
-    /// The layer begins at `offset` and takes `need` bytes, and only `have` are left there.
+    /// Creates the error for a layer that begins at `offset` and needs `need` bytes, of which only `have` are
+    /// present.
     #[inline]
     #[must_use]
     pub const fn truncated(layer: Layer, offset: usize, need: usize, have: usize) -> Self {
         Self { layer, kind: ParseErrorKind::Truncated, offset, need, have }
     }
 
-    /// The same error as seen from `bytes` earlier: for a caller that handed on a part of its input.
+    /// Moves the offset by `bytes`, for a caller that passed only the part of its input after that many
+    /// bytes.
     #[inline]
     #[must_use]
     pub const fn moved_by(mut self, bytes: usize) -> Self {
@@ -173,12 +176,12 @@ impl fmt::Display for ParseError {
 
 impl core::error::Error for ParseError {}
 
-/// The caller's buffer cannot take what is to be written.
+/// The error for a buffer that is too small for the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferTooSmall {
-    /// Bytes needed in all.
+    /// Number of bytes needed in total.
     pub need: usize,
-    /// Bytes the buffer has.
+    /// Number of bytes in the buffer.
     pub have: usize,
 }
 

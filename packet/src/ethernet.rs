@@ -1,7 +1,7 @@
 //! Ethernet: addresses, EtherTypes, the 14-byte header and the 802.1Q tag.
 //!
-//! This module does not handle the frame check sequence: a NIC removes it before a capture or a
-//! socket gets the frame.
+//! This module does not handle the frame check sequence, because a NIC removes it before a capture or a
+//! socket receives the frame.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -20,27 +20,27 @@ use crate::view::view;
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// Every station on the link.
+    /// The broadcast address: every station on the link.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// The address that stands for "not known".
+    /// The address that means "unknown".
     pub const ZERO: Self = Self([0; 6]);
-    /// Where pause frames go (802.3x and PFC); bridges never forward it.
+    /// The destination of pause frames (802.3x and PFC), which bridges never forward.
     pub const MAC_CONTROL: Self = Self([0x01, 0x80, 0xc2, 0x00, 0x00, 0x01]);
 
-    /// Whether the address names a group of stations; the broadcast address is one of them.
+    /// Returns whether the address is that of a group of stations, for example the broadcast address.
     #[must_use]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 0x01 != 0
     }
 
-    /// Whether the address was given out locally and not by a manufacturer.
+    /// Returns whether the address was assigned locally and not by a manufacturer.
     #[must_use]
     pub const fn is_local(self) -> bool {
         self.0[0] & 0x02 != 0
     }
 
-    /// The group address that carries an IP multicast group (RFC 1112 section 6.4, RFC 2464 section 7), or
-    /// `None` when `group` is not multicast.
+    /// Returns the group address for an IP multicast group (RFC 1112 section 6.4, RFC 2464 section 7), or
+    /// `None` if `group` is not multicast.
     #[must_use]
     pub const fn for_multicast(group: IpAddr) -> Option<Self> {
         match group {
@@ -64,7 +64,7 @@ impl fmt::Display for MacAddr {
     }
 }
 
-/// The text was not six two-digit hexadecimal numbers joined by `:` (or `-`).
+/// The error for a text that is not six two-digit hexadecimal numbers separated by `:` (or `-`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidMacAddr;
 
@@ -86,7 +86,7 @@ impl FromStr for MacAddr {
         let mut parts = text.split([':', '-']);
         for octet in &mut octets {
             let part = parts.next().ok_or(InvalidMacAddr)?;
-            // `from_str_radix` alone would take "+1".
+            // `from_str_radix` alone would accept "+1".
             if part.len() != 2 || !part.bytes().all(|digit| digit.is_ascii_hexdigit()) {
                 return Err(InvalidMacAddr);
             }
@@ -96,37 +96,37 @@ impl FromStr for MacAddr {
     }
 }
 
-/// What an Ethernet header says comes next.
+/// The type of the data after an Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
 
 impl EtherType {
-    /// IPv4; RoCE v2 lives in it.
+    /// IPv4, which carries RoCE v2.
     pub const IPV4: Self = Self(0x0800);
-    /// Address resolution for IPv4.
+    /// Address Resolution Protocol for IPv4.
     pub const ARP: Self = Self(0x0806);
-    /// An 802.1Q tag; the real EtherType follows it.
+    /// An 802.1Q tag, which the EtherType of the payload follows.
     pub const VLAN: Self = Self(0x8100);
-    /// An 802.1ad service tag, the outer one of two.
+    /// An 802.1ad service tag, the outer one of two tags.
     pub const SERVICE_VLAN: Self = Self(0x88a8);
-    /// The number that some switches use for the outer one of two tags.
+    /// A nonstandard number that some switches use for the outer one of two tags.
     pub const OLD_SERVICE_VLAN: Self = Self(0x9100);
     /// MPLS: a stack of labels follows.
     pub const MPLS: Self = Self(0x8847);
-    /// MPLS with a label that the receiver chose.
+    /// MPLS with a label that the upstream router chose.
     pub const MPLS_UPSTREAM: Self = Self(0x8848);
-    /// A whole Ethernet frame follows, inside a tunnel.
+    /// A complete Ethernet frame inside a tunnel.
     pub const BRIDGED_ETHERNET: Self = Self(0x6558);
-    /// A frame that IEEE 802.1AE encrypts.
+    /// A frame encrypted with IEEE 802.1AE.
     pub const MACSEC: Self = Self(0x88e5);
-    /// IPv6; RoCE v2 lives in it.
+    /// IPv6, which carries RoCE v2.
     pub const IPV6: Self = Self(0x86dd);
     /// Pause frames, see [`crate::pause`].
     pub const MAC_CONTROL: Self = Self(0x8808);
     /// RoCE v1: a GRH follows (Annex A16).
     pub const ROCE_V1: Self = Self(0x8915);
 
-    /// The name of the protocol, for those that networks of RoCE carry.
+    /// Returns the name of the protocol, if it is common in RoCE networks.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
@@ -151,7 +151,7 @@ impl EtherType {
         })
     }
 
-    /// Whether the number is the length of an 802.3 frame and not a type.
+    /// Returns whether the number is the length of an 802.3 frame instead of a type.
     #[must_use]
     pub const fn is_length(self) -> bool {
         self.0 < 0x0600
@@ -164,7 +164,7 @@ impl fmt::Display for EtherType {
     }
 }
 
-/// The Ethernet header as it lies in a frame.
+/// The Ethernet header as laid out in a frame.
 ///
 /// ```text
 ///  0             6             12     14
@@ -183,38 +183,40 @@ pub struct EthernetView {
 view! {
     EthernetView(self) of EthernetHeader in Layer::Ethernet;
 
-    /// The address of the receiver.
+    /// Returns the address of the receiver.
     destination -> MacAddr = MacAddr(self.destination);
 
-    /// The address of the sender.
+    /// Returns the address of the sender.
     source -> MacAddr = MacAddr(self.source);
 
-    /// What comes next.
+    /// Returns the type of the data that follows.
     ether_type -> EtherType = EtherType(self.ether_type.get());
 }
 
 /// The Ethernet header without any tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EthernetHeader {
-    /// The address of the receiver.
+    /// Address of the receiver.
     pub destination: MacAddr,
-    /// The address of the sender.
+    /// Address of the sender.
     pub source: MacAddr,
-    /// What comes next; [`EtherType::VLAN`] when a tag follows.
+    /// Type of the data that follows; [`EtherType::VLAN`] if a tag follows.
     pub ether_type: EtherType,
 }
 
-/// Bytes of the frame check sequence.
+/// Length of the frame check sequence, in bytes.
 const FCS_LEN: usize = 4;
 
-/// Bytes of the shortest frame without its frame check sequence.
+/// Length of the shortest frame without its frame check sequence, in bytes.
 pub const MIN_FRAME_LEN: usize = 60;
 
-/// Bytes of preamble and smallest gap: what every frame takes of a cable, and no buffer holds (IEEE 802.3).
+/// Length of preamble and minimum gap, in bytes: part of every frame on a cable, but of no buffer (IEEE
+/// 802.3).
 pub const PREAMBLE_AND_GAP_LEN: usize = 8 + 12;
 
-/// Bytes that a frame takes of a cable. `frame_len` counts from its destination address to the end of its payload,
-/// as [`FrameHeaders`](crate::FrameHeaders) build it; filling, frame check sequence, preamble and gap are added.
+/// Returns the number of bytes that a frame occupies on a cable. `frame_len` counts from its destination
+/// address to the end of its payload, as in [`FrameHeaders`](crate::FrameHeaders). The result includes
+/// padding, frame check sequence, preamble and gap.
 #[inline]
 #[must_use]
 pub const fn wire_len(frame_len: usize) -> usize {
@@ -223,10 +225,10 @@ pub const fn wire_len(frame_len: usize) -> usize {
 }
 
 impl EthernetHeader {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 14;
 
-    /// Reads the header and returns what follows it.
+    /// Parses the header. Returns it and the remaining bytes.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = EthernetView::from_prefix(bytes)?;
         Ok((view.into(), rest))
@@ -257,29 +259,29 @@ impl From<&EthernetHeader> for EthernetView {
 /// Tag control information of an 802.1Q tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct VlanTag {
-    /// Priority code point, 0 to 7; PFC pauses by it.
+    /// Priority code point, 0 to 7, which PFC uses.
     pub pcp: u8,
     /// Drop eligible indicator.
     pub dei: bool,
-    /// VLAN identifier, 0 to 4095; 0 means that the frame only has a priority.
+    /// VLAN identifier, 0 to 4095; 0 in a frame that has a priority but no VLAN.
     pub vid: u16,
 }
 
 impl VlanTag {
-    /// The tag in its 16-bit form; bits of `pcp` and `vid` that have no place in it are left out.
+    /// Returns the tag in its 16-bit form. Ignores bits of `pcp` and `vid` that do not fit.
     #[must_use]
     pub const fn to_bits(self) -> u16 {
         (self.pcp as u16 & 0x7) << 13 | (self.dei as u16) << 12 | self.vid & 0x0fff
     }
 
-    /// The tag from its 16-bit form.
+    /// Returns the tag from its 16-bit form.
     #[must_use]
     pub const fn from_bits(bits: u16) -> Self {
         Self { pcp: (bits >> 13) as u8, dei: bits & 0x1000 != 0, vid: bits & 0x0fff }
     }
 }
 
-/// The four bytes that a tag adds, as they lie in a frame after the first EtherType (0x8100).
+/// The four bytes of a tag, as laid out in a frame after the first EtherType (0x8100).
 ///
 /// ```text
 ///  0                 2      4
@@ -297,27 +299,27 @@ pub struct VlanView {
 view! {
     VlanView(self) of VlanHeader in Layer::Vlan;
 
-    /// Priority, drop eligibility and VLAN.
+    /// Returns priority, drop eligibility and VLAN.
     tag -> VlanTag = VlanTag::from_bits(self.control.get());
 
-    /// What comes after the tag.
+    /// Returns the type of the data after the tag.
     ether_type -> EtherType = EtherType(self.ether_type.get());
 }
 
-/// An 802.1Q tag and the EtherType behind it.
+/// An 802.1Q tag and the EtherType after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VlanHeader {
     /// Priority, drop eligibility and VLAN.
     pub tag: VlanTag,
-    /// What comes next.
+    /// Type of the data after the tag.
     pub ether_type: EtherType,
 }
 
 impl VlanHeader {
-    /// Bytes that a tag adds to a frame.
+    /// Number of bytes that a tag adds to a frame.
     pub const LEN: usize = 4;
 
-    /// Reads the tag and returns what follows it.
+    /// Parses the tag. Returns it and the remaining bytes.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = VlanView::from_prefix(bytes)?;
         Ok((view.into(), rest))
@@ -338,7 +340,7 @@ impl From<&VlanView> for VlanHeader {
     }
 }
 
-/// The fields of a [`EthernetView`].
+/// The fields of an [`EthernetView`].
 pub static ETHERNET: Header = Header {
     name: "Ethernet",
     title: "frame header",
@@ -374,7 +376,7 @@ pub static VLAN: Header = Header {
     ],
 };
 
-/// What may follow the packet in an Ethernet frame.
+/// The bytes after the packet in an Ethernet frame.
 pub static ETHERNET_TRAILER: Header = Header {
     name: "trailer",
     title: "bytes behind the packet",
@@ -418,7 +420,7 @@ mod tests {
     fn addresses_of_groups() {
         let of = |text: &str| MacAddr::for_multicast(text.parse().unwrap()).map(|mac| mac.to_string());
         assert_eq!(of("224.0.0.251").as_deref(), Some("01:00:5e:00:00:fb"));
-        // 23 of the 28 bits of an IPv4 group have room.
+        // Only 23 of the 28 bits of an IPv4 group fit into the address.
         assert_eq!(of("239.129.2.3").as_deref(), Some("01:00:5e:01:02:03"));
         assert_eq!(of("ff02::1:ff66:9551").as_deref(), Some("33:33:ff:66:95:51"));
         assert_eq!(of("192.0.2.1"), None);

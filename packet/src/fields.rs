@@ -1,8 +1,9 @@
-//! The fields of every header as data, for tools that show packets: what a field is called, where it lies, how its
-//! value is written and what it means.
+//! The fields of every header as data, for tools that display packets: name, position, format and meaning of
+//! each.
 //!
-//! Each table stands in the file of its header, beside the view and the parser, and a test compares the three. The
-//! tables describe broken packets as well as legal ones; [`Bth::parse`](crate::Bth::parse) and its like judge.
+//! The table of a header is in the same file as its view and its parser, and a test compares the three. The
+//! tables describe broken packets as well as legal ones; parsers such as [`Bth::parse`](crate::Bth::parse)
+//! check them.
 //!
 //! ```
 //! use roce_packet::fields::{BTH, Value};
@@ -44,29 +45,29 @@ pub use crate::reth::RETH;
 pub use crate::telemetry::TELEMETRY;
 pub use crate::udp::UDP;
 
-/// A header, or another part of a packet that is shown as a unit.
+/// A header, or another part of a packet that tools display as a unit.
 #[derive(Debug)]
 pub struct Header {
     /// The common name, such as `BTH`.
     pub name: &'static str,
-    /// The name in full.
+    /// The full name.
     pub title: &'static str,
-    /// What the header is for, in a sentence.
+    /// The purpose of the header, in one sentence.
     pub purpose: &'static str,
-    /// The section of the specification that defines it.
+    /// The section of the specification that defines the header.
     pub rule: &'static str,
-    /// The fields in the order of the wire. Parts without a fixed length, such as the payload, have none.
+    /// The fields in wire order. Parts without a fixed length, such as the payload, have no fields.
     pub fields: &'static [Field],
 }
 
 impl Header {
-    /// Bytes of all fields together; 0 for parts that have none.
+    /// Returns the length of all fields together, in bytes; 0 for parts without fields.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.fields.iter().map(|field| field.byte_range().end).max().unwrap_or(0)
     }
 
-    /// Sets the bits that the ICRC does not cover to ones, as the ICRC is computed.
+    /// Sets the bits that the ICRC does not cover to ones, as for the computation of the ICRC.
     pub fn mask_variant_fields(&self, header: &mut [u8]) {
         for field in self.fields.iter().filter(|field| field.variant) {
             let end = field.start.saturating_add(field.width).min(header.len().saturating_mul(8));
@@ -79,10 +80,10 @@ impl Header {
     }
 }
 
-/// Tells from the bytes of a header whether a field is present.
+/// Returns from the bytes of a header whether a field is present.
 pub type Condition = fn(&[u8]) -> bool;
 
-/// Writes the name or the meaning of a value, and nothing for values without one.
+/// Writes the name or the meaning of a value. Writes nothing for values without one.
 pub type Note = fn(u64, &mut dyn fmt::Write) -> fmt::Result;
 
 /// A field of a header.
@@ -90,38 +91,39 @@ pub type Note = fn(u64, &mut dyn fmt::Write) -> fmt::Result;
 pub struct Field {
     /// The name in the specification.
     pub name: &'static str,
-    /// The display filter name of Wireshark; names of fields that Wireshark lacks begin with `roce.`.
+    /// Name of the field in Wireshark's display filters. Names of fields that Wireshark does not have begin
+    /// with `roce.`.
     pub key: &'static str,
-    /// The first bit, counted from the start of the header.
+    /// First bit, counted from the start of the header.
     pub start: usize,
-    /// The number of bits. Fields of more than 64 bits lie on byte boundaries.
+    /// Number of bits. Fields of more than 64 bits are aligned to bytes.
     pub width: usize,
-    /// How the value is written.
+    /// Format of the value.
     pub show: Show,
-    /// Whether the field may change between the two ends, so that the ICRC replaces it by ones.
+    /// Whether the field may change between the two ends, so that the ICRC replaces it with ones.
     pub variant: bool,
-    /// Under which condition the field is present, for bits with several meanings.
+    /// Condition under which the field is present, for bits with several meanings.
     pub when: Option<Condition>,
-    /// What a value means.
+    /// Describes the meaning of a value.
     pub note: Option<Note>,
-    /// What the field means: one sentence with unit and range.
+    /// Meaning of the field: one sentence with unit and range.
     pub meaning: &'static str,
 }
 
-/// How a value is written.
+/// The format of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
     /// In decimal digits.
     Decimal,
-    /// In as many hexadecimal digits as the field has room for.
+    /// With the number of hexadecimal digits that the field has room for.
     Hex,
     /// As a boolean.
     Flag,
-    /// A number of 32-bit words, written as a number of bytes.
+    /// A number of 32-bit words, displayed as a number of bytes.
     Words,
     /// As an Ethernet address.
     Mac,
-    /// As an IPv4 address, which is in the last four bytes of a longer field.
+    /// As an IPv4 address, in the last four bytes of a longer field.
     Ipv4,
     /// As an IPv6 address.
     Ipv6,
@@ -132,9 +134,9 @@ pub enum Show {
 /// The value of a field in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// Of a field of at most 64 bits.
+    /// Value of a field of at most 64 bits.
     Number(u64),
-    /// Of a longer field, and of every [`Show::Bytes`].
+    /// Value of a longer field, and of every [`Show::Bytes`] field.
     Bytes(&'a [u8]),
 }
 
@@ -148,7 +150,7 @@ impl Field {
         Self { name, key, start, width, show, variant: false, when: None, note: None, meaning: "" }
     }
 
-    /// Bits without a meaning.
+    /// Creates a field of reserved bits.
     pub(crate) const fn reserved(key: &'static str, place: (usize, usize)) -> Self {
         Self::new("reserved", key, place, Show::Hex).means("Reserved: senders write 0, receivers ignore it.")
     }
@@ -169,13 +171,14 @@ impl Field {
         Self { note: Some(note), ..self }
     }
 
-    /// The bytes that hold the field, from the start of the header.
+    /// Returns the range of bytes that contain the field, from the start of the header.
     #[must_use]
     pub const fn byte_range(&self) -> Range<usize> {
         self.start / 8..self.start.saturating_add(self.width).div_ceil(8)
     }
 
-    /// The value in a header, or `None` when the header is cut before it or has something else there.
+    /// Returns the value in a header, or `None` if the header is truncated before it or the field is not
+    /// present.
     #[must_use]
     pub fn value<'a>(&self, header: &'a [u8]) -> Option<Value<'a>> {
         let part = header.get(self.byte_range())?;
@@ -185,7 +188,8 @@ impl Field {
         if self.show == Show::Bytes || self.width > 64 {
             return Some(Value::Bytes(part));
         }
-        // At most nine bytes: 64 bits that do not begin with a byte. So all bits fit, and neither shift reaches 128.
+        // Nine bytes at most: 64 bits that do not start at a byte boundary. All bits fit, and neither shift
+        // reaches 128.
         let all = part.iter().fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
         let behind = part.len() * 8 - self.start % 8 - self.width;
         let ones = u128::MAX >> (128 - self.width);
@@ -193,22 +197,22 @@ impl Field {
     }
 }
 
-/// Whole bytes: the first one and how many.
+/// Returns the bit range of `count` whole bytes from `first` on.
 pub(crate) const fn bytes(first: usize, count: usize) -> (usize, usize) {
     (first * 8, count * 8)
 }
 
-/// Bits of one byte: which byte, and which of its bits as a mask such as `0x30`.
+/// Returns the bit range of one byte's bits that a mask such as `0x30` selects.
 pub(crate) const fn mask(byte: usize, mask: u8) -> (usize, usize) {
     (byte * 8 + mask.leading_zeros() as usize, mask.count_ones() as usize)
 }
 
-/// Bits of several bytes: the first byte, how many bits of it the field skips, and how many bits it has.
+/// Returns the bit range of `count` bits, starting `skipped` bits after the start of `byte`.
 pub(crate) const fn bits(byte: usize, skipped: usize, count: usize) -> (usize, usize) {
     (byte * 8 + skipped, count)
 }
 
-/// The extended headers with their flags, in the order of the wire.
+/// The extended headers with their flags, in wire order.
 pub static EXTENDED: [(HeaderSet, &Header); 10] = [
     (HeaderSet::RDETH, &RDETH),
     (HeaderSet::DETH, &DETH),

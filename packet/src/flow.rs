@@ -1,8 +1,8 @@
-//! UDP source ports: how different senders spread their flows over the network's paths.
+//! UDP source ports: rules by which different senders spread their flows over the network's paths.
 //!
-//! Switches hash the source port to choose a path, so packets of one queue pair must keep one port, and a
-//! receiver must never filter on it: every producer below chooses differently. All rules but
-//! [`SourcePortRule::Constant`] stay within 0xc000 to 0xffff, the dynamic range, as Annex A17 recommends.
+//! Switches hash the source port to choose a path, so all packets of a queue pair must use one port. A
+//! receiver must not filter by source port, because every producer below chooses it differently. All rules
+//! except [`SourcePortRule::Constant`] use the dynamic range 0xc000 to 0xffff, as Annex A17 recommends.
 
 use core::fmt;
 use core::str::FromStr;
@@ -12,7 +12,7 @@ use crate::number::Qpn;
 /// The lowest port of the range that Annex A17 recommends.
 pub const LOWEST_SOURCE_PORT: u16 = 0xc000;
 
-/// The port of a 20-bit flow label: the low 14 bits, with the upper six folded onto them.
+/// Returns the port of a 20-bit flow label: its low 14 bits XOR its upper six bits.
 #[must_use]
 pub const fn flow_label_to_port(flow_label: u32) -> u16 {
     let low = flow_label & 0x3fff;
@@ -20,43 +20,44 @@ pub const fn flow_label_to_port(flow_label: u32) -> u16 {
     (low ^ high) as u16 | LOWEST_SOURCE_PORT
 }
 
-/// A flow label, other than 0, whose port is this one: the inverse of [`flow_label_to_port`] for ports from
-/// [`LOWEST_SOURCE_PORT`] on.
+/// Returns a nonzero flow label whose port is `port`: the inverse of [`flow_label_to_port`] for ports of
+/// [`LOWEST_SOURCE_PORT`] or more.
 #[must_use]
 pub const fn flow_label_of_port(port: u16) -> u32 {
     match port as u32 & 0x3fff {
-        // 0 stands for "none"; here the upper bits undo the lower ones.
+        // Label 0 means "no label"; in this label the upper bits cancel the lower ones.
         0 => 1 << 14 | 1,
         low => low,
     }
 }
 
-/// The flow label that Linux derives from the two queue pairs of a connection. Both ends compute the same.
+/// Returns the flow label that Linux derives from the two queue pairs of a connection. Both ends compute the
+/// same label.
 #[must_use]
 pub const fn qp_pair_flow_label(one: Qpn, other: Qpn) -> u32 {
-    // 24 bits times 24 bits: 48 bits, folded to 20.
+    // The product of two 24-bit numbers has 48 bits, folded to 20.
     let mut product = one.get() as u64 * other.get() as u64;
     product ^= product >> 20;
     product ^= product >> 40;
     (product & 0x000f_ffff) as u32
 }
 
-/// The flow label that Linux' rdma_cm derives from the ports of a connection: the ports of the active side's
-/// view, its own first.
+/// Returns the flow label that rdma_cm of Linux derives from the ports of a connection, as the active side
+/// sees them.
 #[must_use]
 pub const fn rdma_cm_flow_label(source_port: u16, destination_port: u16) -> u32 {
     (source_port as u32 * 31 + destination_port as u32) & 0x000f_ffff
 }
 
-/// The port that kernel rxe uses where no flow label is at hand (QP1 and UD): a multiplicative hash of the
-/// sender's own QP number.
+/// Returns the port that rxe in the kernel uses without a flow label (QP1 and UD): a multiplicative hash of
+/// the sender's own QP number.
 #[must_use]
 pub const fn rxe_qpn_port(local: Qpn) -> u16 {
-    // 14 bits of the golden ratio hash; 0x3fff + 0xc000 just fits.
+    // 14 bits of the golden ratio hash; 0x3fff + 0xc000 just fits into 16 bits.
     LOWEST_SOURCE_PORT + (local.get().wrapping_mul(0x61c8_8647) >> 18) as u16
 }
 
-/// The port that mlx4 (ConnectX-3 Pro) derives from the two QP numbers.
+/// Returns the port that mlx4 (ConnectX-3 Pro) derives from the two QP numbers.
 #[must_use]
 pub const fn mlx4_port(local: Qpn, remote: Qpn) -> u16 {
     let folded = mlx4_fold(local);
@@ -64,33 +65,34 @@ pub const fn mlx4_port(local: Qpn, remote: Qpn) -> u16 {
     folded | LOWEST_SOURCE_PORT
 }
 
-/// 24 bits onto 16: the uppermost byte is laid over the lowest.
+/// Folds 24 bits to 16: the lowest byte becomes its XOR with the highest.
 const fn mlx4_fold(qpn: Qpn) -> u16 {
     let number = qpn.get();
     (((number & 0xff) ^ ((number >> 16) & 0xff)) | (number & 0xff00)) as u16
 }
 
-/// The port that WinOF-2 derives from the ports of a connection. Both ends compute the same.
+/// Returns the port that WinOF-2 derives from the ports of a connection. Both ends compute the same port.
 #[must_use]
 pub const fn win_of_2_port(source_port: u16, destination_port: u16) -> u16 {
     (source_port ^ destination_port) | LOWEST_SOURCE_PORT
 }
 
-/// The inputs of a rule.
+/// The inputs of a source port rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowInputs {
-    /// The sender's QP.
+    /// QP of the sender.
     pub local: Qpn,
-    /// The receiver's QP.
+    /// QP of the receiver.
     pub remote: Qpn,
-    /// 20-bit flow label of the address vector, or of the IPv6 address that was connected to; 0 for none.
+    /// 20-bit flow label of the address vector, or of the IPv6 address of the connection; 0 if there is none.
     pub flow_label: u32,
-    /// Source and destination port of the rdma_cm connection as its active side sees them, if rdma_cm made it.
+    /// Source and destination port of the rdma_cm connection, as its active side sees them, if rdma_cm made
+    /// the connection.
     pub connection: Option<(u16, u16)>,
 }
 
 impl FlowInputs {
-    /// The label of the address vector, or `otherwise` when it is 0.
+    /// Returns the label of the address vector, or `otherwise` if it is 0.
     const fn flow_label_or(&self, otherwise: u32) -> u32 {
         let given = self.flow_label & 0x000f_ffff;
         if given == 0 { otherwise } else { given }
@@ -101,34 +103,34 @@ impl FlowInputs {
     }
 }
 
-/// How to choose a UDP source port. Every rule has a name, see [`Self::from_name`].
+/// A rule that chooses a UDP source port. Every rule has a name, see [`Self::from_name`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SourcePortRule {
-    /// The flow label of the address vector, or that of the QP pair without one: what Linux drivers do
-    /// for connected queue pairs, ConnectX-5 and rxe among them. Named `flow-label`.
+    /// The flow label of the address vector, or that of the QP pair if there is none. Linux drivers use this
+    /// rule for connected queue pairs, for example those of ConnectX-5 and rxe. Named `flow-label`.
     #[default]
     FlowLabel,
     /// Always the flow label of the QP pair. Named `qp-pair`.
     QpPair,
-    /// The flow label that rdma_cm makes of the connection's ports, unless the address came with one. Without
-    /// a connection as [`Self::FlowLabel`]. Named `rdma-cm`.
+    /// The flow label that rdma_cm derives from the connection's ports, unless the address has one. Without a
+    /// connection, this rule equals [`Self::FlowLabel`]. Named `rdma-cm`.
     RdmaCm,
-    /// A hash of the sender's own QP number, as rxe falls back to. Named `rxe-qpn`.
+    /// A hash of the sender's own QP number, the fallback of rxe. Named `rxe-qpn`.
     RxeQpn,
     /// The folded QP numbers of ConnectX-3 Pro. Named `mlx4`.
     Mlx4,
-    /// Flow label if there is one, else the lowest port of the range: mlx5 for UD. Named `mlx5-ud`.
+    /// The flow label if there is one, otherwise the lowest port of the range: mlx5 for UD. Named `mlx5-ud`.
     Mlx5Ud,
-    /// The connection's ports, exclusive or: Windows with WinOF-2. Without a connection as
-    /// [`Self::FlowLabel`]. Named `winof2`.
+    /// The exclusive or of the connection's ports: Windows with WinOF-2. Without a connection, this rule
+    /// equals [`Self::FlowLabel`]. Named `winof2`.
     WinOf2,
-    /// The same port for everything: 0 as ConnectX does for CNPs, small numbers as older Huawei NICs do.
-    /// Named `constant`, written with its port as `constant:69`.
+    /// One port for everything: 0 as in CNPs of ConnectX, or a small number as in older Huawei NICs. Named
+    /// `constant` with the port, for example `constant:69`.
     Constant(u16),
 }
 
 impl SourcePortRule {
-    /// Every rule once, in the order of the names in the help text. The constant is 0, as in CNPs of ConnectX.
+    /// All rules, in the order of the names in the help text. The constant is 0, as in CNPs of ConnectX.
     pub const ALL: [Self; 8] = [
         Self::FlowLabel,
         Self::QpPair,
@@ -140,7 +142,7 @@ impl SourcePortRule {
         Self::Constant(0),
     ];
 
-    /// The name of the rule, without the port of a constant; [`fmt::Display`] writes that as well.
+    /// Returns the name of the rule, without the port of a constant. [`fmt::Display`] includes the port.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -155,7 +157,7 @@ impl SourcePortRule {
         }
     }
 
-    /// The rule with this name; `constant` needs a port, as in `constant:69`.
+    /// Returns the rule with this name; `constant` needs a port, as in `constant:69`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         if let Some(port) = name.strip_prefix("constant:") {
@@ -164,7 +166,7 @@ impl SourcePortRule {
         Self::ALL.into_iter().find(|rule| !matches!(rule, Self::Constant(_)) && rule.name() == name)
     }
 
-    /// The port for packets of one flow.
+    /// Returns the port for packets of one flow.
     #[must_use]
     pub const fn port(self, inputs: &FlowInputs) -> u16 {
         let default = inputs.flow_label_or(inputs.qp_pair_flow_label());
@@ -192,7 +194,7 @@ impl fmt::Display for SourcePortRule {
     }
 }
 
-/// The error for a name that no rule has.
+/// The error for the name of an unknown rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownSourcePortRule;
 
@@ -228,7 +230,6 @@ mod tests {
     const INPUTS: FlowInputs =
         FlowInputs { local: Qpn::new(20591), remote: Qpn::new(35255), flow_label: 0, connection: None };
 
-    /// Ports of ConnectX-5 queue pairs, the same in both directions.
     #[test]
     fn every_port_has_a_flow_label_that_is_not_0() {
         for port in LOWEST_SOURCE_PORT..=u16::MAX {
@@ -237,6 +238,7 @@ mod tests {
         }
     }
 
+    /// Ports of ConnectX-5 queue pairs, equal in both directions.
     #[test]
     fn queue_pairs_of_hardware() {
         let seen = [
@@ -252,15 +254,15 @@ mod tests {
             assert_eq!(qp_pair_flow_label(other, one), label);
             assert_eq!(flow_label_to_port(label), port);
         }
-        // Numbers so large that every fold counts, after the formula.
+        // Numbers so large that every fold matters, computed with the formula.
         let label = |one, other| qp_pair_flow_label(Qpn::new(one), Qpn::new(other));
         assert_eq!(label(0xff_ffff, 0xff_ffff), 0xf_ff1e);
         assert_eq!(label(0xab_cdef, 0x87_6543), 0x2_e834);
-        // rxe, both ends with the same number.
+        // Two rxe queue pairs with equal numbers.
         assert_eq!(flow_label_to_port(qp_pair_flow_label(Qpn::new(0x13), Qpn::new(0x13))), 49513);
     }
 
-    /// Labels of rdma_cm in a REQ of a ConnectX and one of rxe, with the ports on the wire.
+    /// Labels of rdma_cm in a REQ of a ConnectX and in one of rxe, with the ports on the wire.
     #[test]
     fn connections_of_rdma_cm() {
         assert_eq!(rdma_cm_flow_label(45050, 27411), 0x5_ba59);
@@ -306,7 +308,7 @@ mod tests {
             let ports = [INPUTS, with_label, with_connection, with_both].map(|inputs| rule.port(&inputs));
             assert_eq!(ports, expected, "{rule}");
         }
-        // Only 20 bits are a label.
+        // A label has only 20 bits.
         let inputs = FlowInputs { flow_label: 0xfff0_0000, ..INPUTS };
         assert_eq!(FlowLabel.port(&inputs), 58622);
     }

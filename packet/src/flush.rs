@@ -1,4 +1,4 @@
-//! The flush header (Annex A19). A RETH follows it and says what to flush.
+//! The flush header (Annex A19). The RETH that follows it gives the memory to flush.
 
 use zerocopy::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,7 +8,7 @@ use crate::fields::Show::{Decimal, Flag};
 use crate::fields::{Field, Header, bits, mask};
 use crate::view::view;
 
-/// The flush extended transport header as it lies in a packet: one word.
+/// The flush extended transport header as laid out in a packet: one word.
 ///
 /// ```text
 ///  31                          6   5         4   3            0
@@ -25,32 +25,32 @@ pub struct FethView {
 view! {
     FethView(self) of Feth in Layer::Feth;
 
-    /// The placement type, bits 3 to 0.
+    /// Returns the placement type, bits 3 to 0.
     placement_type -> u8 = (self.word.get() & 0xf) as u8;
 
-    /// The selectivity, bits 5 and 4.
+    /// Returns the selectivity, bits 5 and 4.
     selectivity -> u8 = (self.word.get() >> SELECTIVITY_SHIFT & 0b11) as u8;
 
-    /// The reserved bits 31 to 6, shifted down.
+    /// Returns the reserved bits 31 to 6, shifted down.
     reserved -> u32 = self.word.get() >> 6;
 }
 
 /// The flush extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Feth {
-    /// Earlier writes become visible to every reader of the memory.
+    /// Whether earlier writes become visible to every reader of the memory.
     pub global_visibility: bool,
-    /// Earlier writes become safe against loss of power.
+    /// Whether earlier writes survive a loss of power.
     pub persistence: bool,
-    /// How much memory is meant.
+    /// Extent of the memory to flush.
     pub selectivity: FlushSelectivity,
 }
 
 impl Feth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the header and returns what follows it.
+    /// Parses the header. Returns it and the remaining bytes.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = FethView::from_prefix(bytes)?;
@@ -62,7 +62,7 @@ impl Feth {
         Ok((feth, rest))
     }
 
-    /// Writes the header, reserved bits as 0.
+    /// Writes the header with reserved bits set to 0.
     #[inline]
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         let mut byte = self.selectivity.bits() << SELECTIVITY_SHIFT;
@@ -76,14 +76,14 @@ impl Feth {
     }
 }
 
-/// How much memory a flush is about.
+/// Extent of the memory that a flush concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlushSelectivity {
     /// 0: the range that the RETH gives.
     Range,
     /// 1: the whole memory region of the RETH's key.
     WholeRegion,
-    /// 2 and 3. Only the low two bits are written.
+    /// 2 and 3: reserved. Only the low two bits are written.
     Reserved(u8),
 }
 
@@ -99,7 +99,7 @@ impl FlushSelectivity {
         }
     }
 
-    /// The two bits.
+    /// Returns the two bits.
     #[inline]
     #[must_use]
     pub const fn bits(self) -> u8 {

@@ -1,7 +1,7 @@
-//! Whole Ethernet frames: everything outside the datagram, and the datagram inside.
+//! Complete Ethernet frames: the headers outside the datagram, and the datagram inside.
 //!
-//! [`Frame`] is a frame in which all outer headers agree with each other. [`Dissection`] is the same walk for
-//! frames that may be broken: it holds what could be read, and what is wrong.
+//! [`Frame`] is a frame in which all outer headers are consistent. [`Dissection`] also accepts broken frames:
+//! it contains the readable parts and the first error.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -23,21 +23,21 @@ pub use dissect::{Dissection, NetworkView};
 
 mod dissect;
 
-/// What carries the BTH: layer 3, and on IP the UDP header.
+/// The headers that carry the BTH: layer 3, and UDP for RoCE v2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NetworkHeader {
     /// RoCE v2 on IPv4.
     Ipv4 {
         /// The IPv4 header.
         ip: Ipv4Header,
-        /// The UDP header behind it.
+        /// The UDP header after it.
         udp: UdpHeader,
     },
     /// RoCE v2 on IPv6.
     Ipv6 {
         /// The IPv6 header.
         ip: Ipv6Header,
-        /// The UDP header behind it.
+        /// The UDP header after it.
         udp: UdpHeader,
     },
     /// RoCE v1.
@@ -45,7 +45,7 @@ pub enum NetworkHeader {
 }
 
 impl NetworkHeader {
-    /// Bytes on the wire.
+    /// Returns the length on the wire, in bytes.
     #[must_use]
     pub const fn len_bytes(&self) -> usize {
         match self {
@@ -55,7 +55,7 @@ impl NetworkHeader {
         }
     }
 
-    /// The UDP header; RoCE v1 has none.
+    /// Returns the UDP header. RoCE v1 has none.
     #[must_use]
     pub const fn udp(&self) -> Option<&UdpHeader> {
         match self {
@@ -73,7 +73,7 @@ impl NetworkHeader {
     }
 }
 
-/// All headers in front of the BTH.
+/// All headers before the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameHeaders {
     /// Ethernet address of the receiver.
@@ -87,11 +87,12 @@ pub struct FrameHeaders {
 }
 
 impl FrameHeaders {
-    /// Bytes of the longest headers: tagged, IPv6 and UDP.
+    /// Length of the longest headers, in bytes: with a VLAN tag, IPv6 and UDP.
     pub const MAX_LEN: usize = EthernetHeader::LEN + VlanHeader::LEN + Ipv6Header::LEN + UdpHeader::LEN;
 
-    /// The headers for a datagram of `datagram_len` bytes, BTH to ICRC, on `path`: UDP to port 4791 without
-    /// checksum, on IPv4 with DF and this Identification (which IPv6 and RoCE v1 do not have).
+    /// Creates the headers for a datagram of `datagram_len` bytes, BTH to ICRC, on `path`. UDP has
+    /// destination port 4791 and no checksum. IPv4 has DF and `identification`, which IPv6 and RoCE v1 do not
+    /// use.
     pub fn new(
         path: &Path,
         identification: u16,
@@ -141,19 +142,19 @@ impl FrameHeaders {
         Ok(Self { destination, source, vlan: path.vlan, network })
     }
 
-    /// Bytes on the wire; where the BTH begins.
+    /// Returns the length on the wire, in bytes. This is also the offset of the BTH.
     #[must_use]
     pub const fn len_bytes(&self) -> usize {
         self.network_offset() + self.network.len_bytes()
     }
 
-    /// Where layer 3 begins.
+    /// Returns the offset of layer 3.
     #[must_use]
     pub const fn network_offset(&self) -> usize {
         if self.vlan.is_some() { EthernetHeader::LEN + VlanHeader::LEN } else { EthernetHeader::LEN }
     }
 
-    /// Where the UDP header begins; RoCE v1 has none.
+    /// Returns the offset of the UDP header. RoCE v1 has none.
     #[must_use]
     pub const fn udp_offset(&self) -> Option<usize> {
         match self.network {
@@ -164,8 +165,8 @@ impl FrameHeaders {
         }
     }
 
-    /// From where to where the datagram goes. The UDP source port of RoCE v1 is 0, and so is the flow label
-    /// of IPv4.
+    /// Returns the path of the datagram. The UDP source port is 0 for RoCE v1, and the flow label is 0 for
+    /// IPv4.
     #[must_use]
     pub const fn path(&self) -> Path {
         let (encapsulation, source, destination, traffic_class, hop_limit, flow_label) = match &self.network {
@@ -190,7 +191,7 @@ impl FrameHeaders {
         Path { encapsulation, source, destination, source_port, traffic_class, hop_limit, flow_label, vlan }
     }
 
-    /// What the ICRC covers of these headers.
+    /// Returns the fields of these headers that the ICRC covers.
     #[must_use]
     pub fn envelope(&self) -> Envelope {
         let path = self.path();
@@ -208,7 +209,7 @@ impl FrameHeaders {
         envelope
     }
 
-    /// Writes the headers to the start of `out` and returns how many bytes they take.
+    /// Writes the headers to the start of `out` and returns their length in bytes.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, BufferTooSmall> {
         let need = self.len_bytes();
         let too_small = BufferTooSmall { need, have: out.len() };
@@ -249,14 +250,14 @@ impl FrameHeaders {
     }
 }
 
-/// Why headers cannot be made for a datagram.
+/// The error for a datagram that cannot have headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameHeadersError {
-    /// One address is IPv4 and the other one IPv6.
+    /// One address is IPv4 and the other one is IPv6.
     MixedAddressFamilies,
-    /// The datagram is longer than a 16-bit length field can say.
+    /// The length of the datagram exceeds a 16-bit length field.
     TooLong {
-        /// Bytes of the datagram.
+        /// Length of the datagram, in bytes.
         datagram_len: usize,
     },
 }
@@ -292,79 +293,80 @@ fn udp_header(path: &Path, datagram_len: usize) -> Result<UdpHeader, FrameHeader
     })
 }
 
-/// A frame whose outer headers are sound and say that RoCE is inside.
+/// A frame with consistent outer headers that announce RoCE.
 ///
-/// The inside has not been looked at: [`Self::datagram`] parses it and [`Self::verify_icrc`] checks it.
+/// The datagram inside is not checked yet: [`Self::datagram`] parses it, and [`Self::verify_icrc`] checks its
+/// ICRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Everything in front of the BTH.
+    /// Everything before the BTH.
     pub headers: FrameHeaders,
-    /// BTH to ICRC, as long as the IP header (for RoCE v1 the GRH) says.
+    /// BTH to ICRC, with the length from the IP header or the GRH.
     pub transport: &'a [u8],
-    /// What the frame has behind the packet: the padding of short Ethernet frames, as a rule.
+    /// The bytes after the packet, usually the padding of short Ethernet frames.
     pub trailer: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// Reads a frame from its Ethernet header on.
+    /// Parses a frame, starting at its Ethernet header.
     ///
-    /// [`ParseErrorKind::NotRoce`](crate::ParseErrorKind::NotRoce) means that the frame is something else, and every other kind that it is, as
-    /// far as it can be read, a RoCE frame that is broken or cannot be handled. A frame may have one 802.1Q
-    /// tag; what is in a frame with more is not looked at.
+    /// Returns [`ParseErrorKind::NotRoce`](crate::ParseErrorKind::NotRoce) for a frame of another protocol.
+    /// Every other error means that the frame, as far as it is readable, is a RoCE frame that is broken or
+    /// not supported. A frame may have one 802.1Q tag. Frames with more tags are not examined further.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         Self::parse_on_port(bytes, ROCE_UDP_PORT)
     }
 
-    /// As [`Self::parse`], for RoCE v2 on another UDP port.
+    /// Parses a frame as [`Self::parse`] does, with another UDP port for RoCE v2.
     pub fn parse_on_port(bytes: &'a [u8], port: u16) -> Result<Self, ParseError> {
         Dissection::on_port(bytes, port).into_frame()
     }
 
-    /// As [`Self::parse_on_port`], for a frame that lies in two slices, as some devices deliver long ones. All
-    /// headers in front of the BTH must lie in the first, and [`Datagram::parse`] wants those behind it there
-    /// as well.
+    /// Parses a frame as [`Self::parse_on_port`] does, but from two slices, as some devices deliver long
+    /// frames. The first slice must contain all headers before the BTH. [`Datagram::parse`] also requires the
+    /// extended headers in it.
     pub fn parse_split(head: &'a [u8], tail: &'a [u8], port: u16) -> Result<SplitFrame<'a>, ParseError> {
         let frame_len = head.len().saturating_add(tail.len());
         let dissection = Dissection::of_part(head, frame_len, port);
         let (headers, head) = dissection.headers()?;
         let tail_len = dissection.transport_len.saturating_sub(head.len());
-        // The walk has made sure that the two slices have as many bytes as the headers say.
+        // The dissection has checked that the two slices together contain the length in the headers.
         let tail = tail.get(..tail_len).unwrap_or(tail);
         Ok(SplitFrame { headers, head, tail })
     }
 
-    /// Bytes of the whole frame.
+    /// Returns the length of the whole frame, in bytes.
     #[must_use]
     pub const fn len_bytes(&self) -> usize {
         self.headers.len_bytes() + self.transport.len() + self.trailer.len()
     }
 
-    /// From where to where the datagram goes.
+    /// Returns the path of the datagram.
     #[must_use]
     pub const fn path(&self) -> Path {
         self.headers.path()
     }
 
-    /// What the ICRC covers of the headers.
+    /// Returns the fields of the headers that the ICRC covers.
     #[must_use]
     pub fn envelope(&self) -> Envelope {
         self.headers.envelope()
     }
 
-    /// Parses the datagram inside. Offsets in the error count from the start of the frame.
+    /// Parses the datagram in the frame. Offsets in errors count from the start of the frame.
     pub fn datagram(&self) -> Result<Datagram<'a>, ParseError> {
         Datagram::parse(self.transport, &[]).map_err(|error| error.moved_by(self.headers.len_bytes()))
     }
 
-    /// Computes the ICRC and compares it with the one found, whatever the opcode is.
+    /// Computes the ICRC and compares it with the one in the frame, for any opcode.
     pub fn verify_icrc(&self) -> Result<IcrcCheck, ParseError> {
         let (covered, found) = self.split_icrc()?;
         let computed = icrc::compute(&self.envelope(), covered, &[]);
         Ok(IcrcCheck { computed, found })
     }
 
-    /// The same packet without its trailer of in-band telemetry, and what that says, if it has one: the ICRC in front of the trailer
-    /// is right. See [`Telemetry`].
+    /// Returns the packet without its trailer of in-band telemetry, and the telemetry. Returns `None` unless
+    /// the packet has a trailer and the ICRC before the trailer is correct. See [`Telemetry`].
     #[must_use]
     pub fn split_telemetry(&self) -> Option<(Self, Telemetry)> {
         let (transport, _, telemetry) = Telemetry::split_off(self.transport, &[])?;
@@ -372,7 +374,7 @@ impl<'a> Frame<'a> {
         rest.verify_icrc().is_ok_and(|check| check.is_good()).then_some((rest, telemetry))
     }
 
-    /// BTH to padding, and the ICRC.
+    /// Returns the bytes from BTH to padding, and the ICRC.
     fn split_icrc(&self) -> Result<(&'a [u8], u32), ParseError> {
         let have = self.transport.len();
         match self.transport.split_last_chunk() {
@@ -381,8 +383,8 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Writes the frame, trailer included, to the start of `out` and returns its length. A parsed frame comes
-    /// out as it was, but for the reserved bit among the IPv4 flags.
+    /// Writes the frame, trailer included, to the start of `out` and returns its length. The output of a
+    /// parsed frame equals its input, except for the reserved bit in the IPv4 flags.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, BufferTooSmall> {
         let need = self.len_bytes();
         let too_small = BufferTooSmall { need, have: out.len() };
@@ -396,33 +398,33 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// A frame in two slices whose outer headers are sound and say that RoCE is inside.
+/// A frame in two slices, with consistent outer headers that announce RoCE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitFrame<'a> {
-    /// Everything in front of the BTH.
+    /// Everything before the BTH.
     pub headers: FrameHeaders,
-    /// BTH and what follows it in the first slice.
+    /// The BTH and the bytes after it in the first slice.
     pub head: &'a [u8],
-    /// The rest up to the ICRC, in the second slice. Empty if the first has everything.
+    /// The remaining bytes up to the ICRC, in the second slice. Empty if the first slice contains them.
     pub tail: &'a [u8],
 }
 
-/// The ICRC of a packet, computed and found.
+/// The ICRC of a packet: the computed value and the one in the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcrcCheck {
-    /// What the bytes ask for.
+    /// The computed value.
     pub computed: u32,
-    /// What they end in.
+    /// The value in the packet.
     pub found: u32,
 }
 
 impl IcrcCheck {
-    /// Whether the packet arrived as it was sent.
+    /// Returns whether the ICRC is correct.
     #[must_use]
     pub const fn is_good(&self) -> bool {
         self.computed == self.found
     }
 }
 
-/// The shortest datagram: a BTH and an ICRC.
+/// Length of the shortest datagram, a BTH and an ICRC, in bytes.
 const BTH_AND_ICRC_LEN: usize = 16;

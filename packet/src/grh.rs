@@ -11,7 +11,7 @@ use crate::ipv4::TTL;
 use crate::ipv6::{FLOW_LABEL, first_word};
 use crate::view::view;
 
-/// The GRH as it lies in a packet: the shape of an IPv6 header.
+/// The GRH as laid out in a packet, equal to that of an IPv6 header.
 ///
 /// ```text
 ///  0                               4               6       7       8
@@ -36,63 +36,63 @@ pub struct GrhView {
 view! {
     GrhView(self) of Grh in Layer::Grh;
 
-    /// Version of the header; 6.
+    /// Returns the version of the header; 6.
     version -> u8 = (self.first_word.get() >> 28) as u8;
 
-    /// DSCP and ECN.
+    /// Returns DSCP and ECN.
     traffic_class -> u8 = (self.first_word.get() >> 20) as u8;
 
-    /// The 20-bit label of a flow.
+    /// Returns the 20-bit label of a flow.
     flow_label -> u32 = self.first_word.get() & 0x000f_ffff;
 
-    /// Length of BTH to ICRC, both included.
+    /// Returns the length from BTH to ICRC, both included, in bytes.
     payload_length -> u16 = self.payload_length.get();
 
-    /// What comes next; [`Grh::NEXT_HEADER`] when that is a BTH.
+    /// Returns the type of the next header; [`Grh::NEXT_HEADER`] for a BTH.
     next_header -> u8 = self.next_header;
 
-    /// Hops that are left.
+    /// Returns the remaining hops.
     hop_limit -> u8 = self.hop_limit;
 
-    /// The sender.
+    /// Returns the GID of the sender.
     source -> Gid = Gid(self.source);
 
-    /// The receiver.
+    /// Returns the GID of the receiver.
     destination -> Gid = Gid(self.destination);
 }
 
-/// A GRH in front of a BTH.
+/// A GRH before a BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grh {
     /// DSCP and ECN.
     pub traffic_class: u8,
-    /// 20 bits by which the network may keep a flow together.
+    /// 20-bit label by which the network may keep a flow together.
     pub flow_label: u32,
-    /// Length of BTH to ICRC, both included, in bytes.
+    /// Length from BTH to ICRC, both included, in bytes.
     pub payload_length: u16,
-    /// Hops that are left.
+    /// Remaining hops.
     pub hop_limit: u8,
-    /// The sender.
+    /// GID of the sender.
     pub source: Gid,
-    /// The receiver.
+    /// GID of the receiver.
     pub destination: Gid,
 }
 
 impl Grh {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 40;
-    /// The value of the next header field that says "a BTH follows".
+    /// Value of the next header field for a BTH.
     pub const NEXT_HEADER: u8 = 0x1b;
 
-    /// Reads the header and returns what follows it, which may be more or less than the header's length
-    /// field promises: the caller knows whether it holds a whole packet.
+    /// Parses the header. Returns it and the remaining bytes, whose number may differ from the header's
+    /// length field. The caller must check whether the packet is complete.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = GrhView::from_prefix(bytes)?;
         Self::check(view)?;
         Ok((Self::of_checked(view), rest))
     }
 
-    /// Judges the fields of a view.
+    /// Checks the fields of a view.
     pub(crate) const fn check(view: &GrhView) -> Result<(), ParseError> {
         if view.version() != 6 {
             return Err(ParseError {
@@ -115,7 +115,7 @@ impl Grh {
         Ok(())
     }
 
-    /// The header of a view that [`Self::check`] passed.
+    /// Returns the header of a view that passed [`Self::check`].
     pub(crate) const fn of_checked(view: &GrhView) -> Self {
         Self {
             traffic_class: view.traffic_class(),
@@ -127,7 +127,7 @@ impl Grh {
         }
     }
 
-    /// Writes the header; only the low 20 bits of the flow label have a place in it.
+    /// Writes the header. Uses only the low 20 bits of the flow label.
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         *out = zerocopy::transmute!(GrhView {
             first_word: U32::new(first_word(self.traffic_class, self.flow_label)),

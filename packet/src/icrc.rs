@@ -1,38 +1,38 @@
-//! The invariant CRC: its masks, its value, and what can be read back out of it (IBTA 7.8.1, A17.3).
+//! The invariant CRC: its computation, and recovery of the IPv4 Identification from it (IBTA 7.8.1, A17.3).
 //!
-//! It is the CRC-32 of Ethernet over eight bytes of ones, the headers from IP or GRH on with every
-//! field that a router may change set to ones, and everything else up to the padding. The four bytes
-//! on the wire are the value with its low byte first: `to_le_bytes`.
+//! The ICRC is the CRC-32 of Ethernet over eight bytes of ones, the headers starting with IP or GRH, and
+//! everything else up to the padding. Every header field that a router may change counts as ones. The four
+//! bytes on the wire are the value with its low byte first: `to_le_bytes`.
 //!
-//! A CRC is linear: each byte contributes to it by its value and its place alone. So the headers below
-//! the BTH are never put together as bytes. The masked headers with all other fields zero are a
-//! constant, the contribution of every other byte is looked up, and only the datagram itself goes
-//! through the CRC, from where it lies.
+//! A CRC is linear: each byte contributes to it only by its value and its position. The headers below the BTH
+//! are therefore never assembled as bytes. The masked headers with all other fields zero are a constant, and
+//! the contribution of every other byte comes from a table. Only the datagram itself is read by the CRC,
+//! without a copy.
 
 use crc32fast::Hasher;
 
 use crate::envelope::{Envelope, Layout};
 use crate::fields::{Field, Header, Show, bytes};
 
-/// Bytes of the ICRC on the wire.
+/// Length of the ICRC on the wire, in bytes.
 pub const LEN: usize = 4;
 
-/// The ICRC of a datagram. `head` and `tail` together are BTH to padding, without the ICRC, and the BTH
-/// lies wholly in `head`; a shorter `head` is not a datagram, and the value is then meaningless.
+/// Returns the ICRC of a datagram. `head` and `tail` together are BTH to padding, without the ICRC. `head`
+/// must contain the whole BTH; otherwise the value is meaningless.
 ///
-/// The length fields of the headers in `envelope` follow from the two slices. Lengths above what IP can
-/// carry, 65,535 bytes in all, wrap around.
+/// The length fields of the headers in `envelope` follow from the two slices. Lengths above the limit of IP,
+/// 65,535 bytes in total, wrap around.
 #[must_use]
 #[inline]
 pub fn compute(envelope: &Envelope, head: &[u8], tail: &[u8]) -> u32 {
     Seed::new(envelope).compute(envelope.identification, head, tail)
 }
 
-/// What the headers below the BTH contribute to the ICRC, except for their lengths and the
-/// Identification: all that stays the same between two ports.
+/// The contribution of the headers below the BTH to the ICRC, without their lengths and the Identification.
+/// It is constant between two ports.
 ///
-/// A sender or receiver of many datagrams on one path can keep it. That saves a few nanoseconds per
-/// datagram against [`compute`].
+/// A sender or receiver of many datagrams on one path can store a seed. Compared with [`compute`], this saves
+/// a few nanoseconds per datagram.
 ///
 /// ```
 /// use roce_packet::icrc::{Seed, compute};
@@ -56,13 +56,13 @@ pub fn compute(envelope: &Envelope, head: &[u8], tail: &[u8]) -> u32 {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed {
-    /// The CRC over the headers as if lengths and Identification were 0.
+    /// CRC over the headers with zeros as lengths and Identification.
     state: u32,
     version: Version,
 }
 
 impl Seed {
-    /// The seed for `envelope`, whose Identification does not matter.
+    /// Creates the seed for `envelope`. Ignores its Identification.
     #[inline]
     #[must_use]
     pub fn new(envelope: &Envelope) -> Self {
@@ -91,7 +91,7 @@ impl Seed {
         }
     }
 
-    /// The ICRC of a datagram, as by [`compute`]. Only IPv4 uses `identification`.
+    /// Returns the ICRC of a datagram, as [`compute`] does. Only IPv4 uses `identification`.
     #[inline]
     #[must_use]
     pub fn compute(&self, identification: u16, head: &[u8], tail: &[u8]) -> u32 {
@@ -110,7 +110,7 @@ impl Seed {
     }
 }
 
-/// Which headers a [`Seed`] is of.
+/// The kind of headers of a [`Seed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     Ipv4,
@@ -124,17 +124,17 @@ fn ports(envelope: &Envelope) -> u32 {
         ^ contribution(envelope.destination_port.to_be_bytes(), 4)
 }
 
-/// What a field contributes to the CRC over the headers, with `behind` bytes of headers behind it.
+/// Returns the contribution of a field to the CRC over the headers, if `behind` bytes of headers follow it.
 #[inline]
 fn contribution<const N: usize>(field: [u8; N], behind: usize) -> u32 {
     let places = CONTRIBUTIONS.iter().skip(behind);
     field.iter().rev().zip(places).fold(0, |sum, (byte, table)| sum ^ look_up(table, *byte))
 }
 
-/// Goes on from `state`, the CRC over everything below the BTH.
+/// Continues the CRC over the datagram from `state`, the CRC over everything below the BTH.
 ///
-/// The BTH byte that routers may change has to count as ones. Instead of copying the header to change
-/// it, this changes `state` so that the byte as it is has the effect of ones: the datagram is only read.
+/// The BTH byte that routers may change counts as ones. Instead of changing a copy of the header, this
+/// function changes `state` so that the original byte has the effect of ones.
 #[inline]
 fn continue_over_datagram(state: u32, head: &[u8], tail: &[u8]) -> u32 {
     let variant = head.get(4).map_or(0, |byte| !byte);
@@ -146,15 +146,15 @@ fn continue_over_datagram(state: u32, head: &[u8], tail: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The IPv4 Identification under which `found` is the right ICRC of this datagram, if there is one.
+/// Returns the IPv4 Identification for which `found` is the correct ICRC of this datagram, if there is one.
 ///
-/// An ordinary UDP socket does not see the IP header, but the ICRC covers the Identification in it.
-/// Since a CRC is linear, the difference to the ICRC for Identification 0, run backwards over what
-/// follows the field, must leave nothing but the field. Random damage passes this test once in 65,536
-/// times instead of once in 2^32: compare with the likely values first.
+/// The ICRC covers the Identification, but an ordinary UDP socket does not see the IP header. Because a CRC
+/// is linear, the difference from the ICRC for Identification 0 can be computed backwards over the bytes
+/// after the field. Only the field may then be nonzero. Random damage passes this test once in 65,536 cases
+/// instead of once in 2^32, so callers should compare with the likely values first.
 ///
-/// `envelope.identification` is ignored. Always `None` for IPv6 and RoCE v1, which have no such field.
-/// The cost beyond [`compute`] is small and does not depend on the length.
+/// Ignores `envelope.identification`. Returns `None` for IPv6 and RoCE v1, which have no such field. The
+/// additional cost over [`compute`] is small and does not depend on the length.
 #[must_use]
 pub fn recover_identification(envelope: &Envelope, head: &[u8], tail: &[u8], found: u32) -> Option<u16> {
     if !matches!(envelope.layout(), Layout::Ipv4 { .. }) {
@@ -164,11 +164,12 @@ pub fn recover_identification(envelope: &Envelope, head: &[u8], tail: &[u8], fou
     identification_from_difference(with_zero ^ found, head.len().wrapping_add(tail.len()))
 }
 
-/// The second half of [`recover_identification`] for a caller that has already computed the ICRC for
-/// Identification 0: `difference` is that value XOR the one found, `len` the bytes from BTH to padding.
+/// Returns the Identification as [`recover_identification`] does, for a caller that has computed the ICRC for
+/// Identification 0. `difference` is that value XOR the one found, and `len` is the length from BTH to
+/// padding in bytes.
 #[must_use]
 pub fn identification_from_difference(difference: u32, len: usize) -> Option<u16> {
-    // The field's own two bytes, then the rest of the IPv4 header, then UDP.
+    // The two bytes of the field itself, then the rest of the IPv4 header, then UDP.
     let covered = len.wrapping_add(2 + 14 + 8) as u16;
     let [high, low] = covered.to_be_bytes();
     let back = multiply(look_up(&BACK_BY_BYTES, low), look_up(&BACK_BY_256_BYTES, high));
@@ -183,7 +184,7 @@ const fn look_up(table: &[u32; 256], byte: u8) -> u32 {
     table[byte as usize]
 }
 
-/// The product of two polynomials modulo that of the CRC. Bit 31 is the coefficient of x^0.
+/// Returns the product of two polynomials modulo that of the CRC. Bit 31 is the coefficient of x^0.
 #[inline]
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
@@ -196,7 +197,7 @@ const fn multiply(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// The products of `factor` and every byte, which stands for the eight highest powers.
+/// Returns the products of `factor` and every byte. The byte represents the eight highest powers.
 #[allow(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const fn products(factor: u32) -> [u32; 256] {
     let mut table = [0; 256];
@@ -208,7 +209,7 @@ const fn products(factor: u32) -> [u32; 256] {
     table
 }
 
-/// The powers 0 to 255 of `base`.
+/// Returns the powers 0 to 255 of `base`.
 #[allow(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const fn powers(base: u32) -> [u32; 256] {
     let mut table = [ONE; 256];
@@ -220,7 +221,7 @@ const fn powers(base: u32) -> [u32; 256] {
     table
 }
 
-/// `base` to the power of 2^`doublings`.
+/// Returns `base` to the power of 2^`doublings`.
 const fn squared(mut base: u32, doublings: u32) -> u32 {
     let mut done = 0;
     while done < doublings {
@@ -230,7 +231,7 @@ const fn squared(mut base: u32, doublings: u32) -> u32 {
     base
 }
 
-/// What a byte contributes by its place, counted from the end, and by its value.
+/// Returns the contribution of a byte for each position, counted from the end, and each value.
 #[allow(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const fn contributions() -> [[u32; 256]; PLACES] {
     let forward_by_byte = products(ONE >> 8);
@@ -239,7 +240,7 @@ const fn contributions() -> [[u32; 256]; PLACES] {
     while place < PLACES {
         let mut byte = 0;
         while byte < 256 {
-            // One more zero byte behind it.
+            // One more zero byte follows it.
             let state = tables[place - 1][byte];
             tables[place][byte] = state >> 8 ^ forward_by_byte[(state & 0xff) as usize];
             byte += 1;
@@ -249,7 +250,7 @@ const fn contributions() -> [[u32; 256]; PLACES] {
     tables
 }
 
-/// The running CRC after eight bytes of ones, which stand for a link header, and `headers`.
+/// Returns the running CRC after eight bytes of ones, which represent a link header, and `headers`.
 #[allow(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const fn state_of<const N: usize>(headers: [u8; N]) -> u32 {
     let forward_by_byte = products(ONE >> 8);
@@ -267,14 +268,14 @@ const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
 
-/// IPv4 and UDP: type of service, time to live and both checksums are ones, and what differs from
-/// datagram to datagram is zero.
+/// CRC of IPv4 and UDP: type of service, time to live and both checksums are ones. Fields that differ between
+/// datagrams are zeros.
 const STATE_OF_IPV4: u32 = state_of::<{ IPV4_LEN + UDP_LEN }>([
     0x45, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 17, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, // IPv4
     0, 0, 0, 0, 0, 0, 0xff, 0xff, // UDP
 ]);
 
-/// IPv6 and UDP: traffic class, flow label, hop limit and the checksum are ones.
+/// CRC of IPv6 and UDP: traffic class, flow label, hop limit and the checksum are ones.
 const STATE_OF_IPV6: u32 = state_of::<{ IPV6_LEN + UDP_LEN }>([
     0x6f, 0xff, 0xff, 0xff, 0, 0, 17, 0xff, // IPv6
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // source
@@ -282,7 +283,7 @@ const STATE_OF_IPV6: u32 = state_of::<{ IPV6_LEN + UDP_LEN }>([
     0, 0, 0, 0, 0, 0, 0xff, 0xff, // UDP
 ]);
 
-/// GRH: traffic class, flow label and hop limit are ones.
+/// CRC of the GRH: traffic class, flow label and hop limit are ones.
 const STATE_OF_GRH: u32 = state_of::<IPV6_LEN>([
     0x6f, 0xff, 0xff, 0xff, 0, 0, 0x1b, 0xff, // GRH
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // source
@@ -292,27 +293,27 @@ const STATE_OF_GRH: u32 = state_of::<IPV6_LEN>([
 #[allow(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const CONTRIBUTION_OF_DONT_FRAGMENT: u32 = contributions()[UDP_LEN + 13][0x40];
 
-/// The most bytes from a field that changes, its own included, to the end of the headers: from the
-/// length of IPv6 on.
+/// Largest number of bytes from a variable field, inclusive, to the end of the headers: from the length of
+/// IPv6 on.
 const PLACES: usize = UDP_LEN + 36;
 
-/// See [`contributions`]. Packets of one path use only a few of its cache lines, always the same ones.
+/// The table of [`contributions`]. Packets of one path always use the same few cache lines of it.
 static CONTRIBUTIONS: [[u32; 256]; PLACES] = contributions();
 
 /// The CRC-32 polynomial, low bit last.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 /// The polynomial 1.
 const ONE: u32 = 0x8000_0000;
-/// The polynomial that multiplied by x gives 1: one bit backwards.
+/// The polynomial whose product with x is 1: one bit backwards.
 const BACK_BY_BIT: u32 = (ONE ^ POLYNOMIAL) << 1 | 1;
-/// By the byte to add to the fifth byte of a message: what to add to the state before the first.
+/// Value to add to the state before a message, by the value to add to the fifth byte of that message.
 static BEFORE_VARIANT_BYTE: [u32; 256] = products(squared(BACK_BY_BIT, 5));
-/// 0 to 255 bytes backwards.
+/// Factors for 0 to 255 bytes backwards.
 static BACK_BY_BYTES: [u32; 256] = powers(squared(BACK_BY_BIT, 3));
-/// 0 to 255 times 256 bytes backwards.
+/// Factors for 0 to 255 times 256 bytes backwards.
 static BACK_BY_256_BYTES: [u32; 256] = powers(squared(BACK_BY_BIT, 11));
 
-/// The ICRC.
+/// The field of the ICRC.
 pub static ICRC: Header = Header {
     name: "ICRC",
     title: "invariant CRC",
@@ -333,7 +334,7 @@ mod tests {
     use crate::bth::Bth;
     use crate::path::Encapsulation;
 
-    /// Whole Ethernet frames without a VLAN tag and where they come from.
+    /// Complete Ethernet frames without a VLAN tag, and their origin.
     const FRAMES: [(&str, &str); 6] = [
         (
             "congestion notification of a ConnectX-4 Lx, from the test data of scapy",
@@ -372,7 +373,7 @@ mod tests {
         digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
     }
 
-    /// Reads the few fields by hand, so that this test rests on nothing but the code above.
+    /// Parses the few fields by hand, so that this test depends only on the code above.
     fn split(frame: &[u8]) -> (Envelope, &[u8], u32) {
         let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
         let v1 = word(12) == 0x8915;
@@ -434,7 +435,8 @@ mod tests {
 
     #[test]
     fn corrupted_bytes_are_no_identification() {
-        // What a single wrong byte does to the ICRC passes for another Identification about once in 65,536.
+        // The effect of a single wrong byte on the ICRC looks like another Identification about once in
+        // 65,536 cases.
         let (envelope, covered, found) = split_owned(FRAMES[1].1);
         let mut taken = 0;
         for offset in 0..covered.len() {
@@ -454,7 +456,7 @@ mod tests {
         (envelope, covered.to_vec(), found)
     }
 
-    /// One bit at a time over a masked copy: the rule as the specification puts it.
+    /// Computes the ICRC one bit at a time over a masked copy, as in the specification.
     fn by_the_book(envelope: &Envelope, datagram: &[u8]) -> u32 {
         let mut input = std::vec![0xff; 8];
         let len = datagram.len() + LEN;

@@ -1,4 +1,4 @@
-//! Four bytes that go with the last packet of a message: immediate data or a key to invalidate.
+//! Four bytes in the last packet of a message: immediate data or a key to invalidate.
 
 use zerocopy::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -7,7 +7,7 @@ use crate::error::{Layer, ParseError};
 use crate::fields::{Field, Header, Show::Bytes, bytes};
 use crate::view::view;
 
-/// The invalidate extended transport header as it lies in a packet.
+/// The invalidate extended transport header as laid out in a packet.
 ///
 /// ```text
 ///  0       4
@@ -24,22 +24,22 @@ pub struct IethView {
 view! {
     IethView(self) of Ieth in Layer::Ieth;
 
-    /// The key that the receiver invalidates.
+    /// Returns the key that the receiver invalidates.
     rkey -> u32 = self.rkey.get();
 }
 
-/// The invalidate extended transport header. IBTA 9.3.7.
+/// The invalidate extended transport header (IBTA 9.3.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ieth {
-    /// The key that the receiver invalidates.
+    /// Key that the receiver invalidates.
     pub rkey: u32,
 }
 
 impl Ieth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the header and returns what follows it.
+    /// Parses the header. Returns it and the remaining bytes.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = IethView::from_prefix(bytes)?;
@@ -53,7 +53,7 @@ impl Ieth {
     }
 }
 
-/// The immediate data of a message as it lies in a packet: four bytes that the protocol does not interpret.
+/// The immediate data of a message as laid out in a packet: four bytes that the protocol does not interpret.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ImmDtView {
@@ -63,19 +63,19 @@ pub struct ImmDtView {
 view! {
     ImmDtView(self) of ImmDt in Layer::ImmDt;
 
-    /// The four bytes.
+    /// Returns the four bytes.
     data -> [u8; 4] = self.data;
 }
 
-/// Immediate data: four bytes handed to the receiving application as they are on the wire. IBTA 9.3.6.
+/// Immediate data: four bytes that the receiving application gets as they are on the wire (IBTA 9.3.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ImmDt(pub [u8; 4]);
 
 impl ImmDt {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the four bytes and returns what follows them.
+    /// Parses the four bytes. Returns them and the remaining bytes.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = ImmDtView::from_prefix(bytes)?;
@@ -89,7 +89,7 @@ impl ImmDt {
     }
 }
 
-/// The fields of a [`IethView`].
+/// The fields of an [`IethView`].
 pub static IETH: Header = Header {
     name: "IETH",
     title: "invalidate header",
@@ -99,7 +99,7 @@ pub static IETH: Header = Header {
         .means("The key that the receiver invalidates when the message is complete.")],
 };
 
-/// The fields of a [`ImmDtView`].
+/// The fields of an [`ImmDtView`].
 pub static IMMDT: Header = Header {
     name: "ImmDt",
     title: "immediate data",

@@ -1,4 +1,4 @@
-//! IPv4, as far as RoCE v2 uses it: no options, no fragments.
+//! IPv4, restricted to the features of RoCE v2: no options, no fragments.
 
 use core::fmt;
 use core::net::Ipv4Addr;
@@ -13,7 +13,7 @@ use crate::path::Ecn;
 use crate::udp::ip_protocol_name;
 use crate::view::view;
 
-/// The IPv4 header without options, as it lies in a packet.
+/// The IPv4 header without options, as laid out in a packet.
 ///
 /// ```text
 ///  0       1       2               4               6
@@ -42,93 +42,96 @@ pub struct Ipv4View {
 view! {
     Ipv4View(self) of Ipv4Header in Layer::Ipv4;
 
-    /// IP version; 4 in every packet that is what it says.
+    /// Returns the IP version; 4 in every valid packet.
     version -> u8 = self.version_and_length >> 4;
 
-    /// Length of the header with its options, in bytes. Less than 20 is nonsense.
+    /// Returns the length of the header with its options, in bytes. Values below 20 are invalid.
     header_len -> usize = (self.version_and_length & 0x0f) as usize * 4;
 
-    /// DSCP and ECN: the byte once called type of service.
+    /// Returns DSCP and ECN: the byte formerly called type of service.
     traffic_class -> u8 = self.traffic_class;
 
-    /// Length of header and payload, in bytes.
+    /// Returns the length of header and payload, in bytes.
     total_length -> u16 = self.total_length.get();
 
-    /// The number that the fragments of one packet share; the ICRC covers it.
+    /// Returns the number that the fragments of one packet share. The ICRC covers it.
     identification -> u16 = self.identification.get();
 
-    /// The flag bit that RFC 791 reserves.
+    /// Returns the flag bit that RFC 791 reserves.
     reserved_flag -> bool = self.flags_and_offset.get() & 0x8000 != 0;
 
-    /// The DF flag.
+    /// Returns the DF flag.
     dont_fragment -> bool = self.flags_and_offset.get() & 0x4000 != 0;
 
-    /// The MF flag: this is a fragment and not the last one.
+    /// Returns the MF flag: the packet is a fragment, and not the last one.
     more_fragments -> bool = self.flags_and_offset.get() & 0x2000 != 0;
 
-    /// Where this fragment's payload belongs, in bytes.
+    /// Returns the offset of this fragment's payload, in bytes.
     fragment_offset -> usize = (self.flags_and_offset.get() & 0x1fff) as usize * 8;
 
-    /// Time to live, in hops.
+    /// Returns the time to live, in hops.
     ttl -> u8 = self.ttl;
 
-    /// What the packet carries; 17 is UDP.
+    /// Returns the protocol of the payload; 17 is UDP.
     protocol -> u8 = self.protocol;
 
-    /// The header checksum as found.
+    /// Returns the header checksum in the packet.
     checksum -> u16 = self.checksum.get();
 
-    /// The sender.
+    /// Returns the address of the sender.
     source -> Ipv4Addr = Ipv4Addr::from_octets(self.source);
 
-    /// The receiver.
+    /// Returns the address of the receiver.
     destination -> Ipv4Addr = Ipv4Addr::from_octets(self.destination);
 }
 
 impl Ipv4View {
-    /// Whether the checksum fits the header. `options` is what lies between these 20 bytes and the payload.
+    /// Returns whether the checksum is correct. `options` are the bytes between these 20 bytes and the
+    /// payload.
     #[must_use]
     pub fn checksum_is_valid(&self, options: &[u8]) -> bool {
         fold(ones_complement_sum(ones_complement_sum(0, self.as_bytes()), options)) == 0xffff
     }
 }
 
-/// An IPv4 header of a RoCE packet: no options, not a fragment, checksum right.
+/// The IPv4 header of a RoCE packet: without options, not a fragment, with a correct checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ipv4Header {
-    /// DSCP and ECN: the byte once called type of service.
+    /// DSCP and ECN: the byte formerly called type of service.
     pub traffic_class: u8,
     /// Length of header and payload, in bytes; at least 20.
     pub total_length: u16,
-    /// Free choice of the sender for a packet that is never fragmented; the ICRC covers it.
+    /// Identification, which the sender of a packet that is never fragmented may choose freely. The ICRC
+    /// covers it.
     pub identification: u16,
     /// The DF flag; RoCE senders set it.
     pub dont_fragment: bool,
     /// Time to live, in hops.
     pub ttl: u8,
-    /// What the packet carries; 17 is UDP.
+    /// Protocol of the payload; 17 is UDP.
     pub protocol: u8,
-    /// The sender.
+    /// Address of the sender.
     pub source: Ipv4Addr,
-    /// The receiver.
+    /// Address of the receiver.
     pub destination: Ipv4Addr,
 }
 
 impl Ipv4Header {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 20;
 
-    /// Reads the header and returns what follows it, which may be more or less than the header's length
-    /// field promises: the caller knows whether it holds a whole packet.
+    /// Parses the header. Returns it and the remaining bytes, whose number may differ from the header's
+    /// length field. The caller must check whether the packet is complete.
     ///
-    /// A header with options and a fragment are [`ParseErrorKind::Unsupported`]: RoCE never sends either.
+    /// Returns [`ParseErrorKind::Unsupported`] for a header with options and for a fragment, because RoCE
+    /// sends neither.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = Ipv4View::from_prefix(bytes)?;
         Self::check(view)?;
         Ok((Self::of_checked(view), rest))
     }
 
-    /// Judges the fields of a view.
+    /// Checks the fields of a view.
     pub(crate) fn check(view: &Ipv4View) -> Result<(), ParseError> {
         Self::check_lengths(view)?;
         if view.more_fragments() || view.fragment_offset() != 0 {
@@ -140,7 +143,7 @@ impl Ipv4Header {
         Self::check_checksum(view, &[])
     }
 
-    /// Judges version and lengths, without which nothing behind the header can be found.
+    /// Checks version and lengths. Without them, nothing after the header can be found.
     pub(crate) const fn check_lengths(view: &Ipv4View) -> Result<(), ParseError> {
         let (header_len, total_length) = (view.header_len(), view.total_length() as usize);
         if view.version() != 4 {
@@ -155,7 +158,7 @@ impl Ipv4Header {
         Ok(())
     }
 
-    /// Judges the checksum over the header and its options.
+    /// Checks the checksum of the header and its options.
     pub(crate) fn check_checksum(view: &Ipv4View, options: &[u8]) -> Result<(), ParseError> {
         if view.checksum_is_valid(options) {
             return Ok(());
@@ -165,7 +168,7 @@ impl Ipv4Header {
         fail(ParseErrorKind::BadChecksum, 10, computed.into(), view.checksum().into())
     }
 
-    /// The header of a view that [`Self::check`] passed.
+    /// Returns the header of a view that passed [`Self::check`].
     pub(crate) const fn of_checked(view: &Ipv4View) -> Self {
         Self {
             traffic_class: view.traffic_class(),
@@ -186,13 +189,13 @@ impl Ipv4Header {
         *out = zerocopy::transmute!(view);
     }
 
-    /// The checksum that [`Self::emit`] writes.
+    /// Returns the checksum that [`Self::emit`] writes.
     #[must_use]
     pub fn checksum(&self) -> u16 {
         !fold(ones_complement_sum(0, self.view().as_bytes()))
     }
 
-    /// The header with a checksum of 0.
+    /// Returns the header with a checksum of 0.
     fn view(&self) -> Ipv4View {
         Ipv4View {
             version_and_length: 0x45,
@@ -213,10 +216,10 @@ const fn fail(kind: ParseErrorKind, offset: usize, need: usize, have: usize) -> 
     Err(ParseError { layer: Layer::Ipv4, kind, offset, need, have })
 }
 
-/// Adds `bytes` to a sum of 16-bit words (RFC 1071); a last odd byte counts as the upper half of a word.
+/// Adds `bytes` to a sum of 16-bit words (RFC 1071). A last odd byte counts as the upper half of a word.
 ///
-/// The sum of the longest packet, 32 Ki words, leaves the upper bit of the accumulator free. That of longer bytes, which are
-/// not a packet, wraps around.
+/// The sum of the longest packet, 32 Ki words, does not use the upper bit of the accumulator. Sums of longer
+/// inputs, which are not packets, wrap around.
 pub(crate) fn ones_complement_sum(sum: u32, bytes: &[u8]) -> u32 {
     let (words, odd) = bytes.as_chunks::<2>();
     let sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(u16::from_be_bytes(*word).into()));
@@ -230,7 +233,7 @@ pub(crate) const fn fold(sum: u32) -> u16 {
     sum as u16
 }
 
-/// The fields of a [`Ipv4View`].
+/// The fields of an [`Ipv4View`].
 pub static IPV4: Header = Header {
     name: "IPv4",
     title: "Internet Protocol version 4",

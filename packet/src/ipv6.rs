@@ -1,4 +1,4 @@
-//! IPv6, as far as RoCE v2 uses it: UDP directly behind the header.
+//! IPv6, restricted to the features of RoCE v2: UDP directly after the header.
 
 use core::net::Ipv6Addr;
 
@@ -11,7 +11,7 @@ use crate::fields::{Field, Header, bits, bytes, mask};
 use crate::ipv4::{DSCP, ECN, TTL, dscp_note, ecn_note, protocol_note};
 use crate::view::view;
 
-/// The IPv6 header as it lies in a packet.
+/// The IPv6 header as laid out in a packet.
 ///
 /// ```text
 ///  0                               4               6       7       8
@@ -36,28 +36,28 @@ pub struct Ipv6View {
 view! {
     Ipv6View(self) of Ipv6Header in Layer::Ipv6;
 
-    /// IP version; 6 in every packet that is what it says.
+    /// Returns the IP version; 6 in every valid packet.
     version -> u8 = (self.first_word.get() >> 28) as u8;
 
-    /// DSCP and ECN.
+    /// Returns DSCP and ECN.
     traffic_class -> u8 = (self.first_word.get() >> 20) as u8;
 
-    /// The 20-bit label by which the network may keep a flow together.
+    /// Returns the 20-bit label by which the network may keep a flow together.
     flow_label -> u32 = self.first_word.get() & 0x000f_ffff;
 
-    /// Length of what follows these 40 bytes.
+    /// Returns the length of the data after these 40 bytes.
     payload_length -> u16 = self.payload_length.get();
 
-    /// What the packet carries next; 17 is UDP.
+    /// Returns the type of the payload; 17 is UDP.
     next_header -> u8 = self.next_header;
 
-    /// Hops that are left.
+    /// Returns the remaining hops.
     hop_limit -> u8 = self.hop_limit;
 
-    /// The sender.
+    /// Returns the address of the sender.
     source -> Ipv6Addr = Ipv6Addr::from_octets(self.source);
 
-    /// The receiver.
+    /// Returns the address of the receiver.
     destination -> Ipv6Addr = Ipv6Addr::from_octets(self.destination);
 }
 
@@ -66,33 +66,33 @@ view! {
 pub struct Ipv6Header {
     /// DSCP and ECN.
     pub traffic_class: u8,
-    /// 20 bits by which the network may keep a flow together.
+    /// 20-bit label by which the network may keep a flow together.
     pub flow_label: u32,
-    /// Length of what follows the header, in bytes.
+    /// Length of the data after the header, in bytes.
     pub payload_length: u16,
-    /// What the packet carries next; 17 is UDP.
+    /// Type of the payload; 17 is UDP.
     pub next_header: u8,
-    /// Hops that are left.
+    /// Remaining hops.
     pub hop_limit: u8,
-    /// The sender.
+    /// Address of the sender.
     pub source: Ipv6Addr,
-    /// The receiver.
+    /// Address of the receiver.
     pub destination: Ipv6Addr,
 }
 
 impl Ipv6Header {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 40;
 
-    /// Reads the header and returns what follows it, which may be more or less than the header's length
-    /// field promises: the caller knows whether it holds a whole packet.
+    /// Parses the header. Returns it and the remaining bytes, whose number may differ from the header's
+    /// length field. The caller must check whether the packet is complete.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = Ipv6View::from_prefix(bytes)?;
         Self::check(view)?;
         Ok((Self::of_checked(view), rest))
     }
 
-    /// Judges the fields of a view.
+    /// Checks the fields of a view.
     pub(crate) const fn check(view: &Ipv6View) -> Result<(), ParseError> {
         if view.version() != 6 {
             return Err(ParseError {
@@ -106,7 +106,7 @@ impl Ipv6Header {
         Ok(())
     }
 
-    /// The header of a view that [`Self::check`] passed.
+    /// Returns the header of a view that passed [`Self::check`].
     pub(crate) const fn of_checked(view: &Ipv6View) -> Self {
         Self {
             traffic_class: view.traffic_class(),
@@ -119,7 +119,7 @@ impl Ipv6Header {
         }
     }
 
-    /// Writes the header; only the low 20 bits of the flow label have a place in it.
+    /// Writes the header. Uses only the low 20 bits of the flow label.
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         *out = zerocopy::transmute!(Ipv6View {
             first_word: U32::new(first_word(self.traffic_class, self.flow_label)),
@@ -132,12 +132,12 @@ impl Ipv6Header {
     }
 }
 
-/// Version 6, traffic class and flow label, as IPv6 and the GRH begin.
+/// Returns the first word of IPv6 and GRH: version 6, traffic class and flow label.
 pub(crate) const fn first_word(traffic_class: u8, flow_label: u32) -> u32 {
     6 << 28 | (traffic_class as u32) << 20 | flow_label & 0x000f_ffff
 }
 
-/// The fields of a [`Ipv6View`].
+/// The fields of an [`Ipv6View`].
 pub static IPV6: Header = Header {
     name: "IPv6",
     title: "Internet Protocol version 6",

@@ -1,17 +1,17 @@
-//! What is on the wire in RoCE v1 and v2: headers, opcodes, the invariant CRC and flow hashes.
+//! The wire format of RoCE v1 and v2: headers, opcodes, the invariant CRC and flow hashes.
 //!
-//! This crate turns bytes into typed values and back. It refuses everything else: it keeps no
-//! connection state, does no input or output, allocates nothing and needs no operating system.
+//! This crate converts bytes to typed values and back. It has no connection state, performs no input or
+//! output, does not allocate memory and requires no operating system.
 //!
-//! Every header comes in two layers. A *view*, such as [`BthView`], is the bytes themselves with a name
-//! for every bit; it never judges, so logs can show broken packets. A plain struct, such as [`Bth`],
-//! holds only legal values: `parse` makes one from bytes and returns what follows, `emit` writes it to
-//! an array of exactly its size. Reserved bits are written as zero and accepted as anything.
+//! Every header has two types. A *view*, such as [`BthView`], is the bytes with a name for every bit. It
+//! checks nothing, so logs can show broken packets. A plain struct, such as [`Bth`], contains only legal
+//! values: `parse` creates it from bytes and returns the remaining bytes, and `emit` writes it to an array of
+//! exactly its size. Reserved bits are written as zero and accepted with any value.
 //!
-//! No call panics on anything that came from a wire: slicing goes through checked calls only, which
-//! the lints of this crate enforce.
+//! Bytes from a wire never cause a panic: all slicing uses checked calls, which the lints of this crate
+//! enforce.
 //!
-//! A congestion notification that a NIC sent, taken apart:
+//! An example parses a congestion notification that a NIC sent:
 //!
 //! ```
 //! use hex_literal::hex;
@@ -36,8 +36,8 @@
 //! # }
 //! ```
 //!
-//! The `std` feature, off by default, makes the ICRC of large packets several times faster: it lets the CRC look up at
-//! run time which instructions the CPU has. The API is the same without it.
+//! The `std` feature, off by default, makes the ICRC of large packets several times faster, because the CRC
+//! then detects the instructions of the CPU at run time. The feature does not change the API.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,18 +1,18 @@
-//! The five payload sizes that a path can have.
+//! The five payload sizes of a path MTU.
 
 use core::fmt;
 
-/// Path MTU: the payload bytes of a full packet (IBTA 5.2.2 lists the five sizes).
+/// Path MTU: the number of payload bytes of a full packet (IBTA 5.2.2 lists the five sizes).
 ///
-/// Headers come on top: a datagram with 1,024 payload bytes fits a link MTU of 1,500, and 4,096 needs
-/// about 4,200.
+/// Headers are not included: a datagram with 1,024 payload bytes fits into a link MTU of 1,500, and one with
+/// 4,096 needs about 4,200.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PathMtu {
     /// 256 bytes.
     Mtu256,
     /// 512 bytes.
     Mtu512,
-    /// 1,024 bytes: the largest that fits an ordinary 1,500-byte link.
+    /// 1,024 bytes: the largest that fits into an ordinary 1,500-byte link MTU.
     Mtu1024,
     /// 2,048 bytes.
     Mtu2048,
@@ -21,17 +21,17 @@ pub enum PathMtu {
 }
 
 impl PathMtu {
-    /// All five, from small to large.
+    /// All five sizes in ascending order.
     pub const ALL: [Self; 5] = [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
 
-    /// Payload bytes of a full packet.
+    /// Returns the number of payload bytes of a full packet.
     #[inline]
     #[must_use]
     pub const fn bytes(self) -> usize {
         128 << self.code()
     }
 
-    /// The MTU of exactly this many bytes.
+    /// Returns the MTU of exactly this number of bytes.
     #[must_use]
     pub const fn from_bytes(bytes: usize) -> Option<Self> {
         match bytes {
@@ -44,7 +44,7 @@ impl PathMtu {
         }
     }
 
-    /// The number that connection management messages and verbs use, 1 to 5.
+    /// Returns the code in connection management messages and verbs, 1 to 5.
     #[inline]
     #[must_use]
     pub const fn code(self) -> u8 {
@@ -57,7 +57,7 @@ impl PathMtu {
         }
     }
 
-    /// The MTU with this [`Self::code`].
+    /// Returns the MTU with this [`Self::code`].
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {

@@ -1,14 +1,14 @@
-//! The 24-bit numbers of the protocol as types of their own.
+//! Types for the 24-bit numbers of the protocol.
 
 use core::fmt;
 
-/// Which of two [`Psn`]s is the later one is decided by the half of the circle it lies in.
+/// Half the number of [`Psn`] values. Of two numbers, the later one is less than half the circle ahead.
 const HALF_WINDOW: u32 = 0x0080_0000;
 
 /// A packet sequence number: 24 bits, counted modulo 2^24 (IBTA 9.7.1).
 ///
-/// Sequence numbers lie on a circle, so none is the smallest, and this type is deliberately not
-/// [`Ord`]. Of two different numbers the later one is less than 2^23 steps ahead; see [`Psn::before`].
+/// Sequence numbers are circular and have no smallest one, so this type deliberately does not implement
+/// [`Ord`]. Of two different numbers, the later one is less than 2^23 steps ahead; see [`Psn::before`].
 ///
 /// ```
 /// use roce_packet::Psn;
@@ -22,40 +22,40 @@ const HALF_WINDOW: u32 = 0x0080_0000;
 pub struct Psn(u32);
 
 impl Psn {
-    /// The bits that count.
+    /// The significant bits.
     pub const MASK: u32 = 0x00ff_ffff;
 
-    /// The number after this one; 0 follows 2^24 - 1.
+    /// Returns the next number; 0 follows 2^24 - 1.
     #[inline]
     #[must_use]
     pub const fn next(self) -> Self {
         self.add(1)
     }
 
-    /// The number `count` steps later.
+    /// Returns the number `count` steps later.
     #[inline]
     #[must_use]
     pub const fn add(self, count: u32) -> Self {
         Self::new(self.0.wrapping_add(count))
     }
 
-    /// The number `count` steps earlier.
+    /// Returns the number `count` steps earlier.
     #[inline]
     #[must_use]
     pub const fn sub(self, count: u32) -> Self {
         Self::new(self.0.wrapping_sub(count))
     }
 
-    /// Whether this number is earlier than `other`: the way from here forward to `other` is shorter
-    /// than 2^23 steps. Two numbers exactly 2^23 apart are each before *and* not after the other, which
-    /// a requester never lets happen because it keeps fewer than 2^23 packets outstanding.
+    /// Returns whether this number is earlier than `other`: `other` is less than 2^23 steps ahead. Two
+    /// numbers exactly 2^23 apart are each before *and* not after the other. A requester prevents this,
+    /// because it keeps fewer than 2^23 packets outstanding.
     #[inline]
     #[must_use]
     pub const fn before(self, other: Self) -> bool {
         other.distance_to(self) >= HALF_WINDOW
     }
 
-    /// Whether this number is later than `other`, by fewer than 2^23 steps.
+    /// Returns whether this number is later than `other`, by fewer than 2^23 steps.
     #[inline]
     #[must_use]
     pub const fn after(self, other: Self) -> bool {
@@ -63,7 +63,7 @@ impl Psn {
         ahead != 0 && ahead < HALF_WINDOW
     }
 
-    /// Steps forward from this number to `later`, 0 to 2^24 - 1.
+    /// Returns the number of steps forward from this number to `later`, 0 to 2^24 - 1.
     #[inline]
     #[must_use]
     pub const fn distance_to(self, later: Self) -> u32 {
@@ -71,13 +71,13 @@ impl Psn {
     }
 }
 
-/// A message sequence number: how many request messages a responder has completed, modulo 2^24
+/// A message sequence number: the number of request messages that a responder has completed, modulo 2^24
 /// (IBTA 9.7.7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Msn(u32);
 
 impl Msn {
-    /// The number after this one; 0 follows 2^24 - 1.
+    /// Returns the next number; 0 follows 2^24 - 1.
     #[inline]
     #[must_use]
     pub const fn next(self) -> Self {
@@ -90,25 +90,25 @@ impl Msn {
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// Queue pair 1 belongs to the general services interface: connection management arrives there.
+    /// Queue pair 1, the general services interface, which receives connection management.
     pub const GSI: Self = Self(1);
 
-    /// The number that multicast datagrams carry as destination.
+    /// The destination queue pair of multicast datagrams.
     pub const MULTICAST: Self = Self(0x00ff_ffff);
 }
 
-/// What the three kinds of 24-bit numbers have in common. `$show` writes the number.
+/// Defines the common methods of the three 24-bit numbers. `$show` writes the number.
 macro_rules! number_of_24_bits {
     ($name:ident, $show:path) => {
         impl $name {
-            /// The number in the low 24 bits of `value`. Higher bits are dropped.
+            /// Creates a number from the low 24 bits of `value`. Higher bits are dropped.
             #[inline]
             #[must_use]
             pub const fn new(value: u32) -> Self {
                 Self(value & Psn::MASK)
             }
 
-            /// The number, 0 to 2^24 - 1.
+            /// Returns the number, 0 to 2^24 - 1.
             #[inline]
             #[must_use]
             pub const fn get(self) -> u32 {
@@ -122,7 +122,7 @@ macro_rules! number_of_24_bits {
                 Self(from_be_24(bytes))
             }
 
-            /// The three bytes of a header.
+            /// Returns the three bytes of a header.
             #[inline]
             #[must_use]
             pub const fn to_be_bytes(self) -> [u8; 3] {
@@ -148,7 +148,7 @@ number_of_24_bits!(Psn, fmt::Display::fmt);
 number_of_24_bits!(Msn, fmt::Display::fmt);
 number_of_24_bits!(Qpn, hexadecimal);
 
-/// As tools for this protocol write queue pair numbers.
+/// Writes a number as tools for this protocol write queue pair numbers.
 fn hexadecimal(number: &u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "0x{number:06x}")
 }
@@ -195,7 +195,7 @@ mod tests {
     fn the_window_ends_half_way_round() {
         let (zero, half) = (Psn::new(0), Psn::new(HALF_WINDOW));
         assert!(zero.before(half.sub(1)) && half.sub(1).after(zero));
-        // From here on the shorter way is the other one; right between, both are before.
+        // After this point the shorter way is the other one; exactly here, both are before each other.
         assert!(zero.before(half) && half.before(zero));
         assert!(!zero.after(half) && !half.after(zero));
         assert!(half.next().before(zero) && zero.after(half.next()));

@@ -1,4 +1,4 @@
-//! The one table that says what each opcode means and which headers follow the BTH (IBTA 9.2).
+//! The table with the meaning of each opcode and the headers that follow the BTH (IBTA 9.2).
 
 use core::fmt;
 
@@ -6,14 +6,15 @@ use bitflags::bitflags;
 
 use crate::bth::Bth;
 
-/// The first byte of the BTH: what kind of packet this is.
+/// The first byte of the BTH: the kind of the packet.
 ///
-/// Any value can be held, so that a sniffer can show unknown ones; [`Opcode::info`] returns what is known.
+/// All values are possible, so that a sniffer can show unknown ones. [`Opcode::info`] returns the row of a
+/// known opcode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Opcode(pub u8);
 
 impl Opcode {
-    /// What the table says, in constant time. `None` for values that are not assigned.
+    /// Returns the row of the table, in constant time. Returns `None` for unassigned values.
     #[inline]
     #[must_use]
     #[allow(clippy::indexing_slicing, reason = "every u8 is an index of an array of 256")]
@@ -21,7 +22,7 @@ impl Opcode {
         TABLE[self.0 as usize].as_ref()
     }
 
-    /// The same operation of another transport: the upper three bits of an opcode are the transport.
+    /// Returns the same operation with another transport, which is in the upper three bits of an opcode.
     #[inline]
     #[must_use]
     pub const fn with_transport(self, transport: Transport) -> Self {
@@ -47,13 +48,13 @@ impl Opcode {
         }
     }
 
-    /// Whether the specification leaves the opcode to manufacturers.
+    /// Returns whether the specification reserves the opcode for manufacturers.
     #[must_use]
     pub const fn is_vendor_specific(self) -> bool {
         self.0 >= 0xc0
     }
 
-    /// The name in the table, as in `RC_SEND_FIRST`.
+    /// Returns the name in the table, for example `RC_SEND_FIRST`.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         match self.info() {
@@ -78,33 +79,33 @@ impl fmt::Debug for Opcode {
     }
 }
 
-/// The row of one opcode.
+/// The properties of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpcodeInfo {
     /// The value.
     pub opcode: Opcode,
-    /// The name, as in `RC_SEND_FIRST`.
+    /// The name, for example `RC_SEND_FIRST`.
     pub name: &'static str,
     /// The transport service, bits 7 to 5 of the value.
     pub transport: Transport,
-    /// What is done, without regard to the transport and to how the message is cut into packets.
+    /// The operation, independent of the transport and of the packet's position in the message.
     pub operation: Operation,
-    /// Where in its message the packet stands.
+    /// Position of the packet in its message.
     pub position: Position,
     /// The extended headers. On the wire they follow the BTH in the order of the flags.
     pub headers: HeaderSet,
-    /// How many payload bytes are legal.
+    /// Legal payload lengths.
     pub payload: PayloadRule,
-    /// Who sends it.
+    /// Direction of the packet.
     pub direction: Direction,
-    /// Bytes of the BTH and the extended headers.
+    /// Length of the BTH and the extended headers, in bytes.
     pub header_len: usize,
-    /// Byte offset of each header from the start of the BTH, by the index of its flag; 0 if absent.
+    /// Offset of each header from the start of the BTH, in bytes, by the index of its flag; 0 if absent.
     offsets: [u8; HEADER_COUNT],
 }
 
 impl OpcodeInfo {
-    /// Where `header`, exactly one flag, begins, counted from the start of the BTH. `None` if this
+    /// Returns the offset of `header`, exactly one flag, from the start of the BTH. Returns `None` if this
     /// opcode has no such header.
     #[inline]
     #[must_use]
@@ -117,21 +118,21 @@ impl OpcodeInfo {
         Some(self.offsets[index] as usize)
     }
 
-    /// Whether the packet carries an immediate value.
+    /// Returns whether the packet carries immediate data.
     #[inline]
     #[must_use]
     pub const fn has_immediate(&self) -> bool {
         self.headers.contains(HeaderSet::IMMDT)
     }
 
-    /// Whether the packet opens a message: First or Only.
+    /// Returns whether the packet begins a message: First or Only.
     #[inline]
     #[must_use]
     pub const fn starts_message(&self) -> bool {
         matches!(self.position, Position::First | Position::Only)
     }
 
-    /// Whether the packet closes a message: Last or Only.
+    /// Returns whether the packet ends a message: Last or Only.
     #[inline]
     #[must_use]
     pub const fn ends_message(&self) -> bool {
@@ -139,7 +140,7 @@ impl OpcodeInfo {
     }
 }
 
-/// Transport service.
+/// The transport service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection.
@@ -156,7 +157,7 @@ pub enum Transport {
     Xrc,
 }
 
-/// What a packet is for.
+/// The purpose of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// SEND, with its immediate and invalidate forms.
@@ -165,7 +166,7 @@ pub enum Operation {
     Write,
     /// RDMA READ request.
     ReadRequest,
-    /// RDMA READ response; a flush and an atomic write are answered with one as well.
+    /// RDMA READ response, which also answers a flush and an atomic write.
     ReadResponse,
     /// ACK or NAK.
     Acknowledge,
@@ -185,23 +186,23 @@ pub enum Operation {
     Cnp,
 }
 
-/// Where in its message a packet stands.
+/// Position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
-    /// The first of several.
+    /// The first of several packets.
     First,
     /// Neither the first nor the last.
     Middle,
-    /// The last of several.
+    /// The last of several packets.
     Last,
-    /// The only one.
+    /// The only packet.
     Only,
 }
 
-/// How many payload bytes, padding not counted, are legal.
+/// Legal numbers of payload bytes, without padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PayloadRule {
-    /// None.
+    /// No payload.
     None,
     /// Exactly the path MTU.
     FullMtu,
@@ -209,23 +210,23 @@ pub enum PayloadRule {
     OneToMtu,
     /// 0 to the path MTU.
     ZeroToMtu,
-    /// This many.
+    /// Exactly this number of bytes.
     Exactly(usize),
 }
 
 /// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// The requester, to a responder.
+    /// From a requester to a responder.
     Request,
-    /// The responder, to a requester.
+    /// From a responder to a requester.
     Response,
-    /// The receiver of marked packets, to their sender.
+    /// From the receiver of marked packets to their sender.
     Cnp,
 }
 
 bitflags! {
-    /// The extended headers of a packet. The flags stand in wire order.
+    /// The extended headers of a packet. The flags are in wire order.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct HeaderSet: u16 {
         /// Reliable datagram header, 4 bytes.
@@ -234,7 +235,7 @@ bitflags! {
         const DETH = 1 << 1;
         /// Extended reliable connection header, 4 bytes.
         const XRCETH = 1 << 2;
-        /// Flush header, 4 bytes. A flush has a RETH behind it.
+        /// Flush header, 4 bytes. A RETH follows it.
         const FETH = 1 << 3;
         /// RDMA header, 16 bytes.
         const RETH = 1 << 4;
@@ -251,14 +252,14 @@ bitflags! {
     }
 }
 
-/// Bytes of each header, by the index of its flag.
+/// Length of each header in bytes, by the index of its flag.
 const HEADER_LENS: [u8; HEADER_COUNT] = [4, 8, 4, 4, 16, 28, 4, 8, 4, 4];
 const HEADER_COUNT: usize = 10;
 
-/// All rows, by opcode.
+/// The rows of all opcodes, by opcode.
 static TABLE: [Option<OpcodeInfo>; 256] = build();
 
-/// One row and its constant.
+/// Defines the row and the constant of each opcode.
 macro_rules! opcodes {
     ($($name:ident = $value:literal: $operation:ident $position:ident [$($header:ident)*] $payload:expr;)*) => {
         #[allow(missing_docs, reason = "the names say it, and the table below has the rest")]
@@ -283,7 +284,7 @@ macro_rules! opcodes {
     };
 }
 
-/// Completes a row with what follows from the rest of it.
+/// Creates a row and computes the columns that follow from the others.
 #[allow(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const fn row(
     opcode: Opcode,

@@ -1,4 +1,4 @@
-//! From where to where a datagram goes, and how it is treated on the way.
+//! Addresses of a datagram, and its treatment by the network.
 
 use core::net::IpAddr;
 
@@ -7,17 +7,17 @@ use crate::ethernet::VlanTag;
 /// The UDP destination port of RoCE v2 (Annex A17).
 pub const ROCE_UDP_PORT: u16 = 4791;
 
-/// What lies between Ethernet and the BTH.
+/// The headers between Ethernet and the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encapsulation {
-    /// A GRH directly on Ethernet, ethertype 0x8915 (Annex A16).
+    /// A GRH directly on Ethernet, EtherType 0x8915 (Annex A16).
     RoceV1,
     /// UDP on IPv4 or IPv6 (Annex A17).
     RoceV2,
 }
 
 impl Encapsulation {
-    /// The name that GID tables show: `RoCE v1` or `RoCE v2`.
+    /// Returns the name in GID tables: `RoCE v1` or `RoCE v2`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -27,54 +27,54 @@ impl Encapsulation {
     }
 }
 
-/// Everything outside the BTH that the sender of a datagram chooses and its receiver sees.
+/// All properties outside the BTH that the sender of a datagram chooses and its receiver sees.
 ///
-/// Addresses are written as IP addresses for RoCE v1 too: its GIDs are the IPv6 addresses, or the
-/// IPv4-mapped form of the IPv4 addresses.
+/// Addresses are IP addresses for RoCE v1 too: its GIDs are the IPv6 addresses, or the IPv4-mapped form of
+/// the IPv4 addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Path {
-    /// RoCE v1 or v2.
+    /// Version of RoCE.
     pub encapsulation: Encapsulation,
-    /// The sender.
+    /// Address of the sender.
     pub source: IpAddr,
-    /// The receiver. Of the same family as `source` on RoCE v2.
+    /// Address of the receiver, of the same family as `source` for RoCE v2.
     pub destination: IpAddr,
-    /// UDP source port; carries the flow's hash and nothing else. Unused by RoCE v1.
+    /// UDP source port, which only contains a hash of the flow. Unused by RoCE v1.
     pub source_port: u16,
     /// DSCP in the upper six bits, ECN in the lower two. IPv4 calls the byte type of service.
     pub traffic_class: u8,
     /// Time to live, in hops.
     pub hop_limit: u8,
-    /// 20 bits; IPv6 and RoCE v1 only.
+    /// 20-bit flow label, for IPv6 and RoCE v1 only.
     pub flow_label: u32,
     /// The 802.1Q tag, if the frame has one.
     pub vlan: Option<VlanTag>,
 }
 
 impl Path {
-    /// The way back: addresses swapped, everything else as it is. The source port stays because both
-    /// directions of a queue pair use the same one.
+    /// Returns the reverse path: addresses swapped, everything else unchanged. The source port is unchanged
+    /// because both directions of a queue pair use the same one.
     #[inline]
     #[must_use]
     pub const fn reply(&self) -> Self {
         Self { source: self.destination, destination: self.source, ..*self }
     }
 
-    /// The congestion field of the traffic class.
+    /// Returns the ECN field of the traffic class.
     #[inline]
     #[must_use]
     pub const fn ecn(&self) -> Ecn {
         Ecn::from_bits(self.traffic_class)
     }
 
-    /// The differentiated services code point of the traffic class, 0 to 63.
+    /// Returns the differentiated services code point of the traffic class, 0 to 63.
     #[inline]
     #[must_use]
     pub const fn dscp(&self) -> u8 {
         self.traffic_class >> 2
     }
 
-    /// The same path with another congestion field.
+    /// Returns the path with another ECN field.
     #[inline]
     #[must_use]
     pub const fn with_ecn(mut self, ecn: Ecn) -> Self {
@@ -82,7 +82,7 @@ impl Path {
         self
     }
 
-    /// The same path with another code point, of which the low six bits count.
+    /// Returns the path with another DSCP, of which only the low six bits are used.
     #[inline]
     #[must_use]
     pub const fn with_dscp(mut self, dscp: u8) -> Self {
@@ -91,21 +91,21 @@ impl Path {
     }
 }
 
-/// The congestion field in the low two bits of the traffic class (RFC 3168 section 5).
+/// The ECN field in the low two bits of the traffic class (RFC 3168 section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ecn {
-    /// 00: routers drop instead of marking.
+    /// 00: routers drop packets instead of marking them.
     NotCapable,
-    /// 10: routers may mark. RFC 3168 calls it ECT(0); it is what RDMA NICs send.
+    /// 10: routers may mark packets. RFC 3168 calls it ECT(0). RDMA NICs send this value.
     Capable0,
-    /// 01: routers may mark. RFC 3168 calls it ECT(1).
+    /// 01: routers may mark packets. RFC 3168 calls it ECT(1).
     Capable1,
-    /// 11: a router on the way was congested.
+    /// 11: a router on the path was congested.
     CongestionExperienced,
 }
 
 impl Ecn {
-    /// Reads the low two bits; the others do not matter.
+    /// Reads the low two bits. Ignores the others.
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u8) -> Self {
@@ -117,7 +117,7 @@ impl Ecn {
         }
     }
 
-    /// The two bits.
+    /// Returns the two bits.
     #[inline]
     #[must_use]
     pub const fn bits(self) -> u8 {
@@ -129,7 +129,7 @@ impl Ecn {
         }
     }
 
-    /// Whether routers may mark instead of drop.
+    /// Returns whether routers may mark packets instead of dropping them.
     #[inline]
     #[must_use]
     pub const fn is_capable(self) -> bool {

@@ -1,7 +1,7 @@
-//! Pause frames: how one end of a link stops the other for a time (IEEE 802.3 Annex 31B for all traffic,
-//! 802.1Qbb for single priorities).
+//! Pause frames: one end of a link stops the other for a time (IEEE 802.3 Annex 31B for all traffic, 802.1Qbb
+//! for single priorities).
 //!
-//! A host's user-space stack never sends them; switches and NICs do, and so does a simulator.
+//! A user-space stack on a host never sends pause frames. Switches, NICs and a simulator do.
 
 use core::fmt;
 
@@ -16,11 +16,11 @@ use crate::fields::{Field, Header, bytes, mask};
 /// The number of priorities of PFC.
 pub const PRIORITIES: usize = 8;
 
-/// The longest pause that one frame can ask for.
+/// Longest pause that one frame can request, in quanta.
 pub const MAX_QUANTA: u16 = u16::MAX;
 
-/// How long `quanta` last on a link of `bits_per_second`, in nanoseconds, rounded up. One quantum is the time
-/// of 512 bits. A link with speed 0 is paused without end: [`u64::MAX`].
+/// Returns the duration of `quanta` on a link of `bits_per_second`, in nanoseconds, rounded up. One quantum
+/// is the time of 512 bits. On a link with speed 0, a pause never ends: the result is [`u64::MAX`].
 #[must_use]
 pub const fn pause_duration_ns(quanta: u16, bits_per_second: u64) -> u64 {
     if bits_per_second == 0 {
@@ -31,7 +31,7 @@ pub const fn pause_duration_ns(quanta: u16, bits_per_second: u64) -> u64 {
     bit_times_ns.div_ceil(bits_per_second)
 }
 
-/// What is behind the Ethernet header of every MAC control frame.
+/// The data after the Ethernet header in every MAC control frame.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct MacControlView {
@@ -39,14 +39,14 @@ pub struct MacControlView {
 }
 
 impl MacControlView {
-    /// 0x0001 for a pause, 0x0101 for PFC.
+    /// Returns the opcode: 0x0001 for a pause, 0x0101 for PFC.
     #[must_use]
     pub const fn opcode(&self) -> u16 {
         self.opcode.get()
     }
 }
 
-/// The body of an 802.3x pause frame behind the opcode.
+/// The body of an 802.3x pause frame after the opcode.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct PauseView {
@@ -54,14 +54,14 @@ pub struct PauseView {
 }
 
 impl PauseView {
-    /// Length of the pause in units of 512 bit times; 0 ends it.
+    /// Returns the length of the pause in units of 512 bit times; 0 ends the pause.
     #[must_use]
     pub const fn quanta(&self) -> u16 {
         self.quanta.get()
     }
 }
 
-/// The body of a PFC frame behind the opcode.
+/// The body of a PFC frame after the opcode.
 ///
 /// ```text
 ///  0                 2          4               18
@@ -78,19 +78,19 @@ pub struct PfcView {
 }
 
 impl PfcView {
-    /// The upper half of the enable vector; 0 in every frame that follows the standard.
+    /// Returns the upper half of the enable vector; 0 in every frame that follows the standard.
     #[must_use]
     pub const fn reserved(&self) -> u8 {
         self.reserved
     }
 
-    /// One bit per priority, priority 0 in the lowest: whose quanta are valid.
+    /// Returns one bit per priority, priority 0 in the lowest: whether its quanta are valid.
     #[must_use]
     pub const fn enable(&self) -> u8 {
         self.enable
     }
 
-    /// The pause of every priority in units of 512 bit times, valid or not.
+    /// Returns the pause of every priority in units of 512 bit times, valid or not.
     #[must_use]
     pub const fn quanta(&self) -> [u16; PRIORITIES] {
         let [a, b, c, d, e, f, g, h] = self.quanta;
@@ -98,36 +98,36 @@ impl PfcView {
     }
 }
 
-/// What a pause frame asks for.
+/// The request of a pause frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PauseRequest {
-    /// Everything is to pause for this many units of 512 bit times; 0 ends the pause.
+    /// All traffic must pause for this number of units of 512 bit times; 0 ends the pause.
     All(u16),
-    /// Some priorities are to pause, each for its own time; priorities that are `None` go on as before, and 0
+    /// Some priorities must pause, each for its own time. Priorities that are `None` are not affected, and 0
     /// ends a pause.
     PerPriority([Option<u16>; PRIORITIES]),
 }
 
-/// A whole pause frame.
+/// A complete pause frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PauseFrame {
-    /// The port that cannot take more.
+    /// Port that cannot accept more frames.
     pub source: MacAddr,
-    /// What it asks for.
+    /// The requested pause.
     pub request: PauseRequest,
 }
 
 impl PauseFrame {
-    /// Bytes of the frame on the wire, without frame check sequence: the shortest that Ethernet has.
+    /// Length of the frame without frame check sequence, in bytes: the shortest Ethernet frame.
     pub const LEN: usize = 60;
 
     const OPCODE_PAUSE: u16 = 0x0001;
     const OPCODE_PFC: u16 = 0x0101;
 
-    /// Reads a frame from its Ethernet header on. Padding may be missing, and its content does not matter.
+    /// Parses a frame, starting at its Ethernet header. Padding may be missing, and its content is ignored.
     ///
-    /// A frame of another EtherType is [`ParseErrorKind::NotRoce`] like everywhere else in this crate. A MAC
-    /// control frame with another opcode is [`ParseErrorKind::UnknownOpcode`].
+    /// Returns [`ParseErrorKind::NotRoce`] for a frame of another EtherType, as everywhere in this crate.
+    /// Returns [`ParseErrorKind::UnknownOpcode`] for a MAC control frame with another opcode.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let (ethernet, body) = EthernetHeader::parse(bytes)?;
         let offset = EthernetHeader::LEN;
@@ -173,7 +173,7 @@ impl PauseFrame {
         Ok(Self { source: ethernet.source, request })
     }
 
-    /// Writes the frame with its padding. Pause frames carry no VLAN tag.
+    /// Writes the frame with its padding. Pause frames have no VLAN tag.
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         let ethernet = EthernetView::from(&EthernetHeader {
             destination: MacAddr::MAC_CONTROL,
@@ -206,7 +206,7 @@ impl PauseFrame {
     }
 }
 
-/// A pause frame as it is written.
+/// Memory layout of a pause frame.
 #[derive(IntoBytes, Immutable)]
 #[repr(C)]
 struct WholePause {
@@ -216,7 +216,7 @@ struct WholePause {
     padding: [u8; 42],
 }
 
-/// A PFC frame as it is written.
+/// Memory layout of a PFC frame.
 #[derive(IntoBytes, Immutable)]
 #[repr(C)]
 struct WholePfc {
@@ -226,7 +226,7 @@ struct WholePfc {
     padding: [u8; 26],
 }
 
-/// The fields of a [`MacControlView`] and the [`PauseView`] behind it.
+/// The fields of a [`MacControlView`] and the [`PauseView`] after it.
 pub static PAUSE: Header = Header {
     name: "pause",
     title: "802.3x pause",
@@ -241,7 +241,7 @@ pub static PAUSE: Header = Header {
     ],
 };
 
-/// The fields of a [`MacControlView`] and the [`PfcView`] behind it.
+/// The fields of a [`MacControlView`] and the [`PfcView`] after it.
 pub static PFC: Header = Header {
     name: "PFC",
     title: "priority flow control",
@@ -297,7 +297,7 @@ mod tests {
 
     const SOURCE: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
-    /// The frame up to its padding.
+    /// Returns the frame up to its padding.
     fn bytes(opcode: [u8; 2], body: &[u8]) -> Vec<u8> {
         let header = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x01, 2, 0, 0, 0, 0, 1, 0x88, 0x08];
         [&header[..], &opcode, body].concat()
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(out[..bytes.len()], *bytes);
         assert!(out[bytes.len()..].iter().all(|byte| *byte == 0));
         assert_eq!(PauseFrame::parse(&out), Ok(frame));
-        // Without padding it is as good, and one byte less is not.
+        // A frame without padding is valid, but one byte less is not.
         assert_eq!(PauseFrame::parse(bytes), Ok(frame));
         for len in 0..bytes.len() {
             let error = PauseFrame::parse(&bytes[..len]).unwrap_err();
@@ -337,7 +337,7 @@ mod tests {
         assert_both_ways(PauseRequest::PerPriority(quanta), &bytes([1, 1], &body));
     }
 
-    /// Quanta of priorities that are not enabled, and the reserved half of the vector, do not count.
+    /// Quanta of disabled priorities and the reserved half of the vector are ignored.
     #[test]
     fn quanta_not_enabled() {
         let mut body = [0xff; 18];

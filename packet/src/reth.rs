@@ -1,4 +1,4 @@
-//! The RDMA header: where in remote memory (IBTA 9.3.3).
+//! The RDMA header, which addresses remote memory (IBTA 9.3.3).
 
 use zerocopy::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,7 +8,7 @@ use crate::fields::Show::{Decimal, Hex};
 use crate::fields::{Field, Header, bytes};
 use crate::view::view;
 
-/// The RDMA extended transport header as it lies in a packet.
+/// The RDMA extended transport header as laid out in a packet.
 ///
 /// ```text
 ///  0                 8       12           16
@@ -27,33 +27,34 @@ pub struct RethView {
 view! {
     RethView(self) of Reth in Layer::Reth;
 
-    /// Where the access begins.
+    /// Returns the address at which the access begins.
     va -> u64 = self.va.get();
 
-    /// The key of the memory region.
+    /// Returns the key of the memory region.
     rkey -> u32 = self.rkey.get();
 
-    /// Bytes of the whole message.
+    /// Returns the length of the whole message, in bytes.
     dma_len -> u32 = self.dma_len.get();
 }
 
-/// The RDMA extended transport header. `va` plus `dma_len` may exceed 64 bits: that is for the memory
-/// check to find.
+/// The RDMA extended transport header. `va` plus `dma_len` may exceed 64 bits; the memory check must detect
+/// this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reth {
-    /// Where the access begins, a virtual address of the responder.
+    /// Virtual address of the responder at which the access begins.
     pub va: u64,
-    /// The key of the responder's memory region.
+    /// Key of the responder's memory region.
     pub rkey: u32,
-    /// Bytes of the whole message, 0 to 2^32 - 1 here; messages above 2^31 are refused elsewhere.
+    /// Length of the whole message in bytes, 0 to 2^32 - 1. Other code rejects messages longer than 2^31
+    /// bytes.
     pub dma_len: u32,
 }
 
 impl Reth {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 16;
 
-    /// Reads the header and returns what follows it.
+    /// Parses the header. Returns it and the remaining bytes.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = RethView::from_prefix(bytes)?;

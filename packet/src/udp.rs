@@ -16,7 +16,7 @@ use crate::view::view;
 /// The IP protocol number of UDP.
 pub const IP_PROTOCOL_UDP: u8 = 17;
 
-/// The name of the protocol with this IP protocol number, for those that networks of RoCE carry.
+/// Returns the name of the protocol with this IP protocol number, if it is common in RoCE networks.
 #[must_use]
 pub const fn ip_protocol_name(protocol: u8) -> Option<&'static str> {
     Some(match protocol {
@@ -40,7 +40,7 @@ pub const fn ip_protocol_name(protocol: u8) -> Option<&'static str> {
     })
 }
 
-/// The UDP header as it lies in a packet.
+/// The UDP header as laid out in a packet.
 ///
 /// ```text
 ///  0             2                  4        6          8
@@ -60,46 +60,46 @@ pub struct UdpView {
 view! {
     UdpView(self) of UdpHeader in Layer::Udp;
 
-    /// Entropy for the network's load balancing, see [`crate::flow`].
+    /// Returns the source port, which provides entropy for the network's load balancing; see [`crate::flow`].
     source_port -> u16 = self.source_port.get();
 
-    /// 4791 for RoCE v2.
+    /// Returns the destination port, 4791 for RoCE v2.
     destination_port -> u16 = self.destination_port.get();
 
-    /// Length of header and payload, in bytes.
+    /// Returns the length of header and payload, in bytes.
     length -> u16 = self.length.get();
 
-    /// The checksum as found; 0 means that the sender computed none.
+    /// Returns the checksum in the packet; 0 if the sender computed none.
     checksum -> u16 = self.checksum.get();
 }
 
 /// A UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpHeader {
-    /// Entropy for the network's load balancing, see [`crate::flow`].
+    /// Source port, which provides entropy for the network's load balancing; see [`crate::flow`].
     pub source_port: u16,
-    /// 4791 for RoCE v2.
+    /// Destination port, 4791 for RoCE v2.
     pub destination_port: u16,
     /// Length of header and payload, in bytes; at least 8.
     pub length: u16,
-    /// 0 as RoCE senders leave it, or what [`Self::compute_checksum`] returns. It is never checked on the
-    /// way in: the ICRC does not cover it, and protects more than it does.
+    /// Checksum: 0, as RoCE senders leave it, or the result of [`Self::compute_checksum`]. Receivers never
+    /// check it. The ICRC does not cover it, but protects more than it does.
     pub checksum: u16,
 }
 
 impl UdpHeader {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 8;
 
-    /// Reads the header and returns what follows it, which may be more or less than the header's length
-    /// field promises: only the layer below knows where the packet ends.
+    /// Parses the header. Returns it and the remaining bytes, whose number may differ from the header's
+    /// length field. Only the layer below contains the end of the packet.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = UdpView::from_prefix(bytes)?;
         Self::check(view)?;
         Ok((Self::of_checked(view), rest))
     }
 
-    /// Judges the fields of a view.
+    /// Checks the fields of a view.
     pub(crate) const fn check(view: &UdpView) -> Result<(), ParseError> {
         let length = view.length() as usize;
         if length < Self::LEN {
@@ -114,7 +114,7 @@ impl UdpHeader {
         Ok(())
     }
 
-    /// The header of a view that [`Self::check`] passed.
+    /// Returns the header of a view that passed [`Self::check`].
     pub(crate) const fn of_checked(view: &UdpView) -> Self {
         Self {
             source_port: view.source_port(),
@@ -129,9 +129,10 @@ impl UdpHeader {
         *out = zerocopy::transmute!(self.view());
     }
 
-    /// The checksum over pseudo header, this header and the payload (RFC 768, RFC 8200 section 8.1), never 0.
+    /// Returns the checksum over pseudo header, this header and the payload (RFC 768, RFC 8200 section 8.1),
+    /// which is never 0.
     ///
-    /// `None` when the two addresses are not of one family.
+    /// Returns `None` if the two addresses are of different families.
     #[must_use]
     pub fn compute_checksum(&self, source: IpAddr, destination: IpAddr, payload: &[u8]) -> Option<u16> {
         let sum = match (source, destination) {
@@ -146,7 +147,7 @@ impl UdpHeader {
         let sum = sum.wrapping_add(IP_PROTOCOL_UDP.into()).wrapping_add(self.length.into());
         let header = UdpView { checksum: U16::ZERO, ..self.view() };
         let checksum = !fold(ones_complement_sum(ones_complement_sum(sum, header.as_bytes()), payload));
-        // 0 on the wire means "no checksum", so the other zero of ones' complement stands for it.
+        // 0 on the wire means "no checksum", so the other zero of ones' complement replaces it.
         Some(if checksum == 0 { 0xffff } else { checksum })
     }
 
@@ -195,19 +196,19 @@ fn port_note(port: u64, out: &mut dyn fmt::Write) -> fmt::Result {
 mod tests {
     use super::*;
 
-    /// In ones' complement there are two zeros, and one of them is taken: 0 says that there is no checksum.
+    /// Ones' complement has two zeros, and a checksum never uses 0, which means "no checksum".
     #[test]
     fn a_computed_checksum_is_never_zero() {
         let address = IpAddr::from([0, 0, 0, 0]);
         let header = |source_port| UdpHeader { source_port, destination_port: 4791, length: 8, checksum: 0 };
-        // Pseudo header and header add up to 17 + 8 + 4791 + 8 and the source port.
+        // Pseudo header and header add up to 17 + 8 + 4791 + 8 plus the source port.
         let rest = 17 + 8 + 4791 + 8;
         assert_eq!(header(0xffff - rest).compute_checksum(address, address, &[]), Some(0xffff));
         assert_eq!(header(0xfffe - rest).compute_checksum(address, address, &[]), Some(1));
         assert_eq!(header(0xffff - rest + 1).compute_checksum(address, address, &[]), Some(0xfffe));
     }
 
-    /// What scapy put into a frame of its test data.
+    /// The checksum in a frame from the test data of scapy.
     #[test]
     fn checksum_of_a_known_frame() {
         let header = UdpHeader { source_port: 49152, destination_port: 4791, length: 44, checksum: 0xaca2 };

@@ -1,8 +1,9 @@
-//! What all views have in common, so that the file of a header only says what is its own.
+//! The common parts of all views.
 
-/// Gives a view its constructor and one accessor for each row `name -> type = expression`.
+/// Defines the constructor of a view, and an accessor for each row `name -> type = expression`.
 ///
-/// The struct stays a plain one, with its layout in sight; only the functions around it are generated.
+/// The struct is declared outside the macro, so that its layout is visible. The macro only generates
+/// functions.
 macro_rules! view {
     ($view:ident($self:ident) of $header:ident in $layer:path;
      $($(#[$doc:meta])* $name:ident -> $type:ty = $value:expr;)*

@@ -13,8 +13,8 @@ use crate::reth::Reth;
 
 /// Writes the parts of a datagram one after the other, in the order of the calls.
 ///
-/// It does not compare the headers with the opcode, so that tests can send what no NIC would. Room for
-/// the ICRC is kept free all the time: a call that succeeds is never undone by a later one.
+/// The writer does not compare the headers with the opcode, so that tests can send invalid packets. It always
+/// reserves room for the ICRC: a later call cannot invalidate a successful one.
 ///
 /// ```
 /// use roce_packet::{Bth, Datagram, DatagramWriter, Encapsulation, Envelope, Opcode, Path, Psn, Qpn};
@@ -50,7 +50,7 @@ pub struct DatagramWriter<'a> {
 }
 
 impl<'a> DatagramWriter<'a> {
-    /// Begins with the BTH. Its `pad_count` does not matter: the payload decides.
+    /// Starts a datagram with its BTH. Ignores `pad_count`, because the payload determines it.
     #[inline]
     pub fn new(out: &'a mut [u8], bth: &Bth) -> Result<Self, BufferTooSmall> {
         let mut writer = Self { out, len: 0 };
@@ -58,9 +58,9 @@ impl<'a> DatagramWriter<'a> {
         Ok(writer)
     }
 
-    /// Appends room for `len` bytes of payload, to be filled by the caller, and writes the padding behind
-    /// it. Once per datagram, after the headers. What the buffer held before shows where the caller
-    /// writes nothing.
+    /// Appends room for `len` bytes of payload, which the caller fills, and writes the padding after it. Must
+    /// be called at most once per datagram, after the headers. Bytes that the caller does not write keep the
+    /// buffer's previous content.
     #[inline]
     pub fn payload_slot(&mut self, len: usize) -> Result<&mut [u8], BufferTooSmall> {
         let pad = len.wrapping_neg() & 0b11;
@@ -72,7 +72,7 @@ impl<'a> DatagramWriter<'a> {
         let slot = self.out.get_mut(start..self.len).unwrap_or_default();
         match slot.split_at_mut_checked(len) {
             Some((payload, padding)) => {
-                // Most payloads have none, and filling nothing is a call as well.
+                // Most payloads have no padding, and filling an empty slice costs a call.
                 if pad > 0 {
                     padding.fill(0);
                 }
@@ -82,27 +82,27 @@ impl<'a> DatagramWriter<'a> {
         }
     }
 
-    /// Bytes from BTH to ICRC inclusive if [`Self::finish`] were called now.
+    /// Returns the length from BTH to ICRC inclusive that [`Self::finish`] would return now, in bytes.
     #[inline]
     #[must_use]
     pub const fn len_with_icrc(&self) -> usize {
         self.len.saturating_add(icrc::LEN)
     }
 
-    /// Appends the ICRC and returns the bytes from BTH to ICRC inclusive.
+    /// Appends the ICRC. Returns the length from BTH to ICRC inclusive, in bytes.
     #[inline]
     pub fn finish(self, envelope: &Envelope) -> Result<usize, BufferTooSmall> {
         self.seal(|covered| icrc::compute(envelope, covered, &[]))
     }
 
-    /// The same with what the headers below the BTH contribute computed beforehand.
+    /// Appends the ICRC, computed with a precomputed contribution of the headers below the BTH.
     #[inline]
     pub fn finish_from(self, seed: &icrc::Seed, identification: u16) -> Result<usize, BufferTooSmall> {
         self.seal(|covered| seed.compute(identification, covered, &[]))
     }
 
-    /// Appends four zero bytes in place of the ICRC, for a network that does not check it, and returns
-    /// the bytes from BTH to ICRC inclusive.
+    /// Appends four zero bytes instead of the ICRC, for a network that does not check it. Returns the length
+    /// from BTH to ICRC inclusive, in bytes.
     #[inline]
     pub fn finish_unsealed(self) -> Result<usize, BufferTooSmall> {
         self.seal(|_| 0)
@@ -126,7 +126,7 @@ impl<'a> DatagramWriter<'a> {
         self.out.get_mut(start..).and_then(<[u8]>::first_chunk_mut).ok_or(too_small)
     }
 
-    /// Where `count` further bytes end, if they and the ICRC fit.
+    /// Returns the end of `count` further bytes, if they and the ICRC fit.
     #[inline]
     const fn end_after(&self, count: usize) -> Result<usize, BufferTooSmall> {
         let end = self.len.saturating_add(count);
@@ -135,7 +135,7 @@ impl<'a> DatagramWriter<'a> {
     }
 }
 
-/// A method for each extended header, which appends it.
+/// Defines a method for each extended header, which appends the header.
 macro_rules! appenders {
     ($($(#[$doc:meta])* $name:ident: $header:ty;)*) => {
         impl DatagramWriter<'_> {

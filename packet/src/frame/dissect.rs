@@ -1,4 +1,4 @@
-//! The walk through the layers of a frame.
+//! Parsing of a frame layer by layer.
 
 use crate::error::{Layer, ParseError, ParseErrorKind};
 use crate::ethernet::{EtherType, EthernetHeader, EthernetView, VlanHeader, VlanTag, VlanView};
@@ -10,7 +10,7 @@ use crate::udp::{IP_PROTOCOL_UDP, UdpHeader, UdpView};
 
 use super::{Frame, FrameHeaders, NetworkHeader};
 
-/// Layer 3 as it lies in a frame.
+/// Layer 3 as laid out in a frame.
 #[derive(Clone, Copy, Debug)]
 pub enum NetworkView<'a> {
     /// IPv4.
@@ -21,10 +21,10 @@ pub enum NetworkView<'a> {
     Grh(&'a GrhView),
 }
 
-/// As much of a frame as can be read, and the first thing that is wrong with it.
+/// The readable parts of a frame, and the first error in it.
 ///
-/// The walk goes on behind an error where what follows can still be found: behind a wrong checksum, behind
-/// IPv4 options, behind lengths that contradict each other or promise more than there is.
+/// Dissection continues after an error if the position of the following layers is still known: after a wrong
+/// checksum, after IPv4 options, and after lengths that contradict each other or exceed the frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dissection<'a> {
     /// The Ethernet header.
@@ -33,42 +33,45 @@ pub struct Dissection<'a> {
     pub vlan: Option<&'a VlanView>,
     /// Layer 3.
     pub network: Option<NetworkView<'a>>,
-    /// Where layer 3 begins; 0 when the walk did not get there.
+    /// Offset of layer 3; 0 if dissection did not reach it.
     pub network_offset: usize,
     /// The UDP header.
     pub udp: Option<&'a UdpView>,
-    /// Where the UDP header begins; 0 when the walk did not get there.
+    /// Offset of the UDP header; 0 if dissection did not reach it.
     pub udp_offset: usize,
-    /// BTH to ICRC. In a broken frame: as much of it as there is, and the shorter if two lengths contradict.
+    /// BTH to ICRC. In a broken frame, the bytes that are present, with the shorter one of two contradicting
+    /// lengths.
     pub transport: Option<&'a [u8]>,
-    /// Where the BTH begins; 0 when the walk did not get there.
+    /// Offset of the BTH; 0 if dissection did not reach it.
     pub transport_offset: usize,
-    /// Bytes from BTH to ICRC as the headers have it: more than `transport` has if some are missing.
+    /// Length from BTH to ICRC according to the headers, in bytes. Exceeds that of `transport` if bytes are
+    /// missing.
     pub transport_len: usize,
-    /// What the frame has behind `transport`.
+    /// The bytes after `transport`.
     pub trailer: &'a [u8],
-    /// The first thing that is wrong. [`ParseErrorKind::NotRoce`] wins over everything else: a damaged frame
-    /// of another protocol is none of ours.
+    /// The first error. [`ParseErrorKind::NotRoce`] takes precedence over all other errors, because errors in
+    /// frames of another protocol do not matter.
     pub error: Option<ParseError>,
-    /// Bytes that the frame has and the walk cannot see.
+    /// Number of bytes of the frame that are not available to the dissection.
     unseen: usize,
 }
 
 impl<'a> Dissection<'a> {
-    /// Walks through a frame from its Ethernet header on.
+    /// Dissects a frame, starting at its Ethernet header.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self::on_port(bytes, ROCE_UDP_PORT)
     }
 
-    /// As [`Self::new`], for RoCE v2 on another UDP port.
+    /// Dissects a frame as [`Self::new`] does, with another UDP port for RoCE v2.
     #[must_use]
     pub fn on_port(bytes: &'a [u8], port: u16) -> Self {
         Self::of_part(bytes, bytes.len(), port)
     }
 
-    /// As [`Self::on_port`], for a frame of `frame_len` bytes of which only the first are at hand: a capture cut
-    /// them off, or a device has them elsewhere. That these bytes are missing is not an error.
+    /// Dissects a frame of `frame_len` bytes as [`Self::on_port`] does, of which `bytes` are the first. The
+    /// remaining bytes may be missing without an error: a capture truncated them, or a device stores them
+    /// elsewhere.
     #[must_use]
     pub fn of_part(bytes: &'a [u8], frame_len: usize, port: u16) -> Self {
         let mut dissection = Self { unseen: frame_len.saturating_sub(bytes.len()), ..Self::default() };
@@ -78,19 +81,19 @@ impl<'a> Dissection<'a> {
         dissection
     }
 
-    /// Whether the frame is something else than RoCE.
+    /// Returns whether the frame is of another protocol than RoCE.
     #[must_use]
     pub const fn is_not_roce(&self) -> bool {
         matches!(self.error, Some(ParseError { kind: ParseErrorKind::NotRoce, .. }))
     }
 
-    /// The tag of an 802.1Q frame.
+    /// Returns the tag of an 802.1Q frame.
     #[must_use]
     pub fn vlan_tag(&self) -> Option<VlanTag> {
         self.vlan.map(VlanView::tag)
     }
 
-    /// The frame, if nothing is wrong with it and no byte of its datagram is missing.
+    /// Returns the frame, if it has no error and its datagram is complete.
     pub fn into_frame(self) -> Result<Frame<'a>, ParseError> {
         let (headers, transport) = self.headers()?;
         if transport.len() < self.transport_len {
@@ -100,12 +103,12 @@ impl<'a> Dissection<'a> {
         Ok(Frame { headers, transport, trailer: self.trailer })
     }
 
-    /// The headers, if nothing is wrong with them, and as much of BTH to ICRC as there is.
+    /// Returns the headers, if they have no error, and the available bytes from BTH to ICRC.
     pub fn headers(&self) -> Result<(FrameHeaders, &'a [u8]), ParseError> {
         if let Some(error) = self.error {
             return Err(error);
         }
-        // Without an error the walk has found every layer; there is nothing else to say if it has not.
+        // Without an error, dissection has found every layer. The error below is only a fallback.
         let (Some(ethernet), Some(transport), Some(network)) =
             (self.ethernet, self.transport, self.network_header())
         else {
@@ -120,7 +123,7 @@ impl<'a> Dissection<'a> {
         Ok((headers, transport))
     }
 
-    /// Layers 3 and 4 of a walk that noted no error.
+    /// Returns layers 3 and 4 of a dissection without errors.
     fn network_header(&self) -> Option<NetworkHeader> {
         let udp = self.udp.map(UdpHeader::of_checked);
         Some(match (self.network?, udp) {
@@ -137,7 +140,7 @@ impl<'a> Dissection<'a> {
         }
     }
 
-    /// Notes if a layer 3 packet of `need` bytes is not wholly in the frame.
+    /// Records an error if the frame is too short for a layer 3 packet of `need` bytes.
     fn note_missing(&mut self, layer: Layer, packet: &[u8], need: usize) {
         let have = packet.len().saturating_add(self.unseen);
         if have < need {
@@ -145,7 +148,7 @@ impl<'a> Dissection<'a> {
         }
     }
 
-    /// Every `Err` of the walk is where it cannot go on.
+    /// Dissects the Ethernet header. `Err` means in every function here that dissection cannot continue.
     fn walk_ethernet(&mut self, bytes: &'a [u8], port: u16) -> Result<(), ParseError> {
         let (ethernet, mut rest) = EthernetView::from_prefix(bytes)?;
         self.ethernet = Some(ethernet);
@@ -166,7 +169,7 @@ impl<'a> Dissection<'a> {
             EtherType::IPV6 => self.walk_ipv6(rest, port),
             EtherType::ROCE_V1 => self.walk_grh(rest),
             other => {
-                // The EtherType is the last field of either header.
+                // The EtherType is the last field of both headers.
                 self.network_offset = 0;
                 Err(not_roce(layer, offset - size_of::<u16>(), other.0.into()))
             }
@@ -181,7 +184,7 @@ impl<'a> Dissection<'a> {
             if view.protocol() != IP_PROTOCOL_UDP {
                 return Err(not_roce(Layer::Ipv4, base + 9, view.protocol().into()));
             }
-            // Only the first fragment has ports, and senders never fragment RoCE.
+            // Only the first fragment contains ports, and senders never fragment RoCE.
             if view.fragment_offset() != 0 {
                 return Err(not_roce(Layer::Ipv4, base + 6, view.fragment_offset()));
             }
@@ -239,7 +242,8 @@ impl<'a> Dissection<'a> {
         Ok(())
     }
 
-    /// `rest` is what the frame has from the UDP header on, `payload_len` what IP says belongs to the packet.
+    /// Dissects UDP. `rest` begins with the UDP header, and `payload_len` is the payload length in the IP
+    /// header.
     fn walk_udp(
         &mut self,
         base: usize,
@@ -247,7 +251,7 @@ impl<'a> Dissection<'a> {
         payload_len: usize,
         port: u16,
     ) -> Result<(), ParseError> {
-        // A UDP header in the Ethernet padding is none.
+        // The Ethernet padding cannot contain a UDP header.
         let packet = rest.get(..payload_len).unwrap_or(rest);
         let (view, _) = UdpView::from_prefix(packet).map_err(|error| error.moved_by(base))?;
         self.udp_offset = base;
@@ -272,7 +276,7 @@ impl<'a> Dissection<'a> {
         Ok(())
     }
 
-    /// `rest` is what the frame has from the BTH on.
+    /// Stores the datagram. `rest` begins with the BTH.
     fn finish(&mut self, base: usize, rest: &'a [u8], transport_len: usize) {
         self.transport_offset = base;
         self.transport_len = transport_len;
@@ -286,9 +290,9 @@ const fn not_roce(layer: Layer, offset: usize, have: usize) -> ParseError {
     ParseError { layer, kind: ParseErrorKind::NotRoce, offset, need: 0, have }
 }
 
-/// Looks for UDP behind IPv6 extension headers: hop-by-hop options, routing, destination options, and the
-/// header of a first or only fragment (RFC 8200 section 4). RoCE has none of them, but a packet that does
-/// should be reported and not ignored as foreign.
+/// Looks for UDP after IPv6 extension headers: hop-by-hop options, routing, destination options, and the
+/// header of a first or only fragment (RFC 8200 section 4). RoCE has no extension headers, but such a packet
+/// must be reported instead of being ignored as another protocol.
 fn udp_behind_extension_headers(first: u8, bytes: &[u8]) -> Option<&UdpView> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;

@@ -20,7 +20,7 @@ struct DreqLayout {
 
 const _: () = assert!(size_of::<DreqLayout>() == CM_LEN);
 
-/// DREQ: asks to end a connection; either side may. IBTA 12.6.10.
+/// DREQ: asks to end a connection. Either side may send it. IBTA 12.6.10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmDreq {
     /// The sender's ID of the connection.
@@ -29,12 +29,12 @@ pub struct CmDreq {
     pub remote_comm_id: CommId,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,
-    /// Bytes of the application.
+    /// Private data of the application.
     pub private_data: [u8; Self::PRIVATE_DATA],
 }
 
 impl CmDreq {
-    /// Bytes of private data.
+    /// Length of the private data, in bytes.
     pub const PRIVATE_DATA: usize = 220;
 
     pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
@@ -75,12 +75,12 @@ pub struct CmDrep {
     pub local_comm_id: CommId,
     /// The receiver's ID of the connection.
     pub remote_comm_id: CommId,
-    /// Bytes of the application.
+    /// Private data of the application.
     pub private_data: [u8; Self::PRIVATE_DATA],
 }
 
 impl CmDrep {
-    /// Bytes of private data.
+    /// Length of the private data, in bytes.
     pub const PRIVATE_DATA: usize = 224;
 
     pub(super) fn read(content: &[u8; CM_LEN]) -> Self {

@@ -1,4 +1,4 @@
-//! What rdma_cm adds: port numbers in service IDs, and a header with IP addresses (Annex A11).
+//! Formats of rdma_cm: port numbers in service IDs, and a header with IP addresses (Annex A11).
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,18 +12,18 @@ use crate::fields::Show::{Bytes, Decimal, Ipv4, Ipv6};
 use crate::fields::{Field, Header, bytes, mask};
 use crate::view::view;
 
-/// The number of a service, 64 bits, at which a listener accepts connections.
+/// The 64-bit number of a service at which a listener accepts connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 
 impl ServiceId {
-    /// The service ID that rdma_cm gives a port: the port space above the 16 bits of the port.
+    /// Returns the service ID of a port in rdma_cm: the port space above the 16 bits of the port.
     #[must_use]
     pub const fn of_port(space: PortSpace, port: u16) -> Self {
         Self((space.number() as u64) << 16 | port as u64)
     }
 
-    /// The port space and the port, if rdma_cm made the ID.
+    /// Returns the port space and the port, if the ID is that of a port in rdma_cm.
     #[must_use]
     pub const fn port(self) -> Option<(PortSpace, u16)> {
         if self.0 >> 32 != 0 {
@@ -45,7 +45,7 @@ impl fmt::Display for ServiceId {
     }
 }
 
-/// A port space of rdma_cm: equal ports of two spaces are different services.
+/// A port space of rdma_cm. Equal ports in two spaces are different services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortSpace {
     /// `RDMA_PS_TCP`: connections.
@@ -54,15 +54,15 @@ pub enum PortSpace {
     Udp,
     /// `RDMA_PS_IPOIB`: datagrams with the Q_Key of IP over InfiniBand.
     Ipoib,
-    /// `RDMA_PS_IB`: any.
+    /// `RDMA_PS_IB`: any kind.
     Ib,
 }
 
 impl PortSpace {
-    /// All four.
+    /// All four port spaces.
     pub const ALL: [Self; 4] = [Self::Tcp, Self::Udp, Self::Ipoib, Self::Ib];
 
-    /// The number in service IDs.
+    /// Returns the number in service IDs.
     #[must_use]
     pub const fn number(self) -> u16 {
         match self {
@@ -73,7 +73,7 @@ impl PortSpace {
         }
     }
 
-    /// The space with this number.
+    /// Returns the port space with this number.
     #[must_use]
     pub const fn from_number(number: u16) -> Option<Self> {
         Some(match number {
@@ -85,7 +85,7 @@ impl PortSpace {
         })
     }
 
-    /// The name of librdmacm.
+    /// Returns the name in librdmacm.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl PortSpace {
     }
 }
 
-/// The header of rdma_cm as it lies in private data.
+/// The header of rdma_cm as laid out in private data.
 ///
 /// ```text
 ///  0         1            2             4                20                    36
@@ -118,26 +118,27 @@ pub struct IpCmView {
 view! {
     IpCmView(self) of IpCm in Layer::IpCm;
 
-    /// Version of the header: major in the upper four bits, minor in the lower; 0.
+    /// Returns the version of the header, major in the upper four bits and minor in the lower four; 0.
     version -> u8 = self.version;
 
-    /// 4 or 6.
+    /// Returns the IP version, 4 or 6.
     ip_version -> u8 = self.ip_version >> 4;
 
-    /// The four reserved bits below the IP version.
+    /// Returns the four reserved bits below the IP version.
     reserved -> u8 = self.ip_version & 0x0f;
 
-    /// The port of the active side.
+    /// Returns the port of the active side.
     source_port -> u16 = self.source_port.get();
 
-    /// The address of the active side; an IPv4 one stands in the last four bytes.
+    /// Returns the address of the active side. An IPv4 address is in the last four bytes.
     source -> [u8; 16] = self.source;
 
-    /// The address of the listener.
+    /// Returns the address of the listener.
     destination -> [u8; 16] = self.destination;
 }
 
-/// The header with which rdma_cm begins the private data of REQ and SIDR_REQ: the addresses of both ends. Annex A11.
+/// The header of rdma_cm in the private data of REQ and SIDR_REQ, with the addresses of both ends (Annex
+/// A11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpCm {
     /// The port of the active side.
@@ -149,10 +150,10 @@ pub struct IpCm {
 }
 
 impl IpCm {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 36;
 
-    /// Reads the header and returns what follows it, which is the application's.
+    /// Parses the header. Returns it and the remaining bytes, which belong to the application.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = IpCmView::from_prefix(bytes)?;
         let refuse = |kind, offset, need, have: u8| {
@@ -170,7 +171,7 @@ impl IpCm {
         Ok((Self { source_port: view.source_port(), source, destination }, rest))
     }
 
-    /// Writes the header, reserved bits as 0.
+    /// Writes the header with reserved bits set to 0.
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         let (ip_version, source, destination) = match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => (0x40, padded(source), padded(destination)),
@@ -193,7 +194,7 @@ fn sixteen(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The fields of a [`IpCmView`].
+/// The fields of an [`IpCmView`].
 pub static IP_CM: Header = Header {
     name: "IP CM",
     title: "rdma_cm header in the private data",

@@ -10,14 +10,14 @@ use super::{CM_LEN, CmTimeout, CommId};
 use crate::fields::Show::{Bytes, Decimal};
 use crate::fields::{Field, Header, bytes, mask};
 
-/// Which message a rejection or a receipt is about, two bits.
+/// The message that a rejection or a receipt concerns, two bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CmMessageKind {
     /// 0: the REQ.
     Req,
     /// 1: the REP.
     Rep,
-    /// 2: in a rejection no particular message, in a receipt a LAP.
+    /// 2: no particular message in a rejection, a LAP in a receipt.
     Other,
     /// 3: reserved.
     Reserved,
@@ -35,7 +35,7 @@ impl CmMessageKind {
         }
     }
 
-    /// The two bits.
+    /// Returns the two bits.
     #[must_use]
     pub const fn bits(self) -> u8 {
         match self {
@@ -47,7 +47,7 @@ impl CmMessageKind {
     }
 }
 
-/// Why a connection is refused: the number of IBTA 12.6.7.2.
+/// Reason for rejecting a connection: the number in IBTA 12.6.7.2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RejReason(pub u16);
 
@@ -56,10 +56,10 @@ macro_rules! reasons {
         impl RejReason {
             $($(#[$meta])* pub const $name: Self = Self($number);)*
 
-            /// Every reason that has a name, in the order of the numbers.
+            /// Every reason with a name, in numerical order.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// What it means in a few words, or `None` for a reserved number.
+            /// Returns the meaning in a few words, or `None` for a reserved number.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
@@ -76,7 +76,7 @@ reasons! {
     NO_QP = 1, "no queue pair available";
     /// No end-to-end context is left (reliable datagrams).
     NO_EEC = 2, "no end-to-end context available";
-    /// Something else is used up.
+    /// Another resource is exhausted.
     NO_RESOURCES = 3, "no resources available";
     /// The sender received no answer in time.
     TIMEOUT = 4, "timeout";
@@ -88,62 +88,62 @@ reasons! {
     INVALID_COMM_INSTANCE = 7, "invalid communication instance";
     /// The service has no listener.
     INVALID_SERVICE_ID = 8, "invalid service ID: no listener";
-    /// The listener does not take this transport.
+    /// The listener does not accept this transport.
     INVALID_TRANSPORT_TYPE = 9, "invalid transport type";
     /// The queue pair of the request is still connected as far as the sender knows.
     STALE_CONNECTION = 10, "stale connection";
-    /// Of reliable datagrams.
+    /// The reliable datagram channel does not exist.
     RDC_DOES_NOT_EXIST = 11, "RDC does not exist";
     /// The GIDs of the path are not those of its ends.
     INVALID_GID = 12, "invalid primary GID";
-    /// A LID of the path.
+    /// A LID of the path is invalid.
     INVALID_LID = 13, "invalid primary LID";
-    /// The service level of the path.
+    /// The service level of the path is invalid.
     INVALID_SL = 14, "invalid primary SL";
-    /// The traffic class of the path.
+    /// The traffic class of the path is invalid.
     INVALID_TRAFFIC_CLASS = 15, "invalid primary traffic class";
-    /// The hop limit of the path.
+    /// The hop limit of the path is invalid.
     INVALID_HOP_LIMIT = 16, "invalid primary hop limit";
-    /// The packet rate of the path.
+    /// The packet rate of the path is too high.
     INVALID_PACKET_RATE = 17, "primary packet rate too high";
-    /// The GIDs of the alternate path.
+    /// The GIDs of the alternate path are invalid.
     INVALID_ALTERNATE_GID = 18, "invalid alternate GID";
-    /// A LID of the alternate path.
+    /// A LID of the alternate path is invalid.
     INVALID_ALTERNATE_LID = 19, "invalid alternate LID";
-    /// The service level of the alternate path.
+    /// The service level of the alternate path is invalid.
     INVALID_ALTERNATE_SL = 20, "invalid alternate SL";
-    /// The traffic class of the alternate path.
+    /// The traffic class of the alternate path is invalid.
     INVALID_ALTERNATE_TRAFFIC_CLASS = 21, "invalid alternate traffic class";
-    /// The hop limit of the alternate path.
+    /// The hop limit of the alternate path is invalid.
     INVALID_ALTERNATE_HOP_LIMIT = 22, "invalid alternate hop limit";
-    /// The packet rate of the alternate path.
+    /// The packet rate of the alternate path is too high.
     INVALID_ALTERNATE_PACKET_RATE = 23, "alternate packet rate too high";
-    /// The service is at another port and another manager.
+    /// The service is at another port and with another connection manager.
     PORT_AND_CM_REDIRECTION = 24, "port and CM redirection";
     /// The service is at another port.
     PORT_REDIRECTION = 25, "port redirection";
     /// The path MTU is too large.
     INVALID_PATH_MTU = 26, "path MTU unacceptable";
-    /// Too few READs and atomics can be held.
+    /// The responder cannot hold enough READs and atomics.
     INSUFFICIENT_RESPONDER_RESOURCES = 27, "insufficient responder resources";
     /// The application refused.
     CONSUMER = 28, "the application refused";
-    /// The RNR retry count.
+    /// The RNR retry count is not acceptable.
     INVALID_RNR_RETRY = 29, "RNR retry count unacceptable";
     /// The sender's ID is in use.
     DUPLICATE_LOCAL_COMM_ID = 30, "duplicate local communication ID";
-    /// The version of connection management.
+    /// The version of connection management is not supported.
     INVALID_CLASS_VERSION = 31, "class version not supported";
-    /// The flow label of the path.
+    /// The flow label of the path is invalid.
     INVALID_FLOW_LABEL = 32, "invalid primary flow label";
-    /// The flow label of the alternate path.
+    /// The flow label of the alternate path is invalid.
     INVALID_ALTERNATE_FLOW_LABEL = 33, "invalid alternate flow label";
-    /// An option of the manufacturer.
+    /// An option of the manufacturer is not supported.
     VENDOR_OPTION = 35, "vendor option not supported";
 }
 
 impl fmt::Display for RejReason {
-    /// Number and name: `8 (invalid service ID: no listener)`.
+    /// Writes number and name: `8 (invalid service ID: no listener)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.0, self.name().unwrap_or("reserved"))
     }
@@ -178,22 +178,22 @@ pub struct CmRej {
     pub local_comm_id: CommId,
     /// The receiver's ID of the connection; 0 if unknown.
     pub remote_comm_id: CommId,
-    /// Which message is refused.
+    /// The rejected message.
     pub rejected: CmMessageKind,
-    /// Seven bits: how many bytes of the additional information count.
+    /// Number of relevant bytes of the additional information, seven bits.
     pub info_length: u8,
-    /// Why.
+    /// Reason for the rejection.
     pub reason: RejReason,
-    /// Depends on the reason, for example an acceptable value.
+    /// Additional information that depends on the reason, for example an acceptable value.
     pub info: [u8; Self::INFO],
-    /// Bytes of the application.
+    /// Private data of the application.
     pub private_data: [u8; Self::PRIVATE_DATA],
 }
 
 impl CmRej {
-    /// Bytes of additional information.
+    /// Length of the additional information, in bytes.
     pub const INFO: usize = 72;
-    /// Bytes of private data.
+    /// Length of the private data, in bytes.
     pub const PRIVATE_DATA: usize = 148;
 
     pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
@@ -236,23 +236,23 @@ struct MraLayout {
 
 const _: () = assert!(size_of::<MraLayout>() == CM_LEN);
 
-/// MRA: a message arrived, and the answer takes longer. IBTA 12.6.6.
+/// MRA: a message arrived, and its answer takes longer. IBTA 12.6.6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmMra {
     /// The sender's ID of the connection.
     pub local_comm_id: CommId,
     /// The receiver's ID of the connection.
     pub remote_comm_id: CommId,
-    /// Which message arrived.
+    /// The message that arrived.
     pub received: CmMessageKind,
-    /// Within this time the answer will come.
+    /// Time within which the answer will arrive.
     pub service_timeout: CmTimeout,
-    /// Bytes of the application.
+    /// Private data of the application.
     pub private_data: [u8; Self::PRIVATE_DATA],
 }
 
 impl CmMra {
-    /// Bytes of private data.
+    /// Length of the private data, in bytes.
     pub const PRIVATE_DATA: usize = 222;
 
     pub(super) fn read(content: &[u8; CM_LEN]) -> Self {

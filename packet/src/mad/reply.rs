@@ -49,32 +49,32 @@ pub struct CmRep {
     pub local_qpn: Qpn,
     /// Manufacturer of the sender's adapter, 24 bits.
     pub vendor_id: u32,
-    /// Of reliable datagrams, 24 bits; 0.
+    /// End-to-end context of reliable datagrams, 24 bits; 0.
     pub local_eecn: u32,
-    /// PSN of the first packet that the sender of this message wants to receive; the other side starts with it.
+    /// PSN of the first packet that the sender of this message expects. The other side starts with it.
     pub starting_psn: Psn,
-    /// READs and atomics of the peer that the sender will hold.
+    /// Number of READs and atomics of the peer that the sender will hold.
     pub responder_resources: u8,
-    /// READs and atomics that the sender has outstanding at most.
+    /// Largest number of READs and atomics that the sender has outstanding.
     pub initiator_depth: u8,
-    /// How long the sender may take to acknowledge.
+    /// Longest time until the sender acknowledges a packet.
     pub target_ack_delay: CmTimeout,
-    /// Two bits: what became of the alternate path; 0 accepted, 1 not supported, 2 refused.
+    /// Two bits with the state of the alternate path: 0 accepted, 1 not supported, 2 refused.
     pub failover_accepted: u8,
-    /// The sender obeys credits.
+    /// Whether the sender obeys credits.
     pub flow_control: bool,
-    /// Three bits: how often the receiver retries after an RNR NAK; 7 is no limit.
+    /// Three bits: number of retries of the receiver after an RNR NAK; 7 is no limit.
     pub rnr_retry_count: u8,
-    /// The sender receives from a shared queue.
+    /// Whether the sender receives from a shared receive queue.
     pub srq: bool,
-    /// World-wide number of the sender's adapter.
+    /// GUID of the sender's adapter.
     pub local_ca_guid: u64,
-    /// Bytes of the application.
+    /// Private data of the application.
     pub private_data: [u8; Self::PRIVATE_DATA],
 }
 
 impl CmRep {
-    /// Bytes of private data.
+    /// Length of the private data, in bytes.
     pub const PRIVATE_DATA: usize = 196;
 
     pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
@@ -141,12 +141,12 @@ pub struct CmRtu {
     pub local_comm_id: CommId,
     /// The receiver's ID of the connection.
     pub remote_comm_id: CommId,
-    /// Bytes of the application.
+    /// Private data of the application.
     pub private_data: [u8; Self::PRIVATE_DATA],
 }
 
 impl CmRtu {
-    /// Bytes of private data.
+    /// Length of the private data, in bytes.
     pub const PRIVATE_DATA: usize = 224;
 
     pub(super) fn read(content: &[u8; CM_LEN]) -> Self {

@@ -67,7 +67,7 @@ struct PathLayout {
 
 const _: () = assert!(size_of::<PathLayout>() == 44);
 
-/// What service a connection is to have.
+/// The requested transport service of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TransportService {
     /// 0: reliable connection.
@@ -76,7 +76,7 @@ pub enum TransportService {
     Uc,
     /// 2: reliable datagram.
     Rd,
-    /// 3: what [`CmReq::extended_transport`] says, for example XRC.
+    /// 3: the service in [`CmReq::extended_transport`], for example XRC.
     Extended,
 }
 
@@ -92,7 +92,7 @@ impl TransportService {
         }
     }
 
-    /// The name in words.
+    /// Returns the name in words.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -103,7 +103,7 @@ impl TransportService {
         }
     }
 
-    /// The two bits.
+    /// Returns the two bits.
     #[must_use]
     pub const fn bits(self) -> u8 {
         match self {
@@ -115,30 +115,30 @@ impl TransportService {
     }
 }
 
-/// A path in a REQ, as its sender sees it: *local* is the sender's end.
+/// A path in a REQ, from the view of its sender: *local* is the sender's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CmPath {
-    /// InfiniBand address of the sender; 0xffff in RoCE.
+    /// LID of the sender; 0xffff in RoCE.
     pub local_lid: u16,
-    /// InfiniBand address of the receiver; 0xffff in RoCE.
+    /// LID of the receiver; 0xffff in RoCE.
     pub remote_lid: u16,
-    /// The sender's end.
+    /// GID of the sender.
     pub local_gid: Gid,
-    /// The receiver's end.
+    /// GID of the receiver.
     pub remote_gid: Gid,
-    /// 20 bits; both ends make the UDP source port of the connection from it.
+    /// 20-bit flow label, from which both ends derive the UDP source port of the connection.
     pub flow_label: u32,
-    /// Six bits; InfiniBand's code of the speed, 0 in RoCE.
+    /// Six bits with InfiniBand's code of the speed; 0 in RoCE.
     pub packet_rate: u8,
     /// DSCP and ECN of the connection.
     pub traffic_class: u8,
     /// TTL of the connection.
     pub hop_limit: u8,
-    /// Service level, four bits; becomes the VLAN priority.
+    /// Service level, four bits, which becomes the VLAN priority.
     pub sl: u8,
-    /// No router is on the path.
+    /// Whether the path has no router.
     pub subnet_local: bool,
-    /// After this time a packet of the connection counts as lost.
+    /// Time after which a packet of the connection counts as lost.
     pub local_ack_timeout: CmTimeout,
 }
 
@@ -177,7 +177,7 @@ impl CmPath {
 
 /// REQ: asks a listener for a connection. IBTA 12.6.5.
 ///
-/// Where a field has fewer bits than its type, only those are written.
+/// If a field has fewer bits than its type, only those bits are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmReq {
     /// The sender's ID of the connection.
@@ -186,59 +186,60 @@ pub struct CmReq {
     pub vendor_id: u32,
     /// The service of the listener.
     pub service_id: ServiceId,
-    /// World-wide number of the sender's adapter.
+    /// GUID of the sender's adapter.
     pub local_ca_guid: u64,
     /// Unused in connections; 0.
     pub local_q_key: u32,
     /// The sender's queue pair.
     pub local_qpn: Qpn,
-    /// READs and atomics of the peer that the sender can hold.
+    /// Number of READs and atomics of the peer that the sender can hold.
     pub responder_resources: u8,
-    /// Of reliable datagrams, 24 bits; 0.
+    /// End-to-end context of reliable datagrams, 24 bits; 0.
     pub local_eecn: u32,
-    /// READs and atomics that the sender wants to have outstanding.
+    /// Number of READs and atomics that the sender wants to have outstanding.
     pub initiator_depth: u8,
-    /// Of reliable datagrams, 24 bits; 0.
+    /// End-to-end context of the receiver for reliable datagrams, 24 bits; 0.
     pub remote_eecn: u32,
-    /// Within this time the receiver is to answer.
+    /// Time within which the receiver must answer.
     pub remote_cm_response_timeout: CmTimeout,
-    /// The service.
+    /// The transport service.
     pub transport: TransportService,
-    /// The sender obeys credits.
+    /// Whether the sender obeys credits.
     pub flow_control: bool,
-    /// PSN of the first packet that the sender of this message wants to receive; the other side starts with it.
+    /// PSN of the first packet that the sender of this message expects. The other side starts with it.
     pub starting_psn: Psn,
-    /// Within this time the sender will answer.
+    /// Time within which the sender will answer.
     pub local_cm_response_timeout: CmTimeout,
-    /// Three bits: how often the receiver is to send a lost packet again.
+    /// Three bits: number of times that the receiver must resend a lost packet.
     pub retry_count: u8,
-    /// Partition.
+    /// Partition key.
     pub p_key: u16,
     /// Four bits: code of the path MTU; see [`Self::path_mtu`].
     pub path_mtu_code: u8,
-    /// Of reliable datagrams.
+    /// Whether the reliable datagram channel exists.
     pub rdc_exists: bool,
-    /// Three bits: how often the receiver retries after an RNR NAK; 7 is no limit.
+    /// Three bits: number of retries of the receiver after an RNR NAK; 7 is no limit.
     pub rnr_retry_count: u8,
-    /// Four bits: how often messages of this exchange are repeated at most.
+    /// Four bits: largest number of times that messages of this exchange are repeated.
     pub max_cm_retries: u8,
-    /// The sender receives from a shared queue.
+    /// Whether the sender receives from a shared receive queue.
     pub srq: bool,
     /// Three bits; 1 is XRC.
     pub extended_transport: u8,
-    /// The path.
+    /// The primary path.
     pub primary: CmPath,
-    /// A path to migrate to; all 0 if there is none.
+    /// Path for migration; all 0 if there is none.
     pub alternate: CmPath,
-    /// Bytes of the application, and before them the header of rdma_cm ([`super::IpCm`]).
+    /// Private data of the application, after the header of rdma_cm ([`super::IpCm`]) if rdma_cm made the
+    /// connection.
     pub private_data: [u8; Self::PRIVATE_DATA],
 }
 
 impl CmReq {
-    /// Bytes of private data.
+    /// Length of the private data, in bytes.
     pub const PRIVATE_DATA: usize = 92;
 
-    /// The path MTU, unless its code is reserved.
+    /// Returns the path MTU, unless its code is reserved.
     #[must_use]
     pub const fn path_mtu(&self) -> Option<PathMtu> {
         PathMtu::from_code(self.path_mtu_code & 0xf)

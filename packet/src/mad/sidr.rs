@@ -1,4 +1,4 @@
-//! Service ID resolution: how a sender of datagrams finds a queue pair (IBTA 12.11).
+//! Service ID resolution: lets a sender of datagrams find a queue pair (IBTA 12.11).
 
 use core::fmt;
 
@@ -24,21 +24,22 @@ struct SidrReqLayout {
 
 const _: () = assert!(size_of::<SidrReqLayout>() == CM_LEN);
 
-/// SIDR_REQ: asks which queue pair answers datagrams for a service. IBTA 12.11.1.
+/// SIDR_REQ: asks for the queue pair that receives the datagrams of a service. IBTA 12.11.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmSidrReq {
-    /// The number of the request.
+    /// Number of the request.
     pub request_id: CommId,
-    /// Partition.
+    /// Partition key.
     pub p_key: u16,
     /// The service.
     pub service_id: ServiceId,
-    /// Bytes of the application, and before them the header of rdma_cm ([`super::IpCm`]).
+    /// Private data of the application, after the header of rdma_cm ([`super::IpCm`]) if rdma_cm made the
+    /// request.
     pub private_data: [u8; Self::PRIVATE_DATA],
 }
 
 impl CmSidrReq {
-    /// Bytes of private data.
+    /// Length of the private data, in bytes.
     pub const PRIVATE_DATA: usize = 216;
 
     pub(super) fn read(content: &[u8; CM_LEN]) -> Self {
@@ -62,7 +63,7 @@ impl CmSidrReq {
     }
 }
 
-/// How a question for a service was answered (IBTA 12.11.2.1).
+/// Result of a service ID resolution (IBTA 12.11.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SidrStatus(pub u8);
 
@@ -80,7 +81,7 @@ impl SidrStatus {
     /// The version of connection management is not supported.
     pub const UNSUPPORTED_VERSION: Self = Self(5);
 
-    /// What it means in a few words, or `None` for a reserved number.
+    /// Returns the meaning in a few words, or `None` for a reserved number.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
@@ -115,28 +116,28 @@ const _: () = assert!(size_of::<SidrRepLayout>() == CM_LEN);
 /// SIDR_REP: gives the queue pair and the Q_Key for datagrams to a service. IBTA 12.11.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmSidrRep {
-    /// The number of the request.
+    /// Number of the request.
     pub request_id: CommId,
-    /// Whether the service is there.
+    /// Result of the resolution.
     pub status: SidrStatus,
-    /// How many bytes of the additional information count.
+    /// Number of relevant bytes of the additional information.
     pub info_length: u8,
-    /// Where datagrams go.
+    /// Queue pair that receives the datagrams.
     pub qpn: Qpn,
     /// The service.
     pub service_id: ServiceId,
-    /// The key that datagrams must carry.
+    /// Q_Key that datagrams must carry.
     pub q_key: u32,
-    /// Depends on the status.
+    /// Additional information that depends on the status.
     pub info: [u8; Self::INFO],
-    /// Bytes of the application.
+    /// Private data of the application.
     pub private_data: [u8; Self::PRIVATE_DATA],
 }
 
 impl CmSidrRep {
-    /// Bytes of additional information.
+    /// Length of the additional information, in bytes.
     pub const INFO: usize = 72;
-    /// Bytes of private data.
+    /// Length of the private data, in bytes.
     pub const PRIVATE_DATA: usize = 136;
 
     pub(super) fn read(content: &[u8; CM_LEN]) -> Self {

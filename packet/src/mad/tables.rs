@@ -1,4 +1,4 @@
-//! The field tables of the messages: what they share, and those of the two messages that are only shown.
+//! The field tables of the messages: the common fields, and the two messages that are only displayed.
 
 use core::fmt;
 
@@ -13,7 +13,7 @@ pub use super::{MAD, MAD_DATA};
 use crate::fields::Show::{Bytes, Decimal, Flag, Hex, Ipv6};
 use crate::fields::{Field, Header, bits, bytes, mask};
 
-/// The table of the message with this attribute ID of connection management.
+/// Returns the table of the message with this attribute ID of connection management.
 #[must_use]
 pub fn cm_message(attribute_id: u16) -> Option<&'static Header> {
     Some(match attribute_id {
@@ -58,7 +58,7 @@ pub(super) const fn remote_comm_id(key: &'static str) -> Field {
     Field::new("remote comm ID", key, bytes(4, 4), Hex).means("Number of the connection at the receiver.")
 }
 
-/// Private data from `first` to the end of the message.
+/// Returns the field of private data from `first` to the end of the message.
 pub(super) const fn private_data_from(first: usize, key: &'static str) -> Field {
     Field::new("private data", key, bytes(first, CM_LEN.saturating_sub(first)), Bytes).means(PRIVATE)
 }

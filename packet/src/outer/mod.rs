@@ -1,15 +1,15 @@
-//! Every header in front of a RoCE datagram in a captured packet: links, tags, tunnels, IP options.
+//! All headers before a RoCE datagram in a captured packet: links, tags, tunnels, IP options.
 //!
-//! [`Frame::parse`](crate::Frame::parse) is for receivers: it accepts what a RoCE NIC accepts. [`Outer::decode`] is
-//! for tools that look at the packets of others. It also finds RoCE
+//! [`Frame::parse`](crate::Frame::parse) is for receivers: it accepts the frames that a RoCE NIC accepts.
+//! [`Outer::decode`] is for tools that examine captured packets. It also finds RoCE
 //!
 //! - behind any number of VLAN tags (802.1Q, 802.1ad) and MPLS labels,
 //! - in GRE, NVGRE and ERSPAN I, II and III, in VXLAN, VXLAN-GPE and Geneve, and in GRE and MPLS over UDP,
 //! - in IPv4 and IPv6, each in the other or in itself,
 //! - behind IPv4 options, IPv6 extension headers and the IP authentication header,
 //!
-//! nested until there are [`MAX_LAYERS`] headers. A packet whose end is missing is [cut](Cut), which is not an
-//! error: only contradictions in the bytes that are present are errors.
+//! nested up to [`MAX_LAYERS`] headers. A packet whose end is missing is [cut](Cut), which is not an error:
+//! only contradictions in the bytes that are present are errors.
 //!
 //! ```
 //! use hex_literal::hex;
@@ -43,11 +43,11 @@ mod walk;
 
 pub use roce::{Guess, IcrcForm, OuterIcrc};
 
-/// The most headers in front of a datagram. No network nests this deep; a packet with more was made to occupy its
-/// reader.
+/// Largest number of headers before a datagram. No network nests this deep. A packet with more headers was
+/// crafted to keep its reader busy.
 pub const MAX_LAYERS: usize = 32;
 
-/// What the bytes of a packet begin with.
+/// The protocol at the start of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Link {
@@ -55,47 +55,47 @@ pub enum Link {
     Ethernet,
     /// An IPv4 or IPv6 header, or the GRH of RoCE v1.
     Ip,
-    /// Four bytes with an address family, then IP: loopback captures of BSD.
+    /// Four bytes with an address family, then IP, as in loopback captures of BSD.
     AddressFamily,
-    /// The 16 bytes of Linux cooked captures.
+    /// The 16-byte header of Linux cooked captures, version 1.
     LinuxSll,
-    /// The 20 bytes of the second version of Linux cooked captures.
+    /// The 20-byte header of Linux cooked captures, version 2.
     LinuxSll2,
 }
 
-/// One header.
+/// A header of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct OuterLayer {
-    /// Its name and fields.
+    /// Name and fields of the header.
     pub header: &'static Header,
-    /// Where it begins, in bytes from the start of the packet.
+    /// Offset of the header from the start of the packet, in bytes.
     pub offset: usize,
-    /// Its bytes, options included.
+    /// Length of the header with its options, in bytes.
     pub len: usize,
 }
 
 impl OuterLayer {
-    /// Whether this is the header that `header` describes.
+    /// Returns whether this is the header that `header` describes.
     #[must_use]
     pub fn is(&self, header: &Header) -> bool {
         core::ptr::eq(self.header, header)
     }
 }
 
-/// Where the end of a packet is, if it is not here. The packet itself need not be damaged.
+/// Reason for a missing end of a packet. The packet itself need not be damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// The capture kept only the first bytes (its snap length).
     Capture,
-    /// The packet was shorter on the captured wire than its IP header says: a mirror (ERSPAN, a SPAN port, a
-    /// sampling agent) had cut it.
+    /// The packet on the captured wire was shorter than its IP header says: a mirror (ERSPAN, a SPAN port or
+    /// a sampling agent) had cut it.
     Mirror,
-    /// This is the first fragment; the others have the rest.
+    /// This is the first fragment; the other fragments contain the rest.
     Fragment,
 }
 
 impl Cut {
-    /// The reason, for the end of "cut by".
+    /// Returns the reason in words.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -106,15 +106,15 @@ impl Cut {
     }
 }
 
-/// Why a packet is not RoCE, or cannot be recognized as such.
+/// Reason why a packet is not recognized as RoCE.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Foreign {
     /// The EtherType is that of another protocol.
     EtherType(EtherType),
-    /// The IP protocol is another one.
+    /// The IP protocol is not UDP or a tunnel.
     Protocol(u8),
-    /// UDP to another port.
+    /// The UDP destination port is another one.
     Port {
         /// The port of the sender.
         source: u16,
@@ -123,24 +123,24 @@ pub enum Foreign {
     },
     /// A fragment other than the first, which has no ports.
     Fragment,
-    /// A tunnel whose header is of an unknown version, or which carries an unknown protocol.
+    /// The tunnel header has an unknown version, or carries an unknown protocol.
     Tunnel(&'static Header),
-    /// There are more than [`MAX_LAYERS`] headers.
+    /// The packet has more than [`MAX_LAYERS`] headers.
     TooDeep,
     /// The packet ends before its protocol is known.
     Short,
 }
 
-/// The headers of a packet up to its innermost BTH. Views and offsets are those of the innermost packet.
+/// The headers of a packet up to its innermost BTH. Views and offsets belong to the innermost packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Outer<'a> {
     bytes: &'a [u8],
     layers: [OuterLayer; MAX_LAYERS],
     count: usize,
     tunnel: usize,
-    /// Where the link header ends, and what follows it.
+    /// Offset at which the link header ends.
     pub link_end: usize,
-    /// The protocol behind the link header. For Ethernet that is the Ethernet header itself.
+    /// Protocol after the link header. For Ethernet, the protocol is the Ethernet header itself.
     pub link_type: EtherType,
     /// The Ethernet header.
     pub ethernet: Option<&'a EthernetView>,
@@ -148,64 +148,64 @@ pub struct Outer<'a> {
     pub vlan: Option<VlanTag>,
     /// Layer 3.
     pub network: Option<NetworkView<'a>>,
-    /// Where layer 3 begins.
+    /// Offset of layer 3.
     pub network_offset: usize,
-    /// Bytes of IPv4 options, extension headers and authentication headers behind the IP header.
+    /// Length of IPv4 options, extension headers and authentication headers after the IP header, in bytes.
     pub extensions_len: usize,
     /// The UDP header.
     pub udp: Option<&'a UdpView>,
-    /// Where the UDP header begins.
+    /// Offset of the UDP header.
     pub udp_offset: usize,
-    /// BTH to ICRC, as far as it is present; `None` if the packet is not RoCE.
+    /// BTH to ICRC, as far as present; `None` if the packet is not RoCE.
     pub transport: Option<&'a [u8]>,
-    /// Where the BTH begins.
+    /// Offset of the BTH.
     pub transport_offset: usize,
-    /// Bytes from BTH to ICRC as the headers have it.
+    /// Length from BTH to ICRC according to the headers, in bytes.
     pub transport_len: usize,
-    /// The bytes behind the ICRC.
+    /// The bytes after the ICRC.
     pub trailer: &'a [u8],
-    /// Where the end of the packet is, if it is not here.
+    /// Reason for a missing end of the packet.
     pub cut: Option<Cut>,
     /// The first contradiction in the headers of the innermost packet.
     pub error: Option<ParseError>,
-    /// Why the packet is not RoCE.
+    /// Reason why the packet is not RoCE.
     pub foreign: Option<Foreign>,
 }
 
 impl<'a> Outer<'a> {
-    /// Decodes a packet that had `wire_len` bytes when it was captured, of which `bytes` are the first. `port` is
+    /// Decodes a packet of `wire_len` bytes on the captured wire, of which `bytes` are the first. `port` is
     /// the UDP port of RoCE v2.
     #[must_use]
     pub fn decode(bytes: &'a [u8], link: Link, wire_len: usize, port: u16) -> Self {
         walk::Walk::new(bytes, wire_len, port).run(link)
     }
 
-    /// The whole packet.
+    /// Returns the bytes of the packet.
     #[must_use]
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// All headers in front of the BTH, in the order of the wire. Link headers other than Ethernet are left out.
+    /// Returns all headers before the BTH, in wire order. Link headers other than Ethernet are not included.
     #[must_use]
     pub fn layers(&self) -> &[OuterLayer] {
         self.layers.get(..self.count).unwrap_or_default()
     }
 
-    /// The headers that carry the innermost packet through a network, which the ICRC does not cover. Empty if
-    /// there is no tunnel.
+    /// Returns the headers that carry the innermost packet through a network, which the ICRC does not cover.
+    /// Empty without a tunnel.
     #[must_use]
     pub fn tunnel_layers(&self) -> &[OuterLayer] {
         self.layers.get(..self.tunnel).unwrap_or_default()
     }
 
-    /// The headers of the innermost packet.
+    /// Returns the headers of the innermost packet.
     #[must_use]
     pub fn inner_layers(&self) -> &[OuterLayer] {
         self.layers.get(self.tunnel..self.count).unwrap_or_default()
     }
 
-    /// The bytes of a layer.
+    /// Returns the bytes of a layer.
     #[must_use]
     pub fn layer_bytes(&self, layer: &OuterLayer) -> &'a [u8] {
         self.bytes.get(layer.offset..layer.offset.saturating_add(layer.len)).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The RoCE datagram behind the headers: its ICRC, and how certain it is that it is one.
+//! The RoCE datagram after the outer headers: its ICRC, and the certainty that it is RoCE.
 
 use core::net::IpAddr;
 
@@ -21,43 +21,44 @@ use crate::path::{Encapsulation, ROCE_UDP_PORT};
 use crate::telemetry::Telemetry;
 use crate::udp::{IP_PROTOCOL_UDP, UdpHeader};
 
-/// Which headers an ICRC covers.
+/// The headers that an ICRC covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcrcForm {
-    /// IP, UDP, and BTH to padding, as the specification says. Options and extension headers are left out and the
-    /// lengths are those without them: routers may insert them after the sender has computed the ICRC.
+    /// IP, UDP, and BTH to padding, as in the specification. Options and extension headers are not covered,
+    /// and the lengths are those without them: routers may insert them after the sender has computed the
+    /// ICRC.
     Plain,
-    /// All headers as they are, with IPv4 options, extension headers and authentication headers.
+    /// All headers as they are, including IPv4 options, extension headers and authentication headers.
     AsFound,
 }
 
 /// The result of checking an ICRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OuterIcrc {
-    /// The ICRC, computed and found.
+    /// The computed ICRC, and the one in the packet.
     pub check: IcrcCheck,
     /// The headers that the computed ICRC covers.
     pub form: IcrcForm,
-    /// Bytes of in-band telemetry behind the ICRC.
+    /// Length of in-band telemetry after the ICRC, in bytes.
     pub telemetry_len: usize,
 }
 
-/// What a UDP packet to another port probably is.
+/// The probable protocol of a UDP packet to another port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guess {
-    /// RoCE: the ICRC is right.
+    /// RoCE: the ICRC is correct.
     Roce,
     /// VXLAN: its header and an Ethernet header follow.
     Vxlan,
 }
 
-/// The ports of well-known services, from which no RoCE sender sends.
+/// First port above those of well-known services. RoCE senders do not use lower ports.
 const FIRST_FREE_PORT: u16 = 1024;
-/// The shortest datagram: a BTH and an ICRC.
+/// Length of the shortest datagram, a BTH and an ICRC, in bytes.
 const BTH_AND_ICRC_LEN: usize = 16;
 
 impl<'a> Outer<'a> {
-    /// The addresses of the innermost packet.
+    /// Returns the source and destination address of the innermost packet.
     #[must_use]
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         Some(match self.network? {
@@ -67,7 +68,7 @@ impl<'a> Outer<'a> {
         })
     }
 
-    /// DSCP and ECN of the innermost packet.
+    /// Returns DSCP and ECN of the innermost packet.
     #[must_use]
     pub fn traffic_class(&self) -> Option<u8> {
         Some(match self.network? {
@@ -77,7 +78,7 @@ impl<'a> Outer<'a> {
         })
     }
 
-    /// What the ICRC covers of the innermost headers.
+    /// Returns the fields of the innermost headers that the ICRC covers.
     #[must_use]
     pub fn envelope(&self) -> Option<Envelope> {
         let (source, destination) = self.addresses()?;
@@ -102,9 +103,9 @@ impl<'a> Outer<'a> {
         })
     }
 
-    /// The headers of the innermost packet as a sender would have made them: without IPv4 options and extension
-    /// headers, and with Ethernet addresses of zeros where it has no Ethernet header. `None` if the packet is not RoCE
-    /// or its end is missing.
+    /// Returns the headers of the innermost packet as a sender would create them, without IPv4 options and
+    /// extension headers. The Ethernet addresses are zeros if the packet has no Ethernet header. Returns
+    /// `None` if the packet is not RoCE or its end is missing.
     #[must_use]
     pub fn frame_headers(&self) -> Option<FrameHeaders> {
         let transport = self.transport.filter(|_| self.cut.is_none())?;
@@ -136,8 +137,8 @@ impl<'a> Outer<'a> {
         Some(FrameHeaders { destination, source, vlan: self.vlan, network })
     }
 
-    /// Checks the ICRC. `None` if the packet is not RoCE, its end is missing, or its headers contradict each other:
-    /// of all errors only a wrong IPv4 header checksum, which the ICRC does not cover, does not matter.
+    /// Checks the ICRC. Returns `None` if the packet is not RoCE, its end is missing, or its headers have an
+    /// error. A wrong IPv4 header checksum is ignored, because the ICRC does not cover it.
     #[must_use]
     pub fn check_icrc(&self) -> Option<OuterIcrc> {
         let transport = self.transport.filter(|_| self.cut.is_none())?;
@@ -173,7 +174,8 @@ impl<'a> Outer<'a> {
         Some(result)
     }
 
-    /// The ICRC over all headers of the innermost packet as they are, but for the fields that routers change.
+    /// Returns the ICRC over all headers of the innermost packet as they are, with the fields that routers
+    /// change masked.
     fn icrc_as_found(&self, transport: &[u8]) -> Option<u32> {
         let mut hasher = Hasher::new();
         hasher.update(&[0xff; 8]);
@@ -183,7 +185,7 @@ impl<'a> Outer<'a> {
         let (covered, _) = transport.split_last_chunk::<{ icrc::LEN }>()?;
         let (bth, rest) = covered.split_first_chunk::<12>()?;
         let mut bth = *bth;
-        // FECN, BECN and the reserved bits beside them.
+        // The byte with FECN, BECN and reserved bits.
         bth[4] = 0xff;
         hasher.update(&bth);
         hasher.update(rest);
@@ -203,10 +205,12 @@ impl<'a> Outer<'a> {
         }
     }
 
-    /// Whether this is RoCE beyond reasonable doubt, so that a tool may change it: RoCE v1 has an EtherType of its
-    /// own and a right ICRC is a proof. A UDP port is a weak sign, because other programs may choose the number as
-    /// the port that they receive answers at. Without a right ICRC, the headers must be sound, their reserved bits
-    /// zero, and the port of the sender none of a well-known service.
+    /// Returns whether this is RoCE with such certainty that a tool may change the packet.
+    ///
+    /// RoCE v1 has its own EtherType, and a correct ICRC is proof. A UDP port alone is weak evidence, because
+    /// another program may receive its answers on that port. Without a correct ICRC, the headers must be
+    /// consistent, their reserved bits must be zero, and the source port must not be that of a well-known
+    /// service.
     #[must_use]
     pub fn is_certainly_roce(&self) -> bool {
         let Some(transport) = self.transport else { return false };
@@ -226,8 +230,8 @@ impl<'a> Outer<'a> {
         self.error.is_none() && is_sound && reserved_are_zero && !sent_by_service
     }
 
-    /// Whether a packet to the port of RoCE is something else: a well-known service sent it, and it does not form
-    /// a datagram.
+    /// Returns whether a packet to the port of RoCE is something else: a well-known service sent it, and it
+    /// is not a valid datagram.
     #[must_use]
     pub fn is_answer_of_service(&self) -> bool {
         let (Some(udp), Some(transport)) = (self.udp, self.transport) else { return false };
@@ -239,7 +243,7 @@ impl<'a> Outer<'a> {
         udp.source_port() < FIRST_FREE_PORT && is_broken && !has_good_icrc()
     }
 
-    /// What a UDP packet to another port probably is.
+    /// Guesses the protocol of a UDP packet to another port.
     #[must_use]
     pub fn guess(&self) -> Option<Guess> {
         let Some(Foreign::Port { .. }) = self.foreign else { return None };

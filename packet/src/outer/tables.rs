@@ -1,11 +1,11 @@
-//! The fields of the headers that only tunnels, tags and IP extensions have.
+//! The fields of the headers that occur only in tunnels, tags and IP extensions.
 
 use crate::ethernet::ether_type_note;
 use crate::fields::Show::{Decimal, Flag, Hex};
 use crate::fields::{Field, Header, bits, bytes, mask};
 use crate::ipv4::protocol_note;
 
-/// An 802.1ad service tag, which stands in front of the tag of the customer.
+/// An 802.1ad service tag, which precedes the tag of the customer.
 pub static SERVICE_VLAN: Header = Header {
     name: "S-VLAN",
     title: "802.1ad service tag",
@@ -52,7 +52,7 @@ pub static CONTROL_WORD: Header = Header {
     ],
 };
 
-/// The first four bytes of a GRE header, which every packet has.
+/// The first four bytes of a GRE header, which are always present.
 pub static GRE: Header = Header {
     name: "GRE",
     title: "generic routing encapsulation",
@@ -213,7 +213,7 @@ pub static GENEVE: Header = Header {
     ],
 };
 
-/// The first bytes of the three kinds of IPv6 options and routing headers.
+/// Defines the first bytes of the three kinds of IPv6 options and routing headers.
 macro_rules! extension {
     ($static:ident, $name:literal, $title:literal, $purpose:literal, $rule:literal, $next:literal, $len:literal) => {
         #[doc = concat!("The first bytes of the IPv6 header \"", $title, "\".")]
@@ -299,7 +299,7 @@ pub static AUTHENTICATION: Header = Header {
     ],
 };
 
-/// The name of the tunnel protocol whose packets go to this UDP port.
+/// Returns the header of the tunnel protocol that uses this UDP port.
 pub(super) const fn tunnel_port(port: u16) -> Option<&'static Header> {
     Some(match port {
         VXLAN_PORT | LINUX_VXLAN_PORT => &VXLAN,
@@ -313,5 +313,5 @@ pub(super) const fn tunnel_port(port: u16) -> Option<&'static Header> {
 }
 
 pub(super) const VXLAN_PORT: u16 = 4789;
-/// The port that Linux used before the protocol had one, and still uses unless it is told otherwise.
+/// The port that Linux used before IANA assigned one to VXLAN, and still uses by default.
 const LINUX_VXLAN_PORT: u16 = 8472;

@@ -1,4 +1,4 @@
-//! The walk from header to header.
+//! Decoding of a captured packet, header by header.
 
 use super::tables::{
     AUTHENTICATION, CONTROL_WORD, DESTINATION_OPTIONS, ERSPAN_II, ERSPAN_III, FRAGMENT, GENEVE, GRE,
@@ -19,7 +19,7 @@ use crate::udp::{IP_PROTOCOL_UDP, UDP, UdpHeader, UdpView};
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Ethernet,
-    /// IP, whose version tells which.
+    /// IP of the version in its first byte, or the GRH.
     Ip,
     Type(EtherType),
     Protocol(u8),
@@ -30,21 +30,21 @@ enum Next {
 pub(super) struct Walk<'a> {
     outer: Outer<'a>,
     port: u16,
-    /// Where the next header begins.
+    /// Offset of the next header.
     at: usize,
-    /// Where the current packet ended on the captured wire: the end of the frame or of the packet around it,
-    /// whichever comes first.
+    /// Offset at which the current packet ended on the captured wire: the end of the frame or of the
+    /// enclosing packet, whichever is first.
     end: usize,
-    /// Where the current packet ends according to its own IP header.
+    /// Offset at which the current packet ends according to its own IP header.
     claimed_end: usize,
-    /// Bytes of the frame on the captured wire.
+    /// Length of the frame on the captured wire, in bytes.
     wire_len: usize,
     is_first_fragment: bool,
 }
 
 const CONTROL_WORD_LEN: usize = 4;
 
-/// `None` ends the walk; `outer` says why.
+/// The next header. `None` ends the decoding; `outer` contains the reason.
 type Step = Option<Next>;
 
 impl<'a> Walk<'a> {
@@ -78,7 +78,8 @@ impl<'a> Walk<'a> {
 
     pub(super) fn run(mut self, link: Link) -> Outer<'a> {
         let mut next = self.link(link);
-        // Every step but the first adds a layer, and layers are limited.
+        // The loop ends, because every step except the first adds a layer and the number of layers is
+        // limited.
         while let Some(step) = next {
             next = match step {
                 Next::Ethernet => self.ethernet(),
@@ -120,12 +121,12 @@ impl<'a> Walk<'a> {
         Some(Next::Type(self.outer.link_type))
     }
 
-    /// What is present from here on.
+    /// Returns the remaining bytes that are present.
     fn rest(&self) -> &'a [u8] {
         self.outer.bytes.get(self.at..).unwrap_or_default()
     }
 
-    /// The next bytes, if they are present and belong to the current packet.
+    /// Returns the next bytes, if they are present and belong to the current packet.
     fn peek<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
         let chunk = self.rest().first_chunk().filter(|_| self.at.saturating_add(N) <= self.end);
         if chunk.is_none() {
@@ -151,7 +152,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Adds a layer of `len` bytes, which must be present, and goes on behind it.
+    /// Adds a layer of `len` bytes, which must be present, and moves to its end.
     fn push(&mut self, header: &'static Header, len: usize) -> Option<()> {
         let end = self.at.saturating_add(len);
         if end > self.end.min(self.outer.bytes.len()) {
@@ -168,7 +169,7 @@ impl<'a> Walk<'a> {
         Some(())
     }
 
-    /// A packet begins that the headers so far carry.
+    /// Starts an inner packet, which the headers so far carry.
     fn enter(&mut self) {
         let outer = &mut self.outer;
         outer.tunnel = outer.count;
@@ -177,7 +178,7 @@ impl<'a> Walk<'a> {
         outer.network = None;
         outer.udp = None;
         outer.extensions_len = 0;
-        // The checksum of a carrier says nothing about what it carries.
+        // The checksum of an outer header does not concern the inner packet.
         outer.error = None;
         self.claimed_end = self.end;
     }
@@ -207,7 +208,7 @@ impl<'a> Walk<'a> {
             EtherType::VLAN | EtherType::OLD_SERVICE_VLAN => self.vlan(&VLAN),
             EtherType::SERVICE_VLAN => self.vlan(&SERVICE_VLAN),
             EtherType::MPLS | EtherType::MPLS_UPSTREAM => Some(Next::Mpls),
-            // Only tunnels and cooked links name it.
+            // Only tunnels and cooked links use this EtherType.
             EtherType::BRIDGED_ETHERNET => Some(Next::Ethernet),
             other => self.foreign(Foreign::EtherType(other)),
         }
@@ -227,7 +228,7 @@ impl<'a> Walk<'a> {
         self.outer.extensions_len = 0;
     }
 
-    /// Takes note of how long the packet that begins at `base` is.
+    /// Records the length of the packet that begins at `base`.
     fn claim(&mut self, base: usize, len: usize) {
         self.claimed_end = base.saturating_add(len);
         self.end = self.end.min(self.claimed_end);
@@ -313,7 +314,7 @@ impl<'a> Walk<'a> {
         Some(next)
     }
 
-    /// An IPv6 extension header, or the authentication header of either version.
+    /// Decodes an IPv6 extension header, or the authentication header of either IP version.
     fn extension(&mut self, header: &'static Header) -> Step {
         let [next, length, high, low, ..] = *self.peek::<8>()?;
         let units = usize::from(length);
@@ -328,7 +329,7 @@ impl<'a> Walk<'a> {
         self.outer.extensions_len = self.outer.extensions_len.saturating_add(len);
         if core::ptr::eq(header, &FRAGMENT) {
             let word = u16::from_be_bytes([high, low]);
-            // The offset is in the upper 13 bits, and the last bit says that more follow.
+            // The offset is in the upper 13 bits. The last bit means that more fragments follow.
             if word >> 3 != 0 {
                 return self.foreign(Foreign::Fragment);
             }
@@ -339,7 +340,7 @@ impl<'a> Walk<'a> {
 
     fn udp(&mut self) -> Step {
         let base = self.at;
-        // No length leaves room for a UDP header: that is an error and not a cut.
+        // The lengths in the headers leave no room for a UDP header. This is an error, not a cut.
         let room = self.claimed_end.saturating_sub(base);
         if room < UdpHeader::LEN {
             self.note(Err(ParseError::truncated(Layer::Udp, 0, UdpHeader::LEN, room)), base);
@@ -370,7 +371,7 @@ impl<'a> Walk<'a> {
         None
     }
 
-    /// The datagram begins here.
+    /// Stores the datagram, which begins here.
     fn finish(&mut self, len: usize) {
         let outer = &mut self.outer;
         outer.transport_offset = self.at;
@@ -398,7 +399,7 @@ impl<'a> Walk<'a> {
         let [first, _, high, low, ..] = *self.peek::<8>()?;
         let mut len = 8_usize;
         let next = if core::ptr::eq(header, &VXLAN) {
-            // The flag says that the number of the network is valid.
+            // The flag means that the network identifier is valid.
             if first & 0x08 == 0 {
                 return self.foreign(Foreign::Tunnel(header));
             }
@@ -442,7 +443,7 @@ impl<'a> Walk<'a> {
             }
         }
         match u16::from_be_bytes([high, low]) {
-            // Type I has neither a sequence number nor a header of its own.
+            // Type I has neither a sequence number nor its own header.
             ERSPAN if flags & SEQUENCE == 0 => self.carried(Next::Ethernet),
             ERSPAN => {
                 let [first, ..] = *self.peek::<8>()?;
@@ -462,7 +463,7 @@ impl<'a> Walk<'a> {
         if first >> 4 != 2 {
             return self.foreign(Foreign::Tunnel(&ERSPAN_III));
         }
-        // Eight bytes of the platform follow if the last bit is set.
+        // Eight bytes of platform data follow if the last bit is set.
         self.push(&ERSPAN_III, if last & 1 != 0 { 20 } else { 12 })?;
         match kind >> 2 & 0x1f {
             0 => self.carried(Next::Ethernet),
@@ -479,8 +480,8 @@ impl<'a> Walk<'a> {
                 break;
             }
         }
-        // No header names what follows. IP begins with its version; an Ethernet frame may have a control word in
-        // front of it, which begins with zero as the addresses of many vendors do.
+        // No header announces the type of the payload. IP begins with its version. An Ethernet frame may
+        // follow a control word, which begins with zero bits, as the addresses of many vendors do.
         match *self.peek::<1>()? {
             [first] if first >> 4 == 4 || first >> 4 == 6 => self.carried(Next::Ip),
             [first]
@@ -498,7 +499,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether an Ethernet header with an EtherType that may lead to RoCE begins here.
+    /// Returns whether an Ethernet header with an EtherType that may lead to RoCE begins after `skipped`
+    /// bytes.
     fn is_ethernet_at(&self, skipped: usize) -> bool {
         let frame = self.rest().get(skipped..).unwrap_or_default();
         is_likely_ethernet(frame)
