@@ -119,7 +119,7 @@ pub struct Interface {
     pub is_up: bool,
     /// Whether the interface is a loopback interface.
     pub is_loopback: bool,
-    /// Ethernet address; `None` if there is none or it is all zeros.
+    /// Ethernet address; `None` if it is missing or all zeros.
     pub mac: Option<MacAddr>,
     /// Largest IP packet in bytes.
     pub mtu: usize,

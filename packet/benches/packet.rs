@@ -1,4 +1,4 @@
-//! What does one packet cost? Parsing and writing of each kind, and the ICRC from 64 bytes to 4 KiB.
+//! Cost of one packet: parsing and writing of each kind, and the ICRC from 64 bytes to 4 KiB.
 
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use roce_packet::{
     icrc,
 };
 
-/// The kinds of packet that differ in what follows the BTH, each with a payload length.
+/// The kinds of packet with different headers after the BTH, each with a payload length.
 const KINDS: [(Opcode, usize); 14] = [
     (Opcode::RC_SEND_MIDDLE, 1024),
     (Opcode::RC_SEND_ONLY_WITH_IMM, 64),
@@ -30,7 +30,7 @@ const KINDS: [(Opcode, usize); 14] = [
 
 const PAYLOADS: [usize; 6] = [64, 100, 256, 1024, 2048, 4096];
 
-/// A parsed datagram, with every header that its opcode has read once.
+/// Measures parsing a datagram and reading every header of its opcode once.
 fn parse(c: &mut Criterion) {
     let mut group = c.benchmark_group("parse");
     for (opcode, payload_len) in KINDS {
@@ -61,7 +61,7 @@ fn read(datagram: &Datagram<'_>) {
     }
 }
 
-/// Headers and an empty payload slot, without the ICRC.
+/// Measures writing the headers and an empty payload slot, without the ICRC.
 fn emit(c: &mut Criterion) {
     let mut group = c.benchmark_group("emit");
     for (opcode, payload_len) in KINDS {
@@ -73,7 +73,7 @@ fn emit(c: &mut Criterion) {
     group.finish();
 }
 
-/// The same with the ICRC: all that a NIC does to a packet.
+/// Measures writing with the ICRC: everything that a NIC does to a packet.
 fn emit_sealed(c: &mut Criterion) {
     let mut group = c.benchmark_group("emit and seal");
     for (opcode, payload_len) in KINDS {
@@ -85,7 +85,7 @@ fn emit_sealed(c: &mut Criterion) {
     group.finish();
 }
 
-/// The ICRC of a WRITE by its payload, in one slice and with the payload in a second one.
+/// Measures the ICRC of a WRITE by payload length, in one slice and with the payload in a second one.
 fn invariant_crc(c: &mut Criterion) {
     let mut group = c.benchmark_group("icrc");
     for (name, path) in [("v4", path_v4()), ("v6", path_v6())] {
@@ -110,7 +110,7 @@ fn invariant_crc(c: &mut Criterion) {
     group.finish();
 }
 
-/// What it costs more if the device did not see the IP header of a peer that counts its packets.
+/// Measures the additional cost if the device cannot see the IP header of a peer that counts its packets.
 fn recover(c: &mut Criterion) {
     let mut group = c.benchmark_group("recover identification");
     for payload_len in [0, 1024, 4096] {

@@ -84,7 +84,7 @@ pub struct FlowInputs {
     pub local: Qpn,
     /// QP of the receiver.
     pub remote: Qpn,
-    /// 20-bit flow label of the address vector, or of the IPv6 address of the connection; 0 if there is none.
+    /// 20-bit flow label of the address vector, or of the IPv6 address of the connection; 0 without a label.
     pub flow_label: u32,
     /// Source and destination port of the rdma_cm connection, as its active side sees them, if rdma_cm made
     /// the connection.
@@ -106,7 +106,7 @@ impl FlowInputs {
 /// A rule that chooses a UDP source port. Every rule has a name, see [`Self::from_name`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SourcePortRule {
-    /// The flow label of the address vector, or that of the QP pair if there is none. Linux drivers use this
+    /// The flow label of the address vector, or that of the QP pair without one. Linux drivers use this
     /// rule for connected queue pairs, for example those of ConnectX-5 and rxe. Named `flow-label`.
     #[default]
     FlowLabel,

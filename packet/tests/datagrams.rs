@@ -1,4 +1,5 @@
-//! Datagrams as a whole: what is taken, what is refused and where, and what a writer makes of it.
+//! Complete datagrams: which are accepted, which are rejected and at which offset, and the output of a
+//! writer.
 
 use proptest::prelude::*;
 use roce_packet::{
@@ -29,7 +30,7 @@ fn any_known() -> impl Strategy<Value = &'static OpcodeInfo> {
     proptest::sample::select(known().collect::<Vec<_>>())
 }
 
-/// As far as a datagram alone can tell, without the path MTU.
+/// Returns whether the length is legal, as far as a datagram shows without the path MTU.
 fn legal_payload_len(info: &OpcodeInfo, len: usize) -> bool {
     match info.payload {
         PayloadRule::None => len == 0,
@@ -38,7 +39,7 @@ fn legal_payload_len(info: &OpcodeInfo, len: usize) -> bool {
     }
 }
 
-/// A payload that is legal for `info`, from a wish.
+/// Returns a legal payload for `info`, `wish` if possible.
 fn legal_payload<'a>(info: &OpcodeInfo, wish: &'a [u8]) -> &'a [u8] {
     const ANY: &[u8] = &[0xa5; 16];
     match info.payload {
@@ -49,7 +50,7 @@ fn legal_payload<'a>(info: &OpcodeInfo, wish: &'a [u8]) -> &'a [u8] {
     }
 }
 
-/// Writes the headers that the opcode asks for and the payload.
+/// Writes the headers of the opcode and the payload.
 fn write(bth: &Bth, payload: &[u8], out: &mut [u8]) -> Result<usize, BufferTooSmall> {
     let mut writer = DatagramWriter::new(out, bth)?;
     for header in bth.opcode.info().map_or(HeaderSet::empty(), |info| info.headers) {
@@ -90,7 +91,7 @@ fn joined((first, second): (&[u8], &[u8])) -> Vec<u8> {
     [first, second].concat()
 }
 
-/// Everything that a datagram says, to see that no answer panics and that slicing changes none.
+/// Calls every accessor of a datagram. None may panic, and slicing must not change a result.
 fn answers(datagram: &Datagram<'_>) -> impl PartialEq + std::fmt::Debug + use<> {
     (
         (*datagram.bth(), datagram.info(), datagram.payload_len(), datagram.len(), datagram.icrc()),
@@ -106,7 +107,7 @@ fn answers(datagram: &Datagram<'_>) -> impl PartialEq + std::fmt::Debug + use<> 
     )
 }
 
-/// What holds for every datagram that parses.
+/// Checks the invariants of every datagram that parses.
 fn check_invariants(datagram: &Datagram<'_>, bytes: &[u8]) {
     let info = datagram.info();
     let around = info.header_len + usize::from(datagram.bth().pad_count) + icrc::LEN;
@@ -134,8 +135,8 @@ fn check_invariants(datagram: &Datagram<'_>, bytes: &[u8]) {
     }
 }
 
-/// What parsing says of a datagram of zeros behind this opcode, pad count and length, by a rule written
-/// a second time.
+/// Returns the expected error for a datagram of zeros after this opcode, pad count and length. Implements the
+/// rule independently of the parser.
 fn expected_kind(opcode: Opcode, pad: usize, len: usize) -> Option<ParseErrorKind> {
     if len < Bth::LEN {
         return Some(ParseErrorKind::Truncated);
@@ -155,8 +156,8 @@ fn expected_kind(opcode: Opcode, pad: usize, len: usize) -> Option<ParseErrorKin
     Some(if none { ParseErrorKind::TrailingBytes } else { ParseErrorKind::BadLength })
 }
 
-/// Linux rxe, fixed 2026-04-01: a packet shorter than headers, forged padding and ICRC together made the
-/// payload length wrap around. Every length, pad count and opcode, and every way to cut it in two.
+/// Linux rxe, fixed 2026-04-01: if headers, forged padding and ICRC together exceeded the packet, the payload
+/// length wrapped around. Tests every length, pad count and opcode, and every division into two slices.
 #[test]
 fn rxe_2026_04_01_forged_padding_underflows_payload_length() {
     let mut bytes = [0; 120];
@@ -179,7 +180,7 @@ fn rxe_2026_04_01_forged_padding_underflows_payload_length() {
     }
 }
 
-/// A datagram in two slices is the same as in one, unless a header is not wholly in the first.
+/// Checks that a datagram in two slices equals the one in a single slice, unless the cut divides the headers.
 fn check_cuts(bytes: &[u8]) {
     let whole = Datagram::parse(bytes, &[]);
     for cut in 0..bytes.len() {
@@ -251,8 +252,8 @@ fn payload_rules() {
             write(&Bth::new(opcode, Qpn::new(1), Psn::new(2)), payload, &mut bytes).expect("enough room");
         Datagram::parse(&bytes[..len], &[]).err().map(|error| (error.kind, error.need, error.have))
     };
-    // A message that is a multiple of the MTU ends in a full Last, so an empty one is wrong. That is for the
-    // queue pair to answer: nothing is wrong with the datagram.
+    // A message whose length is a multiple of the MTU ends with a full Last packet, so an empty Last is
+    // wrong. The queue pair must answer it, because the datagram itself is valid.
     for opcode in [Opcode::RC_SEND_FIRST, Opcode::RC_SEND_MIDDLE, Opcode::RC_SEND_LAST, Opcode::RC_SEND_ONLY]
     {
         assert_eq!(parse(opcode, &[]), None, "{opcode}");
@@ -314,7 +315,7 @@ fn absurd_payload_lengths_are_refused() {
     for len in [49, 1000, usize::MAX - 16, usize::MAX - 3, usize::MAX] {
         assert!(writer.payload_slot(len).is_err(), "{len}");
     }
-    // A refused call changes nothing.
+    // A rejected call changes nothing.
     assert_eq!(writer.len_with_icrc(), 16);
     assert_eq!(writer.payload_slot(48).map(|slot| slot.len()), Ok(48));
     assert_eq!(writer.finish(&ENVELOPE), Ok(64));

@@ -1,5 +1,5 @@
-//! Every public function that takes a number or a slice, with 0, 1 and the largest value: none panics, and what cannot be
-//! done is an error or is cut to the width of its field.
+//! Calls every public function that takes a number or a slice with 0, 1 and the largest value. None may
+//! panic. Each impossible request returns an error or is truncated to the width of its field.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -214,7 +214,7 @@ fn messages_with_every_field_at_its_largest() {
     assert_eq!(private_data::<4>(&[7; 1 << 16]), [7; 4]);
 }
 
-/// Fields as tables have them, and one that no table would have.
+/// Fields with usual positions, and one that is in no table.
 #[test]
 fn fields_of_any_place_and_width() {
     let bth = fields::BTH.fields[0];

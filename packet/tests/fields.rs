@@ -1,5 +1,5 @@
-//! The field table of every header: it names every bit once, and reads from any bytes what the view or the parser of
-//! the header reads.
+//! The field table of every header: it names every bit once. Any bytes have the same values in the table as
+//! in the view or the parser of the header.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -16,7 +16,7 @@ use roce_packet::{
     XrcethView,
 };
 
-/// Every table, and how long its header is.
+/// Returns every table with the length of its header.
 fn tables() -> Vec<(&'static Header, usize)> {
     let mut tables = vec![
         (&fields::ETHERNET, size_of::<EthernetView>()),
@@ -42,7 +42,7 @@ fn tables() -> Vec<(&'static Header, usize)> {
         (&fields::ICRC, roce_packet::icrc::LEN),
         (&fields::TELEMETRY, roce_packet::Telemetry::LEN),
         (&fields::MAD, size_of::<MadView>()),
-        // With the bytes of the application, which fill the private data of a REQ.
+        // The length includes the bytes of the application, which fill the private data of a REQ.
         (&fields::IP_CM, roce_packet::mad::CmReq::PRIVATE_DATA),
     ];
     let messages = (0..=u16::MAX).filter_map(fields::cm_message);
@@ -51,7 +51,7 @@ fn tables() -> Vec<(&'static Header, usize)> {
     tables
 }
 
-/// Bytes under which every condition of every table holds at least once.
+/// Returns bytes for which every condition of every table holds at least once.
 fn samples() -> Vec<Vec<u8>> {
     let mapped = |gid: usize| {
         let mut request = vec![0x11; MAD_LEN];
@@ -64,7 +64,7 @@ fn samples() -> Vec<Vec<u8>> {
     plain.into_iter().chain(syndromes).collect()
 }
 
-/// Whether a field is a part of another: it lies within it, and so does its name.
+/// Returns whether a field is part of another: its position and its name are within those of the other.
 fn is_part(field: &Field, header: &Header) -> bool {
     let is_whole = |whole: &Field| {
         let within = whole.start <= field.start && field.start + field.width <= whole.start + whole.width;
@@ -73,8 +73,8 @@ fn is_part(field: &Field, header: &Header) -> bool {
     header.fields.iter().any(is_whole)
 }
 
-/// The one test of all tables: in whatever a header holds, the fields that are present name every bit of it exactly
-/// once; those that are parts of a field name every bit of that field exactly once.
+/// Checks all tables. For any content of a header, the present fields name every bit of it exactly once.
+/// Parts of a field name every bit of that field exactly once.
 #[test]
 fn every_table_names_every_bit_of_its_header_exactly_once() {
     for (header, len) in tables() {
@@ -133,7 +133,7 @@ fn every_field_is_described_and_lies_where_it_can_be_read() {
 fn no_two_fields_of_a_packet_have_the_same_key() {
     let mut keys = BTreeSet::new();
     for (header, _) in tables() {
-        // Never in one packet: both kinds of pause frame, and RETH with AtomicETH.
+        // These headers never share a packet: both kinds of pause frame, and RETH with AtomicETH.
         if header.name == fields::PFC.name || header.name == fields::ATOMIC_ETH.name {
             continue;
         }
@@ -158,7 +158,7 @@ fn every_extended_header_has_the_length_that_the_opcode_table_gives_it() {
     }
 }
 
-/// The fields that the ICRC leaves out are those that routers and switches change.
+/// The fields that the ICRC omits are those that routers and switches change.
 #[test]
 fn variant_fields_are_those_that_the_icrc_masks() {
     let keys: Vec<_> = tables()
@@ -179,7 +179,7 @@ fn variant_fields_are_those_that_the_icrc_masks() {
     assert_eq!(bth, [0, 0, 0, 0, 0xff, 0, 0, 0, 0, 0, 0, 0]);
 }
 
-/// What a view or a parser reads, in the form of the tables.
+/// The result of a view or a parser, in the form of the tables.
 enum Read {
     Number(u64),
     Bytes(Vec<u8>),
@@ -203,8 +203,8 @@ impl<const N: usize> From<[u8; N]> for Read {
     }
 }
 
-/// Compares every field of a table that is present with what the code reads; a field that only one of the two has is
-/// an error. Reserved bits that the code does not keep stand in the table alone.
+/// Compares every present field of a table with the result of the code. A field that only one of the two has
+/// is an error, except for reserved bits that the code does not keep.
 #[track_caller]
 fn compare(header: &Header, bytes: &[u8], read: &[(&str, Read)]) {
     let mut known: BTreeSet<_> = read.iter().map(|(key, _)| *key).collect();
@@ -237,7 +237,7 @@ fn mac(address: roce_packet::MacAddr) -> u64 {
     address.0.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
-/// The value of a path of which only one bit is taken, so that a table may be read by index.
+/// Returns one bit of a value.
 fn bit(value: u8, index: usize) -> bool {
     value >> index & 1 != 0
 }
@@ -446,7 +446,7 @@ fn management_headers(bytes: &[u8]) {
     }
 }
 
-/// A management datagram with this content, as its parser reads it, and the content that it writes again.
+/// Returns the parsed management datagram with this content, and the content that it writes again.
 fn parse(attribute_id: u16, content: &[u8]) -> (CmMessage, Vec<u8>) {
     let header = MadHeader {
         class: CM_CLASS,
@@ -471,11 +471,11 @@ fn messages(bytes: &[u8]) {
         let (message, again) = parse(attribute_id, bytes);
         let header = fields::cm_message(attribute_id).unwrap();
         assert_eq!(header.name, format!("CM {}", message.name()));
-        // Reserved bits are dropped, everything else is kept.
+        // Reserved bits are dropped; all other bits are kept.
         for field in header.fields {
             match field.name {
                 "reserved" => assert_eq!(field.value(&again), Some(Value::Number(0)), "{}", field.key),
-                // The reserved bits of the path within it are dropped.
+                // The reserved bits of the path in it are dropped.
                 "alternate path" => {}
                 _ => assert_eq!(field.value(&again), field.value(bytes), "{}", field.key),
             }
@@ -560,7 +560,7 @@ fn compare_message(message: &CmMessage, bytes: &[u8]) {
 
 fn compare_request(req: &roce_packet::mad::CmReq, bytes: &[u8]) {
     let CmPath { local_lid, remote_lid, local_gid, remote_gid, flow_label, packet_rate, .. } = req.primary;
-    // The alternate path is shown whole; a request whose primary path it is reads it.
+    // The table shows the alternate path as a whole. A request with it as its primary path parses it.
     let alternate: [u8; 44] = *bytes[96..].first_chunk().unwrap();
     let moved = [&bytes[..52], &alternate, &bytes[96..]].concat();
     let (CmMessage::Req(other), _) = parse(0x10, &moved) else { panic!("a REQ") };

@@ -1,4 +1,4 @@
-//! Whole frames: what is RoCE, what is not, what is broken and where, and that nothing panics.
+//! Complete frames: which are RoCE, which are not, which are broken and where. No frame may cause a panic.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,7 +22,7 @@ const READ_REQUEST: &[u8] = &hex!(
     "4502003c76cb400040114075c0a80111c0a8010d" "c39a12b700280000"
     "0c40ffff00004fae80000c75" "000055d405f7d50000052b0a00000400" "d68a67ee"
 );
-/// COMPARE SWAP of a ConnectX-5, from the same traces.
+/// COMPARE SWAP of a ConnectX-5, from the traces of `wantonsolutions/warm`.
 const COMPARE_SWAP: &[u8] = &hex!(
     "ec0d9a6821ccec0d9a6821a00800"
     "4502004876ca40004011406ac0a80111c0a8010d" "c39a12b700340000"
@@ -46,8 +46,8 @@ const VLAN_ACK: &[u8] = &hex!(
     "450200309d4e4000401119e4c0aa0102c0aa0132" "fa4f12b7001c0000"
     "1140ffff00deaded00cf7bf7" "00000002" "59caeaf7"
 );
-/// SEND Only with Immediate of a Huawei NIC, from a capture of `oferby/proxy`. It sets a reserved bit beside FECN
-/// and BECN.
+/// SEND Only with Immediate of a Huawei NIC, from a capture of `oferby/proxy`. It sets a reserved bit beside
+/// FECN and BECN.
 const SEND_WITH_IMMEDIATE: &[u8] = &hex!(
     "183d5ebf4371183d5ebf51920800"
     "450200340000400040112d5cc0a84606c0a84604" "004812b700200000"
@@ -56,12 +56,12 @@ const SEND_WITH_IMMEDIATE: &[u8] = &hex!(
 
 const SAMPLES: [&[u8]; 7] = [CNP, READ_REQUEST, COMPARE_SWAP, V1_ACK, UC_SEND, VLAN_ACK, SEND_WITH_IMMEDIATE];
 
-/// Where the layers of an untagged IPv4 frame begin.
+/// Offsets of the layers in an untagged IPv4 frame.
 const IPV4: usize = 14;
 const UDP: usize = 34;
 const BTH: usize = 42;
 
-/// An IPv6 frame; no capture of hardware has one. See `golden.rs` for those of the kernel.
+/// Returns an IPv6 frame, which no capture of hardware contains. For those of the kernel, see `golden.rs`.
 fn ipv6_frame() -> Vec<u8> {
     frame_for(&Path {
         source: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).into(),
@@ -83,7 +83,7 @@ fn path() -> Path {
     }
 }
 
-/// A CNP on any path, as a whole frame.
+/// Returns a complete frame with a CNP on any path.
 fn frame_for(path: &Path) -> Vec<u8> {
     let headers =
         FrameHeaders::new(path, 0x1234, MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 1]), Cnp::LEN)
@@ -96,14 +96,14 @@ fn frame_for(path: &Path) -> Vec<u8> {
     out
 }
 
-/// A copy with some bytes replaced.
+/// Returns a copy with some bytes replaced.
 fn patched(frame: &[u8], offset: usize, bytes: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[offset..offset + bytes.len()].copy_from_slice(bytes);
     frame
 }
 
-/// The same with the IPv4 header checksum made right again.
+/// Returns a copy with some bytes replaced and a correct IPv4 header checksum.
 fn patched_ipv4(frame: &[u8], offset: usize, bytes: &[u8]) -> Vec<u8> {
     let mut frame = patched(frame, offset, bytes);
     frame[IPV4 + 10..IPV4 + 12].fill(0);
@@ -118,7 +118,7 @@ fn patched_ipv4(frame: &[u8], offset: usize, bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Asserts that a frame is refused at this place, by `Frame` and by `Dissection` alike.
+/// Asserts that `Frame` and `Dissection` reject a frame at this offset.
 #[track_caller]
 fn assert_refused(frame: &[u8], layer: Layer, kind: ParseErrorKind, offset: usize) -> ParseError {
     let error = Frame::parse(frame).expect_err("this frame is to be refused");
@@ -165,7 +165,7 @@ mod sound_frames {
         assert_eq!(datagram.recover_identification(&frame.envelope()), Some(0x76cb));
     }
 
-    /// Reserved bits are taken as they come, stay in the frame, and are not written anew.
+    /// Reserved bits are accepted and stay in the frame, but are not written again.
     #[test]
     fn with_a_reserved_bit() {
         let frame = Frame::parse(SEND_WITH_IMMEDIATE).unwrap();
@@ -183,7 +183,7 @@ mod sound_frames {
         let frame = Frame::parse(VLAN_ACK).unwrap();
         assert_eq!(frame.path().vlan, Some(VlanTag { pcp: 0, dei: false, vid: 1 }));
         assert_eq!(frame.headers.len_bytes(), BTH + 4);
-        // The tag is outside the ICRC.
+        // The ICRC does not cover the tag.
         let frame = patched(VLAN_ACK, 14, &[0xf2, 0x34]);
         let frame = Frame::parse(&frame).unwrap();
         assert_eq!(frame.path().vlan, Some(VlanTag { pcp: 7, dei: true, vid: 0x234 }));
@@ -200,7 +200,7 @@ mod sound_frames {
         assert_eq!(frame.headers.len_bytes(), 54);
     }
 
-    /// Ethernet fills short frames up to 60 bytes; the length that counts is that of IP or the GRH.
+    /// Ethernet pads short frames to 60 bytes. The length in IP or the GRH determines the end of the packet.
     #[test]
     fn keep_their_trailer() {
         for sample in SAMPLES {
@@ -214,7 +214,7 @@ mod sound_frames {
         }
     }
 
-    /// A device may cut a frame in two anywhere behind the headers.
+    /// A device may divide a frame anywhere after the headers.
     #[test]
     fn in_two_slices() {
         for sample in SAMPLES {
@@ -235,7 +235,7 @@ mod sound_frames {
                         assert_eq!(datagram.compute_icrc(&split.headers.envelope()), datagram.icrc());
                     }
                 }
-                // One byte less than the IP header says.
+                // One byte less than the IP header requires.
                 let (head, tail) = sample[..sample.len() - 1].split_at(60);
                 let error = Frame::parse_split(head, tail, ROCE_UDP_PORT).unwrap_err();
                 assert_eq!(error, Frame::parse(&sample[..sample.len() - 1]).unwrap_err());
@@ -243,7 +243,7 @@ mod sound_frames {
         }
     }
 
-    /// A capture with a limit on its packets still shows what it has.
+    /// A dissection contains the available bytes of a packet that a capture truncated.
     #[test]
     fn cut_by_a_capture() {
         for len in BTH..READ_REQUEST.len() {
@@ -272,7 +272,7 @@ mod sound_frames {
         assert_eq!(Frame::parse_on_port(CNP, 4792).unwrap_err().kind, ParseErrorKind::NotRoce);
     }
 
-    /// A sender that leaves DF clear is not forbidden, and the ICRC covers the flag.
+    /// A sender may leave DF clear. The ICRC covers the flag.
     #[test]
     fn without_dont_fragment() {
         let bytes = patched_ipv4(CNP, IPV4 + 6, &[0, 0]);
@@ -298,7 +298,7 @@ mod sound_frames {
 mod other_traffic {
     use super::*;
 
-    /// Everything that a host hears on its wire and that is none of our business.
+    /// Frames of other protocols, as a host receives them.
     #[test]
     fn is_not_roce() {
         let kind = ParseErrorKind::NotRoce;
@@ -316,7 +316,7 @@ mod other_traffic {
         assert_refused(&patched(&ipv6_frame(), 14 + 40 + 2, &[0, 53]), Layer::Udp, kind, 14 + 40 + 2);
     }
 
-    /// A damaged frame of another protocol is still none of our business, whatever came first.
+    /// A damaged frame of another protocol is not RoCE, whatever error came first.
     #[test]
     fn is_not_roce_even_if_broken() {
         let dns = patched(CNP, UDP + 2, &[0, 53]);
@@ -336,7 +336,7 @@ mod broken_frames {
     use super::*;
     use ParseErrorKind::{BadChecksum, BadLength, BadVersion, Truncated, Unsupported};
 
-    /// Wherever a frame is cut, the error names the layer that lacks bytes and where it begins.
+    /// For a truncation at any byte, the error names the incomplete layer and its offset.
     #[test]
     fn cut_anywhere() {
         for sample in SAMPLES.map(<[u8]>::to_vec).into_iter().chain([ipv6_frame()]) {
@@ -352,7 +352,7 @@ mod broken_frames {
                 let error = match len {
                     ..14 => assert_refused(cut, Layer::Ethernet, Truncated, 0),
                     _ if len < l3 => assert_refused(cut, Layer::Vlan, Truncated, 14),
-                    // The header itself, or the packet that its length field promises.
+                    // The header itself, or the packet with the length in its length field.
                     _ => assert_refused(cut, layer, Truncated, l3),
                 };
                 let need = match len {
@@ -363,7 +363,7 @@ mod broken_frames {
                 };
                 assert_eq!(error.need, need, "{len}");
                 assert_eq!(error.have, len - error.offset, "{len}");
-                // The dissection has every header that is there, and the rest of the datagram.
+                // The dissection contains every available header and the available part of the datagram.
                 let dissection = Dissection::new(cut);
                 assert_eq!(dissection.ethernet.is_some(), len >= 14, "{len}");
                 assert_eq!(dissection.network.is_some(), len >= l3 + fixed_len, "{len}");
@@ -385,14 +385,14 @@ mod broken_frames {
             let error = frame.verify_icrc().unwrap_err();
             assert_eq!((error.layer, error.kind, error.offset), (Layer::Bth, Truncated, BTH));
             assert_eq!((error.need, error.have), (16, len.into()));
-            // The offset of the datagram's own errors counts from the start of the frame, too.
+            // The offset of errors in the datagram also counts from the start of the frame.
             let error = frame.datagram().unwrap_err();
             assert!(error.offset >= BTH && error.kind == Truncated, "{error}");
         }
     }
 
-    /// Published against kernel rxe on 2023-05-18: a runt packet's UDP header was counted as payload, so a
-    /// length was off by eight. Three lengths must agree here: IP's, UDP's, and what the frame has.
+    /// Published against kernel rxe on 2023-05-18: the UDP header of a runt packet was counted as payload, so
+    /// a length was wrong by eight. The lengths of IP, UDP and the frame must agree.
     #[test]
     fn rxe_2023_05_18_udp_header_counted_as_payload() {
         let datagram_len = CNP.len() - BTH;
@@ -404,13 +404,13 @@ mod broken_frames {
             let bytes = patched(CNP, UDP + 4, &(udp_len as u16).to_be_bytes());
             let error = assert_refused(&bytes, Layer::Udp, BadLength, UDP + 4);
             assert_eq!((error.need, error.have), (8 + datagram_len, udp_len));
-            // Ethernet padding does not make up for it.
+            // Ethernet padding does not compensate for it.
             let padded = [&bytes[..], &[0; 100]].concat();
             assert_refused(&padded, Layer::Udp, BadLength, UDP + 4);
             let dissection = Dissection::new(&padded);
             assert_eq!(dissection.transport.unwrap().len(), datagram_len.min(udp_len - 8));
         }
-        // Lengths that not even the UDP header fits in.
+        // Lengths that are too small for the UDP header.
         for udp_len in 0..8 {
             let bytes = patched(CNP, UDP + 4, &[0, udp_len]);
             let error = assert_refused(&bytes, Layer::Udp, BadLength, UDP + 4);
@@ -419,7 +419,7 @@ mod broken_frames {
         }
     }
 
-    /// The same bug from below: IP says that the packet ends earlier, or later, than UDP says.
+    /// The opposite error: according to IP, the packet ends earlier or later than according to UDP.
     #[test]
     fn ip_length_disagrees() {
         for total_len in 0..20 {
@@ -427,7 +427,7 @@ mod broken_frames {
             let error = assert_refused(&bytes, Layer::Ipv4, BadLength, IPV4 + 2);
             assert_eq!((error.need, error.have), (20, total_len.into()));
         }
-        // A UDP header that lies in the Ethernet padding is none.
+        // The Ethernet padding cannot contain a UDP header.
         for total_len in 20..28 {
             let bytes = patched_ipv4(CNP, IPV4 + 2, &[0, total_len]);
             let error = assert_refused(&bytes, Layer::Udp, Truncated, UDP);
@@ -475,12 +475,12 @@ mod broken_frames {
             let bytes = patched(CNP, IPV4 + 10, &wrong);
             let error = assert_refused(&bytes, Layer::Ipv4, BadChecksum, IPV4 + 10);
             assert_eq!((error.need, error.have), (0x9161, u16::from_be_bytes(wrong).into()));
-            // Everything behind it is there all the same.
+            // The layers after it are available nevertheless.
             assert_eq!(Dissection::new(&bytes).transport, Some(&CNP[BTH..]));
         }
     }
 
-    /// 0, a right and a wrong UDP checksum are all taken: the ICRC leaves it out and protects better.
+    /// A UDP checksum may be 0, correct or wrong: the ICRC does not cover it and protects better.
     #[test]
     fn any_udp_checksum_will_do() {
         for checksum in [[0, 0], [0xac, 0xa2], [0xde, 0xad], [0xff, 0xff]] {
@@ -506,16 +506,16 @@ mod broken_frames {
             let dissection = Dissection::new(&bytes);
             assert_eq!(dissection.udp_offset, UDP + options.len());
             assert_eq!(dissection.transport, Some(&CNP[BTH..]));
-            // Options that the frame is too short for.
+            // Options that exceed the frame.
             let error = assert_refused(&bytes[..UDP + 3], Layer::Ipv4, Unsupported, IPV4 + 20);
             assert_eq!(error.have, 20 + options.len());
-            // Not for us: no matter.
+            // The error does not matter in a packet for another port.
             let dns = patched(&bytes, UDP + options.len() + 2, &[0, 53]);
             assert_refused(&dns, Layer::Udp, ParseErrorKind::NotRoce, UDP + options.len() + 2);
         }
     }
 
-    /// The first fragment of a datagram to our port is refused, and the others have no port to know them by.
+    /// The first fragment of a datagram to the RoCE port is rejected. The other fragments contain no port.
     #[test]
     fn fragments() {
         let first = patched_ipv4(CNP, IPV4 + 6, &[0x20, 0x00]);
@@ -527,7 +527,7 @@ mod broken_frames {
         assert_refused(&last, Layer::Ipv4, ParseErrorKind::NotRoce, IPV4 + 6);
     }
 
-    /// `next` is the first extension header; the frame keeps its length field honest.
+    /// Returns a frame with an extension header of type `next` and a correct length field.
     fn with_extension(next: u8, extension: &[u8]) -> Vec<u8> {
         let frame = ipv6_frame();
         let mut bytes = [&frame[..54], extension, &frame[54..]].concat();
@@ -541,20 +541,20 @@ mod broken_frames {
         let refused = |next, extension: &[u8], kind| {
             assert_refused(&with_extension(next, extension), Layer::Ipv6, kind, 14 + 6);
         };
-        // Fragment header: an atomic fragment, a first one, and one from the middle.
+        // Fragment headers: an atomic fragment, a first one, and two from the middle.
         refused(44, &[17, 0, 0, 0, 1, 2, 3, 4], Unsupported);
         refused(44, &[17, 0, 0, 1, 1, 2, 3, 4], Unsupported);
         refused(44, &[17, 0, 0, 8, 1, 2, 3, 4], ParseErrorKind::NotRoce);
         refused(44, &[17, 0, 1, 0, 1, 2, 3, 4], ParseErrorKind::NotRoce);
-        // Options of 8 and of 16 bytes, and one after the other.
+        // Options of 8 and of 16 bytes, and two headers in sequence.
         refused(0, &[17, 0, 1, 4, 0, 0, 0, 0], Unsupported);
         refused(60, &[17, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], Unsupported);
         refused(0, &[43, 0, 1, 4, 0, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0, 0], Unsupported);
-        // ICMPv6 behind options is somebody else's.
+        // ICMPv6 after options is not RoCE.
         refused(0, &[58, 0, 1, 4, 0, 0, 0, 0], ParseErrorKind::NotRoce);
-        // A chain without end.
+        // An endless chain.
         refused(0, &[0; 128], ParseErrorKind::NotRoce);
-        // An extension header that is longer than the frame.
+        // An extension header that exceeds the frame.
         refused(0, &[17, 255, 1, 4, 0, 0, 0, 0], ParseErrorKind::NotRoce);
         for len in 54..54 + 8 + 8 {
             let bytes = &with_extension(0, &[17, 0, 1, 4, 0, 0, 0, 0])[..len];
@@ -572,7 +572,7 @@ mod headers_of_a_path {
         for path in [mixed, mixed.reply()] {
             let error = FrameHeaders::new(&path, 0, MacAddr::ZERO, MacAddr::ZERO, 20).unwrap_err();
             assert_eq!(error, FrameHeadersError::MixedAddressFamilies);
-            // In a GRH both are GIDs.
+            // In a GRH, both addresses are GIDs.
             let path = Path { encapsulation: Encapsulation::RoceV1, ..path };
             assert!(FrameHeaders::new(&path, 0, MacAddr::ZERO, MacAddr::ZERO, 20).is_ok());
         }
@@ -633,7 +633,7 @@ mod congestion_notification {
         assert_eq!(Cnp::path(&path(), 26, 4).vlan, None);
     }
 
-    /// Others set what they like in a CNP; it counts all the same.
+    /// CNPs of other implementations may have deviations and are still CNPs.
     #[test]
     fn with_deviations_is_one() {
         let cases = [
@@ -654,7 +654,7 @@ mod congestion_notification {
                     assert_eq!(CnpDeviations::of(&datagram), expected, "byte {offset}");
                     assert_eq!(Cnp::parse(&datagram).unwrap().dest_qp, Qpn::new(0x118));
                 }
-                // Padding takes the place of reserved bytes, and then there are not 16 of them.
+                // Padding replaces reserved bytes, so fewer than 16 remain.
                 Err(error) => assert_eq!(expected, CnpDeviations::PADDED, "{error}"),
             }
         }
@@ -686,7 +686,7 @@ prop_compose! {
         vlan in proptest::option::of((0..8u8, any::<bool>(), 0..4096u16)),
     ) -> Path {
         let is_ipv4 = source.is_ipv4();
-        // RoCE v1 has GIDs; the IPv4-mapped ones are read as the IPv4 addresses that they are.
+        // RoCE v1 has GIDs. IPv4-mapped GIDs are parsed as IPv4 addresses.
         let canonical = |address| if is_v1 { Gid::from_ip(address).to_ip() } else { address };
         let (source, destination) = (canonical(source), canonical(destination));
         Path {
@@ -724,7 +724,7 @@ proptest! {
         walk(&bytes);
     }
 
-    /// Random bytes rarely get past the EtherType, so damage real frames.
+    /// Random bytes rarely get past the EtherType, so this test damages real frames.
     #[test]
     fn no_damage_panics(
         which in 0..=SAMPLES.len(),
@@ -744,7 +744,7 @@ proptest! {
     }
 }
 
-/// Calls everything that reads a frame, and checks that what is accepted comes out as it went in.
+/// Calls every function that parses a frame. Checks that the output of an accepted frame equals its input.
 fn walk(bytes: &[u8]) {
     let dissection = Dissection::new(bytes);
     if let Some(transport) = dissection.transport {
@@ -755,7 +755,7 @@ fn walk(bytes: &[u8]) {
         Ok(frame) => {
             let mut out = vec![0; bytes.len()];
             assert_eq!(frame.emit(&mut out), Ok(bytes.len()));
-            // The reserved flag of IPv4 is the one bit that is not kept; the checksum follows it.
+            // Only the reserved flag of IPv4 and the checksum, which depends on it, are not kept.
             if !matches!(dissection.network, Some(roce_packet::NetworkView::Ipv4(ip)) if ip.reserved_flag()) {
                 assert_eq!(out, bytes);
             }

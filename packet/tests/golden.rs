@@ -1,7 +1,8 @@
-//! Packets of real NICs and kernels: each one parses, its ICRC verifies, and it comes out again byte for byte.
+//! Packets of real NICs and kernels: each one parses, has a correct ICRC, and is written again byte for byte.
 //!
-//! Captures of other people may not be distributed. Where they are missing, the tests that need them say so and pass;
-//! `ROCE_TEST_REQUIRE=all` makes them fail instead. Single frames of those captures are in `testing/vectors`.
+//! Captures of third parties may not be distributed. If they are missing, the tests that need them report it
+//! and pass; `ROCE_TEST_REQUIRE=all` makes these tests fail instead. Single frames of those captures are in
+//! `testing/vectors`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,12 +21,12 @@ use shared::{
     read_capture, rxe_captures,
 };
 
-/// Whether this is a capture of connection management.
+/// Returns whether this is a capture of connection management.
 fn is_of_cm(capture: &Path) -> bool {
     capture.file_name().is_some_and(|name| name.to_string_lossy().contains("cm-"))
 }
 
-/// What was checked.
+/// Number of packets checked, by kind.
 #[derive(Default, Debug, PartialEq, Eq, Clone, Copy)]
 struct Tally {
     ipv4: usize,
@@ -47,7 +48,7 @@ impl Tally {
     }
 }
 
-/// Parses a frame and puts it together again in every way there is.
+/// Parses a frame and rebuilds it in every possible way.
 #[track_caller]
 fn check_frame(bytes: &[u8], name: &str) -> Tally {
     let frame = match Frame::parse(bytes) {
@@ -71,8 +72,8 @@ fn check_frame(bytes: &[u8], name: &str) -> Tally {
     assert_eq!(out[..bytes.len()], *bytes, "{name}: Frame does not re-emit what it parsed");
     assert!(out[bytes.len()..].iter().all(|byte| *byte == 0xa5), "{name}: wrote behind the frame");
 
-    // Reserved bits are written as zero. Those beside the congestion bits are the only ones that any frame
-    // here has set (Huawei's NIC), and the ICRC does not cover them.
+    // Reserved bits are written as zero. Only those beside the congestion bits are set in any frame here
+    // (Huawei's NIC), and the ICRC does not cover them.
     let mut expected = frame.transport.to_vec();
     expected[4] &= 0xc0;
     let rewritten = rewrite(&datagram, &envelope);
@@ -91,7 +92,7 @@ fn check_frame(bytes: &[u8], name: &str) -> Tally {
     }
 }
 
-/// Builds the datagram anew from the typed headers and the payload.
+/// Rebuilds the datagram from the typed headers and the payload.
 fn rewrite(datagram: &Datagram<'_>, envelope: &Envelope) -> Vec<u8> {
     let mut out = vec![0xa5; datagram.len()];
     let mut writer = DatagramWriter::new(&mut out, datagram.bth()).unwrap();
@@ -109,7 +110,7 @@ fn rewrite(datagram: &Datagram<'_>, envelope: &Envelope) -> Vec<u8> {
     out
 }
 
-/// The same datagram in two slices, as a device hands on a frame that it had to split.
+/// Checks the datagram in two slices, as a device passes on a frame that it had to divide.
 fn check_split(datagram: &Datagram<'_>, envelope: &Envelope, transport: &[u8], name: &str) {
     let headers_len = datagram.info().header_len;
     let ends = [headers_len, transport.len() - 5, transport.len() - 2, transport.len()];
@@ -124,7 +125,7 @@ fn check_split(datagram: &Datagram<'_>, envelope: &Envelope, transport: &[u8], n
     }
 }
 
-/// The headers that the library would put in front of this datagram are those it has.
+/// Checks that the headers of the library for this datagram equal those of the frame.
 fn check_headers_from_path(frame: &Frame<'_>, name: &str) {
     let headers = &frame.headers;
     let envelope = frame.envelope();
@@ -136,7 +137,7 @@ fn check_headers_from_path(frame: &Frame<'_>, name: &str) {
         frame.transport.len(),
     )
     .unwrap_or_else(|error| panic!("{name}: {error}"));
-    // The library sends no UDP checksum; others may.
+    // The library sends no UDP checksum; other senders may.
     if let (NetworkHeader::Ipv4 { udp, .. } | NetworkHeader::Ipv6 { udp, .. }, Some(found)) =
         (&mut rebuilt.network, headers.network.udp())
     {
@@ -198,7 +199,7 @@ fn vectors_of_known_icrc() {
     assert!(with_reserved_bits.iter().all(|name| name.starts_with("huawei-")), "{with_reserved_bits:?}");
 }
 
-/// A bit that the ICRC covers changes it; a bit that routers may change does not.
+/// Changing a bit that the ICRC covers changes it. Changing a bit that routers may change does not.
 #[test]
 fn every_bit_of_the_vectors_is_covered_or_masked() {
     let document = json("icrc.json");
@@ -217,7 +218,8 @@ fn every_bit_of_the_vectors_is_covered_or_masked() {
             assert_eq!(frame.verify_icrc().unwrap().is_good(), is_masked, "{name} bit {bit}");
             if is_masked { masked += 1 } else { covered += 1 }
         }
-        // In the headers below only what `Path` calls variable may change, so change just that.
+        // In the headers below, only the variable fields of `Path` may change, so the test changes only
+        // these.
         let mut other = headers;
         match &mut other.network {
             NetworkHeader::Ipv4 { ip, udp } => {
@@ -265,16 +267,16 @@ fn captures_of_kernel_rxe() {
         tally.add(check_capture(capture));
     }
     println!("rxe: {} files, {tally:?}", captures.len());
-    // 1,464 is what the first 25 of these captures hold.
+    // 1,464 is the number of packets in the first 25 of these captures.
     assert!(captures.len() >= 25, "{} files", captures.len());
     assert!(tally.ipv4 >= 1464, "{tally:?}");
     assert!(tally.ipv6 >= 60, "{tally:?}");
 }
 
-/// Native InfiniBand has a local route header (LRH) instead of Ethernet, and no UDP. Its datagrams are the
-/// same, and where there is a GRH so is the ICRC: an independent check of the masks of RoCE v1 and IPv6.
-/// Without a GRH the ICRC begins with the LRH itself (its virtual lane set to ones), which RoCE never does,
-/// so that one is computed here and not in the library.
+/// Native InfiniBand has a local route header (LRH) instead of Ethernet, and no UDP. Its datagrams equal
+/// those of RoCE. With a GRH the ICRC is the same too, which checks the masks of RoCE v1 and IPv6
+/// independently. Without a GRH, the ICRC begins with the LRH itself (its virtual lane set to ones). RoCE
+/// never does this, so the test computes it instead of the library.
 #[test]
 fn native_infiniband() {
     let Some(folder) = captures_of_others() else { return };
@@ -348,7 +350,7 @@ fn source_port_vectors() {
         assert_eq!(usize::from(rule.port(&inputs)), port, "{vector}");
         if let Some(label) = label {
             assert_eq!(usize::from(flow::flow_label_to_port(label)), port, "{vector}");
-            // As a NIC does it: the label is made at connection time and lies in the address vector.
+            // As in a NIC, the label is derived at connection time and stored in the address vector.
             inputs.flow_label = label;
             assert_eq!(usize::from(SourcePortRule::FlowLabel.port(&inputs)), port, "{vector}");
         }
@@ -358,8 +360,8 @@ fn source_port_vectors() {
     assert_eq!(checked, BTreeMap::from([("qpn_pair", 5), ("rdma_cm_flow_label", 2), ("rxe_qpn_hash", 3)]));
 }
 
-/// The rules against every RC packet of captures in which the pairs of QPs can be told: one QP at either end
-/// of a pair of addresses. Connections made by rdma_cm are left out, their ports come from elsewhere.
+/// Checks the rules with every RC packet of captures with identifiable pairs of QPs: one QP at either end of
+/// a pair of addresses. Connections made by rdma_cm are skipped, because their ports have another origin.
 #[test]
 fn source_ports_on_the_wire() {
     let (mut directions, mut packets) = (0, 0);
@@ -391,7 +393,7 @@ fn source_ports_on_the_wire() {
     assert!(directions >= 30, "{directions}");
 }
 
-/// QP1 of rxe does not know its peer's label.
+/// QP1 of rxe does not know the label of its peer.
 #[test]
 fn source_port_of_connection_management_on_the_wire() {
     let mut packets = 0;
@@ -409,7 +411,7 @@ fn source_port_of_connection_management_on_the_wire() {
     assert!(packets > 0);
 }
 
-/// Link-local addresses of kernels that make them from the Ethernet address.
+/// Link-local addresses of kernels that derive them from the Ethernet address.
 #[test]
 fn link_local_addresses_on_the_wire() {
     let document = json("icrc.json");
@@ -429,7 +431,7 @@ fn link_local_addresses_on_the_wire() {
     assert!(seen > 0);
 }
 
-/// The one CNP of hardware and its software twin are what the library would send.
+/// The library would send the same bytes as the only CNP of hardware and as its software counterpart.
 #[test]
 fn congestion_notifications_in_the_vectors() {
     let document = json("icrc.json");

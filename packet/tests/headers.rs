@@ -1,4 +1,4 @@
-//! Every transport header: out and in again, every bit of its view, every length that is too short.
+//! Every transport header: writing and parsing, every bit of its view, and every length that is too short.
 
 use proptest::prelude::*;
 use roce_packet::{
@@ -8,8 +8,8 @@ use roce_packet::{
     XrcethView,
 };
 
-/// For one header: what is emitted parses to the same and leaves the rest; any bytes come out again
-/// except for the reserved bits, which come out as zero; and every shorter input is refused.
+/// Checks one header. Its output parses to an equal header and leaves the remaining bytes. Any bytes are
+/// written again, with reserved bits as zero. Every shorter input is rejected.
 macro_rules! header_laws {
     ($($name:ident: $header:ty, $layer:expr, $strategy:expr, reserved $reserved:expr;)*) => {
         proptest! {
@@ -103,7 +103,7 @@ fn any_syndrome() -> impl Strategy<Value = Syndrome> {
     ]
 }
 
-/// The bytes 1, 2, 3 and so on: a field in the wrong place shows.
+/// The bytes 1, 2, 3 and so on, which reveal a field at the wrong offset.
 const COUNTED: [u8; 28] =
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28];
 

@@ -1,5 +1,5 @@
-//! Management datagrams: those of real NICs and kernels come out again byte for byte, and nothing that arrives is
-//! more than refused.
+//! Management datagrams: those of real NICs and kernels are written again byte for byte, and invalid ones are
+//! only rejected.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,7 +21,7 @@ use shared::{
     read_capture, rxe_captures,
 };
 
-/// A datagram that has to come out as it went in.
+/// Parses a datagram whose output must equal its input.
 #[track_caller]
 fn parse(bytes: &[u8], name: &str) -> CmMad {
     let mad = CmMad::parse(bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -31,7 +31,7 @@ fn parse(bytes: &[u8], name: &str) -> CmMad {
     mad
 }
 
-/// A number, or the text of a hexadecimal one.
+/// Returns a number, which may be a hexadecimal text.
 #[track_caller]
 fn value(value: &Value) -> u64 {
     match value.as_str() {
@@ -145,7 +145,7 @@ fn check_request(req: &CmReq, expected: &Value) {
     assert_eq!(again, req.private_data[..IpCm::LEN]);
 }
 
-/// `srq` and its like stand as 0 and 1 in the file.
+/// Checks fields. The file contains 0 and 1 for `srq` and similar flags.
 #[track_caller]
 fn check_fields(found: &[(&str, u64)], expected: &Value) {
     for (name, found) in found {
@@ -154,7 +154,7 @@ fn check_fields(found: &[(&str, u64)], expected: &Value) {
     }
 }
 
-/// The captures of kernels, and those of other people if they are there.
+/// Returns the captures of kernels, and those of third parties if present.
 fn captures() -> Vec<PathBuf> {
     let mut files = rxe_captures();
     if let Some(folder) = captures_of_others() {
@@ -164,20 +164,20 @@ fn captures() -> Vec<PathBuf> {
     files
 }
 
-/// The message in a datagram, if it is one for queue pair 1.
+/// Returns the name of the message in a datagram, if it is one for queue pair 1.
 fn message(datagram: &Datagram<'_>, name: &str) -> Option<&'static str> {
     if datagram.bth().dest_qp != Qpn::GSI || datagram.info().transport != Transport::Ud {
         return None;
     }
     let payload = datagram.payload().0;
     match CmMad::parse(payload) {
-        // The InfiniBand capture has management of other classes too.
+        // The InfiniBand capture also contains other management classes.
         Err(error) if error.kind == ParseErrorKind::Unsupported && error.offset == 1 => None,
         _ => Some(parse(payload, name).message.name()),
     }
 }
 
-/// Every message in every capture comes out again byte for byte.
+/// Every message in every capture is written again byte for byte.
 #[test]
 fn messages_of_captures() {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
@@ -211,8 +211,8 @@ fn messages_of_captures() {
     }
 }
 
-/// The starting PSN in a REQ is the first one that its sender wants to receive, and that in a REP likewise: the
-/// first data of each side has the PSN that the other one asked for.
+/// The starting PSN in a REQ is the first one that its sender expects, and so is that in a REP. The first
+/// data of each side has the PSN that the other side requested.
 #[test]
 fn the_starting_psn_is_asked_of_the_other_side() {
     let capture = read_capture(&kernel_captures().join("cm-rping.pcap"));
@@ -292,7 +292,7 @@ fn reasons_have_names() {
 
 #[test]
 fn service_ids_of_ports() {
-    // Seen of a ConnectX and of kernel RXE.
+    // Values from a ConnectX and from kernel RXE.
     assert_eq!(ServiceId::of_port(PortSpace::Tcp, 27411), ServiceId(0x0106_6b13));
     assert_eq!(ServiceId::of_port(PortSpace::Tcp, 7174), ServiceId(0x0106_1c06));
     for space in PortSpace::ALL {
@@ -357,7 +357,7 @@ fn values_that_a_request_can_hold() {
 }
 
 proptest! {
-    /// What was read is written so that it reads the same again, whatever the reserved bits were.
+    /// A parsed message is written in a form that parses equally, for any values of the reserved bits.
     #[test]
     fn every_message_reads_as_it_was_written(
         attribute in 0x10_u8..=0x18,
@@ -374,7 +374,7 @@ proptest! {
         let mut once = [0; MAD_LEN];
         mad.emit(&mut once);
         prop_assert_eq!(CmMad::parse(&once), Ok(mad));
-        // Only bits that are reserved, all of them zero now, may differ.
+        // Only reserved bits may differ, and all of them are zero now.
         for (before, after) in bytes.iter().zip(&once) {
             prop_assert_eq!(before & after, *after);
         }

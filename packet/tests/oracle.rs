@@ -1,4 +1,4 @@
-//! Ethernet, VLAN, IPv4, IPv6 and UDP against another implementation: etherparse.
+//! Ethernet, VLAN, IPv4, IPv6 and UDP compared with another implementation: etherparse.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use roce_packet::{
     ParseErrorKind, Path, UdpHeader, VlanTag,
 };
 
-/// Everything that both sides can say about a frame.
+/// The properties of a frame that both implementations provide.
 #[derive(Debug, PartialEq, Eq)]
 struct Description {
     destination: [u8; 6],
@@ -51,8 +51,9 @@ fn ours(frame: &Frame<'_>) -> Description {
     }
 }
 
-/// What etherparse says; `None` if it refuses the frame or sees something else than UDP in at most one tag and
-/// directly on IP, not fragmented, with agreeing lengths and (which it does not ask for) a right IPv4 checksum.
+/// Returns the description by etherparse. Returns `None` if etherparse rejects the frame, or unless it is UDP
+/// directly on IP with at most one tag, not fragmented, with consistent lengths and a correct IPv4 checksum.
+/// (etherparse does not require the latter.)
 fn theirs(bytes: &[u8], port: u16) -> Option<Description> {
     let packet = SlicedPacket::from_ethernet(bytes).ok()?;
     let Some(LinkSlice::Ethernet2(ethernet)) = packet.link else { return None };
@@ -73,7 +74,7 @@ fn theirs(bytes: &[u8], port: u16) -> Option<Description> {
             if header.ihl() != 5 || ip.is_payload_fragmented() || !ip.extensions().is_empty() {
                 return None;
             }
-            // The reserved flag takes part in the checksum on the wire and is not kept by either side.
+            // The reserved flag is part of the checksum on the wire, but neither implementation keeps it.
             if header.slice()[6] & 0x80 == 0 && parsed.calc_header_checksum() != header.header_checksum() {
                 return None;
             }
@@ -87,7 +88,7 @@ fn theirs(bytes: &[u8], port: u16) -> Option<Description> {
             if !ip.extensions().is_empty() {
                 return None;
             }
-            // A length of 0 means "until the end" to etherparse, for jumbograms.
+            // For etherparse, a length of 0 means "until the end", as in jumbograms.
             if header.payload_length() == 0 {
                 return None;
             }
@@ -117,7 +118,7 @@ fn theirs(bytes: &[u8], port: u16) -> Option<Description> {
     })
 }
 
-/// Whether the frame has the flag that both sides drop, so that only we can say whether its checksum is right.
+/// Returns whether the frame has the flag that both sides drop. Only `roce` can then check the checksum.
 fn has_reserved_flag(bytes: &[u8]) -> bool {
     let network = roce_packet::Dissection::new(bytes).network;
     matches!(network, Some(NetworkView::Ipv4(ip)) if ip.reserved_flag())
@@ -180,7 +181,7 @@ prop_compose! {
 }
 
 impl Sample {
-    /// The frame as we write it.
+    /// Returns the frame as written by `roce`.
     fn emit(&self) -> Vec<u8> {
         let headers = FrameHeaders::new(
             &self.path,
@@ -196,7 +197,7 @@ impl Sample {
         out
     }
 
-    /// The frame as etherparse writes it, with its UDP checksum.
+    /// Returns the frame as written by etherparse, with its UDP checksum.
     fn build(&self) -> Vec<u8> {
         let path = &self.path;
         let ip = match (path.source, path.destination) {
@@ -247,13 +248,13 @@ impl Sample {
     }
 }
 
-/// A byte of the headers; often one that says how long something is, or whether it is a fragment, in a frame
-/// without tag.
+/// Offset of a byte in the headers. Often it is one that contains a length or fragmentation data in an
+/// untagged frame.
 fn place() -> impl Strategy<Value = usize> {
     prop_oneof![0..66usize, prop::sample::select(vec![14, 16, 17, 18, 19, 20, 38, 39, 58, 59])]
 }
 
-/// What happens to a byte: any other value, or one that is a little larger or smaller.
+/// A change of a byte: any other value, or a slightly larger or smaller one.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Set(u8),
@@ -264,7 +265,7 @@ fn change() -> impl Strategy<Value = Change> {
     prop_oneof![any::<u8>().prop_map(Change::Set), (-9i8..=9).prop_map(Change::Add)]
 }
 
-/// Four times as many cases as elsewhere; `PROPTEST_CASES` still has its say.
+/// Runs four times as many cases as other tests. `PROPTEST_CASES` still has an effect.
 fn many_cases() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: usual.cases.saturating_mul(4), ..usual }
@@ -273,7 +274,7 @@ fn many_cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(many_cases())]
 
-    /// Both write the same bytes once we put in the UDP checksum that RoCE leaves out, and both read them.
+    /// Both write the same bytes after adding the UDP checksum that RoCE omits, and both parse them.
     #[test]
     fn both_write_the_same_frame(sample in sample()) {
         let theirs_bytes = sample.build();
@@ -296,7 +297,7 @@ proptest! {
         prop_assert_eq!(out, theirs_bytes);
     }
 
-    /// Both take and refuse the same frames.
+    /// Both accept and reject the same frames.
     #[test]
     fn both_judge_alike(
         sample in sample(),
@@ -315,7 +316,7 @@ proptest! {
             }
         }
         if mend && sample.path.source.is_ipv4() {
-            // Without this nearly all damage to IPv4 is a wrong checksum.
+            // Otherwise nearly all damage to IPv4 would result in a wrong checksum.
             let at = if sample.path.vlan.is_some() { 18 } else { 14 };
             if let Ok(slice) = etherparse::Ipv4HeaderSlice::from_slice(&bytes[at..]) {
                 let checksum = slice.to_header().calc_header_checksum();
@@ -328,7 +329,7 @@ proptest! {
         assert_agreement(&bytes);
     }
 
-    /// The three headers one by one, on bytes of any kind.
+    /// The three headers separately, with arbitrary bytes.
     #[test]
     fn both_read_the_same_headers(bytes in proptest::collection::vec(any::<u8>(), 0..64), version in 4..=6u8) {
         let mut bytes = bytes;

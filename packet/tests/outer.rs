@@ -1,4 +1,4 @@
-//! The decoder of outer headers, beside encapsulations made by hand and beside [`Frame::parse`].
+//! The decoder of outer headers, compared with hand-made encapsulations and with [`Frame::parse`].
 
 use proptest::prelude::*;
 use roce_packet::fields::{self, Header};
@@ -20,7 +20,7 @@ fn decode(case: &Encapsulated) -> Outer<'_> {
     Outer::decode(&case.bytes, link(case), case.wire_len, ROCE_UDP_PORT)
 }
 
-/// What must hold for any bytes.
+/// Checks the invariants for any bytes.
 fn check_any(bytes: &[u8], link: Link, wire_len: usize) {
     let outer = Outer::decode(bytes, link, wire_len, ROCE_UDP_PORT);
     assert!(outer.layers().len() <= MAX_LAYERS);
@@ -104,7 +104,7 @@ fn other_packets_have_a_reason() {
     }
 }
 
-/// The strict parser of receivers and this decoder agree where both can read a frame.
+/// The strict parser for receivers and this decoder agree on every frame that both can parse.
 #[test]
 fn it_agrees_with_the_parser_of_receivers() {
     let mut agreed = 0;
@@ -119,7 +119,7 @@ fn it_agrees_with_the_parser_of_receivers() {
     assert_eq!(agreed, 4, "IPv4, IPv6, RoCE v1 and one tag");
 }
 
-/// The tables of the headers that only tunnels have name every bit once.
+/// The tables of headers that occur only in tunnels name every bit once.
 #[test]
 fn tables_of_tunnel_headers_name_every_bit_once() {
     let tables: [(&Header, usize); 17] = [

@@ -1,9 +1,9 @@
-//! The tables of the crate against tables taken from other implementations.
+//! The tables of the crate compared with tables of other implementations.
 
 use roce_packet::{Bth, Direction, HeaderSet, NakCode, Opcode, OpcodeInfo, PayloadRule, RnrTimer, Syndrome};
 use serde_json::Value;
 
-/// One file of vectors.
+/// Reads a file of vectors.
 fn vectors(name: &str) -> Value {
     let path = roce_testing::vectors(name);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

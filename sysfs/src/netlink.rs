@@ -233,8 +233,8 @@ impl Answering {
         // SAFETY: the type contains only integers, for which zero is valid.
         let mut to: sockaddr_nl = unsafe { std::mem::zeroed() };
         let mut len = size_of::<sockaddr_nl>() as socklen_t;
-        // SAFETY: the buffer has room for the address. Binding to port ID 0 requests one from the kernel, if
-        // there is none yet.
+        // SAFETY: the buffer has room for the address. Binding to port ID 0 requests a port ID from the
+        // kernel.
         unsafe {
             libc::getsockname(program, (&raw mut to).cast(), &raw mut len);
             if to.nl_pid == 0 {

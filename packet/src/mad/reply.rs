@@ -63,7 +63,7 @@ pub struct CmRep {
     pub failover_accepted: u8,
     /// Whether the sender obeys credits.
     pub flow_control: bool,
-    /// Three bits: number of retries of the receiver after an RNR NAK; 7 is no limit.
+    /// Three bits: number of retries of the receiver after an RNR NAK; 7 means no limit.
     pub rnr_retry_count: u8,
     /// Whether the sender receives from a shared receive queue.
     pub srq: bool,

@@ -218,7 +218,7 @@ pub struct CmReq {
     pub path_mtu_code: u8,
     /// Whether the reliable datagram channel exists.
     pub rdc_exists: bool,
-    /// Three bits: number of retries of the receiver after an RNR NAK; 7 is no limit.
+    /// Three bits: number of retries of the receiver after an RNR NAK; 7 means no limit.
     pub rnr_retry_count: u8,
     /// Four bits: largest number of times that messages of this exchange are repeated.
     pub max_cm_retries: u8,
@@ -228,7 +228,7 @@ pub struct CmReq {
     pub extended_transport: u8,
     /// The primary path.
     pub primary: CmPath,
-    /// Path for migration; all 0 if there is none.
+    /// Path for migration; all 0 if unused.
     pub alternate: CmPath,
     /// Private data of the application, after the header of rdma_cm ([`super::IpCm`]) if rdma_cm made the
     /// connection.

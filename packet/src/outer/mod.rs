@@ -3,10 +3,10 @@
 //! [`Frame::parse`](crate::Frame::parse) is for receivers: it accepts the frames that a RoCE NIC accepts.
 //! [`Outer::decode`] is for tools that examine captured packets. It also finds RoCE
 //!
-//! - behind any number of VLAN tags (802.1Q, 802.1ad) and MPLS labels,
+//! - after any number of VLAN tags (802.1Q, 802.1ad) and MPLS labels,
 //! - in GRE, NVGRE and ERSPAN I, II and III, in VXLAN, VXLAN-GPE and Geneve, and in GRE and MPLS over UDP,
 //! - in IPv4 and IPv6, each in the other or in itself,
-//! - behind IPv4 options, IPv6 extension headers and the IP authentication header,
+//! - after IPv4 options, IPv6 extension headers and the IP authentication header,
 //!
 //! nested up to [`MAX_LAYERS`] headers. A packet whose end is missing is [cut](Cut), which is not an error:
 //! only contradictions in the bytes that are present are errors.

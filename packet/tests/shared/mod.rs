@@ -1,18 +1,18 @@
-//! Vectors, and captures of NICs and kernels.
+//! Test vectors, and captures of NICs and kernels.
 
 use std::path::{Path, PathBuf};
 
 use roce_testing::{kernel_captures, skip_unless, vectors};
 use serde_json::Value;
 
-/// The folder with captures of other people, or `None` (after saying so) if it is not here.
+/// Returns the folder with captures of third parties. Returns `None`, with a message, if it does not exist.
 #[track_caller]
 pub(crate) fn captures_of_others() -> Option<PathBuf> {
     let folder = roce_testing::shared("pcaps");
     (!skip_unless(folder.is_some(), "no captures of other people at ../shared/pcaps")).then_some(folder?)
 }
 
-/// The captures of the kernel's Soft-RoCE, sorted by name.
+/// Returns the captures of the kernel's Soft-RoCE, sorted by name.
 pub(crate) fn rxe_captures() -> Vec<PathBuf> {
     let mut files: Vec<_> = std::fs::read_dir(kernel_captures())
         .expect("the folder of captures")
@@ -38,7 +38,7 @@ pub(crate) fn hex(text: &str) -> Vec<u8> {
     text.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
-/// A classic pcap file, little-endian, with its link type.
+/// A little-endian classic pcap file with its link type.
 pub(crate) struct Capture {
     pub(crate) link_type: u32,
     pub(crate) packets: Vec<Vec<u8>>,
@@ -63,19 +63,20 @@ pub(crate) fn read_capture(path: &Path) -> Capture {
 pub(crate) const LINK_TYPE_ETHERNET: u32 = 1;
 pub(crate) const LINK_TYPE_ERF: u32 = 197;
 
-/// LRH to ICRC of an ERF record (a format of Endace capture cards) of type InfiniBand.
+/// Returns the bytes from LRH to ICRC of an ERF record (a format of Endace capture cards) of type InfiniBand.
 pub(crate) fn infiniband_of_erf<'a>(record: &'a [u8], name: &str) -> &'a [u8] {
     const HEADER_LEN: usize = 16;
     const TYPE_INFINIBAND: u8 = 21;
     assert_eq!(record[8] & 0x7f, TYPE_INFINIBAND, "{name}");
     let mut rest = &record[HEADER_LEN..];
-    // Bit 7 says that an extension header of 8 bytes follows, in the record header and in each of them.
+    // Bit 7 of the record header and of each extension header means that an extension header of 8 bytes
+    // follows.
     let mut more = record[8] & 0x80 != 0;
     while more {
         more = rest[0] & 0x80 != 0;
         rest = &rest[8..];
     }
-    // The LRH counts from itself to the ICRC in words of four bytes; behind that is the variant CRC.
+    // The length in the LRH counts from the LRH to the ICRC, in words of four bytes. The variant CRC follows.
     let words = usize::from(u16::from_be_bytes([rest[4], rest[5]]) & 0x07ff);
     &rest[..words * 4]
 }
