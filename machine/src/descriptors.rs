@@ -1,8 +1,9 @@
 //! Protects descriptors from programs that close descriptors which they did not open, as daemons do.
 //!
 //! After such a close, the next file or socket that the program opens gets the number, and a device would
-//! read from the program's socket. Descriptors that the program never sees therefore get numbers far above
-//! those that the kernel assigns next, and a device checks regularly that its socket is still the same.
+//! read from the program's socket. Descriptors that the program never sees therefore get high numbers, far
+//! above those that the kernel assigns next. A device also checks regularly that its socket is still the
+//! same.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -11,8 +12,8 @@ use rustix::fs::fstat;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit};
 
-/// Upper limit for the first number. The numbers begin at three quarters of the limit of descriptors, but not
-/// above this value, because the kernel's descriptor table is as long as the largest number.
+/// Upper limit for the first number. The numbers begin at three quarters of the descriptor limit or at this
+/// value. They are not higher, because the kernel's descriptor table is as long as the largest number.
 const HIGHEST_BEGIN: u64 = 3072;
 
 /// Moves a descriptor to a high number. Keeps its number if the system has none left.

@@ -5,9 +5,9 @@ use std::fs;
 use rustix::process::geteuid;
 
 /// Returns whether `uid`, as the kernel reports it for a peer or a file, is this process's own user or root.
-///
-/// Returns `false` for the overflow id (65534 unless `/proc/sys/kernel/overflowuid` differs), because the
-/// kernel reports it for every user that the user namespace of this process does not map
+/// Returns `false` for the overflow id (65534 unless `/proc/sys/kernel/overflowuid` differs). The kernel
+/// reports this id for every user that the user namespace of this process does not map
+/// (`user_namespaces(7)`). If the namespace maps every user, the overflow id is an ordinary one.
 /// (`user_namespaces(7)`). If the namespace maps every user, the overflow id is an ordinary one.
 #[must_use]
 pub fn is_own_or_root(uid: u32) -> bool {

@@ -36,8 +36,8 @@
 //! # }
 //! ```
 //!
-//! The `std` feature, off by default, makes the ICRC of large packets several times faster, because the CRC
-//! then detects the instructions of the CPU at run time. The feature does not change the API.
+//! The `std` feature, off by default, makes the ICRC of large packets several times faster. With it, the CRC
+//! detects the instructions of the CPU at run time. The feature does not change the API.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -51,9 +51,9 @@ fn ours(frame: &Frame<'_>) -> Description {
     }
 }
 
-/// Returns the description by etherparse. Returns `None` if etherparse rejects the frame, or unless it is UDP
-/// directly on IP with at most one tag, not fragmented, with consistent lengths and a correct IPv4 checksum.
-/// (etherparse does not require the latter.)
+/// Returns the description by etherparse, or `None` if etherparse rejects the frame. Also returns `None`
+/// unless the frame is UDP directly on IP with at most one tag, not fragmented, with consistent lengths and a
+/// correct IPv4 checksum. etherparse itself does not check that checksum.
 fn theirs(bytes: &[u8], port: u16) -> Option<Description> {
     let packet = SlicedPacket::from_ethernet(bytes).ok()?;
     let Some(LinkSlice::Ethernet2(ethernet)) = packet.link else { return None };

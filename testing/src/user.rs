@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::has_program;
 
-/// A command prefix that runs a program as user nobody, without capabilities and without a way to get them
+/// A command prefix that runs a program as user nobody, without capabilities. The program cannot get any
 /// outside its own user namespaces. setpriv is in util-linux.
 pub const AS_NOBODY: [&str; 7] = [
     "setpriv",

@@ -23,8 +23,8 @@ pub enum NetworkView<'a> {
 
 /// The readable parts of a frame, and the first error in it.
 ///
-/// Dissection continues after an error if the position of the following layers is still known: after a wrong
-/// checksum, after IPv4 options, and after lengths that contradict each other or exceed the frame.
+/// Dissection continues after an error if the position of the following layers is still known. Such errors
+/// are a wrong checksum, IPv4 options, and lengths that contradict each other or exceed the frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dissection<'a> {
     /// The Ethernet header.
