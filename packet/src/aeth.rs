@@ -85,7 +85,7 @@ pub enum Syndrome {
 }
 
 impl Syndrome {
-    /// An acknowledgement without flow control, as `roce` sends it.
+    /// An acknowledgement without flow control, the form that responders should send.
     pub const ACK_UNLIMITED: Self = Self::Ack { credit_code: 0x1f };
 
     /// Reads the byte.

@@ -150,8 +150,8 @@ fn continue_over_datagram(state: u32, head: &[u8], tail: &[u8]) -> u32 {
 ///
 /// The ICRC covers the Identification, but an ordinary UDP socket does not see the IP header. Because a CRC
 /// is linear, the difference from the ICRC for Identification 0 can be computed backwards over the bytes
-/// after the field. Only the field may then be nonzero. Random damage passes this test once in 65,536 cases
-/// instead of once in 2^32, so callers should compare with the likely values first.
+/// after the field. The result must contain only the field. Random damage passes this test once in 65,536
+/// cases instead of once in 2^32, so callers should compare with the likely values first.
 ///
 /// Ignores `envelope.identification`. Returns `None` for IPv6 and RoCE v1, which have no such field. The
 /// additional cost over [`compute`] is small and does not depend on the length.

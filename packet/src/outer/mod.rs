@@ -112,7 +112,7 @@ impl Cut {
 pub enum Foreign {
     /// The EtherType is that of another protocol.
     EtherType(EtherType),
-    /// The IP protocol is not UDP or a tunnel.
+    /// The IP protocol cannot carry RoCE.
     Protocol(u8),
     /// The UDP destination port is another one.
     Port {

@@ -78,8 +78,7 @@ impl<'a> Walk<'a> {
 
     pub(super) fn run(mut self, link: Link) -> Outer<'a> {
         let mut next = self.link(link);
-        // The loop ends, because every step except the first adds a layer and the number of layers is
-        // limited.
+        // The loop ends, because at least every second step adds a layer and the number of layers is limited.
         while let Some(step) = next {
             next = match step {
                 Next::Ethernet => self.ethernet(),
