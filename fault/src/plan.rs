@@ -1,4 +1,4 @@
-//! What to do to which datagrams: the plan as data, and how it is written.
+//! The fault plan as data, and its text form.
 
 use std::fmt;
 
@@ -46,14 +46,16 @@ use super::parse::{DurationText, Percent};
 /// number   = decimal | "0x" hexadecimal
 /// ```
 ///
-/// Rules are tried in their order and the first that matches decides alone, so `action=deliver` exempts
-/// datagrams from what follows. Where none matches, each rate is drawn for itself, so one datagram may be
-/// marked, delayed and duplicated at once; what is dropped needs no more.
+/// Rules are tried in order. The first matching rule alone decides, so `action=deliver` exempts datagrams
+/// from everything after it. If no rule matches, each rate is drawn independently: one datagram may be
+/// marked, delayed and duplicated at once. If a datagram is dropped, the other rates do not matter.
 ///
-/// Numbers of queue pairs and sequence numbers are those of one direction: an injector sees one only.
-/// Requests and responses to the same queue pair count their sequence numbers apart, as the protocol does.
+/// An injector sees one direction only, so the numbers of queue pairs and sequence numbers are those of that
+/// direction. Requests and responses to the same queue pair count their sequence numbers separately, as in
+/// the protocol.
 ///
-/// [`Display`](fmt::Display) writes what [`FromStr`](std::str::FromStr) reads back to an equal plan.
+/// The text that [`Display`](fmt::Display) writes is parsed by [`FromStr`](std::str::FromStr) into an equal
+/// plan.
 ///
 /// ```
 /// use roce_fault::FaultPlan;
@@ -67,14 +69,14 @@ use super::parse::{DurationText, Percent};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// What happens to datagrams that no rule decides on.
+    /// Faults of datagrams that no rule matches.
     pub rates: Rates,
-    /// Tried in this order; the first that matches decides.
+    /// Rules, tried in this order. The first that matches decides.
     pub rules: Vec<Rule>,
 }
 
 impl FaultPlan {
-    /// Whether nothing can ever happen to a datagram.
+    /// Returns whether the plan never affects a datagram.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Rates { drop, duplicate, reorder, corrupt, mark, delay, .. } = &self.rates;
@@ -83,31 +85,31 @@ impl FaultPlan {
     }
 }
 
-/// How often each fault happens by chance.
+/// Probabilities and parameters of random faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rates {
-    /// Lost.
+    /// Chance that a datagram is lost.
     pub drop: Chance,
-    /// Delivered twice.
+    /// Chance that a datagram is delivered twice.
     pub duplicate: Chance,
-    /// Overtaken by later datagrams.
+    /// Chance that later datagrams overtake a datagram.
     pub reorder: Chance,
-    /// One to three bits flipped.
+    /// Chance that one to three bits are flipped.
     pub corrupt: Chance,
-    /// Marked "congestion experienced".
+    /// Chance that a datagram is marked "congestion experienced".
     pub mark: Chance,
-    /// Delivered later.
+    /// Delay, and its chance.
     pub delay: Delay,
-    /// How many later datagrams overtake one that is reordered, 1 to [`Self::MAX_BEHIND`].
+    /// Number of later datagrams that overtake a reordered one, 1 to [`Self::MAX_BEHIND`].
     pub behind: u16,
-    /// How long one that is reordered waits for them at most.
+    /// Longest time that a reordered datagram waits for the others.
     pub hold: DelayTime,
-    /// Marks also datagrams that are not ECN capable, which no switch does.
+    /// Whether datagrams that are not ECN capable are marked too, which no switch does.
     pub force_mark: bool,
 }
 
 impl Rates {
-    /// The most datagrams that may overtake one.
+    /// Largest number of datagrams that may overtake one.
     pub const MAX_BEHIND: u16 = 1000;
 }
 
@@ -127,7 +129,7 @@ impl Default for Rates {
     }
 }
 
-/// A probability in parts per billion, so that what is printed is exactly what happens.
+/// A probability in parts per billion. The printed value is exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Chance(u32);
 
@@ -137,82 +139,83 @@ impl Chance {
     /// 100 %.
     pub const ALWAYS: Self = Self(1_000_000_000);
 
-    /// `None` above a billion.
+    /// Creates a chance. Returns `None` if `parts` exceeds one billion.
     #[must_use]
     pub const fn from_parts_per_billion(parts: u32) -> Option<Self> {
         if parts > Self::ALWAYS.0 { None } else { Some(Self(parts)) }
     }
 
-    /// 0 to a billion.
+    /// Returns the chance in parts per billion, 0 to 1,000,000,000.
     #[must_use]
     pub const fn parts_per_billion(self) -> u32 {
         self.0
     }
 
-    /// Whether an evenly distributed `draw` of 32 bits means yes.
+    /// Returns whether the event happens for `draw`, a uniformly distributed 32-bit number.
     pub(super) const fn hits(self, draw: u32) -> bool {
         (draw as u64 * Self::ALWAYS.0 as u64) >> 32 < self.0 as u64
     }
 }
 
-/// How long, with both ends possible.
+/// A range of delays, inclusive at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DelayTime {
-    /// The shortest, in nanoseconds.
+    /// Shortest delay in nanoseconds.
     pub from_ns: u64,
-    /// The longest, in nanoseconds; not less than `from_ns`.
+    /// Longest delay in nanoseconds, not less than `from_ns`.
     pub to_ns: u64,
 }
 
 impl DelayTime {
-    /// Always the same.
+    /// Returns the range that contains only `nanos`.
     #[must_use]
     pub const fn exactly(nanos: u64) -> Self {
         Self { from_ns: nanos, to_ns: nanos }
     }
 }
 
-/// A delay and how often it happens.
+/// A delay and its chance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delay {
-    /// How long.
+    /// Duration of the delay.
     pub time: DelayTime,
-    /// How often.
+    /// Chance of the delay.
     pub chance: Chance,
 }
 
-/// What happens to the datagrams that meet all conditions given.
+/// Conditions, all of which a datagram must meet, and the action for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Destination queue pair number.
     pub qp: Option<Numbers>,
-    /// The destination queue pairs in the order of their appearance, from 1; QP 1 itself is left out
-    /// because connections are made through it.
+    /// Index of the destination queue pair in the order of first appearance, from 1. QP 1 is not counted
+    /// because connection management uses it.
     pub relative_qp: Option<Numbers>,
     /// Packet sequence number.
     pub psn: Option<Numbers>,
-    /// Packet sequence number counted from the first one seen on its queue pair.
+    /// Packet sequence number relative to the first one seen on its queue pair.
     pub relative_psn: Option<Numbers>,
-    /// Which operations.
+    /// Matching operations.
     pub opcode: Option<OpcodePattern>,
-    /// Which time this sequence number is seen on its queue pair, from 1: 2 is its first retransmission.
+    /// Number of times that this sequence number was seen on its queue pair, from 1; 2 is the first
+    /// retransmission.
     pub pass: Option<Numbers>,
-    /// How long the datagram is, BTH to ICRC, in bytes.
+    /// Length of the datagram from BTH to ICRC, in bytes.
     pub len: Option<Numbers>,
-    /// Nanoseconds since the first datagram of all from which on the rule is valid.
+    /// Time at which the rule becomes valid, in nanoseconds since the first datagram of all.
     pub after_ns: Option<u64>,
-    /// Nanoseconds since the first datagram of all from which on the rule is no longer valid.
+    /// Time at which the rule ceases to be valid, in nanoseconds since the first datagram of all.
     pub until_ns: Option<u64>,
-    /// The share of matching datagrams that the rule takes.
+    /// Share of the matching datagrams to which the rule applies.
     pub chance: Option<Chance>,
-    /// How often the rule applies at most.
+    /// Largest number of times that the rule applies.
     pub times: Option<u32>,
-    /// What happens.
+    /// Action of the rule.
     pub action: Action,
 }
 
 impl Rule {
-    /// A rule that matches everything.
+    /// Creates a rule that matches every datagram.
     #[must_use]
     pub const fn new(action: Action) -> Self {
         Self {
@@ -235,26 +238,26 @@ impl Rule {
 /// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing: later rules and the rates do not apply.
+    /// Delivers the datagram; later rules and the rates do not apply.
     Deliver,
     /// Loses the datagram.
     Drop,
-    /// Delivers it twice.
+    /// Delivers the datagram twice.
     Duplicate,
-    /// Lets this many later datagrams overtake it, or as many as the rates say.
+    /// Lets this number of later datagrams overtake the datagram, or the number in the rates if `None`.
     Reorder(Option<u16>),
-    /// Flips this bit, counted from the first of the BTH, or one to three random bits.
+    /// Flips this bit, counted from the first bit of the BTH, or one to three random bits if `None`.
     Corrupt(Option<u32>),
-    /// Marks it "congestion experienced".
+    /// Marks the datagram "congestion experienced".
     Mark {
-        /// Even if it is not ECN capable.
+        /// Whether to mark a datagram that is not ECN capable.
         force: bool,
     },
-    /// Sets the congestion field to zero, "not ECN capable".
+    /// Sets the ECN field to zero, "not ECN capable".
     ClearEcn,
-    /// Sets the code point of the traffic class to zero.
+    /// Sets the DSCP of the traffic class to zero.
     ClearDscp,
-    /// Delivers it later.
+    /// Delays the datagram.
     Delay(DelayTime),
 }
 
@@ -266,19 +269,19 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// `None` if `last` is smaller than `first`.
+    /// Creates a range. Returns `None` if `last` is smaller than `first`.
     #[must_use]
     pub const fn new(first: u32, last: u32) -> Option<Self> {
         if last < first { None } else { Some(Self { first, last }) }
     }
 
-    /// Just one.
+    /// Creates a range of one number.
     #[must_use]
     pub const fn one(number: u32) -> Self {
         Self { first: number, last: number }
     }
 
-    /// Whether it is one of these.
+    /// Returns whether the range contains `number`.
     #[must_use]
     pub const fn contains(self, number: u32) -> bool {
         self.first <= number && number <= self.last
@@ -289,7 +292,7 @@ impl Numbers {
     }
 }
 
-/// A set of opcodes as it was written.
+/// A set of opcodes with the text that describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpcodePattern {
     text: String,
@@ -298,8 +301,8 @@ pub struct OpcodePattern {
 }
 
 impl OpcodePattern {
-    /// From a name (`RC_SEND_ONLY`), the beginning of names (`RC_RDMA_READ_RESPONSE_*`) or a number
-    /// (`0x04`). `None` if no opcode fits.
+    /// Creates a pattern from a name (`RC_SEND_ONLY`), a prefix (`RC_RDMA_READ_RESPONSE_*`) or a number
+    /// (`0x04`). Returns `None` if no opcode matches.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let text = text.to_ascii_uppercase();
@@ -326,7 +329,7 @@ impl OpcodePattern {
         Self { text, members }
     }
 
-    /// Whether the opcode is one of these.
+    /// Returns whether the set contains `opcode`.
     #[must_use]
     pub fn contains(&self, opcode: Opcode) -> bool {
         let word = self.members.get(usize::from(opcode.0 >> 6));
@@ -348,7 +351,7 @@ impl fmt::Display for FaultPlan {
 }
 
 impl fmt::Display for Rates {
-    /// Only what differs from the default.
+    /// Writes only the values that differ from the default.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
         let mut list = List { f, separator: "" };
@@ -432,7 +435,7 @@ impl fmt::Display for Numbers {
     }
 }
 
-/// Queue pair numbers are written as other tools for this protocol write them.
+/// Queue pair numbers in hexadecimal, as other tools for this protocol write them.
 struct Hexadecimal(Numbers);
 
 impl fmt::Display for Hexadecimal {
@@ -443,7 +446,7 @@ impl fmt::Display for Hexadecimal {
     }
 }
 
-/// Writes pairs with commas between them.
+/// Writes pairs separated by commas.
 struct List<'a, 'b> {
     f: &'a mut fmt::Formatter<'b>,
     separator: &'static str,

@@ -1,11 +1,13 @@
-//! In-band telemetry: what the switches on the way write about their queues into a packet.
+//! In-band telemetry: data about their queues that the switches on the path write into a packet.
 //!
-//! **This is not part of a standard.** RoCE v2 has no field for it, and vendors have formats of their own. Both ends have to
-//! agree on it; a peer that does not know it drops a datagram with this trailer, because its ICRC is not at the end.
+//! **This is not part of a standard.** RoCE v2 has no field for telemetry, and vendors have their own
+//! formats. Both ends must agree on it. A peer without it drops a datagram with this trailer, because the
+//! ICRC is not at the end.
 //!
-//! The trailer follows the ICRC, which does not cover it: a switch may write into it and leave the rest as it is. It has room for five
-//! hops, so that a packet is as long at its receiver as at its sender. An acknowledgement has the trailer of the packet which it acknowledges,
-//! marked as an echo: switches on the way back add nothing to it.
+//! The trailer follows the ICRC, which does not cover it, so a switch may change the trailer alone. The
+//! trailer always has room for five hops, so that a packet has the same length at its sender and at its
+//! receiver. An acknowledgement carries the trailer of the packet that it acknowledges, marked as an echo.
+//! Switches on the way back add nothing to an echo.
 //!
 //! ```text
 //!   byte 0      bit 7: an echo
@@ -18,42 +20,44 @@
 //!     8..10     bytes that waited in the port behind it, in units of 64, at most 65,535 units
 //! ```
 //!
-//! The bytes of unused hops are zero. The counters of two trailers can be subtracted only if both have the same path: where a network has
-//! several paths to a host, neighbouring packets may pass different ports. Two paths have the same 8 bits by chance once in 256 times.
+//! The bytes of unused hops are zero. The counters of two trailers may be subtracted only if both have the
+//! same path: in a network with several paths to a host, consecutive packets may pass different ports. Two
+//! paths have the same 8 bits by chance once in 256 cases.
 //!
-//! No header announces the trailer: the BTH has no length, and the lengths of IP and UDP include it. A receiver that looks for
-//! trailers takes the last 52 bytes for one if they can be one ([`Telemetry::split_off`]) and the ICRC in front of them is right. Any
-//! other datagram has none. So packets with and without a trailer may come from one peer, and a packet is mistaken only if an ICRC is right
-//! by chance.
+//! No header announces the trailer: the BTH has no length, and the lengths of IP and UDP include the trailer.
+//! A receiver with telemetry accepts the last 52 bytes as a trailer if they have the format of one
+//! ([`Telemetry::split_off`]) and the ICRC before them is correct. A peer may therefore send packets with and
+//! without a trailer. A packet is misinterpreted only if an ICRC is correct by chance.
 //!
-//! The values are those of HPCC (SIGCOMM 2019, section 3.1; the path is its `pathID` of 12 bits) with other widths: 80 bits a hop instead of 64, so that a port may have
-//! any rate up to 6.5 Tb/s and the counters turn over after 16 ms and a gigabyte.
+//! The values are those of HPCC (SIGCOMM 2019, section 3.1; the path corresponds to its 12-bit `pathID`), with
+//! other widths: 80 bits per hop instead of 64. A port may thus have any rate up to 6.5 Tb/s, and the counters
+//! wrap around after 16 ms and a gigabyte.
 
 use crate::fields::{Field, Header, Show, bytes, mask};
 
-/// What one port wrote.
+/// The values that one port wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TelemetryHop {
-    /// Rate of the port in units of 100 Mb/s.
+    /// Rate of the port, in units of 100 Mb/s.
     pub rate: u16,
-    /// Nanoseconds, modulo 2^24.
+    /// Time in nanoseconds, modulo 2^24.
     pub time: u32,
-    /// Bytes sent before the packet in units of 64, modulo 2^24.
+    /// Bytes sent before the packet, in units of 64, modulo 2^24.
     pub sent: u32,
-    /// Bytes behind the packet in units of 64.
+    /// Bytes queued behind the packet, in units of 64.
     pub queue: u16,
 }
 
 const MODULUS: u32 = 1 << 24;
-/// Bytes of one unit of `sent` and `queue`.
+/// Bytes per unit of `sent` and `queue`.
 const UNIT: u64 = 64;
-/// Bits a second of one unit of `rate`.
+/// Bits per second per unit of `rate`.
 const RATE_UNIT: u64 = 100_000_000;
 
 impl TelemetryHop {
     const LEN: usize = 10;
 
-    /// A hop from full values. What exceeds a field is reduced as the format says.
+    /// Creates a hop from full values. Reduces values that exceed a field as the format requires.
     #[must_use]
     pub fn new(rate_bps: u64, now_ns: u64, sent_bytes: u64, queue_bytes: u64) -> Self {
         let modulo = |value: u64| (value % u64::from(MODULUS)) as u32;
@@ -67,25 +71,25 @@ impl TelemetryHop {
         }
     }
 
-    /// Bits per second.
+    /// Returns the rate of the port in bits per second.
     #[must_use]
     pub const fn rate_bps(&self) -> u64 {
         self.rate as u64 * RATE_UNIT
     }
 
-    /// Bytes that waited.
+    /// Returns the number of queued bytes.
     #[must_use]
     pub const fn queue_bytes(&self) -> u64 {
         self.queue as u64 * UNIT
     }
 
-    /// Nanoseconds since `earlier`, which the same port wrote less than 16 ms before.
+    /// Returns the nanoseconds since `earlier`, which the same port wrote less than 16 ms before.
     #[must_use]
     pub const fn ns_since(&self, earlier: &Self) -> u32 {
         self.time.wrapping_sub(earlier.time) % MODULUS
     }
 
-    /// Bytes that the port sent since `earlier`.
+    /// Returns the number of bytes that the port sent since `earlier`.
     #[must_use]
     pub const fn bytes_since(&self, earlier: &Self) -> u64 {
         (self.sent.wrapping_sub(earlier.sent) % MODULUS) as u64 * UNIT
@@ -109,12 +113,12 @@ impl TelemetryHop {
     }
 }
 
-/// The trailer.
+/// The telemetry trailer of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Telemetry {
     hops: [TelemetryHop; Self::MOST_HOPS],
     len: u8,
-    /// More switches were passed than there is room for.
+    /// Whether the packet passed more switches than fit.
     is_cut: bool,
     path: u8,
     is_echo: bool,
@@ -126,42 +130,43 @@ const ECHO: u8 = 0x80;
 const CUT: u8 = 7;
 
 impl Telemetry {
-    /// Hops that it has room for.
+    /// Largest number of hops.
     pub const MOST_HOPS: usize = 5;
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 2 + Self::MOST_HOPS * TelemetryHop::LEN;
 
-    /// The hops, in the order of the path.
+    /// Returns the hops, in the order of the path.
     #[must_use]
     pub fn hops(&self) -> &[TelemetryHop] {
         self.hops.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// Whether every switch on the path is in it.
+    /// Returns whether the trailer contains every switch on the path.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         !self.is_cut
     }
 
-    /// Eight bits that follow from the ports which the packet passed, and from their order.
+    /// Returns eight bits that depend on the ports that the packet passed, and on their order.
     #[must_use]
     pub const fn path(&self) -> u8 {
         self.path
     }
 
-    /// This telemetry as the acknowledgement of its packet returns it.
+    /// Returns the trailer for the acknowledgement of the packet.
     #[must_use]
     pub const fn echo(self) -> Self {
         Self { is_echo: true, ..self }
     }
 
-    /// A switch adds the hop of one of its ports, if there is room. An echo does not change. `port` is a number that other ports
-    /// of the network do not have.
+    /// Adds the hop of a switch port, if there is room. An echo does not change. `port` must be unique in the
+    /// network.
     pub fn push(&mut self, hop: TelemetryHop, port: u32) {
         if self.is_echo {
             return;
         }
-        // Multiplying by 2^32 over the golden ratio keeps neighbouring numbers apart; turning the path keeps the order of ports.
+        // Multiplication by 2^32 over the golden ratio separates neighbouring numbers. The rotation makes the
+        // order of ports matter.
         self.path = self.path.rotate_left(3) ^ (port.wrapping_mul(0x9e37_79b1) >> 24) as u8;
         match self.hops.get_mut(usize::from(self.len)) {
             Some(place) => {
@@ -172,7 +177,7 @@ impl Telemetry {
         }
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the trailer.
     #[must_use]
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -185,8 +190,8 @@ impl Telemetry {
         bytes
     }
 
-    /// Reads the bytes of a trailer; `None` if the number of hops is not possible, if there is a path without a hop, or if a byte of an
-    /// unused hop is not zero.
+    /// Parses the bytes of a trailer. Returns `None` if the number of hops is invalid, if there is a path
+    /// without a hop, or if a byte of an unused hop is not zero.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
         let [first, path, hops @ ..] = bytes;
@@ -208,8 +213,9 @@ impl Telemetry {
         Some(telemetry)
     }
 
-    /// Takes a possible trailer off the end of a datagram, whose bytes may lie in two slices: both slices without it, and what it says.
-    /// `None` if the last bytes are none. If they are one, the ICRC is right without it: that is for the caller to check.
+    /// Removes a possible trailer from the end of a datagram, whose bytes may be in two slices. Returns both
+    /// slices without the trailer, and the telemetry. Returns `None` if the last bytes are not a trailer. The
+    /// caller must check that the ICRC is correct without them.
     ///
     /// ```
     /// use roce_packet::Telemetry;
@@ -224,7 +230,7 @@ impl Telemetry {
         if let Some((rest, bytes)) = tail.split_last_chunk() {
             return Self::parse(bytes).map(|telemetry| (head, rest, telemetry));
         }
-        // All of it lies in the first slice, or it is divided.
+        // The trailer is in the first slice, or divided between the two.
         let in_head = Self::LEN.checked_sub(tail.len())?;
         let (rest, start) = head.split_at_checked(head.len().checked_sub(in_head)?)?;
         let mut bytes = [0; Self::LEN];
@@ -345,7 +351,8 @@ mod tests {
         assert_eq!(Telemetry::parse(&bytes), None, "a path without a hop");
     }
 
-    /// Regression: nothing in a trailer said which way its packet had taken, and counters of different ports were subtracted.
+    /// Regression: a trailer did not identify the path of its packet, and counters of different ports were
+    /// subtracted.
     #[test]
     fn packets_on_different_ways_have_different_paths() {
         let of = |ports: &[u32]| {
@@ -355,7 +362,7 @@ mod tests {
         };
         assert_eq!(of(&[1, 2, 3]), of(&[1, 2, 3]));
         assert_ne!(of(&[1, 2, 3]), of(&[2, 1, 3]), "the order counts");
-        // Up to one of eight switches, down from there, and to the host.
+        // Each path leads up to one of eight switches, down from it, and to the host.
         let mut paths: std::vec::Vec<u8> =
             (0..8).map(|path| of(&[100 + path, 200 + 16 * path, 999])).collect();
         paths.sort_unstable();
@@ -401,7 +408,7 @@ mod tests {
                     if is_zero {
                         bytes[unused..].fill(0);
                     }
-                    // What is accepted is what would be written again.
+                    // Accepted bytes equal those that would be written again.
                     let parsed = Telemetry::parse(&bytes);
                     proptest::prop_assert!(parsed.is_none_or(|telemetry| telemetry.emit() == bytes));
                     let divided = Telemetry::split_off(&bytes[..at], &bytes[at..]);

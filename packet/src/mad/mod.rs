@@ -1,10 +1,11 @@
 //! Management datagrams and the messages of connection management (IBTA 12.6 to 12.11, 13.4).
 //!
 //! A management datagram (MAD) is 256 bytes in one UD packet for queue pair 1: a header of 24 bytes and the
-//! message of its class. Of the classes only connection management, 0x07 in version 2, is here.
+//! message of its class. This module supports only the class of connection management, 0x07 in version 2.
 //!
-//! The messages hold every value that the wire can carry, with the reserved bits left out: a listener has to
-//! read a request that it refuses. So they have no public views; [`MadView`] is the one of the header.
+//! The messages can contain every value on the wire, except for reserved bits, because a listener must read
+//! the requests that it rejects. The messages therefore have no public views; [`MadView`] is the view of the
+//! header.
 
 mod disconnect;
 mod ip_cm;
@@ -31,7 +32,7 @@ use crate::fields::Show::{Decimal, Hex};
 use crate::fields::{Field, Header, bytes};
 use crate::view::view;
 
-/// Bytes of every management datagram.
+/// Length of every management datagram, in bytes.
 pub const MAD_LEN: usize = 256;
 
 /// The Q_Key of queue pair 1 (IBTA 10.2.5).
@@ -42,13 +43,13 @@ pub const CM_CLASS: u8 = 0x07;
 /// The version of that class that carries rdma_cm.
 pub const CM_CLASS_VERSION: u8 = 2;
 
-/// Bytes behind the header.
+/// Length of the data after the header, in bytes.
 const CM_LEN: usize = MAD_LEN - MadHeader::LEN;
 /// The only method of connection management.
 const METHOD_SEND: u8 = 0x03;
 const BASE_VERSION: u8 = 1;
 
-/// The header of a management datagram as it lies in a packet.
+/// The header of a management datagram as laid out in a packet.
 ///
 /// ```text
 ///  0      1       2         3        4        6          8                16          18         20         24
@@ -75,63 +76,63 @@ pub struct MadView {
 view! {
     MadView(self) of MadHeader in Layer::Mad;
 
-    /// The version of this header; 1.
+    /// Returns the version of this header; 1.
     base_version -> u8 = self.base_version;
 
-    /// Kind of management.
+    /// Returns the management class.
     class -> u8 = self.class;
 
-    /// The version of the class.
+    /// Returns the version of the class.
     class_version -> u8 = self.class_version;
 
-    /// The method; the top bit marks a response.
+    /// Returns the method. The top bit marks a response.
     method -> u8 = self.method;
 
-    /// Status of a response, in some classes.
+    /// Returns the status of a response, in some classes.
     status -> u16 = self.status.get();
 
-    /// Two bytes of the class.
+    /// Returns two class-specific bytes.
     class_specific -> u16 = self.class_specific.get();
 
-    /// The number that a request and its response share.
+    /// Returns the number that a request and its response share.
     transaction_id -> u64 = self.transaction_id.get();
 
-    /// Which message it is.
+    /// Returns the attribute ID, which identifies the message.
     attribute_id -> u16 = self.attribute_id.get();
 
-    /// The reserved bytes.
+    /// Returns the reserved bytes.
     reserved -> u16 = self.reserved.get();
 
-    /// Further data of the attribute.
+    /// Returns further data of the attribute.
     attribute_modifier -> u32 = self.attribute_modifier.get();
 }
 
 /// The header of a management datagram of any class. IBTA 13.4.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MadHeader {
-    /// Kind of management; [`CM_CLASS`] for connection management.
+    /// Management class; [`CM_CLASS`] for connection management.
     pub class: u8,
     /// The version of the class.
     pub class_version: u8,
-    /// The method; the top bit marks a response.
+    /// Method. The top bit marks a response.
     pub method: u8,
-    /// Status of a response, in some classes; else 0.
+    /// Status of a response, in some classes; otherwise 0.
     pub status: u16,
-    /// Two bytes of the class; 0 in connection management.
+    /// Two class-specific bytes; 0 in connection management.
     pub class_specific: u16,
     /// The number that a request and its response share.
     pub transaction_id: u64,
-    /// Which message it is.
+    /// Attribute ID, which identifies the message.
     pub attribute_id: u16,
-    /// Further data of the attribute; 0, but for kernels that carry options of theirs here.
+    /// Further data of the attribute; 0, except in kernels that store their own options here.
     pub attribute_modifier: u32,
 }
 
 impl MadHeader {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     pub const LEN: usize = 24;
 
-    /// Reads the header and returns what follows it. Refuses any base version but 1.
+    /// Parses the header. Returns it and the remaining bytes. Rejects base versions other than 1.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (view, rest) = MadView::from_prefix(bytes)?;
         if view.base_version != BASE_VERSION {
@@ -150,7 +151,7 @@ impl MadHeader {
         Ok((header, rest))
     }
 
-    /// Writes the header, reserved bits as 0.
+    /// Writes the header with reserved bits set to 0.
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         *out = zerocopy::transmute!(MadView {
             base_version: BASE_VERSION,
@@ -182,27 +183,27 @@ impl fmt::Display for CommId {
     }
 }
 
-/// A time as its five-bit code `t`: 4.096 µs × 2^t, from 4 µs to 2.4 hours.
+/// A time as a five-bit code `t`: 4.096 µs × 2^t, from 4 µs to 2.4 hours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CmTimeout(u8);
 
 impl CmTimeout {
-    /// The longest, 31.
+    /// The longest time, code 31.
     pub const MAX: Self = Self(31);
 
-    /// The time with this code, of which the low five bits count.
+    /// Returns the time with this code. Uses only the low five bits.
     #[must_use]
     pub const fn new(code: u8) -> Self {
         Self(code & 0x1f)
     }
 
-    /// The code, 0 to 31.
+    /// Returns the code, 0 to 31.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.0
     }
 
-    /// The time in nanoseconds.
+    /// Returns the time in nanoseconds.
     #[must_use]
     pub const fn nanos(self) -> u64 {
         4096 << (self.0 & 0x1f)
@@ -210,7 +211,7 @@ impl CmTimeout {
 }
 
 impl fmt::Display for CmTimeout {
-    /// Rounded, with the unit that fits: `4.1 us`, `67.1 ms`, `2.20 s`.
+    /// Writes the time rounded, with a suitable unit: `4.1 us`, `67.1 ms`, `2.20 s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.nanos() as f64 {
             ns if ns < 1e6 => write!(f, "{:.1} us", ns / 1e3),
@@ -220,7 +221,7 @@ impl fmt::Display for CmTimeout {
     }
 }
 
-/// One message of connection management.
+/// A message of connection management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
@@ -229,26 +230,26 @@ impl fmt::Display for CmTimeout {
 pub enum CmMessage {
     /// Asks for a connection.
     Req(CmReq),
-    /// Says that the answer takes longer.
+    /// Announces that the answer takes longer.
     Mra(CmMra),
-    /// Refuses.
+    /// Rejects a connection.
     Rej(CmRej),
     /// Accepts a connection.
     Rep(CmRep),
-    /// Ends the handshake.
+    /// Completes the handshake.
     Rtu(CmRtu),
     /// Asks to end a connection.
     Dreq(CmDreq),
-    /// Confirms the end.
+    /// Confirms the end of a connection.
     Drep(CmDrep),
-    /// Asks which queue pair serves datagrams.
+    /// Asks which queue pair receives the datagrams of a service.
     SidrReq(CmSidrReq),
-    /// Tells which queue pair serves datagrams.
+    /// Tells which queue pair receives the datagrams of a service.
     SidrRep(CmSidrRep),
 }
 
 impl CmMessage {
-    /// The attribute ID, 0x10 to 0x18.
+    /// Returns the attribute ID, 0x10 to 0x18.
     #[must_use]
     pub const fn attribute_id(&self) -> u16 {
         match self {
@@ -264,7 +265,7 @@ impl CmMessage {
         }
     }
 
-    /// The name as the specification writes it.
+    /// Returns the name in the specification.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -310,7 +311,7 @@ impl CmMessage {
     }
 }
 
-/// A whole management datagram of connection management.
+/// A complete management datagram of connection management.
 ///
 /// ```
 /// use roce_packet::mad::{CmDreq, CmMad, CmMessage, CommId, MAD_LEN};
@@ -330,27 +331,27 @@ impl CmMessage {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmMad {
-    /// Chosen by the sender of a REQ, a DREQ or a SIDR_REQ; its answers repeat it.
+    /// Number chosen by the sender of a REQ, a DREQ or a SIDR_REQ. The answers repeat it.
     pub transaction_id: u64,
-    /// Header field that connection management leaves 0.
+    /// Unused header field, 0 in connection management.
     pub status: u16,
-    /// Header field that connection management leaves 0.
+    /// Unused header field, 0 in connection management.
     pub class_specific: u16,
-    /// Header field that connection management leaves 0; some kernels carry options of theirs in it.
+    /// Unused header field, 0 in connection management. Some kernels store their own options in it.
     pub attribute_modifier: u32,
     /// The message.
     pub message: CmMessage,
 }
 
 impl CmMad {
-    /// A datagram whose unused header fields are 0.
+    /// Creates a datagram whose unused header fields are 0.
     #[must_use]
     pub const fn new(transaction_id: u64, message: CmMessage) -> Self {
         Self { transaction_id, status: 0, class_specific: 0, attribute_modifier: 0, message }
     }
 
-    /// Reads a whole datagram, which has exactly [`MAD_LEN`] bytes. Refuses other classes, versions, methods and
-    /// the attributes of alternate paths (LAP, APR).
+    /// Parses a complete datagram, which must have exactly [`MAD_LEN`] bytes. Rejects other classes, versions
+    /// and methods, and the attributes of alternate paths (LAP, APR).
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let (header, rest) = MadHeader::parse(bytes)?;
         let unsupported = |offset, have: u16| ParseError {
@@ -388,7 +389,7 @@ impl CmMad {
         })
     }
 
-    /// Writes the datagram, reserved bits as 0.
+    /// Writes the datagram with reserved bits set to 0.
     pub fn emit(&self, out: &mut [u8; MAD_LEN]) {
         let header = MadHeader {
             class: CM_CLASS,
@@ -407,7 +408,7 @@ impl CmMad {
     }
 }
 
-/// Private data of `N` bytes that begins with `data`. What does not fit is left out; the rest is zero.
+/// Returns private data of `N` bytes that begins with `data`. Excess bytes are dropped; the rest is zero.
 #[must_use]
 pub fn private_data<const N: usize>(data: &[u8]) -> [u8; N] {
     let mut out = [0; N];
@@ -448,7 +449,7 @@ pub static MAD: Header = Header {
     ],
 };
 
-/// The content of a management datagram of another class than connection management.
+/// The content of a management datagram of a class other than connection management.
 pub static MAD_DATA: Header = Header {
     name: "data",
     title: "content of the management datagram",
