@@ -1,10 +1,10 @@
-//! Control messages, which travel with a datagram between this process and the kernel.
+//! Control messages, which accompany a datagram between this process and the kernel.
 
 #[cfg(feature = "udp")]
 use std::mem;
 use std::ptr;
 
-/// Room for control messages, aligned as the kernel wants it.
+/// Room for control messages, aligned as the kernel requires.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 pub(crate) struct ControlBuffer<const LEN: usize>([u8; LEN]);
@@ -12,7 +12,7 @@ pub(crate) struct ControlBuffer<const LEN: usize>([u8; LEN]);
 impl<const LEN: usize> ControlBuffer<LEN> {
     pub(crate) const EMPTY: Self = Self([0; LEN]);
 
-    /// The bytes that a message header points to.
+    /// Returns the bytes for the pointer in a message header.
     pub(crate) const fn bytes_mut(&mut self) -> &mut [u8; LEN] {
         &mut self.0
     }
@@ -22,7 +22,7 @@ impl<const LEN: usize> ControlBuffer<LEN> {
     }
 }
 
-/// Writes control messages one behind the other.
+/// Writes consecutive control messages.
 #[cfg(feature = "udp")]
 pub(crate) struct ControlWriter<'a> {
     bytes: &'a mut [u8],
@@ -35,8 +35,8 @@ impl<'a> ControlWriter<'a> {
         Self { bytes, len: 0 }
     }
 
-    /// Appends one message. There must be room for it: which messages can come together is known when the
-    /// buffer is laid out.
+    /// Appends one message. The caller lays out the buffer with room for all messages that can occur
+    /// together.
     pub(crate) fn push<const LEN: usize>(&mut self, level: i32, kind: i32, value: [u8; LEN]) {
         const { assert!(LEN <= size_of::<u64>()) };
         let (header_end, end) = (self.len + DATA_OFFSET, self.len + space(LEN));
@@ -47,13 +47,13 @@ impl<'a> ControlWriter<'a> {
         header.cmsg_level = level;
         header.cmsg_type = kind;
         // SAFETY: `DATA_OFFSET` is at least the size of the header, so it ends before `end`, which lies in
-        // the buffer; no alignment is asked for.
+        // the buffer; no alignment is required.
         unsafe { ptr::write_unaligned(self.bytes[self.len..].as_mut_ptr().cast(), header) };
         self.bytes[header_end..header_end + LEN].copy_from_slice(&value);
         self.len = end;
     }
 
-    /// Bytes written.
+    /// Returns the number of bytes written.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
@@ -63,7 +63,7 @@ impl<'a> ControlWriter<'a> {
 pub(crate) fn read_control(mut bytes: &[u8], mut visit: impl FnMut(i32, i32, &[u8])) {
     while bytes.len() >= DATA_OFFSET {
         // SAFETY: there are at least as many bytes as a header has, it consists of integers only, and no
-        // alignment is asked for.
+        // alignment is required.
         let header: libc::cmsghdr = unsafe { ptr::read_unaligned(bytes.as_ptr().cast()) };
         // The type of the length differs between C libraries.
         #[allow(clippy::unnecessary_cast)]
@@ -74,7 +74,7 @@ pub(crate) fn read_control(mut bytes: &[u8], mut visit: impl FnMut(i32, i32, &[u
     }
 }
 
-/// The number in a message: one byte (the type of service) or an `int` (everything else).
+/// Reads the number in a message: one byte (the type of service) or an `int` (everything else).
 #[cfg(feature = "udp")]
 pub(crate) fn number(value: &[u8]) -> Option<u32> {
     match value {
@@ -83,7 +83,7 @@ pub(crate) fn number(value: &[u8]) -> Option<u32> {
     }
 }
 
-/// Bytes that a message with a value of `len` bytes takes.
+/// Returns the number of bytes that a message with a value of `len` bytes occupies.
 pub(crate) const fn space(len: usize) -> usize {
     DATA_OFFSET + aligned(len)
 }
@@ -92,7 +92,7 @@ const fn aligned(len: usize) -> usize {
     len.next_multiple_of(size_of::<usize>())
 }
 
-/// Where the value of a message begins.
+/// Offset of the value in a message.
 const DATA_OFFSET: usize = aligned(size_of::<libc::cmsghdr>());
 
 #[cfg(all(test, feature = "udp"))]
@@ -129,7 +129,7 @@ mod tests {
     fn nonsense_ends_the_list() {
         let mut count = 0;
         for len in 0..64 {
-            // A length of 0 or far beyond the end must not be followed.
+            // A length of 0 or beyond the end must not be followed.
             read_control(&vec![0; len], |_, _, _| count += 1);
             read_control(&vec![0xff; len], |_, _, _| count += 1);
         }

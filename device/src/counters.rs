@@ -1,7 +1,7 @@
 //! The table from which a device gets its counters.
 
-/// Defines the counters of one part of a device. One line each is meaning, field and name; `docs/counters.md` has a row
-/// for each name, which a test checks.
+/// Defines the counters of one part of a device. Each entry has a description, a field and a name; a test
+/// checks that `docs/counters.md` has a row for each name.
 macro_rules! counters {
     ($visibility:vis struct $type:ident { $($(#[doc = $doc:literal])+ $field:ident => $name:literal,)+ }) => {
         /// 64-bit event counts since the device was opened.
@@ -26,7 +26,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// Every name in a table of counters, in an array of names, and in a call of `visit`, of the sources below `folder`.
+    /// Collects all counter names below `folder`: from tables, arrays of names, and calls of `visit`.
     fn names(folder: &Path, found: &mut BTreeSet<String>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -1,12 +1,12 @@
 //! Devices: how datagrams travel between an engine and the network.
 //!
-//! A [`Device`] moves RoCE datagrams (BTH to ICRC plus a [`Path`]), not Ethernet frames, so an unprivileged UDP socket, a
-//! pair of queues in memory, a TAP and an AF_XDP ring are equals. [`open()`] opens the device that a text names;
-//! `framed::FramedDevice` makes one of anything that moves Ethernet frames; wrappers (`fault`, `pcap`) are
-//! devices around a device. `roce::ContextBuilder::attach` takes any of them.
+//! A [`Device`] moves RoCE datagrams (BTH to ICRC plus a [`Path`]), not Ethernet frames, so an unprivileged
+//! UDP socket, a pair of queues in memory, a TAP and an AF_XDP ring are equals. [`open()`] opens the device
+//! that a specification names. `framed::FramedDevice` turns any port for Ethernet frames into a device.
+//! Wrappers (`fault`, `pcap`) are devices around a device. `roce::ContextBuilder::attach` takes any device.
 //!
-//! A device neither parses nor changes a datagram, owns no thread and never waits: the caller brings the time and polls.
-//! All functions return errors, and none panics, on whatever arrives from the network.
+//! A device does not parse or change datagrams, owns no thread and never blocks: the caller passes the time
+//! and polls. All functions return errors instead of panicking on input from the network.
 //!
 //! ```
 //! use roce_device::memory::MemoryDevice;
@@ -46,14 +46,14 @@
 //! | `tap` | `tap:NAME`: a virtual Ethernet interface with a host of its own behind it |
 //! | `xdp` | `xdp:IFNAME`: AF_XDP on an Ethernet interface |
 //! | `raw` | `raw:IFNAME`: a packet socket on an Ethernet interface |
-//! | `framed` | `framed` and `host`: devices with Ethernet frames over ports of your own; part of the three above |
+//! | `framed` | `framed` and `host`: devices with Ethernet frames over custom ports; part of the three above |
 //! | `kernel-host` | `host::kernel`: addresses, routes and neighbours of the kernel; part of `xdp` and `raw` |
 //! | `whole` | `whole`: ports that carry every frame of a link unchanged, for a bridge; with `raw` and `tap` |
 //! | `fault` | `fault`: faults around any device |
 //! | `capture` | `pcap`: captures around any device |
 //! | `xsk-rs` | `xdp:IFNAME,backend=libxdp`; needs clang, m4, libelf-dev and zlib1g-dev to build |
 //!
-//! [`memory`] is in every build.
+//! Every build contains [`memory`].
 
 #[cfg(test)]
 extern crate self as roce_device;
@@ -109,7 +109,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-/// The longest datagram of any device, in bytes: path MTU 4096 with all headers that any opcode has and in-band telemetry, rounded up.
+/// Maximum length of a datagram in bytes: path MTU 4096 with all headers and in-band telemetry, rounded up.
 pub const MAX_DATAGRAM: usize = 4224;
 
 pub use clock::Clock;
@@ -119,11 +119,11 @@ pub use open::{Availability, Kind, ListedDevice, OpenError, OpenOptions, kinds, 
 
 pub use host_tcp::{HostTcp, TcpId};
 
-// Also for those above.
+// Re-exported for the public items above.
 pub use roce_machine::interfaces::{LocalAddress, ethernet_interfaces, interfaces_of, local_addresses};
 pub use roce_machine::{descriptors, fork, users};
 
-// What the signatures of this crate name.
+// Types in the signatures of this crate.
 pub use roce_packet::{Encapsulation, MacAddr, Path, Qpn, VlanTag};
 pub use roce_transport::{Batch, Identification, Instant, ProcessSlot, Received, Transmit, TxSlot};
 
@@ -134,14 +134,14 @@ pub struct Capabilities {
     pub kind: &'static str,
     /// The largest datagram, BTH to ICRC, in bytes.
     pub max_datagram: usize,
-    /// The most segments that one send can carry; 1 where there is no segmentation offload.
+    /// The maximum number of segments in one send; 1 without segmentation offload.
     pub max_segments: u16,
-    /// Whether received datagrams come with the IP header that was on the wire.
+    /// Whether received datagrams come with the IP header from the wire.
     pub sees_ip_header: bool,
     /// Whether whole Ethernet frames are carried, so that VLAN tags and RoCE v1 exist.
     pub carries_ethernet: bool,
-    /// Where several devices share an address: what the queue pair numbers of this one begin with, because
-    /// datagrams for others do not arrive here.
+    /// The prefix of this device's queue pair numbers if several devices share an address. Datagrams for
+    /// queue pairs of the other devices do not arrive here.
     pub process_slot: ProcessSlot,
     /// The link MTU in bytes (the largest IP packet), from which the largest path MTU follows.
     pub link_mtu: usize,
@@ -149,10 +149,11 @@ pub struct Capabilities {
 
 /// Moves datagrams between an engine and the network.
 ///
-/// Transmit: [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, [`flush`](Self::flush). A slot that is not
-/// committed is forgotten. Receive: [`receive`](Self::receive) calls a closure for each datagram.
+/// To transmit, call [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, and
+/// [`flush`](Self::flush). A slot that is not committed is discarded. [`receive`](Self::receive) calls a
+/// closure for each datagram.
 ///
-/// A device of your own implements eight methods. This one delivers every datagram to itself:
+/// An implementation needs eight methods. This device delivers every datagram to itself:
 ///
 /// ```
 /// use std::io;
@@ -238,121 +239,122 @@ pub struct Capabilities {
 /// # Ok::<(), io::Error>(())
 /// ```
 pub trait Device: Send {
-    /// What this device can do.
+    /// Returns the properties of this device.
     fn capabilities(&self) -> &Capabilities;
 
-    /// The addresses that this device sends from and receives for, in GID table order.
+    /// Returns the addresses that this device sends from and receives for, in GID table order.
     fn addresses(&self) -> &[IpAddr];
 
-    /// Asks for datagrams to leave with UDP source port `wanted`; returns the port they will leave
-    /// with, which is `wanted` wherever the device can choose. The ICRC covers the port, so the
-    /// caller that builds a path asks first. Called when a queue pair gets its path, never per packet.
+    /// Requests UDP source port `wanted` for datagrams on `path`, and returns the port that they will have:
+    /// `wanted`, unless the device cannot choose. The ICRC covers the port, so a caller that builds a path
+    /// asks first. Called when a queue pair gets its path, never per packet.
     ///
     /// # Errors
     ///
-    /// When the socket for another port cannot be opened and there is no fallback.
+    /// Fails if the socket for another port cannot be opened and there is no fallback.
     fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16>;
 
-    /// The last user of this source port is gone: the device may free what the port took.
+    /// Tells the device that source port `port` has no more users, so the device may free its resources.
     fn release_source_port(&mut self, port: u16) {
         let _ = port;
     }
 
-    /// The number of the interface that link-local addresses of this device belong to, which sockets on these addresses
-    /// need as scope identifier. `None` where the kernel does not have the addresses.
+    /// Returns the index of the interface that this device's link-local addresses belong to. Sockets on these
+    /// addresses need it as scope ID. `None` if the kernel does not have the addresses.
     fn scope_id(&self) -> Option<u32> {
         None
     }
 
-    /// The 802.1Q tag of frames with this traffic class, where the device carries Ethernet and uses one.
+    /// Returns the 802.1Q tag of frames with this traffic class, if the device carries Ethernet and uses
+    /// tags.
     fn vlan(&self, traffic_class: u8) -> Option<VlanTag> {
         let _ = traffic_class;
         None
     }
 
-    /// Lends the buffer of one more datagram, or `None` when the device is full until [`flush`](Self::flush)
-    /// makes progress.
+    /// Lends the buffer for one more datagram, or returns `None` if the device is full until
+    /// [`flush`](Self::flush) makes progress.
     ///
-    /// The [`Batch`] of the slot decides whether the datagram may join a superpacket. A wrapper that lends the slots of its inner device
-    /// with [`Batch::NONE`] makes every datagram leave alone, for measurements of what a network does to packets.
+    /// The [`Batch`] of the slot decides whether the datagram may join a superpacket. A wrapper that lends
+    /// slots with [`Batch::NONE`] sends every datagram alone, for measurements of network effects on packets.
     fn slot(&mut self) -> Option<TxSlot<'_>>;
 
-    /// Takes the datagram that was written into the slot lent last.
+    /// Takes the datagram that was written into the most recently lent slot.
     fn commit(&mut self, now: Instant, transmit: &Transmit);
 
-    /// Hands all committed datagrams to the wire. Those that the kernel does not take now stay and are tried again at
-    /// the next call; a dropped datagram is counted.
+    /// Hands all committed datagrams to the wire. Datagrams that the kernel does not accept yet stay, and the
+    /// next call tries them again. Dropped datagrams are counted.
     ///
     /// # Errors
     ///
-    /// Only errors that do not pass by themselves.
+    /// Returns only errors that are not transient.
     fn flush(&mut self, now: Instant) -> io::Result<()>;
 
-    /// Whether [`flush`](Self::flush) may have something to do although nothing was committed since its last call.
+    /// Returns whether [`flush`](Self::flush) may have work although nothing was committed since its last
+    /// call.
     fn is_flush_due(&self, now: Instant) -> bool {
         let _ = now;
         true
     }
 
-    /// Receives one burst, calling `sink` for each datagram, and returns how many there were. Never
-    /// blocks.
+    /// Receives one burst, calls `sink` for each datagram, and returns their number. Never blocks.
     ///
     /// # Errors
     ///
-    /// Only errors that do not pass by themselves.
+    /// Returns only errors that are not transient.
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize>;
 
-    /// When [`flush`](Self::flush) or [`receive`](Self::receive) must be called again although nothing arrived: a
-    /// wrapper that delays datagrams holds one until then.
+    /// Returns the time at which [`flush`](Self::flush) or [`receive`](Self::receive) must be called again
+    /// even if nothing arrives: for example, a wrapper that delays datagrams holds one until then.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// A descriptor that becomes readable when something can be received. It stays the same as long as
-    /// the device lives, whatever is joined meanwhile.
+    /// Returns a descriptor that becomes readable when datagrams can be received. It stays the same for the
+    /// life of the device, also when groups are joined or left.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Joins or leaves a multicast group, where the device has such a thing.
+    /// Joins or leaves a multicast group.
     ///
     /// # Errors
     ///
-    /// `Unsupported` where it does not.
+    /// `Unsupported` if the device does not support multicast.
     fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
         let _ = (group, join);
         Err(io::Error::new(io::ErrorKind::Unsupported, "this device carries no multicast"))
     }
 
-    /// Takes in the first messages of connections for this service (REQ and SIDR_REQ). Where several devices share an
-    /// address, such a message goes to the one that has claimed its service, and otherwise to any of them.
+    /// Accepts the first messages of connections to this service (REQ and SIDR_REQ). If several devices share
+    /// an address, the message goes to the device that claimed its service, or to any of them if none did.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if another device of the address has claimed it.
+    /// `AddrInUse` if another device of the address has claimed the service.
     fn claim_service(&mut self, service_id: u64) -> io::Result<()> {
         let _ = service_id;
         Ok(())
     }
 
-    /// Leaves first messages of connections to the other devices of the address from now on: connection management of this device is in
-    /// another one of them.
+    /// Leaves the first messages of connections to the other devices of the address from now on, because one
+    /// of those does the connection management of this device.
     fn leave_requests(&mut self) {}
 
-    /// The reverse of [`claim_service`](Self::claim_service).
+    /// Reverses [`claim_service`](Self::claim_service).
     fn release_service(&mut self, service_id: u64) {
         let _ = service_id;
     }
 
-    /// TCP from this device's address, where the kernel does not have that address; `None` where the kernel's
-    /// own TCP does. Programs use `roce::Tcp`, which knows both.
+    /// Returns TCP from this device's address if the kernel does not have that address, and `None` if the
+    /// kernel's own TCP serves it. Programs use `roce::Tcp`, which supports both.
     fn host_tcp(&mut self) -> Option<&mut dyn HostTcp> {
         None
     }
 
-    /// Counters of this device and what it wraps: name and value.
+    /// Calls `visit` with name and value of each counter of this device and of the devices that it wraps.
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64));
 }
 
-/// Inside `impl Device` of a wrapper with a field `inner`: the methods that every wrapper passes on.
+/// Implements, in `impl Device` of a wrapper with a field `inner`, the methods that every wrapper forwards.
 #[macro_export]
 macro_rules! forward_to_inner {
     () => {

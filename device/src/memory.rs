@@ -1,8 +1,8 @@
 //! Two devices in one program, joined by queues.
 //!
-//! For tests, for examples and for programs that talk to themselves. Datagrams arrive with the headers as
-//! the sender meant them, so nothing has to be guessed. Like on a wire, what the other side does not take
-//! in time is lost and counted, and what is for neither the other side nor a group it joined is not taken.
+//! For tests, examples and programs that talk to themselves. Datagrams arrive with exactly the sender's
+//! headers. As on a wire, datagrams that the other side does not receive in time are lost and counted. The
+//! other side takes only datagrams for its address and for groups that it joined.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,18 +18,18 @@ use super::{Capabilities, Device, MAX_DATAGRAM};
 use crate::counters::counters;
 use crate::fork::Mutex;
 
-/// One end of a pair.
+/// One end of a pair of devices.
 pub struct MemoryDevice {
     capabilities: Capabilities,
     addresses: [IpAddr; 1],
     peer: IpAddr,
     outgoing: Arc<Wire>,
     incoming: Arc<Wire>,
-    /// Buffers to write into.
+    /// Buffers for slots.
     spare: Vec<Packet>,
-    /// Written but not yet flushed.
+    /// Packets that are written but not yet flushed.
     staged: Vec<Packet>,
-    /// Taken from the wire, then given back to it together at the next call.
+    /// Packets received last; the next call returns their buffers to the wire.
     burst: Vec<Packet>,
     counters: Counters,
 }
@@ -49,10 +49,10 @@ counters! {
     }
 }
 
-/// One direction.
+/// One direction of a pair.
 struct Wire {
     queue: Mutex<Queue>,
-    /// Readable while something is queued, once the descriptor was asked for.
+    /// Readable while packets are queued; maintained once the descriptor was requested.
     event: OwnedFd,
 }
 
@@ -61,7 +61,7 @@ struct Queue {
     free: Vec<Packet>,
     /// The groups that the receiving end joined.
     groups: Vec<IpAddr>,
-    /// Whether the descriptor was asked for; without it no system call is ever made.
+    /// Whether the descriptor was requested; until then, there are no system calls.
     watched: bool,
 }
 
@@ -73,14 +73,14 @@ struct Packet {
 }
 
 impl MemoryDevice {
-    /// Datagrams that wait in one direction before more are lost.
+    /// Maximum number of queued datagrams in one direction; more are lost.
     pub const CAPACITY: usize = 1024;
 
-    /// Two devices that send to each other.
+    /// Creates two devices that send to each other.
     ///
     /// # Errors
     ///
-    /// The system has no descriptors left.
+    /// Fails if the system has no descriptors left.
     pub fn pair(a: IpAddr, b: IpAddr) -> io::Result<(Self, Self)> {
         let (there, back) = (Arc::new(Wire::new(a)?), Arc::new(Wire::new(b)?));
         Ok((Self::new(a, b, there.clone(), back.clone()), Self::new(b, a, back, there)))
@@ -250,7 +250,7 @@ impl Wire {
         };
         let queue = Queue {
             packets: VecDeque::with_capacity(MemoryDevice::CAPACITY),
-            // A full queue, and what both ends may hold at the same time: spare, staged and a burst.
+            // A full queue plus the maximum that both ends hold: spare, staged and one burst.
             free: std::iter::repeat_with(packet).take(POPULATION).collect(),
             groups: Vec::new(),
             watched: false,
@@ -259,26 +259,26 @@ impl Wire {
         Ok(Self { queue: Mutex::new(queue), event })
     }
 
-    /// What is queued is sound at any time, so that a panic elsewhere does not matter.
+    /// Locks the queue. The queue is consistent at any time, so a panic of a lock holder is harmless.
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock()
     }
 
-    /// Makes the event readable. It can only fail if it already is, a great many times over.
+    /// Makes the event readable. Can only fail if it already is and its count is at the maximum.
     fn raise(&self) {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Makes the event unreadable. It can only fail if it already is.
+    /// Makes the event unreadable. Can only fail if it already is.
     fn lower(&self) {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }
 }
 
-/// Datagrams that are staged or received at once.
+/// Maximum number of staged datagrams, and of datagrams in one burst.
 const BURST: usize = 64;
 const POPULATION: usize = MemoryDevice::CAPACITY + 3 * BURST;
-/// As a link with jumbo frames.
+/// The MTU of a link with jumbo frames.
 const LINK_MTU: usize = 9000;
 
 #[cfg(test)]
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(received[0].path, path(A, B));
         let known = Identification::Known { identification: 0, dont_fragment: true };
         assert_eq!(received[0].identification, known);
-        // And back.
+        // Also in the reverse direction.
         send(&mut b, &path(B, A), &[&first]);
         assert_eq!(receive_all(&mut a).len(), 1);
         assert_eq!(receive_all(&mut b).len(), 0);
@@ -321,7 +321,7 @@ mod tests {
         }
         assert_eq!(counter(&a, "memory_tx_overflow"), 10);
         assert_eq!(receive_all(&mut b).len(), MemoryDevice::CAPACITY);
-        // The buffers come back.
+        // The buffers are reused.
         for _ in 0..10 * POPULATION {
             send(&mut a, &path(A, B), &[&bytes]);
             assert_eq!(receive_all(&mut b).len(), 1);
@@ -365,7 +365,7 @@ mod tests {
     fn the_descriptor_is_readable_while_something_waits() {
         let (mut a, mut b) = MemoryDevice::pair(A, B).unwrap();
         let bytes = datagram(&path(A, B), 0, 8);
-        // Sent before the descriptor was asked for.
+        // Sent before the descriptor was requested.
         send(&mut a, &path(A, B), &[&bytes]);
         assert!(readable(&b));
         receive_all(&mut b);
@@ -374,7 +374,7 @@ mod tests {
             send(&mut a, &path(A, B), &[&bytes]);
         }
         assert!(readable(&b));
-        // One burst does not empty it.
+        // One burst does not empty the queue.
         assert_eq!(b.receive(Instant::ZERO, &mut |_| {}).unwrap(), BURST);
         assert!(readable(&b));
         assert_eq!(b.receive(Instant::ZERO, &mut |_| {}).unwrap(), 1);

@@ -1,8 +1,8 @@
-//! Bursts of messages: `sendmmsg` and `recvmmsg`, called without the C library's wrappers, and the memory that they use.
+//! Bursts of messages: `sendmmsg` and `recvmmsg`, called without the C library's wrappers, and their memory.
 //!
-//! A wrapper is a cancellation point: as soon as a process has a second thread, it switches cancellation on before and off
-//! after each call, with two atomic exchanges. No thread is cancelled here, and a device that is looked at all the time
-//! makes a million of these calls a second.
+//! A wrapper is a cancellation point: once a process has a second thread, it enables cancellation before each
+//! call and disables it afterwards, with two atomic exchanges. This project cancels no threads, and a device
+//! that is polled continuously makes a million of these calls per second.
 
 use std::io;
 use std::mem;
@@ -13,24 +13,25 @@ use socket2::SockAddr;
 
 use crate::cmsg::ControlBuffer;
 
-/// Buffers for the messages of one system call, and the headers that describe them to the kernel. Senders have addresses
-/// of `NAME` bytes, or 0 where they are not used; control messages have room for `CONTROL` bytes.
+/// Buffers for the messages of one system call, and the headers that describe them to the kernel. Sender
+/// addresses have room for `NAME` bytes, or 0 if they are not used; control messages have room for `CONTROL`
+/// bytes.
 pub(crate) struct Inbox<const NAME: usize, const CONTROL: usize> {
-    /// One stretch of `stride` bytes for each message.
+    /// A stretch of `stride` bytes for each message.
     data: KernelMemory<u8>,
     stride: usize,
-    /// What else the kernel writes for each message.
+    /// The other memory that the kernel writes for each message.
     places: KernelMemory<Place<NAME, CONTROL>>,
-    /// They point into `data` and `places`.
+    /// Point into `data` and `places`.
     headers: Vec<libc::mmsghdr>,
-    /// How many headers the kernel has changed since they were prepared.
+    /// Number of headers that the kernel has changed since they were prepared.
     used: usize,
-    /// How many messages to ask for. Asking for one more than there is costs a quarter microsecond, so that one that
-    /// comes alone is asked for alone.
+    /// Number of messages to request. Requesting one more than are available costs 250 ns, so single messages
+    /// are requested singly.
     ask: usize,
 }
 
-/// What belongs to one message besides its bytes.
+/// Address, control messages and I/O vector of one message.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Place<const NAME: usize, const CONTROL: usize> {
@@ -42,21 +43,21 @@ struct Place<const NAME: usize, const CONTROL: usize> {
 /// A message that was received.
 pub(crate) struct Message<'a> {
     pub(crate) bytes: &'a [u8],
-    /// The address of the sender as the kernel writes it.
+    /// The address of the sender in the kernel's format.
     #[cfg_attr(not(feature = "udp"), allow(dead_code, reason = "frames have their sender in them"))]
     pub(crate) name: &'a [u8],
     /// The control messages.
     pub(crate) control: &'a [u8],
-    /// Its end is missing, because it is longer than a buffer.
+    /// Whether the end is missing because the message is longer than a buffer.
     pub(crate) is_cut: bool,
 }
 
-// SAFETY: the pointers in `headers` and `places` lead to memory that the same structure owns, on the heap, so that it may
-// move to another thread as a whole.
+// SAFETY: the pointers in `headers` and `places` lead to heap memory that the same structure owns, so the
+// structure may move to another thread as a whole.
 unsafe impl<const NAME: usize, const CONTROL: usize> Send for Inbox<NAME, CONTROL> {}
 
 impl<const NAME: usize, const CONTROL: usize> Inbox<NAME, CONTROL> {
-    /// Buffers of `stride` bytes for `count` messages.
+    /// Allocates buffers of `stride` bytes for `count` messages.
     pub(crate) fn new(count: usize, stride: usize) -> Self {
         let data = KernelMemory::new(vec![0_u8; count * stride]);
         let slice = libc::iovec { iov_base: data.start().as_ptr().cast(), iov_len: stride };
@@ -66,7 +67,7 @@ impl<const NAME: usize, const CONTROL: usize> Inbox<NAME, CONTROL> {
             // SAFETY: all zeros are a valid header; some C libraries have padding fields in it.
             let mut message: libc::mmsghdr = unsafe { mem::zeroed() };
             let header = &mut message.msg_hdr;
-            // SAFETY: there are `count` places and `count` stretches of data, and nothing refers to either yet.
+            // SAFETY: there are `count` places and `count` stretches of data; nothing refers to either yet.
             unsafe {
                 let place = places.start().add(index).as_ptr();
                 (*place).slice.iov_base = data.start().add(index * stride).as_ptr().cast();
@@ -83,10 +84,10 @@ impl<const NAME: usize, const CONTROL: usize> Inbox<NAME, CONTROL> {
         Self { data, stride, places, headers, used: count, ask: 1 }
     }
 
-    /// One system call; returns how many messages came.
+    /// Makes one system call and returns the number of messages received.
     pub(crate) fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        // SAFETY: the headers point to buffers in `self` with the lengths given, and nothing else refers to these during
-        // the call, because `self` is borrowed exclusively.
+        // SAFETY: the headers point to buffers in `self` with the given lengths, and nothing else refers to
+        // these during the call, because `self` is borrowed exclusively.
         self.fill_with(|headers| unsafe { receive(socket, headers) })
     }
 
@@ -108,11 +109,11 @@ impl<const NAME: usize, const CONTROL: usize> Inbox<NAME, CONTROL> {
         filled
     }
 
-    /// The messages that the last call of [`fill`](Self::fill) received.
+    /// Returns the messages that the last call of [`fill`](Self::fill) received.
     pub(crate) fn messages(&self) -> impl Iterator<Item = Message<'_>> {
         self.headers.iter().take(self.used).enumerate().map(|(index, header)| {
             let len = self.stride.min(header.msg_len as usize);
-            // SAFETY: there are as many places and stretches of data as headers, `len` is not above the length of a
+            // SAFETY: there are as many places and stretches as headers, `len` is at most the length of a
             // stretch, and the kernel writes only during `fill`, which borrows `self` exclusively.
             let (bytes, place) = unsafe {
                 let start = self.data.start().add(index * self.stride).as_ptr();
@@ -128,11 +129,11 @@ impl<const NAME: usize, const CONTROL: usize> Inbox<NAME, CONTROL> {
     }
 }
 
-/// Memory that the kernel writes to through pointers that it gets again and again.
+/// Memory that the kernel writes to repeatedly through stored pointers.
 ///
-/// The values are owned through one raw pointer, from which all others are made. A `Vec` or a `Box` in its place would
-/// take the memory for its own at each use, which makes older pointers invalid (in the aliasing models Stacked Borrows
-/// and Tree Borrows). A reference into it lives only between two calls of the kernel.
+/// One raw pointer owns the values, and all other pointers derive from it. Each use of a `Vec` or `Box` would
+/// assert unique access, which invalidates older pointers in the aliasing models Stacked Borrows and Tree
+/// Borrows. References into the memory live only between two system calls.
 struct KernelMemory<T: Copy>(NonNull<[T]>);
 
 impl<T: Copy> KernelMemory<T> {
@@ -147,14 +148,14 @@ impl<T: Copy> KernelMemory<T> {
 
 impl<T: Copy> Drop for KernelMemory<T> {
     fn drop(&mut self) {
-        // SAFETY: this is the box that `new` took the pointer of, and nothing refers to it any more.
+        // SAFETY: `new` took the pointer from this box, and nothing refers to it any more.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
-/// Sends up to `RUN` messages without waiting; returns how many the system took. `describe` gives the bytes of a message
-/// and its destination, where the socket does not know it, and writes control messages into the buffer; it returns the
-/// length of these as well.
+/// Sends up to `RUN` messages without waiting and returns the number that the system accepted. `describe`
+/// writes control messages into the buffer and returns the bytes of a message, its destination unless the
+/// socket has one, and the length of the control messages.
 pub(crate) fn send_run<'a, M: 'a, const RUN: usize, const CONTROL: usize>(
     socket: BorrowedFd<'_>,
     run: impl Iterator<Item = &'a M>,
@@ -162,7 +163,7 @@ pub(crate) fn send_run<'a, M: 'a, const RUN: usize, const CONTROL: usize>(
 ) -> io::Result<usize> {
     // SAFETY: all zeros are valid for these plain C structures; some C libraries have padding fields in them.
     let mut headers: [libc::mmsghdr; RUN] = unsafe { mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: all zeros are valid for `iovec`, a plain C structure.
     let mut slices: [libc::iovec; RUN] = unsafe { mem::zeroed() };
     let mut controls = [ControlBuffer::<CONTROL>::EMPTY; RUN];
     let mut count = 0;
@@ -185,11 +186,11 @@ pub(crate) fn send_run<'a, M: 'a, const RUN: usize, const CONTROL: usize>(
         count += 1;
     }
     let (headers, flags) = (&mut headers[..count], libc::MSG_DONTWAIT);
-    // SAFETY: the headers point to addresses and bytes that `describe` lent for longer than this call, and to slices and
-    // control messages on the stack, each with its length; the kernel only reads them.
+    // SAFETY: the headers point to addresses and bytes that `describe` lent for longer than this call, and to
+    // slices and control messages on the stack, each with its length; the kernel only reads them.
     let sent = unsafe {
         match headers {
-            // The call for one message has less to do.
+            // `sendmsg` is cheaper for a single message.
             [header] => {
                 libc::syscall(libc::SYS_sendmsg, socket.as_raw_fd(), &raw const header.msg_hdr, flags).min(1)
             }
@@ -205,22 +206,22 @@ pub(crate) fn send_run<'a, M: 'a, const RUN: usize, const CONTROL: usize>(
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Takes in messages that have arrived, without waiting; returns how many.
+/// Receives messages that have arrived, without waiting, and returns their number.
 ///
 /// # Safety
 ///
-/// What the headers point to is valid for writes until this returns, with the lengths that they give, and nothing else
-/// refers to it.
+/// The memory that the headers point to must be valid for writes of the given lengths until this function
+/// returns, and nothing else may refer to it.
 unsafe fn receive(socket: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
     let (flags, no_timeout) = (libc::MSG_DONTWAIT, std::ptr::null_mut::<libc::timespec>());
     if let [header] = headers {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: guaranteed by the caller.
         let len =
             unsafe { libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut header.msg_hdr, flags) };
         header.msg_len = u32::try_from(len).map_err(|_| io::Error::last_os_error())?;
         return Ok(1);
     }
-    // SAFETY: the slice is as long as its length says; the caller guarantees the rest.
+    // SAFETY: the slice has the given length; the caller guarantees the rest.
     let filled = unsafe {
         let (start, count) = (headers.as_mut_ptr(), headers.len());
         libc::syscall(libc::SYS_recvmmsg, socket.as_raw_fd(), start, count, flags, no_timeout)
@@ -232,10 +233,10 @@ unsafe fn receive(socket: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> io::
 mod tests {
     use super::*;
 
-    /// Does what the kernel does: writes through the pointers of a header.
+    /// Acts as the kernel: writes through the pointers of a header.
     fn deliver(header: &mut libc::mmsghdr, number: u8) {
         let hdr = &mut header.msg_hdr;
-        // SAFETY: these are the pointers that the kernel would get, and the lengths are those that it would see.
+        // SAFETY: the kernel would get exactly these pointers and lengths.
         unsafe {
             let slice = *hdr.msg_iov;
             slice.iov_base.cast::<u8>().write_bytes(number, slice.iov_len);
@@ -247,8 +248,8 @@ mod tests {
         hdr.msg_flags = if number == 9 { libc::MSG_TRUNC } else { 0 };
     }
 
-    /// Miri runs this test (`cargo miri test -p roce-device mmsg`): the kernel's pointers stay valid although what it
-    /// wrote is looked at between its calls, and although the structure moves.
+    /// Miri runs this test (`cargo miri test -p roce-device mmsg`): the kernel's pointers stay valid although
+    /// written memory is read between calls, and although the structure moves.
     #[test]
     fn the_pointers_of_the_kernel_stay_valid_while_messages_are_read() {
         let mut inbox = Inbox::<16, 24>::new(4, 64);
@@ -270,7 +271,7 @@ mod tests {
             inbox = std::hint::black_box(inbox);
         }
         assert_eq!(asked, [1, 4, 4, 4, 4]);
-        // After an error there are none, and one is asked for.
+        // After an error there are no messages, and the next call requests one.
         assert!(inbox.fill_with(|_| Err(io::ErrorKind::WouldBlock.into())).is_err());
         assert_eq!(inbox.messages().count(), 0);
         let _ = inbox.fill_with(|headers| {

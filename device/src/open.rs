@@ -1,4 +1,4 @@
-//! Devices by name, and which of them work on this machine.
+//! Opening devices by name, and listing the kinds that work on this machine.
 
 use std::fmt;
 use std::io;
@@ -28,23 +28,23 @@ use super::udp::{UdpDevice, UdpSpec, bind_problem};
 #[cfg(feature = "xdp")]
 use super::xdp::{self, XdpSpec};
 
-/// What to put around a device.
+/// Wrappers to put around a device.
 #[derive(Default)]
 pub struct OpenOptions {
-    /// Decides what happens to datagrams on their way out.
+    /// Faults for datagrams on their way out.
     #[cfg(feature = "fault")]
     pub transmit_faults: Option<FaultInjector>,
-    /// Decides what happens to datagrams on their way in.
+    /// Faults for datagrams on their way in.
     #[cfg(feature = "fault")]
     pub receive_faults: Option<FaultInjector>,
-    /// Gets a frame for every datagram that crosses the wire: after faults on the way out and before
-    /// faults on the way in.
+    /// Gets a frame for every datagram that crosses the wire: after faults on the way out and before faults
+    /// on the way in.
     #[cfg(feature = "capture")]
     pub capture: Option<Box<dyn FrameSink>>,
 }
 
 impl OpenOptions {
-    /// Whether nothing is to be put around the device.
+    /// Returns whether no wrapper is requested.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         #[cfg(feature = "fault")]
@@ -72,8 +72,8 @@ impl fmt::Debug for OpenOptions {
 
 /// Opens the device that `spec` names, for example `udp:192.0.2.1`, and wraps it as `options` say.
 ///
-/// The kinds are those of [`kinds`]; the syntax of each is in the documentation of its specification, such
-/// as `udp::UdpSpec`, `tap::TapSpec`, `xdp::XdpSpec` and `raw::RawSpec`.
+/// [`kinds`] returns the kinds. The documentation of the specification of each kind describes its syntax:
+/// `udp::UdpSpec`, `tap::TapSpec`, `xdp::XdpSpec` and `raw::RawSpec`.
 ///
 /// ```
 /// use roce_device::OpenOptions;
@@ -85,7 +85,7 @@ impl fmt::Debug for OpenOptions {
 ///
 /// # Errors
 ///
-/// The specification is wrong, or the machine does not allow what it asks for.
+/// Fails if the specification is invalid, or if the machine does not allow what it requests.
 pub fn open(spec: &str, options: OpenOptions) -> Result<Box<dyn Device>, OpenError> {
     Ok(wrap(open_kind(spec)?, options))
 }
@@ -120,7 +120,7 @@ fn open_kind(spec: &str) -> Result<Box<dyn Device>, OpenError> {
     }
 }
 
-/// Puts around a device what `options` ask for: faults outside, a capture inside.
+/// Puts the wrappers of `options` around a device: faults outside, a capture inside.
 #[must_use]
 pub fn wrap(device: Box<dyn Device>, options: OpenOptions) -> Box<dyn Device> {
     let OpenOptions {
@@ -161,11 +161,11 @@ pub fn wrap(device: Box<dyn Device>, options: OpenOptions) -> Box<dyn Device> {
     device
 }
 
-/// Why a device could not be opened, and what to do about it.
+/// The reason why a device could not be opened, and the next step.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The word before the colon is not known.
+    /// The word before the colon is unknown.
     #[error(
         "device `{spec}`: there is no kind `{kind}`; use udp:ADDRESS, for example udp:127.0.0.1 (`roce devices` \
          lists all kinds and addresses)"
@@ -176,7 +176,7 @@ pub enum OpenError {
         /// The unknown word.
         kind: String,
     },
-    /// The kind exists, but not in this build.
+    /// The kind exists, but is not part of this build.
     #[error(
         "device `{spec}`: this program was built without devices of the kind `{kind}`; build it with the cargo feature \
          `{kind}` of the crate roce"
@@ -203,10 +203,10 @@ pub enum OpenError {
         spec: String,
         /// The part.
         item: String,
-        /// What would be valid there.
+        /// A description of valid values.
         expected: &'static str,
     },
-    /// The address stands for all addresses.
+    /// The address is a wildcard.
     #[error(
         "device `{spec}`: {address} stands for every address, but the checksum of each packet covers the one \
          it is sent from, so choose one; this machine has {}",
@@ -220,7 +220,7 @@ pub enum OpenError {
         /// The addresses of this machine.
         local: Vec<LocalAddress>,
     },
-    /// The address belongs to another machine, or to none.
+    /// The address does not belong to this machine.
     #[error("device `{spec}`: this machine does not have the address {address}; it has {}", Listed(.local))]
     AddressNotLocal {
         /// The specification.
@@ -230,7 +230,7 @@ pub enum OpenError {
         /// The addresses of this machine.
         local: Vec<LocalAddress>,
     },
-    /// Another socket receives there.
+    /// Another socket is bound to the port.
     #[error(
         "device `{spec}`: UDP port {port} of {address} is taken by another socket: `ss -lunp 'sport = :{port}'` \
          shows its process, or no process if it belongs to the kernel's Soft-RoCE (then `rdma link` shows it). Close it or use \
@@ -244,7 +244,7 @@ pub enum OpenError {
         /// The port.
         port: u16,
     },
-    /// Other devices share the address, but this one cannot.
+    /// Other devices share the address, but this one cannot join them.
     #[error("device `{spec}`: UDP port {port} of {address} belongs to devices that share it, but {problem}")]
     NotShared {
         /// The specification.
@@ -266,7 +266,7 @@ pub enum OpenError {
         /// The interfaces that could be used.
         known: String,
     },
-    /// The interface, the kernel or another program on the interface does not allow it.
+    /// The interface, the kernel or another program on the interface does not allow the device.
     #[error("device `{spec}`: {problem}")]
     Unsuitable {
         /// The specification.
@@ -288,7 +288,7 @@ pub enum OpenError {
         /// The error of the operating system.
         error: io::Error,
     },
-    /// The operating system refused something.
+    /// The operating system refused a step.
     #[error("device `{spec}`: cannot {step}: {error}")]
     System {
         /// The specification.
@@ -302,12 +302,12 @@ pub enum OpenError {
 
 #[cfg(any(feature = "udp", feature = "tap", feature = "kernel-host"))]
 impl OpenError {
-    /// For `map_err`: the operating system refused `step`.
+    /// Returns a function for `map_err`: the operating system refused `step`.
     pub(crate) fn at(spec: &str, step: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::System { spec: spec.to_owned(), step, error }
     }
 
-    /// The same for a step that needs a privilege.
+    /// Returns a function for `map_err`: the operating system refused `step`, which needs `privilege`.
     #[cfg(any(feature = "tap", feature = "kernel-host"))]
     pub(crate) fn unless_privileged(
         spec: &str,
@@ -323,7 +323,7 @@ impl OpenError {
     }
 }
 
-/// The text for people: a `main` that returns the error prints this.
+/// Prints the text of `Display`, because a `main` that returns the error prints its `Debug` form.
 impl fmt::Debug for OpenError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, formatter)
@@ -339,16 +339,16 @@ pub struct Kind {
     pub summary: &'static str,
     /// A specification that opens one.
     pub example: String,
-    /// Whether it works here.
+    /// Whether this user can open it on this machine.
     pub availability: Availability,
 }
 
 /// Whether a kind of device can be opened by this user on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Availability {
-    /// Yes, on these addresses; an empty list where addresses do not matter.
+    /// Usable on these addresses; the list is empty if addresses do not matter.
     Usable(Vec<LocalAddress>),
-    /// No; what is missing, as a sentence without a full stop.
+    /// Not usable; describes the missing part, as a sentence without a full stop.
     Lacks(String),
 }
 
@@ -362,8 +362,8 @@ pub struct ListedDevice {
 }
 
 impl Kind {
-    /// The devices of this kind on the interfaces of this machine: for `udp` one on each address, for `xdp` and `raw` one
-    /// on each interface, with all its addresses.
+    /// Returns the devices of this kind on this machine's interfaces. `udp` has one for each address; `xdp`
+    /// and `raw` have one for each interface, with all its addresses.
     #[must_use]
     pub fn devices(&self) -> Vec<ListedDevice> {
         let Availability::Usable(addresses) = &self.availability else { return Vec::new() };
@@ -386,12 +386,12 @@ impl Kind {
     }
 }
 
-/// All kinds of devices. Opens and closes sockets to find out what works, and sends nothing.
+/// Returns all kinds of devices. Opens and closes sockets to find out which work, and sends nothing.
 #[must_use]
 pub fn kinds() -> Vec<Kind> {
     let udp = udp_availability();
     let address = match &udp {
-        // One that others can reach, if there is one.
+        // Prefer an address that other machines can reach.
         Availability::Usable(addresses) => {
             addresses.iter().find(|local| !local.is_loopback).or(addresses.first())
         }
@@ -487,7 +487,7 @@ fn udp_availability() -> Availability {
     }
 }
 
-/// Addresses for a sentence.
+/// A list of addresses as part of a sentence.
 struct Listed<'a>(&'a [LocalAddress]);
 
 impl fmt::Display for Listed<'_> {

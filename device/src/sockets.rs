@@ -1,4 +1,4 @@
-//! What several devices ask of sockets.
+//! Socket options and addresses that several devices use.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -10,8 +10,8 @@ use rustix::net::sockopt;
 use socket2::{SockFilter, Socket};
 
 #[cfg(any(feature = "udp", feature = "raw", feature = "xdp"))]
-/// Sets an option whose value is what the kernel wants for it: a number, or a structure. Where a structure has pointers, what
-/// they lead to outlives the call.
+/// Sets a socket option to a number or structure, as the kernel expects it. If a structure contains pointers,
+/// their targets must outlive the call.
 pub(crate) fn set_option<T: Copy>(socket: impl AsFd, level: i32, name: i32, value: T) -> io::Result<()> {
     // SAFETY: the value outlives the call and its size is given; the kernel only reads it.
     let result = unsafe {
@@ -27,7 +27,7 @@ pub(crate) fn set_option<T: Copy>(socket: impl AsFd, level: i32, name: i32, valu
 }
 
 #[cfg(feature = "udp")]
-/// Asks for an option that consists of numbers. Those that the kernel does not have are 0.
+/// Reads an option that consists of numbers. Numbers that the kernel does not provide are 0.
 pub(crate) fn numbers_of<const COUNT: usize>(
     socket: impl AsFd,
     level: i32,
@@ -35,14 +35,14 @@ pub(crate) fn numbers_of<const COUNT: usize>(
 ) -> io::Result<[u32; COUNT]> {
     let mut numbers = [0_u32; COUNT];
     let mut len = size_of_val(&numbers) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes, any of which make numbers, and both places outlive the call.
+    // SAFETY: the kernel writes at most `len` bytes, all of them valid, and both variables outlive the call.
     let result = unsafe {
         libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, numbers.as_mut_ptr().cast(), &raw mut len)
     };
     if result == 0 { Ok(numbers) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Asks for a send queue of `bytes`. Privileged users may exceed the limit.
+/// Requests a send queue of `bytes`. Privileged users may exceed the system's limit.
 pub(crate) fn set_send_queue(socket: impl AsFd, bytes: usize) {
     let socket = socket.as_fd();
     if sockopt::set_socket_send_buffer_size_force(socket, bytes).is_err() {
@@ -51,7 +51,7 @@ pub(crate) fn set_send_queue(socket: impl AsFd, bytes: usize) {
 }
 
 #[cfg(any(feature = "udp", feature = "raw"))]
-/// The same for both queues.
+/// Requests a receive queue and a send queue of `bytes` each.
 pub(crate) fn set_queues(socket: impl AsFd, bytes: usize) {
     let socket = socket.as_fd();
     if sockopt::set_socket_recv_buffer_size_force(socket, bytes).is_err() {
@@ -60,13 +60,13 @@ pub(crate) fn set_queues(socket: impl AsFd, bytes: usize) {
     set_send_queue(socket, bytes);
 }
 
-/// Makes the kernel drop everything that arrives at a socket.
+/// Makes the kernel drop every datagram that arrives at a socket.
 pub(crate) fn receive_nothing(socket: &Socket) -> io::Result<()> {
-    // A filter that returns 0 takes 0 bytes of every datagram.
+    // A filter that returns 0 accepts 0 bytes of every datagram.
     socket.attach_filter(&[SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0)])
 }
 
-/// Link-local addresses and IPv6 groups mean something only together with an interface.
+/// Adds the interface as scope, which link-local addresses and IPv6 groups require.
 pub(crate) fn with_scope(address: IpAddr, port: u16, interface: u32) -> SocketAddr {
     match address {
         IpAddr::V6(address) if address.is_unicast_link_local() || address.is_multicast() => {
@@ -76,7 +76,7 @@ pub(crate) fn with_scope(address: IpAddr, port: u16, interface: u32) -> SocketAd
     }
 }
 
-/// The error for a group to join that is not one.
+/// Returns an error unless `group` is a multicast address.
 pub(crate) fn check_group(group: IpAddr) -> io::Result<()> {
     if group.is_multicast() {
         return Ok(());

@@ -1,16 +1,16 @@
-//! The text that names a device: a kind, a colon, what it is about, and options behind commas.
+//! Parts of a device specification: a kind, a colon, a subject, and options behind commas.
 
 use super::OpenError;
 
-/// Such a text.
+/// The text of a device specification.
 #[derive(Clone, Copy)]
 pub(super) struct SpecText<'a> {
     whole: &'a str,
-    /// Without the kind and the colon.
+    /// The text without the kind and the colon.
     rest: &'a str,
 }
 
-/// `name=value`, and both in one piece, for errors.
+/// An option `name=value`; `whole` is the unsplit text, for errors.
 pub(super) struct SpecOption<'a> {
     pub(super) whole: &'a str,
     pub(super) name: &'a str,
@@ -18,25 +18,26 @@ pub(super) struct SpecOption<'a> {
 }
 
 impl<'a> SpecText<'a> {
-    /// The kind may be left out.
+    /// Splits off `kind`, which may be omitted, and the colon.
     pub(super) fn new(kind: &str, whole: &'a str) -> Self {
         let rest = whole.strip_prefix(kind).unwrap_or(whole);
         Self { whole, rest: rest.strip_prefix(':').unwrap_or(rest) }
     }
 
-    /// What stands before the first comma.
+    /// Returns the text before the first comma.
     pub(super) fn subject(&self) -> &'a str {
         self.rest.split(',').next().unwrap_or_default().trim()
     }
 
-    /// The same where it is the name of an interface.
+    /// Returns the subject as the name of an interface.
     #[cfg(feature = "kernel-host")]
     pub(super) fn interface(&self, expected: &'static str) -> Result<String, OpenError> {
         let name = self.subject();
         Ok(interface_name(name).ok_or_else(|| self.bad(name, expected))?.to_owned())
     }
 
-    /// The options in order. An error, which names the `known` ones, for anything else.
+    /// Returns the options in order, or an error that lists the `known` ones for text other than
+    /// `name=value`.
     pub(super) fn options(
         self,
         known: &'static str,
@@ -47,24 +48,24 @@ impl<'a> SpecText<'a> {
         })
     }
 
-    /// The error for a part that is not valid; `expected` could have been there.
+    /// Returns the error for an invalid part; `expected` describes what is valid there.
     pub(super) fn bad(&self, item: &str, expected: &'static str) -> OpenError {
         OpenError::BadSpec { spec: self.whole.to_owned(), item: item.to_owned(), expected }
     }
 }
 
-/// Takes the name of an interface out of a specification, if it can be one.
+/// Returns `text` if it can be the name of an interface.
 #[cfg(feature = "kernel-host")]
 pub(crate) fn interface_name(text: &str) -> Option<&str> {
     let is_fine = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'=';
     (!text.is_empty() && text.len() < IFNAMSIZ && text.bytes().all(is_fine)).then_some(text)
 }
 
-/// Bytes of the name of an interface, with the zero at its end.
+/// Size of an interface name in bytes, including the zero at its end.
 #[cfg(feature = "kernel-host")]
 const IFNAMSIZ: usize = 16;
 
-/// Each text parses, and is displayed in the canonical form next to it, which parses to the same.
+/// Checks that each text displays as the canonical form next to it, and that both parse to the same value.
 #[cfg(test)]
 #[track_caller]
 pub(super) fn check_spec<T>(cases: &[(&str, &str)])
@@ -78,7 +79,7 @@ where
     }
 }
 
-/// Each text is refused, with all these parts in the message.
+/// Checks that each text is refused, with all these parts in the message.
 #[cfg(test)]
 #[track_caller]
 pub(super) fn check_spec_errors<T>(cases: &[(&str, &[&str])])

@@ -1,18 +1,18 @@
 //! RoCE v2 over an ordinary UDP socket, without any privilege.
 //!
-//! The ICRC covers the IP header, which the kernel writes, so the socket is set up to make that header
-//! predictable: bound to one address, not connected, never fragmenting, which on IPv4 makes the
-//! Identification 0. The kernel splits superpackets on the way out and joins datagrams on the way in where
-//! it can (GSO and GRO), which is what makes this fast.
+//! The ICRC covers the IP header, which the kernel writes, so the socket must make that header predictable:
+//! it is bound to one address, not connected, and never fragments. On IPv4, this makes the Identification 0.
+//! If possible, the kernel splits superpackets when sending (GSO) and joins received datagrams (GRO), which
+//! makes this device fast.
 //!
-//! A socket cannot do the following: show the Identification of what it receives (the engine finds it out from the
-//! ICRC), choose the IPv6 flow label, leave out the UDP checksum, and carry RoCE v1.
+//! A socket cannot report the Identification of received datagrams (the engine derives it from the ICRC),
+//! choose the IPv6 flow label, omit the UDP checksum, or carry RoCE v1.
 //!
-//! Up to 831 devices share an address and port, also devices of other processes of the same user, unless `share=off` or `port=0`
-//! says otherwise. Each has a slot, which its queue pair numbers begin with.
+//! Up to 831 devices share an address and port, also across processes of the same user, unless `share=off` or
+//! `port=0` is given. Each has a slot, which is the prefix of its queue pair numbers.
 //!
-//! Path MTU discovery of the kernel applies: what is larger than a link on the way takes is dropped and
-//! counted as `udp_tx_too_long`.
+//! Path MTU discovery of the kernel applies: datagrams that are too long for a link on the path are dropped
+//! and counted as `udp_tx_too_long`.
 
 mod group;
 mod receive;
@@ -55,23 +55,23 @@ pub struct UdpDevice {
     addresses: [IpAddr; 1],
     sockets: Sockets,
     groups: Vec<Group>,
-    /// Where the address is shared with other devices.
+    /// The membership, if the address is shared with other devices.
     member: Option<Member>,
     /// Becomes readable when any receiving socket does.
     readiness: OwnedFd,
     transmitter: Transmitter,
     receiver: Receiver,
-    /// Datagrams that the kernel dropped at the main socket because its queue was full: so far, and before it was opened here.
+    /// Datagrams dropped at the main socket because its queue was full: in total, and before this device.
     overflow: u32,
     overflow_before: u32,
-    /// The same at groups that were left.
+    /// Datagrams dropped for this reason at groups that were left.
     old_overflow: u64,
     process: Process,
-    /// The identity of the main socket, to notice that the program has closed it.
+    /// The identity of the main socket, to detect that the program has closed it.
     identity: Identity,
 }
 
-/// A multicast group that was joined, and the socket for it.
+/// A joined multicast group and its socket.
 struct Group {
     address: IpAddr,
     socket: Socket,
@@ -79,14 +79,14 @@ struct Group {
 }
 
 impl UdpDevice {
-    /// The most sockets that are open for source ports at once.
+    /// Maximum number of sockets that are open for source ports at the same time.
     pub const MAX_SOURCE_PORTS: usize = 64;
 
-    /// Opens the socket.
+    /// Opens the device's socket.
     ///
     /// # Errors
     ///
-    /// The address is not one of this machine, or the port is taken; every error names the next step.
+    /// Fails if the address is not local or the port is in use; every error names the next step.
     pub fn open(spec: &UdpSpec) -> Result<Self, OpenError> {
         let opened = socket::open(spec)?;
         let report = opened.report;
@@ -130,24 +130,24 @@ impl UdpDevice {
         })
     }
 
-    /// The properties that the kernel granted when the socket was opened.
+    /// Returns the properties that the kernel granted when the socket was opened.
     #[must_use]
     pub const fn report(&self) -> &SocketReport {
         &self.report
     }
 
-    /// The UDP port that it receives on and, unless a path asks for another, sends from.
+    /// Returns the UDP port that it receives on and sends from, unless a path requests another source port.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.report.port
     }
 
-    /// Sends to another port from now on, see [`UdpSpec::peer_port`].
+    /// Sends to another port from now on; see [`UdpSpec::peer_port`].
     pub const fn set_peer_port(&mut self, port: u16) {
         self.sockets.peer_port = port;
     }
 
-    /// Closes sockets that are not used any more, unless datagrams wait, which refer to sockets by their places.
+    /// Closes released sockets, unless datagrams are pending, which refer to sockets by their positions.
     fn close_released(&mut self) {
         if self.transmitter.is_idle() {
             self.sockets.others.retain(|other| !other.is_released);
@@ -225,7 +225,7 @@ impl Device for UdpDevice {
 
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
         let (main, address) = (self.sockets.main.as_fd(), self.addresses[0]);
-        // Before anything is read: it may be a socket of the program by now.
+        // Checked before reading: the descriptor may already belong to another socket of the program.
         if self.identity.is_due(now) && !self.identity.is_of(main) {
             let problem = "the program has closed the device's socket; let it close only the descriptors that it opened";
             return Err(io::Error::other(problem));
@@ -263,7 +263,7 @@ impl Device for UdpDevice {
                 self.groups.push(Group { address: group, socket, overflow: 0 });
             }
             (Some(place), false) => {
-                // Closing the socket leaves the group and ends watching it.
+                // Closing the socket leaves the group and stops watching it.
                 let left = self.groups.swap_remove(place);
                 self.old_overflow += u64::from(left.overflow);
             }
@@ -305,7 +305,7 @@ impl Device for UdpDevice {
 
 impl Drop for UdpDevice {
     fn drop(&mut self) {
-        // The child of a fork has the socket of its parent.
+        // The child of a fork shares the socket with its parent.
         if let Some(member) = &self.member
             && self.process.is_current()
             && self.identity.is_of(&self.sockets.main)
@@ -324,7 +324,7 @@ impl std::fmt::Debug for UdpDevice {
     }
 }
 
-/// A descriptor that stays the same when groups are joined and left.
+/// Creates a descriptor that stays the same when groups are joined and left.
 fn readiness_of(socket: &Socket, member: Option<&Member>) -> io::Result<OwnedFd> {
     let readiness = aside(epoll::create(epoll::CreateFlags::CLOEXEC)?);
     watch(&readiness, socket)?;

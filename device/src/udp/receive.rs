@@ -1,4 +1,4 @@
-//! Receiving: one system call fills many buffers, each with one datagram or many that the kernel joined.
+//! Receiving: one system call fills many buffers, each with one datagram or several that the kernel joined.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,9 +14,9 @@ use crate::mmsg::Inbox;
 
 counters! {
     pub(super) struct Counters {
-        /// Datagrams received that were for this device.
+        /// Datagrams received for this device.
         datagrams => "udp_rx_datagrams",
-        /// Their bytes, BTH to ICRC.
+        /// Bytes of the datagrams received, BTH to ICRC.
         bytes => "udp_rx_bytes",
         /// Messages taken from the kernel; one with receive offload carries several datagrams.
         messages => "udp_rx_messages",
@@ -29,11 +29,11 @@ counters! {
     }
 }
 
-/// Takes datagrams out of the messages of the kernel.
+/// Splits messages of the kernel into datagrams.
 pub(super) struct Receiver {
     inbox: Inbox<NAME_LEN, CONTROL_LEN>,
     pub(super) counters: Counters,
-    /// Errors that other hosts reported about what was sent.
+    /// Number of errors that other hosts reported about sent datagrams.
     pub(super) reported_errors: u64,
 }
 
@@ -44,24 +44,24 @@ struct ControlData {
     hop_limit: u8,
     /// Length of each datagram but the last; 0 if the message is one datagram.
     segment_len: usize,
-    /// Datagrams that the kernel dropped for want of room since the socket was opened, modulo 2^32.
+    /// Datagrams that the kernel dropped for lack of room since the socket was opened, modulo 2^32.
     overflow: Option<u32>,
 }
 
 impl Receiver {
-    /// Buffers for superpackets if the kernel joins datagrams, and otherwise more and smaller ones.
+    /// Allocates buffers for superpackets if the kernel joins datagrams, and otherwise more, smaller buffers.
     pub(super) fn new(gro: bool) -> Self {
         let (count, stride) = if gro { GRO_SHAPE } else { PLAIN_SHAPE };
         Self { inbox: Inbox::new(count, stride), counters: Counters::default(), reported_errors: 0 }
     }
 
     /// Receives one burst on `socket`, which is bound to `destination` and was opened with the options of
-    /// this module. `overflow` is where to keep how many datagrams the kernel dropped there. `member` passes on what is for
-    /// other devices. Returns how many datagrams were for this one.
+    /// this module. Stores in `overflow` how many datagrams the kernel dropped there. `member` passes on
+    /// datagrams for other devices. Returns the number of datagrams for this device.
     ///
     /// # Errors
     ///
-    /// The socket itself is broken.
+    /// Fails if the socket itself is broken.
     pub(super) fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -77,8 +77,8 @@ impl Receiver {
                 libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS => return Ok(0),
                 libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL => return Err(error),
                 _ => {
-                    // A host could not be reached. That is not an error of this socket, and asking for
-                    // it has cleared it.
+                    // A host could not be reached. The socket itself has no error, and reading this one has
+                    // cleared it.
                     self.reported_errors += 1;
                     return Ok(0);
                 }
@@ -118,7 +118,7 @@ impl Receiver {
     }
 }
 
-/// Takes a message apart into its datagrams.
+/// Splits a message into its datagrams.
 fn deliver(
     path: Path,
     bytes: &[u8],
@@ -145,8 +145,8 @@ fn deliver(
     count
 }
 
-/// Address and port. The layout is the same on every Linux: family, port, then address or flow label and
-/// address.
+/// Parses address and port. All Linux architectures have this layout: family, port, then an IPv4 address, or
+/// flow label and IPv6 address.
 fn sender(name: &[u8]) -> Option<(IpAddr, u16)> {
     let (family, rest) = name.split_first_chunk::<2>()?;
     let (port, rest) = rest.split_first_chunk::<2>()?;
@@ -177,11 +177,11 @@ fn read_control_data(control: &[u8]) -> ControlData {
     data
 }
 
-/// Number and size of buffers for superpackets; 64 KiB is the longest that IP can carry.
+/// Number and size of buffers for superpackets; IP carries at most 64 KiB.
 const GRO_SHAPE: (usize, usize) = (16, 1 << 16);
 /// Number and size of buffers for single datagrams.
 const PLAIN_SHAPE: (usize, usize) = (64, 9216);
 /// Room for the address of a sender.
 const NAME_LEN: usize = size_of::<libc::sockaddr_in6>();
-/// Traffic class, hop limit, segment length and drop count.
+/// Room for traffic class, hop limit, segment length and drop count.
 const CONTROL_LEN: usize = 4 * space(4);

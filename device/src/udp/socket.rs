@@ -1,4 +1,4 @@
-//! Opening sockets and setting what RoCE needs of them.
+//! Opening sockets and setting the options that RoCE requires.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -20,7 +20,7 @@ pub(super) struct Opened {
     pub(super) local: SocketAddr,
     pub(super) interface: Option<LocalAddress>,
     pub(super) report: SocketReport,
-    /// Where the address is shared: the place in its group, and how many datagrams the kernel has dropped at the socket before.
+    /// If the address is shared: the place in its group, and datagrams dropped at the socket before.
     pub(super) member: Option<Member>,
     pub(super) overflow: u32,
 }
@@ -28,21 +28,21 @@ pub(super) struct Opened {
 /// The properties that the kernel granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketReport {
-    /// The port it receives on.
+    /// The port that the socket receives on.
     pub port: u16,
-    /// The interface that has the address, if it could be found.
+    /// The interface that has the address, if it was found.
     pub interface: Option<String>,
-    /// The largest IP packet of that interface in bytes; 1500 if it could not be found.
+    /// The largest IP packet of that interface in bytes; 1500 if the interface was not found.
     pub link_mtu: usize,
-    /// How many datagrams of one superpacket the kernel splits; 1 if it splits none.
+    /// The maximum number of datagrams in a superpacket that the kernel splits; 1 if it does not split any.
     pub max_segments: u16,
-    /// Whether the kernel joins what it received.
+    /// Whether the kernel joins received datagrams.
     pub gro: bool,
     /// Whether other devices can share the address.
     pub shared: bool,
-    /// Bytes in the kernel's receive queue, its own bookkeeping included.
+    /// The size of the kernel's receive queue in bytes, including bookkeeping.
     pub receive_buffer_bytes: usize,
-    /// Bytes in the kernel's send queue, its own bookkeeping included.
+    /// The size of the kernel's send queue in bytes, including bookkeeping.
     pub send_buffer_bytes: usize,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn open(spec: &UdpSpec) -> Result<Opened, OpenError> {
         interface: interface.as_ref().map(|interface| interface.interface.clone()),
         link_mtu: interface.as_ref().map_or(USUAL_MTU, |interface| interface.link_mtu),
         max_segments: if spec.gso { most_segments(&socket) } else { 1 },
-        // A socket of a group may have been another device's before.
+        // A socket of a group may have belonged to another device before.
         gro: set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, i32::from(spec.gro)).is_ok() && spec.gro,
         shared: member.is_some(),
         receive_buffer_bytes: socket.recv_buffer_size().unwrap_or(0),
@@ -79,7 +79,7 @@ pub(super) fn open(spec: &UdpSpec) -> Result<Opened, OpenError> {
     Ok(Opened { socket, local, interface, report, member, overflow })
 }
 
-/// A socket that has the address and port for itself.
+/// Opens a socket that does not share the address and port.
 fn open_alone(spec: &UdpSpec, wanted: SocketAddr) -> Result<Socket, OpenError> {
     let fail = |step, error| OpenError::System { spec: spec.to_string(), step, error };
     let socket = new_socket(wanted).map_err(|error| fail("open a UDP socket", error))?;
@@ -88,7 +88,7 @@ fn open_alone(spec: &UdpSpec, wanted: SocketAddr) -> Result<Socket, OpenError> {
     Ok(socket)
 }
 
-/// A place in the group of the address; `None` where it is not to be shared, or the system does not allow it.
+/// Joins the group of the address; `None` if sharing is disabled or the system does not allow it.
 fn join(spec: &UdpSpec, wanted: SocketAddr) -> Result<Option<Place>, OpenError> {
     if !spec.share || wanted.port() == 0 {
         return Ok(None);
@@ -98,7 +98,7 @@ fn join(spec: &UdpSpec, wanted: SocketAddr) -> Result<Option<Place>, OpenError> 
         set_options(&socket, local)?;
         set_queues(&socket, spec.buffer_bytes);
         if spec.gro {
-            // The kernel asks any socket of the group whether it is to join what arrives.
+            // The kernel may ask any socket of the group whether to join arriving datagrams.
             let _ = set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1_i32);
         }
         Ok(socket)
@@ -119,7 +119,7 @@ fn join(spec: &UdpSpec, wanted: SocketAddr) -> Result<Option<Place>, OpenError> 
     }
 }
 
-/// The interface that has the address. Without one, the error for other addresses comes from the kernel.
+/// Finds the interface of the address. Unless it is link-local, the kernel reports a missing address.
 fn find_interface(spec: &UdpSpec) -> Result<Option<LocalAddress>, OpenError> {
     let mut found = interfaces_of(spec.address, spec.zone.as_deref());
     if !is_link_local(spec.address) {
@@ -146,10 +146,10 @@ fn find_interface(spec: &UdpSpec) -> Result<Option<LocalAddress>, OpenError> {
     }
 }
 
-/// Opens a socket that only sends: what arrives there is dropped by the kernel.
+/// Opens a socket that only sends: the kernel drops datagrams that arrive there.
 pub(super) fn open_transmit_only(local: SocketAddr, index: u32, buffer_bytes: usize) -> io::Result<Socket> {
     let socket = new_socket(local)?;
-    // Before it is bound, so that nothing can be queued.
+    // Before the socket is bound, so that no datagram can be queued.
     receive_nothing(&socket)?;
     set_options(&socket, local)?;
     set_send_queue(&socket, buffer_bytes);
@@ -158,8 +158,8 @@ pub(super) fn open_transmit_only(local: SocketAddr, index: u32, buffer_bytes: us
     Ok(socket)
 }
 
-/// Opens a socket that only receives what is sent to `group` on interface `index`, which has the address of `local`. A
-/// socket that is bound to an address of its own gets no multicast, so that each group needs one.
+/// Opens a socket that only receives datagrams for `group` on interface `index`, which has the address of
+/// `local`. Each group needs a socket, because a socket that is bound to a unicast address gets no multicast.
 pub(super) fn open_group(
     group: IpAddr,
     local: SocketAddr,
@@ -187,7 +187,7 @@ pub(super) fn open_group(
     Ok(socket)
 }
 
-/// Why a RoCE socket cannot be opened here; `None` if it can.
+/// Returns the reason why a RoCE socket cannot be opened here; `None` if it can be opened.
 pub(crate) fn bind_problem(local: &LocalAddress, port: u16) -> Option<io::Error> {
     let address = with_scope(local.address, port, local.index);
     let problem = new_socket(address).and_then(|socket| socket.bind(&address.into())).err()?;
@@ -208,8 +208,8 @@ fn new_socket(local: SocketAddr) -> io::Result<Socket> {
 fn set_options(socket: &Socket, local: SocketAddr) -> io::Result<()> {
     match local {
         SocketAddr::V4(_) => {
-            // Sets DF, and together with not being connected makes the Identification 0: both are in the
-            // ICRC, which is computed before the kernel writes the header.
+            // Sets DF, which makes the Identification of an unconnected socket 0. The ICRC covers both fields
+            // and is computed before the kernel writes the header.
             sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DO)?;
             sockopt::set_ip_ttl(socket, DEFAULT_HOP_LIMIT.into())?;
             sockopt::set_ip_recvtos(socket, true)?;
@@ -224,7 +224,7 @@ fn set_options(socket: &Socket, local: SocketAddr) -> io::Result<()> {
             set_option(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1_i32)?;
         }
     }
-    // Not essential: with it the kernel reports how much it dropped.
+    // Optional: makes the kernel report how many datagrams it dropped.
     let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1_i32);
     Ok(())
 }
@@ -243,7 +243,7 @@ fn set_multicast_source(socket: &Socket, local: SocketAddr, index: u32) -> io::R
     }
 }
 
-/// Whether the kernel has segmentation offload for UDP. The option stays off: each message has its own.
+/// Returns the maximum number of segments per send. The option stays off: each message sets its own.
 fn most_segments(socket: &Socket) -> u16 {
     let splits = set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1024_i32).is_ok()
         && set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0_i32).is_ok();
@@ -254,7 +254,7 @@ fn most_segments(socket: &Socket) -> u16 {
     }
 }
 
-/// Whether the kernel splits a superpacket of [`MOST_SEGMENTS`]: a socket of its own sends one to itself.
+/// Tests whether the kernel splits a superpacket of [`MOST_SEGMENTS`]: a new socket sends one to itself.
 fn splits_many() -> io::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1_i32)?;
@@ -262,10 +262,10 @@ fn splits_many() -> io::Result<()> {
     Ok(())
 }
 
-/// Segments of one superpacket that every kernel takes. Linux takes [`MOST_SEGMENTS`] since 6.9.
+/// Segments of one superpacket that every kernel accepts. Linux accepts [`MOST_SEGMENTS`] since 6.9.
 const SEGMENTS: u16 = 64;
 
-/// The error of a device that asks for the address alone.
+/// Returns the error of a device that requests exclusive use of the address.
 fn alone_error(spec: &UdpSpec, wanted: SocketAddr, error: io::Error) -> OpenError {
     if error.kind() != io::ErrorKind::AddrInUse || !Member::exists(wanted) {
         return bind_error(spec, error);
@@ -293,7 +293,7 @@ fn bind_error(spec: &UdpSpec, error: io::Error) -> OpenError {
     }
 }
 
-/// The hop limit of a datagram whose path has none.
+/// The hop limit of datagrams whose path has none.
 pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
-/// The MTU of Ethernet.
+/// The MTU of standard Ethernet.
 const USUAL_MTU: usize = 1500;

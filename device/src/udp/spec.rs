@@ -1,4 +1,4 @@
-//! How a UDP device is named.
+//! The specification of a UDP device.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use roce_packet::ROCE_UDP_PORT;
 use crate::OpenError;
 use crate::spec::{SpecOption, SpecText};
 
-/// Which socket to open, read from text such as `udp:192.0.2.1` or `udp:[2001:db8::1],port=14791`.
+/// Specification of a socket, parsed from text such as `udp:192.0.2.1` or `udp:[2001:db8::1],port=14791`.
 ///
 /// ```text
 /// "udp:" address *( "," option )
@@ -23,21 +23,21 @@ use crate::spec::{SpecOption, SpecText};
 ///        | "buffer=" BYTES      size of the kernel's queues, as far as it allows; 16 MiB if not given
 /// ```
 ///
-/// Any port but 4791 is for tests between programs of this project: the checksum of a packet covers the
+/// Ports other than 4791 are for tests between programs of this project: the checksum of a packet covers the
 /// port, and it is always computed for 4791.
 ///
-/// Devices share an address and port that are written out, up to 831 of them; each has a slot of its own, which its queue pair
-/// numbers begin with ([`Capabilities::process_slot`](crate::Capabilities::process_slot)). A program that reads datagrams
-/// for any queue pair number, without an engine, needs `share=off`.
+/// Up to 831 devices share an address and a nonzero port; each has its own slot, which is the prefix of its
+/// queue pair numbers ([`Capabilities::process_slot`](crate::Capabilities::process_slot)). A program that
+/// reads datagrams for any queue pair number, without an engine, needs `share=off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdpSpec {
-    /// The address to send from and receive for; never one that stands for all.
+    /// The address to send from and receive for; never a wildcard.
     pub address: IpAddr,
-    /// The interface of a link-local address, by name or number. `None` takes the one that has the address.
+    /// The interface of a link-local address, by name or number. `None` selects the one with the address.
     pub zone: Option<String>,
-    /// The port to receive on, 0 for any.
+    /// The port to receive on; 0 lets the system choose one.
     pub port: u16,
-    /// The port to send to, if it is not the same.
+    /// The port to send to, if it differs from the local port.
     pub peer_port: Option<u16>,
     /// Whether to use segmentation offload.
     pub gso: bool,
@@ -45,12 +45,12 @@ pub struct UdpSpec {
     pub gro: bool,
     /// Whether to share the address with other devices.
     pub share: bool,
-    /// Bytes to ask of the kernel for each of its two queues.
+    /// Bytes to request from the kernel for each of its two queues.
     pub buffer_bytes: usize,
 }
 
 impl UdpSpec {
-    /// The socket that a RoCE device normally has.
+    /// Returns the usual specification of a RoCE device.
     #[must_use]
     pub const fn new(address: IpAddr) -> Self {
         Self {
@@ -134,7 +134,7 @@ impl FromStr for UdpSpec {
     }
 }
 
-/// Whether an address means something only together with an interface.
+/// Returns whether an address requires an interface.
 pub(super) const fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => false,
@@ -142,7 +142,7 @@ pub(super) const fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// More than a window of 64 Gb/s for a millisecond, twice.
+/// More than twice the window of 64 Gb/s for a millisecond.
 const BUFFER_BYTES: usize = 16 << 20;
 const ADDRESS: &str = "an address of this machine such as 127.0.0.1 or [::1]";
 const ZONE: &str = "%INTERFACE behind a link-local address, such as fe80::1%eth0, and behind no other";

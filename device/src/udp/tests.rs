@@ -9,13 +9,13 @@ use crate::testing::{
     Arrived, counter, datagram, is_sealed_for, path, put, readable, receive_all, send, send_batch,
 };
 
-/// A device on a port of its own.
+/// Opens a device on its own port.
 #[track_caller]
 fn device(spec: &str) -> UdpDevice {
     UdpDevice::open(&format!("{spec},port=0").parse().unwrap()).unwrap()
 }
 
-/// Two devices that send to each other.
+/// Opens two devices that send to each other.
 #[track_caller]
 fn pair(a: &str, b: &str) -> (UdpDevice, UdpDevice) {
     let (mut a, mut b) = (device(a), device(b));
@@ -36,7 +36,7 @@ fn between(from: &UdpDevice, to: &UdpDevice) -> Path {
     Path { source_port: from.port(), ..path(from.addresses()[0], to.addresses()[0]) }
 }
 
-/// What arrives within a second: the loopback interface delivers at once, but a busy machine may not.
+/// Returns arriving datagrams within a second: loopback delivers at once, but a busy machine may not.
 #[track_caller]
 fn expect(device: &mut UdpDevice, count: usize) -> Vec<Arrived> {
     let mut arrived = Vec::new();
@@ -86,8 +86,7 @@ fn datagrams_arrive_over_ipv6() {
     }
 }
 
-/// What leaves in one message arrives in one message, and the place in it is the Identification that each
-/// ICRC was made for.
+/// A message arrives as one message; the position in it is the Identification that each ICRC was made for.
 #[test]
 fn superpackets_arrive_whole_with_the_right_hints() {
     let (mut a, mut b) = ipv4_pair();
@@ -149,7 +148,7 @@ fn offloads_can_be_switched_off() {
         assert_eq!(arrived, sent);
         if a.report().max_segments == 1 {
             assert_eq!(a.capabilities().max_segments, 1);
-            // The kernel numbers none of them, so all are made for 0.
+            // Segments are not numbered by the kernel, so all ICRCs are made for 0.
             assert!(sent.iter().all(|bytes| is_sealed_for(&there, bytes, 0)));
         }
     }
@@ -178,7 +177,7 @@ fn congestion_bits_and_hops_survive_for_each_path() {
 fn a_source_port_is_bound_and_used() {
     let (mut a, mut b) = ipv4_pair();
     let there = between(&a, &b);
-    // A port that is free, most likely still so when it is closed.
+    // A port that is free, and most likely still free after closing.
     let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     assert_eq!(a.bind_source_port(&there, free).unwrap(), free);
     assert_eq!(a.bind_source_port(&there, free).unwrap(), free, "the second time it is there already");
@@ -197,7 +196,7 @@ fn a_source_port_is_bound_and_used() {
     expected.sort_unstable();
     assert_eq!(ports, expected);
 
-    // What arrives there is dropped and not queued.
+    // Datagrams that arrive there are dropped, not queued.
     let other = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     other.send_to(&[0; 100], (Ipv4Addr::LOCALHOST, free)).unwrap();
     let socket = &a.sockets.others[0].socket;
@@ -243,7 +242,7 @@ fn a_source_port_that_nobody_needs_makes_room_for_another() {
         bound.extend((a.bind_source_port(&there, wanted).unwrap() == wanted).then_some(wanted));
     }
     let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-    // What waits to be sent keeps its socket.
+    // A pending datagram keeps its socket.
     let path = |source_port| Path { source_port, ..there };
     put(&mut a, Instant::ZERO, &path(bound[63]), &datagram(&path(bound[63]), 1, 8));
     a.release_source_port(bound[0]);
@@ -251,7 +250,7 @@ fn a_source_port_that_nobody_needs_makes_room_for_another() {
     a.flush(Instant::ZERO).unwrap();
     assert_eq!(expect(&mut b, 1)[0].path.source_port, bound[63]);
     assert_eq!(a.bind_source_port(&there, free).unwrap(), free);
-    // Who comes back before it is closed finds it as it was.
+    // A released port that is requested again before it is closed keeps its socket.
     put(&mut a, Instant::ZERO, &path(free), &datagram(&path(free), 2, 8));
     a.release_source_port(free);
     assert_eq!(a.bind_source_port(&there, free).unwrap(), free);
@@ -261,7 +260,7 @@ fn a_source_port_that_nobody_needs_makes_room_for_another() {
     assert!(a.sockets.find(free).is_some() && a.sockets.find(bound[1]).is_none());
 }
 
-/// The header that leaves is another one than the ICRC was made for, so it is made for that one.
+/// An ICRC that was made for another header is adapted to the header that leaves.
 #[test]
 fn an_icrc_follows_the_source_port_that_is_really_used() {
     let (mut a, mut b) = ipv4_pair();
@@ -278,7 +277,7 @@ fn an_icrc_follows_the_source_port_that_is_really_used() {
     }
 }
 
-/// What arrives of a datagram whose ICRC was made for this Identification.
+/// Returns the received form of a datagram whose ICRC was made for this Identification.
 fn passed(a: &mut UdpDevice, b: &mut UdpDevice, path: &Path, bytes: &[u8], identification: u16) -> Vec<u8> {
     a.slot().unwrap().buffer[..bytes.len()].copy_from_slice(bytes);
     a.commit(
@@ -323,8 +322,8 @@ fn a_wrong_icrc_stays_wrong() {
     assert_eq!(recovered, None);
 }
 
-/// Without segmentation the kernel numbers nothing, so that ICRCs made for 0, 1, 2 … must become those
-/// for 0. The refusal is provoked where loopback refuses it: a send without checksums.
+/// Without segmentation, the kernel does not number datagrams, so ICRCs for 0, 1, 2 … must become those for
+/// 0. A send without checksums provokes the refusal on loopback.
 #[test]
 fn segmentation_that_is_refused_is_given_up() {
     let (mut a, mut b) = ipv4_pair();
@@ -349,12 +348,12 @@ fn segmentation_that_is_refused_is_given_up() {
     assert!(arrived.iter().all(|arrived| is_sealed_for(&there, &arrived.bytes, 0)));
     assert_eq!(a.capabilities().max_segments, 1);
     assert_eq!(counter(&a, "udp_tx_refused"), 0);
-    // From now on batches are not even begun.
+    // From now on, no batches begin.
     assert_eq!(send_batch(&mut a, &there, 3, 512).len(), 3);
     assert_eq!(expect(&mut b, 3).len(), 3);
 }
 
-/// Regression: a superpacket that the kernel refuses with ENOMEM was tried again without end.
+/// Regression: a superpacket that the kernel refuses with ENOMEM was retried forever.
 #[test]
 fn a_superpacket_that_is_never_accepted_does_not_stop_the_others() {
     let (a, mut b) = ipv4_pair();
@@ -380,7 +379,7 @@ fn a_superpacket_that_is_never_accepted_does_not_stop_the_others() {
     assert!(is_sealed_for(&there, &arrived[0].bytes, 0));
 }
 
-/// A link of 1500 bytes, in a network of its own: what is longer is dropped, what was sent with it arrives.
+/// On a link with 1500 bytes, longer datagrams are dropped, and datagrams sent with them arrive.
 #[test]
 fn what_is_longer_than_the_link_is_dropped_alone() {
     in_own_network(&["link set lo mtu 1500 up"], || {
@@ -390,14 +389,14 @@ fn what_is_longer_than_the_link_is_dropped_alone() {
         // Another hop limit, so that no superpacket holds both kinds.
         let aside = Path { hop_limit: 9, ..there };
         put(&mut a, Instant::ZERO, &aside, &datagram(&aside, 7, 1024));
-        // Without room for the headers that are around it.
+        // Without room for the surrounding headers.
         send_batch(&mut a, &there, 3, 1500);
         assert_eq!(counter(&a, "udp_tx_too_long"), 3);
         assert_eq!(counter(&a, "udp_tx_refused"), 0);
         let most = a.report().max_segments;
         assert_eq!(a.capabilities().max_segments, most, "it is not segmentation that failed");
         assert_eq!(a.capabilities().max_datagram, 1500 - IPV4_AND_UDP);
-        // The longest that fits: 1500 with BTH, ICRC and the headers around them.
+        // The longest datagram that fits: 1500 with BTH, ICRC and the surrounding headers.
         send_batch(&mut a, &there, 3, 1500 - IPV4_AND_UDP - 16);
         let arrived = expect(&mut b, 4);
         assert_eq!(arrived[0].path.hop_limit, 9);
@@ -416,7 +415,7 @@ fn paths_that_a_socket_cannot_take_are_counted() {
     ] {
         put(&mut a, Instant::ZERO, &bad, &datagram(&there, 1, 8));
     }
-    // Longer than a slot, and without a slot.
+    // A datagram longer than a slot, and one without a slot.
     a.slot().unwrap();
     a.commit(
         Instant::ZERO,
@@ -446,7 +445,7 @@ fn a_peer_that_is_gone_is_no_error() {
 fn a_full_device_says_so_and_everything_leaves_in_order() {
     let (mut a, mut b) = ipv4_pair();
     let there = between(&a, &b);
-    // Different paths, so that nothing is joined.
+    // Different paths prevent joining.
     let mut count = 0_u32;
     while let Some(slot) = a.slot() {
         let path = there.with_dscp((count % 2) as u8);
@@ -489,7 +488,7 @@ fn expect_readable(device: &UdpDevice) {
 
 #[test]
 fn multicast_reaches_those_that_joined() {
-    // The loopback interface has neither the flag nor the route, and real links are left alone.
+    // The loopback interface has neither the flag nor the route, and the test does not touch real links.
     let lines = [
         "link set lo up",
         "link add roce-test0 type veth peer name roce-test1",
@@ -556,7 +555,7 @@ fn what_the_kernel_had_to_drop_is_known() {
     }
     let arrived = receive_all(&mut b).len();
     assert!(arrived < 1000);
-    // The count comes with the next datagram.
+    // The next datagram carries the count.
     send_batch(&mut a, &there, 1, 8);
     expect(&mut b, 1);
     assert_eq!(counter(&b, "udp_rx_overflow"), 1000 - arrived as u64);
@@ -569,7 +568,7 @@ fn a_ring_that_goes_round_keeps_what_waits() {
     let mut transmitter = Transmitter::new(a.report().max_segments);
     let mut next = 0_u32;
     let mut arrived = Vec::new();
-    // Different amounts, so that the end of the area is met in every way; only some is sent each time.
+    // Varying amounts reach the end of the area in every way; each round sends only some datagrams.
     for round in 0..4000_u32 {
         for _ in 0..round % 90 {
             let len = if next % 50 < 20 { 1000 } else { (next as usize * 52) % 4096 };

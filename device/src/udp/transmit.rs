@@ -1,4 +1,4 @@
-//! Sending: datagrams are written into one area, joined into superpackets, and handed over by the run.
+//! Sending: datagrams are written into one area, joined into superpackets, and passed to the kernel in runs.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,12 +18,12 @@ use crate::counters::counters;
 use crate::mmsg;
 use crate::sockets::with_scope;
 
-/// The sockets that datagrams leave through: the main one, and others for their source ports.
+/// The sockets that send datagrams: the main one, and one for each other source port.
 pub(super) struct Sockets {
     pub(super) main: Socket,
     pub(super) others: Vec<SourceSocket>,
     pub(super) local: SocketAddr,
-    /// The interface that link-local destinations are on.
+    /// The interface of link-local destinations.
     pub(super) index: u32,
     pub(super) peer_port: u16,
 }
@@ -32,12 +32,12 @@ pub(super) struct Sockets {
 pub(super) struct SourceSocket {
     pub(super) port: u16,
     pub(super) socket: Socket,
-    /// No path uses it any more.
+    /// Whether no path uses the socket any more.
     pub(super) is_released: bool,
 }
 
 impl Sockets {
-    /// The place of the socket for a source port; 0 is the main one.
+    /// Returns the position of the socket for a source port; 0 is the main socket.
     pub(super) fn find(&self, source_port: u16) -> Option<usize> {
         if source_port == self.local.port() {
             return Some(0);
@@ -45,7 +45,7 @@ impl Sockets {
         self.others.iter().position(|other| other.port == source_port).map(|place| place + 1)
     }
 
-    /// The socket for a source port that is not the main one's.
+    /// Returns the socket for a source port other than the main one's.
     pub(super) fn other(&mut self, source_port: u16) -> Option<&mut SourceSocket> {
         self.others.iter_mut().find(|other| other.port == source_port)
     }
@@ -62,15 +62,15 @@ counters! {
     pub(super) struct Counters {
         /// Datagrams sent.
         datagrams => "udp_tx_datagrams",
-        /// Their bytes, BTH to ICRC.
+        /// Bytes of the datagrams sent, BTH to ICRC.
         bytes => "udp_tx_bytes",
         /// Messages given to the kernel; one with segmentation offload carries several datagrams.
         messages => "udp_tx_messages",
         /// System calls that sent.
         calls => "udp_tx_calls",
-        /// Attempts to send that found the send buffer of the socket full; the datagrams stay and are tried again.
+        /// Attempts to send with a full send buffer of the socket; the datagrams stay and are tried again.
         blocked => "udp_tx_blocked",
-        /// Datagrams dropped because they are longer than a link on the path takes.
+        /// Datagrams dropped because they are too long for a link on the path.
         too_long => "udp_tx_too_long",
         /// Datagrams dropped because the kernel refused them.
         refused => "udp_tx_refused",
@@ -81,51 +81,51 @@ counters! {
     }
 }
 
-/// The datagrams that wait to be sent.
+/// The datagrams that are waiting to be sent.
 pub(super) struct Transmitter {
-    /// Used as a ring: superpackets lie one behind the other and never reach around the end.
+    /// Used as a ring: superpackets are contiguous and never wrap around the end.
     area: Vec<u8>,
-    /// Where the next datagram goes.
+    /// Position of the next datagram.
     write: usize,
     /// Whether `write` has passed the end and the oldest superpacket has not.
     wrapped: bool,
     pending: VecDeque<Superpacket>,
     batch: Batch,
     lent: bool,
-    /// Datagrams of one superpacket; 1 where the system does not split them.
+    /// Maximum number of datagrams in a superpacket; 1 if the system does not split superpackets.
     pub(super) most_segments: u16,
-    /// When to try again after the kernel had no room.
+    /// Time of the next attempt after the kernel had no room.
     pub(super) retry_at: Option<Instant>,
-    /// Errors that other hosts reported about earlier datagrams.
+    /// Number of errors that other hosts reported about earlier datagrams.
     pub(super) reported_errors: u64,
-    /// The error number of the refusal reported last.
+    /// The error number of the most recently reported refusal.
     reported_refusal: i32,
     pub(super) counters: Counters,
 }
 
-/// Datagrams of one path that lie one behind the other; all as long as the first but the last.
+/// Contiguous datagrams of one path; all except the last have the length of the first.
 struct Superpacket {
     bytes: Range<usize>,
     segment_len: usize,
     segments: usize,
-    /// Which of the sockets.
+    /// Position of the socket in [`Sockets`].
     socket: usize,
     to: SockAddr,
     path: Path,
-    /// Its source port is not the one of its path, so the ICRC is adapted.
+    /// Whether its source port differs from that of its path, so the ICRC is adapted.
     other_port: bool,
-    /// Segmentation was refused: its datagrams leave one at a time, with ICRCs computed for that.
+    /// Whether its datagrams leave one at a time, because segmentation was refused; ICRCs are adapted.
     apart: bool,
-    /// If its first datagram can be sent alone, segmentation was what the system refused.
+    /// Whether the first datagram, if it can be sent alone, shows that the system refused segmentation.
     suspect: bool,
-    /// How often it was tried without success.
+    /// Number of failed attempts.
     failures: u8,
-    /// How often the kernel had no room or no memory for the next datagram.
+    /// Number of attempts for which the kernel had no room or no memory for the next datagram.
     blocked: u32,
 }
 
 impl Superpacket {
-    /// What goes into the next message.
+    /// Returns the number of bytes in the next message.
     fn next_len(&self) -> usize {
         if self.apart { self.segment_len.min(self.bytes.len()) } else { self.bytes.len() }
     }
@@ -138,7 +138,7 @@ impl Superpacket {
         self.segments > 1 && !self.apart
     }
 
-    /// Takes away what went into a message; whether nothing is left.
+    /// Removes the datagrams of one message and returns whether none is left.
     fn advance(&mut self) -> bool {
         let (len, segments) = (self.next_len(), self.next_segments());
         self.bytes.start += len;
@@ -166,7 +166,7 @@ impl Transmitter {
         }
     }
 
-    /// Room for the longest datagram, right behind the last one where possible.
+    /// Lends room for the longest datagram, if possible right behind the last one.
     pub(super) fn slot(&mut self) -> Option<TxSlot<'_>> {
         self.lent = false;
         let Some(oldest) = self.pending.front().map(|superpacket| superpacket.bytes.start) else {
@@ -185,7 +185,7 @@ impl Transmitter {
         self.lend()
     }
 
-    /// No superpacket is open; whether one may begin.
+    /// Returns the state without an open superpacket: whether one may begin.
     const fn no_batch(&self) -> Batch {
         if self.most_segments > 1 { Batch::EMPTY } else { Batch::NONE }
     }
@@ -196,7 +196,7 @@ impl Transmitter {
         Some(TxSlot { buffer, batch: &self.batch })
     }
 
-    /// Takes what was written into the slot.
+    /// Takes the datagram that was written into the slot.
     pub(super) fn commit(&mut self, transmit: &Transmit, sockets: &Sockets) {
         if !mem::take(&mut self.lent) || transmit.len > MAX_DATAGRAM || transmit.len <= icrc::LEN {
             self.counters.bad_path += 1;
@@ -229,7 +229,7 @@ impl Transmitter {
         };
     }
 
-    /// The superpacket that begins with this datagram, `None` if a UDP socket cannot send it.
+    /// Returns the superpacket that begins with this datagram, or `None` if a UDP socket cannot send it.
     fn begin(&mut self, transmit: &Transmit, bytes: Range<usize>, sockets: &Sockets) -> Option<Superpacket> {
         let path = &transmit.path;
         let local = sockets.local.ip();
@@ -269,16 +269,16 @@ impl Transmitter {
         })
     }
 
-    /// Whether nothing waits for the kernel, so that no place of a socket is in use.
+    /// Returns whether no datagram waits for the kernel, so that no position of a socket is in use.
     pub(super) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Sends as much as the kernel takes.
+    /// Sends as much as the kernel accepts.
     ///
     /// # Errors
     ///
-    /// The socket itself is broken.
+    /// Fails if the socket itself is broken.
     pub(super) fn flush(&mut self, now: Instant, sockets: &Sockets) -> io::Result<()> {
         self.retry_at = None;
         self.batch = Batch::NONE;
@@ -288,8 +288,8 @@ impl Transmitter {
                 Ok(sent) => self.sent(sent),
                 Err(error) => match error.raw_os_error().unwrap_or(0) {
                     libc::EINTR => {}
-                    // ENOBUFS: the queue of the interface is full, or a filter drops the datagram. ENOMEM: there is no
-                    // memory, or the interface cannot split the superpacket.
+                    // ENOBUFS: the interface's queue is full, or a filter drops the datagram. ENOMEM: there
+                    // is no memory, or the interface cannot split the superpacket.
                     number @ (libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
                         if self.may_retry(number) {
                             self.counters.blocked += 1;
@@ -305,12 +305,12 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Hands the oldest superpackets of one socket to the kernel; returns how many it took.
+    /// Passes the oldest superpackets of one socket to the kernel and returns how many it accepted.
     fn send_run(&self, sockets: &Sockets) -> io::Result<usize> {
         let Some(first) = self.pending.front() else { return Ok(0) };
         let mut is_over = false;
         let run = self.pending.iter().take_while(|superpacket| {
-            // The rest of one that was taken apart must go before what follows.
+            // The rest of a superpacket that was taken apart must leave before the next superpacket.
             let was_apart = mem::replace(&mut is_over, superpacket.apart);
             superpacket.socket == first.socket && !was_apart
         });
@@ -323,7 +323,7 @@ impl Transmitter {
         })
     }
 
-    /// The kernel took this many messages.
+    /// Accounts for messages that the kernel accepted.
     fn sent(&mut self, messages: usize) {
         self.counters.messages += messages as u64;
         for _ in 0..messages {
@@ -339,15 +339,15 @@ impl Transmitter {
         }
     }
 
-    /// Whether the oldest superpacket should stay after the kernel had no room or no memory for it. Otherwise it is taken apart, or
-    /// dropped: one that the kernel never accepts must not stop those behind it.
+    /// Returns whether the oldest superpacket stays queued after the kernel had no room or no memory for it.
+    /// Otherwise takes it apart or drops it, because one that is never accepted must not block the others.
     pub(super) fn may_retry(&mut self, number: i32) -> bool {
         let Some(superpacket) = self.pending.front_mut() else { return false };
-        // EAGAIN is about the socket, and passes as soon as the kernel has sent something.
+        // EAGAIN concerns the socket, and ends as soon as the kernel has sent a datagram.
         superpacket.blocked += u32::from(number != libc::EAGAIN);
         let is_last = superpacket.blocked > MAX_BLOCKED;
         if number == libc::ENOMEM && superpacket.offload() {
-            // It may be memory as well, so that later superpackets are tried whole.
+            // Memory may also have been short, so later superpackets are tried whole.
             self.take_apart(false);
             return false;
         }
@@ -360,7 +360,7 @@ impl Transmitter {
         !is_last
     }
 
-    /// Counts and reports the datagrams that the system did not take.
+    /// Counts and reports datagrams that the system refused.
     fn refused(&mut self, number: i32) {
         let Some(superpacket) = self.pending.front() else { return };
         self.counters.refused += superpacket.next_segments() as u64;
@@ -370,20 +370,20 @@ impl Transmitter {
         }
     }
 
-    /// The kernel did not take the oldest superpacket.
+    /// Handles an error of the kernel for the oldest superpacket.
     fn failed(&mut self, number: i32) {
         let Some(superpacket) = self.pending.front_mut() else { return };
         superpacket.failures += 1;
         superpacket.suspect = false;
         let first_failure = superpacket.failures == 1;
         match number {
-            // Reported by another host about an earlier datagram; asking for it has cleared it.
+            // Another host reported the error about an earlier datagram; reading the error has cleared it.
             libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EPROTO if first_failure => {
                 self.reported_errors += 1;
                 return;
             }
-            // No way to split, or each segment is too long for the link. Which one shows when they are
-            // sent one at a time.
+            // The kernel cannot split, or each segment is too long for the link. Sending the datagrams one at
+            // a time shows which.
             libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP if superpacket.offload() => {
                 self.take_apart(number != libc::EMSGSIZE);
                 return;
@@ -396,8 +396,8 @@ impl Transmitter {
         }
     }
 
-    /// Sends the datagrams of the oldest superpacket one at a time. Their Identifications will then all be
-    /// 0 and not 0, 1, 2 …; the difference that this makes to an ICRC depends on nothing else.
+    /// Sends the datagrams of the oldest superpacket one at a time. Their Identifications become 0 instead of
+    /// 0, 1, 2 …; the resulting difference of an ICRC depends on nothing else.
     fn take_apart(&mut self, segmentation_failed: bool) {
         let Some(superpacket) = self.pending.front_mut() else { return };
         superpacket.apart = true;
@@ -413,7 +413,7 @@ impl Transmitter {
         }
     }
 
-    /// Sends this many messages and returns how many still wait.
+    /// Sends `messages` messages and returns how many superpackets still wait.
     #[cfg(test)]
     pub(super) fn flush_some(&mut self, sockets: &Sockets, messages: usize) -> usize {
         self.batch = Batch::NONE;
@@ -428,19 +428,19 @@ impl Transmitter {
 
     fn forget_oldest(&mut self) {
         let Some(gone) = self.pending.pop_front() else { return };
-        // The ring has gone round when the oldest lies at its beginning again.
+        // The ring no longer wraps when the oldest superpacket lies at its beginning again.
         if self.pending.front().is_none_or(|oldest| oldest.bytes.start < gone.bytes.start) {
             self.wrapped = false;
         }
     }
 }
 
-/// The control messages of one message.
+/// Writes the control messages of one message.
 fn write_control(writer: &mut ControlWriter<'_>, superpacket: &Superpacket) {
     let path = &superpacket.path;
     let class = i32::from(path.traffic_class).to_ne_bytes();
     let hops = i32::from(if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit });
-    // Multicast has a default of its own: 1.
+    // Multicast has its own default: 1.
     let set_hops = hops != i32::from(DEFAULT_HOP_LIMIT) || path.destination.is_multicast();
     let (level, class_type, hops_type) = match path.destination {
         IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
@@ -453,7 +453,7 @@ fn write_control(writer: &mut ControlWriter<'_>, superpacket: &Superpacket) {
         writer.push(level, hops_type, hops.to_ne_bytes());
     }
     if superpacket.offload() {
-        // Not above the length of a slot.
+        // At most the length of a slot.
         let segment_len = superpacket.segment_len as u16;
         writer.push(libc::SOL_UDP, libc::UDP_SEGMENT, segment_len.to_ne_bytes());
     }
@@ -463,7 +463,7 @@ fn envelope(transmit: &Transmit) -> Envelope {
     Envelope::new(&transmit.path, transmit.identification)
 }
 
-/// Adapts an ICRC to other headers. A datagram that was damaged on purpose stays damaged. Behind the ICRC may be in-band telemetry.
+/// Adapts an ICRC to other headers. An already wrong ICRC stays wrong. Telemetry may follow the ICRC.
 fn reseal(datagram: &mut [u8], made_for: &Envelope, will_be: &Envelope) {
     let is_made_for = |rest: &&[u8]| {
         let split = rest.split_last_chunk();
@@ -477,17 +477,17 @@ fn reseal(datagram: &mut [u8], made_for: &Envelope, will_be: &Envelope) {
     *found = (u32::from_le_bytes(*found) ^ difference).to_le_bytes();
 }
 
-/// The longest UDP payload on IPv4.
+/// Maximum UDP payload on IPv4.
 const MAX_SUPERPACKET_LEN: usize = 65_507;
-/// Sixteen superpackets.
+/// Room for sixteen superpackets.
 const AREA_LEN: usize = 1 << 20;
 const MAX_PENDING: usize = 128;
-/// Superpackets in one system call.
+/// Maximum number of superpackets in one system call.
 const RUN: usize = 16;
-/// Traffic class, hop limit and segment length.
+/// Room for traffic class, hop limit and segment length.
 const CONTROL_LEN: usize = 2 * space(4) + space(2);
-/// Attempts to send a datagram for which the system has no room or no memory, 50 ms or more. A queue of 1,000 packets moves by one
-/// each 1.2 ms at 10 Mb/s.
+/// Maximum attempts to send a datagram for which the system has no room or no memory: at least 50 ms. At 10
+/// Mb/s, a queue of 1,000 packets moves by one packet each 1.2 ms.
 const MAX_BLOCKED: u32 = 1000;
-/// How long the kernel may need until it has room again: a few superpackets at 25 Gb/s.
+/// Time in which the kernel should have room again: a few superpackets at 25 Gb/s.
 const RETRY_AFTER_NS: u64 = 50_000;

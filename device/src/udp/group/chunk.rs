@@ -1,8 +1,8 @@
-//! Making the sockets of a group, [`CHUNK`] at a time, so that each lies in its place.
+//! Making the sockets of a group, [`CHUNK`] at a time, so that each gets its position.
 //!
-//! The kernel numbers the sockets of a group in the order in which they are bound. When a socket closes, it gives the place to the last one.
-//! So the sockets of the first slots are bound before any other program can have the port, and later ones only while the sockets of the
-//! group are all that have it.
+//! The kernel numbers the sockets of a group in the order in which they are bound. If a socket closes, the
+//! last one gets its number. So the sockets of the first slots are bound before any other program can use the
+//! port, and later ones only while no other sockets have it.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use socket2::Socket;
 use super::{CHUNK, filter};
 use crate::sockets::receive_nothing;
 
-/// Makes and binds the sockets of the next slots of a group that has `before` sockets. All but that of slot 0 drop what arrives.
+/// Makes and binds the sockets of the [`CHUNK`] slots from `before` on. All but slot 0's drop datagrams.
 pub(super) fn make_sockets(
     local: SocketAddr,
     before: usize,
@@ -28,7 +28,7 @@ pub(super) fn make_sockets(
         let socket = make(local)?;
         socket.set_reuse_port(true)?;
         if place == 0 {
-            // Before it is bound: now no other socket can have the port.
+            // Before the socket is bound: from now on, no other socket can use the port.
             filter::steer(&socket, CHUNK)?;
         } else {
             receive_nothing(&socket)?;
@@ -43,14 +43,14 @@ pub(super) fn make_sockets(
     Ok(sockets)
 }
 
-/// An error unless this many sockets of this machine have the address and port. Those of a process that was killed while it made some may
-/// be closed a little later, so it looks several times.
+/// Returns an error unless this machine has exactly `count` sockets with the address and port. Sockets of a
+/// killed process may close with a delay, so it checks several times.
 fn expect(local: SocketAddr, count: usize) -> io::Result<()> {
     let (mut found, mut right) = (0, 0);
     for _ in 0..MOST_LOOKS {
         found = sockets_at(local)?.len();
         right = if found == count { right + 1 } else { 0 };
-        // One look may miss a socket, because others come and go while the kernel prints its table.
+        // One check may miss a socket, because others come and go while the kernel prints its table.
         if right == 2 {
             return Ok(());
         }
@@ -64,13 +64,13 @@ fn expect(local: SocketAddr, count: usize) -> io::Result<()> {
     )))
 }
 
-/// The inodes of the sockets that have this address and port.
+/// Returns the inodes of the sockets that have this address and port.
 fn sockets_at(local: SocketAddr) -> io::Result<BTreeSet<u64>> {
     let (family, address) = match local.ip() {
         IpAddr::V4(address) => ("udp", address.octets().to_vec()),
         IpAddr::V6(address) => ("udp6", address.octets().to_vec()),
     };
-    // As the kernel prints it: words of the processor's byte order.
+    // The kernel prints words in the processor's byte order.
     let words = address.as_chunks().0.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word)));
     let name = format!("{}:{:04X}", words.collect::<String>(), local.port());
     let table = format!("/proc/thread-self/net/{family}");
@@ -84,5 +84,5 @@ fn sockets_at(local: SocketAddr) -> io::Result<BTreeSet<u64>> {
     Ok(text.lines().filter_map(inode_of).collect())
 }
 
-/// In the table of sockets. If another program has the port, a device is refused after 0.2 s.
+/// Maximum number of checks. If another program has the port, a device is refused after 0.2 s.
 const MOST_LOOKS: usize = 20;

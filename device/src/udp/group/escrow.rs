@@ -1,8 +1,8 @@
-//! The sockets of an address, all of them, in the queues of sockets: they stay open, in their places, as long as any
-//! process holds the descriptor of the first queue.
+//! All sockets of an address, in queues of sockets: they stay open, in their positions, while any process
+//! holds the descriptor of the first queue.
 //!
-//! Each queue holds a message with the sockets of [`CHUNK`] slots, and both ends of the next queue. That one is empty until
-//! all slots of those before it are taken. Nobody but the process with the lock of the address looks into a queue or fills it.
+//! Each queue holds the sockets of [`CHUNK`] slots and both ends of the next queue, which is empty until all
+//! earlier slots are taken. Only the process with the lock of the address accesses a queue.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,14 +18,14 @@ use super::CHUNK;
 use crate::descriptors::aside;
 use crate::sockets::set_option;
 
-/// The descriptor whose queue holds the first sockets, and through them all others.
+/// The descriptor of the first queue, through which all sockets can be reached.
 #[derive(Debug)]
 pub(super) struct Escrow(OwnedFd);
 
 /// The sockets of [`CHUNK`] slots.
 pub(super) struct Chunk {
     pub(super) sockets: Vec<Socket>,
-    /// `None` if an older version of this library has made them, which had one queue.
+    /// `None` if an older version of this library, which had one queue, has made the sockets.
     next: Option<Queue>,
 }
 
@@ -35,43 +35,43 @@ struct Queue {
 }
 
 impl Escrow {
-    /// Puts the first sockets into the queue of a new one.
+    /// Puts the first sockets into a new queue.
     pub(super) fn new(sockets: &[Socket]) -> io::Result<Self> {
         let queue = Queue::new()?;
         queue.fill(sockets, true)?;
         Ok(Self(aside(queue.reader)))
     }
 
-    /// The descriptor that another process passed on; an error if it holds anything else.
+    /// Takes a descriptor that another process passed on; fails if it holds anything else.
     pub(super) fn adopt(descriptor: OwnedFd) -> io::Result<Self> {
         let escrow = Self(aside(descriptor));
         escrow.first()?;
         Ok(escrow)
     }
 
-    /// Copies of the first sockets. They stay in the queue.
+    /// Returns copies of the first sockets, which stay in the queue.
     pub(super) fn first(&self) -> io::Result<Chunk> {
         look_into(&self.0)?.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Passes it to the process at the other end of a connection.
+    /// Passes the descriptor to the process at the other end of a connection.
     pub(super) fn pass_to(&self, connection: impl AsFd) -> io::Result<()> {
         send_with(connection, &[super::ADMITTED], &[self.0.as_fd()])
     }
 }
 
 impl Chunk {
-    /// Whether there can be more sockets than these.
+    /// Returns whether more sockets can follow these.
     pub(super) const fn can_grow(&self) -> bool {
         self.next.is_some()
     }
 
-    /// Copies of the next sockets; `None` if there are none yet.
+    /// Returns copies of the next sockets, or `None` if there are none yet.
     pub(super) fn next(&self) -> io::Result<Option<Self>> {
         self.next.as_ref().map_or(Ok(None), |next| look_into(&next.reader))
     }
 
-    /// Puts the next sockets into their queue. Every member has them from now on.
+    /// Puts the next sockets into their queue, which makes them available to every member.
     pub(super) fn append(&self, sockets: &[Socket]) -> io::Result<()> {
         self.next.as_ref().map_or(Ok(()), |next| next.fill(sockets, false))
     }
@@ -84,14 +84,14 @@ impl Queue {
         Ok(Self { reader, writer })
     }
 
-    /// Older versions know the first queue only, and expect nothing but sockets in its first message. So the ends of the next queue are in
-    /// another one.
+    /// Puts sockets and the ends of the next queue into this queue. Older versions know only the first queue
+    /// and expect only sockets in its first message, so that queue has the ends in a second message.
     fn fill(&self, sockets: &[Socket], is_first: bool) -> io::Result<()> {
         let next = Self::new()?;
         let ends = [next.reader.as_fd(), next.writer.as_fd()];
         let all: Vec<_> = sockets.iter().map(AsFd::as_fd).chain(ends).collect();
-        // The kernel limits the descriptors that lie in queues for a user, but lets one message go beyond the limit. Then no member
-        // could pass the escrow on. So it is tried first whether another message could follow.
+        // The kernel limits the number of a user's descriptors in queues, but lets one message exceed the
+        // limit. Then no member could pass the escrow on, so first test whether another message could follow.
         let rehearsal = Self::new()?;
         send_with(&rehearsal.writer, SOCKETS, &all)?;
         send_with(&rehearsal.writer, ENDS, &ends)?;
@@ -104,10 +104,10 @@ impl Queue {
     }
 }
 
-/// The sockets in a queue; `None` if it is empty.
+/// Returns the sockets in a queue, or `None` if it is empty.
 fn look_into(queue: &OwnedFd) -> io::Result<Option<Chunk>> {
     let (sockets, ends) = (peek(queue, 0), peek(queue, SOCKETS.len()));
-    // Older versions look at the first message and do not say which one they mean.
+    // Reset the offset, because older versions peek at the first message without setting it.
     peek_from(queue, -1)?;
     let (mut sockets, mut ends) = (sockets?, ends?);
     if sockets.is_empty() {
@@ -124,9 +124,9 @@ fn look_into(queue: &OwnedFd) -> io::Result<Option<Chunk>> {
     Ok(Some(Chunk { sockets: sockets.into_iter().map(Socket::from).collect(), next }))
 }
 
-/// Copies of the descriptors of the message at this offset in bytes in a queue. Empty without such a message.
+/// Returns copies of the descriptors of the message at this byte offset; empty without such a message.
 fn peek(queue: &OwnedFd, offset: usize) -> io::Result<Vec<OwnedFd>> {
-    // A process that was killed here has left its offset.
+    // A process that was killed here may have left its offset.
     peek_from(queue, offset as i32)?;
     match receive_with(queue, &mut [0; 16], RecvFlags::PEEK) {
         Ok((_, descriptors)) => Ok(descriptors),
@@ -151,7 +151,7 @@ fn send_with(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) ->
     Ok(())
 }
 
-/// Receives one message with its descriptors, without waiting; the length, 0 at the end of a connection, comes first.
+/// Receives one message with its descriptors, without waiting. The length is 0 at the end of a connection.
 pub(super) fn receive_with(
     socket: impl AsFd,
     bytes: &mut [u8],
@@ -168,7 +168,7 @@ pub(super) fn receive_with(
         }
     }
     if received.flags.contains(ReturnFlags::CTRUNC) {
-        // No message has more descriptors than there is space for, so the process has no numbers left: see `ulimit -n`.
+        // Every message fits in the space, so the process reached its limit of descriptors (`ulimit -n`).
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     Ok((received.bytes, descriptors))
@@ -178,7 +178,7 @@ pub(super) fn receive_with(
 const SOCKETS: &[u8] = b"sockets";
 /// The bytes of a message with the ends of the next queue.
 const ENDS: &[u8] = b"next";
-/// In one message: sockets, and the ends of the next queue. The kernel allows 253.
+/// Maximum descriptors in a message: sockets and the ends of the next queue. The kernel allows 253.
 const MOST_DESCRIPTORS: usize = CHUNK + 2;
 
 #[cfg(test)]
@@ -191,7 +191,7 @@ mod tests {
         sockets.iter().map(|socket| rustix::fs::fstat(socket).unwrap().st_ino).collect()
     }
 
-    /// The first message of older versions is the only one, and they look at the first message as it is.
+    /// Older versions send a single message and peek at the first message without setting an offset.
     #[test]
     fn older_versions_and_this_one_understand_each_other() {
         let own = [(); CHUNK].map(|()| Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap());
@@ -204,7 +204,7 @@ mod tests {
         assert!(!first.can_grow() && first.next().unwrap().is_none());
 
         let escrow = Escrow::new(&own).unwrap();
-        // A process that is killed while it looks into a queue leaves an offset there.
+        // A process that is killed while it reads a queue leaves an offset there.
         for offset in [3, 7, 9, 11, 1000] {
             peek_from(&escrow.0, offset).unwrap();
             assert_eq!(inodes(&escrow.first().unwrap().sockets), inodes(&own));

@@ -1,8 +1,8 @@
-//! Which process of an address a datagram is for: the rule as a program for the kernel, and the same rule in Rust.
+//! Choosing the process that gets a datagram: the rule as a program for the kernel, and in Rust.
 //!
-//! The destination QPN begins with the slot ([`ProcessSlot`]). Datagrams for queue pair 1 carry messages of connection
-//! management, which name a connection by the ID that the receiver drew, and it begins with the slot too. REQ and SIDR_REQ
-//! begin an exchange, so they carry no such ID: they go to slot 0, as everything does for which the group has no socket.
+//! The destination QPN begins with the slot ([`ProcessSlot`]). Datagrams for queue pair 1 carry connection
+//! management messages with a connection ID, chosen by the receiver, that begins with the slot too. REQ and
+//! SIDR_REQ have no such ID: they go to slot 0, as do datagrams for slots without a socket.
 
 use std::io;
 use std::mem::offset_of;
@@ -12,7 +12,7 @@ use socket2::{SockFilter, Socket};
 
 use crate::sockets::set_option;
 
-/// The slot that a datagram, BTH to ICRC, is for.
+/// Returns the slot that a datagram, BTH to ICRC, is for.
 pub(super) fn slot_of(datagram: &[u8]) -> ProcessSlot {
     if !is_for_gsi(datagram) {
         return ProcessSlot::of(word(datagram, QPN_WORD_AT));
@@ -24,13 +24,13 @@ pub(super) fn slot_of(datagram: &[u8]) -> ProcessSlot {
     }
 }
 
-/// Whether a datagram is for this slot, without a look at what else it could be.
+/// Returns whether the QPN of a datagram belongs to this slot, without checking anything else.
 #[inline]
 pub(super) fn is_plainly_for(slot: ProcessSlot, datagram: &[u8]) -> bool {
     ProcessSlot::of(word(datagram, QPN_WORD_AT)) == slot
 }
 
-/// The service ID of a REQ or SIDR_REQ; `None` for everything else.
+/// Returns the service ID of a REQ or SIDR_REQ, and `None` for all other datagrams.
 pub(super) fn service_asked_for(datagram: &[u8]) -> Option<u64> {
     let is_request = is_for_gsi(datagram) && matches!(attribute_of(datagram), REQ | SIDR_REQ);
     let bytes = datagram.get(SERVICE_ID_AT..)?.first_chunk()?;
@@ -41,7 +41,7 @@ fn is_for_gsi(datagram: &[u8]) -> bool {
     word(datagram, QPN_WORD_AT) & MOST_QPN == 1
 }
 
-/// The word at this place; 0 if it is not all there, as for the program.
+/// Returns the word at this offset, or 0 if it is incomplete, as in the kernel's program.
 #[inline]
 fn word(datagram: &[u8], at: usize) -> u32 {
     datagram.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u32::from_be_bytes(*bytes))
@@ -51,8 +51,8 @@ fn attribute_of(datagram: &[u8]) -> u16 {
     datagram.get(ATTRIBUTE_AT..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u16::from_be_bytes(*bytes))
 }
 
-/// `struct sock_fprog`, without bytes that nothing is written to: the kernel copies all of it. `SockFilter` is `sock_filter`
-/// (`repr(transparent)`).
+/// `struct sock_fprog` without uninitialized padding, because the kernel copies all bytes. `SockFilter` is
+/// `sock_filter` (`repr(transparent)`).
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct FilterProgram {
@@ -64,8 +64,8 @@ struct FilterProgram {
 const _: () = assert!(size_of::<FilterProgram>() == size_of::<libc::sock_fprog>());
 const _: () = assert!(offset_of!(FilterProgram, filter) == offset_of!(libc::sock_fprog, filter));
 
-/// Has the kernel choose a socket of the group by [`slot_of`]; the group has, or will have, this many sockets. On a socket that is not
-/// bound yet: to bind it then fails if any other socket has the port, so that two groups never mix.
+/// Makes the kernel choose a socket of the group by [`slot_of`]; the group has, or will have, `sockets`.
+/// Binding an unbound `socket` then fails if another socket has the port, so two groups never mix.
 pub(super) fn steer(socket: &Socket, sockets: usize) -> io::Result<()> {
     let program = program(sockets as u32);
     let pointer = FilterProgram { len: program.len() as u16, padding: [0; 3], filter: program.as_ptr() };
@@ -73,11 +73,11 @@ pub(super) fn steer(socket: &Socket, sockets: usize) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, pointer)
 }
 
-/// In the classic language of socket filters, in which jumps count instructions. The program sees the UDP payload.
+/// Returns the program in classic BPF, where jumps count instructions. The program sees the UDP payload.
 fn program(sockets: u32) -> Vec<SockFilter> {
     let put = |code: u32, k: u32| SockFilter::new(code as u16, 0, 0, k);
     let compute = |operation: u32, k: u32| put(libc::BPF_ALU | operation | libc::BPF_K, k);
-    // Jumps over so many instructions if equal, and goes on if not.
+    // Skips `over` instructions if equal.
     let equal =
         |k: u32, over: u8| SockFilter::new((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, over, 0, k);
     let load_word = |at: usize| put(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at as u32);
@@ -100,31 +100,31 @@ fn program(sockets: u32) -> Vec<SockFilter> {
         over(1),
         load_word(REQUEST_ID_AT),
         compute(libc::BPF_RSH, 8),
-        // `ProcessSlot::of`.
+        // [`ProcessSlot::of`].
         from(long.first_qpn(), 2),
         compute(libc::BPF_RSH, short.bits_below()),
         put(libc::BPF_RET | libc::BPF_A, 0),
         compute(libc::BPF_RSH, long.bits_below()),
         compute(libc::BPF_SUB, offset),
-        // For a number without a socket, the kernel chooses one by a hash.
+        // For a number without a socket, the kernel would choose a socket by hash.
         from(sockets, 1),
         put(libc::BPF_RET | libc::BPF_A, 0),
         put(libc::BPF_RET | libc::BPF_K, 0),
     ]
 }
 
-/// The word of the BTH (IBTA 9.2) whose lower three bytes are the destination QPN.
+/// Offset of the BTH word (IBTA 9.2) whose lower three bytes are the destination QPN.
 const QPN_WORD_AT: usize = 4;
 const MOST_QPN: u32 = 0x00ff_ffff;
-/// BTH and DETH are 12 and 8 bytes; the attribute ID is at byte 16 of a MAD (IBTA 13.4.2).
+/// BTH and DETH have 12 and 8 bytes; the attribute ID is at byte 16 of a MAD (IBTA 13.4.2).
 const ATTRIBUTE_AT: usize = MAD_AT + 16;
-/// Behind the 24 bytes of the MAD header: the first two fields of the messages (IBTA 12.6 and 12.11).
+/// The first two fields of the messages follow the 24 bytes of the MAD header (IBTA 12.6 and 12.11).
 const REQUEST_ID_AT: usize = MAD_AT + 24;
 const REMOTE_ID_AT: usize = MAD_AT + 28;
-/// In REQ and SIDR_REQ.
+/// Offset of the service ID in REQ and SIDR_REQ.
 const SERVICE_ID_AT: usize = MAD_AT + 32;
 const MAD_AT: usize = 12 + 8;
-/// Attribute IDs of messages of connection management (IBTA 16.7.1).
+/// Attribute IDs of connection management messages (IBTA 16.7.1).
 const REQ: u16 = 0x10;
 const SIDR_REQ: u16 = 0x17;
 const SIDR_REP: u16 = 0x18;
@@ -148,7 +148,7 @@ mod tests {
     fn the_slot_is_in_the_queue_pair_number_or_in_the_id_of_the_connection() {
         let of = |qpn: u32| slot_of(&[&[4, 0, 0xff, 0xff][..], &qpn.to_be_bytes(), &[0; 8]].concat()).get();
         assert_eq!([0x05_0001, 0x3f_ffff, 0x00_0002, 0x40_0000, 0xff_ffff].map(of), [5, 63, 0, 64, 831]);
-        // Bits of congestion stand before the number.
+        // Congestion bits precede the number.
         assert_eq!(of(0xc005_0001), 5);
         let ids = [3 << 24 | 9, 7 << 24 | 9];
         let by_kind = |kind| slot_of(&message(kind, ids)).get();

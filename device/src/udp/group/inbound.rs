@@ -1,4 +1,4 @@
-//! What other processes of the address want of this one: the sockets, or to pass a datagram on.
+//! Requests from other processes of the address: for the sockets, or to deliver a datagram.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,12 +12,12 @@ use super::escrow::Escrow;
 use super::names::{self, BACKLOG, Names, Peer};
 use super::{JOIN, REFUSED, links, watch};
 
-/// The names that this process holds, and the connections to them.
+/// The names that this process holds, and the connections to these names.
 pub(super) struct Inbound {
     names: Names,
-    /// By their tokens: the name of the slot, and those of services.
+    /// Listeners by token: one for the slot's name and one for each service.
     listeners: BTreeMap<u64, OwnedFd>,
-    /// The tokens of services.
+    /// Tokens of the services, by service ID.
     services: BTreeMap<u64, u64>,
     connections: BTreeMap<u64, Connection>,
     /// The token of the next listener or connection.
@@ -25,17 +25,17 @@ pub(super) struct Inbound {
     buffer: Vec<u8>,
 }
 
-/// A trusted process that has connected to a name.
+/// A connection from a trusted process.
 struct Connection {
     socket: OwnedFd,
-    /// The token of the listener at that name.
+    /// The token of the listener that accepted it.
     listener: u64,
 }
 
-/// Answers a process that shares nothing with this one. Its connection is not kept, so a user who makes many of them cannot
-/// displace those of trusted processes.
+/// Refuses an untrusted process. Its connection is not kept, so a user who makes many of them cannot displace
+/// those of trusted processes.
 fn refuse(socket: &OwnedFd) {
-    // Its question is read first: closing a connection with unread bytes makes the other side lose the answer.
+    // Read its request first: closing a connection with unread bytes makes the other side lose the answer.
     let _ = recv(socket, &mut [0_u8; 1], RecvFlags::DONTWAIT);
     let _ = send(socket, &[REFUSED], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
@@ -52,7 +52,7 @@ impl Inbound {
         }
     }
 
-    /// Whether connection requests for this service are for this process.
+    /// Returns whether connection requests for this service belong to this process.
     pub(super) fn has(&self, service_id: u64) -> bool {
         self.services.contains_key(&service_id)
     }
@@ -69,12 +69,12 @@ impl Inbound {
     pub(super) fn release(&mut self, service_id: u64) {
         if let Some(token) = self.services.remove(&service_id) {
             self.listeners.remove(&token);
-            // What is sent to a closed connection, its sender takes for what it is.
+            // Senders notice the closed connection and treat the service as released.
             self.connections.retain(|_, connection| connection.listener != token);
         }
     }
 
-    /// Serves the listener or connection with this token; returns how many datagrams came.
+    /// Serves the listener or connection with this token and returns the number of datagrams received.
     pub(super) fn serve(
         &mut self,
         token: u64,
@@ -86,7 +86,7 @@ impl Inbound {
         if let Some(listener) = self.listeners.get(&token) {
             let mut accepted = Vec::new();
             for _ in 0..MOST_ACCEPTED {
-                // The other side repeats a connection that could not be accepted.
+                // The other side retries a connection that could not be accepted.
                 let Ok(socket) = accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) else {
                     break;
                 };
@@ -123,7 +123,7 @@ impl Inbound {
                 },
             };
             if is_over {
-                // Closing it ends watching it.
+                // Closing the connection stops watching it.
                 self.connections.remove(&token);
                 break;
             }
@@ -144,10 +144,10 @@ impl Inbound {
 
 /// The token of the listener at the slot's name.
 pub(super) const LISTENER: u64 = 0;
-/// Each is a descriptor of the program. Beyond this number the oldest is closed, and its process connects again.
+/// Each connection is a descriptor. Beyond this number, the oldest is closed, and its process reconnects.
 const MOST_CONNECTIONS: usize = 160;
-/// Connections accepted at once: about 50 µs of a look, which happens every 100 µs at most, so a flood of connections leaves the
-/// device half of its time.
+/// Maximum connections accepted per call: about 50 µs, at most every 100 µs, so a flood of connections leaves
+/// the device half of its time.
 const MOST_ACCEPTED: usize = 16;
-/// Messages of one connection at once: then others have their turn.
+/// Maximum messages read from one connection per call, so that others get their turn.
 const MOST_MESSAGES: usize = 64;

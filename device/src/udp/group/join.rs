@@ -1,4 +1,4 @@
-//! How a process becomes a member of the group of an address, or makes the group.
+//! Joining the group of an address, or creating it.
 
 use std::io;
 use std::ops::Range;
@@ -20,12 +20,12 @@ use super::{ADMITTED, CHUNK, JOIN, SLOTS, slots};
 use crate::descriptors::aside;
 use crate::fork::StaticMutex;
 
-/// Why a process is no member.
+/// The reason why a process could not become a member.
 #[derive(Debug)]
 pub(in crate::udp) enum JoinError {
-    /// The address has a group, but not for this process: the reason and the next step, as the end of a sentence.
+    /// The address has a group that this process cannot join: the reason and the next step, as a clause.
     Excluded(String),
-    /// The system refused something.
+    /// The operating system refused a step.
     System(io::Error),
 }
 
@@ -35,17 +35,17 @@ impl From<io::Error> for JoinError {
     }
 }
 
-/// What a new member holds.
+/// The resources of a new member.
 pub(super) struct Joined {
     pub(super) escrow: Arc<Escrow>,
     pub(super) slot: ProcessSlot,
-    /// Others connect to it.
+    /// The listener that other processes connect to.
     pub(super) listener: OwnedFd,
-    /// Slot 0's, then its own.
+    /// The socket of slot 0, then the member's own socket.
     pub(super) sockets: [Socket; 2],
 }
 
-/// Joins the group, or makes it, and takes the lowest free slot. `make` gets the number of sockets of the group, and makes those of the next slots.
+/// Joins or creates the group and takes the lowest free slot. `make(n)` makes sockets after the first `n`.
 pub(super) fn join(
     names: &Names,
     make: impl Fn(usize) -> io::Result<Vec<Socket>>,
@@ -62,7 +62,7 @@ pub(super) fn join(
     Ok(Joined { escrow, slot, listener, sockets })
 }
 
-/// The sockets of slot 0 and of this one, for which the group may have to grow.
+/// Returns the sockets of slot 0 and of this slot, growing the group if necessary.
 fn sockets_of(
     slot: ProcessSlot,
     escrow: &Escrow,
@@ -76,7 +76,7 @@ fn sockets_of(
     }
     let front = chunk.sockets.swap_remove(0);
     for number in 1..=full {
-        // Descriptors are scarce.
+        // Close them early, because descriptors are scarce.
         chunk.sockets.clear();
         chunk = match chunk.next()? {
             Some(next) => next,
@@ -86,7 +86,7 @@ fn sockets_of(
     Ok([front, chunk.sockets.swap_remove(place)])
 }
 
-/// Adds sockets to a group, all of whose slots are taken. If this process ends meanwhile, the others go on with those that they had.
+/// Adds sockets to a full group. If this process ends meanwhile, the others continue with the old sockets.
 fn grow(
     last: &Chunk,
     sockets: usize,
@@ -109,14 +109,14 @@ fn grow(
     }
 }
 
-/// An error, and the next step.
+/// Describes an error and the next step.
 pub(in crate::udp) fn advice_on(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ETOOMANYREFS) => {
             format!("{error}; raise the limit of open files (`ulimit -n`)")
         }
         Some(_) => format!("{error}; use another address"),
-        // Ours, which says it already.
+        // An error of this library, which already names the next step.
         None => error.to_string(),
     }
 }
@@ -128,12 +128,12 @@ fn ask_or_make(names: &Names, make: impl Fn() -> io::Result<Vec<Socket>>) -> Res
         Err(excluded @ JoinError::Excluded(_)) => Some(excluded),
         Err(error) => return Err(error),
     };
-    // Any process can take a name. One without the port keeps no other from it.
+    // Any process can take a name, so an untrusted holder without the port must not block this one.
     match make() {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
         made => return Ok(Escrow::new(&made?)?),
     }
-    // Members may have higher slots only. They are asked last, because the names of all slots are many.
+    // Members may have only higher slots. They are asked last, because those slots are numerous.
     let asked_last = ask(names, CHUNK as u16..SLOTS);
     if let Ok(Some(escrow)) = asked_last {
         return Ok(escrow);
@@ -147,7 +147,7 @@ fn ask_or_make(names: &Names, make: impl Fn() -> io::Result<Vec<Socket>>) -> Res
     }
 }
 
-/// Keeps others from joining and making the group until it is dropped.
+/// Takes the lock that prevents others from joining or creating the group, until the result is dropped.
 fn lock(names: &Names) -> Result<OwnedFd, JoinError> {
     let name = names.lock();
     let (mut holder, mut pause) = (None, SHORTEST_PAUSE);
@@ -156,11 +156,11 @@ fn lock(names: &Names) -> Result<OwnedFd, JoinError> {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             bound => return Ok(bound?),
         }
-        // Gives up if one process takes too long, and not because many join one after the other.
+        // Gives up only if a single process takes too long, not because many join in turn.
         let (connection, end) =
             holder.get_or_insert_with(|| (names::connect(&name), Instant::now() + LOCK_PATIENCE));
         thread::sleep(pause);
-        // Hundreds of processes may wait, and are to leave the processor to the one that joins.
+        // Hundreds of processes may wait, and must leave the processor to the one that joins.
         pause = (2 * pause).min(LONGEST_PAUSE);
         if has_ended(connection) {
             holder = None;
@@ -175,16 +175,16 @@ fn lock(names: &Names) -> Result<OwnedFd, JoinError> {
     }
 }
 
-/// Whether the process that held the lock when this connection was made has released it.
+/// Returns whether the process that held the lock when this connection was made has released it.
 fn has_ended(connection: &io::Result<OwnedFd>) -> bool {
     match connection {
-        // It accepts none, so there is nothing to read until it closes the lock.
+        // The holder accepts no connections, so there is nothing to read until it closes the lock.
         Ok(connection) => recv(connection, &mut [0_u8; 1], RecvFlags::DONTWAIT) != Err(Errno::AGAIN),
         Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
     }
 }
 
-/// The sockets of processes that have just ended may be closed a little later than their names.
+/// Retries `make`, because sockets of processes that just ended may close later than their names.
 fn make_patiently(make: impl Fn() -> io::Result<Vec<Socket>>) -> io::Result<Vec<Socket>> {
     for _ in 0..10 {
         match make() {
@@ -217,7 +217,7 @@ fn ask(names: &Names, numbers: Range<u16>) -> Result<Option<Escrow>, JoinError> 
     for slot in slots(numbers) {
         let connection = match names::connect(&names.slot(slot)) {
             Ok(connection) => connection,
-            // Somebody holds the name, and nothing shows yet who.
+            // The name is taken, but its holder is still unknown.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 crowded.push(slot);
                 continue;
@@ -225,7 +225,7 @@ fn ask(names: &Names, numbers: Range<u16>) -> Result<Option<Escrow>, JoinError> 
             Err(_) => continue,
         };
         question.put_to(connection)?;
-        // One that is stopped costs this time once; then all others are asked together.
+        // One stopped member costs this time once; then all others are asked together.
         if is_patient && !question.asked.is_empty() {
             if let Some(escrow) = question.answer(FIRST_PATIENCE)? {
                 return Ok(Some(escrow));
@@ -256,8 +256,8 @@ fn ask(names: &Names, numbers: Range<u16>) -> Result<Option<Escrow>, JoinError> 
     }
 }
 
-/// Asks the members whose queues of connections were full, until one answers or the time is up. Those that could be asked or have
-/// ended leave `crowded`.
+/// Asks the members whose queues of connections were full, until one answers or the time is up. Removes those
+/// that could be asked or have ended from `crowded`.
 fn ask_crowded(
     names: &Names,
     question: &mut Question,
@@ -291,7 +291,7 @@ fn ask_crowded(
 struct Question {
     /// Members that have not answered yet.
     asked: Vec<(OwnedFd, Peer)>,
-    /// Members that share nothing with this process.
+    /// Members that do not share the address with this process.
     strangers: Vec<Peer>,
 }
 
@@ -301,14 +301,14 @@ impl Question {
         if !peer.is_trusted() {
             self.strangers.push(peer);
         } else {
-            // A member that refuses this process may have answered and closed already: then this fails, and the answer waits.
+            // A refusing member may have answered and closed already: this fails, and the answer is readable.
             let _ = send(&connection, &[JOIN], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             self.asked.push((connection, peer));
         }
         Ok(())
     }
 
-    /// Waits for the first answer of those that were asked.
+    /// Waits for the first answer of the asked members.
     fn answer(&mut self, patience: Duration) -> io::Result<Option<Escrow>> {
         let end = Instant::now() + patience;
         loop {
@@ -323,12 +323,12 @@ impl Question {
                         place += 1;
                         continue;
                     }
-                    // It answered, and this process has no descriptor left for the answer.
+                    // The member answered, but this process has no descriptor left for the answer.
                     Err(error) if error.raw_os_error() == Some(libc::EMFILE) => return Err(error),
-                    // The kernel reports a close with unread bytes once; an answer that came before it is still there.
+                    // The kernel reports a close with unread bytes once; an earlier answer is still there.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue,
                     Ok((1.., _)) => self.strangers.push(*peer),
-                    // It has ended.
+                    // The member has ended.
                     Ok((0, _)) | Err(_) => {}
                 }
                 self.asked.remove(place);
@@ -350,12 +350,12 @@ impl Question {
     }
 }
 
-/// The groups that this process is a member of: another device of the same process asks no member, because the one that would
-/// have to answer may be waiting for it.
+/// The groups that this process is a member of. Another device of the same process must not ask a member,
+/// because the asked member may be waiting for that device.
 static REGISTER: StaticMutex<Vec<Entry>> = StaticMutex::new(Vec::new());
 
 struct Entry {
-    /// Names mean something in one network namespace only.
+    /// Names are valid in one network namespace only.
     namespace: u64,
     prefix: String,
     escrow: Weak<Escrow>,
@@ -380,14 +380,15 @@ fn network_namespace() -> Option<u64> {
     Some(std::fs::metadata("/proc/thread-self/ns/net").ok()?.ino())
 }
 
-/// A member answers within a millisecond unless it is stopped.
+/// Members that are not stopped answer within a millisecond.
 const FIRST_PATIENCE: Duration = Duration::from_millis(300);
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
-/// Time for members whose queues of connections are full, for all together and for one in its turn.
+/// Limits for members whose queues of connections are full: for all together, and for each turn of one.
 const CROWD_PATIENCE: Duration = Duration::from_secs(5);
 const CROWD_TURN: Duration = Duration::from_millis(200);
-/// Longer than joining takes if several members are stopped and the queues of others are full, among the first slots and the others.
+/// Longer than joining takes if members are stopped or have full queues, among the first slots and the
+/// others.
 const LOCK_PATIENCE: Duration = Duration::from_secs(15);
-/// Between two looks whether the lock is free.
+/// Pauses between two attempts to take the lock.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);

@@ -1,4 +1,4 @@
-//! Datagrams that another process of the address is to have.
+//! Passing datagrams on to other processes of the address.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,22 +15,22 @@ use crate::counters::counters;
 
 counters! {
     pub(in crate::udp) struct Counters {
-        /// Datagrams that arrived here and were passed to the process that they are for.
+        /// Datagrams that arrived here and were passed on to their process.
         forwarded => "udp_rx_forwarded",
-        /// Datagrams dropped because the process that they are for does not exist or does not fetch them.
+        /// Datagrams dropped because their process does not exist or does not read them.
         forward_dropped => "udp_rx_forward_dropped",
     }
 }
 
-/// Which process a datagram is for.
+/// The process that a datagram is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
     Slot(ProcessSlot),
-    /// The one that takes connection requests for this service.
+    /// The process that accepts connection requests for this service.
     Service(u64),
 }
 
-/// Connections to other processes, made when they are needed first.
+/// Connections to other processes, made on first use.
 pub(super) struct Links {
     names: Names,
     open: BTreeMap<Target, OwnedFd>,
@@ -43,7 +43,7 @@ impl Links {
         Self { names, open: BTreeMap::new(), message: Vec::new(), counters: Counters::default() }
     }
 
-    /// Passes a datagram on, without waiting. `false`: no process takes requests for this service.
+    /// Passes a datagram on without waiting. Returns `false` if no process accepts requests for this service.
     pub(super) fn pass_on(&mut self, target: Target, received: &Received<'_>) -> bool {
         let mut message = std::mem::take(&mut self.message);
         write(&mut message, received);
@@ -64,7 +64,7 @@ impl Links {
             match send(link, message, flags) {
                 Ok(_) => return Ok(()),
                 Err(rustix::io::Errno::AGAIN) => return Err(io::ErrorKind::WouldBlock.into()),
-                // That process has ended; another one may have its name.
+                // The process has ended; another one may have its name.
                 Err(_) => self.open.remove(&target),
             };
         }
@@ -84,7 +84,7 @@ impl Links {
     }
 }
 
-/// No process has the name, or it ended meanwhile.
+/// Returns whether no process has the name, or its process has ended.
 fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -92,7 +92,7 @@ fn is_gone(error: &io::Error) -> bool {
     )
 }
 
-/// A datagram and what belongs to it: the path and its place in a superpacket, then the bytes.
+/// Writes a datagram: path and position in a superpacket, then the bytes.
 fn write(message: &mut Vec<u8>, received: &Received<'_>) {
     let path = &received.path;
     let hint = match received.identification {
@@ -112,7 +112,7 @@ fn write(message: &mut Vec<u8>, received: &Received<'_>) {
     message.extend(received.tail);
 }
 
-/// The reverse of [`write`]; `None` if it is not such a message.
+/// Reverses [`write`]; `None` if the message is something else.
 pub(super) fn read(message: &[u8], destination: IpAddr) -> Option<Received<'_>> {
     let (&[PASSED_ON, traffic_class, hop_limit], rest) = message.split_first_chunk()? else { return None };
     let (source_port, rest) = rest.split_first_chunk()?;
@@ -138,5 +138,5 @@ pub(super) fn read(message: &[u8], destination: IpAddr) -> Option<Received<'_>> 
     Some(Received { path, identification, head, tail: &[] })
 }
 
-/// Each is a descriptor of the program. Beyond this number all are closed, and made again when they are needed.
+/// Each link is a descriptor of the program. Beyond this number, all are closed and made again on demand.
 const MOST_LINKS: usize = 256;

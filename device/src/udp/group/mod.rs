@@ -1,18 +1,20 @@
 //! Several processes on one address: the socket group.
 //!
-//! All devices on an address and port, of whatever process, receive through one group of sockets (`SO_REUSEPORT`). The first of them
-//! makes it with a socket for each of 64 slots, and a program that has the kernel choose the socket by the
-//! datagram ([`filter`]). Slot 0 is read by all members: requests for a connection arrive there, which no process can be
-//! read from. Each other slot belongs to one device, whose queue pair numbers begin with it. A device that finds all slots taken
-//! adds 64 sockets ([`chunk`]), up to [`ProcessSlot::MAX`].
+//! All devices on an address and port, of any process, receive through one group of sockets (`SO_REUSEPORT`).
+//! The first device creates the group with 64 sockets, one per slot, and a program by which the kernel
+//! chooses a socket for each datagram ([`filter`]). All members read slot 0, where connection requests
+//! arrive, which do not identify a process. Each other slot belongs to one device, and is the prefix of its
+//! queue pair numbers. A device that finds all slots taken adds 64 sockets ([`chunk`]), up to
+//! [`ProcessSlot::MAX`].
 //!
-//! There is no leader. Every member holds the [`escrow`], a descriptor through which all sockets stay open and can be passed
-//! on, so that places never change, whichever process ends. Members find each other by [`names`], which end with their processes. A
-//! newcomer asks one of them for the escrow and takes the lowest free name ([`join`]).
+//! The group has no leader. Every member holds the [`escrow`], a descriptor that keeps all sockets open and
+//! gives access to them, so positions never change when processes end. Members find each other by [`names`],
+//! which end with their processes. A new process asks a member for the escrow and takes the lowest free name
+//! ([`join`]).
 //!
-//! A sender with segmentation offload, or the kernel that joins what arrives, may put datagrams for several processes into one
-//! buffer, which the kernel then gives to the process of the first one. That process passes the others on ([`links`]). In the
-//! same way requests for a connection get to the process that listens for their service ([`inbound`]).
+//! Segmentation or receive offload may put datagrams for several processes into one buffer, which the kernel
+//! gives to the process of the first datagram. That process passes the others on ([`links`]). Connection
+//! requests reach the process that listens for their service in the same way ([`inbound`]).
 
 mod chunk;
 mod escrow;
@@ -44,22 +46,22 @@ use names::Names;
 pub(super) use join::{JoinError, advice_on};
 pub(super) use links::Counters;
 
-/// The place of one device in the group of its address.
+/// The membership of one device in the group of its address.
 pub(super) struct Member {
     slot: ProcessSlot,
     /// Slot 0's socket, which all members read.
     front: Socket,
-    /// Datagrams that the kernel dropped there: so far, and before this member came.
+    /// Datagrams that the kernel dropped at `front`: in total, and before this device became a member.
     front_overflow: u32,
     front_overflow_before: u32,
-    /// Holds the sockets open, for all.
+    /// Keeps the sockets of all members open.
     escrow: Arc<Escrow>,
     reads_front: bool,
     /// Connections of other processes. Readable when any of them is.
     rare: OwnedFd,
     inbound: Inbound,
     links: Links,
-    /// Calls of `receive` since the last look at what is rare, and when that was.
+    /// Calls of `receive` since the last [`look`](Self::look), and the time of that.
     unlooked: u32,
     looked_at: Instant,
 }
@@ -68,12 +70,12 @@ pub(super) struct Member {
 pub(super) struct Place {
     pub(super) member: Member,
     pub(super) socket: Socket,
-    /// How many datagrams the kernel has dropped there so far.
+    /// Number of datagrams that the kernel has dropped at `socket` so far.
     pub(super) overflow: u32,
 }
 
 impl Member {
-    /// Joins the group of this address, or makes it. `make` opens the socket of a group: it is not bound yet.
+    /// Joins or creates the group of this address. `make` opens a socket of a group, without binding it.
     pub(super) fn join(
         local: SocketAddr,
         make: impl Fn(SocketAddr) -> io::Result<Socket>,
@@ -81,7 +83,7 @@ impl Member {
         let names = Names::new(local);
         let joined = join::join(&names, |before| make_sockets(local, before, &make))?;
         let [front, own] = joined.sockets;
-        // What came for the process that had the slot before is dropped. The filter is on still: nothing comes meanwhile.
+        // Drop datagrams for the slot's previous process. The filter is still active, so no new ones arrive.
         receive_nothing(&own)?;
         drain(&own)?;
         let overflow = dropped_at(&own);
@@ -105,14 +107,14 @@ impl Member {
         Ok(Place { member, socket: own, overflow })
     }
 
-    /// Whether there is a group on this address that this process may join.
+    /// Returns whether this address has a group that this process may join.
     pub(super) fn can_join(local: SocketAddr) -> bool {
         holders(local).any(|holder| holder.is_ok_and(names::Peer::is_trusted))
     }
 
-    /// Whether any process, trusted or not, holds a slot of this address.
+    /// Returns whether any process, trusted or not, holds a slot of this address.
     pub(super) fn exists(local: SocketAddr) -> bool {
-        // Its queue of connections may be full.
+        // The queue of connections may be full.
         holders(local).any(|holder| holder.map_or_else(|it| it.kind() == io::ErrorKind::WouldBlock, |_| true))
     }
 
@@ -120,8 +122,8 @@ impl Member {
         self.slot
     }
 
-    /// The descriptors that become readable when [`look`](Self::look) has something to do. Slot 0 is not in an epoll that others watch: the kernel lets 500
-    /// of these watch one socket, and that of slot 0 is one for all processes.
+    /// Returns the descriptors that become readable when [`look`](Self::look) has work. Slot 0 is separate,
+    /// because the kernel lets only 500 nested epolls watch one socket, and all processes share it.
     pub(super) fn rare(&self) -> [BorrowedFd<'_>; 2] {
         [self.rare.as_fd(), self.front.as_fd()]
     }
@@ -130,12 +132,12 @@ impl Member {
         &self.links.counters
     }
 
-    /// Datagrams that the kernel dropped at slot 0 since this member came.
+    /// Returns the number of datagrams that the kernel dropped at slot 0 since this device became a member.
     pub(super) const fn overflow(&self) -> u32 {
         self.front_overflow.wrapping_sub(self.front_overflow_before)
     }
 
-    /// Takes in connection requests for this service from now on; `AddrInUse` if another device of the address does.
+    /// Accepts requests for this service from now on; `AddrInUse` if another device of the address does.
     pub(super) fn claim_service(&mut self, service_id: u64) -> io::Result<()> {
         self.inbound.claim(service_id, &self.rare)
     }
@@ -144,7 +146,7 @@ impl Member {
         self.inbound.release(service_id);
     }
 
-    /// Leaves slot 0 to the other members; `readiness` watches it for this one.
+    /// Leaves slot 0 to the other members; `readiness` is the device's epoll, which watches it.
     pub(super) fn leave_requests(&mut self, readiness: &OwnedFd) {
         self.reads_front = false;
         if let Err(error) = epoll::delete(readiness, &self.front) {
@@ -152,8 +154,8 @@ impl Member {
         }
     }
 
-    /// Whether to [`look`](Self::look) in this call of `receive`. A look is a system call, so that a device which is looked
-    /// at all the time looks now and then only. One that sleeps until its descriptor is readable looks at once.
+    /// Returns whether to [`look`](Self::look) in this call of `receive`. Looking is a system call, so a
+    /// polled device does it rarely. A device that sleeps until its descriptor is readable does it at once.
     #[inline]
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         self.unlooked += 1;
@@ -164,7 +166,7 @@ impl Member {
         is_due
     }
 
-    /// Serves slot 0 and other processes; returns how many datagrams there were for this one.
+    /// Serves slot 0 and other processes; returns the number of datagrams for this device.
     pub(super) fn look(
         &mut self,
         address: IpAddr,
@@ -180,7 +182,7 @@ impl Member {
         if self.reads_front {
             let Self { slot, front, front_overflow, inbound, links, .. } = self;
             let mut take = |received: &Received<'_>| {
-                // The group has no socket for a long slot whose datagrams come here.
+                // The group has no socket for a long slot whose datagrams arrive here.
                 let is_lost = filter::slot_of(received.head) >= ProcessSlot::FIRST_LONG;
                 if is_lost || deliver_or_pass_on(*slot, inbound, links, received) {
                     count += 1;
@@ -196,23 +198,23 @@ impl Member {
         Ok(count)
     }
 
-    /// Whether a datagram that arrived at the own socket is for this device; otherwise it is passed on.
+    /// Returns whether a datagram that arrived at the own socket is for this device; otherwise passes it on.
     #[inline]
     pub(super) fn is_own(&mut self, received: &Received<'_>) -> bool {
         filter::is_plainly_for(self.slot, received.head)
             || deliver_or_pass_on(self.slot, &self.inbound, &mut self.links, received)
     }
 
-    /// Leaves: from now on, the kernel drops what arrives at the own socket.
+    /// Leaves the group: from now on, the kernel drops datagrams that arrive at the own socket.
     pub(super) fn leave(&self, own: &Socket) {
-        // Without it, datagrams would wait there until the slot has a member again, which throws them away.
+        // Otherwise datagrams would wait there until the slot has a new member, which discards them.
         if receive_nothing(own).is_ok() {
             let _ = drain(own);
         }
     }
 }
 
-/// Whether a datagram is for this device; otherwise it is passed on to the one that it is for.
+/// Returns whether a datagram is for this device; otherwise passes it on to the right device.
 fn deliver_or_pass_on(
     slot: ProcessSlot,
     inbound: &Inbound,
@@ -222,7 +224,7 @@ fn deliver_or_pass_on(
     let target = match filter::slot_of(received.head) {
         ProcessSlot::NONE => match filter::service_asked_for(received.head) {
             Some(service) if !inbound.has(service) => Target::Service(service),
-            // For this device, or for none, which it is to answer.
+            // For this device, or for no device; in that case this device answers.
             _ => return true,
         },
         other if other == slot => return true,
@@ -231,42 +233,42 @@ fn deliver_or_pass_on(
     !links.pass_on(target, received)
 }
 
-/// The processes that hold the slots of an address; an error for each slot that can be connected to no process.
+/// Returns the holders of the slots of an address; an error for each slot without a reachable process.
 fn holders(local: SocketAddr) -> impl Iterator<Item = io::Result<names::Peer>> {
     let names = Names::new(local);
     slots(1..SLOTS).map(move |slot| names::connect(&names.slot(slot)).and_then(names::Peer::of))
 }
 
-/// The slots with these numbers.
+/// Returns the slots with these numbers.
 fn slots(numbers: Range<u16>) -> impl Iterator<Item = ProcessSlot> {
     numbers.filter_map(ProcessSlot::new)
 }
 
-/// Throws away what waits at a socket.
+/// Discards the datagrams that wait at a socket.
 fn drain(socket: &Socket) -> io::Result<()> {
     loop {
         match rustix::net::recv(socket, &mut [0_u8; 1], rustix::net::RecvFlags::DONTWAIT) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::AGAIN) => return Ok(()),
-            // Another host reported an error, and asking has cleared it.
+            // Another host reported an error; reading it has cleared it.
             Err(error) if error != rustix::io::Errno::BADF => {}
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Datagrams that the kernel has dropped at a socket so far, modulo 2^32.
+/// Returns the number of datagrams that the kernel has dropped at a socket so far, modulo 2^32.
 fn dropped_at(socket: &Socket) -> u32 {
     const DROPS: usize = 8;
     let numbers: io::Result<[u32; DROPS + 1]> = numbers_of(socket, libc::SOL_SOCKET, libc::SO_MEMINFO);
     numbers.map_or(0, |numbers| numbers[DROPS])
 }
 
-/// What is ready now; returns how many. `rustix` calls `epoll_pwait`, for which it leaves the size of a set of signals that it does
-/// not give as it is, and memory checkers report that.
+/// Stores the events that are ready now and returns their number. Memory checkers report `epoll_pwait`, which
+/// `rustix` calls, because it leaves the size of an absent signal set uninitialized.
 fn ready_now(epoll: &OwnedFd, room: &mut [libc::epoll_event]) -> io::Result<usize> {
     let most = i32::try_from(room.len()).unwrap_or(i32::MAX);
-    // SAFETY: the kernel writes at most so many events, for which there is room.
+    // SAFETY: the kernel writes at most `most` events, for which there is room.
     let found = unsafe { libc::epoll_wait(epoll.as_raw_fd(), room.as_mut_ptr(), most, 0) };
     usize::try_from(found).or_else(|_| match io::Error::last_os_error() {
         error if error.kind() == io::ErrorKind::Interrupted => Ok(0),
@@ -278,20 +280,20 @@ fn watch(epoll: &OwnedFd, socket: impl AsFd, token: u64) -> io::Result<()> {
     Ok(epoll::add(epoll, socket, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
 }
 
-/// Slots of an address, slot 0 included.
+/// Number of slots of an address, including slot 0.
 const SLOTS: u16 = ProcessSlot::MAX.get() + 1;
-/// Slots whose sockets are made together. The number is part of the protocol between processes, and that of the short slots.
+/// Number of sockets made together, and of short slots; part of the protocol between processes.
 const CHUNK: usize = 64;
 const _: () =
     assert!(CHUNK == ProcessSlot::FIRST_LONG.get() as usize && (SLOTS as usize).is_multiple_of(CHUNK));
-/// First bytes of messages between processes: a newcomer asks, a member answers, a datagram is passed on.
+/// First bytes of messages between processes: a request to join, two answers, and a datagram passed on.
 const JOIN: u8 = b'J';
 const ADMITTED: u8 = b'A';
 const REFUSED: u8 = b'R';
 const PASSED_ON: u8 = b'P';
-/// Bursts of slot 0 in one look: then what is for this device has its turn.
+/// Maximum bursts of slot 0 in one look, so that the device's own datagrams get their turn.
 const MOST_BURSTS: usize = 8;
-/// A look costs as much as two calls that find nothing, about a microsecond, so that in this time it is a hundredth.
+/// A look costs as much as two empty receive calls, about 1 µs, which is 1 % of this time.
 const LOOK_AGAIN_NS: u64 = 100_000;
-/// The same for a caller whose clock stands still.
+/// Maximum calls between two looks, for a caller whose clock does not advance.
 const MOST_UNLOOKED: u32 = 256;

@@ -1,5 +1,5 @@
-//! The names by which the processes of an address find each other: abstract UNIX sockets, which the kernel removes with
-//! their process. They belong to a network namespace, as addresses do.
+//! The names by which the processes of an address find each other: abstract UNIX sockets, which the kernel
+//! removes with their process. Like addresses, they belong to a network namespace.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -37,23 +37,23 @@ impl Names {
         Self { prefix: format!("roce/{address}") }
     }
 
-    /// Held by the process that joins or makes the group just now.
+    /// Returns the name that a process holds while it joins or creates the group.
     pub(super) fn lock(&self) -> String {
         format!("{}/lock", self.prefix)
     }
 
-    /// Held by the process that has this slot.
+    /// Returns the name that the process with this slot holds.
     pub(super) fn slot(&self, slot: ProcessSlot) -> String {
         format!("{}/{slot}", self.prefix)
     }
 
-    /// Held by the process that takes connection requests for this service.
+    /// Returns the name that the process which accepts connection requests for this service holds.
     pub(super) fn service(&self, service_id: u64) -> String {
         format!("{}/service/{service_id:016x}", self.prefix)
     }
 }
 
-/// Takes a name and listens there, with room for this many connections that are not accepted yet; `AddrInUse` if another socket has it.
+/// Takes a name and listens there with this backlog; `AddrInUse` if another socket has the name.
 pub(super) fn bind(name: &str, backlog: i32) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     bind_to(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
@@ -61,16 +61,16 @@ pub(super) fn bind(name: &str, backlog: i32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to the process that holds a name, without waiting; `ConnectionRefused` if none does, and `WouldBlock` if its queue
-/// of connections is full.
+/// Connects to the holder of a name without waiting; `ConnectionRefused` if there is no holder, and
+/// `WouldBlock` if its queue of connections is full.
 pub(super) fn connect(name: &str) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     connect_to(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     Ok(socket)
 }
 
-/// Connects as [`connect`] does, but waits this long for room in the queue. The kernel wakes the waiting threads in turn, so this
-/// succeeds even if other processes fill the queue again at once.
+/// Connects like [`connect`], but waits this long for room in the queue. The kernel wakes waiting threads in
+/// turn, so this succeeds even if other processes refill the queue at once.
 pub(super) fn connect_within(name: &str, patience: Duration) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -80,8 +80,8 @@ pub(super) fn connect_within(name: &str, patience: Duration) -> io::Result<Owned
     Ok(socket)
 }
 
-/// Messages keep their limits, and a sender finds the queue full after bytes: the 10 messages that datagram sockets have
-/// room for are not enough.
+/// Opens a socket that preserves message boundaries and limits its queue in bytes. Datagram sockets have room
+/// for only 10 messages, which is not enough.
 fn new_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(aside(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?))
@@ -90,7 +90,7 @@ fn new_socket() -> io::Result<OwnedFd> {
 /// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Peer {
-    /// 0 if it is in another PID namespace.
+    /// 0 if the process is in another PID namespace.
     pub(super) pid: u32,
     pub(super) uid: u32,
 }
@@ -101,13 +101,13 @@ impl Peer {
         Ok(Self { pid, uid })
     }
 
-    /// Whether this process shares an address with that one: a process that has the sockets of an address gets what arrives there.
+    /// Returns whether this process shares an address with the peer, which then can receive its datagrams.
     pub(super) fn is_trusted(self) -> bool {
         let everybody = std::env::var_os("ROCE_SHARE").is_some_and(|wish| wish == "all");
         everybody || users::is_own_or_root(self.uid)
     }
 
-    /// Why a process that is not trusted is not, as a clause that ends with the next step.
+    /// Returns why a process is not trusted, as a clause that ends with the next step.
     pub(super) fn refusal(self) -> String {
         if users::identifies(self.uid) {
             format!(
@@ -133,5 +133,5 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// Connections to a member that are not accepted yet.
+/// Maximum number of connections to a member that are not accepted yet.
 pub(super) const BACKLOG: i32 = 128;
