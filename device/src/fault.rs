@@ -1,8 +1,8 @@
-//! A device that loses, doubles, delays, reorders, damages and marks datagrams on purpose.
+//! A device that deliberately loses, duplicates, delays, reorders, damages and marks datagrams.
 //!
-//! What happens to which datagram is decided by [`roce_fault`]; here it is done to a device. Faults on
-//! the way out and on the way in have an injector each. Datagrams pass through a buffer of this wrapper
-//! one by one, so that segmentation offload is not used below it.
+//! [`roce_fault`] decides about each datagram; this module applies its decisions to a device. Each direction
+//! has its own injector. Datagrams pass one by one through a buffer of this wrapper, so the inner device does
+//! not use segmentation offload.
 
 #[cfg(test)]
 mod tests;
@@ -15,35 +15,35 @@ use roce_transport::{Identification, Instant, Received, Transmit, TxSlot};
 
 use super::{Capabilities, Device, forward_to_inner};
 
-/// Takes note of datagrams that are lost on purpose, for example in a capture.
+/// Records deliberately dropped datagrams, for example in a capture.
 pub trait DropRecorder: Send {
-    /// This datagram is not sent.
+    /// Records that this datagram is not sent.
     fn dropped_sent(&mut self, now: Instant, transmit: &Transmit, datagram: &[u8]);
 
-    /// The datagram that the inner device hands over at this moment is not delivered.
+    /// Records that the datagram that the inner device is delivering is dropped.
     fn dropped_received(&mut self);
 }
 
-/// A device around a device, with faults.
+/// A device that applies faults to another device.
 pub struct FaultDevice {
     inner: Box<dyn Device>,
     drops: Option<Box<dyn DropRecorder>>,
     capabilities: Capabilities,
     transmit: Option<Side<Transmit>>,
     receive: Option<Side<(Path, Identification)>>,
-    /// The slot of the engine.
+    /// The slot for the engine.
     scratch: Vec<u8>,
-    /// Where what was received is damaged.
+    /// Buffer for damaging received datagrams.
     damaged: Vec<u8>,
-    /// Datagrams that the inner device had no room for, and could not be held either.
+    /// Datagrams for which the inner device had no room and that could not be held either.
     no_room: u64,
 }
 
-/// One direction.
+/// The state of one direction.
 struct Side<M> {
     injector: FaultInjector,
     held: Held<M>,
-    /// Lost because too many were held.
+    /// Datagrams lost because too many were held.
     overflow: u64,
 }
 
@@ -62,7 +62,7 @@ impl<M: Copy> Side<M> {
 }
 
 impl FaultDevice {
-    /// Puts injectors around `inner`: one for what it sends, one for what it receives.
+    /// Puts injectors around `inner`: one for sent and one for received datagrams.
     #[must_use]
     pub fn new(
         inner: Box<dyn Device>,
@@ -82,20 +82,20 @@ impl FaultDevice {
         }
     }
 
-    /// Reports every datagram that is lost on purpose.
+    /// Reports every deliberately dropped datagram to `drops`.
     #[must_use]
     pub fn with_drop_recorder(mut self, drops: Box<dyn DropRecorder>) -> Self {
         self.drops = Some(drops);
         self
     }
 
-    /// The injector of the way out.
+    /// Returns the injector of sent datagrams.
     #[must_use]
     pub fn transmit_faults(&self) -> Option<&FaultInjector> {
         self.transmit.as_ref().map(|side| &side.injector)
     }
 
-    /// The injector of the way in.
+    /// Returns the injector of received datagrams.
     #[must_use]
     pub fn receive_faults(&self) -> Option<&FaultInjector> {
         self.receive.as_ref().map(|side| &side.injector)
@@ -145,7 +145,7 @@ impl Device for FaultDevice {
         }
         delivery.flips.apply(bytes);
         for _ in 0..copies(&delivery) {
-            // Datagrams that the device has no room for wait.
+            // Datagrams for which the device has no room wait.
             let waits = side.held.has_due(now) || !forward(inner, now, &transmit, bytes);
             if waits {
                 side.hold(now, &Delivery::UNTOUCHED, transmit, [bytes, &[]]);
@@ -208,8 +208,8 @@ impl std::fmt::Debug for FaultDevice {
     }
 }
 
-/// Copies a datagram into a slot of `inner`; `false` if it has none even after a flush. An error of that
-/// flush comes again at the next one.
+/// Copies a datagram into a slot of `inner`; `false` if it has none even after a flush. The next flush
+/// reports the error of this one again.
 fn forward(inner: &mut dyn Device, now: Instant, transmit: &Transmit, bytes: &[u8]) -> bool {
     if inner.slot().is_none() {
         let _ = inner.flush(now);
@@ -221,7 +221,7 @@ fn forward(inner: &mut dyn Device, now: Instant, transmit: &Transmit, bytes: &[u
     true
 }
 
-/// Decides on one datagram that came in; `false` if it is lost.
+/// Decides on one received datagram; `false` if it is lost.
 fn take_received(
     side: &mut Side<(Path, Identification)>,
     damaged: &mut Vec<u8>,

@@ -1,11 +1,11 @@
-//! Requests about an interface that the kernel takes as `ioctl`.
+//! `ioctl` requests about an interface.
 
 use std::ffi::c_ulong;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// A request about the interface `name`.
+/// Returns a request about the interface `name`.
 pub(crate) fn request_for(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: all zeros are a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
@@ -23,7 +23,7 @@ pub(crate) fn request_for(name: &str) -> io::Result<libc::ifreq> {
 ///
 /// # Safety
 ///
-/// What the request leads to must be what the kernel reads and writes for `what`.
+/// The pointers in the request must lead to memory that the kernel may read and write for `what`.
 pub(crate) unsafe fn ask(to: impl AsFd, what: c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
     // SAFETY: `request` is valid and outlives the call; the caller guarantees the rest.
     let result = unsafe { libc::ioctl(to.as_fd().as_raw_fd(), what as _, &raw mut *request) };

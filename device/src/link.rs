@@ -16,14 +16,14 @@ use super::{Availability, OpenError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) name: String,
-    /// Its number.
+    /// The interface index.
     pub(crate) index: u32,
     pub(crate) mac: MacAddr,
     /// The largest IP packet in bytes.
     pub(crate) mtu: usize,
     /// Bits per second, if the driver reports it.
     pub(crate) bits_per_second: Option<u64>,
-    /// The driver, empty if it has no name.
+    /// The driver's name, or empty if it has no name.
     pub(crate) driver: String,
     /// The number of receive queues, if the driver reports it.
     pub(crate) rx_queues: Option<u32>,
@@ -32,7 +32,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Looks an interface up by its name. `spec` is what the user wrote, for errors.
+    /// Finds an interface by its name. `spec` is the user's text, for errors.
     pub(crate) fn find(spec: &str, name: &str) -> Result<Self, OpenError> {
         let all = interfaces().map_err(OpenError::at(spec, "list the interfaces"))?;
         let Some(found) = all.iter().find(|interface| interface.name == name) else {
@@ -67,7 +67,7 @@ impl Link {
         })
     }
 
-    /// The record of a port on this interface.
+    /// Returns the record of a port on this interface.
     pub(crate) fn record(&self, kind: &'static str, max_segments: u16) -> PortRecord {
         PortRecord {
             kind,
@@ -84,12 +84,12 @@ fn interfaces() -> io::Result<Vec<Interface>> {
     Netlink::open()?.interfaces()
 }
 
-/// Whether frames can be sent on an interface once it is up.
+/// Returns whether frames can be sent on an interface once it is up.
 const fn is_ethernet(interface: &Interface) -> bool {
     !interface.is_loopback && interface.mac.is_some()
 }
 
-/// The addresses of Ethernet interfaces that are up.
+/// Returns the addresses of Ethernet interfaces that are up.
 pub(crate) fn usable_addresses() -> Availability {
     let mut interfaces = interfaces().unwrap_or_default();
     interfaces.retain(is_ethernet);
@@ -101,20 +101,20 @@ pub(crate) fn usable_addresses() -> Availability {
     Availability::Usable(addresses)
 }
 
-/// The names of Ethernet interfaces, for an error.
+/// Returns the names of Ethernet interfaces, for an error.
 fn listed(all: &[Interface]) -> String {
     let usable = all.iter().filter(|interface| is_ethernet(interface));
     let names: Vec<&str> = usable.map(|interface| interface.name.as_str()).collect();
     if names.is_empty() { "none with an Ethernet address".to_owned() } else { names.join(", ") }
 }
 
-/// Bits a second.
+/// Returns the rate in bits per second.
 fn speed(socket: &UdpSocket, name: &str) -> Option<u64> {
     // SAFETY: the structure has the layout that the kernel gives to this request.
     let settings =
         unsafe { ethtool(socket, name, Settings { command: GET_SETTINGS, ..Settings::default() }) }?;
     let megabits = u32::from(settings.speed) | u32::from(settings.speed_high) << 16;
-    // All ones and, in old drivers, all ones below: not known.
+    // All ones, or the lower half in old drivers, means unknown.
     let is_known = megabits != 0 && megabits != u32::MAX && megabits != u32::from(u16::MAX);
     is_known.then(|| u64::from(megabits) * 1_000_000)
 }
@@ -126,7 +126,7 @@ fn driver(socket: &UdpSocket, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(text).into_owned())
 }
 
-/// Queues to receive from and queues to send by.
+/// Returns the numbers of receive queues and of transmit queues.
 fn queues(socket: &UdpSocket, name: &str) -> (Option<u32>, Option<u32>) {
     let request = Channels { command: GET_CHANNELS, ..Channels::default() };
     // SAFETY: the structure has the layout that the kernel gives to this request.
@@ -135,15 +135,15 @@ fn queues(socket: &UdpSocket, name: &str) -> (Option<u32>, Option<u32>) {
     (count(found.rx), count(found.tx))
 }
 
-/// Asks the driver of an interface; `None` if it does not answer.
+/// Sends an ethtool request to the driver of an interface; `None` if it fails.
 ///
 /// # Safety
 ///
-/// `T` must be what the kernel reads and writes for the command that it begins with.
+/// `T` must be the structure that the kernel reads and writes for the command at its beginning.
 unsafe fn ethtool<T>(socket: &UdpSocket, name: &str, mut answer: T) -> Option<T> {
     let mut request = request_for(name).ok()?;
     request.ifr_ifru.ifru_data = (&raw mut answer).cast();
-    // SAFETY: the request leads to `answer`, which outlives the call and whose type the caller guarantees.
+    // SAFETY: the request points to `answer`, which outlives the call and whose type the caller guarantees.
     unsafe { ask(socket, SIOCETHTOOL, &mut request) }.ok()?;
     Some(answer)
 }

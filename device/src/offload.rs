@@ -4,18 +4,18 @@
 
 use crate::framed::port::Split;
 
-/// The offloads that a frame still needs: `struct virtio_net_hdr` (Virtio 1.2 section 5.1.6) in the order of the machine.
+/// The offloads that a frame still needs: `struct virtio_net_hdr` (Virtio 1.2 section 5.1.6), native-endian.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload(pub [u8; Self::LEN]);
 
-/// Frames were joined in a way that has nothing to do with datagrams.
+/// The error for frames that were joined by a protocol other than UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownKind;
 
 impl Offload {
-    /// Bytes.
+    /// Length in bytes.
     pub const LEN: usize = 10;
-    /// A frame that is complete.
+    /// The header of a complete frame.
     pub const NONE: Self = Self([0; Self::LEN]);
 
     /// The checksum field holds the sum of the pseudo header only.
@@ -27,14 +27,14 @@ impl Offload {
     const SPLIT_TCP_V4: u8 = 1;
     #[cfg(feature = "raw")]
     const SPLIT_TCP_V6: u8 = 4;
-    /// Several UDP datagrams. Kernels from 6.2 on know it.
+    /// Several UDP datagrams. Supported since Linux 6.2.
     const SPLIT_UDP: u8 = 5;
-    /// A bit that comes on top of the kind.
+    /// A bit that is added to the kind.
     const SPLIT_ECN: u8 = 0x80;
-    /// Where in a UDP header the checksum stands.
+    /// Offset of the checksum in a UDP header.
     pub(crate) const UDP_CHECKSUM: u16 = 6;
 
-    /// Of a frame that is sent.
+    /// Returns the header of a frame to send.
     pub(crate) fn of(split: Option<&Split>) -> Self {
         let Some(split) = split else { return Self::NONE };
         let mut header = [0; Self::LEN];
@@ -46,7 +46,7 @@ impl Offload {
         Self(header)
     }
 
-    /// Bytes of UDP payload in each joined frame but the last; `None` for one frame.
+    /// Returns the bytes of UDP payload in each joined frame except the last; `None` for a single frame.
     pub(crate) const fn segment_len(&self) -> Result<Option<u16>, UnknownKind> {
         match (self.0[1] & !Self::SPLIT_ECN, u16::from_ne_bytes([self.0[4], self.0[5]])) {
             (Self::SINGLE, _) => Ok(None),
@@ -55,7 +55,7 @@ impl Offload {
         }
     }
 
-    /// Bytes of payload in each joined packet but the last, of TCP or UDP; `None` for other kinds.
+    /// Returns the bytes of TCP or UDP payload in each joined packet except the last; `None` for other kinds.
     #[cfg(feature = "raw")]
     pub(crate) fn joined_len(&self) -> Option<usize> {
         let len = u16::from_ne_bytes([self.0[4], self.0[5]]);
@@ -64,17 +64,17 @@ impl Offload {
         (is_known && len > 0).then_some(usize::from(len))
     }
 
-    /// Whether the frame stands for several packets.
+    /// Returns whether the frame was joined from several packets.
     pub const fn is_joined(&self) -> bool {
         self.0[1] & !Self::SPLIT_ECN != Self::SINGLE
     }
 
-    /// Whether the checksum field holds the sum of the pseudo header only.
+    /// Returns whether the checksum field holds only the sum of the pseudo header.
     pub const fn needs_checksum(&self) -> bool {
         self.0[0] & Self::NEEDS_CHECKSUM != 0
     }
 
-    /// Where the checksum begins, and where behind that its field lies.
+    /// Returns where the checksum begins, and the offset of its field behind that.
     pub(crate) const fn checksum_place(&self) -> (u16, u16) {
         let [_, _, _, _, _, _, c0, c1, o0, o1] = self.0;
         (u16::from_ne_bytes([c0, c1]), u16::from_ne_bytes([o0, o1]))

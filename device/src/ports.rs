@@ -1,4 +1,4 @@
-//! Shared by the tests of all ports: frames, and both ends of a cable.
+//! Helpers for the tests of all ports: frames, and both ends of a cable.
 
 use std::time::{Duration, Instant as Clock};
 
@@ -15,7 +15,7 @@ pub(super) const NEAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 pub(super) const FAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 pub(super) const TAG: VlanTag = VlanTag { pcp: 5, dei: false, vid: 77 };
 
-/// What kind of frame.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) to_far: bool,
@@ -25,7 +25,7 @@ pub(super) struct Shape {
 
 pub(super) const PLAIN: Shape = Shape { to_far: true, is_ipv4: true, vlan: None };
 
-/// A frame with a valid datagram that has `payload` bytes (a multiple of four) behind its BTH.
+/// Returns a frame with a valid datagram that has `payload` bytes (a multiple of four) behind its BTH.
 pub(super) fn frame(shape: Shape, psn: u32, payload: usize) -> Vec<u8> {
     let addresses = if shape.is_ipv4 { ["198.18.0.1", "198.18.0.2"] } else { ["2001:db8::1", "2001:db8::2"] };
     let mut ends = [(addresses[0], NEAR), (addresses[1], FAR)];
@@ -43,7 +43,7 @@ pub(super) fn frame(shape: Shape, psn: u32, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// A frame of exactly `len` bytes, whatever its headers say about it.
+/// Returns a frame of exactly `len` bytes, regardless of its headers.
 pub(super) fn frame_of_len(shape: Shape, len: usize) -> Vec<u8> {
     let mut bytes = frame(shape, len as u32, 0);
     bytes.resize(len, 0xa5);
@@ -53,30 +53,30 @@ pub(super) fn frame_of_len(shape: Shape, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A frame as it arrived.
+/// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Arrived {
-    /// With the tag put back that was taken out on the way.
+    /// Includes a tag that the interface removed.
     pub(super) bytes: Vec<u8>,
     pub(super) segment_len: Option<u16>,
 }
 
-/// Puts a frame into a slot; whether there was one.
+/// Puts a frame into a slot; returns whether the port lent one.
 pub(super) fn put(port: &mut dyn FramePort, bytes: &[u8], split: Option<Split>) -> bool {
     let Some(slot) = port.slot() else { return false };
-    // Where a device puts it: the datagram always at the same place.
+    // Like a device, put the datagram always at the same position.
     let start = if bytes.len() > 64 { HEADROOM - 42 } else { 0 };
     slot[start..start + bytes.len()].copy_from_slice(bytes);
     port.commit(Outgoing { bytes: start..start + bytes.len(), split });
     true
 }
 
-/// Whether the port has frames that the kernel did not take; what it does once in a second is something else.
+/// Returns whether the kernel has not accepted some frames; ignores work that is due once per second.
 pub(super) fn is_to_be_tried_again(port: &dyn FramePort, now: Instant) -> bool {
     port.deadline().is_some_and(|deadline| deadline < now.plus_nanos(500_000_000))
 }
 
-/// Sends frames, and waits where the port is full.
+/// Sends frames, and retries while the port is full.
 #[track_caller]
 pub(super) fn send(port: &mut dyn FramePort, frames: &[Vec<u8>]) {
     let end = Clock::now() + Duration::from_secs(20);
@@ -94,7 +94,7 @@ pub(super) fn send(port: &mut dyn FramePort, frames: &[Vec<u8>]) {
     }
 }
 
-/// Everything that can be received now.
+/// Receives all frames that are available now.
 #[track_caller]
 pub(super) fn receive_now(port: &mut dyn FramePort, into: &mut Vec<Arrived>) {
     loop {
@@ -114,7 +114,7 @@ pub(super) fn receive_now(port: &mut dyn FramePort, into: &mut Vec<Arrived>) {
     }
 }
 
-/// Waits for so many frames, and a little longer for those that should not come.
+/// Waits for `count` frames, and 20 ms longer for unexpected frames.
 #[track_caller]
 pub(super) fn receive(port: &mut dyn FramePort, count: usize) -> Vec<Arrived> {
     let mut arrived = Vec::new();
@@ -134,14 +134,14 @@ pub(super) fn receive(port: &mut dyn FramePort, count: usize) -> Vec<Arrived> {
     }
 }
 
-/// Sleeps until the port has something.
+/// Sleeps until the port is readable.
 fn wait(port: &dyn FramePort, at_most: Duration) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(port.as_fd(), PollFlags::IN)];
     let timeout = at_most.try_into().unwrap();
     poll(&mut fds, Some(&timeout)).unwrap() == 1
 }
 
-/// Sends frames one way and finds the same at the other end.
+/// Sends frames one way and checks that the same frames arrive at the other end.
 #[track_caller]
 pub(super) fn check_way(from: &mut dyn FramePort, to: &mut dyn FramePort, frames: &[Vec<u8>]) {
     send(from, frames);
@@ -150,11 +150,11 @@ pub(super) fn check_way(from: &mut dyn FramePort, to: &mut dyn FramePort, frames
         assert!(*sent == arrived.bytes, "frame {index} of {} bytes: {:02x?}", sent.len(), arrived.bytes);
         assert_eq!(arrived.segment_len, None);
     }
-    // Its own frames do not come back to a port.
+    // A port does not receive its own frames.
     assert!(receive(from, 0).is_empty());
 }
 
-/// Every length, both ways.
+/// Checks every length in both directions.
 pub(super) fn check_lengths(near: &mut dyn FramePort, far: &mut dyn FramePort) {
     let there: Vec<Vec<u8>> = (60..=4170).map(|len| frame_of_len(PLAIN, len)).collect();
     let back = Shape { to_far: false, ..PLAIN };
@@ -165,7 +165,7 @@ pub(super) fn check_lengths(near: &mut dyn FramePort, far: &mut dyn FramePort) {
     }
 }
 
-/// IPv4 and IPv6, with and without tag, RoCE v1 and pause frames.
+/// Checks IPv4 and IPv6, with and without tag, RoCE v1 and pause frames.
 pub(super) fn check_kinds(near: &mut dyn FramePort, far: &mut dyn FramePort) {
     let mut frames = Vec::new();
     for is_ipv4 in [true, false] {
@@ -183,8 +183,8 @@ pub(super) fn check_kinds(near: &mut dyn FramePort, far: &mut dyn FramePort) {
     check_way(near, far, &frames);
 }
 
-/// Datagrams between two devices that have never met: over IPv4, IPv6 and link-local addresses, one at a time and many
-/// at once.
+/// Sends datagrams between two devices without known neighbours: over IPv4, IPv6 and link-local addresses,
+/// one at a time and in batches.
 pub(super) fn check_devices(near: &mut FramedDevice, far: &mut FramedDevice) {
     let began = Clock::now();
     let now = || Instant::from_nanos(1 + began.elapsed().as_nanos() as u64);
@@ -216,7 +216,7 @@ pub(super) fn check_devices(near: &mut FramedDevice, far: &mut FramedDevice) {
             round(near, &mut arrived);
             assert!(Clock::now() < end, "{destination}: {} datagrams of {}", arrived.len(), sent.len());
         }
-        // As the engine does: one behind the other, as long as the batch accepts them.
+        // Like the engine: contiguous, as long as the batch accepts them.
         sent.extend(send_batch(near, &path, 40, 1024));
         while arrived.len() < sent.len() {
             round(near, &mut arrived);
@@ -227,7 +227,7 @@ pub(super) fn check_devices(near: &mut FramedDevice, far: &mut FramedDevice) {
     assert_eq!(counter(near, "frame_tx_unreachable") + counter(near, "frame_tx_unresolved"), 0);
 }
 
-/// Frames, and whether a port takes them or leaves them to the kernel.
+/// Returns frames, and whether a port takes each of them or leaves it to the kernel.
 pub(super) fn what_is_taken() -> Vec<(&'static str, Vec<u8>, bool)> {
     let v4 = || frame(PLAIN, 1, 64);
     let v6 = || frame(Shape { is_ipv4: false, ..PLAIN }, 1, 64);

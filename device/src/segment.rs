@@ -1,8 +1,8 @@
 //! Splits joined frames and completes checksums in user space, where the kernel cannot.
 //!
-//! The header between a process and the kernel (`struct virtio_net_hdr`) describes the innermost packet and has no room for
-//! the outer headers of a tunnel. The kernel joins packets inside a tunnel and hands them to a packet socket, but
-//! refuses to split the same frame when it comes back: `ENOMEM` from an interface, `EINVAL` from others.
+//! The header between a process and the kernel (`struct virtio_net_hdr`) describes the innermost packet and
+//! has no room for a tunnel's outer headers. The kernel joins packets in a tunnel and passes them to a packet
+//! socket, but refuses to split the returning frame: `ENOMEM` from an interface, `EINVAL` from others.
 
 use std::net::IpAddr;
 
@@ -20,27 +20,27 @@ enum Layer {
     Gre(usize),
 }
 
-/// A frame whose offloads can be carried out here: the position of everything that has to change.
+/// A frame whose offloads can be carried out here: the position of all fields that must change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// From the outside to the inside.
+    /// From the outermost to the innermost.
     layers: [Layer; MAX_LAYERS],
     layer_count: usize,
-    /// The header of TCP or UDP of the innermost packet.
+    /// Offset of the innermost TCP or UDP header.
     transport: usize,
     is_tcp: bool,
-    /// The beginning of the payload behind it.
+    /// Offset of the payload behind the transport header.
     payload: usize,
-    /// Bytes of payload in each packet but the last.
+    /// Bytes of payload in each packet except the last.
     segment_len: usize,
     frame_len: usize,
     is_joined: bool,
-    /// Whether the checksum of TCP or UDP has to be computed.
+    /// Whether the TCP or UDP checksum must be computed.
     has_checksum: bool,
 }
 
 impl Plan {
-    /// `None` if the frame needs nothing, or if its headers are unknown or malformed.
+    /// Returns `None` if the frame needs no work, or if its headers are unknown or malformed.
     pub(crate) fn of(frame: &[u8], offload: &Offload) -> Option<Self> {
         let (is_joined, needs_checksum) = (offload.is_joined(), offload.needs_checksum());
         if !is_joined && !needs_checksum {
@@ -78,18 +78,18 @@ impl Plan {
         })
     }
 
-    /// Whether the packet is inside another one.
+    /// Returns whether the packet is inside another one.
     #[cfg(feature = "whole")]
     pub(crate) fn is_tunnel(&self) -> bool {
         self.layer_count > 1
     }
 
-    /// The number of packets.
+    /// Returns the number of packets.
     pub(crate) fn count(&self) -> usize {
         (self.frame_len - self.payload).div_ceil(self.segment_len.max(1)).max(1)
     }
 
-    /// Writes `prefix` and the packet with this index to `buffer`. Nothing is left to do in the packet. `frame` is the frame that
+    /// Writes `prefix` and the completed packet with this index to `buffer`. `frame` must be the frame that
     /// this plan was made of.
     pub(crate) fn write(&self, frame: &[u8], index: usize, buffer: &mut Vec<u8>, prefix: &[u8]) {
         let start = (self.payload + index * self.segment_len).min(frame.len());
@@ -99,12 +99,12 @@ impl Plan {
         buffer.extend_from_slice(&frame[..self.payload.min(frame.len())]);
         buffer.extend_from_slice(&frame[start..end]);
         let out = &mut buffer[prefix.len()..];
-        // A single packet keeps its lengths: behind it may be the padding of a short frame.
+        // A single packet keeps its lengths, because the padding of a short frame may follow it.
         if self.is_joined {
             self.set_lengths(index, out);
         }
         self.finish_transport(index, out);
-        // From the inside to the outside: outer checksums cover inner ones.
+        // From the innermost to the outermost, because outer checksums cover inner ones.
         for at in (0..self.layer_count).rev() {
             match self.layers[at] {
                 Layer::TunnelUdp(udp) if word(out, udp + UDP_CHECKSUM) != 0 => {
@@ -126,7 +126,7 @@ impl Plan {
             match *layer {
                 Layer::Ipv4(at) => {
                     set(out, at + 2, len_behind(out, at));
-                    // The kernel counts the Identification up as well (RFC 6864 asks for nothing with DF set).
+                    // Like the kernel, count the Identification up (not required with DF set, RFC 6864).
                     let identification = word(out, at + 4).wrapping_add(index as u16);
                     set(out, at + 4, identification);
                     set(out, at + 10, 0);
@@ -141,7 +141,7 @@ impl Plan {
         }
     }
 
-    /// Sequence number and flags of TCP, length of UDP, and the checksum.
+    /// Updates sequence number and flags of TCP, length of UDP, and the checksum.
     fn finish_transport(&self, index: usize, out: &mut [u8]) {
         let at = self.transport;
         if self.is_joined && self.is_tcp {
@@ -169,7 +169,7 @@ impl Plan {
         self.checksum(self.layer_count, at, end, protocol, field, out);
     }
 
-    /// Computes the checksum of the bytes from `at` to `end` with the pseudo header of the IP header in front of layer `inside`.
+    /// Computes the checksum of `at..end` with the pseudo header of the IP header before layer `inside`.
     fn checksum(&self, inside: usize, at: usize, end: usize, protocol: u8, field: usize, out: &mut [u8]) {
         let (source, destination) = match self.layers.get(inside.wrapping_sub(1)) {
             Some(Layer::Ipv4(ip)) => (ipv4(out, ip + 12), ipv4(out, ip + 16)),
@@ -188,17 +188,17 @@ impl Plan {
     }
 }
 
-/// Goes through the headers of a frame from the outside to the inside.
+/// Parses the headers of a frame from the outermost to the innermost.
 struct Walk<'a> {
     frame: &'a [u8],
-    /// The offset of the innermost TCP or UDP header, if the kernel says it.
+    /// Offset of the innermost TCP or UDP header, if the kernel provides it.
     target: Option<usize>,
     is_joined: bool,
     layers: [Layer; MAX_LAYERS],
     layer_count: usize,
 }
 
-/// The offset of a transport header, and whether it is TCP.
+/// Offset of a transport header, and whether it is TCP.
 type Transport = Option<(usize, bool)>;
 
 impl Walk<'_> {
@@ -275,8 +275,8 @@ impl Walk<'_> {
         }
     }
 
-    /// VXLAN, Geneve, or bare IP. Tunnels may use any port, so the port decides only if the kernel does not say where the innermost
-    /// header is.
+    /// Tries VXLAN, Geneve and bare IP. Tunnels may use any port, so the port decides only if the kernel does
+    /// not provide the offset of the innermost header.
     fn tunnel_in_udp(&mut self, at: usize) -> Transport {
         if self.target.is_none() && !TUNNEL_PORTS.contains(&self.word(at + 2)?) {
             return None;
@@ -305,7 +305,7 @@ impl Walk<'_> {
         let (flags, protocol) = (self.word(at)?, self.word(at + 2)?);
         let has = |bit: u16| usize::from(flags & bit != 0);
         let (checksum, key, sequence) = (has(0x8000), has(0x2000), has(0x1000));
-        // Joined packets cannot share one sequence number. The other bits are routing and versions.
+        // Joined packets cannot share one sequence number. The other bits are routing and version.
         if flags & 0x4fff != 0 || (sequence == 1 && self.is_joined) {
             return None;
         }
@@ -315,7 +315,7 @@ impl Walk<'_> {
         let inner = at + 4 + 4 * (checksum + key + sequence);
         match protocol {
             0x6558 => self.ethernet(inner),
-            // ERSPAN without a header of its own, with that of version 2 and of version 3.
+            // ERSPAN without a header of its own, with that of version 2, and with that of version 3.
             0x88be => self.ethernet(inner + 8 * sequence),
             0x22eb => self.ethernet(inner + 12 + 8 * usize::from(self.byte(inner + 11)? & 1)),
             other => self.ether_type(other, inner),
@@ -343,7 +343,7 @@ fn ipv6(bytes: &[u8], at: usize) -> IpAddr {
     bytes[at..].first_chunk::<16>().copied().unwrap_or_default().into()
 }
 
-/// An Ethernet frame with IP in three tunnels has seven layers at most.
+/// An Ethernet frame with IP in three tunnels has at most seven layers.
 const MAX_LAYERS: usize = 8;
 const IPV4_LEAST: usize = 20;
 const IPV6_LEN: usize = 40;
@@ -357,5 +357,5 @@ const TCP: u8 = 6;
 const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
-/// VXLAN, VXLAN on Linux before the registration, VXLAN-GPE, Geneve.
+/// VXLAN, VXLAN on Linux before its registration, VXLAN-GPE, Geneve.
 const TUNNEL_PORTS: [u16; 4] = [4789, 8472, 4790, 6081];

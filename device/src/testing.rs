@@ -1,6 +1,6 @@
-//! Shared by the tests of all devices: datagrams, and checks of what a device did with them.
+//! Helpers for the tests of all devices: datagrams, and checks of their treatment.
 //!
-//! Tests of crates above take this file in too, so everything is named as from outside.
+//! Tests of dependent crates include this file, so all paths are those of external users.
 #![allow(dead_code, reason = "every test takes a part of it")]
 
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use roce_device::Device;
 
-/// A datagram that was received.
+/// A received datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrived {
     pub(crate) path: Path,
@@ -33,12 +33,12 @@ pub(crate) fn path(source: IpAddr, destination: IpAddr) -> Path {
     }
 }
 
-/// A valid datagram with a payload of `len` bytes, a multiple of four.
+/// Returns a valid datagram with a payload of `len` bytes, a multiple of four.
 pub(crate) fn datagram(path: &Path, psn: u32, len: usize) -> Vec<u8> {
     sealed(path, psn, len, 0)
 }
 
-/// The same for a given Identification.
+/// Returns a valid datagram for a given Identification.
 pub(crate) fn sealed(path: &Path, psn: u32, len: usize, identification: u16) -> Vec<u8> {
     let mut header = [0; Bth::LEN];
     Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0x11), Psn::new(psn)).emit(&mut header);
@@ -49,13 +49,13 @@ pub(crate) fn sealed(path: &Path, psn: u32, len: usize, identification: u16) -> 
     bytes
 }
 
-/// Whether the ICRC is right for this Identification.
+/// Returns whether the ICRC is valid for this Identification.
 pub(crate) fn is_sealed_for(path: &Path, bytes: &[u8], identification: u16) -> bool {
     let (body, found) = bytes.split_last_chunk().unwrap();
     icrc::compute(&Envelope::new(path, identification), body, &[]) == u32::from_le_bytes(*found)
 }
 
-/// Puts a datagram into a slot and commits it, without looking at batches.
+/// Puts a datagram into a slot and commits it, ignoring batches.
 #[track_caller]
 pub(crate) fn put(device: &mut dyn Device, now: Instant, path: &Path, bytes: &[u8]) {
     let slot = device.slot().expect("the device is full");
@@ -75,8 +75,8 @@ pub(crate) fn send(device: &mut dyn Device, path: &Path, datagrams: &[&[u8]]) {
     device.flush(Instant::ZERO).expect("flush");
 }
 
-/// Sends `count` datagrams in one flush as an engine does: sealed for the Identification that the batch
-/// in the slot says. Returns their bytes.
+/// Sends `count` datagrams in one flush like an engine: sealed for the Identification that the batch of the
+/// slot returns. Returns their bytes.
 #[track_caller]
 pub(crate) fn send_batch(device: &mut dyn Device, path: &Path, count: u32, len: usize) -> Vec<Vec<u8>> {
     let mut sent = Vec::new();
@@ -96,13 +96,13 @@ pub(crate) fn send_batch(device: &mut dyn Device, path: &Path, count: u32, len: 
     sent
 }
 
-/// Everything that can be received now.
+/// Receives all datagrams that are available now.
 #[track_caller]
 pub(crate) fn receive_all(device: &mut dyn Device) -> Vec<Arrived> {
     receive_at(device, Instant::ZERO)
 }
 
-/// Everything that can be received at this time.
+/// Receives all datagrams that are available at this time.
 #[track_caller]
 pub(crate) fn receive_at(device: &mut dyn Device, now: Instant) -> Vec<Arrived> {
     let mut arrived = Vec::new();
@@ -119,7 +119,7 @@ pub(crate) fn receive_at(device: &mut dyn Device, now: Instant) -> Vec<Arrived> 
     }
 }
 
-/// Whether the descriptor says that something can be received.
+/// Returns whether the descriptor is readable.
 pub(crate) fn readable(device: &dyn Device) -> bool {
     let fd = device.as_fd().unwrap();
     let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];

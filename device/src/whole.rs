@@ -1,8 +1,8 @@
 //! Ports that carry every frame of a link unchanged: for a bridge between two hosts.
 //!
-//! A frame comes with the offloads that it still needs (several packets joined, a checksum not finished), and
-//! leaves with the same, so that the kernel on the other side continues where the first one stopped. The kernel cannot
-//! continue inside a tunnel: such frames, and those that it refuses, are split and finished here.
+//! A frame arrives with its pending offloads (several packets joined, an incomplete checksum) and leaves with
+//! them, so the kernel on the other side continues. The kernel cannot continue inside a tunnel: such frames,
+//! and those that it refuses, are split and completed here.
 
 use std::io;
 
@@ -21,20 +21,20 @@ use super::xdp;
 pub use super::offload::Offload;
 
 impl Offload {
-    /// If it stands for several UDP datagrams: bytes of UDP payload in each but the last.
+    /// Returns the bytes of UDP payload in each datagram except the last, if several were joined.
     pub fn udp_segment_len(&self) -> Option<usize> {
         self.segment_len().ok().flatten().map(usize::from)
     }
 
-    /// For one of the packets that were joined.
+    /// Returns the offloads of one of the joined packets.
     pub const fn of_one(self) -> Self {
         let [flags, _, _, _, _, _, c0, c1, o0, o1] = self.0;
         Self([flags, 0, 0, 0, 0, 0, c0, c1, o0, o1])
     }
 
-    /// For the same frame with so many more bytes near its start.
+    /// Returns the offloads of the same frame with `bytes` more bytes near its start.
     pub fn moved_by(mut self, bytes: u16) -> Self {
-        // The length of the headers, and where the checksum begins.
+        // The length of the headers, and the start of the checksum.
         for (at, is_used) in [(2, self.is_joined()), (6, self.needs_checksum())] {
             if is_used {
                 let place = u16::from_ne_bytes([self.0[at], self.0[at + 1]]);
@@ -45,8 +45,8 @@ impl Offload {
     }
 }
 
-/// Splits a joined frame and completes its checksums, in every tunnel that is known; calls `sink` with each packet, in which
-/// nothing is left to do. `false` if the frame needs nothing, or if its headers are unknown or malformed.
+/// Splits a joined frame, completes its checksums, also in known tunnels, and calls `sink` with each
+/// completed packet. Returns `false` if the frame needs no work, or if its headers are unknown or malformed.
 pub fn finish(offload: Offload, frame: &[u8], sink: &mut dyn FnMut(&[u8])) -> bool {
     let Some(plan) = Plan::of(frame, &offload) else { return false };
     let mut packet = Vec::new();
@@ -57,31 +57,31 @@ pub fn finish(offload: Offload, frame: &[u8], sink: &mut dyn FnMut(&[u8])) -> bo
     true
 }
 
-/// A frame as it was received.
+/// A received frame.
 #[derive(Clone, Copy, Debug)]
 pub struct WholeFrame<'a> {
     /// The offloads that the frame still needs.
     pub offload: Offload,
-    /// The frame, from the destination address on, without frame check sequence.
+    /// The frame, beginning with the destination address, without frame check sequence.
     pub bytes: &'a [u8],
-    /// A tag that was taken out of the frame on the way.
+    /// A tag that the interface removed from the frame.
     pub vlan: Option<VlanTag>,
 }
 
-/// A port that moves all frames of a link. Its other methods are those of [`FramePort`]. Never blocks.
+/// A port that moves all frames of a link, in addition to the methods of [`FramePort`]. Never blocks.
 pub trait WholePort: FramePort {
-    /// Receives one burst and returns how many frames there were. Frames that this side sent do not come back.
+    /// Receives one burst and returns the number of frames. Does not receive frames that this side sent.
     ///
     /// # Errors
     ///
-    /// Only errors that do not pass by themselves.
+    /// Returns only errors that are not transient.
     fn receive_whole(&mut self, sink: &mut dyn FnMut(&WholeFrame<'_>)) -> io::Result<usize>;
 
-    /// Takes a frame; `false` if there is no room until [`flush`](FramePort::flush) makes progress.
+    /// Sends a frame; `false` if there is no room until [`flush`](FramePort::flush) makes progress.
     fn send_whole(&mut self, offload: Offload, frame: &[u8]) -> bool;
 }
 
-/// Opens `raw:IFNAME` or `tap:NAME[,mtu=BYTES]` for every frame there is.
+/// Opens `raw:IFNAME` or `tap:NAME[,mtu=BYTES]` for all frames.
 pub fn open_whole(spec: &str) -> Result<Box<dyn WholePort>, OpenError> {
     if kind_of(spec) == "xdp" {
         return Err(unsuitable(
@@ -92,12 +92,12 @@ pub fn open_whole(spec: &str) -> Result<Box<dyn WholePort>, OpenError> {
     open_raw_or_tap(spec, "frames pass with the tags that they have; leave vlan= and prio= out")
 }
 
-/// Opens `raw:IFNAME`, `tap:NAME[,mtu=BYTES]` or `xdp:IFNAME` for frames that are sent as they are: whoever sends writes
-/// every header. Nothing answers for the addresses of the frames.
+/// Opens `raw:IFNAME`, `tap:NAME[,mtu=BYTES]` or `xdp:IFNAME` for frames that are sent unchanged: the sender
+/// writes all headers. No host answers for the addresses of the frames.
 ///
 /// # Errors
 ///
-/// The specification is wrong, the kind moves no Ethernet frames, or the machine does not allow it.
+/// Fails if the specification is invalid, the kind moves no Ethernet frames, or the machine refuses.
 pub fn open_to_send(spec: &str) -> Result<Box<dyn FramePort>, OpenError> {
     #[cfg(feature = "xdp")]
     if kind_of(spec) == "xdp" {
@@ -114,7 +114,7 @@ fn unsuitable(spec: &str, problem: &str) -> OpenError {
     OpenError::Unsuitable { spec: spec.to_owned(), problem: problem.to_owned() }
 }
 
-/// `tagged`: what is said of a specification that sets a tag.
+/// Opens `raw` or `tap`; `tagged` is the error for a specification that sets a tag.
 fn open_raw_or_tap(spec: &str, tagged: &str) -> Result<Box<dyn WholePort>, OpenError> {
     match kind_of(spec) {
         "raw" => {
@@ -133,7 +133,7 @@ fn open_raw_or_tap(spec: &str, tagged: &str) -> Result<Box<dyn WholePort>, OpenE
     }
 }
 
-/// A TAP without addresses and without a host.
+/// Parses the specification of a TAP without addresses and host.
 fn tap_spec(text: &str) -> Result<TapSpec, OpenError> {
     const NAME: &str = "the name of a TAP interface such as tap0";
     const MTU: &str = "mtu=BYTES and nothing else: a TAP of a bridge has no host";

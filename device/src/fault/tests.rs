@@ -14,13 +14,13 @@ fn injector(plan: &str) -> FaultInjector {
     FaultInjector::new(plan.parse::<FaultPlan>().unwrap(), 1)
 }
 
-/// A sender with faults and a plain receiver.
+/// Returns a sender with faults and a plain receiver.
 fn faulty_sender(plan: &str) -> (FaultDevice, MemoryDevice) {
     let (a, b) = MemoryDevice::pair(A, B).unwrap();
     (FaultDevice::new(Box::new(a), Some(injector(plan)), None), b)
 }
 
-/// A plain sender and a receiver with faults.
+/// Returns a plain sender and a receiver with faults.
 fn faulty_receiver(plan: &str) -> (MemoryDevice, FaultDevice) {
     let (a, b) = MemoryDevice::pair(A, B).unwrap();
     (a, FaultDevice::new(Box::new(b), None, Some(injector(plan))))
@@ -141,7 +141,7 @@ fn marks_reach_the_path() {
         send(&mut a, &path, &[&datagram(&path, 1, 8)]);
         let arrived = receive_all(&mut b);
         assert_eq!(arrived[0].path, path.with_ecn(expected));
-        // The mark is not covered by the ICRC.
+        // The ICRC does not cover the mark.
         assert!(is_sealed_for(&arrived[0].path, &arrived[0].bytes, 0));
     }
 }
@@ -169,7 +169,7 @@ fn no_slot_is_lent_while_the_inner_device_is_full() {
         put(&mut a, at(0), &path(A, B), &bytes);
         count += 1;
     }
-    // The wrapper flushes for its second copies; in the end the inner device must not be overrun.
+    // The wrapper flushes for its second copies; at the end, the inner device must not be overrun.
     a.flush(at(0)).unwrap();
     let lost = counter(&a, "memory_tx_overflow") as usize;
     assert_eq!(receive_all(&mut b).len() + lost, 2 * count);

@@ -1,41 +1,41 @@
-//! Datagrams that cannot leave yet: their priority is paused, or their neighbour is not resolved.
+//! Datagrams that cannot leave yet because their priority is paused or their neighbour is not resolved.
 
 use std::collections::VecDeque;
 
 use roce_packet::Path;
 use roce_transport::Transmit;
 
-/// Datagrams that wait for one destination's Ethernet address.
+/// Maximum number of datagrams that wait for one destination's Ethernet address.
 const MAX_PER_DESTINATION: usize = 128;
-/// Datagrams that wait altogether. Beyond that, the path with the most of them loses its oldest one, as the kernel does while
-/// it resolves a neighbour: however many neighbours do not answer, each path keeps its share of the room.
+/// Maximum number of waiting datagrams. Beyond it, the path with the most drops its oldest, as the kernel
+/// does while it resolves a neighbour: each path keeps its share, however many neighbours do not answer.
 pub(super) const MAX_ALTOGETHER: usize = 4096;
-/// Paths that wait. One more takes the place of the path that waits longest.
+/// Maximum number of waiting paths. One more replaces the path that has waited longest.
 const MAX_PATHS: usize = 512;
-/// Paths that one call of [`Held::release`] looks at. The next call continues with the others.
+/// Maximum number of paths per call of [`Held::release`]. The next call continues with the others.
 pub(super) const MAX_LOOKS: usize = 64;
-/// Above this number of datagrams of paused priorities the device takes no more from the engine: they leave at once when
-/// the pause ends, and the host that asked for it must have room for them. The engine keeps the rest, and paces it.
+/// Above this number of datagrams of paused priorities, the device accepts no more from the engine: they
+/// leave at once when the pause ends, and their host must have room. The engine keeps and paces the rest.
 const MAX_PAUSED: usize = 32;
 
 /// A datagram and a copy of its bytes.
 pub(super) struct HeldDatagram {
     pub(super) transmit: Transmit,
     pub(super) bytes: Vec<u8>,
-    /// Its priority was paused when it came.
+    /// Whether its priority was paused when it was added.
     pub(super) is_paused: bool,
 }
 
-/// The datagrams of one path in the order in which they came. Never empty.
+/// The datagrams of one path in order of arrival. Never empty.
 struct PathQueue {
     path: Path,
     queue: VecDeque<HeldDatagram>,
-    /// Which path this is, counted from the first that ever waited.
+    /// Sequence number of this path among all paths that ever waited.
     number: u64,
 }
 
 impl PathQueue {
-    /// Whether its priority is paused. Then its datagrams are not dropped, for their neighbour is there.
+    /// Returns whether its priority is paused; if so, no datagram is dropped, as the neighbour is known.
     fn is_paused(&self) -> bool {
         self.queue.iter().any(|held| held.is_paused)
     }
@@ -44,14 +44,14 @@ impl PathQueue {
 /// All held datagrams.
 #[derive(Default)]
 pub(super) struct Held {
-    /// Those that are looked at next come first.
+    /// In the order of the next checks.
     lines: Vec<PathQueue>,
     len: usize,
-    /// Paths that ever waited.
+    /// Number of paths that ever waited.
     paths: u64,
-    /// How many of them came during a pause.
+    /// Number of held datagrams that were added during a pause.
     paused: usize,
-    /// Buffers to use again.
+    /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
 }
 
@@ -60,18 +60,18 @@ impl Held {
         self.lines.is_empty()
     }
 
-    /// Whether the engine has to keep what it has.
+    /// Returns whether the engine has to keep its datagrams.
     pub(super) fn is_full(&self) -> bool {
         self.paused >= MAX_PAUSED
     }
 
-    /// Whether something waits that must go first.
+    /// Returns whether datagrams of this path wait, which must leave first.
     pub(super) fn has_path(&self, path: &Path) -> bool {
         self.lines.iter().any(|line| line.path == *path)
     }
 
-    /// Makes room for one more datagram that waits until the destination of its path answers. Returns whether it may wait,
-    /// and how many others were dropped for it.
+    /// Makes room for one more datagram that waits until the destination of its path answers. Returns whether
+    /// it may wait, and how many others were dropped.
     pub(super) fn make_room(&mut self, path: &Path) -> (bool, usize) {
         let same_destination = self.lines.iter().filter(|line| line.path.destination == path.destination);
         if same_destination.map(|line| line.queue.len()).sum::<usize>() >= MAX_PER_DESTINATION {
@@ -116,8 +116,8 @@ impl Held {
         }
     }
 
-    /// Calls `decide` for the datagrams of a path in order, until one stays, and then for those of the next path, for
-    /// [`MAX_LOOKS`] paths at most. After `Release::Stop` it is not called again.
+    /// Calls `decide` for the datagrams of a path in order, until one stays, and then for those of the next
+    /// path, for at most [`MAX_LOOKS`] paths. Stops after `Release::Stop`.
     pub(super) fn release(&mut self, mut decide: impl FnMut(&HeldDatagram) -> Release) {
         let (before, looks) = (self.len, self.lines.len().min(MAX_LOOKS));
         let mut looked = 0;
@@ -144,19 +144,19 @@ impl Held {
         }
     }
 
-    /// How many datagrams wait.
+    /// Returns the number of waiting datagrams.
     #[cfg(test)]
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 }
 
-/// What became of a held datagram.
+/// The result for a held datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Release {
-    /// It was sent or dropped.
+    /// The datagram was sent or dropped.
     Gone,
-    /// The reason for which it waits still holds.
+    /// The datagram must still wait for the same reason.
     Stays,
     /// The port has no room.
     Stop,

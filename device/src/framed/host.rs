@@ -10,25 +10,25 @@ use roce_transport::Instant;
 use super::port::Incoming;
 use crate::HostTcp;
 
-/// Where frames for an IP address go.
+/// The destination of frames for an IP address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// To this Ethernet address: of the destination itself or of the gateway to it.
+    /// This Ethernet address: of the destination itself or of the gateway to it.
     Known(MacAddr),
-    /// A request is on its way and has no answer yet.
+    /// A request was sent and is unanswered so far.
     Pending,
-    /// Nowhere; why.
+    /// The address cannot be reached, for this reason.
     Failed(Unreachable),
 }
 
-/// Why no frame can be sent to an address.
+/// The reason why no frame can be sent to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreachable {
-    /// No route to it leads through this interface.
+    /// No route to the address leads through this interface.
     NoRoute,
     /// No host answers for the address, or for the gateway to it.
     NoAnswer {
-        /// The address that was asked for.
+        /// The address whose Ethernet address was requested.
         next_hop: IpAddr,
     },
 }
@@ -44,35 +44,35 @@ impl fmt::Display for Unreachable {
     }
 }
 
-/// The host of a framed device. Only addresses and neighbours are required; a host that answers ARP or
-/// has a TCP implements the other methods as well.
+/// The host of a framed device. Only addresses and neighbours are required; a host that answers ARP or has a
+/// TCP also implements the other methods.
 ///
-/// The page of [`framed`](crate::framed) has a host in memory as a program.
+/// The documentation of [`framed`](crate::framed) has a program with a host in memory.
 pub trait Host: Send {
-    /// The addresses to send from, in GID table order; at least one.
+    /// Returns the addresses to send from, in GID table order; at least one.
     fn addresses(&self) -> &[IpAddr];
 
-    /// As [`Device::scope_id`](crate::Device::scope_id).
+    /// Returns [`Device::scope_id`](crate::Device::scope_id).
     fn scope_id(&self) -> Option<u32> {
         None
     }
 
-    /// Where frames for a unicast address go. Starts a request by itself if the answer is not known. It is called for
-    /// every packet, so it must be fast when the answer is known. `now` never goes back.
+    /// Returns the destination of frames for a unicast address, and starts a request if it is unknown. Called
+    /// for every packet, so it must be fast if the address is known. `now` never goes back.
     fn resolve(&mut self, now: Instant, destination: IpAddr) -> Resolution;
 
-    /// Takes a frame that is not RoCE.
+    /// Handles a frame other than RoCE.
     fn handle_frame(&mut self, now: Instant, frame: &Incoming<'_>) {
         let _ = (now, frame);
     }
 
-    /// Writes a frame that the host wants to send into `buffer` and returns its length.
+    /// Writes the next frame of the host into `buffer` and returns its length.
     fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<usize> {
         let _ = (now, buffer);
         None
     }
 
-    /// When [`poll_transmit`](Self::poll_transmit) must be called again although nothing arrived.
+    /// Returns when [`poll_transmit`](Self::poll_transmit) must be called again although nothing arrived.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -81,15 +81,15 @@ pub trait Host: Send {
     ///
     /// # Errors
     ///
-    /// The system refuses.
+    /// Fails if the system refuses.
     fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()>;
 
-    /// TCP of this host; `None` if it is the kernel's.
+    /// Returns the TCP of this host; `None` if the kernel's TCP serves it.
     fn tcp(&mut self) -> Option<&mut dyn HostTcp> {
         None
     }
 
-    /// Name and value of each counter.
+    /// Calls `visit` with name and value of each counter.
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         let _ = visit;
     }

@@ -1,5 +1,5 @@
-//! Devices that carry Ethernet frames: a port moves frames, a host knows addresses and neighbours, and between both and
-//! the engine a [`FramedDevice`] puts headers in front of datagrams and removes them.
+//! Devices that carry Ethernet frames. A port moves frames, and a host knows addresses and neighbours. A
+//! [`FramedDevice`] connects both with the engine: it adds and removes the headers of datagrams.
 //!
 //! ```text
 //!   engine                        datagrams
@@ -9,7 +9,7 @@
 //!   port     host                 frames
 //! ```
 //!
-//! A port and a host of your own make a device. These two live in memory:
+//! A custom port and host make a device. The following two live in memory:
 //!
 //! ```
 //! use std::io::{self, PipeReader};
@@ -113,7 +113,7 @@
 //! # Ok::<(), io::Error>(())
 //! ```
 //!
-//! `examples/unix_socket.rs` is a whole program with such a port, which also receives.
+//! `examples/unix_socket.rs` is a complete program with such a port, which also receives.
 
 mod held;
 mod host;
@@ -143,9 +143,9 @@ use transmit::{Superframe, address_in};
 pub use host::{Host, Resolution, Unreachable};
 pub use settings::FrameSettings;
 
-/// How often held datagrams are looked at when nothing else happens.
+/// Interval between checks of held datagrams when there is no other event.
 const HELD_CHECK_NS: u64 = 200_000;
-/// Datagrams to our own address that wait to be received.
+/// Maximum number of queued datagrams to an own address.
 const MAX_OWN: usize = 1024;
 
 /// A device made of a port and a host.
@@ -161,17 +161,17 @@ pub struct FramedDevice {
     /// The frame that is being filled in the port's slot.
     open: Option<Superframe>,
     held: Held,
-    /// When to look at `held` again.
+    /// The time of the next check of `held`.
     check_held_at: Option<Instant>,
-    /// Something is held because the port had no room for it: it goes first.
+    /// Whether datagrams are held because the port had no room; they leave first.
     is_port_full: bool,
     pauses: Pauses,
-    /// Datagrams that left since pauses were last looked for.
+    /// Datagrams that left since the last check for pauses.
     unlooked: u32,
-    /// To ourselves: received at the next call.
+    /// Datagrams to this device, delivered by the next call of `receive`.
     own: VecDeque<HeldDatagram>,
     scratch: Vec<u8>,
-    /// The latest time that a call brought, for calls that bring none.
+    /// The latest time passed to a call, for calls without a time.
     latest: Instant,
     counters: Counters,
 }
@@ -180,13 +180,13 @@ counters! {
     struct Counters {
         /// Frames with datagrams given to the port.
         tx_frames => "frame_tx_frames",
-        /// Datagrams in them.
+        /// Datagrams in these frames.
         tx_datagrams => "frame_tx_datagrams",
-        /// Their bytes, BTH to ICRC.
+        /// Bytes of these frames, headers included.
         tx_bytes => "frame_tx_bytes",
         /// Datagrams to an address of this device, delivered without the port.
         tx_own => "frame_tx_own",
-        /// Datagrams that had to wait: their priority was paused, or their neighbour was not resolved.
+        /// Datagrams that had to wait because their priority was paused or their neighbour was not resolved.
         tx_held => "frame_tx_held",
         /// Frames of the host, such as ARP.
         tx_host_frames => "frame_tx_host",
@@ -212,7 +212,7 @@ counters! {
 }
 
 impl FramedDevice {
-    /// Makes a device. `settings` say which VLAN and priorities its frames have.
+    /// Creates a device. `settings` contains the VLAN and priority of its frames.
     #[must_use]
     pub fn new(port: Box<dyn FramePort>, host: Box<dyn Host>, settings: FrameSettings) -> Self {
         let record = port.record().clone();
@@ -228,7 +228,7 @@ impl FramedDevice {
         let mut addresses = host.addresses().to_vec();
         let link_local = IpAddr::V6(Gid::link_local(record.mac).to_ipv6());
         if !addresses.contains(&link_local) {
-            // The default GID of RoCE v1, which no table of neighbours is needed for.
+            // The default GID of RoCE v1, which does not require a neighbour table.
             addresses.push(link_local);
         }
         Self {
@@ -276,7 +276,7 @@ impl Device for FramedDevice {
     }
 
     fn bind_source_port(&mut self, path: &Path, wanted: u16) -> io::Result<u16> {
-        // The resolution starts here, so that the answer is known when the first datagram leaves.
+        // Start the resolution here, so that the address is known when the first datagram leaves.
         if !self.is_own(path.destination)
             && address_in(path).is_none()
             && let Resolution::Failed(reason) = self.host.resolve(self.latest, path.destination)
@@ -307,7 +307,7 @@ impl Device for FramedDevice {
             self.release_held(now);
             flushed = self.port.flush(now);
         }
-        // A port notices only then that the system splits nothing.
+        // A port detects only during a flush that the system does not split frames.
         self.max_segments = self.port.record().max_segments;
         flushed
     }
@@ -369,7 +369,7 @@ const PAUSE_COUNTERS: [&str; 8] = [
     "rx_prio7_pause",
 ];
 
-/// In microseconds, as the mlx5 counters are.
+/// Durations in microseconds, like the mlx5 counters.
 const PAUSE_DURATION_COUNTERS: [&str; 8] = [
     "rx_prio0_pause_duration",
     "rx_prio1_pause_duration",

@@ -1,13 +1,13 @@
-//! Pause and priority flow control as they arrive (IEEE 802.3 annex 31B, 802.1Qbb).
+//! Received pause frames and priority flow control (IEEE 802.3 annex 31B, 802.1Qbb).
 
 use roce_packet::PauseFrame;
 use roce_packet::pause::{PRIORITIES, PauseRequest, pause_duration_ns};
 use roce_transport::Instant;
 
-/// The assumed rate of links that report none: pauses last rather too long than too short.
+/// The assumed rate of links that report none; pauses rather last too long than too short.
 pub const ASSUMED_BITS_PER_SECOND: u64 = 10_000_000_000;
 
-/// Which priorities pause until when.
+/// The pauses of each priority.
 pub struct Pauses {
     until: [Option<Instant>; PRIORITIES],
     bits_per_second: u64,
@@ -15,12 +15,12 @@ pub struct Pauses {
     pub global_frames: u64,
     /// PFC frames received that pause or resume each priority.
     pub frames: [u64; PRIORITIES],
-    /// Nanoseconds that were asked for.
+    /// Nanoseconds of requested pauses for each priority.
     pub duration_ns: [u64; PRIORITIES],
 }
 
 impl Pauses {
-    /// No priority is paused. `bits_per_second` is the rate of the link, if it has one.
+    /// Creates a value without pauses. `bits_per_second` is the rate of the link, if it has one.
     #[must_use]
     pub fn new(bits_per_second: Option<u64>) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl Pauses {
         }
     }
 
-    /// Takes in a pause frame.
+    /// Handles a pause frame.
     pub fn handle(&mut self, now: Instant, frame: &PauseFrame) {
         let quanta = match frame.request {
             PauseRequest::All(quanta) => {
@@ -59,7 +59,7 @@ impl Pauses {
         }
     }
 
-    /// Whether frames of a priority must wait.
+    /// Returns whether frames of a priority must wait.
     pub fn is_paused(&mut self, now: Instant, priority: u8) -> bool {
         let Some(until) = self.until.get_mut(usize::from(priority)) else { return false };
         match *until {
@@ -72,19 +72,19 @@ impl Pauses {
         }
     }
 
-    /// Forgets the pauses that are over, so that [`next_end`](Self::next_end) lies ahead.
+    /// Removes expired pauses, so that [`next_end`](Self::next_end) lies in the future.
     pub fn forget_ended(&mut self, now: Instant) {
         for until in &mut self.until {
             *until = until.filter(|end| now < *end);
         }
     }
 
-    /// Whether a pause frame ever arrived.
+    /// Returns whether a pause frame ever arrived.
     pub fn were_seen(&self) -> bool {
         self.global_frames > 0 || self.frames.iter().any(|count| *count > 0)
     }
 
-    /// When the next pause ends. One that is over counts until `is_paused` is called for its priority.
+    /// Returns when the next pause ends. Expired pauses count until `is_paused` is called for their priority.
     pub fn next_end(&self) -> Option<Instant> {
         self.until.iter().flatten().min().copied()
     }

@@ -14,115 +14,115 @@ pub use crate::MAX_DATAGRAM;
 pub struct PortRecord {
     /// The kind of device, as `--device` names it.
     pub kind: &'static str,
-    /// The interface.
+    /// The name of the interface.
     pub interface: String,
-    /// Source address of every frame.
+    /// The source address of every frame.
     pub mac: MacAddr,
     /// The largest IP packet, in bytes: the MTU of the interface.
     pub link_mtu: usize,
-    /// The most datagrams that one frame can carry, for the kernel to split; 1 without segmentation offload.
+    /// The maximum number of datagrams in one frame that the kernel splits; 1 without segmentation offload.
     pub max_segments: u16,
-    /// The rate of the link in bits per second, if it has one. Pause times are counted in its bit times.
+    /// The rate of the link in bits per second, if it has one. Pause times are multiples of its bit time.
     pub bits_per_second: Option<u64>,
 }
 
 /// A frame that was written into the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Where in the slot it lies, from the destination address to the last datagram's ICRC, without frame check
-    /// sequence. Does not begin at 0: the datagram is written first, always at the same place, and the headers
-    /// then go right in front of it, which may be IPv4 or IPv6 and with or without a tag.
+    /// The frame's range in the slot, from the destination address to the last datagram's ICRC, without frame
+    /// check sequence. Does not begin at 0: the datagram is written first, at a fixed position, and the
+    /// headers are then placed directly before it. They may be IPv4 or IPv6, with or without a tag.
     pub bytes: Range<usize>,
-    /// Several datagrams, for the kernel to split. Never given to a port whose
+    /// How the kernel splits the frame into several datagrams. `None` for a port whose
     /// [`max_segments`](PortRecord::max_segments) is 1.
     pub split: Option<Split>,
 }
 
 /// How the kernel splits one frame into several (UDP segmentation offload). The UDP checksum field holds the
-/// sum of the pseudo header, as checksum offload wants it.
+/// sum of the pseudo header, as checksum offload requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// Bytes of each datagram but the last.
+    /// Bytes of each datagram except the last.
     pub segment_len: u16,
-    /// Where the UDP header begins, from the start of the frame.
+    /// Offset of the UDP header in the frame.
     pub udp_offset: u16,
-    /// Where the first datagram begins, from the start of the frame.
+    /// Offset of the first datagram in the frame.
     pub headers_len: u16,
     /// Whether layer 3 is IPv4.
     pub is_ipv4: bool,
 }
 
-/// A frame as it was received.
+/// A received frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'a> {
-    /// The first bytes; all headers lie here.
+    /// The first bytes, including all headers.
     pub head: &'a [u8],
-    /// The rest; empty for most ports.
+    /// The remaining bytes; empty for most ports.
     pub tail: &'a [u8],
-    /// If it stands for several frames: bytes of UDP payload in each but the last.
+    /// If it was joined from several frames: bytes of UDP payload in each frame except the last.
     pub segment_len: Option<u16>,
-    /// A tag that was taken out of the frame on the way.
+    /// A tag that the interface removed from the frame.
     pub vlan: Option<VlanTag>,
 }
 
-/// Moves frames. Never blocks, but in [`flush`](Self::flush) as long as a system call takes.
+/// Moves frames. Never blocks, except in [`flush`](Self::flush) for the duration of a system call.
 ///
-/// Transmit: [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, [`flush`](Self::flush). As long as a
-/// slot is not committed, the next call lends the same one again, with what was written into it.
+/// To transmit, call [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, and
+/// [`flush`](Self::flush). Until a slot is committed, each call lends the same slot again, with its contents.
 ///
-/// The page of [the module](super) has a port in memory as a program.
+/// The documentation of [the module](super) has a program with a port in memory.
 pub trait FramePort: Send {
-    /// The properties of this port.
+    /// Returns the properties of this port.
     fn record(&self) -> &PortRecord;
 
-    /// Lends the buffer of one frame: [`FRAME_ROOM`] bytes, or [`SUPERFRAME_ROOM`] where
-    /// [`max_segments`](PortRecord::max_segments) is above 1. `None` when the port is full until
+    /// Lends the buffer of one frame: [`FRAME_ROOM`] bytes, or [`SUPERFRAME_ROOM`] if
+    /// [`max_segments`](PortRecord::max_segments) is above 1. Returns `None` if the port is full until
     /// [`flush`](Self::flush) makes progress.
     fn slot(&mut self) -> Option<&mut [u8]>;
 
-    /// Takes what was written into the slot lent last.
+    /// Takes the frame that was written into the most recently lent slot.
     fn commit(&mut self, frame: Outgoing);
 
-    /// Hands all committed frames to the wire. Those that the kernel does not take now stay and are tried again at the
-    /// next call.
+    /// Hands all committed frames to the wire. Frames that the kernel does not accept yet stay, and the next
+    /// call tries them again.
     ///
     /// # Errors
     ///
-    /// Only errors that do not pass by themselves.
+    /// Returns only errors that are not transient.
     fn flush(&mut self, now: Instant) -> io::Result<()>;
 
-    /// Receives one burst and returns how many frames there were. Frames that the port itself sent do not
-    /// come back.
+    /// Receives one burst and returns the number of frames. Does not receive frames that the port itself
+    /// sent.
     ///
     /// # Errors
     ///
-    /// Only errors that do not pass by themselves.
+    /// Returns only errors that are not transient.
     fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize>;
 
-    /// When [`flush`](Self::flush) must be called again although nothing new was committed.
+    /// Returns when [`flush`](Self::flush) must be called again although nothing new was committed.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// Whether nothing that was committed waits for another [`flush`](Self::flush). Ports with a [`deadline`](Self::deadline)
-    /// for other reasons say so themselves.
+    /// Returns whether no committed frame waits for another [`flush`](Self::flush). Ports with a
+    /// [`deadline`](Self::deadline) for other reasons override this method.
     fn is_drained(&mut self) -> bool {
         self.deadline().is_none()
     }
 
-    /// A descriptor that becomes readable when something can be received; the same as long as the port lives.
+    /// Returns a descriptor that becomes readable when frames can be received; it never changes.
     fn as_fd(&self) -> BorrowedFd<'_>;
 
-    /// Name and value of each counter of this port. Names begin with the kind.
+    /// Calls `visit` with name and value of each counter of this port. Names begin with the kind.
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64));
 }
 
-/// Where in a slot the first datagram begins: behind the longest headers, tagged IPv6 and UDP.
+/// Offset of the first datagram in a slot: behind the longest headers, tagged IPv6 and UDP.
 pub const HEADROOM: usize = FrameHeaders::MAX_LEN;
 /// Bytes of a slot for one datagram.
 pub const FRAME_ROOM: usize = HEADROOM + MAX_DATAGRAM;
-/// Bytes of a slot for as many datagrams as one UDP header can count, and one more behind them that turns
-/// out not to belong to them.
+/// Bytes of a slot for the maximum payload of one UDP header, and one more datagram behind it that turns out
+/// not to belong to the frame.
 pub const SUPERFRAME_ROOM: usize = HEADROOM + LONGEST_SUPERPACKET + MAX_DATAGRAM;
-/// The longest UDP payload on IPv4.
+/// Maximum UDP payload on IPv4.
 pub const LONGEST_SUPERPACKET: usize = 65_507;

@@ -1,4 +1,4 @@
-//! Receiving: which frames are for this device or its host, and the datagrams in them.
+//! Receiving: selecting the frames for this device or its host, and extracting datagrams.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::settings::FrameSettings;
 use super::{Counters, FramedDevice, Pauses};
 use crate::framed::Host;
 
-/// What receiving needs of a device besides its port.
+/// The parts of a device that receiving needs, except its port.
 struct Receiver<'a> {
     host: &'a mut dyn Host,
     settings: FrameSettings,
@@ -113,7 +113,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// Flow control, or something for the host.
+    /// Handles flow control, and passes other frames to the host.
     fn handle_other(&mut self, now: Instant, frame: &Incoming<'_>) {
         let Ok((ethernet, rest)) = EthernetView::from_prefix(frame.head) else {
             self.counters.rx_malformed += 1;
@@ -129,7 +129,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// The host sees frames without their tag.
+    /// Removes the tag, which the host does not see.
     fn handle_tagged(&mut self, now: Instant, frame: &Incoming<'_>, rest: &[u8]) {
         let Ok((vlan, _)) = VlanView::from_prefix(rest) else {
             self.counters.rx_malformed += 1;

@@ -6,19 +6,19 @@ use roce_packet::{Path, VlanTag};
 /// The largest VLAN number; 4095 is reserved (IEEE 802.1Q 9.6).
 const MAX_VID: u16 = 4094;
 
-/// The tag of frames, or none.
+/// The 802.1Q tag of frames, if any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameSettings {
-    /// The VLAN, 1 to 4094. Only its frames are received then. Without it, frames go without a tag, and
-    /// frames without a tag or with VLAN 0 are received.
+    /// The VLAN, 1 to 4094. With it, only frames of this VLAN are received. Without it, frames are sent
+    /// without a tag, and frames without a tag or with VLAN 0 are received.
     pub vlan: Option<u16>,
-    /// The priority (PCP) of every frame, 0 to 7. Without it, it is the upper three bits of the DSCP, as with
-    /// RNICs that trust the DSCP. With a priority and without a VLAN, frames have a tag with VLAN 0.
+    /// The priority (PCP) of every frame, 0 to 7. Without it, the priority is the upper three bits of the
+    /// DSCP, as with RNICs that trust the DSCP. With a priority but no VLAN, frames have a tag with VLAN 0.
     pub priority: Option<u8>,
 }
 
 impl FrameSettings {
-    /// Reads `vlan=` or `prio=` of a specification. The error says what was expected: `known` for any other key.
+    /// Parses `vlan=` or `prio=`. The error describes the expected value: `known` for any other key.
     #[cfg(any(feature = "tap", feature = "kernel-host"))]
     pub(crate) fn set(&mut self, key: &str, value: &str, known: &'static str) -> Result<(), &'static str> {
         match (key, value.parse()) {
@@ -31,7 +31,7 @@ impl FrameSettings {
         Ok(())
     }
 
-    /// The tag for frames with this traffic class.
+    /// Returns the tag of frames with this traffic class.
     pub(super) const fn tag(&self, traffic_class: u8) -> Option<VlanTag> {
         let pcp = match self.priority {
             Some(priority) => priority,
@@ -44,14 +44,14 @@ impl FrameSettings {
         }
     }
 
-    /// Whether a frame with this tag is for us.
+    /// Returns whether a frame with this tag is accepted.
     pub(super) fn accepts(&self, tag: Option<VlanTag>) -> bool {
         tag.map_or(0, |tag| tag.vid) == self.vlan.unwrap_or(0)
     }
 }
 
 impl std::fmt::Display for FrameSettings {
-    /// As in a specification, each part with a comma in front.
+    /// Formats the parts as in a specification, each with a comma in front.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some(vlan) = self.vlan {
             write!(f, ",vlan={vlan}")?;
@@ -63,7 +63,7 @@ impl std::fmt::Display for FrameSettings {
     }
 }
 
-/// The priority that flow control counts a frame to: that of its tag, else that of its DSCP.
+/// Returns the priority of a frame in flow control: that of its tag, or else that of its DSCP.
 pub(super) const fn priority_of(path: &Path) -> u8 {
     match path.vlan {
         Some(tag) => tag.pcp & 7,

@@ -33,7 +33,7 @@ fn frames_have_right_headers_on_both_ip_versions_and_arrive_back() {
             }
             assert_eq!(frames.len(), 2);
 
-            // The other side, of which the addresses are changed around.
+            // The receiving side, whose address is replaced.
             let (mut receiver, link) = device(1, settings);
             receiver.addresses = vec![to];
             link.lock().unwrap().arriving.extend(frames.into_iter().map(|frame| (frame, None, None)));
@@ -96,7 +96,7 @@ fn datagrams_wait_for_an_answer_and_keep_their_order() {
     let datagrams = send_batch(&mut device, &way, 5, 256);
     assert!(sent(&link).is_empty());
     assert!(device.deadline().is_some(), "the held datagram is looked at again");
-    // Others do not wait for it.
+    // Datagrams to other destinations do not wait for it.
     let other = path(us(1), us(2));
     send(&mut device, &other, &[&datagram(&other, 0, 4)]);
     assert_eq!(sent(&link).len(), 1);
@@ -133,7 +133,7 @@ fn nobody_there_is_counted_and_does_not_fill_the_memory() {
     assert!(error.contains("198.18.0.9") && error.contains("does not answer"), "{error}");
 }
 
-/// Eight hosts that do not answer used to take all the room there was, and with it the device.
+/// Regression: eight hosts that did not answer took all the room, and blocked the device.
 #[test]
 fn destinations_that_do_not_answer_hold_up_nobody_else() {
     let (mut device, link) = device(1, FrameSettings::default());
@@ -148,7 +148,7 @@ fn destinations_that_do_not_answer_hold_up_nobody_else() {
     let other = path(us(1), us(2));
     send(&mut device, &other, &[&datagram(&other, 0, 4)]);
     assert_eq!(sent(&link).len(), 1);
-    // A datagram to another destination takes a place of the path that has the most.
+    // A datagram to another destination replaces one of the path with the most.
     let new = path(us(1), us(60));
     send(&mut device, &new, &[&datagram(&new, 0, 4)]);
     link.lock().unwrap().neighbours.insert(us(60), Resolution::Known(PEER_MAC));
@@ -202,7 +202,7 @@ fn a_full_port_loses_nothing() {
     }
 }
 
-/// What was held because the port was full does not hold back what comes behind it on the same path.
+/// A datagram that was held because the port was full does not hold back later ones of the same path.
 #[test]
 fn a_port_that_was_full_once_loses_nothing_afterwards() {
     let (mut device, link) = device(64, FrameSettings::default());
@@ -212,7 +212,7 @@ fn a_port_that_was_full_once_loses_nothing_afterwards() {
         while device.slot().is_none() {
             device.flush(Instant::ZERO).unwrap();
         }
-        // A longer one never joins the one before.
+        // A longer datagram never joins the batch before it.
         let bytes = datagram(&way, psn, 4 * (psn as usize + 1));
         crate::testing::put(&mut device, Instant::ZERO, &way, &bytes);
         if psn == 500 {
@@ -264,7 +264,7 @@ fn a_pause_that_is_over_wakes_nobody_again() {
     PauseFrame { source: PEER_MAC, request: PauseRequest::PerPriority(quanta) }.emit(&mut pause);
     link.lock().unwrap().arriving.push((pause.to_vec(), None, None));
     receive_all(&mut device);
-    // Nothing is sent with priority 3; one datagram waits for the end of the longer pause.
+    // No datagram has priority 3; one waits for the end of the longer pause.
     let way = path(us(1), us(2)).with_dscp(4 << 3);
     send(&mut device, &way, &[&datagram(&way, 0, 4)]);
     for now in [5_119, 5_120, 100_000, 511_999].map(Instant::from_nanos) {
@@ -294,7 +294,7 @@ fn a_pause_without_end_stops_the_engine_instead_of_filling_the_memory() {
     }
     assert_eq!(taken, 32);
     assert_eq!(counter(&device, "rx_global_pause"), 1);
-    // A pause of no time ends it.
+    // A pause of zero quanta ends it.
     PauseFrame { source: PEER_MAC, request: PauseRequest::All(0) }.emit(&mut pause);
     link.lock().unwrap().arriving.push((pause.to_vec(), None, None));
     receive_all(&mut device);
@@ -303,7 +303,7 @@ fn a_pause_without_end_stops_the_engine_instead_of_filling_the_memory() {
     assert!(device.slot().is_some());
 }
 
-/// An engine that has a whole window to send would send it before it sees that it was paused.
+/// An engine with a whole window would otherwise send it before it notices the pause.
 #[test]
 fn where_there_are_pauses_the_device_takes_no_more_until_it_has_looked_for_them() {
     let (mut device, link) = device(1, FrameSettings::default());
@@ -405,7 +405,7 @@ fn roce_v1_goes_to_the_address_in_the_gid() {
     let frame = Frame::parse(&frames[0]).unwrap();
     assert_eq!((frame.headers.destination, frame.path()), (PEER_MAC, way));
     assert!(frame.verify_icrc().unwrap().is_good());
-    // And to us.
+    // The frame in the reverse role: received by this device.
     link.lock().unwrap().arriving.push((frames[0].clone(), None, None));
     device.addresses.retain(|address| *address != ends[0]);
     device.addresses.push(ends[1]);
@@ -423,7 +423,7 @@ fn nobody_is_asked_for_an_address_that_the_destination_tells() {
     assert!(device.bind_source_port(&way, 49_152).is_err());
     way.encapsulation = Encapsulation::RoceV1;
     device.bind_source_port(&way, 49_152).unwrap();
-    // What is no EUI-64 says nothing.
+    // An address without EUI-64 does not determine the Ethernet address.
     let gone = Resolution::Failed(Unreachable::NoRoute);
     link.lock().unwrap().neighbours.insert(us6(9), gone);
     way.destination = us6(9);

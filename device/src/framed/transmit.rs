@@ -1,4 +1,4 @@
-//! Sending: headers go in front of datagrams where the engine wrote them.
+//! Sending: headers are placed in front of datagrams where the engine wrote them.
 
 use roce_packet::{
     Encapsulation, EtherType, EthernetHeader, FrameHeaders, Gid, IP_PROTOCOL_UDP, MacAddr, Path, VlanHeader,
@@ -12,16 +12,16 @@ use super::{FramedDevice, HELD_CHECK_NS, MAX_OWN};
 use crate::checksum::pseudo_header_sum;
 use crate::framed::Resolution;
 
-/// The datagrams of one path that lie one behind the other in the port's slot.
+/// The contiguous datagrams of one path in the port's slot.
 pub(super) struct Superframe {
     first: Transmit,
     batch: Batch,
-    /// Where the next datagram would begin.
+    /// Position of the next datagram.
     end: usize,
     segments: u16,
 }
 
-/// What becomes of a datagram or superframe on this path now.
+/// The current treatment of a datagram or superframe on a path.
 enum Fate {
     Send(MacAddr),
     Hold,
@@ -30,9 +30,9 @@ enum Fate {
 }
 
 impl FramedDevice {
-    /// Room behind the datagrams of the open frame, or at the start of a new one.
+    /// Lends room behind the datagrams of the open frame, or at the start of a new frame.
     pub(super) fn lend_slot(&mut self) -> Option<TxSlot<'_>> {
-        // Where pauses occur, one may have come: a sender has to receive now and then.
+        // If this peer sends pauses, a new pause may have arrived, so a sender must receive regularly.
         let must_look = self.unlooked >= MAX_UNLOOKED && self.pauses.were_seen();
         if self.held.is_full() || self.is_port_full || must_look {
             return None;
@@ -46,7 +46,7 @@ impl FramedDevice {
         Some(TxSlot { buffer, batch })
     }
 
-    /// Takes what was written into the slot.
+    /// Takes the datagram that was written into the slot.
     pub(super) fn take(&mut self, now: Instant, transmit: &Transmit) {
         if transmit.len == 0 || transmit.len > MAX_DATAGRAM {
             self.counters.tx_bad_path += 1;
@@ -75,8 +75,8 @@ impl FramedDevice {
         }
     }
 
-    /// The datagram written last lies behind others that it has nothing to do with. Whether it is now at the
-    /// start of a frame of its own; otherwise it is held.
+    /// Moves the last datagram, which does not fit the open frame, to the start of a new frame. Returns
+    /// whether it is there; otherwise it is held.
     fn move_to_new_frame(&mut self, now: Instant, transmit: &Transmit) -> bool {
         let start = self.open.as_ref().map_or(HEADROOM, |open| open.end);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -93,7 +93,7 @@ impl FramedDevice {
         match room {
             Some(room) => room.copy_from_slice(moved),
             None => {
-                // What came behind it would have to wait as well: nothing does, until the port has room.
+                // Later datagrams would have to wait as well, so accept none until the port has room.
                 self.held.push(*transmit, moved, false);
                 self.counters.tx_held += 1;
                 self.check_held_at = Some(now);
@@ -104,7 +104,7 @@ impl FramedDevice {
         has_room
     }
 
-    /// Puts the headers in front of the open frame and gives it to the port, or holds its datagrams.
+    /// Writes the headers of the open frame and passes it to the port, or holds its datagrams.
     pub(super) fn close(&mut self, now: Instant) {
         let Some(open) = self.open.take() else { return };
         let path = open.first.path;
@@ -190,13 +190,13 @@ impl FramedDevice {
         }
     }
 
-    /// Sends what need no longer be held. No frame is open.
+    /// Sends datagrams that need not be held any longer. No frame may be open.
     pub(super) fn release_held(&mut self, now: Instant) {
         if self.held.is_empty() {
             self.check_held_at = None;
             return;
         }
-        // Pauses of priorities without datagrams would wake the caller for ever.
+        // Pauses of priorities without datagrams would wake the caller forever.
         self.pauses.forget_ended(now);
         let mut held = std::mem::take(&mut self.held);
         self.is_port_full = false;
@@ -223,12 +223,12 @@ impl FramedDevice {
         Release::Gone
     }
 
-    /// Sends the frames of the host. No frame is open.
+    /// Sends the frames of the host. No frame may be open.
     pub(super) fn send_for_host(&mut self, now: Instant) {
         const TAG: usize = VlanHeader::LEN;
         let tag = self.settings.tag(0);
         while let Some(slot) = self.port.slot() {
-            // Behind room for a tag.
+            // Leave room for a tag.
             let Some(len) = slot.get_mut(TAG..).and_then(|slot| self.host.poll_transmit(now, slot)) else {
                 return;
             };
@@ -236,7 +236,7 @@ impl FramedDevice {
             if let Some(tag) = tag
                 && len >= EthernetHeader::LEN
             {
-                // The addresses move forward; the EtherType behind them becomes the one behind the tag.
+                // Move the addresses forward; the EtherType behind them then follows the tag.
                 slot.copy_within(TAG..TAG + 12, 0);
                 slot[12..14].copy_from_slice(&EtherType::VLAN.0.to_be_bytes());
                 slot[14..16].copy_from_slice(&tag.to_bits().to_be_bytes());
@@ -248,8 +248,8 @@ impl FramedDevice {
     }
 }
 
-/// The Ethernet address that follows from the destination itself, without a lookup: that of a group, and
-/// the one in the default GID of RoCE v1.
+/// Returns the Ethernet address that follows from the destination without a lookup: that of a group, or the
+/// one in the default GID of RoCE v1.
 pub(super) fn address_in(path: &Path) -> Option<MacAddr> {
     MacAddr::for_multicast(path.destination).or_else(|| match path.encapsulation {
         Encapsulation::RoceV1 => Gid::from_ip(path.destination).link_local_mac(),
@@ -257,5 +257,5 @@ pub(super) fn address_in(path: &Path) -> Option<MacAddr> {
     })
 }
 
-/// Datagrams that leave between two looks for pauses, where a peer sends pauses at all.
+/// Datagrams that leave between two checks for pauses, if the peer sends pauses at all.
 const MAX_UNLOOKED: u32 = 64;

@@ -11,7 +11,7 @@ use roce_capture::CaptureReader;
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
-/// What a sink was given: time, direction, comment and frame.
+/// The arguments of a sink's calls: time, direction, comment and frame.
 type Seen = Vec<(u64, Direction, Option<String>, Vec<u8>)>;
 
 #[derive(Clone, Default)]
@@ -68,7 +68,7 @@ fn both_ends_are_written_to_one_file() {
     );
 }
 
-/// A socket does not show the Identification; the segments of a superpacket were sealed for 0, 1, 2 ….
+/// Sockets do not report the Identification; the segments of a superpacket were sealed for 0, 1, 2 ….
 #[test]
 fn identifications_are_found_out_from_the_icrc() {
     let open = |address: &str| UdpDevice::open(&address.parse::<UdpSpec>().unwrap()).unwrap();
@@ -111,14 +111,14 @@ fn what_was_damaged_is_shown_with_a_comment() {
         kept.0.lock().pop().unwrap()
     };
     let unknown = Identification::Unknown { hint: 3 };
-    // A peer that counts its packets, in two slices cut everywhere.
+    // A peer that counts its packets, with the datagram split at every position.
     let bytes = sealed(&path, 1, 64, 0xbeef);
     for head_len in 12..=bytes.len() {
         let (.., comment, frame) = receive(&bytes, head_len, unknown);
         assert_eq!(comment, None);
         assert_eq!(good_frame(&frame).envelope().identification, 0xbeef);
     }
-    // In-band telemetry behind the ICRC, from one of ours.
+    // In-band telemetry behind the ICRC, from a peer of this project.
     let with_telemetry = [sealed(&path, 1, 64, 9), Telemetry::default().emit().to_vec()].concat();
     for head_len in 12..=with_telemetry.len() {
         let (.., comment, frame) = receive(&with_telemetry, head_len, unknown);
@@ -131,12 +131,12 @@ fn what_was_damaged_is_shown_with_a_comment() {
     let (.., comment, frame) = receive(&damaged, damaged.len(), unknown);
     assert!(comment.unwrap().contains("ICRC is wrong"));
     assert_eq!(Frame::parse(&frame).unwrap().transport, damaged);
-    // Known headers are shown as they were.
+    // Known headers are recorded unchanged.
     let known = Identification::Known { identification: 9, dont_fragment: false };
     let (.., frame) = receive(&damaged, damaged.len(), known);
     let envelope = Frame::parse(&frame).unwrap().envelope();
     assert_eq!((envelope.identification, envelope.dont_fragment), (9, false));
-    // Too short for anything.
+    // Too short for an ICRC.
     let (.., comment, _) = receive(&[1, 2], 2, unknown);
     assert!(comment.is_some());
     assert_eq!(counter(&recorder, "pcap_damaged"), 2);
@@ -163,7 +163,7 @@ fn ethernet_addresses_come_from_ip_addresses() {
     }
 }
 
-/// A disk that is full.
+/// A full disk.
 struct Full;
 
 impl io::Write for Full {
@@ -233,8 +233,7 @@ fn a_capture_text_that_makes_no_sense_is_refused_with_what_would() {
     }
 }
 
-/// Regression: captures lacked the packets that `--fault drop` dropped on the way out, and did not mark those on the way
-/// in.
+/// Regression: captures lacked outgoing packets that `--fault drop` dropped, and did not mark incoming ones.
 #[test]
 fn dropped_packets_are_recorded_with_a_comment() {
     use crate::fault::FaultDevice;

@@ -1,5 +1,5 @@
-//! TAP devices: a virtual Ethernet interface of the kernel with a host of ours behind it. For virtual machines,
-//! bridges and private network namespaces, without hardware.
+//! TAP devices: a virtual Ethernet interface of the kernel with a host of this process behind it. For virtual
+//! machines, bridges and private network namespaces, without hardware.
 
 mod ioctl;
 mod spec;
@@ -28,11 +28,11 @@ use crate::offload::Offload;
 
 pub use spec::TapSpec;
 
-/// Frames that one call receives.
+/// Maximum number of frames received by one call.
 const BURST: usize = 64;
-/// Datagrams of one frame (`UDP_MAX_SEGMENTS` of kernels before 6.11, and more is not faster).
+/// Datagrams of one frame (`UDP_MAX_SEGMENTS` of kernels before 6.11; more is not faster).
 const MAX_SEGMENTS: u16 = 64;
-/// The longest frame that the kernel hands over: what an IP packet can be, with Ethernet and a tag.
+/// Maximum frame from the kernel: the longest IP packet, with Ethernet header and tag.
 const LONGEST_FRAME: usize = 65_535 + 18;
 const DRIVER: &str = "/dev/net/tun";
 const DRIVER_PRIVILEGE: &str = "the right to read and write it, which root has, and every user after \
@@ -40,17 +40,17 @@ const DRIVER_PRIVILEGE: &str = "the right to read and write it, which root has, 
 const PRIVILEGE: &str = "CAP_NET_ADMIN, which root has, and any user inside `unshare -Urn`; or root makes the \
                          interface for a user with `ip tuntap add dev NAME mode tap user USER`";
 
-/// The kernel side of a TAP interface.
+/// A port that is a TAP interface.
 pub(crate) struct TapPort {
     record: PortRecord,
     tun: File,
     slot: Vec<u8>,
-    /// The frame that was committed and not taken; it lies in the slot.
+    /// A committed frame that the kernel did not accept; it lies in the slot.
     waiting: Option<Outgoing>,
-    /// A lasting error that a commit met.
+    /// A lasting error of an earlier commit.
     failure: Option<io::Error>,
     buffer: Vec<u8>,
-    /// The packets of the frame in progress that have been sent, and one packet of it.
+    /// The number of packets of the current frame that have been sent, and one packet of it.
     #[cfg(feature = "whole")]
     finished: usize,
     #[cfg(feature = "whole")]
@@ -60,13 +60,13 @@ pub(crate) struct TapPort {
 
 counters! {
     struct Counters {
-        /// Frames that the kernel did not take at once.
+        /// Frames that the kernel did not accept immediately.
         tx_waited => "tap_tx_waited",
         /// Frames dropped because the interface is down or the kernel has no memory.
         tx_dropped => "tap_tx_dropped",
         /// Frames dropped because the kernel found them invalid.
         tx_refused => "tap_tx_refused",
-        /// Frames of several packets, or with an incomplete checksum, that were split and completed here because the
+        /// Frames of several packets, or with an incomplete checksum, that this process completed because the
         /// kernel cannot.
         tx_finished => "tap_tx_finished",
         /// Frames dropped because their offload header is missing or unknown.
@@ -74,7 +74,7 @@ counters! {
     }
 }
 
-/// Opens the TAP interface that `spec` names, or makes it; with it comes the host behind it.
+/// Opens or creates the TAP interface that `spec` names, and the host behind it.
 pub(crate) fn open(spec: &TapSpec) -> Result<(TapPort, OwnHost), OpenError> {
     let port = open_port(spec)?;
     let mut seed = [0; 8];
@@ -91,7 +91,7 @@ pub(crate) fn open(spec: &TapSpec) -> Result<(TapPort, OwnHost), OpenError> {
     Ok((port, host))
 }
 
-/// Opens a TAP interface, or makes it, without a host behind it.
+/// Opens or creates a TAP interface without a host behind it.
 #[cfg(feature = "whole")]
 pub(crate) fn open_whole(spec: &TapSpec) -> Result<TapPort, OpenError> {
     open_port(spec)
@@ -130,7 +130,7 @@ fn open_port(spec: &TapSpec) -> Result<TapPort, OpenError> {
     Ok(TapPort::new(record, tun))
 }
 
-/// Whether TAP devices can be opened here. Makes none.
+/// Returns whether TAP devices can be opened here. Does not create any.
 pub(crate) fn availability() -> Availability {
     let opened = OpenOptions::new().read(true).write(true).open(DRIVER);
     match opened.and_then(|tun| ioctl::check_right(&tun)) {
@@ -181,7 +181,7 @@ fn find_interface(name: &str) -> io::Result<Option<Interface>> {
     Ok(Netlink::open()?.interfaces()?.into_iter().find(|interface| interface.name == name))
 }
 
-/// An interface that existed before is left as it is.
+/// Checks an interface that existed before, which is left unchanged.
 fn check_existing(spec: &TapSpec, existing: &Interface) -> Result<(), OpenError> {
     let (name, mtu) = (&spec.name, existing.mtu);
     if let Some(wanted) = spec.mtu.filter(|wanted| usize::from(*wanted) != mtu) {
@@ -214,7 +214,7 @@ impl TapPort {
         }
     }
 
-    /// Gives one frame to the kernel; returns it if it has to wait.
+    /// Passes one frame to the kernel; returns it if it must wait.
     fn send(&mut self, frame: Outgoing) -> Option<Outgoing> {
         let Some(bytes) = self.slot.get(frame.bytes.clone()) else {
             self.counters.tx_refused += 1;
@@ -226,7 +226,7 @@ impl TapPort {
         }
     }
 
-    /// Receives one burst and returns how many frames `take` took.
+    /// Receives one burst and returns the number of frames that `take` accepted.
     fn receive_all(&mut self, take: &mut dyn FnMut(Offload, &mut [u8]) -> bool) -> io::Result<usize> {
         let mut count = 0;
         for _ in 0..BURST {
@@ -245,11 +245,11 @@ impl TapPort {
         Ok(count)
     }
 
-    /// Counts why a frame was not taken, and returns whether it may wait.
+    /// Counts the reason why a frame was not accepted, and returns whether it may wait.
     fn note(&mut self, error: Errno) -> bool {
         match error {
             Errno::AGAIN => self.counters.tx_waited += 1,
-            // Down, or out of memory: as on a link, frames are lost until it is over.
+            // Down, or out of memory: until that ends, frames are lost, as on a link.
             Errno::IO | Errno::NOBUFS | Errno::NOMEM => self.counters.tx_dropped += 1,
             Errno::INVAL | Errno::MSGSIZE => self.counters.tx_refused += 1,
             error => {
@@ -261,7 +261,7 @@ impl TapPort {
 }
 
 impl PortRecord {
-    /// An error of the TAP driver that does not go away.
+    /// Returns a lasting error of the TAP driver.
     fn lasting(&self, error: Errno) -> io::Error {
         let (interface, error) = (&self.interface, io::Error::from(error));
         if error.raw_os_error() == Some(libc::EBADFD) {
@@ -281,7 +281,7 @@ impl FramePort for TapPort {
         if self.waiting.is_some() { None } else { Some(&mut self.slot) }
     }
 
-    /// A TAP takes one frame with each system call, so nothing is gained by collecting some.
+    /// Sends immediately, because a TAP takes one frame per system call, so collecting frames has no benefit.
     fn commit(&mut self, frame: Outgoing) {
         self.waiting = self.send(frame);
     }
@@ -310,7 +310,7 @@ impl FramePort for TapPort {
     }
 }
 
-/// Gives a frame to the driver, in one system call.
+/// Passes a frame to the driver in one system call.
 fn write(tun: &File, offload: Offload, frame: &[u8]) -> Result<(), Errno> {
     rustix::io::retry_on_intr(|| rustix::io::writev(tun, &[IoSlice::new(&offload.0), IoSlice::new(frame)]))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! How a TAP device is named.
+//! The specification of a TAP device.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,8 +11,8 @@ use crate::framed::FrameSettings;
 use crate::host::own::{broadcast, same_prefix};
 use crate::spec::{SpecOption, SpecText};
 
-/// Which virtual Ethernet interface to open and the addresses of the host behind it, read from text such as
-/// `tap:roce0,ip=198.18.0.2/24`.
+/// Specification of a virtual Ethernet interface and the addresses of the host behind it, parsed from text
+/// such as `tap:roce0,ip=198.18.0.2/24`.
 ///
 /// ```text
 /// "tap:" NAME *( "," option )          the interface, made if it is not there
@@ -26,17 +26,17 @@ use crate::spec::{SpecOption, SpecText};
 ///        | "prio=" PCP                 the priority of every frame, 0 to 7
 /// ```
 ///
-/// We are a host of our own behind that interface, with the addresses that are given here. Addresses that the
-/// kernel has on the interface belong to another host, which is the kernel.
+/// The device is its own host behind that interface, with the given addresses. Addresses that the kernel has
+/// on the interface belong to another host, the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapSpec {
-    /// The interface.
+    /// The name of the interface.
     pub name: String,
-    /// Our IPv4 address and the length of its network's prefix.
+    /// The host's IPv4 address and the prefix length of its network.
     pub ipv4: Option<(Ipv4Addr, u8)>,
-    /// The same for IPv6.
+    /// The host's IPv6 address and the prefix length of its network.
     pub ipv6: Option<(Ipv6Addr, u8)>,
-    /// Our Ethernet address, if it is not to be derived.
+    /// The host's Ethernet address; `None` derives it from the IP address.
     pub mac: Option<MacAddr>,
     /// The IPv4 gateway.
     pub gateway_v4: Option<Ipv4Addr>,
@@ -49,7 +49,7 @@ pub struct TapSpec {
 }
 
 impl TapSpec {
-    /// An interface without addresses and options.
+    /// Creates a specification without addresses and options.
     pub(crate) const fn named(name: String) -> Self {
         Self {
             name,
@@ -63,8 +63,8 @@ impl TapSpec {
         }
     }
 
-    /// Our Ethernet address: the one that was chosen, or one that always goes with the address. It has the bit
-    /// of addresses that no manufacturer gave out.
+    /// Returns the host's Ethernet address: the configured one, or one derived from the IP address. A derived
+    /// address is locally administered.
     #[must_use]
     pub fn mac(&self) -> MacAddr {
         let derived = || match (self.ipv4, self.ipv6) {
@@ -73,7 +73,7 @@ impl TapSpec {
                 MacAddr([0x02, 0x52, a, b, c, d])
             }
             (None, Some((address, _))) => {
-                // Hosts of one link differ in the last bytes, as a rule; the rest is folded in.
+                // Hosts of one link usually differ in the last bytes; the hash includes the rest.
                 let fold = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
                 let hash = address.octets().into_iter().fold(0xcbf2_9ce4_8422_2325_u64, fold);
                 let [.., a, b, c, d, e] = hash.to_be_bytes();
@@ -84,14 +84,14 @@ impl TapSpec {
         self.mac.unwrap_or_else(derived)
     }
 
-    /// Our addresses with the lengths of their prefixes, IPv4 first.
+    /// Returns the host's addresses with their prefix lengths, IPv4 first.
     pub(super) fn addresses(&self) -> Vec<(IpAddr, u8)> {
         let v4 = self.ipv4.map(|(address, len)| (IpAddr::V4(address), len));
         let v6 = self.ipv6.map(|(address, len)| (IpAddr::V6(address), len));
         v4.into_iter().chain(v6).collect()
     }
 
-    /// Takes in one option.
+    /// Parses one option.
     fn set(&mut self, name: &str, value: &str) -> Result<(), &'static str> {
         match name {
             "ip" => self.ipv4 = Some(parse_v4(value).ok_or(IPV4)?),
@@ -112,7 +112,7 @@ impl TapSpec {
         Ok(())
     }
 
-    /// The first problem of the whole: the part and what would be valid there.
+    /// Returns the first problem of the specification: the part, and a description of valid values.
     fn problem(&self) -> Option<(String, &'static str)> {
         if self.ipv4.is_none() && self.ipv6.is_none() {
             return Some((self.name.clone(), ADDRESS));
@@ -143,7 +143,7 @@ impl TapSpec {
     }
 }
 
-/// An address of one host in a network that is more than this address, unless it says so itself (/32).
+/// Parses a host address and prefix length; the first and last address of a network are not host addresses.
 fn parse_v4(text: &str) -> Option<(Ipv4Addr, u8)> {
     let (address, len) = text.split_once('/')?;
     let (address, len): (Ipv4Addr, u8) = (address.parse().ok()?, len.parse().ok()?);
@@ -151,7 +151,7 @@ fn parse_v4(text: &str) -> Option<(Ipv4Addr, u8)> {
         || address.is_multicast()
         || address.is_loopback()
         || address.is_broadcast());
-    // The first and the last address of a network are not those of a host.
+    // Except with /31 and /32.
     let network = address.to_bits() & !u32::MAX.checked_shr(u32::from(len)).unwrap_or(0);
     let is_edge = len < 31 && (broadcast(address, len) == Some(address) || network == address.to_bits());
     (is_host && (1..=32).contains(&len) && !is_edge).then_some((address, len))
@@ -163,7 +163,7 @@ fn parse_v6(text: &str) -> Option<(Ipv6Addr, u8)> {
     let is_host = !(address.is_unspecified()
         || address.is_multicast()
         || address.is_loopback()
-        // The link-local address comes from the Ethernet address.
+        // The Ethernet address determines the link-local address.
         || address.is_unicast_link_local()
         || address.to_ipv4_mapped().is_some());
     (is_host && (1..=128).contains(&len)).then_some((address, len))
@@ -173,7 +173,7 @@ fn unbracketed(text: &str) -> &str {
     text.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(text)
 }
 
-/// Whether the kernel takes it for the name of an interface, and every shell command does.
+/// Returns whether the kernel accepts the text as interface name, and every shell command does.
 fn is_name(text: &str) -> bool {
     (1..=LONGEST_NAME).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
@@ -228,10 +228,10 @@ impl FromStr for TapSpec {
 
 /// `IFNAMSIZ` without the zero at the end.
 const LONGEST_NAME: usize = 15;
-/// RFC 791 and RFC 8200 section 5.
+/// Minimum MTUs (RFC 791 and RFC 8200 section 5).
 const SMALLEST_MTU: u16 = 576;
 const SMALLEST_MTU_V6: u16 = 1280;
-/// The largest MTU that the kernel allows a TAP: 65535 with the Ethernet header.
+/// Maximum MTU of a TAP in the kernel: 65535 minus the Ethernet header.
 const LARGEST_MTU: u16 = 65_521;
 const NAME: &str = "the name of an interface, of up to 15 letters, digits, dots, - and _, such as tap:roce0";
 const ADDRESS: &str = "an address behind the name, such as tap:roce0,ip=198.18.0.2/24 or ip6=2001:db8::2/64";

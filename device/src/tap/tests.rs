@@ -1,4 +1,4 @@
-//! TAPs in network namespaces of their own.
+//! TAPs in separate network namespaces.
 
 use std::time::{Duration, Instant as StdInstant};
 
@@ -7,10 +7,10 @@ use roce_testing::Namespace;
 use super::*;
 use crate::framed::port::Split;
 
-/// Nothing here takes longer.
+/// Longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A namespace where TAPs can be made.
+/// Returns a namespace in which TAPs can be created.
 #[track_caller]
 fn namespace() -> Option<Namespace> {
     let namespace = Namespace::new()?;
@@ -39,7 +39,7 @@ fn superframes_stay_whole_between_taps() {
     let (mut far, _) = ports(&namespace, "tap:roce3,ip=198.18.0.3/24");
     namespace.ip(&["link set roce2 master br0", "link set roce3 master br0"]);
     if near.record.max_segments == 1 {
-        // A kernel before 6.2; nothing is split on it.
+        // Kernels before 6.2 do not split frames.
         return;
     }
     let (segment_len, segments) = (1000, 5);
@@ -65,7 +65,7 @@ fn superframes_stay_whole_between_taps() {
     assert!(payload == frame[42..], "the content is right");
 }
 
-/// Datagrams of IPv4 and UDP behind one header, as the framed device writes it.
+/// Returns IPv4 UDP datagrams behind one header, as the framed device writes them.
 fn superframe(
     source: roce_packet::MacAddr,
     destination: roce_packet::MacAddr,
@@ -115,7 +115,7 @@ fn whether_taps_can_be_made_is_known_without_making_one() {
     assert_eq!(namespace.run(availability), Availability::Usable(Vec::new()));
     let after = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
     assert_eq!(before.lines().count(), after.lines().count());
-    // Without the right, that is what is lacking.
+    // Without the privilege, the availability reports it as missing.
     let lacking = namespace.run(|| {
         use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
         let all = capabilities(None).unwrap();

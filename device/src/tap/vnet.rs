@@ -1,15 +1,15 @@
-//! The checksums that the kernel leaves to the other end of a TAP.
+//! Completing checksums that the kernel leaves to the other end of a TAP.
 
 use roce_packet::ROCE_UDP_PORT;
 use smoltcp::wire::checksum;
 
 use crate::offload::{Offload, UnknownKind};
 
-/// Where in a UDP header the destination port lies.
+/// Offset of the destination port in a UDP header.
 const UDP_DESTINATION: usize = 2;
 
-/// Reads the header of a frame and finishes the checksum of the frame if it is not for RoCE alone. Returns the length of
-/// each UDP payload but the last where several were joined.
+/// Reads the offload header of a frame and completes its checksum, except for RoCE. Returns the length of
+/// each UDP payload except the last if several were joined.
 pub(super) fn receive(offload: Offload, frame: &mut [u8]) -> Result<Option<u16>, UnknownKind> {
     let segment_len = offload.segment_len()?;
     if segment_len.is_none() && offload.needs_checksum() {
@@ -19,13 +19,13 @@ pub(super) fn receive(offload: Offload, frame: &mut [u8]) -> Result<Option<u16>,
     Ok(segment_len)
 }
 
-/// The sum from `start` on, which takes in that of the pseudo header, goes inverted to `offset` behind it.
+/// Writes the inverted sum from `start` on, which includes that of the pseudo header, at `offset` behind it.
 fn finish_checksum(frame: &mut [u8], start: usize, offset: u16) {
     let Some(body) = frame.get_mut(start..) else { return };
     let is_udp = offset == Offload::UDP_CHECKSUM;
     let port = body.get(UDP_DESTINATION..UDP_DESTINATION + 2);
     if is_udp && port == Some(&ROCE_UDP_PORT.to_be_bytes()) {
-        // It is not checked: RoCE has a checksum of its own (ICRC), and this one costs a pass over the payload.
+        // Not checked: RoCE has its own checksum (ICRC), and this one costs a pass over the payload.
         return;
     }
     let sum = match !checksum::data(body) {
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn checksums_are_finished() {
-        // A TCP-like header of 20 bytes behind 4 others, with the sum of a pseudo header in its field.
+        // A TCP-like header of 20 bytes behind 4 other bytes, with the pseudo-header sum in its field.
         let pseudo = 0x1234_u16;
         let mut frame = vec![9; 4];
         frame.extend([0; 16]);
@@ -63,7 +63,7 @@ mod tests {
         // The sum over all bytes and the pseudo header is all ones.
         assert_eq!(checksum::combine(&[pseudo, checksum::data(&frame[4..])]), 0xffff);
 
-        // Of RoCE, nothing is touched.
+        // RoCE frames stay unchanged.
         let mut roce = vec![0x12, 0xb7, 0x12, 0xb7, 0, 12, 0xab, 0xcd, 1, 2, 3, 4];
         let before = roce.clone();
         assert_eq!(receive(header(0, Offload::UDP_CHECKSUM), &mut roce), Ok(None));

@@ -1,4 +1,4 @@
-//! A TAP as a port that carries every frame. Only packets in tunnels are split and finished on the way.
+//! A TAP as a port that carries every frame. Only packets in tunnels are split and completed in this process.
 
 use std::io;
 
@@ -30,8 +30,8 @@ impl WholePort for TapPort {
 }
 
 impl TapPort {
-    /// Carries out the offloads of a frame, and sends its packets. `false` if some have to wait: the next call is for the same frame
-    /// and continues.
+    /// Carries out the offloads of a frame and sends its packets. `false` if some must wait: the next call
+    /// must be for the same frame and continues.
     fn send_finished(&mut self, plan: &Plan, frame: &[u8]) -> bool {
         while self.finished < plan.count() {
             plan.write(frame, self.finished, &mut self.single, &[]);

@@ -1,4 +1,4 @@
-//! A peer that makes this device send to many destinations that do not answer, beside an honest one.
+//! A peer that makes this device send to many silent destinations, besides an honest peer.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::testing::put;
 
 const MICROSECOND: u64 = 1_000;
 
-/// The destinations of the flood: none of them answers.
+/// Returns a destination of the flood, which does not answer.
 fn silent(number: u32) -> IpAddr {
     IpAddr::from((u32::from_be_bytes([198, 19, 0, 0]) + number).to_be_bytes())
 }
@@ -32,14 +32,14 @@ fn a_destination_that_is_asked_for_during_a_flood_gets_its_datagrams_when_it_ans
     for bytes in &datagrams {
         put(&mut device, at(1), &honest, bytes);
     }
-    // The flood goes on while the honest destination is asked.
+    // The flood continues while the honest destination is being resolved.
     for round in 0..20_u32 {
         flood(&mut device, at(10 + u64::from(round)), 6_000 + 10 * round..6_010 + 10 * round);
         assert!(device.held.len() <= MAX_ALTOGETHER);
     }
     assert!(sent(&link).is_empty());
     link.lock().unwrap().neighbours.insert(us(60), Resolution::Known(PEER_MAC));
-    // Within a few milliseconds it has been looked at.
+    // The device checks the honest path within a few milliseconds.
     for round in 0..20 {
         device.flush(at(1_000 + 200 * round)).unwrap();
     }
@@ -64,7 +64,7 @@ fn a_resolved_destination_keeps_its_share_during_a_flood() {
     assert!(counter(&device, "frame_tx_unresolved") > 10_000);
 }
 
-/// Each look costs a lookup of the host, which may ask the kernel.
+/// Each check costs a lookup of the host, which may ask the kernel.
 #[test]
 fn a_flood_costs_a_bounded_number_of_lookups_for_each_call() {
     let (mut device, link) = device(1, FrameSettings::default());

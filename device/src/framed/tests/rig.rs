@@ -1,6 +1,7 @@
-//! A port and a host in memory, for tests of devices with frames: what leaves is kept, what arrives is put there.
+//! A port and a host in memory, for tests of framed devices: sent frames are kept, and tests put arriving
+//! frames there.
 //!
-//! Tests of crates above take this file in too, so everything is named as from outside.
+//! Tests of dependent crates include this file, so all paths are those of external users.
 #![allow(dead_code, reason = "every test takes a part of it")]
 
 use std::collections::HashMap;
@@ -30,7 +31,7 @@ pub(crate) fn us6(last: u16) -> IpAddr {
     IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, last])
 }
 
-/// What the port and the host of a test share with it.
+/// The state that the port and the host share with a test.
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) sent: Vec<(Vec<u8>, Option<Split>)>,
@@ -38,11 +39,11 @@ pub(crate) struct Shared {
     pub(crate) neighbours: HashMap<IpAddr, Resolution>,
     pub(crate) host_frames: Vec<Vec<u8>>,
     pub(crate) host_sends: Vec<Vec<u8>>,
-    /// When the host was last asked for a neighbour.
+    /// The time of the last lookup of a neighbour.
     pub(crate) resolved_at: Instant,
-    /// How often it was asked.
+    /// The number of lookups.
     pub(crate) lookups: usize,
-    /// Frames that the port takes until it is flushed.
+    /// Frames that the port accepts until it is flushed.
     pub(crate) room: usize,
 }
 
@@ -79,7 +80,7 @@ impl FramePort for TestPort {
     fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize> {
         let arriving = std::mem::take(&mut self.link.lock().unwrap().arriving);
         for (bytes, segment_len, vlan) in &arriving {
-            // Headers in the head, like AF_XDP in its first chunk.
+            // All headers in the head, like AF_XDP in its first chunk.
             let (head, tail) =
                 bytes.split_at(bytes.len().min(if segment_len.is_some() { usize::MAX } else { 200 }));
             sink(&Incoming { head, tail, segment_len: *segment_len, vlan: *vlan });
@@ -130,7 +131,7 @@ pub(crate) fn device(max_segments: u16, settings: FrameSettings) -> (FramedDevic
     device_of(OUR_MAC, vec![us(1), us6(1)], max_segments, settings)
 }
 
-/// A device with these addresses whose neighbours are those of every test.
+/// Returns a device with these addresses and the usual neighbours of tests.
 pub(crate) fn device_of(
     mac: MacAddr,
     addresses: Vec<IpAddr>,

@@ -1,12 +1,12 @@
-//! Frames of NICs, of the kernel and of another program, whose ICRC is known: each leaves the device byte for byte
-//! as it is, and arrives as what it is.
+//! Frames of NICs, of the kernel and of another program with known ICRCs: each leaves the device byte for
+//! byte unchanged, and is received with the same contents.
 
 use roce_packet::Qpn;
 use roce_transport::Identification;
 
 use super::*;
 
-/// Name and bytes of every frame.
+/// Returns name and bytes of every frame.
 fn vectors() -> Vec<(String, Vec<u8>)> {
     let text = std::fs::read_to_string(roce_testing::vectors("icrc.json")).unwrap();
     let document: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -19,7 +19,7 @@ fn vectors() -> Vec<(String, Vec<u8>)> {
     vectors.collect()
 }
 
-/// The options `vlan=` and `prio=` that frames with this tag take.
+/// Returns the options `vlan=` and `prio=` for frames with this tag.
 fn settings_of(tag: Option<VlanTag>) -> FrameSettings {
     let mut settings = FrameSettings::default();
     if let Some(tag) = tag {
@@ -30,18 +30,18 @@ fn settings_of(tag: Option<VlanTag>) -> FrameSettings {
     settings
 }
 
-/// The device that sent a frame, with a neighbour that the frame was for.
+/// Returns the device that sent a frame, with a neighbour for the frame's destination.
 fn sender_of(frame: &Frame<'_>, max_segments: u16) -> (FramedDevice, Link) {
     let headers = &frame.headers;
     let path = frame.path();
-    // The NIC of RoCE v1 sent through a cable to itself, which a device of ours does without the wire.
+    // The RoCE v1 NIC sent to itself through a cable; a framed device delivers this without the wire.
     let own = if path.source == path.destination { Vec::new() } else { vec![path.source] };
     let (device, link) = device_of(headers.source, own, max_segments, settings_of(headers.vlan));
     link.lock().unwrap().neighbours.insert(path.destination, Resolution::Known(headers.destination));
     (device, link)
 }
 
-/// How many frames of each kind there are, so that none is left out.
+/// The number of frames of each kind, to detect omissions.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     ipv4: usize,
@@ -74,7 +74,7 @@ fn the_frames_of_others_leave_byte_for_byte() {
         if let Some(udp) = known.headers.udp_offset()
             && bytes[udp + 6..udp + 8] != [0, 0]
         {
-            // RoCE needs no UDP checksum and we send none (A17.9.2); the ICRC does not cover it.
+            // RoCE needs no UDP checksum and this device sends none (A17.9.2); the ICRC does not cover it.
             expected[udp + 6..udp + 8].fill(0);
             with_udp_checksum.push(name.as_str());
         }
@@ -82,7 +82,7 @@ fn the_frames_of_others_leave_byte_for_byte() {
             let (mut sender, link) = sender_of(&known, max_segments);
             let mut path = known.path();
             path.vlan = sender.vlan(path.traffic_class);
-            // What an engine writes: BTH to padding, and the ICRC for this path and Identification.
+            // Bytes from the engine: BTH to padding, and the ICRC for this path and Identification.
             let (body, _) = known.transport.split_last_chunk::<{ icrc::LEN }>().unwrap();
             let value = icrc::compute(&Envelope::new(&path, identification), body, &[]);
             let len = known.transport.len();
@@ -110,7 +110,7 @@ fn the_frames_of_others_arrive_as_what_they_are() {
         let known = Frame::parse(bytes).unwrap();
         let (path, tag) = (known.path(), known.headers.vlan);
         let receiver = |settings| device_of(known.headers.destination, vec![path.destination], 1, settings);
-        // As it was on the wire, and with its tag taken out by the interface.
+        // As on the wire, and with the tag removed by the interface.
         let mut forms = vec![(bytes.clone(), None, None)];
         if tag.is_some() {
             forms.push(([&bytes[..12], &bytes[16..]].concat(), None, tag));
@@ -130,7 +130,7 @@ fn the_frames_of_others_arrive_as_what_they_are() {
                 _ => 0,
             };
             assert!(is_sealed_for(&arrived[0].path, &arrived[0].bytes, identification), "{name}");
-            // Not for a host of another VLAN.
+            // Rejected by a host of another VLAN.
             let other = FrameSettings { vlan: Some(tag.map_or(7, |tag| tag.vid + 1)), priority: None };
             let (mut device, link) = receiver(other);
             link.lock().unwrap().arriving.push(form);
