@@ -149,9 +149,8 @@ pub struct Capabilities {
 
 /// Moves datagrams between an engine and the network.
 ///
-/// To transmit, call [`slot`](Self::slot), write, [`commit`](Self::commit), repeat, and
-/// [`flush`](Self::flush). A slot that is not committed is discarded. [`receive`](Self::receive) calls a
-/// closure for each datagram.
+/// To transmit, repeat [`slot`](Self::slot), write and [`commit`](Self::commit), then [`flush`](Self::flush).
+/// An uncommitted slot is discarded. [`receive`](Self::receive) calls a closure for each datagram.
 ///
 /// An implementation needs eight methods. This device delivers every datagram to itself:
 ///
@@ -265,8 +264,7 @@ pub trait Device: Send {
         None
     }
 
-    /// Returns the 802.1Q tag of frames with this traffic class, if the device carries Ethernet and uses
-    /// tags.
+    /// Returns the 802.1Q tag of frames with this traffic class, or `None` if the device does not use tags.
     fn vlan(&self, traffic_class: u8) -> Option<VlanTag> {
         let _ = traffic_class;
         None
@@ -290,8 +288,7 @@ pub trait Device: Send {
     /// Returns only errors that are not transient.
     fn flush(&mut self, now: Instant) -> io::Result<()>;
 
-    /// Returns whether [`flush`](Self::flush) may have work although nothing was committed since its last
-    /// call.
+    /// Returns whether [`flush`](Self::flush) may have work if nothing was committed since its last call.
     fn is_flush_due(&self, now: Instant) -> bool {
         let _ = now;
         true

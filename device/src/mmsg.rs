@@ -13,9 +13,8 @@ use socket2::SockAddr;
 
 use crate::cmsg::ControlBuffer;
 
-/// Buffers for the messages of one system call, and the headers that describe them to the kernel. Sender
-/// addresses have room for `NAME` bytes, or 0 if they are not used; control messages have room for `CONTROL`
-/// bytes.
+/// Buffers for the messages of one system call, and the headers that describe them to the kernel. Each
+/// message has room for `NAME` bytes of sender address (0 if unused) and `CONTROL` bytes of control messages.
 pub(crate) struct Inbox<const NAME: usize, const CONTROL: usize> {
     /// A stretch of `stride` bytes for each message.
     data: KernelMemory<u8>,

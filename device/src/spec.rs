@@ -36,8 +36,7 @@ impl<'a> SpecText<'a> {
         Ok(interface_name(name).ok_or_else(|| self.bad(name, expected))?.to_owned())
     }
 
-    /// Returns the options in order, or an error that lists the `known` ones for text other than
-    /// `name=value`.
+    /// Returns the options in order, or an error that lists the `known` ones if one is not `name=value`.
     pub(super) fn options(
         self,
         known: &'static str,

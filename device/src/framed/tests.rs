@@ -405,7 +405,7 @@ fn roce_v1_goes_to_the_address_in_the_gid() {
     let frame = Frame::parse(&frames[0]).unwrap();
     assert_eq!((frame.headers.destination, frame.path()), (PEER_MAC, way));
     assert!(frame.verify_icrc().unwrap().is_good());
-    // The frame in the reverse role: received by this device.
+    // This device also receives the frame.
     link.lock().unwrap().arriving.push((frames[0].clone(), None, None));
     device.addresses.retain(|address| *address != ends[0]);
     device.addresses.push(ends[1]);

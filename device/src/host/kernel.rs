@@ -1,17 +1,17 @@
-//! The kernel as the host of a device: for packet sockets and AF_XDP, which use an interface together with it.
+//! The kernel as the host of a device, for packet sockets and AF_XDP, which share an interface with it.
 //!
-//! The addresses are those that the kernel has on the interface. The kernel answers ARP and NDP requests for them, and
-//! this host asks it by rtnetlink for routes and neighbours. So what `ip neigh` and `ip route` show and change holds
-//! here too, static entries and gateways included.
+//! The addresses are those of the kernel on the interface. The kernel answers ARP and NDP requests for them,
+//! and this host queries routes and neighbours by rtnetlink. The output and changes of `ip neigh` and
+//! `ip route` apply here too, including static entries and gateways.
 //!
 //! # Making the kernel ask
 //!
-//! A neighbour that the kernel does not know is sent an empty datagram to the discard port, with hop limit 1, so that
-//! it goes no further. That is what every program does that sends something, so the kernel asks in its own
-//! way, keeps the answer, confirms it while it is used and forgets it when it is not; and it takes no privilege.
-//! (`RTM_NEWNEIGH` with `NTF_USE` would do the same without the datagram, but takes `CAP_NET_ADMIN`, which a
-//! packet socket does not.) The same is done for a neighbour that has become stale: our frames go
-//! past the kernel, which would otherwise not learn that it is in use, and would not notice that it moved.
+//! For an unknown neighbour, this host sends an empty datagram to the discard port, with hop limit 1, so it
+//! is not forwarded. Like for any program that sends, the kernel then resolves the neighbour, keeps the
+//! answer, confirms it while it is used and later forgets it. This requires no privilege. (`RTM_NEWNEIGH`
+//! with `NTF_USE` would avoid the datagram, but requires `CAP_NET_ADMIN`, unlike a packet socket.) A stale
+//! neighbour is handled in the same way, because frames of this device bypass the kernel, which otherwise
+//! would not notice that the neighbour is in use or has moved.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -34,7 +34,7 @@ use crate::sockets::{check_group, receive_nothing, set_send_queue, with_scope};
 
 pub use roce_machine::routes::{NextHop, next_hop};
 
-/// Shares the addresses of an interface with the kernel.
+/// A host that shares the addresses of an interface with the kernel.
 pub(crate) struct KernelHost {
     interface: u32,
     mac: MacAddr,
@@ -42,14 +42,14 @@ pub(crate) struct KernelHost {
     netlink: Netlink,
     solicitor: Solicitor,
     known: HashMap<IpAddr, Entry>,
-    /// The neighbours that the kernel is resolving for this host, by destination, and since when. Some of them may have
-    /// answered.
+    /// The neighbours that the kernel is resolving for this host, by destination, with start times. Some of
+    /// them may have answered.
     asked: VecDeque<(IpAddr, Instant)>,
-    /// When to look again for those that have answered.
+    /// Time of the next removal of those that have answered.
     sort_out_at: Instant,
-    /// Each keeps the kernel in one multicast group.
+    /// Each socket keeps the kernel in one multicast group.
     groups: Vec<(IpAddr, Socket)>,
-    /// Hold port 4791 of every address and read nothing.
+    /// Sockets bound to port 4791 of every address, which receive nothing.
     _reservations: Vec<Socket>,
     counters: Counters,
 }
@@ -57,22 +57,22 @@ pub(crate) struct KernelHost {
 /// The state of one destination.
 #[derive(Clone, Debug)]
 struct Entry {
-    /// The neighbour that frames for it go to; `None` before the first look and where none is needed.
+    /// The neighbour that frames go to; `None` before the first lookup and if no neighbour is needed.
     next_hop: Option<IpAddr>,
     answer: Resolution,
-    /// Until then the answer is given without another look.
+    /// Until this time, `answer` is returned without a lookup.
     check_at: Instant,
-    /// When the kernel was made to ask, unless it has found out since.
+    /// When the kernel was made to ask, unless it has resolved the neighbour since.
     asked_at: Option<Instant>,
-    /// When it was made to ask last.
+    /// When the kernel was last made to ask.
     asked_last: Instant,
-    /// How long until the next look while it asks.
+    /// Time until the next lookup while the kernel asks.
     wait_ns: u64,
 }
 
 impl Entry {
-    /// Whether a lookup starts a new resolution: the last one was given up, or was not looked at for longer than one may
-    /// take.
+    /// Returns whether a lookup starts a new resolution: the last one failed, or was not checked for longer
+    /// than a resolution may take.
     fn must_restart(&self, now: Instant) -> bool {
         let unwatched = now.since(self.check_at).as_nanos();
         matches!(self.answer, Resolution::Failed(_)) || unwatched >= u128::from(GIVE_UP_NS)
@@ -87,7 +87,7 @@ counters! {
         asked => "host_asked",
         /// Neighbours that appeared with another Ethernet address.
         moved => "host_moved",
-        /// Neighbours given up because they did not answer.
+        /// Neighbours that were given up because they did not answer.
         unanswered => "host_unanswered",
         /// Requests that the kernel failed to answer.
         errors => "host_errors",
@@ -95,14 +95,14 @@ counters! {
 }
 
 impl KernelHost {
-    /// Takes the addresses of an interface and their port 4791. `spec` is what the user wrote, for errors.
+    /// Binds port 4791 of the addresses of an interface. `spec` is the user's text, for errors.
     pub(crate) fn open(spec: &str, link: &Link) -> Result<Self, OpenError> {
         let mut netlink = Netlink::open().map_err(OpenError::at(spec, "open a netlink socket"))?;
         let mut own = netlink.addresses().map_err(OpenError::at(spec, "ask for the addresses"))?;
         own.retain(|own| own.interface == link.index);
         let mut addresses: Vec<IpAddr> =
             own.iter().filter(|own| own.is_usable).map(|own| own.address).collect();
-        // The order is otherwise that of the kernel.
+        // Otherwise the order would be the kernel's.
         addresses.sort_by_key(|address| gid_order(*address));
         if addresses.is_empty() {
             let name = &link.name;
@@ -137,7 +137,7 @@ impl KernelHost {
         })
     }
 
-    /// Asks the kernel again about a destination.
+    /// Queries the kernel about a destination.
     fn look(&mut self, now: Instant, destination: IpAddr) -> Resolution {
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
@@ -152,7 +152,7 @@ impl KernelHost {
         });
         self.counters.lookups += 1;
         if let Err(error) = self.update(now, destination, &mut entry) {
-            // The old answer stays until the kernel can be asked again.
+            // The old answer remains valid until the kernel can be queried again.
             tracing::debug!(%destination, %error, "the kernel does not answer a request for a route or neighbour");
             self.counters.errors += 1;
             entry.check_at = now.plus_nanos(ERROR_NS);
@@ -167,7 +167,7 @@ impl KernelHost {
             entry.asked_at = None;
             entry.wait_ns = FIRST_WAIT_NS;
         }
-        // While the neighbour is being asked, its route is not looked at again and again.
+        // While the neighbour is being resolved, its route is not looked up repeatedly.
         if entry.answer != Resolution::Pending || entry.next_hop.is_none() {
             let (answer, next_hop) = match self.netlink.route(destination, self.interface)? {
                 Route::Neighbour(next_hop) => (None, Some(next_hop)),
@@ -188,8 +188,8 @@ impl KernelHost {
         }
     }
 
-    /// Whether the kernel may be made to resolve one more neighbour. Its table has room for about a thousand and is that
-    /// of the whole machine: neighbours that do not answer must not fill it.
+    /// Returns whether the kernel may resolve one more neighbour. Its table holds about a thousand entries
+    /// for the whole machine, so neighbours that do not answer must not fill it.
     fn may_ask(&mut self, now: Instant, destination: IpAddr) -> bool {
         let Self { asked, known, .. } = self;
         if asked.len() >= MAX_ASKED && now >= self.sort_out_at {
@@ -200,7 +200,7 @@ impl KernelHost {
                     && known.get(asked_for).is_some_and(is_pending)
             });
         }
-        // A neighbour that has not answered at once hardly will, so that it does not keep others waiting.
+        // A neighbour that has not answered promptly probably never will, so it must not delay others.
         let is_slow = |(_, at): &(IpAddr, Instant)| now.since(*at).as_nanos() >= u128::from(PROMPT_NS);
         let place = asked.len().checked_sub(MAX_ASKED_AT_ONCE);
         let has_room =
@@ -250,7 +250,7 @@ impl KernelHost {
             entry.check_at = now.plus_nanos(RETRY_NS);
             return Ok(());
         }
-        // A neighbour that was known is still sent to: the kernel may only have forgotten it.
+        // Continue sending to a neighbour that was known, because the kernel may only have forgotten it.
         if !is_known {
             entry.answer = Resolution::Pending;
         }
@@ -304,11 +304,11 @@ impl Host for KernelHost {
     }
 }
 
-/// Sends what makes the kernel resolve a neighbour.
+/// Sends datagrams that make the kernel resolve neighbours.
 struct Solicitor {
     interface: u32,
     v4: Socket,
-    /// `None` where the kernel has no IPv6.
+    /// `None` if the kernel has no IPv6.
     v6: Option<Socket>,
 }
 
@@ -317,8 +317,8 @@ impl Solicitor {
         let open = |domain| {
             let socket = send_only_socket(domain)?;
             socket.bind_device(Some(link.name.as_bytes()))?;
-            // A datagram to a neighbour that is being resolved counts until the kernel gives the neighbour up; with the
-            // usual size, 256 of them would keep every other neighbour from being asked for.
+            // A datagram to an unresolved neighbour is charged until the kernel gives the neighbour up. With
+            // the default size, 256 of them would prevent requests for all other neighbours.
             set_send_queue(&socket, SEND_QUEUE_BYTES);
             Ok::<_, io::Error>(socket)
         };
@@ -343,8 +343,8 @@ impl Solicitor {
     }
 }
 
-/// Holds port 4791 of an address. Without it the kernel would answer every frame that it sees with "port
-/// unreachable", and another RoCE device on the same address would share its packets with this one.
+/// Binds port 4791 of an address. Otherwise the kernel would answer every frame with "port unreachable", and
+/// another RoCE device on the same address would share its packets with this one.
 fn reserve(spec: &str, address: IpAddr, interface: u32) -> Result<Socket, OpenError> {
     let local = with_scope(address, ROCE_UDP_PORT, interface);
     let attempt = || {
@@ -357,7 +357,7 @@ fn reserve(spec: &str, address: IpAddr, interface: u32) -> Result<Socket, OpenEr
     };
     let mut result: io::Result<Socket> = attempt();
     for _ in 0..PORT_TRIES {
-        // The process that had it may have ended a moment ago.
+        // The previous owner may just have ended.
         if !matches!(&result, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
             break;
         }
@@ -372,7 +372,7 @@ fn reserve(spec: &str, address: IpAddr, interface: u32) -> Result<Socket, OpenEr
     })
 }
 
-/// A socket that keeps the kernel in a group. It is not bound, so nothing is delivered to it.
+/// Opens a socket that keeps the kernel in a group. It is not bound, so it receives no datagrams.
 fn member(group: IpAddr, interface: u32) -> io::Result<Socket> {
     match group {
         IpAddr::V4(group) => {
@@ -388,7 +388,7 @@ fn member(group: IpAddr, interface: u32) -> io::Result<Socket> {
     }
 }
 
-/// A UDP socket that the kernel queues nothing for.
+/// Opens a UDP socket for which the kernel queues nothing.
 fn send_only_socket(domain: Domain) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     receive_nothing(&socket)?;
@@ -397,33 +397,33 @@ fn send_only_socket(domain: Domain) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// How old an answer may be, and the shortest time between two solicitations.
+/// Maximum age of an answer, and minimum time between two solicitations.
 const REFRESH_NS: u64 = 1_000_000_000;
-/// The most neighbours that the kernel is made to resolve and that have neither answered nor been given up.
+/// Maximum number of neighbours that the kernel is resolving and has not given up.
 const MAX_ASKED: usize = 448;
-/// The most of them within the time in which a neighbour answers that is there.
+/// Maximum number of those within the time in which a present neighbour answers.
 const MAX_ASKED_AT_ONCE: usize = 128;
 const PROMPT_NS: u64 = 100_000_000;
-/// Room for a datagram to each of them. What users without privilege get of it is room for 512.
+/// Room for a datagram to each of them. Unprivileged users get room for 512.
 const SEND_QUEUE_BYTES: usize = 1 << 20;
-/// How often to look for those that have answered.
+/// Interval between removals of neighbours that have answered.
 const SORT_OUT_NS: u64 = 1_000_000;
-/// How long a neighbour that did not answer is not asked again.
+/// Time until an unanswered neighbour is resolved again.
 const RETRY_NS: u64 = 250_000_000;
-/// How long a neighbour may take to answer. The kernel asks three times, a second apart.
+/// Maximum time for an answer. The kernel asks three times, a second apart.
 const GIVE_UP_NS: u64 = 3_000_000_000;
-/// How long until the first look after asking; an answer from the same switch takes about as long.
+/// Time until the first lookup after asking; an answer from the same switch takes about as long.
 const FIRST_WAIT_NS: u64 = 100_000;
-/// How long between looks for an answer.
+/// Maximum time between lookups of an answer.
 const LONGEST_WAIT_NS: u64 = 20_000_000;
-/// How long until the next request after one that the kernel did not answer.
+/// Time until the next request after one that the kernel did not answer.
 const ERROR_NS: u64 = 100_000_000;
-/// How often and how long to wait for a port that is taken.
+/// Number of and time between attempts to bind a port that is in use.
 const PORT_TRIES: u32 = 10;
 const PORT_PAUSE: Duration = Duration::from_millis(20);
-/// The most destinations that are remembered.
+/// Maximum number of stored destinations.
 const MAX_KNOWN: usize = 65_536;
-/// RFC 863.
+/// The discard port (RFC 863).
 const DISCARD_PORT: u16 = 9;
 
 #[cfg(test)]

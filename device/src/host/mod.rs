@@ -1,8 +1,8 @@
-//! The host around a device that carries Ethernet frames: it resolves Ethernet addresses and handles frames that are not
-//! RoCE.
+//! The host of a device that carries Ethernet frames: it resolves Ethernet addresses and handles other frames
+//! than RoCE.
 //!
-//! Packet sockets and AF_XDP share the addresses of an interface with the kernel, which answers ARP and
-//! keeps the neighbour table; a TAP is a host of its own.
+//! Packet sockets and AF_XDP share the addresses of an interface with the kernel, which answers ARP and keeps
+//! the neighbour table; a TAP is a separate host.
 
 #[cfg(feature = "kernel-host")]
 pub mod kernel;

@@ -1,7 +1,7 @@
-//! Asking a link who has an IPv4 address, and hearing every answer.
+//! Asking a link which stations have an IPv4 address, and collecting all answers.
 //!
-//! The kernel keeps one answer. Two machines with one address, or one machine that answers on two interfaces (ARP flux), show
-//! only to those who listen for the others.
+//! The kernel keeps only one answer, so it hides two machines with one address, and one machine that answers
+//! on two interfaces (ARP flux).
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -13,12 +13,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::socket;
 
-/// The Ethernet addresses that answer for an IPv4 address on an interface within `patience`. The request is a probe of
-/// address conflict detection (RFC 5227): it names no sender, and changes the neighbour table of no host.
+/// Returns the Ethernet addresses that answer for an IPv4 address on an interface within `patience`. The
+/// request is a probe (RFC 5227): it names no sender and changes no neighbour table.
 ///
 /// # Errors
 ///
-/// There is no right to open a packet socket (`PermissionDenied`), or the interface is not Ethernet.
+/// Fails without the privilege to open a packet socket (`PermissionDenied`), or on non-Ethernet interfaces.
 pub fn who_has(interface: &str, address: Ipv4Addr, patience: Duration) -> io::Result<Vec<MacAddr>> {
     let link = crate::link::Link::find("raw", interface).map_err(io::Error::other)?;
     let socket = socket::open_for_arp(link.index)?;
@@ -51,7 +51,7 @@ pub fn who_has(interface: &str, address: Ipv4Addr, patience: Duration) -> io::Re
     Ok(found)
 }
 
-/// An ARP request (RFC 826) in an Ethernet frame of the smallest length.
+/// Returns an ARP request (RFC 826) in an Ethernet frame of minimum length.
 fn request(mac: MacAddr, address: Ipv4Addr) -> [u8; SHORTEST_FRAME] {
     let mut frame = [0; SHORTEST_FRAME];
     frame[..6].fill(0xff);
@@ -63,7 +63,7 @@ fn request(mac: MacAddr, address: Ipv4Addr) -> [u8; SHORTEST_FRAME] {
     frame
 }
 
-/// The sender of an answer about this address.
+/// Returns the sender of an answer about this address.
 fn answer(frame: &[u8], address: Ipv4Addr) -> Option<MacAddr> {
     let arp = frame.get(ARP..ARP + 28)?;
     let is_answer = arp[..8] == [0, 1, 8, 0, 6, 4, 0, REPLY] && arp[14..18] == address.octets();
@@ -74,7 +74,7 @@ const ARP: usize = EthernetHeader::LEN;
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const SHORTEST_FRAME: usize = 60;
-/// A switch that has just seen the link come up drops the first request.
+/// Sent twice, because a switch whose link just came up drops the first request.
 const REQUESTS: u32 = 2;
 
 #[cfg(test)]

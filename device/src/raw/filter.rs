@@ -1,19 +1,19 @@
-//! The filter of a packet socket: the kernel passes RoCE and flow control, and copies nothing else.
+//! The filter of a packet socket: the kernel delivers only RoCE and flow control.
 
 use socket2::SockFilter;
 
-/// The filter: frames to this host or a group, with one tag at most, that are RoCE v2 over IPv4 or IPv6 (UDP
-/// port 4791, no fragments, no IPv6 extension headers), RoCE v1, or MAC control. In the classic language of socket
-/// filters: `A` and `X` are its registers, jumps count instructions.
+/// Returns the filter. It accepts frames to this host or a group, with at most one tag, that are RoCE v2 over
+/// IPv4 or IPv6 (UDP port 4791, no fragments, no IPv6 extension headers), RoCE v1, or MAC control. In classic
+/// BPF, `A` and `X` are registers, and jumps count instructions.
 pub(super) fn roce_filter() -> Vec<SockFilter> {
     const ACCEPT: Jump = Jump::Accept;
     const DROP: Jump = Jump::Drop;
     const NEXT: Jump = Jump::Next;
     let mut filter = Assembler::default();
-    // To others, or from this host.
+    // Frames to other hosts, or from this host.
     filter.load_ancillary(PACKET_TYPE);
     filter.jump(JUMP_GREATER, PACKET_MULTICAST, DROP, NEXT);
-    // The kernel has taken the outer tag out; one that is left stands inside it, or there was none.
+    // The kernel has removed the outer tag. A remaining tag was the inner one, or none was removed.
     filter.put(LOAD_X_IMMEDIATE, 0);
     filter.load_half(12);
     filter.jump(JUMP_EQUAL, 0x8100, NEXT, Jump::Over(4));
@@ -25,7 +25,7 @@ pub(super) fn roce_filter() -> Vec<SockFilter> {
     filter.jump(JUMP_EQUAL, 0x8915, ACCEPT, NEXT);
     filter.jump(JUMP_EQUAL, 0x86dd, Jump::Over(12), NEXT);
     filter.jump(JUMP_EQUAL, 0x0800, NEXT, DROP);
-    // IPv4: UDP, whole, and the header as long as it says.
+    // IPv4: UDP, unfragmented, with the header length from the header.
     filter.load_byte(14 + 9);
     filter.jump(JUMP_EQUAL, UDP, NEXT, DROP);
     filter.load_half(14 + 6);
@@ -45,17 +45,17 @@ pub(super) fn roce_filter() -> Vec<SockFilter> {
     filter.finish()
 }
 
-/// Where a jump leads.
+/// The target of a jump.
 #[derive(Clone, Copy)]
 enum Jump {
     Next,
-    /// Over so many instructions.
+    /// Skips this number of instructions.
     Over(u8),
     Accept,
     Drop,
 }
 
-/// Collects instructions; the last two are "accept" and "drop".
+/// Collects instructions, and appends "accept" and "drop".
 #[derive(Default)]
 struct Assembler {
     instructions: Vec<(u16, Jump, Jump, u32)>,
@@ -70,7 +70,7 @@ impl Assembler {
         self.instructions.push((code as u16, then, otherwise, value));
     }
 
-    /// Two bytes, counted from the start of the frame and `X`.
+    /// Loads two bytes; `offset` counts from the start of the frame plus `X`.
     fn load_half(&mut self, offset: u32) {
         self.put(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, offset);
     }
@@ -111,10 +111,10 @@ const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
 const SHIFT_LEFT: u32 = libc::BPF_ALU | libc::BPF_LSH | libc::BPF_K;
 const ADD_X: u32 = libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X;
 const MOVE_A_TO_X: u32 = libc::BPF_MISC | libc::BPF_TAX;
-/// Offsets of the ancillary data of a frame.
+/// Offsets of a frame's ancillary data.
 const PACKET_TYPE: i32 = libc::SKF_AD_PKTTYPE;
 const VLAN_TAG_PRESENT: i32 = libc::SKF_AD_VLAN_TAG_PRESENT;
-/// The types below are: to this host, to all, to a group.
+/// Lower types are: to this host, to all, to a group.
 const PACKET_MULTICAST: u32 = 2;
 const UDP: u32 = 17;
 const PORT: u32 = roce_packet::ROCE_UDP_PORT as u32;

@@ -1,14 +1,14 @@
 //! RoCE over a packet socket (`AF_PACKET`), on an interface that the kernel uses too.
 //!
-//! Every byte of a frame is ours, so everything that RoCE has can be sent and seen: the Identification and the flow label,
-//! UDP without checksum, 802.1Q tags, RoCE v1. The kernel splits superframes on the way out and hands over
-//! unsplit what arrives so (UDP segmentation offload), which makes this about as fast as a UDP socket on
-//! virtual links.
+//! The device controls every byte of a frame, so it can send and receive all features of RoCE: Identification
+//! and flow label, UDP without checksum, 802.1Q tags, RoCE v1. The kernel splits superframes when sending and
+//! delivers joined frames unsplit (UDP segmentation offload), which makes this about as fast as a UDP socket
+//! on virtual links.
 //!
-//! It takes `CAP_NET_RAW`, which every user has inside `unshare -Urn`.
+//! Requires `CAP_NET_RAW`, which every user has inside `unshare -Urn`.
 //!
-//! The kernel sees the same frames and would answer each with "port unreachable"; `KernelHost` holds the port so
-//! that it does not. Other frames go to the kernel alone.
+//! The kernel sees the same frames and would answer each with "port unreachable"; `KernelHost` binds the port
+//! to prevent this. Other frames go to the kernel alone.
 
 mod arp;
 mod filter;
@@ -43,7 +43,7 @@ pub use spec::RawSpec;
 #[cfg(feature = "whole")]
 pub(crate) use whole::open_whole;
 
-/// A packet socket.
+/// A port that is a packet socket.
 pub(crate) struct RawPort {
     record: PortRecord,
     socket: Socket,
@@ -53,18 +53,18 @@ pub(crate) struct RawPort {
     overflow: Cell<u64>,
 }
 
-/// Opens a packet socket on an interface that shares its addresses with the kernel.
+/// Opens a packet socket on an interface, which shares its addresses with the kernel.
 pub(crate) fn open(spec: &RawSpec) -> Result<(RawPort, KernelHost), OpenError> {
     let text = spec.to_string();
     let link = Link::find(&text, &spec.interface)?;
-    // This comes first, so that a missing privilege is the error that is reported.
+    // First, so that a missing privilege is the reported error.
     let socket = socket::open(&text, &link)?;
     let host = KernelHost::open(&text, &link)?;
     let max_segments = if socket::can_split() { MAX_SEGMENTS } else { 1 };
     Ok((RawPort::new(socket, &link, max_segments), host))
 }
 
-/// Whether packet sockets can be opened here, and on which addresses.
+/// Returns whether packet sockets can be opened here, and on which addresses.
 pub(crate) fn availability() -> Availability {
     if let Err(error) = socket::probe() {
         let missing = match error.kind() {
@@ -125,11 +125,11 @@ impl FramePort for RawPort {
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.transmitter.counters.visit(visit);
         self.receiver.counters.visit(visit);
-        // The kernel forgets the number when it is asked.
+        // Reading the number resets it in the kernel.
         self.overflow.set(self.overflow.get() + socket::take_overflow(&self.socket));
         visit("raw_rx_overflow", self.overflow.get());
     }
 }
 
-/// What every kernel that splits UDP takes.
+/// The limit of every kernel that splits UDP.
 const MAX_SEGMENTS: u16 = 64;

@@ -1,4 +1,4 @@
-//! Receiving: one system call fills many buffers, each with one frame or several that the kernel keeps joined.
+//! Receiving: one system call fills many buffers, each with one frame or several that the kernel joined.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,9 +16,9 @@ counters! {
     pub(super) struct Counters {
         /// Frames received.
         frames => "raw_rx_frames",
-        /// Their bytes.
+        /// Bytes of these frames.
         bytes => "raw_rx_bytes",
-        /// Frames that the kernel had joined from several.
+        /// Frames that the kernel joined from several.
         superframes => "raw_rx_superframes",
         /// System calls that received.
         calls => "raw_rx_calls",
@@ -29,13 +29,13 @@ counters! {
     }
 }
 
-/// Takes a frame with its offloads and the tag that was in it; returns whether it took the frame.
+/// Handles a frame with its offloads and removed tag; returns whether the frame was accepted.
 pub(super) type Take<'a> = dyn FnMut(Offload, &[u8], Option<VlanTag>, &mut Counters) -> bool + 'a;
 
-/// Takes frames out of the messages of the kernel.
+/// Extracts frames from messages of the kernel.
 pub(super) struct Receiver {
     inbox: Inbox<0, CONTROL_LEN>,
-    /// The interface went down, and nothing has arrived since.
+    /// Whether the interface went down and nothing has arrived since.
     is_down: bool,
     pub(super) counters: Counters,
 }
@@ -49,7 +49,7 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// The socket itself is broken.
+    /// Fails if the socket itself is broken.
     pub(super) fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -66,7 +66,7 @@ impl Receiver {
         })
     }
 
-    /// The same with the offloads as the kernel wrote them.
+    /// Receives one burst, with the offloads as the kernel wrote them.
     pub(super) fn receive_all(&mut self, socket: BorrowedFd<'_>, take: &mut Take<'_>) -> io::Result<usize> {
         self.counters.calls += 1;
         if let Err(error) = self.inbox.fill(socket) {
@@ -90,16 +90,16 @@ impl Receiver {
         Ok(count)
     }
 
-    /// Nothing was received: an error if nothing ever will be.
+    /// Handles an error of receiving; fails if the socket can never receive again.
     fn judge(&mut self, socket: BorrowedFd<'_>, error: io::Error) -> io::Result<()> {
         match error.raw_os_error().unwrap_or(0) {
             libc::EBADF | libc::ENOTSOCK | libc::EFAULT => return Err(error),
-            // A superframe of a kind that the kernel cannot describe; it is gone.
+            // A superframe of a kind that the kernel cannot describe; it is lost.
             libc::EINVAL => self.counters.bad_kind += 1,
             libc::ENETDOWN => self.is_down = true,
             _ => {}
         }
-        // It may come up again, unless it was deleted. The kernel reports once that it went down, and before it is deleted.
+        // It may come up again unless deleted. The kernel reports going down once, also before a deletion.
         if self.is_down && has_lost_interface(socket) {
             return Err(io::Error::new(io::ErrorKind::NotConnected, "its interface has been deleted"));
         }
@@ -107,14 +107,14 @@ impl Receiver {
     }
 }
 
-/// The tag that the kernel took out of a frame (`struct tpacket_auxdata`).
+/// Returns the tag that the kernel removed from a frame (`struct tpacket_auxdata`).
 fn tag_in(control: &[u8]) -> Option<VlanTag> {
     let mut tag = None;
     read_control(control, |level, kind, value| {
         if (level, kind) == (libc::SOL_PACKET, libc::PACKET_AUXDATA)
             && let Some((status, rest)) = value.split_first_chunk()
             && u32::from_ne_bytes(*status) & libc::TP_STATUS_VLAN_VALID != 0
-            // Past two lengths and two offsets.
+            // Skip two lengths and two offsets.
             && let Some(bits) = rest.get(12..14)
         {
             tag = Some(VlanTag::from_bits(u16::from_ne_bytes([bits[0], bits[1]])));

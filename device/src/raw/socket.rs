@@ -1,4 +1,4 @@
-//! Opening packet sockets and setting what RoCE needs of them.
+//! Opening packet sockets and setting the options that RoCE requires.
 
 use std::io;
 use std::mem;
@@ -12,11 +12,11 @@ use crate::OpenError;
 use crate::link::Link;
 use crate::sockets::{set_option, set_queues};
 
-/// The privilege to open a packet socket.
+/// The privilege for opening a packet socket.
 pub(super) const PRIVILEGE: &str = "CAP_NET_RAW, which root has (`sudo setcap cap_net_raw+ep PROGRAM` gives it to a program) and, in a network of \
      its own, every user inside `unshare -Urn`";
 
-/// Opens a socket that takes RoCE frames of one interface.
+/// Opens a socket that receives the RoCE frames of one interface.
 pub(super) fn open(spec: &str, link: &Link) -> Result<Socket, OpenError> {
     let socket = open_with(spec, link, Some(&roce_filter()))?;
     if let Err(error) = listen_to(&socket, link.index, libc::PACKET_MR_MULTICAST, MacAddr::MAC_CONTROL) {
@@ -25,7 +25,7 @@ pub(super) fn open(spec: &str, link: &Link) -> Result<Socket, OpenError> {
     Ok(socket)
 }
 
-/// Opens a socket that takes every frame of its interface, whatever its destination.
+/// Opens a socket that receives every frame of its interface, regardless of destination.
 #[cfg(feature = "whole")]
 pub(super) fn open_whole(spec: &str, link: &Link) -> Result<Socket, OpenError> {
     let socket = open_with(spec, link, None)?;
@@ -37,7 +37,7 @@ pub(super) fn open_whole(spec: &str, link: &Link) -> Result<Socket, OpenError> {
 fn open_with(spec: &str, link: &Link, filter: Option<&[SockFilter]>) -> Result<Socket, OpenError> {
     let fail = |step| OpenError::at(spec, step);
     let socket = probe().map_err(OpenError::unless_privileged(spec, "open a packet socket", PRIVILEGE))?;
-    // All of this before it is bound, so that nothing else can be queued.
+    // All of this happens before binding, so that no other frame can be queued.
     if let Some(filter) = filter {
         socket.attach_filter(filter).map_err(fail("attach a filter to the packet socket"))?;
     }
@@ -53,23 +53,23 @@ fn open_with(spec: &str, link: &Link, filter: Option<&[SockFilter]>) -> Result<S
     Ok(socket)
 }
 
-/// Opens a socket that takes the ARP frames of an interface, and those alone.
+/// Opens a socket that receives only the ARP frames of an interface.
 pub(super) fn open_for_arp(interface: u32) -> io::Result<Socket> {
     let socket = probe()?;
     bind(&socket, interface, libc::ETH_P_ARP)?;
     Ok(socket)
 }
 
-/// A packet socket that receives nothing yet.
+/// Opens a packet socket that does not receive yet.
 pub(super) fn probe() -> io::Result<Socket> {
     Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)
 }
 
-/// Whether the kernel splits UDP datagrams for packet sockets: from 6.2 on. Only an attempt to send one shows it.
+/// Returns whether the kernel splits UDP for packet sockets (6.2 or later), which only sending would test.
 pub(super) fn can_split() -> bool {
     // SAFETY: all zeros are valid: empty strings.
     let mut names: libc::utsname = unsafe { mem::zeroed() };
-    // SAFETY: the kernel writes to `names`, which has the size that it knows.
+    // SAFETY: the kernel writes to `names`, which has the expected size.
     if unsafe { libc::uname(&raw mut names) } != 0 {
         return false;
     }
@@ -77,18 +77,18 @@ pub(super) fn can_split() -> bool {
     version_of(&release) >= Some((6, 2))
 }
 
-/// The first two numbers of a release such as `6.12.48-cloud`.
+/// Returns the first two numbers of a release such as `6.12.48-cloud`.
 fn version_of(release: &[u8]) -> Option<(u32, u32)> {
     let mut numbers = release.split(|byte| !byte.is_ascii_digit());
     let mut number = || std::str::from_utf8(numbers.next()?).ok()?.parse().ok();
     Some((number()?, number()?))
 }
 
-/// How many frames the kernel dropped at this socket since the last question.
+/// Returns how many frames the kernel dropped at this socket since the last call.
 pub(super) fn take_overflow(socket: &Socket) -> u64 {
     let mut statistics = [0_u32; 2];
     let mut len = size_of_val(&statistics) as libc::socklen_t;
-    // SAFETY: the kernel writes two numbers, for which there is room, and `len` says so.
+    // SAFETY: the kernel writes two numbers, for which there is room according to `len`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -108,23 +108,23 @@ fn bind(socket: &Socket, interface: u32, protocol: i32) -> io::Result<()> {
     address.sll_protocol = (protocol as u16).to_be();
     address.sll_ifindex = interface.cast_signed();
     let len = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the address lives until the call returns and has the length given.
+    // SAFETY: the address lives until the call returns and has the given length.
     let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether the interface that a socket was bound to is there no more.
+/// Returns whether the interface that a socket was bound to has been deleted.
 pub(super) fn has_lost_interface(socket: BorrowedFd<'_>) -> bool {
     // SAFETY: all zeros are a valid address.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
     let mut len = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the kernel writes an address, for which there is room, and `len` says so.
+    // SAFETY: the kernel writes an address, for which there is room according to `len`.
     let result = unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut len) };
-    // A deleted interface takes its number with it.
+    // Deleting an interface invalidates its index in the address.
     result == 0 && address.sll_ifindex < 0
 }
 
-/// Makes the interface take more frames than those to itself: to a group, or all (`PACKET_MR_…`).
+/// Makes the interface receive frames for a group, or all frames (`PACKET_MR_…`), besides its own.
 fn listen_to(socket: &Socket, interface: u32, kind: libc::c_int, group: MacAddr) -> io::Result<()> {
     let mut address = [0; 8];
     address[..6].copy_from_slice(&group.0);
@@ -137,7 +137,7 @@ fn listen_to(socket: &Socket, interface: u32, kind: libc::c_int, group: MacAddr)
     set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, request)
 }
 
-/// More than a window of 64 Gb/s for a millisecond, twice.
+/// More than twice the window of 64 Gb/s for a millisecond.
 const BUFFER_BYTES: usize = 16 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How a packet socket is named.
+//! The specification of a packet socket.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use crate::OpenError;
 use crate::framed::FrameSettings;
 use crate::spec::{SpecOption, SpecText};
 
-/// Which interface to use, read from text such as `raw:eth0` or `raw:eth0,vlan=100,prio=3`.
+/// Specification of a packet socket, parsed from text such as `raw:eth0` or `raw:eth0,vlan=100,prio=3`.
 ///
 /// ```text
 /// "raw:" interface *( "," option )
@@ -15,13 +15,13 @@ use crate::spec::{SpecOption, SpecText};
 ///        | "prio=" NUMBER   the priority in their tag, 0 to 7; without it, that of their DSCP
 /// ```
 ///
-/// The addresses, routes and neighbours are those of the interface itself. Where the kernel has an interface for
-/// a VLAN, such as `eth0.100`, name that one, and the kernel adds the tag.
+/// The device has the addresses, routes and neighbours of the interface itself. If the kernel has an
+/// interface for a VLAN, such as `eth0.100`, use that one, and the kernel adds the tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawSpec {
-    /// The interface.
+    /// The name of the interface.
     pub interface: String,
-    /// The tag of frames.
+    /// The 802.1Q tag of frames.
     pub settings: FrameSettings,
 }
 

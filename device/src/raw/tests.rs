@@ -1,4 +1,4 @@
-//! Packet sockets at both ends of a cable, in namespaces of the test.
+//! Packet sockets at both ends of a cable, in the test's namespaces.
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket};
@@ -52,7 +52,7 @@ fn rig(mtu: usize) -> Option<Rig> {
     Some(Rig { near, far, _hosts: [near_host, far_host], cable })
 }
 
-/// A superframe of `count` datagrams of `len` bytes, and how to split it.
+/// Returns a superframe of `count` datagrams of `len` bytes, the datagrams, and how to split it.
 fn superframe(is_ipv4: bool, count: usize, len: usize) -> (Vec<u8>, Vec<Vec<u8>>, Split) {
     let addresses = if is_ipv4 { ["198.18.0.1", "198.18.0.2"] } else { ["2001:db8::1", "2001:db8::2"] };
     let path = path(addresses[0].parse().unwrap(), addresses[1].parse().unwrap());
@@ -141,7 +141,7 @@ fn superframes_stay_whole_between_packet_sockets() {
             rig.near.flush(Instant::ZERO).unwrap();
             let arrived = receive(&mut rig.far, 1);
             assert_eq!(arrived[0].segment_len, Some(len as u16), "{count} of {len}");
-            // The length fields and the checksum are those of the whole.
+            // The length fields and the checksum cover the joined frame.
             assert_eq!(arrived[0].bytes, bytes, "{count} of {len}");
         }
     }
@@ -153,7 +153,7 @@ fn superframes_stay_whole_between_packet_sockets() {
 fn the_kernel_makes_good_datagrams_of_a_superframe() {
     let Some(cable) = Cable::new(4200) else { return };
     let (mut near, _host) = open_in(&cable.near, "raw:v0");
-    // The receiving kernel checks the checksum of each.
+    // The receiving kernel verifies every checksum.
     for (is_ipv4, address) in [(true, "198.18.0.2:4791"), (false, "[2001:db8::2]:4791")] {
         let socket = cable.far.run(move || UdpSocket::bind(address)).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -174,7 +174,7 @@ fn the_rest_of_the_traffic_goes_on() {
     check_other_traffic(&rig.cable);
 }
 
-/// TCP, UDP and ping between the kernels at both ends.
+/// Checks TCP, UDP and ping between the kernels at both ends.
 pub(crate) fn check_other_traffic(cable: &Cable) {
     for address in ["198.18.0.2", "[2001:db8::2]"] {
         let listener_at = format!("{address}:7777");
@@ -208,7 +208,7 @@ fn ping(cable: &Cable) {
     let icmp = || Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4));
     let mut socket = cable.near.run(icmp).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    // Echo request, identifier 1, sequence 2, and the checksum of that.
+    // Echo request, identifier 1, sequence 2, and its checksum.
     let request = [8, 0, 0xf7, 0xfc, 0, 1, 0, 2];
     let to: std::net::SocketAddr = "198.18.0.2:0".parse().unwrap();
     socket.send_to(&request, &to.into()).unwrap();
@@ -261,7 +261,7 @@ fn an_interface_that_goes_down_comes_back() {
     assert_eq!(receive(&mut rig.far, 2)[0].bytes, kept);
     let back = Shape { to_far: false, ..PLAIN };
     check_way(&mut rig.far, &mut rig.near, &[frame(back, 2, 64)]);
-    // One that is gone for good is an error.
+    // A deleted interface is an error.
     rig.cable.near.ip(&["link delete v0"]);
     assert!(put(&mut rig.near, &frame(PLAIN, 3, 64), None));
     assert!(rig.near.flush(Instant::ZERO).is_err());
@@ -296,14 +296,14 @@ fn errors_say_what_to_do_next() {
     assert!(refusal("raw:v0").contains("UDP port 4791 of 198.18.0.1 is taken"));
 }
 
-/// Regression: a frame that the kernel refuses with ENOMEM was tried again without end, and those behind it waited.
+/// Regression: a frame that the kernel refuses with ENOMEM was retried forever, and later frames waited.
 #[cfg(feature = "whole")]
 #[test]
 fn a_frame_that_the_kernel_never_accepts_does_not_stop_the_others() {
     let Some(cable) = Cable::new(1500) else { return };
     let mut near = cable.near.run(|| open_whole(&"raw:v0".parse().unwrap())).unwrap();
     let mut far = cable.far.run(|| open_whole(&"raw:v1".parse().unwrap())).unwrap();
-    // GRE with a sequence number, which its packets would share, around TCP: nobody can split it.
+    // GRE with a sequence number, which its packets would share, around TCP: it cannot be split.
     let mut joined = [&FAR.0[..], &NEAR.0, &[8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 47, 0, 0]].concat();
     joined.extend([198, 18, 0, 1, 198, 18, 0, 2, 0x10, 0, 8, 0, 0, 0, 0, 1]);
     joined.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 198, 19, 0, 1, 198, 19, 0, 2]);
@@ -355,14 +355,14 @@ fn what_could_not_be_reached_once_can_be_reached_later() {
     let way = |to: &str| path("198.18.0.1".parse().unwrap(), to.parse().unwrap());
     let at = |second: u64| Instant::from_nanos(second * 1_000_000_000);
 
-    // A route that comes later.
+    // A route that is added later.
     let far = way("198.19.0.1");
     assert!(device.bind_source_port(&far, 49_152).is_err());
     cable.near.ip(&["route add 198.19.0.0/16 via 198.18.0.2"]);
     device.flush(at(1)).unwrap();
     device.bind_source_port(&far, 49_152).unwrap();
 
-    // A peer that comes later.
+    // A peer that is added later.
     let near = way("198.18.0.3");
     device.bind_source_port(&near, 49_152).unwrap();
     device.flush(at(4)).unwrap();
@@ -382,7 +382,7 @@ fn what_could_not_be_reached_once_can_be_reached_later() {
     }
 }
 
-/// In a process that this test starts as an ordinary user: a packet socket in its own network.
+/// Runs in a process that this test starts as an ordinary user: a packet socket in its own network.
 fn as_ordinary_user() {
     let ip = |line: &str| {
         let output = Command::new("ip").args(line.split(' ')).output().expect("running ip");
@@ -409,7 +409,7 @@ fn as_ordinary_user() {
     assert!(put(&mut near, &bytes, Some(split)));
     near.flush(Instant::ZERO).unwrap();
     assert_eq!(receive(&mut far, 1)[0].segment_len, Some(1040));
-    // Programs for the kernel are another matter, and the error says which.
+    // XDP programs need other privileges, and the error names them.
     drop((near, far, host, _far_host));
     let error = crate::xdp::open(&"xdp:v0".parse().unwrap()).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("CAP_BPF") && error.contains("udp:ADDRESS"), "{error}");
@@ -417,7 +417,7 @@ fn as_ordinary_user() {
     assert!(matches!(&lacks, Availability::Lacks(what) if what.contains("CAP_BPF")), "{lacks:?}");
 }
 
-/// In a process that this test starts as an ordinary user without a network of its own.
+/// Runs in a process that this test starts as an ordinary user without its own network.
 fn without_any_privilege() {
     let name = Ipv6Addr::LOCALHOST;
     assert!(UdpSocket::bind((name, 0)).is_ok() || UdpSocket::bind("127.0.0.1:0").is_ok());

@@ -1,4 +1,4 @@
-//! Sending: frames lie one behind the other in one area and go out by the run.
+//! Sending: frames are stored in one area and sent in runs.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,53 +18,52 @@ counters! {
     pub(super) struct Counters {
         /// Frames sent; one with segmentation offload counts once.
         frames => "raw_tx_frames",
-        /// Their bytes.
+        /// Bytes of these frames.
         bytes => "raw_tx_bytes",
-        /// Frames that the kernel or the card had to split.
+        /// Frames that the kernel or the network card had to split.
         superframes => "raw_tx_superframes",
         /// System calls that sent.
         calls => "raw_tx_calls",
-        /// Attempts to send that found the send buffer of the socket full; the frames stay and are tried again.
+        /// Attempts to send with a full send buffer of the socket; the frames stay and are tried again.
         blocked => "raw_tx_blocked",
-        /// Frames dropped because they are longer than the interface takes.
+        /// Frames dropped because they are too long for the interface.
         too_long => "raw_tx_too_long",
         /// Frames dropped because the kernel refused them.
         refused => "raw_tx_refused",
-        /// Frames dropped because the queue of the interface stayed full, or the kernel had no memory for them.
+        /// Frames dropped because the interface's queue stayed full, or the kernel had no memory for them.
         gave_up => "raw_tx_gave_up",
-        /// Frames of several packets, or with an incomplete checksum, that were split and completed here because the
-        /// kernel cannot: those inside a tunnel, and those that it refused.
+        /// Frames of several packets, or with an incomplete checksum, that this process completed because the
+        /// kernel cannot: those inside a tunnel, and those that the kernel refused.
         finished => "raw_tx_finished",
     }
 }
 
-/// The frames that wait to be sent.
+/// The frames that are waiting to be sent.
 pub(super) struct Transmitter {
-    /// Used as a ring: frames lie one behind the other, each with a header of its own in front, and never reach
-    /// around the end.
+    /// Used as a ring: each frame is contiguous, has its own header in front, and never wraps around the end.
     area: Vec<u8>,
-    /// Where the next slot begins: behind all frames, or before the oldest once it has passed the end.
+    /// Offset of the next slot: behind all frames, or before the oldest after wrapping.
     write: usize,
     pending: VecDeque<Pending>,
     lent: bool,
     room: usize,
-    /// When to try again after the kernel had no room.
+    /// Time of the next attempt after the kernel had no room.
     pub(super) retry_at: Option<Instant>,
-    /// The kernel does not split frames after all.
+    /// Whether the kernel turned out not to split frames.
     pub(super) split_refused: bool,
     reported_refusal: i32,
-    /// One packet of a frame that is split here.
+    /// One packet of a frame that this process splits.
     single: Vec<u8>,
     pub(super) counters: Counters,
 }
 
-/// A frame with the header in front of it.
+/// A frame and the header in front of it.
 struct Pending {
     bytes: Range<usize>,
     is_split: bool,
-    /// Attempts that the kernel answered with "no room" or "no memory".
+    /// Number of attempts that the kernel answered with "no room" or "no memory".
     failures: u32,
-    /// The offloads of the frame, which are carried out here, and the number of packets sent so far.
+    /// The offloads of the frame, if this process carries them out, and the number of packets sent so far.
     plan: Option<(Plan, usize)>,
 }
 
@@ -85,11 +84,11 @@ impl Transmitter {
         }
     }
 
-    /// Room for the longest frame.
+    /// Lends room for the longest frame.
     pub(super) fn slot(&mut self) -> Option<&mut [u8]> {
         let needed = Offload::LEN + self.room;
         match self.pending.front().map(|oldest| oldest.bytes.start) {
-            // A slot that was lent already stays where it is, with what was written into it.
+            // A slot that is lent already stays in place, with its contents.
             _ if self.lent => {}
             None => self.write = 0,
             Some(_) if self.pending.len() == MAX_PENDING => return None,
@@ -107,13 +106,13 @@ impl Transmitter {
         self.area.get_mut(start..start + self.room)
     }
 
-    /// Takes what was written into the slot.
+    /// Takes the frame that was written into the slot.
     pub(super) fn commit(&mut self, bytes: &Range<usize>, offload: Offload) {
         if !mem::take(&mut self.lent) || bytes.is_empty() || bytes.end > self.room {
             self.counters.refused += 1;
             return;
         }
-        // The header goes right in front of the frame, wherever in the slot that begins.
+        // The header goes directly in front of the frame, wherever that begins in the slot.
         let (start, end) = (self.write + bytes.start, self.write + Offload::LEN + bytes.end);
         if let Some(place) = self.area.get_mut(start..).and_then(|bytes| bytes.first_chunk_mut()) {
             *place = offload.0;
@@ -123,7 +122,7 @@ impl Transmitter {
         self.write = end.next_multiple_of(64);
     }
 
-    /// Carries out the offloads of the frame that was committed last, if they are those of a packet in a tunnel.
+    /// Carries out the offloads of the most recently committed frame if its packet is in a tunnel.
     #[cfg(feature = "whole")]
     pub(super) fn finish_if_in_tunnel(&mut self) {
         let Self { pending, area, counters, .. } = self;
@@ -134,11 +133,11 @@ impl Transmitter {
         }
     }
 
-    /// Hands over what is pending.
+    /// Passes pending frames to the kernel.
     ///
     /// # Errors
     ///
-    /// The socket or its interface is gone.
+    /// Fails if the socket or its interface is gone.
     pub(super) fn flush(&mut self, now: Instant, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.retry_at = None;
         let mut was_down = false;
@@ -151,14 +150,14 @@ impl Transmitter {
                 Ok(sent) => self.count(sent),
                 Err(error) => match error.raw_os_error().unwrap_or(0) {
                     libc::EAGAIN => return self.retry(now, RETRY_NS),
-                    // ENOBUFS: the queue of the interface was full, and the frame is not in it. It may also be a filter
-                    // that drops the frame. ENOMEM: the kernel cannot split the frame, or has no memory.
+                    // ENOBUFS: the interface's queue was full, and the frame is not in it, or a filter drops
+                    // the frame. ENOMEM: the kernel cannot split the frame, or has no memory.
                     code @ (libc::ENOBUFS | libc::ENOMEM) => {
                         if self.may_retry(code, &error) {
                             return self.retry(now, RETRY_NS);
                         }
                     }
-                    // Asking clears what was left from the last time that it was down.
+                    // The call clears an error that remained from the last time that the interface was down.
                     libc::ENETDOWN if !was_down => was_down = true,
                     libc::ENETDOWN => return self.retry(now, DOWN_NS),
                     libc::EINTR => {}
@@ -176,21 +175,21 @@ impl Transmitter {
         Ok(())
     }
 
-    /// One system call; returns how many frames were taken, at least one.
+    /// Makes one system call; returns the number of accepted frames, at least one.
     fn send_run(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         self.counters.calls += 1;
         let run = self.pending.iter().take_while(|frame| frame.plan.is_none());
         mmsg::send_run::<_, MAX_RUN, 0>(socket, run, |frame, _| (&self.area[frame.bytes.clone()], None, 0))
     }
 
-    /// Sends the packets of the oldest frame, whose offloads are carried out here; returns 1 when the last one has left.
+    /// Sends the packets of the oldest frame, which this process splits; returns 1 when all have left.
     fn send_finished(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let Self { pending, area, single, counters, .. } = self;
         let Some(frame) = pending.front_mut() else { return Ok(0) };
         let bytes = &area[frame.bytes.clone()];
         let Some((plan, sent)) = &mut frame.plan else { return Ok(0) };
         while *sent < plan.count() {
-            // The header in front of the packet says that nothing is left to do.
+            // The header in front of the packet requests no offloads.
             plan.write(&bytes[Offload::LEN..], *sent, single, &Offload::NONE.0);
             counters.calls += 1;
             mmsg::send_run::<_, 1, 0>(socket, std::iter::once(&*single), |single, _| (single, None, 0))?;
@@ -200,15 +199,15 @@ impl Transmitter {
         Ok(1)
     }
 
-    /// Keeps the frames that wait until the time of the next attempt.
+    /// Keeps the waiting frames until the next attempt, `after_ns` from now.
     fn retry(&mut self, now: Instant, after_ns: u64) -> io::Result<()> {
         self.counters.blocked += 1;
         self.retry_at = Some(now.plus_nanos(after_ns));
         Ok(())
     }
 
-    /// Whether the oldest frame should stay after the kernel had no room or no memory for it. Otherwise it is split here, or
-    /// dropped: one frame that the kernel never accepts must not stop those behind it.
+    /// Returns whether the oldest frame stays queued after the kernel had no room or no memory for it.
+    /// Otherwise splits or drops it, because a frame that is never accepted must not block the others.
     fn may_retry(&mut self, code: i32, error: &io::Error) -> bool {
         let Some(frame) = self.pending.front_mut() else { return false };
         frame.failures += 1;
@@ -226,7 +225,7 @@ impl Transmitter {
         false
     }
 
-    /// Carries out the offloads of the oldest frame from now on; `false` if that is not possible or already done.
+    /// Carries out the offloads of the oldest frame from now on; `false` if impossible or already done.
     fn finish_oldest(&mut self) -> bool {
         let Self { pending, area, counters, .. } = self;
         let Some(frame) = pending.front_mut().filter(|frame| frame.plan.is_none()) else { return false };
@@ -244,7 +243,7 @@ impl Transmitter {
         }
     }
 
-    /// Splits the oldest frame, which the kernel does not want, or drops it.
+    /// Splits the oldest frame, which the kernel refuses, or drops it.
     fn refuse(&mut self, code: i32, error: &io::Error) {
         let is_split = self.pending.front().is_some_and(|frame| frame.is_split && frame.plan.is_none());
         self.split_refused |= is_split && code == libc::EINVAL;
@@ -264,27 +263,27 @@ impl Transmitter {
 }
 
 impl Pending {
-    /// How its offloads can be carried out here.
+    /// Returns how this process can carry out the frame's offloads.
     fn plan(&self, area: &[u8]) -> Option<Plan> {
         let (offload, frame) = area.get(self.bytes.clone())?.split_first_chunk()?;
         Plan::of(frame, &Offload(*offload))
     }
 }
 
-/// Bytes of the area: some dozens of the longest frames.
+/// Size of the area in bytes: dozens of the longest frames.
 const AREA_LEN: usize = 4 << 20;
 const MAX_PENDING: usize = 512;
-/// Frames for one system call.
+/// Maximum number of frames in one system call.
 const MAX_RUN: usize = 64;
-/// How long the kernel may take to make room.
+/// Time in which the kernel should have room again.
 const RETRY_NS: u64 = 50_000;
-/// Attempts to send a frame to an interface without room, 50 ms or more: the longest pause at 10 Gb/s lasts 3.4 ms, and a queue
-/// of 1,000 frames of 1,500 bytes moves by one frame each 1.2 ms at 10 Mb/s.
+/// Maximum attempts to send a frame to an interface without room: at least 50 ms. The longest pause at 10
+/// Gb/s lasts 3.4 ms; at 10 Mb/s, a queue of 1,000 frames of 1,500 bytes moves by one each 1.2 ms.
 const MAX_NO_ROOM: u32 = 1000;
-/// Attempts to send a frame for which the kernel has no memory. Memory for packets is back within a millisecond, or the answer is
-/// about this frame.
+/// Maximum attempts to send a frame for which the kernel has no memory. Packet memory is available again
+/// within a millisecond; otherwise the error is about this frame.
 const MAX_NO_MEMORY: u32 = 16;
-/// How often to look whether the interface is up again.
+/// Interval between checks whether the interface is up again.
 const DOWN_NS: u64 = 10_000_000;
 
 #[cfg(test)]
@@ -294,7 +293,7 @@ mod tests {
 
     use super::*;
 
-    /// Before a flush the device asks for a slot for a frame of its host, which often has none.
+    /// Regression: the device requests a slot for a host frame before a flush, often without using it.
     #[test]
     fn a_slot_that_was_lent_over_a_flush_does_not_make_the_area_full() {
         let (socket, peer) = UnixDatagram::pair().unwrap();
@@ -332,7 +331,7 @@ mod tests {
         let mut room = vec![0; SUPERFRAME_ROOM];
         let (mut expected, all) = (0, count + 40);
         while expected < all {
-            // The peer's queue is short, so that a flush sends a few.
+            // The peer's queue is short, so a flush sends only a few.
             transmitter.flush(Instant::ZERO, socket.as_fd()).unwrap();
             let len = peer.recv(&mut room).unwrap();
             assert!(room[Offload::LEN..len].iter().all(|byte| *byte == expected as u8), "frame {expected}");

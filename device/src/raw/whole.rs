@@ -1,4 +1,4 @@
-//! A packet socket as a port that carries every frame of its interface, whatever its destination.
+//! A packet socket as a port that carries every frame of its interface, regardless of destination.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,12 +8,12 @@ use crate::OpenError;
 use crate::link::Link;
 use crate::whole::{Offload, WholeFrame, WholePort};
 
-/// Opens a packet socket without filter and makes the interface take what is not for it.
+/// Opens a packet socket without filter and makes the interface promiscuous.
 pub(crate) fn open_whole(spec: &RawSpec) -> Result<RawPort, OpenError> {
     let text = spec.to_string();
     let link = Link::find(&text, &spec.interface)?;
     let socket = socket::open_whole(&text, &link)?;
-    // Nothing is split here that did not come joined.
+    // Frames are split only if they arrived joined.
     Ok(RawPort::new(socket, &link, MAX_SEGMENTS))
 }
 

@@ -1,4 +1,4 @@
-//! The `bpf` system call: making a map and a program, and tying the program to an interface.
+//! The `bpf` system call: creating a map, loading a program, and attaching the program to an interface.
 
 use std::ffi::CStr;
 use std::io;
@@ -6,12 +6,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::program::Instruction;
 
-/// Makes a map from queue numbers to AF_XDP sockets.
+/// Creates a map from queue numbers to AF_XDP sockets.
 pub(super) fn create_socket_map(entries: u32) -> io::Result<OwnedFd> {
     let attributes = MapCreate { kind: XSKMAP, key_size: 4, value_size: 4, max_entries: entries };
-    // SAFETY: the attributes have the layout of this command and lead nowhere.
+    // SAFETY: the attributes have the layout of this command and contain no pointers.
     let map = unsafe { bpf(MAP_CREATE, &attributes) }?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor for the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(map) })
 }
 
@@ -25,11 +25,11 @@ pub(super) fn put_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>
         value: (&raw const value) as u64,
         flags: 0,
     };
-    // SAFETY: key and value are four bytes each, as the map was made, and live until the call returns.
+    // SAFETY: key and value have four bytes each, as in the map, and live until the call returns.
     unsafe { bpf(MAP_UPDATE, &attributes) }.map(|_| ())
 }
 
-/// Loads a program. The error has the text of the verifier, if it refused.
+/// Loads a program. If the verifier refuses it, logs the verifier's text.
 pub(super) fn load(program: &[Instruction], takes_fragments: bool) -> io::Result<OwnedFd> {
     match try_load(program, takes_fragments, &mut []) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EINVAL)) => {
@@ -61,14 +61,14 @@ fn try_load(program: &[Instruction], takes_fragments: bool, log: &mut [u8]) -> i
         interface: 0,
         attach_type: ATTACH_XDP,
     };
-    // SAFETY: instructions, licence and log lead to as many bytes as the attributes say, and live until the call
+    // SAFETY: instructions, licence and log have the lengths in the attributes, and live until the call
     // returns.
     let program = unsafe { bpf(PROGRAM_LOAD, &attributes) }?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor for the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(program) })
 }
 
-/// Ties a program to an interface for as long as the descriptor that is returned stays open.
+/// Attaches a program to an interface until the returned descriptor is closed.
 pub(super) fn attach(program: BorrowedFd<'_>, interface: u32, native: bool) -> io::Result<OwnedFd> {
     let attributes = LinkCreate {
         program: program.as_raw_fd().cast_unsigned(),
@@ -76,15 +76,15 @@ pub(super) fn attach(program: BorrowedFd<'_>, interface: u32, native: bool) -> i
         attach_type: ATTACH_XDP,
         flags: if native { XDP_FLAGS_DRIVER } else { XDP_FLAGS_GENERIC },
     };
-    // SAFETY: the attributes have the layout of this command and lead nowhere.
+    // SAFETY: the attributes have the layout of this command and contain no pointers.
     let link = unsafe { bpf(LINK_CREATE, &attributes) }?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor for the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
 /// # Safety
 ///
-/// `attributes` must be what the kernel reads for this command, and what it leads to must be valid.
+/// `attributes` must have the layout of this command, and its pointers must be valid.
 unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<i32> {
     // SAFETY: the kernel reads `size` bytes of the attributes; the caller guarantees the rest.
     let result = unsafe {
@@ -144,5 +144,5 @@ const ATTACH_XDP: u32 = 37;
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 const XDP_FLAGS_GENERIC: u32 = 1 << 1;
 const XDP_FLAGS_DRIVER: u32 = 1 << 2;
-/// The functions that the program calls do not ask for a particular licence; ours is this.
+/// The licence of the program; its helpers do not require a particular one.
 const LICENSE: &CStr = c"Dual MIT/GPL";

@@ -1,22 +1,22 @@
 //! RoCE over an AF_XDP socket, on one queue of an interface that the kernel uses too.
 //!
-//! Frames lie in memory that this process and the kernel share; rings say which are full and which are empty. A
-//! small program in the kernel sends RoCE here and everything else on its usual way. It leaves with the
-//! process, however that ends.
+//! Frames lie in memory shared by this process and the kernel; rings contain the full and the empty chunks. A
+//! small program in the kernel passes RoCE to this socket and everything else to the kernel's stack. The
+//! kernel removes it when the process ends, in whatever way.
 //!
-//! Needs no C library: rings, memory and the program are in `rings`, `umem` and `program`. (With the feature `xsk-rs`
-//! there is `libxdp` as well, for interfaces that other XDP programs are on.) It takes the
-//! privileges of an administrator, and kernel 6.6 or later for frames longer than 3840 bytes, which path MTU 4096 needs.
+//! Rings, memory and program (`rings`, `umem`, `program`) need no C library. (The feature `xsk-rs` adds
+//! `libxdp`, for interfaces with other XDP programs.) Requires administrator privileges, and kernel 6.6 or
+//! later for frames longer than 3840 bytes, which path MTU 4096 needs.
 //!
-//! # What to know about interfaces
+//! # Limits on interfaces
 //!
-//! * Only one queue is read. Where an interface has several, bring RoCE to this one, see the warning that is logged.
-//! * A kernel at the other end of a virtual cable sends superpackets, which it would split only for a real one. In
-//!   native mode the kernel splits them on the way; in generic mode they arrive whole, and nothing says where
-//!   they are to be split. Longer ones than the MTU are dropped and counted as `xdp_rx_superpackets`; shorter ones look
-//!   like one datagram, whose ICRC is wrong, and count as `rx_icrc_encapsulated`. `ethtool -K INTERFACE tx off gso
+//! * Only one queue is read. If an interface has several, steer RoCE to this one, as the logged warning says.
+//! * A kernel at the other end of a virtual cable sends superpackets, which it would split only for a real
+//!   one. In native mode, the kernel splits them on the way. In generic mode, they arrive whole, without
+//!   their segment length. Those above the MTU are dropped and counted as `xdp_rx_superpackets`; others look
+//!   like a datagram with a wrong ICRC and count as `rx_icrc_encapsulated`. `ethtool -K INTERFACE tx off gso
 //!   off` at the other end avoids both.
-//! * A tag that the interface takes out of frames (`rxvlan`) is lost; `ethtool -K INTERFACE rxvlan off` keeps it.
+//! * A tag that the interface removes (`rxvlan`) is lost; `ethtool -K INTERFACE rxvlan off` keeps it.
 
 mod bpf;
 #[cfg(feature = "xsk-rs")]
@@ -52,7 +52,7 @@ use umem::{CHUNK_LEN, SLOT_CHUNKS, TX_SLOTS, Umem};
 
 pub use spec::{XdpBackend, XdpMode, XdpSpec};
 
-/// A port over an AF_XDP socket. The rings and the memory of frames are the backend's.
+/// A port over an AF_XDP socket. The backend owns the rings and the memory of frames.
 pub(crate) struct XdpPort<B> {
     backend: B,
     record: PortRecord,
@@ -66,48 +66,48 @@ pub(crate) struct XdpPort<B> {
 trait Backend: Send {
     fn socket(&self) -> BorrowedFd<'_>;
 
-    /// As [`FramePort::slot`].
+    /// Implements [`FramePort::slot`].
     fn slot(&mut self) -> Option<&mut [u8]>;
 
-    /// Takes the bytes of a frame out of the slot; whether it did. The slot is free again in any case.
+    /// Takes a frame out of the slot; returns whether it was accepted. The slot is free again in any case.
     fn commit(&mut self, frame: &Outgoing) -> bool;
 
-    /// Shows the kernel what was committed; whether all of that is now in the ring.
+    /// Shows committed frames to the kernel; returns whether all of them are in the ring.
     fn submit(&mut self) -> bool;
 
-    /// How many descriptors the kernel has not taken out of the ring yet.
+    /// Returns the number of descriptors that the kernel has not read from the ring yet.
     fn unread(&mut self) -> u32;
 
-    /// Whether the kernel needs a system call to send, and whether it needs one to receive.
+    /// Returns whether the kernel needs a system call to send, and whether it needs one to receive.
     fn needs_wakeup(&self) -> (bool, bool);
 
-    /// Takes back the chunks that the kernel is done with.
+    /// Takes back the chunks that the kernel has finished with.
     fn reap(&mut self);
 
-    /// Calls `deliver` for each whole frame that has arrived: its first bytes, its last, and whether it came in several
-    /// chunks.
+    /// Calls `deliver` for each complete frame that has arrived, with its first bytes, its remaining bytes,
+    /// and whether it arrived in several chunks.
     fn receive(&mut self, deliver: impl FnMut(&[u8], &[u8], bool));
 }
 
-/// Our own rings and memory. Dropped in this order, see [`Opened`].
+/// Rings and memory of this crate. Fields are dropped in this order; see [`Opened`].
 struct OwnBackend {
     _link: OwnedFd,
     rings: Rings,
     umem: Umem,
     socket: OwnedFd,
-    /// Slots that the kernel is done with.
+    /// Slots that the kernel has finished with.
     free: Vec<u32>,
-    /// For each slot, how many of its chunks the kernel has not given back.
+    /// For each slot, the number of its chunks that the kernel has not returned.
     outstanding: Vec<u8>,
-    /// The slot lent last.
+    /// The most recently lent slot.
     lent: Option<u32>,
-    /// What lies behind the second chunk of a frame, put together.
+    /// The joined contents behind the first chunk of a frame with three or more chunks.
     scratch: Vec<u8>,
-    /// Chunks to receive into that the kernel does not need now.
+    /// Receive chunks that the kernel does not need now.
     reserve: Reserve,
 }
 
-/// A poll of an AF_XDP socket does not end when its interface is deleted, so the socket is asked now and then.
+/// Queries the socket once per second, because polling it does not report that its interface was deleted.
 #[derive(Debug, Default)]
 struct InterfaceWatch {
     ask_at: Instant,
@@ -134,23 +134,23 @@ counters! {
     struct Counters {
         /// Frames put into the transmit ring.
         tx_frames => "xdp_tx_frames",
-        /// Their bytes.
+        /// Bytes of the frames put into the transmit ring.
         tx_bytes => "xdp_tx_bytes",
         /// System calls that made the kernel send.
         tx_calls => "xdp_tx_calls",
         /// Attempts to send for which the kernel had no room; the frames stay and are tried again.
         tx_blocked => "xdp_tx_blocked",
-        /// Frames dropped because they do not fit a slot, have none, or are to be split.
+        /// Frames dropped because they do not fit a slot, have no slot, or would have to be split.
         tx_refused => "xdp_tx_refused",
-        /// Frames taken from the receive ring.
+        /// Frames received and delivered.
         rx_frames => "xdp_rx_frames",
         /// Bytes of the frames that were delivered.
         rx_bytes => "xdp_rx_bytes",
-        /// Frames that came in more than one chunk.
+        /// Frames that arrived in several chunks.
         rx_fragmented => "xdp_rx_fragmented",
-        /// Frames dropped because they are longer than the link carries: the sending end of a virtual cable did not split them.
+        /// Frames dropped because they exceed the MTU: the sending end of a virtual cable did not split them.
         rx_superpackets => "xdp_rx_superpackets",
-        /// System calls that made the driver take free chunks.
+        /// System calls that made the driver use free chunks.
         rx_wakeups => "xdp_rx_wakeups",
     }
 }
@@ -170,7 +170,7 @@ pub(crate) fn open(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), O
 fn open_libxdp(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenError> {
     let text = spec.to_string();
     let link = Link::find(&text, &spec.interface)?;
-    // This comes first, so that a missing privilege is the error that is reported.
+    // First, so that a missing privilege is the reported error.
     drop(open_socket(spec, &text)?);
     let host = KernelHost::open(&text, &link)?;
     let (backend, report) = libxdp::open(&socket::Opening { spec, link: &link, text })?;
@@ -190,7 +190,7 @@ fn open_libxdp(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenE
 fn open_own(spec: &XdpSpec) -> Result<(XdpPort<OwnBackend>, KernelHost), OpenError> {
     let text = spec.to_string();
     let link = Link::find(&text, &spec.interface)?;
-    // This comes first, so that a missing privilege is the error that is reported.
+    // First, so that a missing privilege is the reported error.
     let socket = open_socket(spec, &text)?;
     let host = KernelHost::open(&text, &link)?;
     let Opened { link: attached, rings, umem, reserve, socket, report } =
@@ -222,7 +222,7 @@ fn open_socket(spec: &XdpSpec, text: &str) -> Result<OwnedFd, OpenError> {
     })
 }
 
-/// Whether AF_XDP sockets can be opened here, and on which addresses. Opens one and a map for it, on no interface.
+/// Returns whether AF_XDP works here, and on which addresses. Opens a socket and a map, without an interface.
 pub(crate) fn availability() -> Availability {
     match socket::create().and_then(|_| bpf::create_socket_map(1)) {
         Ok(_) => usable_addresses(),
@@ -244,7 +244,7 @@ impl<B> XdpPort<B> {
 }
 
 impl OwnBackend {
-    /// How many of the next descriptors belong to one frame; `None` if its last one is not there yet.
+    /// Returns the number of descriptors of the next frame, or `None` if its last one has not arrived.
     fn frame_at(&self, begin: u32, available: u32) -> Option<u32> {
         let is_last =
             |index: &u32| !self.rings.rx.peek(*index).options.contains(XdpDescOptions::XDP_PKT_CONTD);
@@ -252,8 +252,8 @@ impl OwnBackend {
     }
 }
 
-/// The first bytes of a frame of `count` chunks, and the rest. What lies behind the second chunk is put together in
-/// `scratch`.
+/// Returns the first bytes of a frame of `count` chunks, and the rest. With more than two chunks, the rest is
+/// joined in `scratch`.
 fn gather<'a>(
     count: usize,
     chunk: impl Fn(usize) -> &'a [u8],
@@ -271,30 +271,30 @@ fn gather<'a>(
     (chunk(0), tail)
 }
 
-/// Whether it is one frame, with a whole header.
+/// Returns whether it is a single frame with a complete header.
 fn can_be_sent(frame: &Outgoing) -> bool {
     frame.bytes.len() >= ETHERNET && frame.split.is_none()
 }
 
-/// One system call that makes the kernel send; whether it may go on at once.
+/// Makes one system call that starts sending; returns whether the interface is up.
 fn kick(socket: BorrowedFd<'_>) -> io::Result<bool> {
     match rustix::net::send(socket, &[], SendFlags::DONTWAIT) {
         Ok(_) => Ok(true),
-        // EAGAIN: it has sent as many as it does in one call, or has no room. EBUSY and ENOBUFS: a frame was
-        // lost in the queue of the interface, as any may be.
+        // EAGAIN: the kernel sent its maximum per call, or has no room. EBUSY and ENOBUFS: the queue of the
+        // interface lost a frame, as on any network.
         Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(true),
         Err(Errno::NETDOWN) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// When to try again to send.
+/// Returns the time of the next attempt to send.
 const fn retry_after(now: Instant, is_up: bool) -> Instant {
     now.plus_nanos(if is_up { RETRY_NS } else { DOWN_NS })
 }
 
 impl Counters {
-    /// Gives a received frame to `sink`, unless it is longer than any that the link carries.
+    /// Passes a received frame to `sink`, unless it is longer than the link allows.
     fn deliver(
         &mut self,
         record: &PortRecord,
@@ -330,7 +330,8 @@ impl Backend for OwnBackend {
 
     fn slot(&mut self) -> Option<&mut [u8]> {
         if self.lent.is_none() {
-            // The kernel may be done with a slot before it says that it has read the ring. A frame needs all its descriptors at once.
+            // A slot may be free before its descriptors are read, but a frame needs all its descriptors at
+            // once.
             if self.rings.tx.room(SLOT_CHUNKS) < SLOT_CHUNKS {
                 return None;
             }
@@ -340,7 +341,7 @@ impl Backend for OwnBackend {
             self.lent = self.free.pop();
         }
         let slot = self.lent?;
-        // SAFETY: it was in the list of those that the kernel is done with.
+        // SAFETY: the slot was in the list of those that the kernel has finished with.
         unsafe { self.umem.slot(slot) }
     }
 
@@ -395,7 +396,7 @@ impl Backend for OwnBackend {
     }
 
     fn receive(&mut self, mut deliver: impl FnMut(&[u8], &[u8], bool)) {
-        // No more than can go back.
+        // No more than can be returned.
         let waiting = self.rings.rx.available();
         let available = waiting.min(MAX_BURST).min(self.rings.fill.room(MAX_BURST));
         let mut begin = 0;
@@ -499,12 +500,12 @@ impl<B: Backend> FramePort for XdpPort<B> {
     }
 }
 
-/// Descriptors in a burst.
+/// Maximum number of descriptors in a burst.
 const MAX_BURST: u32 = 256;
 const ETHERNET: usize = 14;
-/// The longest header in front of an IP packet: two tags.
+/// Maximum header in front of an IP packet: Ethernet with two tags.
 const ETHERNET_AND_TAGS: usize = 14 + 8;
-/// How long the kernel may take to make room.
+/// Time in which the kernel should have room again.
 const RETRY_NS: u64 = 50_000;
-/// How often to look whether the interface is up again.
+/// Interval between checks whether the interface is up again.
 const DOWN_NS: u64 = 10_000_000;

@@ -1,6 +1,5 @@
-//! The program that the kernel runs for each frame that arrives: RoCE for this host goes to the socket, everything
-//! else to the kernel as if there were no program. Put together by hand, so that building needs no
-//! compiler for BPF.
+//! The program that the kernel runs for each arriving frame. It passes RoCE for this host to the socket, and
+//! everything else to the kernel. It is assembled here, so the build does not require a BPF compiler.
 
 use roce_packet::{MacAddr, ROCE_UDP_PORT};
 
@@ -9,17 +8,17 @@ use roce_packet::{MacAddr, ROCE_UDP_PORT};
 #[repr(C)]
 pub(super) struct Instruction {
     code: u8,
-    /// The register that is written in the lower half, the one that is read in the upper.
+    /// The written register in the lower half, the read register in the upper half.
     registers: u8,
     offset: i16,
     value: i32,
 }
 
-/// The program for an interface with this address. `map` is the descriptor of the map from queues to sockets.
+/// Returns the program for an interface with this address; `map` is the descriptor of the map of sockets.
 ///
-/// To the socket go frames to the interface or to a group, with one tag at most, that are RoCE v2 over IPv4 (without
-/// options, not fragmented) or IPv6 (without extension headers), RoCE v1, or pause frames. Frames for
-/// others, which arrive where the interface listens to all, are not ours.
+/// Frames for the interface or a group go to the socket if they have at most one tag and are RoCE v2 over
+/// IPv4 (without options, unfragmented) or IPv6 (without extension headers), RoCE v1, or pause frames. Frames
+/// for other hosts, which arrive in promiscuous mode, go to the kernel.
 pub(super) fn roce_program(map: i32, mac: MacAddr) -> Vec<Instruction> {
     let mut it = Assembler::default();
     it.copy(CONTEXT, R1);
@@ -28,7 +27,7 @@ pub(super) fn roce_program(map: i32, mac: MacAddr) -> Vec<Instruction> {
     check_destination(&mut it, mac);
     it.load(HALF, TYPE, START, 12);
     it.jump(NOT_EQUAL, TYPE, network(0x8100), Label::Untagged);
-    // From here on everything lies four bytes further.
+    // From here on, all offsets are four bytes larger.
     it.add(START, 4);
     it.need(14);
     it.load(HALF, TYPE, START, 12);
@@ -56,7 +55,7 @@ pub(super) fn roce_program(map: i32, mac: MacAddr) -> Vec<Instruction> {
     it.label(Label::Take);
     it.load_map(R1, map);
     it.load(WORD, R2, CONTEXT, RX_QUEUE_INDEX);
-    // What to do where no socket is in the map.
+    // The action if the map has no socket.
     it.set(R3, XDP_PASS);
     it.put(CALL, 0, 0, REDIRECT_MAP);
     it.put(EXIT, 0, 0, 0);
@@ -66,7 +65,7 @@ pub(super) fn roce_program(map: i32, mac: MacAddr) -> Vec<Instruction> {
     it.finish()
 }
 
-/// Goes on for frames to a group or to this address.
+/// Emits a check that continues for frames to a group or to this address.
 fn check_destination(it: &mut Assembler, mac: MacAddr) {
     it.need(14);
     it.load(BYTE, VALUE, START, 0);
@@ -78,12 +77,12 @@ fn check_destination(it: &mut Assembler, mac: MacAddr) {
     it.label(Label::ForUs);
 }
 
-/// A number as it looks when it is loaded from a frame without changing the order of its bytes.
+/// Returns a number as it appears when loaded from a frame without byte swapping.
 const fn network(value: u16) -> i32 {
     value.to_be() as i32
 }
 
-/// Where a jump leads.
+/// The target of a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Label {
     ForUs,
@@ -94,7 +93,7 @@ enum Label {
     Pass,
 }
 
-/// Collects instructions and fills in where jumps lead.
+/// Collects instructions and resolves jump targets.
 #[derive(Default)]
 struct Assembler {
     instructions: Vec<Instruction>,
@@ -123,14 +122,14 @@ impl Assembler {
         self.put(0x61 | size, from << 4 | to, offset, 0);
     }
 
-    /// Loads the map with this descriptor; takes two places.
+    /// Loads the map with this descriptor; occupies two instructions.
     fn load_map(&mut self, to: u8, map: i32) {
         const IS_MAP: u8 = 1;
         self.put(0x18, IS_MAP << 4 | to, 0, map);
         self.put(0, 0, 0, 0);
     }
 
-    /// Passes on frames that have fewer bytes. Also what lets the verifier allow the loads that follow.
+    /// Passes shorter frames on to the kernel. The verifier requires this check before the following loads.
     fn need(&mut self, len: i32) {
         self.copy(VALUE, START);
         self.add(VALUE, len);
@@ -157,7 +156,7 @@ impl Assembler {
     }
 }
 
-// Registers. `R1` to `R5` do not survive a call, `R6` does.
+// Registers. A call clobbers `R1` to `R5`, but not `R6`.
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;
@@ -178,9 +177,9 @@ const ANY_BIT: u8 = 0x45;
 const NOT_EQUAL: u8 = 0x55;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// The function that hands a frame to what a map has for it.
+/// The helper that redirects a frame to an entry of a map.
 const REDIRECT_MAP: i32 = 51;
-/// Where `struct xdp_md` has the number of the queue.
+/// Offset of the queue number in `struct xdp_md`.
 const RX_QUEUE_INDEX: i16 = 16;
 const XDP_PASS: i32 = 2;
 const UDP: i32 = 17;

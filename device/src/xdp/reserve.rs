@@ -1,40 +1,40 @@
-//! Chunks to receive into that the kernel is not given while it needs few.
+//! Receive chunks that the kernel does not get while it needs few.
 //!
-//! The kernel takes chunks in the order in which they come back. If it had all of them, each frame would lie where none has been for
-//! 16 MiB, far outside the second-level cache of either processor. Two processors over a veth pair move a tenth more bytes with
-//! 1,024 chunks than with 4,096. A receiver that is kept from its processor needs the others. So the kernel has four times as many as the longest
-//! queue that was found lately.
+//! The kernel uses chunks in the order in which they are returned. If it had all of them, each frame would
+//! lie where none was for the last 16 MiB, outside the second-level cache of either processor. Two processors
+//! over a veth pair move 10 % more bytes with 1,024 chunks than with 4,096. A receiver that is descheduled
+//! needs the others, so the kernel has four times as many chunks as the longest recent queue.
 
 use super::umem::RX_CHUNKS;
 
-/// The fewest chunks that the kernel has: twice what one queue pair may have under way by default, with path MTU 4096.
+/// Minimum number of chunks in the kernel: twice the default window of a queue pair with path MTU 4096.
 const LEAST: u32 = 1024;
-/// How many times the longest queue the kernel has.
+/// Ratio of the kernel's chunks to the longest queue.
 const MARGIN: u32 = 4;
-/// A queue counts until so many chunks have arrived after it, and up to as many again: 25 to 50 ms at 20 Gb/s.
+/// A queue counts until 1 to 2 times this number of chunks have arrived: 25 to 50 ms at 20 Gb/s.
 const PERIOD: u32 = 1 << 15;
 
-/// The chunks that are held back, and what decides how many these are.
+/// The chunks that are held back, and the state that determines their number.
 pub(super) struct Reserve {
     held: Vec<u64>,
     least: u32,
-    /// How many chunks the kernel is to have.
+    /// The number of chunks that the kernel should have.
     wanted: u32,
-    /// The longest queue in this period and in the one before.
+    /// The longest queue in this period and in the previous one.
     longest: [u32; 2],
-    /// Chunks that arrive until the period ends.
+    /// Number of chunks until the end of the period.
     left: u32,
 }
 
 impl Reserve {
-    /// Has all chunks; [`Self::lend`] gives the first to the kernel. Holds none back where a driver puts frames into chunks itself, as it
-    /// takes them long before.
+    /// Creates a reserve of all chunks; [`Self::lend`] takes out the first ones. With zero copy, none are
+    /// held back later, because the driver takes chunks long before it fills them.
     pub(super) fn new(chunks: impl Iterator<Item = u64>, is_zero_copy: bool) -> Self {
         let least = if is_zero_copy { RX_CHUNKS } else { LEAST };
         Self { held: chunks.collect(), least, wanted: RX_CHUNKS, longest: [0; 2], left: PERIOD }
     }
 
-    /// So many chunks were waiting, more than none.
+    /// Records that `waiting` chunks, more than none, were waiting.
     pub(super) fn found(&mut self, waiting: u32) {
         self.longest[0] = self.longest[0].max(waiting);
         self.wanted = self.wanted.max(self.needed());
@@ -51,20 +51,20 @@ impl Reserve {
         longest.saturating_mul(MARGIN).clamp(self.least, RX_CHUNKS)
     }
 
-    /// Takes a chunk that the kernel filled and that was read. Gives back those that the kernel is to have.
+    /// Takes a chunk that the kernel filled and that was read; returns those that the kernel should get.
     pub(super) fn exchange(&mut self, chunk: u64) -> impl Iterator<Item = u64> {
         self.held.push(chunk);
         self.lend()
     }
 
-    /// Gives away what the kernel is to have and does not have.
+    /// Takes out the chunks that the kernel should have and does not have.
     pub(super) fn lend(&mut self) -> impl Iterator<Item = u64> {
         let away = self.held.len().saturating_sub((RX_CHUNKS - self.wanted) as usize);
-        // The one that was read last first: it is in the cache.
+        // The most recently read chunk first, because it is in the cache.
         (0..away).map_while(|_| self.held.pop())
     }
 
-    /// How many chunks the kernel has.
+    /// Returns the number of chunks in the kernel.
     #[cfg(test)]
     fn lent(&self) -> u32 {
         RX_CHUNKS - self.held.len() as u32
@@ -81,7 +81,7 @@ mod tests {
         reserve
     }
 
-    /// `queue` frames of a chunk arrive at a time, `times` times. Where each chunk lies is its number.
+    /// Simulates `times` arrivals of `queue` single-chunk frames; the number of a chunk is its address.
     fn arrive(reserve: &mut Reserve, queue: u32, times: u32) {
         for _ in 0..times {
             reserve.found(queue);

@@ -1,6 +1,6 @@
-//! The four rings that a process and the kernel share: what is received, what is sent, and the chunks of memory
-//! that go back and forth. Each has one side that writes entries and one that reads them; a counter for each
-//! side, which only that side moves, says how far it is.
+//! The four rings shared with the kernel: received frames, frames to send, and the memory chunks passed in
+//! each direction. In each ring, one side writes entries and the other reads them. Each side has a counter of
+//! its progress, which only that side advances.
 
 use std::ffi::c_void;
 use std::io;
@@ -12,21 +12,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::net::xdp::{XdpDesc, XdpRingFlags, XdpRingOffset};
 
-/// Memory that is given back to the system when it is dropped. While a ring is mapped, the kernel keeps its socket
-/// alive, and the queue is not free for the next one.
+/// Memory that is unmapped on drop. While a ring is mapped, the kernel keeps its socket alive and its queue
+/// occupied.
 pub(super) struct Mapping {
     start: NonNull<c_void>,
     len: usize,
 }
 
-// SAFETY: memory of the process belongs to no thread.
+// SAFETY: memory of a process is not bound to a thread.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Zeros of its own.
+    /// Maps private memory, filled with zeros.
     pub(super) fn anonymous(len: usize) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-        // SAFETY: the kernel chooses a free place.
+        // SAFETY: the kernel chooses a free range.
         let start =
             unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
         Self::new(start, len)
@@ -34,7 +34,7 @@ impl Mapping {
 
     fn of_ring(socket: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: the kernel chooses a free place.
+        // SAFETY: the kernel chooses a free range.
         let start =
             unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, socket, offset) }?;
         Self::new(start, len)
@@ -54,42 +54,42 @@ impl Mapping {
         self.len
     }
 
-    /// The place of a `T` in it, if it lies inside.
+    /// Returns a pointer to `count` values of type `T` at `offset`, if they lie inside the mapping.
     fn place_of<T>(&self, offset: u64, count: usize) -> io::Result<NonNull<T>> {
         let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::InvalidData)?;
         let end = size_of::<T>().checked_mul(count).and_then(|len| len.checked_add(offset));
         if end.is_none_or(|end| end > self.len) || !offset.is_multiple_of(align_of::<T>()) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // SAFETY: it was just found to lie inside.
+        // SAFETY: the range was just checked to lie inside.
         Ok(unsafe { self.start.byte_add(offset) }.cast())
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this is what was mapped, and nothing refers to it any more: what does, lives in the same structure
-        // as the mapping.
+        // SAFETY: this range was mapped, and nothing refers to it any more: all pointers to it are stored in
+        // the structure that owns the mapping.
         let result = unsafe { munmap(self.start.as_ptr(), self.len) };
         debug_assert!(result.is_ok());
     }
 }
 
-/// What stands in a ring: plain numbers, so that any bits are a valid value.
+/// An entry of a ring: plain integers, so all bit patterns are valid.
 pub(super) trait Entry: Copy {}
 impl Entry for XdpDesc {}
 impl Entry for u64 {}
 
-/// A ring as it lies in memory.
+/// The memory of a ring.
 struct Ring<T> {
-    /// Keeps what the pointers below lead to.
+    /// Keeps the targets of the pointers below.
     _mapping: Mapping,
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
-    /// Kernels before 5.4 have none.
+    /// `None` on kernels before 5.4.
     flags: Option<NonNull<AtomicU32>>,
     entries: NonNull<T>,
-    /// One less than the number of entries, a power of two.
+    /// The number of entries minus one; that number is a power of two.
     mask: u32,
     _owns: PhantomData<T>,
 }
@@ -115,17 +115,17 @@ impl<T: Entry> Ring<T> {
     }
 
     const fn producer(&self) -> &AtomicU32 {
-        // SAFETY: it leads into the mapping and is aligned; both sides access it atomically only.
+        // SAFETY: the pointer leads into the mapping and is aligned; both sides access it only atomically.
         unsafe { self.producer.as_ref() }
     }
 
     const fn consumer(&self) -> &AtomicU32 {
-        // SAFETY: as above.
+        // SAFETY: as for `producer`.
         unsafe { self.consumer.as_ref() }
     }
 
     const fn entry(&self, position: u32) -> NonNull<T> {
-        // SAFETY: the mask keeps it within the entries.
+        // SAFETY: the mask keeps the index within the entries.
         unsafe { self.entries.add((position & self.mask) as usize) }
     }
 
@@ -134,18 +134,18 @@ impl<T: Entry> Ring<T> {
     }
 
     fn needs_wakeup(&self) -> bool {
-        // SAFETY: it leads into the mapping and is aligned; both sides access it atomically only.
+        // SAFETY: the pointer leads into the mapping and is aligned; both sides access it only atomically.
         let flags = self.flags.map(|flags| unsafe { flags.as_ref() }.load(Ordering::Relaxed));
         flags.is_none_or(|flags| flags & XdpRingFlags::XDP_RING_NEED_WAKEUP.bits() != 0)
     }
 }
 
-/// A ring that we write.
+/// A ring that this process writes.
 pub(super) struct Producer<T> {
     ring: Ring<T>,
-    /// Up to where entries are written; the kernel sees them after the next publication.
+    /// Position behind the last written entry; the kernel sees entries after `submit`.
     written: u32,
-    /// Up to where the kernel had read when we last looked.
+    /// The kernel's read position when it was last loaded.
     consumed: u32,
 }
 
@@ -159,7 +159,7 @@ impl<T: Entry> Producer<T> {
         Ok(Self { ring: Ring::map(socket, page, offsets, len)?, written: 0, consumed: 0 })
     }
 
-    /// For how many entries there is room. Where that is less than wanted, it is as many as the kernel has read so far.
+    /// Returns the number of free entries. If that is less than `wanted`, the number is up to date.
     pub(super) fn room(&mut self, wanted: u32) -> u32 {
         if self.known_room() < wanted {
             self.consumed = self.ring.consumer().load(Ordering::Acquire);
@@ -171,29 +171,29 @@ impl<T: Entry> Producer<T> {
         self.ring.len().saturating_sub(self.written.wrapping_sub(self.consumed))
     }
 
-    /// Writes an entry. Whether there was room.
+    /// Writes an entry; returns whether there was room.
     pub(super) fn push(&mut self, entry: T) -> bool {
         if self.room(1) == 0 {
             return false;
         }
-        // SAFETY: the kernel has read this entry and does not look at it again before it is submitted.
+        // SAFETY: the kernel has read the old entry and does not access this one before it is submitted.
         unsafe { self.ring.entry(self.written).write(entry) };
         self.written = self.written.wrapping_add(1);
         true
     }
 
-    /// Shows the kernel everything that was written.
+    /// Shows all written entries to the kernel.
     pub(super) fn submit(&self) {
         self.ring.producer().store(self.written, Ordering::Release);
     }
 
-    /// How many entries the kernel has not read yet.
+    /// Returns the number of entries that the kernel has not read yet.
     pub(super) fn unread(&mut self) -> u32 {
         self.consumed = self.ring.consumer().load(Ordering::Acquire);
         self.written.wrapping_sub(self.consumed)
     }
 
-    /// Whether the kernel needs a system call to continue.
+    /// Returns whether the kernel needs a system call to continue.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }
@@ -202,7 +202,7 @@ impl<T: Entry> Producer<T> {
 /// A ring that the kernel writes.
 pub(super) struct Consumer<T> {
     ring: Ring<T>,
-    /// Up to where we have read and given back.
+    /// Position behind the last entry that was read and returned.
     read: u32,
 }
 
@@ -216,20 +216,20 @@ impl<T: Entry> Consumer<T> {
         Ok(Self { ring: Ring::map(socket, page, offsets, len)?, read: 0 })
     }
 
-    /// How many entries there are.
+    /// Returns the number of available entries.
     pub(super) fn available(&self) -> u32 {
         let produced = self.ring.producer().load(Ordering::Acquire);
         produced.wrapping_sub(self.read).min(self.ring.len())
     }
 
-    /// One of the entries that there are, counted from the oldest. One that is not there yet is nonsense.
+    /// Returns an available entry, counted from the oldest. The contents of other entries are meaningless.
     pub(super) fn peek(&self, index: u32) -> T {
-        // SAFETY: it lies within the ring, and any bits are a valid entry. The kernel writes those that were given
-        // back only, and makes others visible before it says that they are there.
+        // SAFETY: the entry lies within the ring, and any bits are valid. The kernel writes only returned
+        // entries, and makes them visible before it advances the counter.
         unsafe { self.ring.entry(self.read.wrapping_add(index)).read() }
     }
 
-    /// Gives entries back, the oldest first.
+    /// Returns entries to the kernel, the oldest first.
     pub(super) fn release(&mut self, count: u32) {
         self.read = self.read.wrapping_add(count);
         self.ring.consumer().store(self.read, Ordering::Release);

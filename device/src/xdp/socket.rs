@@ -1,4 +1,4 @@
-//! Opening an AF_XDP socket: memory, rings, program, queue; and saying what is in the way.
+//! Opening an AF_XDP socket (memory, rings, program, queue) and explaining what prevents it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -22,15 +22,14 @@ use crate::OpenError;
 use crate::link::Link;
 use crate::sockets::{set_option, set_send_queue};
 
-/// The privilege to open a socket and load a program for it. It must be that of the machine itself; that of a user
-/// namespace is not enough.
+/// The privilege for opening a socket and loading its program. It must be held in the initial user namespace.
 pub(super) const PRIVILEGE: &str = "CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, which root has (`sudo setcap cap_bpf,cap_net_admin,cap_net_raw+ep \
      PROGRAM` gives them to a program); being root inside `unshare -Urn` is not enough";
 
-/// An open socket. The fields are dropped in this order: as long as a ring is mapped the kernel keeps the socket,
-/// and with it the queue.
+/// An open socket. Fields are dropped in this order, because the kernel keeps the socket and its queue while
+/// a ring is mapped.
 pub(super) struct Opened {
-    /// Ties the program to the interface; the kernel lets go when it is closed, however the process ends.
+    /// Attaches the program to the interface; the kernel detaches it when the process ends in any way.
     pub(super) link: OwnedFd,
     pub(super) rings: Rings,
     pub(super) umem: Umem,
@@ -49,31 +48,31 @@ pub(super) struct Rings {
 /// The properties that the kernel granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Report {
-    /// The program runs in the driver.
+    /// Whether the program runs in the driver.
     pub(super) is_native: bool,
-    /// The interface reads and writes our memory itself.
+    /// Whether the interface directly accesses the memory of this process.
     pub(super) is_zero_copy: bool,
-    /// Frames may take several chunks.
+    /// Whether frames may occupy several chunks.
     pub(super) takes_fragments: bool,
 }
 
-/// A socket that can do nothing yet.
+/// Creates a socket without memory, rings and queue.
 pub(super) fn create() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?)
 }
 
-/// Turns a socket into one that sends on and receives from a queue.
+/// Sets a socket up to send on and receive from a queue.
 pub(super) fn set_up(spec: &XdpSpec, link: &Link, socket: OwnedFd) -> Result<Opened, OpenError> {
     let opening = Opening { spec, link, text: spec.to_string() };
     opening.check_queue()?;
-    // This comes first, so that a missing privilege is the error that is reported.
+    // First, so that a missing privilege is the reported error.
     let map = bpf::create_socket_map(spec.queue.saturating_add(1))
         .map_err(opening.fail("make a map for the XDP program"))?;
     let umem = Umem::new().map_err(opening.fail("get memory for frames"))?;
     let mut rings = opening.make_rings(&socket, &umem)?;
     let program = roce_program(map.as_raw_fd(), link.mac);
-    // Kernels before 5.18 do not know of fragments.
+    // Kernels before 5.18 do not support fragments.
     let program = bpf::load(&program, true)
         .or_else(|error| if is_unknown(&error) { bpf::load(&program, false) } else { Err(error) })
         .map_err(opening.fail("load the XDP program"))?;
@@ -87,14 +86,14 @@ pub(super) fn set_up(spec: &XdpSpec, link: &Link, socket: OwnedFd) -> Result<Ope
         let _ = rings.fill.push(chunk);
     }
     rings.fill.submit();
-    // From here on frames arrive.
+    // From here on, frames arrive.
     bpf::put_socket(map.as_fd(), spec.queue, socket.as_fd())
         .map_err(opening.fail("put the socket into the map of the XDP program"))?;
     let report = Report { is_native, is_zero_copy, takes_fragments };
     Ok(Opened { link: attached, rings, umem, reserve, socket, report })
 }
 
-/// What every step uses.
+/// The parameters of all steps.
 pub(super) struct Opening<'a> {
     pub(super) spec: &'a XdpSpec,
     pub(super) link: &'a Link,
@@ -118,7 +117,7 @@ impl Opening<'_> {
                  {name}` shows them and `ethtool -L {name} combined NUMBER` changes how many there are"
             )));
         }
-        // The kernel would take such a socket, and then send nothing from it without a word.
+        // The kernel would accept such a socket and silently send nothing.
         if let Some(count) = self.link.tx_queues.filter(|count| queue >= *count) {
             return Err(self.unsuitable(format!(
                 "{name} has {count} send queues, numbered from 0, so nothing can be sent from queue {queue}; use a \
@@ -165,15 +164,15 @@ impl Opening<'_> {
         map().map_err(self.fail("map the rings"))
     }
 
-    /// What makes it faster where the kernel can.
+    /// Sets options that increase speed, if the kernel supports them.
     pub(super) fn set_optional(&self, socket: BorrowedFd<'_>) {
-        // What waits at the other end of a virtual cable counts as ours.
+        // Frames queued at the other end of a virtual cable count as sent by this socket.
         set_send_queue(socket, SEND_BUFFER_BYTES);
         let result = set_option(socket, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, TX_BUDGET);
         tracing::debug!(device = self.text, granted = result.is_ok(), "asked for longer runs of frames");
     }
 
-    /// Ties a program to the interface in the first mode that works; whether that is native.
+    /// Attaches a program to the interface in the first mode that works; also returns whether that is native.
     pub(super) fn in_the_first_mode<T>(
         &self,
         mut attach: impl FnMut(bool) -> io::Result<T>,
@@ -181,19 +180,19 @@ impl Opening<'_> {
         let modes: &[bool] = match self.spec.mode {
             XdpMode::Native => &[true],
             XdpMode::Generic => &[false],
-            // Measured: on a virtual cable the driver's way is the longer one.
+            // Measurements showed that native mode is slower on a virtual cable.
             XdpMode::Auto if self.link.driver == "veth" => &[false],
             XdpMode::Auto => &[true, false],
         };
         let mut last = None;
         for native in modes.iter().copied() {
-            // A program that has just ended may still be attached.
+            // A program of a process that just ended may still be attached.
             let tries = with_patience(|| attach(native));
             match tries {
                 Ok(link) => return Ok((link, native)),
                 Err(error) => {
                     tracing::debug!(device = self.text, native, %error, "the XDP program cannot be attached");
-                    // Why the driver cannot is what the last error says, if it is the only one.
+                    // If native is the only mode, this error explains why the driver fails.
                     last = Some((error, native));
                 }
             }
@@ -228,12 +227,12 @@ impl Opening<'_> {
         }
     }
 
-    /// Binds the socket to its queue; whether frames may take several chunks.
+    /// Binds the socket to its queue; returns whether frames may occupy several chunks.
     fn bind(&self, socket: &OwnedFd, is_native: bool) -> Result<bool, OpenError> {
         let bind = |fragments: bool| {
             let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
             flags.set(SocketAddrXdpFlags::XDP_USE_SG, fragments);
-            // Without the driver's program, the driver's queue would never see our memory.
+            // Without a program in the driver, the driver's queue would never use this memory.
             flags.set(SocketAddrXdpFlags::XDP_COPY, !is_native);
             let address = SocketAddrXdp::new(flags, self.link.index, self.spec.queue);
             with_patience(|| Ok(rustix::net::bind(socket, &address)?))
@@ -241,7 +240,7 @@ impl Opening<'_> {
         self.with_fragments_if_possible(bind).map(|((), takes_fragments)| takes_fragments)
     }
 
-    /// Takes the queue of the interface, if the kernel can with frames that may take several chunks; whether so.
+    /// Binds to the queue, if possible with frames of several chunks; also returns whether that is supported.
     pub(super) fn with_fragments_if_possible<T>(
         &self,
         mut bind: impl FnMut(bool) -> io::Result<T>,
@@ -273,8 +272,8 @@ impl Opening<'_> {
     }
 }
 
-/// Tries again for a while what is still taken: the kernel takes its time to let go of what a process had that has
-/// just ended.
+/// Retries for a while if something is in use, because the kernel releases the resources of an ended process
+/// with a delay.
 pub(super) fn with_patience<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let end = Instant::now() + PATIENCE;
     let mut pause = Duration::from_millis(1);
@@ -292,20 +291,20 @@ pub(super) fn with_patience<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io
     }
 }
 
-/// Whether the kernel may just be too old for a flag.
+/// Returns whether the kernel may simply be too old for a flag.
 pub(super) fn is_unknown(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
 
-/// The rings that we write have a place for every chunk twice: the kernel hands chunks back before it says that it has read
-/// the entries that brought them, which it does after a whole batch.
+/// Rings that this process writes have two entries per chunk: the kernel returns chunks before it reports
+/// that it has read their entries, which it does once per batch.
 pub(super) const FILL_RING_LEN: u32 = 2 * RX_CHUNKS;
 pub(super) const TX_RING_LEN: u32 = 2 * TX_CHUNKS;
 const _: () = assert!(TX_CHUNKS.is_power_of_two() && RX_CHUNKS.is_power_of_two());
-/// How long the queue of a process that has just ended may stay taken.
+/// Maximum time that the queue of an ended process may stay in use.
 const PATIENCE: Duration = Duration::from_millis(1500);
 const SEND_BUFFER_BYTES: usize = 16 << 20;
-/// Frames for one system call; 32 if the kernel does not know the option.
+/// Maximum number of frames in one system call; 32 if the kernel does not support the option.
 const TX_BUDGET: u32 = 256;
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 /// Bytes of a received frame in the first chunk; the rest is headroom.

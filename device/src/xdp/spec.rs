@@ -1,4 +1,4 @@
-//! How an AF_XDP socket is named.
+//! The specification of an AF_XDP socket.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use crate::OpenError;
 use crate::framed::FrameSettings;
 use crate::spec::{SpecOption, SpecText};
 
-/// Which queue of which interface to use, read from text such as `xdp:eth0` or `xdp:eth0,queue=3,mode=native`.
+/// Specification of a queue, parsed from text such as `xdp:eth0` or `xdp:eth0,queue=3,mode=native`.
 ///
 /// ```text
 /// "xdp:" interface *( "," option )
@@ -19,38 +19,38 @@ use crate::spec::{SpecOption, SpecText};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpSpec {
-    /// The interface.
+    /// The name of the interface.
     pub interface: String,
-    /// Its receive queue.
+    /// The receive queue.
     pub queue: u32,
-    /// Where the program runs.
+    /// Where the XDP program runs.
     pub mode: XdpMode,
-    /// Whose rings and program.
+    /// The provider of rings and program.
     pub backend: XdpBackend,
-    /// The tag of frames.
+    /// The 802.1Q tag of frames.
     pub settings: FrameSettings,
 }
 
-/// Where the program runs that picks out RoCE.
+/// Where the XDP program runs that selects RoCE frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In the driver, before the kernel has made a packet of a frame.
+    /// In the driver, before the kernel allocates a packet.
     Native,
     /// Behind the driver; works with every interface.
     Generic,
-    /// In the driver if it can, but behind it on virtual cables (veth), where that is faster.
+    /// In the driver if possible, except on virtual cables (veth), where running behind it is faster.
     #[default]
     Auto,
 }
 
-/// What moves the frames.
+/// The implementation that moves the frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpBackend {
-    /// Our own: needs no C library, and the interface for itself.
+    /// This crate's implementation: needs no C library, and exclusive use of the interface.
     #[default]
     Own,
-    /// The C library libxdp, which can share the interface with other XDP programs. Only where this crate was built
-    /// with its feature `xsk-rs`.
+    /// The C library libxdp, which can share the interface with other XDP programs. Requires this crate's
+    /// feature `xsk-rs`.
     Libxdp,
 }
 

@@ -1,4 +1,4 @@
-//! AF_XDP at both ends of a cable, in namespaces of the test.
+//! AF_XDP at both ends of a cable, in the test's namespaces.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -37,13 +37,13 @@ pub(super) fn counter(port: &dyn FramePort, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("there is no counter {name}"))
 }
 
-/// Whether this process may load programs for the kernel, which a user namespace does not give.
+/// Returns whether this process may load programs into the kernel, which a user namespace does not allow.
 pub(super) fn has_privilege() -> bool {
     let can = socket::create().and_then(|_| bpf::create_socket_map(1)).is_ok();
     !skip_unless(can, "AF_XDP takes CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW")
 }
 
-/// A cable with a port at each end. Dropped in this order, so that the queues are free before the cable ends.
+/// A cable with a port at each end. Dropped in this order, so the queues are free before the cable ends.
 struct Rig {
     near: XdpPort<OwnBackend>,
     far: XdpPort<OwnBackend>,
@@ -63,7 +63,7 @@ fn rig(mtu: usize, mode: &str) -> Option<Rig> {
     Some(Rig { near, far, _hosts: [near_host, far_host], cable })
 }
 
-/// Nothing went wrong that the kernel counts.
+/// Checks that the kernel has counted no problem.
 #[track_caller]
 fn assert_clean(port: &XdpPort<OwnBackend>) {
     for name in ["xdp_rx_dropped", "xdp_rx_invalid", "xdp_tx_invalid", "xdp_rx_ring_full", "xdp_tx_refused"] {
@@ -79,7 +79,7 @@ fn every_length_arrives_byte_for_byte() {
         assert!(counter(&rig.far, "xdp_rx_fragmented") >= 300, "{mode}: 4170 bytes take two chunks");
         assert_clean(&rig.near);
         assert_clean(&rig.far);
-        // Every slot came back.
+        // Every slot was returned.
         rig.near.backend.reap();
         assert_eq!(rig.near.backend.free.len(), TX_SLOTS as usize, "{mode}");
     }
@@ -114,8 +114,8 @@ fn only_roce_for_us_is_taken() {
 fn bursts_of_thousands_are_kept() {
     for mode in MODES {
         let Some(mut rig) = rig(4200, mode) else { return };
-        // As many as there are chunks, without a call that receives meanwhile. On a virtual cable the driver's own ring
-        // holds 256, and is emptied by the kernel on the sending side.
+        // One frame per chunk, without a receiving call meanwhile. On a virtual cable, the driver's own ring
+        // holds 256 entries, and the kernel empties it on the sending side.
         let count = if mode == "native" { 3000 } else { 4000 };
         let frames: Vec<Vec<u8>> = (0..count).map(|psn| frame(PLAIN, psn, 1024)).collect();
         if mode == "generic" {
@@ -148,16 +148,16 @@ fn a_port_is_full_until_the_kernel_gives_slots_back() {
     send(&mut rig.near, &[]);
     assert_eq!(receive(&mut rig.far, frames.len()).len(), frames.len());
     assert!(put(&mut rig.near, &frames[0], None));
-    // The one that is lent stays lent.
+    // A lent slot stays lent, with its contents.
     rig.near.slot().unwrap()[0] = 0x77;
     assert_eq!(rig.near.slot().unwrap()[0], 0x77);
 }
 
-/// The kernel counts what it has read of a ring after a batch. Until then chunks come back that stand in it still.
+/// The kernel reports its reading of a ring once per batch. Earlier, it returns chunks whose entries remain.
 #[test]
 fn rings_have_room_for_chunks_that_come_back_early() {
     let Some(mut rig) = rig(4200, "generic") else { return };
-    // Frames wait, and nothing is shown to the kernel here, so the room is what there is at the worst.
+    // Frames wait, and the kernel is shown nothing here, so this is the minimum room.
     send(&mut rig.far, &[frame(Shape { to_far: false, ..PLAIN }, 1, 64)]);
     let end = Clock::now() + Duration::from_secs(10);
     while rig.near.backend.rings.rx.available() == 0 {
@@ -185,7 +185,7 @@ fn rings_have_room_for_chunks_that_come_back_early() {
 fn long_frames_of_more_than_two_chunks_are_put_together() {
     for mode in MODES {
         let Some(mut rig) = rig(9000, mode) else { return };
-        // The port sends none so long; the kernel at the other end does.
+        // The port never sends such long frames; the kernel at the other end does.
         let socket = rig.cable.far.run(|| std::net::UdpSocket::bind("198.18.0.2:0")).unwrap();
         let payload: Vec<u8> = (0..8900_usize).map(|at| (at * 7) as u8).collect();
         socket.send_to(&payload, "198.18.0.1:4791").unwrap();
@@ -289,8 +289,8 @@ fn it_can_be_opened_again_and_again_at_once() {
     }
 }
 
-/// Waits until the kernel has let go of port 4791. Closing a socket does so at once, unless a process has a copy of it: each
-/// program that another test starts has one from its fork to its exec, which on a busy machine is some time.
+/// Waits until port 4791 is free. Closing a socket frees it at once, unless a process has a copy: each
+/// program that another test starts has one between fork and exec, which takes a while on a busy machine.
 #[track_caller]
 fn until_the_port_is_free(namespace: &Namespace) {
     let is_held = || {
@@ -365,13 +365,13 @@ fn an_interface_that_goes_down_comes_back() {
     assert_eq!(arrived[0].bytes, lost);
     let back = Shape { to_far: false, ..PLAIN };
     check_way(&mut rig.far, &mut rig.near, &[frame(back, 2, 64)]);
-    // One that is gone for good is an error.
+    // A deleted interface is an error.
     rig.cable.near.ip(&["link delete v0"]);
     assert!(put(&mut rig.near, &lost, None));
     assert!(rig.near.flush(Instant::ZERO).is_err());
 }
 
-/// The kernel ends no poll and reports no error, so that a process that only receives waited for ever.
+/// Regression: a process that only receives waited forever, because polling reported no error.
 #[test]
 fn a_deleted_interface_is_an_error_for_a_port_that_only_receives() {
     let Some(mut rig) = rig(1500, "generic") else { return };
@@ -468,7 +468,7 @@ fn a_driver_without_programs_is_named() {
     namespace.ip(&["address add 198.18.0.1/24 dev d0", "link set d0 up"]);
     let error = try_open(&namespace, "xdp:d0,mode=native").map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("the driver of d0") && error.contains("use mode=generic"), "{error}");
-    // Left to itself it finds the other mode.
+    // In mode auto, it uses the other mode.
     let (port, _host) = open_in(&namespace, "xdp:d0");
     assert_eq!(counter(&port, "xdp_native"), 0);
 }

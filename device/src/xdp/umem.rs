@@ -1,6 +1,5 @@
-//! The memory that frames lie in, shared with the kernel: chunks of a page. At the front those that frames arrive
-//! in; behind them slots to send from, of two neighbouring chunks each, so that a frame for path MTU 4096 lies
-//! in one piece.
+//! The memory of frames, shared with the kernel, in chunks of a page. Receive chunks come first, followed by
+//! transmit slots. A slot consists of two adjacent chunks, so a frame for path MTU 4096 is contiguous.
 
 use std::io;
 
@@ -9,15 +8,15 @@ use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
 use super::rings::Mapping;
 use crate::framed::port::FRAME_ROOM;
 
-/// Bytes of a chunk: the kernel takes no more than a page.
+/// Bytes of a chunk: the kernel allows at most a page.
 pub(super) const CHUNK_LEN: usize = 4096;
-/// Chunks to receive into. A burst that finds none is lost.
+/// Number of receive chunks. A burst without free chunks is lost.
 pub(super) const RX_CHUNKS: u32 = 4096;
-/// Frames that can be on their way out.
+/// Maximum number of frames being sent.
 pub(super) const TX_SLOTS: u32 = 1024;
 /// Chunks of a slot.
 pub(super) const SLOT_CHUNKS: u32 = FRAME_ROOM.div_ceil(CHUNK_LEN) as u32;
-/// Chunks that can be on their way out.
+/// Maximum number of chunks being sent.
 pub(super) const TX_CHUNKS: u32 = TX_SLOTS * SLOT_CHUNKS;
 /// Bytes of a slot.
 pub(super) const SLOT_LEN: usize = SLOT_CHUNKS as usize * CHUNK_LEN;
@@ -25,7 +24,7 @@ pub(super) const SLOT_LEN: usize = SLOT_CHUNKS as usize * CHUNK_LEN;
 const LEN: usize = TX_START + TX_SLOTS as usize * SLOT_LEN;
 const TX_START: usize = RX_CHUNKS as usize * CHUNK_LEN;
 
-/// The memory.
+/// The shared memory.
 pub(super) struct Umem {
     mapping: Mapping,
 }
@@ -35,7 +34,7 @@ impl Umem {
         Ok(Self { mapping: Mapping::anonymous(LEN)? })
     }
 
-    /// The registration for the kernel.
+    /// Returns the registration for the kernel.
     pub(super) fn registration(&self) -> XdpUmemReg {
         XdpUmemReg {
             addr: self.mapping.start().as_ptr() as u64,
@@ -47,42 +46,42 @@ impl Umem {
         }
     }
 
-    /// The addresses of the chunks to receive into.
+    /// Returns the addresses of the receive chunks.
     pub(super) fn rx_chunks() -> impl Iterator<Item = u64> {
         (0..RX_CHUNKS).map(|chunk| u64::from(chunk) * CHUNK_LEN as u64)
     }
 
-    /// The chunk to receive into that an address lies in, if it lies in one.
+    /// Returns the receive chunk that contains an address, if any.
     pub(super) const fn rx_chunk_of(address: u64) -> Option<u64> {
         if address < TX_START as u64 { Some(address & !(CHUNK_LEN as u64 - 1)) } else { None }
     }
 
-    /// The address of a slot.
+    /// Returns the address of a slot.
     pub(super) const fn slot_address(slot: u32) -> u64 {
         (TX_START + slot as usize * SLOT_LEN) as u64
     }
 
-    /// The slot that an address lies in, if it lies in one.
+    /// Returns the slot that contains an address, if any.
     pub(super) fn slot_of(address: u64) -> Option<u32> {
         let offset = usize::try_from(address).ok()?.checked_sub(TX_START)?;
         u32::try_from(offset / SLOT_LEN).ok().filter(|slot| *slot < TX_SLOTS)
     }
 
-    /// The bytes of a received frame.
+    /// Returns the bytes of a received frame.
     ///
     /// # Safety
     ///
-    /// The chunk must have come from the kernel and must not go back before the bytes are let go.
+    /// The chunk must have come from the kernel and must not be returned while the bytes are borrowed.
     pub(super) unsafe fn received(&self, address: u64, len: u32) -> Option<&[u8]> {
         let (start, len) = (usize::try_from(address).ok()?, len as usize);
         if len > CHUNK_LEN || start.checked_add(len)? > TX_START {
             return None;
         }
-        // SAFETY: it was just found to lie inside; the caller guarantees that it is not written to.
+        // SAFETY: the range was just checked to lie inside; the caller guarantees that it is not written to.
         Some(unsafe { std::slice::from_raw_parts(self.mapping.start().add(start).as_ptr(), len) })
     }
 
-    /// Room for a frame.
+    /// Returns the room for a frame.
     ///
     /// # Safety
     ///
@@ -92,7 +91,7 @@ impl Umem {
             return None;
         }
         let start = TX_START + slot as usize * SLOT_LEN;
-        // SAFETY: it lies inside, `self` is borrowed as long as the bytes are, and the caller guarantees that the kernel does not use it.
+        // SAFETY: it lies inside; `self` is borrowed; the caller guarantees that the kernel does not use it.
         Some(unsafe { std::slice::from_raw_parts_mut(self.mapping.start().add(start).as_ptr(), SLOT_LEN) })
     }
 }
@@ -123,7 +122,7 @@ mod tests {
     fn nothing_outside_is_given_out() {
         let mut umem = Umem::new().unwrap();
         assert_eq!(umem.mapping.len(), LEN);
-        // SAFETY: no kernel knows of this memory.
+        // SAFETY: this memory is unknown to the kernel.
         unsafe {
             assert_eq!(umem.received(0, 4096).map(<[u8]>::len), Some(4096));
             assert!(umem.received(0, 4097).is_none());

@@ -1,5 +1,4 @@
-//! A port and a host in memory, for tests of framed devices: sent frames are kept, and tests put arriving
-//! frames there.
+//! A port and a host in memory for tests of framed devices; they keep sent frames and deliver given frames.
 //!
 //! Tests of dependent crates include this file, so all paths are those of external users.
 #![allow(dead_code, reason = "every test takes a part of it")]

@@ -1,4 +1,4 @@
-//! The kernel's neighbour table and routes, in namespaces of the test.
+//! The kernel's neighbour table and routes, in the test's namespaces.
 
 use std::net::Ipv6Addr;
 use std::time::Instant as Clock;
@@ -6,7 +6,7 @@ use std::time::Instant as Clock;
 use super::*;
 use roce_testing::{Cable, Namespace, on_idle};
 
-/// A host, and a clock for it that never stands at zero.
+/// A host and its clock, which starts above zero.
 struct Rig {
     host: KernelHost,
     began: Clock,
@@ -30,7 +30,7 @@ impl Rig {
         self.host.resolve(now, address.parse().unwrap())
     }
 
-    /// Asks until the answer is not pending and says how long that took.
+    /// Resolves until the answer is final; returns the answer and the duration.
     #[track_caller]
     fn settle(&mut self, address: &str) -> (Resolution, Duration) {
         let began = Clock::now();
@@ -44,7 +44,7 @@ impl Rig {
         }
     }
 
-    /// Asks until the answer is this one.
+    /// Resolves until the answer is `wanted`.
     #[track_caller]
     fn until(&mut self, address: &str, wanted: &Resolution) -> Duration {
         let began = Clock::now();
@@ -85,7 +85,7 @@ fn addresses_come_in_the_order_in_which_people_mean_them() {
     cable.near.ip(&["address add 198.18.7.1/24 dev v0", "address add 2001:db8:7::1/64 dev v0"]);
     let rig = Rig::new(&cable.near);
     let found: Vec<String> = rig.host.addresses().iter().map(ToString::to_string).collect();
-    // 2001:db8:7::1 is left out while the kernel checks it for duplicates, unless that was quick.
+    // 2001:db8:7::1 is absent while the kernel checks it for duplicates, unless that has ended.
     let found: Vec<&str> = found.iter().map(String::as_str).filter(|it| *it != "2001:db8:7::1").collect();
     assert_eq!(found, ["198.18.0.1", "198.18.7.1", "2001:db8::1", "fe80::ff:fe00:1"]);
 }
@@ -120,7 +120,7 @@ fn neighbours_are_learned_by_arp_and_ndp() {
         assert_eq!(answer, mac(2), "{address}");
         assert!(on_idle(took) < Duration::from_secs(3), "{address} took {took:?}");
     }
-    // What is known costs no question.
+    // Known answers cause no requests.
     let lookups = rig.counter("host_lookups");
     for _ in 0..1000 {
         assert_eq!(rig.resolve("198.18.0.2"), mac(2));
@@ -183,7 +183,7 @@ fn a_neighbour_that_moves_is_followed() {
     for address in ["198.18.0.2", "2001:db8::2"] {
         assert_eq!(rig.settle(address).0, mac(2));
     }
-    // It announces itself, as the kernel does with arp_notify.
+    // The peer announces itself, as the kernel does with arp_notify.
     cable.far.run(|| std::fs::write("/proc/sys/net/ipv4/conf/v1/arp_notify", "1")).unwrap();
     cable.far.run(|| std::fs::write("/proc/sys/net/ipv6/conf/v1/ndisc_notify", "1")).unwrap();
     cable.near.run(|| std::fs::write("/proc/sys/net/ipv4/conf/v0/arp_accept", "1")).unwrap();
@@ -220,12 +220,12 @@ fn a_neighbour_that_is_asked_for_again_gets_the_whole_time_again() {
         assert_eq!(rig.host.resolve(now, next_hop), Resolution::Pending, "attempt {attempt}");
         now = now.plus_nanos(GIVE_UP_NS);
         assert_eq!(rig.host.resolve(now, next_hop), failed, "attempt {attempt}");
-        // Not at once: frames to an absent neighbour would be kept all the time.
+        // Not immediately: frames to an absent neighbour would be held all the time.
         assert_eq!(rig.host.resolve(now.plus_nanos(RETRY_NS - 1), next_hop), failed, "attempt {attempt}");
         now = now.plus_nanos(RETRY_NS);
         assert_eq!(rig.counter("host_unanswered"), attempt);
     }
-    // Asked, and then not looked at: the silence meanwhile proves nothing.
+    // Asked, and then not checked: the silence meanwhile proves nothing.
     assert_eq!(rig.host.resolve(now, next_hop), Resolution::Pending);
     assert_eq!(rig.host.resolve(now.plus_nanos(10 * GIVE_UP_NS), next_hop), Resolution::Pending);
 }
@@ -236,7 +236,7 @@ fn a_question_before_the_clock_runs_is_no_delay() {
     let mut rig = Rig::new(&cable.near);
     let address = "198.18.0.3".parse().unwrap();
     assert_eq!(rig.host.resolve(Instant::ZERO, address), Resolution::Pending);
-    // Half a minute later a frame waits for it: that is when it begins to take too long.
+    // Half a minute later, a frame waits for the neighbour: the time for an answer starts then.
     let later = Instant::from_nanos(30_000_000_000);
     assert_eq!(rig.host.resolve(later, address), Resolution::Pending);
     let failed = rig.host.resolve(later.plus_nanos(GIVE_UP_NS), address);
@@ -274,7 +274,7 @@ fn a_stale_neighbour_is_confirmed() {
         assert!(on_idle(began.elapsed()) < Duration::from_secs(20), "{entry}");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // A stale entry with a wrong address is found out in the same way.
+    // A stale entry with a wrong address is detected in the same way.
     cable.near.ip(&["neigh change 198.18.0.2 lladdr 02:00:00:00:00:66 dev v0 nud stale"]);
     rig.until("198.18.0.2", &mac(0x66));
     rig.until("198.18.0.2", &mac(2));
@@ -300,7 +300,7 @@ fn the_kernel_is_in_the_groups_that_were_joined() {
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
         groups.map(|group| text.contains(&group.to_string()))
     };
-    // A device is used where it was opened.
+    // A device is used in the namespace where it was opened.
     let mut rig = cable.near.run(move || {
         for group in groups {
             rig.host.set_multicast(group, true).unwrap();
@@ -330,7 +330,7 @@ fn the_port_is_held_and_a_second_device_is_told_so() {
     drop(Rig::new(&cable.near));
 }
 
-/// The table of the kernel is that of the whole machine, and holds about a thousand.
+/// The kernel's table serves the whole machine, and holds about a thousand entries.
 #[test]
 fn a_flood_of_silent_neighbours_does_not_fill_the_table_of_the_kernel() {
     let Some(cable) = Cable::new(1500) else { return };
@@ -342,7 +342,7 @@ fn a_flood_of_silent_neighbours_does_not_fill_the_table_of_the_kernel() {
         assert_eq!(host.resolve(at(0), [198, 19, high, low].into()), Resolution::Pending);
     }
     assert_eq!(host.counters.asked, MAX_ASKED_AT_ONCE as u64);
-    // One that is there waits no longer than a neighbour may take to answer at once.
+    // A present neighbour waits no longer than a neighbour may take to answer promptly.
     let honest = IpAddr::from([198, 18, 0, 2]);
     assert_eq!(host.resolve(at(1), honest), Resolution::Pending);
     assert_eq!(host.counters.asked, MAX_ASKED_AT_ONCE as u64);
@@ -353,7 +353,7 @@ fn a_flood_of_silent_neighbours_does_not_fill_the_table_of_the_kernel() {
         std::thread::sleep(Duration::from_millis(1));
         millis += 1;
     }
-    // However many are asked for, the socket that asks has room for one more.
+    // The soliciting socket always has room for one more.
     for round in 1..4 {
         for number in 0..1_000_u16 {
             let [high, low] = (256 + number).to_be_bytes();

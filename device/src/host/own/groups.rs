@@ -10,17 +10,17 @@ use roce_transport::Instant;
 
 use super::messages::Change;
 
-/// The most groups of one host.
+/// Maximum number of groups of a host.
 pub(super) const CAPACITY: usize = 64;
-/// A join is reported twice, as the first report may get lost (the robustness variable less one, RFC 3810 9.1).
+/// A join is reported twice, because a report may get lost (robustness variable minus one, RFC 3810 9.1).
 const REPORTS: u8 = 2;
-/// Time between the two (RFC 3810 9.11).
+/// Time between the two reports (RFC 3810 9.11).
 const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Membership {
     group: IpAddr,
-    /// How often it was joined and not left.
+    /// Number of joins minus number of leaves.
     joined: usize,
     reports_left: u8,
     change: Change,
@@ -36,11 +36,11 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Joins a group or leaves it. The last of several members leaves it for good.
+    /// Joins or leaves a group. The host stays a member until each join has been matched by a leave.
     ///
     /// # Errors
     ///
-    /// The address is not that of a group, there are too many groups, or a group is left that was not joined.
+    /// Fails if the address is not a group, there are too many groups, or the group was not joined.
     pub(super) fn set(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
         let invalid = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         if !group.is_multicast() {
@@ -71,8 +71,8 @@ impl Groups {
         Ok(())
     }
 
-    /// A query for the members of `group`, or with `None` for all our groups, asks for reports within `within`.
-    /// Each host and group waits for another part of that time, so that not all answer at once.
+    /// Handles a query for the members of `group` (`None`: all groups), which requests reports within
+    /// `within`. Each host and group waits for a different part of that time, so that answers are spread.
     pub(super) fn handle_query(
         &mut self,
         now: Instant,
@@ -94,7 +94,7 @@ impl Groups {
         }
     }
 
-    /// The next report to send.
+    /// Returns the next report to send.
     pub(super) fn poll(&mut self, now: Instant) -> Option<(IpAddr, Change)> {
         if let Some(group) = self.left.pop() {
             return Some((group, Change::Left));
@@ -106,7 +106,7 @@ impl Groups {
         Some((member.group, member.change))
     }
 
-    /// When [`poll`](Self::poll) has something.
+    /// Returns when [`poll`](Self::poll) has a report.
     pub(super) fn deadline(&self) -> Option<Instant> {
         if self.left.is_empty() {
             self.members.iter().filter_map(|member| member.due).min()
@@ -116,7 +116,7 @@ impl Groups {
     }
 }
 
-/// A number from 0 to 1 that differs from host to host and from group to group.
+/// Returns a number from 0 to 1 that differs between hosts and between groups.
 fn share(mac: MacAddr, group: IpAddr) -> f64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! The messages of a host about itself on the link: ARP, neighbour discovery, and membership of multicast groups.
+//! The messages of a host on the link: ARP, neighbour discovery, and membership of multicast groups.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,17 +11,17 @@ use smoltcp::wire::{
 
 /// Room for the longest message.
 pub(super) const LONGEST: usize = 128;
-/// Every IPv6 host of the link.
+/// The group of all IPv6 hosts of the link.
 pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// Where MLDv2 reports go (RFC 3810 5.2.14).
+/// Destination of MLDv2 reports (RFC 3810 5.2.14).
 const ALL_MLDV2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
-/// Where IGMP leaves go (RFC 2236 section 3).
+/// Destination of IGMP leaves (RFC 2236 section 3).
 const ALL_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
 /// IGMP message types (RFC 2236 2.1).
 const IGMP_REPORT: u8 = 0x16;
 const IGMP_LEAVE: u8 = 0x17;
-/// Type of an MLDv2 report (RFC 3810 5.2), and the records that say "all sources" and "none" for a change, and
-/// "all sources" in answer to a query (5.2.12).
+/// Type of an MLDv2 report (RFC 3810 5.2), and the record types for joining and leaving all sources of a
+/// group, and for all sources in answer to a query (5.2.12).
 const MLDV2_REPORT: u8 = 143;
 const MODE_IS_EXCLUDE: u8 = 2;
 const CHANGE_TO_INCLUDE: u8 = 3;
@@ -29,19 +29,19 @@ const CHANGE_TO_EXCLUDE: u8 = 4;
 /// Neighbour discovery crosses no router (RFC 4861 7.1).
 pub(super) const NDP_HOP_LIMIT: u8 = 255;
 
-/// Something to be sent.
+/// A message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// Asks for the Ethernet address of `target`. With source 0.0.0.0 it is a probe (RFC 5227 2.1.1); from the
-    /// target itself, it is an announcement.
+    /// Asks for the Ethernet address of `target`. It is a probe if the source is 0.0.0.0 (RFC 5227 2.1.1),
+    /// and an announcement if the source is the target.
     ArpRequest { source: Ipv4Addr, target: Ipv4Addr, to: MacAddr },
-    /// Tells that this host has `source`.
+    /// Answers that this host has `source`.
     ArpReply { source: Ipv4Addr, target: Ipv4Addr, to: MacAddr },
-    /// Asks for the Ethernet address of `target`. With source `::` it is a probe (RFC 4862 5.4.2).
+    /// Asks for the Ethernet address of `target`. It is a probe if the source is `::` (RFC 4862 5.4.2).
     Solicitation { source: Ipv6Addr, target: Ipv6Addr, to: Option<MacAddr> },
-    /// Tells our Ethernet address for `source`. `None` sends it to all hosts.
+    /// Sends this host's Ethernet address for `source`. `None` sends it to all hosts.
     Advertisement { source: Ipv6Addr, to: Option<(Ipv6Addr, MacAddr)> },
-    /// Reports that this host is, or is no longer, in a group.
+    /// Reports that this host is a member of a group, or has left it.
     Membership { source: IpAddr, group: IpAddr, change: Change },
 }
 
@@ -55,7 +55,7 @@ pub(super) enum Change {
 }
 
 impl Message {
-    /// Writes the frame and returns its length; `None` if it does not fit or is not valid.
+    /// Writes the frame and returns its length; `None` if it does not fit or is invalid.
     pub(super) fn emit(&self, mac: MacAddr, buffer: &mut [u8]) -> Option<usize> {
         let (header, body) = buffer.get_mut(..LONGEST)?.split_first_chunk_mut()?;
         let (destination, ether_type, len) = match *self {
@@ -67,7 +67,7 @@ impl Message {
                 (to, EtherType::ARP, emit_arp(ArpOperation::Reply, mac, source, to, target, body))
             }
             Self::Solicitation { source, target, to } => {
-                // A probe carries no address to answer to (RFC 4861 4.3).
+                // A probe has no address to answer to (RFC 4861 4.3).
                 let lladdr = (!source.is_unspecified()).then(|| raw(mac));
                 let group = solicited_node(target);
                 let destination = if to.is_some() { target } else { group };
@@ -106,7 +106,7 @@ impl Message {
     }
 }
 
-/// The group in which the owner of an address listens for solicitations (RFC 4291 2.7.1).
+/// Returns the group for solicitations of an address (RFC 4291 2.7.1).
 pub(super) const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | a as u16, (b as u16) << 8 | c as u16)
@@ -151,8 +151,8 @@ fn emit_ndp(source: Ipv6Addr, destination: Ipv6Addr, repr: NdiscRepr<'_>, body: 
     ip.buffer_len() + icmp.buffer_len()
 }
 
-/// An IGMPv2 message, which IGMPv3 routers take as well. smoltcp writes no IP options, but a router looks only
-/// at messages with the router alert option (RFC 2236 section 2).
+/// Writes an IGMPv2 message, which IGMPv3 routers accept as well. smoltcp writes no IP options, but routers
+/// only process messages with the router alert option (RFC 2236 section 2).
 fn emit_igmp(source: Ipv4Addr, destination: Ipv4Addr, kind: u8, group: Ipv4Addr, body: &mut [u8]) -> usize {
     const HEADER: usize = 24;
     const LEN: usize = HEADER + 8;
@@ -171,7 +171,7 @@ fn emit_igmp(source: Ipv4Addr, destination: Ipv4Addr, kind: u8, group: Ipv4Addr,
     LEN
 }
 
-/// An MLDv2 report of one group (RFC 3810 5.2). smoltcp joins with the record that means leaving.
+/// Writes an MLDv2 report of one group (RFC 3810 5.2). smoltcp joins with the record for leaving.
 fn emit_mld(source: Ipv6Addr, group: Ipv6Addr, change: Change, body: &mut [u8]) -> usize {
     const HEADER: usize = 40;
     const OPTIONS: usize = 8;
@@ -189,7 +189,7 @@ fn emit_mld(source: Ipv6Addr, group: Ipv6Addr, change: Change, body: &mut [u8]) 
         hop_limit: 1,
     };
     ip.emit(&mut Ipv6Packet::new_unchecked(&mut *body));
-    // Then ICMPv6; 8 bytes; router alert for MLD (RFC 2711 2.1); padding.
+    // Next header ICMPv6; 8 bytes; router alert for MLD (RFC 2711 2.1); padding.
     body[HEADER..][..OPTIONS].copy_from_slice(&[58, 0, 5, 2, 0, 0, 1, 0]);
     let report = &mut body[HEADER + OPTIONS..][..REPORT];
     report[..8].copy_from_slice(&[MLDV2_REPORT, 0, 0, 0, 0, 0, 0, 1]);

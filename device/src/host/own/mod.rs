@@ -1,5 +1,5 @@
-//! A host of its own on the link, for devices whose addresses the kernel does not have: it tells others its
-//! Ethernet address and learns theirs, answers pings, joins multicast groups, and carries TCP.
+//! A separate host on the link, for devices whose addresses the kernel does not have: it announces its
+//! Ethernet address and learns those of others, answers pings, joins multicast groups, and provides TCP.
 //!
 //! ```text
 //!   frames in --> receive: ARP, neighbour discovery, queries for groups     stack: pings, TCP (smoltcp)
@@ -9,9 +9,9 @@
 //!   frames out <----+-- addresses ------------+----------------------------+
 //! ```
 //!
-//! Like the engine it owns no clock, no thread and no socket of the system. smoltcp gets IP packets only: the
-//! neighbour table is the one of this module, for a flood of ARP must not push out of smoltcp's eight places the
-//! one neighbour that matters, and its table cannot be read.
+//! Like the engine, it owns no clock, thread or operating system socket. smoltcp gets only IP packets,
+//! because this module has its own neighbour table: smoltcp's has only eight entries, which an ARP flood
+//! would replace, and it cannot be read.
 
 mod groups;
 mod messages;
@@ -46,34 +46,34 @@ pub(crate) use routes::{broadcast, same_prefix};
 /// The configuration of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostConfig {
-    /// Its Ethernet address.
+    /// The host's Ethernet address.
     pub(crate) mac: MacAddr,
-    /// Its addresses with the length of their prefix, one of each family at most. The link-local one is added.
+    /// The host's addresses with prefix lengths, at most one of each family. The link-local one is added.
     pub(crate) addresses: Vec<(IpAddr, u8)>,
     pub(crate) gateway_v4: Option<Ipv4Addr>,
     pub(crate) gateway_v6: Option<Ipv6Addr>,
-    /// The largest IP packet in bytes.
+    /// The MTU in bytes.
     pub(crate) link_mtu: usize,
     /// A number that other hosts cannot guess: TCP derives its initial sequence numbers from it.
     pub(crate) seed: u64,
 }
 
-/// The most answers that wait to be sent; requests beyond that get no answer.
+/// Maximum number of messages that wait to be sent; further requests get no answer.
 const MOST_MESSAGES: usize = 128;
-/// Packets of smoltcp that wait for the Ethernet address of their next hop.
+/// Maximum number of packets of smoltcp that wait for the Ethernet address of their next hop.
 const MOST_PARKED: usize = 32;
 /// Announcements at the start (`ANNOUNCE_NUM`, `ANNOUNCE_INTERVAL`, RFC 5227 1.1).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
-/// How often a host with one of our addresses is reported (`DEFEND_INTERVAL`).
+/// Minimum time between two reports of address conflicts (`DEFEND_INTERVAL`).
 const CONFLICT_INTERVAL: Duration = Duration::from_secs(10);
-/// How long the answer for the next hop used last is not looked up again, so that the table learns which entries are in use.
+/// Maximum time without a lookup of the last next hop, so that the table learns which entries are in use.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// How a neighbour is looked for: [`Neighbours::resolve`] or one of the others.
+/// A function that looks up a neighbour, such as [`Neighbours::resolve`].
 type Find = fn(&mut Neighbours, Instant, IpAddr) -> Resolution;
 
-/// A host of its own. See the module documentation.
+/// A separate host. See the module documentation.
 pub(crate) struct OwnHost {
     mac: MacAddr,
     addresses: Vec<IpAddr>,
@@ -82,15 +82,15 @@ pub(crate) struct OwnHost {
     groups: Groups,
     stack: Stack,
     messages: VecDeque<Message>,
-    /// Packets whose next hop has been asked for.
+    /// Packets that wait for the Ethernet address of their next hop.
     parked: VecDeque<(IpAddr, Vec<u8>)>,
-    /// Announcements still to be made, and when.
+    /// Number of remaining announcements, and the time of the next.
     announcements: u8,
     announce_at: Instant,
     report_conflict_at: Instant,
-    /// Where packets to the destination used last go, and until when.
+    /// Destination used last, the Ethernet address for it, and until when this is valid.
     last: Option<(IpAddr, MacAddr, Instant)>,
-    /// The latest time that a call brought. It never goes back.
+    /// The latest time passed to a call. It never goes back.
     now: Instant,
     scratch: Vec<u8>,
     counters: Counters,
@@ -98,15 +98,15 @@ pub(crate) struct OwnHost {
 
 counters! {
     struct Counters {
-        /// Frames dropped because they are damaged or contradict themselves.
+        /// Frames dropped because they are damaged or inconsistent.
         malformed => "host_rx_malformed",
-        /// Frames passed over: for another host, or of a protocol that this host does not have.
+        /// Frames ignored because they are for another host, or of an unsupported protocol.
         ignored => "host_rx_ignored",
-        /// Frames from a host that uses one of our addresses.
+        /// Frames from a host that uses an address of this host.
         conflicts => "host_address_conflicts",
         /// Messages and packets dropped because a queue was full.
         overflows => "host_overflows",
-        /// Packets of TCP and ICMP dropped because their destination does not answer.
+        /// TCP and ICMP packets dropped because their destination does not answer.
         unreachable => "host_tx_unreachable",
     }
 }
@@ -118,7 +118,7 @@ impl OwnHost {
         let mut groups = Groups::default();
         for (address, _) in &own {
             if let IpAddr::V6(address) = address {
-                // Bridges that snoop pass solicitations on only to members. There is room for these.
+                // Snooping bridges deliver solicitations only to members. There is room for these groups.
                 let _ = groups.set(solicited_node(*address).into(), true);
             }
         }
@@ -141,13 +141,13 @@ impl OwnHost {
         }
     }
 
-    /// Callers that do not know the time pass 0.
+    /// Advances the host's time. Callers that do not know the time pass 0.
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
         self.now
     }
 
-    /// The source address for a neighbour or peer.
+    /// Returns the source address for a neighbour or peer.
     fn source_for(&self, peer: IpAddr) -> Option<IpAddr> {
         let is_link_local = |address: &IpAddr| match address {
             IpAddr::V4(address) => address.is_link_local(),
@@ -183,7 +183,7 @@ impl OwnHost {
                 (Some(IpAddr::V6(source)), IpAddr::V6(target)) => {
                     Message::Solicitation { source, target, to: ask.at }
                 }
-                // Without an address of a family there is no route either.
+                // A host without an address of this family has no route either.
                 _ => continue,
             };
             self.enqueue(message);
@@ -203,8 +203,8 @@ impl OwnHost {
         }
     }
 
-    /// Announces our addresses. The first time, it also probes for a host that has one of them already; the start does
-    /// not wait for the answer, which is only reported.
+    /// Announces the host's addresses. The first time, it also probes for a host that already has one of
+    /// them, without waiting for the answer, which is only reported.
     fn announce(&mut self, first: bool) {
         for address in self.addresses.clone() {
             match address {
@@ -226,7 +226,7 @@ impl OwnHost {
         }
     }
 
-    /// A frame shows that another host has one of our addresses.
+    /// Reports a frame that shows that another host has an address of this host.
     fn report_conflict(&mut self, address: IpAddr, other: MacAddr) {
         self.counters.conflicts += 1;
         if self.report_conflict_at <= self.now {
@@ -238,7 +238,7 @@ impl OwnHost {
         }
     }
 
-    /// The Ethernet address for a destination, by table and route.
+    /// Looks up the Ethernet address for a destination, by route and table.
     fn look_up(&mut self, now: Instant, destination: IpAddr, find: Find) -> Resolution {
         let Route::Through(next_hop) = self.routes.next_hop(destination) else {
             return Resolution::Failed(Unreachable::NoRoute);
@@ -251,10 +251,10 @@ impl OwnHost {
         resolution
     }
 
-    /// The next packet of the stack, and the Ethernet address it goes to. Any host can make the stack answer, also to a
-    /// forged address.
+    /// Returns the stack's next packet and its Ethernet destination. Any host can make the stack answer, also
+    /// to a forged address.
     fn next_packet(&mut self, now: Instant) -> Option<(MacAddr, Vec<u8>)> {
-        // Packets that waited go first; each is looked at once.
+        // Waiting packets go first; each is checked once.
         for _ in 0..self.parked.len() {
             let (destination, packet) = self.parked.pop_front()?;
             match self.look_up(now, destination, Neighbours::resolve_again) {
@@ -309,7 +309,7 @@ impl Host for OwnHost {
     fn handle_frame(&mut self, now: Instant, frame: &Incoming<'_>) {
         let now = self.advance(now);
         if frame.segment_len.is_some() {
-            // Several datagrams in one; this host has no use for them.
+            // Several joined datagrams, which this host does not support.
             self.counters.ignored += 1;
             return;
         }

@@ -1,5 +1,5 @@
-//! The neighbour table, which maps IP addresses to Ethernet addresses. ARP and neighbour discovery share one table and
-//! the rules of RFC 4861 7.3.
+//! The neighbour table, which maps IP addresses to Ethernet addresses. ARP and neighbour discovery share one
+//! table and the rules of RFC 4861 7.3.
 //!
 //! It owns no clock and sends nothing: [`Neighbours::poll_ask`] returns the requests to send.
 
@@ -12,48 +12,48 @@ use roce_transport::Instant;
 
 use crate::framed::{Resolution, Unreachable};
 
-/// The most neighbours that are remembered.
+/// Maximum number of neighbours.
 pub(super) const CAPACITY: usize = 1024;
-/// How long an answer counts (`REACHABLE_TIME`, RFC 4861 10).
+/// Time for which an answer is valid (`REACHABLE_TIME`, RFC 4861 10).
 pub(super) const REACHABLE: Duration = Duration::from_secs(30);
-/// How long to wait for an answer (`RETRANS_TIMER`).
+/// Time to wait for an answer (`RETRANS_TIMER`).
 pub(super) const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// How often to ask, first by unicast if the address was known, then by multicast (`MAX_UNICAST_SOLICIT`,
+/// Number of requests, first by unicast if the address was known, then by multicast (`MAX_UNICAST_SOLICIT`,
 /// `MAX_MULTICAST_SOLICIT`).
 pub(super) const ASK_TIMES: u8 = 3;
-/// How long a neighbour that did not answer is not asked again.
+/// Time until an unanswered neighbour is asked again.
 pub(super) const GIVE_UP: Duration = Duration::from_secs(1);
 
 /// A request to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
-    /// Whose Ethernet address is wanted.
+    /// The address whose Ethernet address is requested.
     pub(super) target: IpAddr,
     /// The known Ethernet address, to ask by unicast; `None` to ask by multicast.
     pub(super) at: Option<MacAddr>,
 }
 
-/// Why an address is believed.
+/// The source of an Ethernet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Evidence {
-    /// It answered us. `replaces` is whether the address takes the place of another one (the override flag of
-    /// neighbour discovery; always so in ARP).
+    /// An answer to this host. `replaces` is whether the address replaces another one (the override flag of
+    /// neighbour discovery; always set in ARP).
     Answer { replaces: bool },
-    /// It asked us for something, so that we will have to answer soon.
+    /// A request to this host, which will have to answer soon.
     Question,
-    /// It announced itself to all hosts.
+    /// An announcement to all hosts.
     Announcement { replaces: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// All hosts have been asked `asked` times; the next time, or giving up, is at `next`.
+    /// All hosts have been asked `asked` times; the next request, or giving up, is at `next`.
     Asking { asked: u8, next: Instant },
-    /// It answered, which counts until then.
+    /// The neighbour answered, which is valid until `until`.
     Reachable { mac: MacAddr, until: Instant },
-    /// It had this address once.
+    /// The neighbour had this address earlier.
     Stale { mac: MacAddr },
-    /// The same, in use, and it has been asked itself.
+    /// The neighbour had this address earlier, is in use, and has been asked by unicast.
     Probing { mac: MacAddr, asked: u8, next: Instant },
     /// No host answered.
     Failed { until: Instant },
@@ -78,28 +78,28 @@ impl State {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     state: State,
-    /// When this host last had something to send there; `None` if never.
+    /// When this host last sent to the neighbour; `None` if never.
     used: Option<Instant>,
-    /// When a frame last confirmed it.
+    /// When a frame last confirmed the entry.
     confirmed: Instant,
 }
 
-/// The table. Its size has a limit: an entry that another host causes takes only a place that is not in use here.
+/// The neighbour table. Its size is limited: entries caused by other hosts cannot replace those in use.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
-    // A `HashMap` with its random keys, because other hosts choose the keys. Its order decides nothing.
+    // A `HashMap` with random keys, because other hosts choose the addresses. Its order decides nothing.
     entries: HashMap<IpAddr, Entry>,
     asks: VecDeque<Ask>,
-    /// The earliest `next` of all entries, or earlier.
+    /// The earliest `next` of all entries, or an earlier time.
     due: Option<Instant>,
-    /// How often a neighbour appeared with another Ethernet address.
+    /// Number of changed Ethernet addresses.
     pub(super) moved: u64,
-    /// Neighbours that were not entered because the table was full.
+    /// Neighbours that were not added because the table was full.
     pub(super) refused: u64,
 }
 
 impl Neighbours {
-    /// Where frames for `next_hop` go. Asks if that is not known.
+    /// Returns the destination of frames for `next_hop`, and asks for it if it is unknown.
     pub(super) fn resolve(&mut self, now: Instant, next_hop: IpAddr) -> Resolution {
         let answer = self.find(now, next_hop, None);
         if let Some(entry) = self.entries.get_mut(&next_hop) {
@@ -108,13 +108,13 @@ impl Neighbours {
         answer
     }
 
-    /// The same for a packet that another host may have caused: it takes no place that is in use, and does not count as use.
+    /// Resolves for a packet that another host may cause: neither replaces an entry in use nor counts as use.
     pub(super) fn resolve_unsolicited(&mut self, now: Instant, next_hop: IpAddr) -> Resolution {
         self.find(now, next_hop, Some(now))
     }
 
-    /// The same for a packet that waits already. An entry that was removed meanwhile does not come back, or two packets that
-    /// wait for the last place would take it from each other without end.
+    /// Resolves like `resolve_unsolicited`, but for a packet that already waits. A removed entry is not added
+    /// again; otherwise two packets that wait for the last entry would replace each other's entry forever.
     pub(super) fn resolve_again(&mut self, now: Instant, next_hop: IpAddr) -> Resolution {
         if self.entries.contains_key(&next_hop) {
             self.find(now, next_hop, Some(now))
@@ -123,7 +123,7 @@ impl Neighbours {
         }
     }
 
-    /// `unsolicited_at` is as in [`make_room`](Self::make_room).
+    /// Implements the resolve functions; `unsolicited_at` is as in [`make_room`](Self::make_room).
     fn find(&mut self, now: Instant, next_hop: IpAddr, unsolicited_at: Option<Instant>) -> Resolution {
         if !self.entries.contains_key(&next_hop) {
             if !self.make_room(unsolicited_at) {
@@ -151,7 +151,7 @@ impl Neighbours {
         answer
     }
 
-    /// Until when the last answer of [`resolve`](Self::resolve) for an address needs no second look.
+    /// Returns until when the last answer of [`resolve`](Self::resolve) for an address needs no new lookup.
     pub(super) fn settled_until(&self, next_hop: IpAddr) -> Option<Instant> {
         match self.entries.get(&next_hop)?.state {
             State::Reachable { until, .. } => Some(until),
@@ -159,7 +159,7 @@ impl Neighbours {
         }
     }
 
-    /// Whether the last requests for this address had no answer.
+    /// Returns whether the last requests for this address were unanswered.
     pub(super) fn has_failed(&self, next_hop: IpAddr) -> bool {
         matches!(self.entries.get(&next_hop), Some(Entry { state: State::Failed { .. }, .. }))
     }
@@ -167,7 +167,7 @@ impl Neighbours {
     /// Records that `address` has the Ethernet address `mac`.
     pub(super) fn learn(&mut self, now: Instant, address: IpAddr, mac: MacAddr, evidence: Evidence) {
         let Some(entry) = self.entries.get_mut(&address) else {
-            // Answers without a request, and announcements, create no entry (RFC 4861 7.2.5).
+            // Unrequested answers and announcements create no entry (RFC 4861 7.2.5).
             if evidence != Evidence::Question {
                 return;
             }
@@ -198,7 +198,7 @@ impl Neighbours {
         }
         entry.state = match (evidence, entry.state) {
             (Evidence::Answer { .. }, _) => State::Reachable { mac, until: now + REACHABLE },
-            // Only an answer to us shows that frames arrive both ways. A confirmed entry stays confirmed.
+            // Only an answer shows that frames arrive both ways. A confirmed entry stays confirmed.
             (_, state) if known == Some(mac) => state,
             _ => State::Stale { mac },
         };
@@ -207,7 +207,7 @@ impl Neighbours {
         }
     }
 
-    /// The next question to be sent.
+    /// Returns the next request to send.
     pub(super) fn poll_ask(&mut self, now: Instant) -> Option<Ask> {
         if self.due.is_some_and(|due| due <= now) {
             self.advance(now);
@@ -215,17 +215,17 @@ impl Neighbours {
         self.asks.pop_front()
     }
 
-    /// When [`poll_ask`](Self::poll_ask) has to be called.
+    /// Returns when [`poll_ask`](Self::poll_ask) must be called.
     pub(super) fn deadline(&self) -> Option<Instant> {
         if self.asks.is_empty() { self.due } else { Some(Instant::ZERO) }
     }
 
-    /// How many neighbours there are.
+    /// Returns the number of neighbours.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Sends the requests that are due, and gives up neighbours that did not answer.
+    /// Queues the requests that are due, and gives up neighbours that did not answer.
     fn advance(&mut self, now: Instant) {
         let Self { entries, asks, due, .. } = self;
         *due = None;
@@ -242,7 +242,7 @@ impl Neighbours {
                         asks.push_back(Ask { target, at: Some(mac) });
                         State::Probing { mac, asked: asked + 1, next }
                     }
-                    // Perhaps it has another address now.
+                    // The neighbour may have another address now.
                     State::Probing { .. } => {
                         asks.push_back(Ask { target, at: None });
                         State::Asking { asked: 1, next }
@@ -254,8 +254,8 @@ impl Neighbours {
         }
     }
 
-    /// Frees a place if there is none. An entry that another host causes, at time `unsolicited_at`, frees only a place that
-    /// was not used here lately. Returns whether there is a place.
+    /// Makes room if the table is full; returns whether there is room. For another host, at time
+    /// `unsolicited_at`, removes only entries that were not used here recently.
     fn make_room(&mut self, unsolicited_at: Option<Instant>) -> bool {
         if self.entries.len() < CAPACITY {
             return true;

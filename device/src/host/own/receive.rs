@@ -1,4 +1,4 @@
-//! What arrives for the host, and what it learns from it.
+//! Handling frames for the host, and learning from them.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -16,12 +16,12 @@ use super::messages::{Message, NDP_HOP_LIMIT, solicited_node};
 use super::neighbours::Evidence;
 use super::routes::is_unicast;
 
-/// An IPv6 option header that only holds the router alert of MLD, in bytes.
+/// Bytes of an IPv6 options header that contains only the router alert of MLD.
 const MLD_OPTIONS: usize = 8;
 /// The type of an MLD query (RFC 3810 5.1).
 const MLD_QUERY: u8 = 130;
 
-/// Where an IP packet goes.
+/// Returns the destination of an IP packet.
 pub(super) fn destination_of(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 => Some(Ipv4Packet::new_checked(packet).ok()?.dst_addr().into()),
@@ -31,14 +31,14 @@ pub(super) fn destination_of(packet: &[u8]) -> Option<IpAddr> {
 }
 
 impl OwnHost {
-    /// Takes a whole frame without a tag.
+    /// Handles a complete frame without a tag.
     pub(super) fn receive(&mut self, now: Instant, frame: &[u8]) {
         let Ok((ethernet, payload)) = EthernetHeader::parse(frame) else {
             self.counters.malformed += 1;
             return;
         };
         let is_for_us = ethernet.destination == self.mac || ethernet.destination.is_multicast();
-        // No station sends from a group, and what comes from us, a bridge has sent back.
+        // No station sends from a group, and a bridge has returned frames from this host.
         if !is_for_us || ethernet.source.is_multicast() || ethernet.source == self.mac {
             self.counters.ignored += 1;
             return;
@@ -56,7 +56,7 @@ impl OwnHost {
         }
     }
 
-    /// RFC 826. Like all that follow, returns whether it had an effect, or `None` if it was malformed.
+    /// Handles ARP (RFC 826). Like those below, returns whether it had an effect; `None` if malformed.
     fn receive_arp(&mut self, now: Instant, payload: &[u8]) -> Option<bool> {
         let packet = ArpPacket::new_checked(payload).ok()?;
         let ArpRepr::EthernetIpv4 {
@@ -126,7 +126,7 @@ impl OwnHost {
         let packet = Ipv6Packet::new_checked(payload).ok()?;
         let (source, destination) = (packet.src_addr(), packet.dst_addr());
         if packet.next_header() == IpProtocol::HopByHop {
-            // The only thing that comes with options here.
+            // MLD is the only supported protocol with options.
             return self.receive_mld(now, &packet);
         }
         if packet.next_header() == IpProtocol::Icmpv6 {
@@ -151,7 +151,7 @@ impl OwnHost {
         self.pass_on(now, payload, source.into(), destination.into(), is_roce)
     }
 
-    /// RFC 4861 7.2.
+    /// Handles neighbour discovery (RFC 4861 7.2).
     fn receive_discovery(
         &mut self,
         now: Instant,
@@ -164,7 +164,7 @@ impl OwnHost {
             NdiscRepr::NeighborSolicit { target_addr: target, lladdr } => {
                 let is_for_us = self.routes.is_own(target.into());
                 if source.is_unspecified() {
-                    // A host asks whether an address is taken. Ours is.
+                    // A host asks whether an address is in use, which belongs to this host.
                     if !is_for_us || destination != solicited_node(target) || lladdr.is_some() {
                         return Some(false);
                     }
@@ -195,7 +195,7 @@ impl OwnHost {
                 }
                 let mac = match lladdr {
                     Some(lladdr) => ethernet_address(lladdr)?,
-                    // An answer to a unicast request may leave the option out (RFC 4861 4.4).
+                    // An answer to a unicast request may omit the option (RFC 4861 4.4).
                     None => ethernet.source,
                 };
                 let replaces = flags.contains(NdiscNeighborFlags::OVERRIDE);
@@ -212,7 +212,7 @@ impl OwnHost {
         }
     }
 
-    /// Behind the options: an MLD query, or nothing of interest.
+    /// Handles the message behind the options, if it is an MLD query.
     fn receive_mld(&mut self, now: Instant, packet: &Ipv6Packet<&[u8]>) -> Option<bool> {
         let (source, destination) = (packet.src_addr(), packet.dst_addr());
         let (options, message) = packet.payload().split_at_checked(MLD_OPTIONS)?;
@@ -222,7 +222,7 @@ impl OwnHost {
         {
             return Some(false);
         }
-        // RFC 3810 6.2: from the link, and only from there.
+        // RFC 3810 6.2: from the link only.
         if packet.hop_limit() != 1 || !source.is_unicast_link_local() {
             return Some(false);
         }
@@ -237,7 +237,7 @@ impl OwnHost {
         Some(true)
     }
 
-    /// Gives smoltcp what is for it: packets from one host to us.
+    /// Passes packets to smoltcp that are from one host to this one.
     fn pass_on(
         &mut self,
         now: Instant,
@@ -247,7 +247,7 @@ impl OwnHost {
         is_roce: bool,
     ) -> Option<bool> {
         let is_good = self.routes.is_own(destination) && is_unicast(source) && !self.routes.is_own(source);
-        // RoCE that is no RoCE is to be dropped, not answered.
+        // Invalid RoCE packets must be dropped, not answered.
         if !is_good || is_roce {
             return Some(false);
         }
@@ -270,7 +270,7 @@ fn ethernet_address(address: RawHardwareAddress) -> Option<MacAddr> {
     (!mac.is_multicast() && mac != MacAddr::ZERO).then_some(mac)
 }
 
-/// A maximum response code in milliseconds: above 32767 a floating point number (RFC 3810 5.1.3).
+/// Converts a maximum response code to milliseconds: above 32767, a floating point number (RFC 3810 5.1.3).
 const fn mld_response_ms(code: u16) -> u64 {
     match code {
         0..0x8000 => code as u64,

@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Where packets for an address go.
+/// The next hop of packets for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    /// To this neighbour.
+    /// This neighbour.
     Through(IpAddr),
-    /// Nowhere.
+    /// The address is unreachable.
     None,
 }
 
@@ -28,7 +28,7 @@ impl Routes {
         Self { own: own.to_vec(), gateway_v4, gateway_v6 }
     }
 
-    /// The next hop to a unicast address of another host.
+    /// Returns the next hop to a unicast address of another host.
     pub(super) fn next_hop(&self, destination: IpAddr) -> Route {
         if self.is_own(destination) || !is_unicast(destination) || self.is_broadcast(destination) {
             return Route::None;
@@ -38,7 +38,7 @@ impl Routes {
         }
         let gateway = match destination {
             IpAddr::V4(_) => self.gateway_v4.map(IpAddr::V4),
-            // Link-local addresses are on the link or nowhere; that of this host has their prefix.
+            // Link-local addresses are always on the link, because the host's own has their prefix.
             IpAddr::V6(_) => self.gateway_v6.map(IpAddr::V6),
         };
         gateway.map_or(Route::None, Route::Through)
@@ -48,12 +48,12 @@ impl Routes {
         self.own.iter().any(|(own, _)| *own == address)
     }
 
-    /// Whether the owner of an address is on the link.
+    /// Returns whether the owner of an address is on the link.
     pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
         self.own.iter().any(|(own, len)| same_prefix(*own, address, *len))
     }
 
-    /// Whether it is the broadcast address of one of the networks (RFC 919).
+    /// Returns whether an address is the broadcast address of one of the networks (RFC 919).
     fn is_broadcast(&self, address: IpAddr) -> bool {
         self.own.iter().any(|(own, len)| match (own, address) {
             (IpAddr::V4(own), IpAddr::V4(address)) => broadcast(*own, *len) == Some(address),
@@ -62,7 +62,7 @@ impl Routes {
     }
 }
 
-/// Whether an address can be that of one host.
+/// Returns whether an address can belong to a single host.
 pub(super) fn is_unicast(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -75,7 +75,7 @@ pub(super) fn is_unicast(address: IpAddr) -> bool {
     }
 }
 
-/// Whether two addresses have the first `len` bits in common.
+/// Returns whether two addresses have the first `len` bits in common.
 pub(crate) fn same_prefix(one: IpAddr, other: IpAddr, len: u8) -> bool {
     match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => {
@@ -90,7 +90,7 @@ pub(crate) fn same_prefix(one: IpAddr, other: IpAddr, len: u8) -> bool {
     }
 }
 
-/// The broadcast address of a network; networks of one or two addresses have none (RFC 3021).
+/// Returns the broadcast address of a network; networks of one or two addresses have none (RFC 3021).
 pub(crate) fn broadcast(address: Ipv4Addr, len: u8) -> Option<Ipv4Addr> {
     let hosts = u32::MAX.checked_shr(u32::from(len)).unwrap_or(0);
     (len < 31).then(|| Ipv4Addr::from_bits(address.to_bits() | hosts))

@@ -1,5 +1,5 @@
-//! IP of the host: smoltcp answers pings and carries TCP. It takes and gives IP packets; which host has
-//! which Ethernet address is settled outside, so that there is one table of neighbours and not two.
+//! IP of the host: smoltcp answers pings and provides TCP. It receives and sends IP packets; the Ethernet
+//! addresses are resolved outside, so there is a single neighbour table.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -13,23 +13,23 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 
 use super::tcp::Sockets;
 
-/// The longest packet that is sent, if the link carries it: what fits into a slot of any port.
+/// Maximum length of sent packets, if the link allows it: fits into a slot of any port.
 const LONGEST_PACKET: usize = 4096;
-/// Packets that wait to be sent.
+/// Maximum number of packets that wait to be sent.
 const OUTBOX: usize = 64;
-/// When the stack is due at once but sends nothing, it is polled again after this time.
+/// Delay before the stack is polled again if it was due but sent nothing.
 const SECOND_LOOK: Duration = Duration::from_millis(1);
 
-/// smoltcp, its sockets, and the packets that it wants to send.
+/// smoltcp, its sockets, and the packets that it sends.
 pub(super) struct Stack {
     pub(super) interface: Interface,
     pub(super) sockets: Sockets,
     outbox: Outbox,
-    /// When to ask for packets again.
+    /// Time of the next request for packets.
     wake: Option<Instant>,
 }
 
-/// Packets on their way out. Their memory is used again.
+/// Queue of packets to send, which reuses their memory.
 struct Outbox {
     packets: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
@@ -37,7 +37,7 @@ struct Outbox {
 }
 
 impl Stack {
-    /// A stack with these addresses, each with the length of its prefix.
+    /// Creates a stack with these addresses and prefix lengths.
     pub(super) fn new(addresses: &[(IpAddr, u8)], link_mtu: usize, seed: u64) -> Self {
         let mut outbox =
             Outbox { packets: VecDeque::new(), spare: Vec::new(), mtu: link_mtu.min(LONGEST_PACKET) };
@@ -47,7 +47,7 @@ impl Stack {
             Interface::new(config, &mut Wire { incoming: None, outbox: &mut outbox }, StackInstant::ZERO);
         interface.update_ip_addrs(|known| {
             for (address, prefix_len) in addresses {
-                // There is room for one of each kind, and there are no more.
+                // There is room for one address of each kind, which is the maximum.
                 let _ = known.push(IpCidr::new((*address).into(), *prefix_len));
             }
         });
@@ -55,7 +55,7 @@ impl Stack {
         Self { interface, sockets, outbox, wake: None }
     }
 
-    /// Takes a packet for one of the addresses.
+    /// Handles a packet for one of the addresses.
     pub(super) fn handle_packet(&mut self, now: Instant, packet: &[u8]) {
         let mut wire = Wire { incoming: Some(packet), outbox: &mut self.outbox };
         self.interface.poll_ingress_single(to_stack(now), &mut wire, &mut self.sockets.set);
@@ -63,7 +63,7 @@ impl Stack {
         self.wake = Some(now);
     }
 
-    /// The next packet to be sent. [`give_back`](Self::give_back) takes its memory.
+    /// Returns the next packet to send. [`give_back`](Self::give_back) takes its memory.
     pub(super) fn poll_packet(&mut self, now: Instant) -> Option<Vec<u8>> {
         if self.outbox.packets.is_empty() && self.wake.is_some_and(|wake| wake <= now) {
             self.run(now);
@@ -77,12 +77,12 @@ impl Stack {
         }
     }
 
-    /// Something was done to a socket.
+    /// Notes that a socket was changed.
     pub(super) fn touch(&mut self) {
         self.wake = Some(Instant::ZERO);
     }
 
-    /// When [`poll_packet`](Self::poll_packet) has something.
+    /// Returns when [`poll_packet`](Self::poll_packet) has a packet.
     pub(super) fn deadline(&self) -> Option<Instant> {
         if self.outbox.packets.is_empty() { self.wake } else { Some(Instant::ZERO) }
     }
@@ -100,7 +100,7 @@ impl Stack {
     }
 }
 
-/// smoltcp counts microseconds.
+/// Converts to smoltcp's time, which is in microseconds.
 pub(super) fn to_stack(now: Instant) -> StackInstant {
     StackInstant::from_micros_const(i64::try_from(now.as_nanos() / 1000).unwrap_or(i64::MAX))
 }
@@ -110,7 +110,7 @@ fn from_stack(instant: StackInstant) -> Instant {
     Instant::from_nanos(micros.saturating_mul(1000))
 }
 
-/// What smoltcp takes for a device, for the length of one call.
+/// A smoltcp device for the duration of one call.
 struct Wire<'a> {
     incoming: Option<&'a [u8]>,
     outbox: &'a mut Outbox,
@@ -128,7 +128,7 @@ impl Device for Wire<'_> {
 
     fn receive(&mut self, _: StackInstant) -> Option<(Packet<'_>, Room<'_>)> {
         let packet = self.incoming.take()?;
-        // Answers without room are dropped: a host that floods this one gets no more of them.
+        // Answers without room are dropped: a host that floods this one gets fewer of them.
         Some((Packet(packet), Room(self.outbox)))
     }
 

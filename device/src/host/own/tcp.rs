@@ -18,17 +18,17 @@ use crate::{HostTcp, TcpId};
 
 /// Bytes of each of the two queues of a socket.
 const BUFFER: usize = 64 << 10;
-/// Connections of one listener that may come about or wait to be accepted.
+/// Connections of one listener that are being established or wait to be accepted.
 const BACKLOG: usize = 8;
-/// Sockets of one host, those that are still closing included.
+/// Maximum number of sockets of a host, including those that are closing.
 const MOST_SOCKETS: usize = 256;
-/// How long a peer may be silent, and how often keep-alives go to a silent peer.
+/// Maximum silence of a peer, and interval of keep-alives to a silent peer.
 const SILENCE: StackDuration = StackDuration::from_secs(30);
 const KEEP_ALIVE: StackDuration = StackDuration::from_secs(10);
-/// The same until a connection is accepted: half-open connections free their backlog slot sooner.
+/// Limits for connections that are not accepted: half-open connections free their backlog slot sooner.
 const HALF_OPEN_SILENCE: StackDuration = StackDuration::from_secs(5);
 const HALF_OPEN_KEEP_ALIVE: StackDuration = StackDuration::from_secs(2);
-/// The ephemeral ports begin here (RFC 6335 section 6).
+/// The first ephemeral port (RFC 6335 section 6).
 const FIRST_EPHEMERAL: u16 = 49_152;
 
 /// All sockets of a host.
@@ -36,7 +36,7 @@ pub(super) struct Sockets {
     pub(super) set: SocketSet<'static>,
     listeners: Vec<Listener>,
     connections: Vec<Connection>,
-    /// Closed by their owner, but with bytes still on their way.
+    /// Closed by their owner, but with bytes still to be acknowledged.
     closing: Vec<SocketHandle>,
     next_id: u64,
     next_port: u16,
@@ -70,7 +70,7 @@ impl Sockets {
         }
     }
 
-    /// Puts sockets whose connection came to nothing back to listening.
+    /// Makes sockets whose connection failed listen again.
     pub(super) fn listen_again(&mut self) {
         for listener in &self.listeners {
             for handle in &listener.backlog {
@@ -102,7 +102,7 @@ impl Sockets {
         id
     }
 
-    /// A new socket, if there is room or can be made.
+    /// Creates a socket, if necessary by removing one that is closing.
     fn make_socket(&mut self) -> io::Result<SocketHandle> {
         let backlogs: usize = self.listeners.iter().map(|listener| listener.backlog.len()).sum();
         if backlogs + self.connections.len() + self.closing.len() >= MOST_SOCKETS {
@@ -199,7 +199,7 @@ impl HostTcp for OwnHost {
             socket.remote_endpoint().filter(|_| is_there).map(|peer| (index, *handle, peer))
         });
         let Some((index, handle, peer)) = ready else { return Err(io::ErrorKind::WouldBlock.into()) };
-        // The one that takes its place goes to the end, so that connections are accepted in the order in which they came.
+        // The replacement goes to the end, so connections are accepted in order of arrival.
         let fresh = sockets.make_socket()?;
         set_patience(sockets.set.get_mut(fresh), HALF_OPEN_SILENCE, HALF_OPEN_KEEP_ALIVE);
         set_patience(sockets.set.get_mut(handle), SILENCE, KEEP_ALIVE);
@@ -235,9 +235,9 @@ impl HostTcp for OwnHost {
         }
         let id = sockets.make_id();
         sockets.connections.push(Connection { id, handle, peer, since: now });
-        // The application asked for this peer, unlike those to which the stack only answers.
+        // The application requested this peer, unlike peers to which the stack only answers.
         let _ = self.look_up(now, peer.ip(), Neighbours::resolve);
-        // The clock of the stack may have stood still for long.
+        // The stack's clock may not have advanced for a long time.
         self.stack.interface.poll_maintenance(to_stack(now));
         self.stack.touch();
         Ok(id)
@@ -305,7 +305,7 @@ impl HostTcp for OwnHost {
         }
         if let Some(place) = sockets.listeners.iter().position(|listener| listener.id == id) {
             for handle in sockets.listeners.remove(place).backlog {
-                // A peer that has connected and was not accepted gets a reset.
+                // A connected peer that was not accepted gets a reset.
                 sockets.set.get_mut::<Socket<'_>>(handle).abort();
                 sockets.closing.push(handle);
             }

@@ -1,4 +1,4 @@
-//! A host against frames that were written by hand, in virtual time.
+//! A host and hand-written frames, in virtual time.
 
 mod tcp;
 
@@ -32,7 +32,7 @@ fn config() -> HostConfig {
     }
 }
 
-/// A host that has said all that it says at its start.
+/// Returns a host that has sent all its announcements.
 fn quiet_host() -> OwnHost {
     let mut host = OwnHost::new(&config());
     host.advance(at(0));
@@ -50,7 +50,7 @@ fn sent(host: &mut OwnHost, now: Instant) -> Vec<Vec<u8>> {
     frames.take(10_000).collect()
 }
 
-/// The one frame that is sent.
+/// Returns the only frame that is sent.
 #[track_caller]
 fn only(host: &mut OwnHost, now: Instant) -> Vec<u8> {
     let frames = sent(host, now);
@@ -59,7 +59,7 @@ fn only(host: &mut OwnHost, now: Instant) -> Vec<u8> {
 }
 
 fn give(host: &mut OwnHost, now: Instant, frame: &[u8]) {
-    // In two pieces from time to time, as AF_XDP gives them.
+    // Some frames in two pieces, like AF_XDP.
     let (head, tail) =
         if frame.len().is_multiple_of(2) { (frame, &[][..]) } else { frame.split_at(frame.len() - 1) };
     host.handle_frame(now, &Incoming { head, tail, segment_len: None, vlan: None });
@@ -81,7 +81,7 @@ fn ethernet(destination: MacAddr, source: MacAddr, ether_type: EtherType, payloa
     [&header, payload].concat()
 }
 
-/// ARP by hand: RFC 826 has no other fields.
+/// Returns a hand-written ARP frame.
 fn arp(operation: u8, from: (MacAddr, Ipv4Addr), to: (MacAddr, Ipv4Addr), destination: MacAddr) -> Vec<u8> {
     let fixed = [0, 1, 8, 0, 6, 4, 0, operation];
     let payload = [&fixed[..], &from.0.0, &from.1.octets(), &to.0.0, &to.1.octets()].concat();
@@ -127,7 +127,7 @@ fn ipv6(
     ethernet(to, PEER_MAC, EtherType::IPV6, &bytes)
 }
 
-/// An ICMPv6 message with its checksum.
+/// Returns an ICMPv6 message with its checksum.
 fn icmpv6(source: Ipv6Addr, destination: Ipv6Addr, mut message: Vec<u8>) -> Vec<u8> {
     message[2..4].fill(0);
     let pseudo = checksum::pseudo_header_v6(&source, &destination, IpProtocol::Icmpv6, message.len() as u32);
@@ -136,7 +136,7 @@ fn icmpv6(source: Ipv6Addr, destination: Ipv6Addr, mut message: Vec<u8>) -> Vec<
     message
 }
 
-/// A neighbour solicitation (135) or advertisement (136) with an address option.
+/// Returns a neighbour solicitation (135) or advertisement (136) with an address option.
 fn discovery(
     kind: u8,
     flags: u8,
@@ -186,7 +186,7 @@ fn arp_questions_for_its_address_are_answered_and_others_are_not() {
     assert_eq!(only(&mut host, at(4000)), arp(2, (OWN_MAC, OWN_V4), (PEER_MAC, PEER_V4), PEER_MAC));
     give(&mut host, at(4000), &arp_question(Ipv4Addr::new(198, 18, 0, 9)));
     assert_eq!(sent(&mut host, at(4000)), Vec::<Vec<u8>>::new());
-    // Who asked is known now.
+    // The asking host is known now.
     assert_eq!(host.resolve(at(4000), PEER_V4.into()), Resolution::Known(PEER_MAC));
     // A host that probes the address gets an answer, and is not learned.
     let probe = arp(1, (PEER_MAC, Ipv4Addr::UNSPECIFIED), (MacAddr::ZERO, OWN_V4), MacAddr::BROADCAST);
@@ -208,7 +208,7 @@ fn an_ipv4_neighbour_is_asked_for_by_arp() {
     give(&mut host, at(4010), &arp(2, (PEER_MAC, PEER_V4), (OWN_MAC, OWN_V4), OWN_MAC));
     assert_eq!(host.resolve(at(4010), PEER_V4.into()), Resolution::Known(PEER_MAC));
     assert_eq!(host.deadline(), None);
-    // After half a minute of use it is asked again, alone.
+    // After half a minute of use, the neighbour is asked again, by unicast.
     assert_eq!(host.resolve(at(34_011), PEER_V4.into()), Resolution::Known(PEER_MAC));
     assert_eq!(only(&mut host, at(34_011)), arp(1, (OWN_MAC, OWN_V4), (MacAddr::ZERO, PEER_V4), PEER_MAC));
 }
@@ -295,7 +295,7 @@ fn somebody_else_with_its_address_is_noticed() {
     assert_eq!(counter(&host, "host_address_conflicts"), 3);
     let answer = only(&mut host, at(4000));
     assert_eq!((&answer[..6], answer[54]), (&[0x33, 0x33, 0, 0, 0, 1][..], 136));
-    // None of this made a neighbour of us.
+    // None of this created a neighbour with an address of this host.
     assert_eq!(counter(&host, "host_neighbours"), 0);
 }
 
@@ -323,7 +323,7 @@ fn pings_are_answered() {
     echo.emit(&PEER_V6, &OWN_V6, &mut Icmpv6Packet::new_unchecked(&mut bytes[..]), &checksums);
     let request = ipv6(OWN_MAC, PEER_V6, OWN_V6, 64, IpProtocol::Icmpv6, &bytes);
     give(&mut host, at(4002), &request);
-    // The neighbour is asked for first, and the answer does not get lost meanwhile.
+    // The neighbour is asked first, and the answer waits meanwhile.
     assert_eq!(only(&mut host, at(4002))[54], 135);
     give(&mut host, at(4003), &discovery(136, 0x60, PEER_V6, OWN_V6, PEER_V6, Some(PEER_MAC), 255));
     assert_eq!(only(&mut host, at(4003))[54], 129);
@@ -380,7 +380,7 @@ fn what_is_for_others_or_makes_no_sense_gets_no_answer() {
         ipv4(Ipv4Addr::UNSPECIFIED, OWN_V4, IpProtocol::Icmp, &bytes),
         ipv4(OWN_V4, OWN_V4, IpProtocol::Icmp, &bytes),
         ipv4(PEER_V4, Ipv4Addr::new(198, 18, 0, 7), IpProtocol::Icmp, &bytes),
-        // RoCE that the device could not make sense of.
+        // RoCE that the device could not parse.
         ipv4(PEER_V4, OWN_V4, IpProtocol::Udp, &[0x12, 0xb7, 0x12, 0xb7, 0, 12, 0, 0, 1, 2, 3, 4]),
         good[..20].to_vec(),
         vec![],
@@ -400,14 +400,14 @@ fn nobody_hears_from_a_flood_of_arp_more_than_the_limits_allow() {
     give(&mut host, at(4000), &arp(2, (PEER_MAC, PEER_V4), (OWN_MAC, OWN_V4), OWN_MAC));
     for number in 0..50_000_u32 {
         let [_, a, b, c] = number.to_be_bytes();
-        // Addresses of the network repeat, those of others are not even looked at.
+        // Addresses of the network repeat; addresses of other networks are ignored.
         let from = (MacAddr([2, 9, 9, a, b, c]), Ipv4Addr::new(198, 18, (number % 3) as u8, c));
         give(&mut host, at(4000), &arp(1, from, (MacAddr::ZERO, OWN_V4), MacAddr::BROADCAST));
     }
     assert!(counter(&host, "host_neighbours") <= 256);
     assert_eq!(sent(&mut host, at(4000)).len(), MOST_MESSAGES);
     assert!(counter(&host, "host_overflows") > 40_000);
-    // The one in use is still known, though frames with its address may be forged.
+    // The neighbour in use is still known, although frames with its address may be forged.
     assert!(matches!(host.resolve(at(4001), PEER_V4.into()), Resolution::Known(_)));
 }
 
@@ -428,7 +428,7 @@ fn groups_are_joined_reported_and_left() {
     assert_eq!(only(&mut host, at(5000)), report, "said twice");
     assert_eq!(sent(&mut host, at(60_000)), Vec::<Vec<u8>>::new());
 
-    // A query that leaves a tenth of a second: max response time in tenths.
+    // A query with 0.1 s of time: the maximum response time is in tenths of a second.
     let mut query = vec![0x11, 1, 0, 0, 0, 0, 0, 0];
     let sum = !checksum::data(&query);
     query[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -458,7 +458,7 @@ fn ipv6_groups_are_joined_by_the_record_that_means_joining() {
     let packet = Ipv6Packet::new_checked(&report[14..]).unwrap();
     assert_eq!((packet.src_addr(), packet.hop_limit()), (OWN_LINK_LOCAL, 1));
     let message = &packet.payload()[8..];
-    // MLDv2 report, one record: CHANGE_TO_EXCLUDE_MODE of nothing, which is everything.
+    // MLDv2 report with one record: CHANGE_TO_EXCLUDE_MODE without sources means all sources.
     assert_eq!((message[0], message[7], message[8]), (143, 1, 4));
     assert_eq!(message[12..], group.octets());
     let icmp = Icmpv6Packet::new_checked(message).unwrap();
@@ -511,7 +511,7 @@ fn a_buffer_that_is_too_small_loses_a_message_and_nothing_else() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Whatever arrives, the host stays alive and its answers are bounded.
+    /// No frame stops the host, and its answers are bounded.
     #[test]
     fn no_frame_harms(
         frames in proptest::collection::vec((0..9_usize, any::<u8>(), proptest::collection::vec(any::<u8>(), 0..120)), 1..24),
@@ -528,7 +528,7 @@ proptest! {
                 4 => ipv4(PEER_V4, OWN_V4, IpProtocol::from(protocol), &bytes),
                 5 => ipv6(OWN_MAC, PEER_V6, OWN_V6, 255, IpProtocol::from(protocol), &bytes),
                 6 | 7 => {
-                    // With a good checksum and a type that may be known.
+                    // With a valid checksum and a type that may be known.
                     bytes.resize(bytes.len().max(24), 0);
                     bytes[0] = if kind == 6 { 128 + protocol % 16 } else { 133 + protocol % 5 };
                     let message = icmpv6(link_local, OWN_V6, bytes);

@@ -386,8 +386,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// Limits for members whose queues of connections are full: for all together, and for each turn of one.
 const CROWD_PATIENCE: Duration = Duration::from_secs(5);
 const CROWD_TURN: Duration = Duration::from_millis(200);
-/// Longer than joining takes if members are stopped or have full queues, among the first slots and the
-/// others.
+/// Longer than joining takes if members in the first and later slots are stopped or have full queues.
 const LOCK_PATIENCE: Duration = Duration::from_secs(15);
 /// Pauses between two attempts to take the lock.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);

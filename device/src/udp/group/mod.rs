@@ -1,15 +1,14 @@
 //! Several processes on one address: the socket group.
 //!
 //! All devices on an address and port, of any process, receive through one group of sockets (`SO_REUSEPORT`).
-//! The first device creates the group with 64 sockets, one per slot, and a program by which the kernel
-//! chooses a socket for each datagram ([`filter`]). All members read slot 0, where connection requests
-//! arrive, which do not identify a process. Each other slot belongs to one device, and is the prefix of its
-//! queue pair numbers. A device that finds all slots taken adds 64 sockets ([`chunk`]), up to
-//! [`ProcessSlot::MAX`].
+//! The first device creates it with 64 sockets, one per slot, and a program by which the kernel chooses a
+//! socket for each datagram ([`filter`]). All members read slot 0, where connection requests arrive, which do
+//! not identify a process. Each other slot belongs to one device and is the prefix of its queue pair numbers.
+//! A device that finds all slots taken adds 64 ([`chunk`]), up to [`ProcessSlot::MAX`].
 //!
 //! The group has no leader. Every member holds the [`escrow`], a descriptor that keeps all sockets open and
-//! gives access to them, so positions never change when processes end. Members find each other by [`names`],
-//! which end with their processes. A new process asks a member for the escrow and takes the lowest free name
+//! accessible, so positions never change when processes end. Members find each other by [`names`], which end
+//! with their processes. A new process asks a member for the escrow and takes the lowest free name
 //! ([`join`]).
 //!
 //! Segmentation or receive offload may put datagrams for several processes into one buffer, which the kernel

@@ -1,8 +1,8 @@
-//! The same device through libxdp (crate `xsk-rs`), for interfaces that other XDP programs are on as well: libxdp
-//! puts a dispatcher of its own there, which calls one program after the other. Only with the feature `xsk-rs`.
+//! The device through libxdp (crate `xsk-rs`), for interfaces with other XDP programs: libxdp attaches its
+//! own dispatcher, which calls the programs in turn. Requires the feature `xsk-rs`.
 //!
-//! What differs from our own: a frame is copied once more on its way out, because `xsk-rs` lets a frame begin only at
-//! one place in its chunk; and a process that is killed leaves its program on the interface, where it does nothing.
+//! Differences from the own backend: each sent frame is copied once more, because `xsk-rs` fixes its start in
+//! the chunk; and a killed process leaves its program on the interface, where it does nothing.
 
 mod program;
 
@@ -26,29 +26,29 @@ use crate::OpenError;
 use crate::framed::port::{FRAME_ROOM, Outgoing};
 use program::{MAX_QUEUES, Program};
 
-/// A socket of libxdp. Dropped in this order: first no more frames come.
+/// A socket of libxdp. Dropped in this order, so that no more frames arrive first.
 pub(super) struct LibxdpBackend {
     _program: Program,
     queues: Queues,
-    /// The buffer of the engine, which is copied to where the kernel reads it.
+    /// The buffer for the engine, which is copied to the kernel's chunks.
     slot: Vec<u8>,
-    /// Chunks to send from that the kernel is done with.
+    /// Transmit chunks that the kernel has finished with.
     free: Vec<FrameDesc>,
-    /// Written, and not yet in the ring.
+    /// Written, but not yet in the ring.
     committed: Vec<FrameDesc>,
     /// Received, without the rest of the last frame.
     received: Vec<FrameDesc>,
     scratch: Vec<u8>,
 }
 
-/// The socket: its rings, and the memory of frames.
+/// The rings of the socket and the memory of frames.
 struct Queues {
     tx: TxQueue,
     rx: RxQueue,
     fill: FillQueue,
     completion: CompQueue,
     umem: Umem,
-    /// All chunks: those to receive into, and those to send from.
+    /// Receive chunks, followed by transmit chunks.
     chunks: Vec<FrameDesc>,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn open(opening: &Opening<'_>) -> Result<(LibxdpBackend, Report), Ope
         with_patience(|| Queues::open(&opening.link.name, queue, is_native, fragments))
     })?;
     opening.set_optional(queues.socket());
-    // SAFETY: the chunks to receive into are in no ring yet, and only the kernel uses them from here on.
+    // SAFETY: the receive chunks are in no ring yet, and only the kernel uses them from here on.
     let filled = unsafe { queues.fill.produce(&queues.chunks[..RX_CHUNKS as usize]) };
     debug_assert_eq!(filled, RX_CHUNKS as usize, "the ring has a place for every chunk");
     program
@@ -106,7 +106,7 @@ impl Queues {
         let config = SocketConfig::builder()
             .rx_queue_size(size(RX_CHUNKS)?)
             .tx_queue_size(size(TX_RING_LEN)?)
-            // Its program takes every frame; ours leaves the kernel what is not RoCE.
+            // The program of libxdp takes every frame; that of this crate leaves other frames to the kernel.
             .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
             .bind_flags(flags)
             .build();
@@ -124,18 +124,18 @@ impl Queues {
         unsafe { BorrowedFd::borrow_raw(self.tx.fd().as_raw_fd()) }
     }
 
-    /// Bytes that were received.
+    /// Returns the bytes of a received chunk.
     ///
     /// # Safety
     ///
-    /// The chunk must have come from the kernel and must not go back before the bytes are let go.
+    /// The chunk must have come from the kernel and must not be returned while the bytes are borrowed.
     unsafe fn bytes(&self, chunk: &FrameDesc) -> &[u8] {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.umem.data(chunk) }.contents()
     }
 }
 
-/// The error of the system, behind that of xsk-rs.
+/// Returns the system error that caused an error of xsk-rs.
 fn system_error<E: Error + Send + Sync + 'static>(error: E) -> io::Error {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     match cause.and_then(io::Error::raw_os_error) {
@@ -165,7 +165,7 @@ impl Backend for LibxdpBackend {
         }
         for (index, piece) in bytes.chunks(PIECE_LEN).enumerate() {
             let Some(mut chunk) = self.free.pop() else { return false };
-            // SAFETY: the kernel is done with it.
+            // SAFETY: the kernel has finished with the chunk.
             let mut data = unsafe { self.queues.umem.data_mut(&mut chunk) };
             let mut cursor = data.cursor();
             cursor.set_pos(0);
@@ -178,9 +178,9 @@ impl Backend for LibxdpBackend {
     }
 
     fn submit(&mut self) -> bool {
-        // SAFETY: they were written and are not used until the kernel gives them back.
+        // SAFETY: the chunks were written and are not used until the kernel returns them.
         let produced = unsafe { self.queues.tx.produce(&self.committed) };
-        // It takes all or nothing, so no frame is torn apart.
+        // `produce` takes all or nothing, so no frame is torn apart.
         self.committed.drain(..produced);
         self.committed.is_empty()
     }
@@ -196,7 +196,7 @@ impl Backend for LibxdpBackend {
     fn reap(&mut self) {
         let mut done = [FrameDesc::default(); MAX_BURST as usize];
         loop {
-            // SAFETY: what is taken out goes to the free ones and nowhere else.
+            // SAFETY: the consumed chunks go to `free` and nowhere else.
             let count = unsafe { self.queues.completion.consume(&mut done) };
             self.free.extend_from_slice(&done[..count]);
             if count < done.len() {
@@ -207,19 +207,19 @@ impl Backend for LibxdpBackend {
 
     fn receive(&mut self, mut deliver: impl FnMut(&[u8], &[u8], bool)) {
         let mut chunks = [FrameDesc::default(); MAX_BURST as usize];
-        // SAFETY: what is taken out stays in `received` until it goes back below.
+        // SAFETY: the consumed chunks stay in `received` until they are returned below.
         let count = unsafe { self.queues.rx.consume(&mut chunks) };
         self.received.extend_from_slice(&chunks[..count]);
         let mut begin = 0;
         while let Some(last) = self.received[begin..].iter().position(|chunk| !chunk.has_more_frames()) {
-            // SAFETY: the kernel has given them, and they go back below, after this.
+            // SAFETY: the chunks came from the kernel, and they are returned below, after this.
             let chunk = |index: usize| unsafe { self.queues.bytes(&self.received[begin + index]) };
             let (head, tail) = gather(last + 1, chunk, &mut self.scratch);
             deliver(head, tail, last > 0);
             begin += last + 1;
         }
         if begin > 0 {
-            // SAFETY: the caller has read them.
+            // SAFETY: the caller has read the chunks.
             let filled = unsafe { self.queues.fill.produce(&self.received[..begin]) };
             debug_assert_eq!(filled, begin, "the ring has a place for every chunk");
             self.received.drain(..begin);
@@ -227,7 +227,7 @@ impl Backend for LibxdpBackend {
     }
 }
 
-/// What xsk-rs leaves of a chunk: it keeps 256 bytes in front.
+/// The usable part of a chunk: xsk-rs reserves 256 bytes in front.
 const PIECE_LEN: usize = CHUNK_LEN - 256;
 /// `XDP_PKT_CONTD`: the frame continues in the next chunk.
 const XDP_PKT_CONTD: u32 = 1;

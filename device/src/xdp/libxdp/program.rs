@@ -1,4 +1,4 @@
-//! The program on the interface, put there by libxdp, which lets several programs share one interface.
+//! The program on the interface, attached by libxdp, which lets several programs share one interface.
 
 use std::io;
 use std::os::raw::{c_char, c_int};
@@ -14,18 +14,18 @@ use roce_packet::MacAddr;
 
 use crate::fork::Process;
 
-/// Queues that the map of the program has places for.
+/// Number of queues in the map of the program.
 pub(super) const MAX_QUEUES: u32 = 64;
 
-/// What clang made of `program.bpf.c`.
+/// The output of clang for `program.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/program.bpf.o"));
 
 unsafe extern "C" {
-    /// Where libbpf, which is linked in with libxdp, writes its messages: nowhere if there is no function.
+    /// Sets the function for messages of libbpf, which is linked in with libxdp; `None` discards them.
     fn libbpf_set_print(print: Option<unsafe extern "C" fn()>) -> Option<unsafe extern "C" fn()>;
 }
 
-/// The program as libbpf read it, not yet on an interface.
+/// The program as parsed by libbpf, not yet attached.
 struct Object(NonNull<bpf_object>);
 
 impl Object {
@@ -36,11 +36,11 @@ impl Object {
             libbpf_set_print(None);
             bpf_object__open_mem(OBJECT.as_ptr().cast(), OBJECT.len() as _, std::ptr::null())
         };
-        // libbpf 1 says what is wrong in errno.
+        // libbpf 1 reports errors in errno.
         NonNull::new(object).map(Self).ok_or_else(io::Error::last_os_error)
     }
 
-    /// The descriptor of a map, which the object keeps.
+    /// Returns the descriptor of a map, which the object still owns.
     fn map(&self, name: &'static [u8]) -> io::Result<c_int> {
         debug_assert!(name.ends_with(&[0]));
         // SAFETY: the object is open and the name ends with a zero.
@@ -51,13 +51,13 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: it is open, and is not used any more.
+        // SAFETY: the object is open, and is not used any more.
         unsafe { bpf_object__close(self.0.as_ptr()) };
     }
 }
 
-/// The program on an interface, until it is dropped. Not so when the process is killed: libxdp leaves programs where
-/// they are, and ours then passes everything on.
+/// The program, attached to an interface until dropped. If the process is killed, libxdp leaves the program
+/// attached, and it then passes everything on.
 pub(super) struct Program {
     program: NonNull<xdp_program>,
     object: Object,
@@ -66,23 +66,23 @@ pub(super) struct Program {
     process: Process,
 }
 
-// SAFETY: libxdp ties nothing to a thread, and all use is through one owner.
+// SAFETY: libxdp binds nothing to a thread, and all use is through one owner.
 unsafe impl Send for Program {}
 
 impl Program {
-    /// Attaches the program to an interface, next to those that are attached already.
+    /// Attaches the program to an interface, in addition to existing programs.
     pub(super) fn attach(interface: u32, mac: MacAddr, native: bool) -> io::Result<Self> {
         let object = Object::open()?;
         // SAFETY: the object is open, and stays so as long as the program.
         let program = unsafe { xdp_program__from_bpf_obj(object.0.as_ptr(), c"xdp.frags".as_ptr()) };
-        // SAFETY: it only looks at the value of the pointer, which may stand for an error.
+        // SAFETY: the function only inspects the pointer's value, which may encode an error.
         check(unsafe { libxdp_get_error(program.cast()) } as c_int)?;
         let program = NonNull::new(program).ok_or(io::ErrorKind::Other)?;
         let mode = if native { xdp_attach_mode_XDP_MODE_NATIVE } else { xdp_attach_mode_XDP_MODE_SKB };
         let interface = interface as c_int;
         // SAFETY: the program is valid.
         if let Err(error) = check(unsafe { xdp_program__attach(program.as_ptr(), interface, mode, 0) }) {
-            // SAFETY: as above, and it is not used any more.
+            // SAFETY: the program is valid, and is not used any more.
             unsafe { xdp_program__close(program.as_ptr()) };
             return Err(error);
         }
@@ -93,15 +93,15 @@ impl Program {
         Ok(attached)
     }
 
-    /// From here on frames of this queue arrive at the socket.
+    /// Puts a socket into the map; from then on, frames of this queue arrive there.
     pub(super) fn put_socket(&self, queue: u32, socket: c_int) -> io::Result<()> {
         self.put(b"sockets\0", queue, &socket.to_ne_bytes())
     }
 
-    /// Puts a value, of as many bytes as the map's values have, into a map.
+    /// Puts a value into a map; the value must have the map's value size.
     fn put(&self, map: &'static [u8], key: u32, value: &[u8]) -> io::Result<()> {
         let map = self.object.map(map)?;
-        // SAFETY: key and value outlive the call, and are as long as `program.bpf.c` says.
+        // SAFETY: key and value outlive the call, and have the lengths in `program.bpf.c`.
         check(unsafe { bpf_map_update_elem(map, (&raw const key).cast(), value.as_ptr().cast(), 0) })
     }
 }
@@ -109,10 +109,10 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // The child of a fork: its parent needs the program.
+            // The child of a fork; the parent needs the program.
             return;
         }
-        // SAFETY: the program is valid and attached, and not used after this; then the object goes.
+        // SAFETY: the program is valid and attached, and not used afterwards; the object is dropped later.
         let result = unsafe {
             let result = xdp_program__detach(self.program.as_ptr(), self.interface, self.mode, 0);
             xdp_program__close(self.program.as_ptr());
@@ -124,7 +124,7 @@ impl Drop for Program {
     }
 }
 
-/// libxdp and libbpf return errors as negative numbers.
+/// Converts errors of libxdp and libbpf, which are negative numbers.
 fn check(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! The tests of the other backend that look at ports from outside, for this one.
+//! Those tests of the other backend that treat ports as black boxes, for this backend.
 
 use std::ptr;
 
@@ -14,15 +14,15 @@ use crate::xdp::tests::{MODES, counter, has_privilege, has_program};
 use crate::xdp::{self, XdpSpec};
 use roce_testing::{Cable, Namespace};
 
-/// Gives a namespace a bpffs of its own, where libxdp pins its dispatchers, so that nothing is left in the system's.
+/// Mounts a separate bpffs in a namespace, where libxdp pins its dispatchers, to keep the system's clean.
 fn with_own_bpffs(namespace: &Namespace) {
     namespace.run(|| {
         let mount = |kind: *const libc::c_char, target: &std::ffi::CStr, flags| {
-            // SAFETY: the texts end with zeros, and the kernel takes no more of them.
+            // SAFETY: the texts end with zeros, and the kernel reads no further.
             let result = unsafe { libc::mount(kind, target.as_ptr(), kind, flags, ptr::null()) };
             assert_eq!(result, 0, "mounting {target:?}: {}", io::Error::last_os_error());
         };
-        // SAFETY: only what this thread sees of the file system changes.
+        // SAFETY: only this thread's view of the file system changes.
         assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0, "{}", io::Error::last_os_error());
         mount(ptr::null(), c"/", libc::MS_REC | libc::MS_PRIVATE);
         mount(c"bpf".as_ptr(), c"/sys/fs/bpf", 0);
@@ -41,7 +41,7 @@ fn open_in(namespace: &Namespace, spec: &str) -> Opened {
     try_open(namespace, spec).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A cable with a port at each end. They are closed where they were opened: libxdp finds the interface by its number.
+/// A cable with a port at each end. Ports are closed where they were opened: libxdp uses interface indices.
 struct Rig {
     ends: Option<[Opened; 2]>,
     cable: Cable,
@@ -195,8 +195,8 @@ fn it_leaves_the_interface_as_it_was() {
     }
 }
 
-/// Whether a kernel lets programs stand beside each other depends on how it was built; it is found out here, and where
-/// it does not, that is said.
+/// Kernel build options determine whether programs can coexist; the test determines this, and reports if it
+/// is not possible.
 #[test]
 fn another_program_of_libxdp_is_left_where_it_is() {
     let Some(cable) = cable(4200) else { return };

@@ -1,4 +1,4 @@
-//! The program, run by the kernel on frames of the test.
+//! The program, run by the kernel on test frames.
 
 use std::os::fd::AsRawFd;
 
@@ -7,7 +7,7 @@ use crate::ports::{FAR, what_is_taken};
 use crate::xdp::bpf;
 use roce_testing::skip_unless;
 
-/// `struct` of BPF_PROG_TEST_RUN.
+/// The `bpf` attributes of `BPF_PROG_TEST_RUN`.
 #[derive(Default)]
 #[repr(C)]
 struct TestRun {
@@ -32,7 +32,7 @@ fn it_takes_roce_and_nothing_else() {
     }
     let map = map.unwrap();
     let mut program = roce_program(map.as_raw_fd(), FAR);
-    // No socket is in the map: what would go there is dropped, to be told from what is passed.
+    // The map has no socket: frames for it are dropped, to distinguish them from passed frames.
     let fallback = program.iter_mut().find(|it| (it.code, it.registers) == (0xb7, R3)).unwrap();
     fallback.value = XDP_DROP;
     let program = bpf::load(&program, true).unwrap();

@@ -38,7 +38,7 @@ fn an_unknown_neighbour_is_asked_for_three_times_and_then_given_up() {
     assert!(table.has_failed(host(1)));
     assert_eq!(table.deadline(), None, "no request is outstanding");
     assert_eq!(table.resolve(at(3999), host(1)), failed);
-    // Then it is tried again.
+    // Afterwards the neighbour is asked again.
     assert_eq!(table.resolve(at(4000), host(1)), Resolution::Pending);
     assert_eq!(asks(&mut table, at(4000)), multicast_to(host(1)));
     table.learn(at(4001), host(1), A, ANSWER);
@@ -57,12 +57,12 @@ fn an_answer_counts_for_thirty_seconds_and_a_neighbour_in_use_is_asked_again() {
         assert_eq!(table.resolve(at(now), host(1)), Resolution::Known(A));
         assert_eq!(asks(&mut table, at(now)), []);
     }
-    // Its own address is asked; meanwhile frames go on.
+    // The neighbour is asked by unicast; meanwhile its address stays valid.
     assert_eq!(table.resolve(at(30_010), host(1)), Resolution::Known(A));
     assert_eq!(asks(&mut table, at(30_010)), [Ask { target: host(1), at: Some(A) }]);
     table.learn(at(30_020), host(1), A, ANSWER);
     assert_eq!(table.settled_until(host(1)), Some(at(60_020)));
-    // An entry without use causes no request.
+    // An unused entry causes no request.
     assert_eq!(table.deadline(), None);
     assert_eq!(asks(&mut table, at(500_000)), []);
 }
@@ -107,7 +107,7 @@ fn another_address_takes_the_place_of_the_old_one_if_it_says_so() {
     table.learn(at(2), host(1), B, ANNOUNCEMENT);
     assert_eq!(table.resolve(at(2), host(1)), Resolution::Known(B));
     assert_eq!(table.moved, 1);
-    // The same address again changes nothing that is certain.
+    // The same address again does not change confirmed entries.
     table.learn(at(3), host(1), B, ANSWER);
     let until = table.settled_until(host(1));
     table.learn(at(4), host(1), B, ANNOUNCEMENT);
@@ -122,7 +122,7 @@ fn a_flood_of_strangers_neither_grows_the_table_nor_takes_the_places_of_those_in
         table.resolve(at(0), host(number));
         table.learn(at(0), host(number), A, ANSWER);
     }
-    // One whose request is outstanding.
+    // A neighbour with an outstanding request.
     table.resolve(at(0), host(100));
     asks(&mut table, at(0));
     for number in 0..20_000 {
@@ -133,7 +133,7 @@ fn a_flood_of_strangers_neither_grows_the_table_nor_takes_the_places_of_those_in
         assert_eq!(table.resolve(at(1), host(number)), Resolution::Known(A), "{number}");
     }
     assert_eq!(table.resolve(at(1), host(100)), Resolution::Pending);
-    // A neighbour that this host wants to reach gets a place in any case.
+    // A neighbour that this host itself resolves always gets an entry.
     assert_eq!(table.resolve(at(1), host(200)), Resolution::Pending);
     table.learn(at(2), host(200), A, ANSWER);
     assert_eq!(table.resolve(at(2), host(200)), Resolution::Known(A));
@@ -154,7 +154,7 @@ fn when_all_are_in_use_strangers_are_refused_and_the_longest_unused_makes_room()
     assert_eq!(table.len(), CAPACITY);
     assert_eq!(table.settled_until(host(0)), None, "the first one had to go");
     assert!(table.settled_until(host(1)).is_some());
-    // After a while without use, unsolicited entries may take the places again.
+    // After a while without use, unsolicited entries may replace these again.
     let later = Instant::from_nanos(40 * SECOND);
     table.learn(later, host(5000), B, Evidence::Question);
     assert_eq!((table.refused, table.len()), (1, CAPACITY));
@@ -174,11 +174,11 @@ fn answers_to_strangers_take_the_places_of_strangers_only() {
         assert_eq!(asks(&mut table, at(2)), multicast_to(host(number)));
     }
     assert!((0..in_use).all(|number| table.settled_until(host(number)).is_some()));
-    // There was one place for all, and the entries that lost it do not take it back.
+    // There was room for one of them, and the entries that were replaced are not added again.
     let waiting = (5000..5010).map(|number| table.resolve_again(at(2), host(number)));
     assert_eq!(waiting.filter(|it| *it == Resolution::Pending).count(), 1);
     assert_eq!(asks(&mut table, at(2)), []);
-    // An entry that takes the last place for this host keeps it.
+    // An entry that this host itself adds keeps the last place.
     assert_eq!(table.resolve(at(3), host(in_use)), Resolution::Pending);
     table.learn(at(4), host(in_use), A, ANSWER);
     let refused = Resolution::Failed(Unreachable::NoAnswer { next_hop: host(5010) });

@@ -9,7 +9,7 @@ struct Pair {
     near: OwnHost,
     far: OwnHost,
     now: Instant,
-    /// Every so many frames, one is lost; 0 for none.
+    /// One of this number of frames is lost; 0 loses none.
     loses_each: usize,
     frames: usize,
 }
@@ -27,7 +27,7 @@ impl Pair {
         Self { near: OwnHost::new(&config()), far: OwnHost::new(&far), now: at(0), loses_each: 0, frames: 0 }
     }
 
-    /// Carries frames until none is left.
+    /// Transfers frames until none is left.
     fn carry(&mut self) {
         for _ in 0..1000 {
             let there = sent(&mut self.near, self.now);
@@ -47,8 +47,8 @@ impl Pair {
         panic!("they talk for ever");
     }
 
-    /// Carries frames, and lets time pass up to the next deadline, but not for long: the programs on both hosts
-    /// want to go on.
+    /// Transfers frames, and advances the time to the next deadline, but at most 100 ms, because the programs
+    /// on both hosts continue.
     fn step(&mut self) {
         self.carry();
         let next = [self.near.deadline(), self.far.deadline()].into_iter().flatten().min();
@@ -56,7 +56,7 @@ impl Pair {
         self.now = next.unwrap_or(latest).clamp(soonest, latest);
     }
 
-    /// A connection from near to far, as both see it.
+    /// Connects near to far; returns both ends.
     #[track_caller]
     fn connect(&mut self, to: IpAddr) -> (TcpId, TcpId) {
         let (listening, port) = self.far.listen(7471).unwrap();
@@ -79,7 +79,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|place| (place * 31 + place / 251) as u8).collect()
 }
 
-/// Sends `bytes` from `near` and returns what arrives.
+/// Sends `bytes` from `near` and returns the received bytes.
 fn transfer(pair: &mut Pair, near: TcpId, far: TcpId, bytes: &[u8]) -> Vec<u8> {
     let (mut written, mut read, mut buffer) = (0, Vec::new(), vec![0; 70_000]);
     for _ in 0..100_000 {
@@ -226,7 +226,7 @@ fn half_open_connections_block_a_port_for_seconds_only() {
     let (listening, _) = pair.far.listen(80).unwrap();
     pair.carry();
     let to = SocketAddr::new(FAR.into(), 80);
-    // The answers get lost: eight connections begin.
+    // The answers get lost, so eight connections stay half-open.
     for _ in 0..8 {
         pair.near.connect(pair.now, to).unwrap();
     }
@@ -235,7 +235,7 @@ fn half_open_connections_block_a_port_for_seconds_only() {
     }
     for _ in 0..2 {
         for frame in sent(&mut pair.far, pair.now) {
-            // ARP passes.
+            // ARP frames arrive.
             if frame[12..14] == [8, 6] {
                 give(&mut pair.near, pair.now, &frame);
             }
@@ -245,7 +245,7 @@ fn half_open_connections_block_a_port_for_seconds_only() {
         }
     }
     let begun = pair.now;
-    // These peers stay silent; another one connects.
+    // These peers stay silent, and another one connects.
     pair.near = OwnHost::new(&HostConfig {
         mac: MacAddr([2, 0, 0, 0, 0, 5]),
         addresses: vec![(Ipv4Addr::new(198, 18, 0, 5).into(), 24)],
