@@ -1,6 +1,6 @@
 //! Devices: how datagrams travel between an engine and the network.
 //!
-//! A [`Device`] moves RoCE datagrams (BTH to ICRC plus a [`Path`]), not Ethernet frames, so an unprivileged
+//! A [`Device`] moves RoCE datagrams (BTH to ICRC plus a [`Path`]), not Ethernet frames. So an unprivileged
 //! UDP socket, a pair of queues in memory, a TAP and an AF_XDP ring are equals. [`open()`] opens the device
 //! that a specification names. `framed::FramedDevice` turns any port for Ethernet frames into a device.
 //! Wrappers (`fault`, `pcap`) are devices around a device. `roce::ContextBuilder::attach` takes any device.

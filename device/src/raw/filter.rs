@@ -2,9 +2,9 @@
 
 use socket2::SockFilter;
 
-/// Returns the filter. It accepts frames to this host or a group, with at most one tag, that are RoCE v2 over
-/// IPv4 or IPv6 (UDP port 4791, no fragments, no IPv6 extension headers), RoCE v1, or MAC control. In classic
-/// BPF, `A` and `X` are registers, and jumps count instructions.
+/// Returns the filter. It accepts frames to this host or a group, with at most one tag, of these types: RoCE
+/// v2 over IPv4 or IPv6 (UDP port 4791, no fragments, no IPv6 extension headers), RoCE v1, and MAC control.
+/// In classic BPF, `A` and `X` are registers, and jumps count instructions.
 pub(super) fn roce_filter() -> Vec<SockFilter> {
     const ACCEPT: Jump = Jump::Accept;
     const DROP: Jump = Jump::Drop;

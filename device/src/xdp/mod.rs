@@ -2,7 +2,7 @@
 //!
 //! Frames lie in memory shared by this process and the kernel; rings contain the full and the empty chunks. A
 //! small program in the kernel passes RoCE to this socket and everything else to the kernel's stack. The
-//! kernel removes it when the process ends, in whatever way.
+//! kernel removes it when the process ends, even if it is killed.
 //!
 //! Rings, memory and program (`rings`, `umem`, `program`) need no C library. (The feature `xsk-rs` adds
 //! `libxdp`, for interfaces with other XDP programs.) Requires administrator privileges, and kernel 6.6 or

@@ -14,11 +14,12 @@ pub(super) struct Instruction {
     value: i32,
 }
 
-/// Returns the program for an interface with this address; `map` is the descriptor of the map of sockets.
+/// Returns the program for an interface with this address; `map` is the descriptor of the queue-to-socket
+/// map.
 ///
-/// Frames for the interface or a group go to the socket if they have at most one tag and are RoCE v2 over
-/// IPv4 (without options, unfragmented) or IPv6 (without extension headers), RoCE v1, or pause frames. Frames
-/// for other hosts, which arrive in promiscuous mode, go to the kernel.
+/// Frames for the interface or a group go to the socket if they have at most one tag and one of these types:
+/// RoCE v2 over IPv4 (without options, unfragmented) or IPv6 (without extension headers), RoCE v1, or pause.
+/// Frames for other hosts, which arrive in promiscuous mode, go to the kernel.
 pub(super) fn roce_program(map: i32, mac: MacAddr) -> Vec<Instruction> {
     let mut it = Assembler::default();
     it.copy(CONTEXT, R1);

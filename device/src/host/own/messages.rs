@@ -20,8 +20,8 @@ const ALL_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
 /// IGMP message types (RFC 2236 2.1).
 const IGMP_REPORT: u8 = 0x16;
 const IGMP_LEAVE: u8 = 0x17;
-/// Type of an MLDv2 report (RFC 3810 5.2), and the record types for joining and leaving all sources of a
-/// group, and for all sources in answer to a query (5.2.12).
+/// Type of an MLDv2 report (RFC 3810 5.2). Record types (5.2.12): "all sources" in answer to a query, and the
+/// changes to "no sources" (leave) and to "all sources" (join).
 const MLDV2_REPORT: u8 = 143;
 const MODE_IS_EXCLUDE: u8 = 2;
 const CHANGE_TO_INCLUDE: u8 = 3;

@@ -33,7 +33,7 @@ pub(super) struct Ask {
     pub(super) at: Option<MacAddr>,
 }
 
-/// The source of an Ethernet address.
+/// The reason for believing an Ethernet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Evidence {
     /// An answer to this host. `replaces` is whether the address replaces another one (the override flag of

@@ -81,7 +81,7 @@ fn ethernet(destination: MacAddr, source: MacAddr, ether_type: EtherType, payloa
     [&header, payload].concat()
 }
 
-/// Returns a hand-written ARP frame.
+/// Returns a hand-written ARP frame; RFC 826 has no other fields.
 fn arp(operation: u8, from: (MacAddr, Ipv4Addr), to: (MacAddr, Ipv4Addr), destination: MacAddr) -> Vec<u8> {
     let fixed = [0, 1, 8, 0, 6, 4, 0, operation];
     let payload = [&fixed[..], &from.0.0, &from.1.octets(), &to.0.0, &to.1.octets()].concat();

@@ -100,7 +100,7 @@ fn program(sockets: u32) -> Vec<SockFilter> {
         over(1),
         load_word(REQUEST_ID_AT),
         compute(libc::BPF_RSH, 8),
-        // [`ProcessSlot::of`].
+        // As in `ProcessSlot::of`.
         from(long.first_qpn(), 2),
         compute(libc::BPF_RSH, short.bits_below()),
         put(libc::BPF_RET | libc::BPF_A, 0),

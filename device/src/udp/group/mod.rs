@@ -290,9 +290,9 @@ const JOIN: u8 = b'J';
 const ADMITTED: u8 = b'A';
 const REFUSED: u8 = b'R';
 const PASSED_ON: u8 = b'P';
-/// Maximum bursts of slot 0 in one look, so that the device's own datagrams get their turn.
+/// Maximum bursts of slot 0 in one [`Member::look`], so that the device's own datagrams get their turn.
 const MOST_BURSTS: usize = 8;
-/// A look costs as much as two empty receive calls, about 1 µs, which is 1 % of this time.
+/// Interval of [`Member::look`], which takes about 1 µs, as two empty receive calls, or 1 % of this time.
 const LOOK_AGAIN_NS: u64 = 100_000;
-/// Maximum calls between two looks, for a caller whose clock does not advance.
+/// Maximum calls of `receive` between two of [`Member::look`], for a caller whose clock stands still.
 const MOST_UNLOOKED: u32 = 256;
