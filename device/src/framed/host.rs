@@ -52,7 +52,7 @@ pub trait Host: Send {
     /// Returns the addresses to send from, in GID table order; at least one.
     fn addresses(&self) -> &[IpAddr];
 
-    /// Returns [`Device::scope_id`](crate::Device::scope_id).
+    /// Returns the scope ID for [`Device::scope_id`](crate::Device::scope_id).
     fn scope_id(&self) -> Option<u32> {
         None
     }
@@ -72,7 +72,7 @@ pub trait Host: Send {
         None
     }
 
-    /// Returns when [`poll_transmit`](Self::poll_transmit) must be called again although nothing arrived.
+    /// Returns when [`poll_transmit`](Self::poll_transmit) must be called again even if nothing arrived.
     fn deadline(&self) -> Option<Instant> {
         None
     }

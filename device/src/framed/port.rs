@@ -99,7 +99,7 @@ pub trait FramePort: Send {
     /// Returns only errors that are not transient.
     fn receive(&mut self, sink: &mut dyn FnMut(&Incoming<'_>)) -> io::Result<usize>;
 
-    /// Returns when [`flush`](Self::flush) must be called again although nothing new was committed.
+    /// Returns when [`flush`](Self::flush) must be called again even if nothing new was committed.
     fn deadline(&self) -> Option<Instant> {
         None
     }
