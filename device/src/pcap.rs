@@ -1,13 +1,13 @@
-//! A device that writes down every datagram that passes, as the Ethernet frame that it is or could be.
+//! A device that records every datagram as an Ethernet frame.
 //!
-//! Frames are complete and their ICRCs verify in any analyser, although devices move less than frames:
-//! Ethernet addresses are made from IP addresses, the UDP port is 4791, and the IPv4 Identification that a
-//! socket does not show is found out from the ICRC.
+//! Frames are complete, and every analyser can verify their ICRCs, although devices do not move whole frames.
+//! Ethernet addresses are derived from IP addresses, the UDP port is 4791, and the ICRC determines the IPv4
+//! Identification that a socket does not report.
 //!
-//! Every packet has a time of its own, and the times of an interface increase. They are read from this process's
-//! clock, not from the network: that of a sent packet is when the engine handed it to the device, that of a received
-//! one when the engine read it, which may be later than its arrival. Packets that `--fault` drops are recorded too, with a
-//! comment: those on the way out as if they had been sent, those on the way in as they arrived.
+//! Every packet has its own time, increasing per interface, from this process's clock, not from the network:
+//! sent packets when the engine passed them to the device, received packets when the engine read them, which
+//! may be after their arrival. Packets that `--fault` drops are recorded with a comment: outgoing ones as if
+//! they had been sent, incoming ones as they arrived.
 
 use std::fmt;
 use std::io;
@@ -27,24 +27,24 @@ use crate::counters::counters;
 use crate::fork::{Mutex, Process};
 use roce_capture::{CaptureError, Direction, PcapWriter, WriterOptions};
 
-/// Takes the frames of a capture.
+/// Receives the frames of a capture.
 pub trait FrameSink: Send {
-    /// Takes one frame, from its Ethernet header to its ICRC, at a time in nanoseconds since 1970 UTC.
-    /// `comment` is a remark on the packet, if there is one.
+    /// Stores one frame, from its Ethernet header to its ICRC, with a time in nanoseconds since 1970 UTC.
+    /// `comment` is an optional remark on the packet.
     fn frame(&mut self, time_ns: u64, direction: Direction, comment: Option<&str>, frame: &[u8]);
 
-    /// How many frames could not be kept.
+    /// Returns the number of frames that could not be stored.
     fn errors(&self) -> u64 {
         0
     }
 
-    /// Whether it takes no more frames, because it has as many as it was limited to.
+    /// Returns whether the configured number of frames is reached, so that no more are accepted.
     fn is_full(&self) -> bool {
         false
     }
 }
 
-/// Where to record and how much, read from text such as `trace.pcapng` or `trace.pcapng,snaplen=128,count=1000`.
+/// File and limits of a capture, parsed from text such as `trace.pcapng,snaplen=128,count=1000`.
 ///
 /// ```text
 /// FILE *( "," option )
@@ -52,7 +52,7 @@ pub trait FrameSink: Send {
 ///        | "count=" PACKETS    records this many packets; without end if not given
 /// ```
 ///
-/// A comma without `=` behind it belongs to the name of the file.
+/// A comma without `=` behind it belongs to the file name.
 ///
 /// ```
 /// use roce_device::pcap::CaptureSpec;
@@ -65,24 +65,24 @@ pub trait FrameSink: Send {
 pub struct CaptureSpec {
     /// The file.
     pub file: PathBuf,
-    /// Bytes to keep of each packet, at least 1; `None` keeps all.
+    /// Bytes of each packet to store, at least 1; `None` stores all.
     pub snap_len: Option<u32>,
     /// Packets to record, at least 1; `None` records all.
     pub max_packets: Option<u64>,
 }
 
 impl CaptureSpec {
-    /// Records every packet whole.
+    /// Creates a specification that records every packet completely.
     #[must_use]
     pub const fn new(file: PathBuf) -> Self {
         Self { file, snap_len: None, max_packets: None }
     }
 
-    /// Makes the file and returns a handle for each of its interfaces.
+    /// Creates the file and returns a handle for each of its interfaces.
     ///
     /// # Errors
     ///
-    /// The file cannot be made.
+    /// Fails if the file cannot be created.
     pub fn create(&self, interfaces: &[&str]) -> Result<Vec<CaptureFile>, CaptureError> {
         let mut options = WriterOptions::new().snap_len(self.snap_len.unwrap_or(0));
         if let Some(count) = self.max_packets {
@@ -126,8 +126,8 @@ impl FromStr for CaptureSpec {
     }
 }
 
-/// One interface of a capture file. Several devices, for example both ends of a pair, may write to the
-/// same file, which holds everything that came before each time that one of them goes.
+/// One interface of a capture file. Several devices, for example both ends of a pair, may write to the same
+/// file. Whenever one of them is closed, the file contains everything recorded before.
 #[derive(Clone)]
 pub struct CaptureFile {
     shared: Arc<Shared>,
@@ -142,16 +142,16 @@ struct Shared {
 }
 
 impl CaptureFile {
-    /// Makes a pcapng file and returns a handle for each of its interfaces.
+    /// Creates a pcapng file and returns a handle for each of its interfaces.
     ///
     /// # Errors
     ///
-    /// The file cannot be made.
+    /// Fails if the file cannot be created.
     pub fn create(path: &FilePath, interfaces: &[&str]) -> Result<Vec<Self>, CaptureError> {
         Ok(Self::of_writer(PcapWriter::create(path, interfaces)?, interfaces.len()))
     }
 
-    /// Handles for the first `interfaces` interfaces of a file that is there already.
+    /// Returns handles for the first `interfaces` interfaces of an existing file.
     #[must_use]
     pub fn of_writer(writer: PcapWriter, interfaces: usize) -> Vec<Self> {
         let is_full = AtomicBool::new(writer.is_full());
@@ -164,30 +164,30 @@ impl CaptureFile {
         (0..).take(interfaces).map(|interface| Self { shared: shared.clone(), interface }).collect()
     }
 
-    /// Another interface of the same file, for a device that is opened later.
+    /// Adds an interface to the same file, for a device that is opened later.
     ///
     /// # Errors
     ///
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn add_interface(&self, name: &str) -> Result<Self, CaptureError> {
         let mut writer = self.shared.writer.lock();
         let interface = writer.add_interface(name)?;
         Ok(Self { shared: self.shared.clone(), interface })
     }
 
-    /// Hands everything written so far to the operating system.
+    /// Passes everything written so far to the operating system.
     pub fn flush(&self) {
         self.shared.flush();
     }
 }
 
-/// A device that is closed leaves a file that can be read, although others may go on to write it.
+/// Flushes the file when a device is closed, so that it can be read while others still write.
 impl Drop for CaptureFile {
     fn drop(&mut self) {
         if self.shared.process.is_current() {
             self.flush();
         } else {
-            // The child of a fork: what is in the buffer is written by its parent.
+            // The child of a fork: the parent writes the contents of the buffer.
             std::mem::forget(self.shared.clone());
         }
     }
@@ -220,7 +220,7 @@ impl FrameSink for CaptureFile {
 }
 
 impl Shared {
-    /// Says so once: a disk that is full stays full.
+    /// Reports only the first error, because a full disk stays full.
     fn failed(&self, error: &CaptureError) {
         if self.errors.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::error!(%error, "the capture is incomplete");
@@ -235,33 +235,33 @@ impl Shared {
     }
 }
 
-/// A device around a device that gives every datagram to a [`FrameSink`].
+/// A device that passes every datagram of another device to a [`FrameSink`].
 pub struct PcapDevice {
     inner: Box<dyn Device>,
     recorder: Arc<Mutex<Recorder>>,
-    /// The slot of the engine: that of the inner device is out of reach once it is lent.
+    /// The slot for the engine: that of the inner device is inaccessible once it is lent.
     scratch: Vec<u8>,
 }
 
-/// Makes frames and passes them to the sink.
+/// Builds frames and passes them to the sink.
 struct Recorder {
     sink: Box<dyn FrameSink>,
     frame: Vec<u8>,
     time: Time,
-    /// The packet that is being received is dropped.
+    /// Whether the packet that is being received is dropped.
     is_dropped: bool,
     counters: Counters,
 }
 
-/// Where the times of packets come from.
+/// The source of packet times.
 enum Time {
-    /// From the calls. The number is how many nanoseconds after 1970 the origin of the engine's time is.
+    /// The calls. The number is the origin of the engine's time in nanoseconds since 1970.
     OfCalls(u64),
-    /// From a clock that is read for each packet, from the first one on.
+    /// A clock that is read for each packet, started at the first one.
     OfPackets(Option<Started>),
 }
 
-/// A clock that was started at a time of day, and the last time that was read from it.
+/// A clock that was started at a time of day, and the last time read from it.
 struct Started {
     clock: Clock,
     epoch_ns: u64,
@@ -269,7 +269,7 @@ struct Started {
 }
 
 impl Time {
-    /// The time of a packet, in nanoseconds since 1970.
+    /// Returns the time of a packet, in nanoseconds since 1970.
     fn next(&mut self, now: Instant) -> u64 {
         match self {
             Self::OfCalls(epoch_ns) => epoch_ns.saturating_add(now.as_nanos()),
@@ -285,7 +285,7 @@ impl Started {
         Self { clock: Clock::start(), epoch_ns, last_ns: 0 }
     }
 
-    /// Two packets never have the same time, however coarse the clock is.
+    /// Returns the current time, but never the same time twice, even if the clock is coarse.
     fn next(&mut self) -> u64 {
         let time_ns = self.epoch_ns.saturating_add(self.clock.now().as_nanos());
         self.last_ns = time_ns.max(self.last_ns.saturating_add(1));
@@ -295,23 +295,23 @@ impl Started {
 
 counters! {
     struct Counters {
-        /// Datagrams recorded on the way out.
+        /// Sent datagrams that were recorded.
         sent => "pcap_sent",
-        /// Datagrams recorded on the way in.
+        /// Received datagrams that were recorded.
         received => "pcap_received",
-        /// Datagrams among these that faults on purpose dropped; they are recorded with a comment.
+        /// Datagrams among these that faults dropped deliberately; they are recorded with a comment.
         dropped => "pcap_dropped",
-        /// Datagrams not recorded because no frame can be made of them.
+        /// Datagrams not recorded because they cannot be represented as frames.
         unframed => "pcap_unframed",
-        /// Received datagrams whose ICRC matches no Identification; they are recorded with a remark.
+        /// Received datagrams whose ICRC matches no Identification; they are recorded with a comment.
         damaged => "pcap_damaged",
-        /// Datagrams not recorded because the capture has as many packets as it was limited to.
+        /// Datagrams not recorded because the capture has reached its maximum number of packets.
         skipped => "pcap_skipped",
     }
 }
 
 impl PcapDevice {
-    /// Records what passes through `inner`, each packet with the time at which it passes.
+    /// Records the datagrams of `inner`, each with the time at which it passes.
     #[must_use]
     pub fn new(inner: Box<dyn Device>, sink: Box<dyn FrameSink>) -> Self {
         let scratch = vec![0; inner.capabilities().max_datagram];
@@ -321,8 +321,8 @@ impl PcapDevice {
         Self { inner, recorder: Arc::new(Mutex::new(recorder)), scratch }
     }
 
-    /// Takes the times of the calls, as where time is simulated: all packets of one call then have the same. `nanos` is
-    /// the time of day at the origin of the engine's time, in nanoseconds since 1970 UTC.
+    /// Uses the times of the calls, for simulated time; all packets of one call then have the same time.
+    /// `nanos` is the origin of the engine's time in nanoseconds since 1970 UTC.
     #[must_use]
     pub fn with_epoch(self, nanos: u64) -> Self {
         lock(&self.recorder).time = Time::OfCalls(nanos);
@@ -337,7 +337,7 @@ impl PcapDevice {
     }
 }
 
-/// Marks packets that are dropped around the device.
+/// Marks packets that are dropped outside the device.
 #[cfg(feature = "fault")]
 struct Drops(Arc<Mutex<Recorder>>);
 
@@ -352,7 +352,7 @@ impl crate::fault::DropRecorder for Drops {
     }
 }
 
-/// Only the thread that calls the device takes the lock, so it is always free.
+/// Locks the recorder. Only the thread that calls the device does so, so this never waits.
 fn lock(recorder: &Mutex<Recorder>) -> MutexGuard<'_, Recorder> {
     recorder.lock()
 }
@@ -385,7 +385,7 @@ impl Device for PcapDevice {
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
         let recorder = &self.recorder;
         self.inner.receive(now, &mut |received| {
-            // Whether it is dropped is known when the sink has returned, and its time when it came.
+            // The time is taken before the sink runs, which may report a drop.
             let time_ns = lock(recorder).begin(now);
             sink(received);
             lock(recorder).received(time_ns, received);
@@ -411,7 +411,7 @@ impl fmt::Debug for PcapDevice {
 }
 
 impl Recorder {
-    /// Whether the capture is full; counts the datagram if so.
+    /// Returns whether the capture is full, and counts the skipped datagram if so.
     fn skips(&mut self) -> bool {
         let is_full = self.sink.is_full();
         self.counters.skipped += u64::from(is_full);
@@ -429,7 +429,7 @@ impl Recorder {
         self.record(time_ns, Direction::Outbound, path, (*identification, true), [bytes, &[]], comment);
     }
 
-    /// The time of a packet whose reception begins.
+    /// Returns the time of a packet whose reception begins.
     fn begin(&mut self, now: Instant) -> u64 {
         self.is_dropped = false;
         self.time.next(now)
@@ -489,8 +489,8 @@ impl Recorder {
     }
 }
 
-/// The Identification under which the ICRC is right, at the end of the datagram or in front of in-band telemetry. Only our own peers
-/// send that, and they count to the most segments of a superpacket.
+/// Returns the Identification for which the ICRC is valid, at the end or before in-band telemetry. Only peers
+/// of this project send telemetry, with Identifications below [`MOST_SEGMENTS`].
 fn find_identification(path: &Path, head: &[u8], tail: &[u8], hint: u16) -> Option<u16> {
     let before_trailer = Telemetry::split_off(head, tail)
         .and_then(|(head, tail, _)| identification_of_datagram(path, head, tail, hint));
@@ -499,7 +499,7 @@ fn find_identification(path: &Path, head: &[u8], tail: &[u8], hint: u16) -> Opti
         .or_else(|| identification_of_datagram(path, head, tail, hint))
 }
 
-/// The Identification under which the last four bytes are the ICRC: 0, what is likely, or what can be computed.
+/// Returns the Identification for which the last four bytes are the ICRC: 0, `hint`, or one computed from it.
 fn identification_of_datagram(path: &Path, head: &[u8], tail: &[u8], hint: u16) -> Option<u16> {
     let (head, tail, found) = split_icrc(head, tail)?;
     let envelope = Envelope::new(path, 0);
@@ -513,7 +513,7 @@ fn identification_of_datagram(path: &Path, head: &[u8], tail: &[u8], hint: u16) 
     icrc::identification_from_difference(computed ^ found, head.len() + tail.len())
 }
 
-/// Separates the ICRC from what it covers; the two parts may meet in the middle of it.
+/// Splits off the ICRC, which may lie in both parts.
 fn split_icrc<'a>(head: &'a [u8], tail: &'a [u8]) -> Option<(&'a [u8], &'a [u8], u32)> {
     let covered = (head.len() + tail.len()).checked_sub(icrc::LEN)?;
     let mut found = [0; icrc::LEN];
@@ -523,7 +523,7 @@ fn split_icrc<'a>(head: &'a [u8], tail: &'a [u8]) -> Option<(&'a [u8], &'a [u8],
     Some((head, tail, u32::from_le_bytes(found)))
 }
 
-/// A locally administered address made from the last four bytes of an IP address.
+/// Returns a locally administered address with the last four bytes of an IP address.
 fn ethernet_address(address: IpAddr) -> MacAddr {
     if let Some(group) = MacAddr::for_multicast(address) {
         return group;
@@ -538,7 +538,7 @@ fn ethernet_address(address: IpAddr) -> MacAddr {
     MacAddr([0x02, 0x00, a, b, c, d])
 }
 
-/// The comments of packets that are lost on purpose.
+/// Comments on recorded packets.
 #[cfg(feature = "fault")]
 const DROPPED_SENT: &str = "dropped by --fault before it was sent";
 const DROPPED_RECEIVED: &str = "dropped by --fault after it was received";
