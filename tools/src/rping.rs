@@ -1,4 +1,4 @@
-//! The ping-pong of librdmacm's `rping`, both ends.
+//! Client and server of the ping-pong of librdmacm's `rping`.
 //!
 //! ```text
 //!   client                                    server
@@ -29,12 +29,12 @@ use crate::harness::{
 
 /// The port that rping listens on.
 pub const RPING_PORT: u16 = 7174;
-/// The most bytes of a ping, its NUL included.
+/// Maximum number of bytes of a ping, including its NUL.
 pub const MAX_PING: usize = 64 * 1024 - 1;
-/// The fewest bytes of a ping: its text with the largest number of 32 bits, and a NUL.
+/// Minimum number of bytes of a ping: its text with the largest 32-bit number, and a NUL.
 pub const MIN_PING: usize = 23;
 
-/// Address, key and size: 16 bytes in network order.
+/// Bytes of a message: address, key and size in network order.
 const MESSAGE: usize = 16;
 const SEND_AT: usize = 0;
 const RECEIVES_AT: usize = MESSAGE;
@@ -42,23 +42,23 @@ const RECEIVES: usize = 2;
 const PING_AT: usize = 4096;
 const PONG_AT: usize = PING_AT + 64 * 1024;
 const REGION: usize = PONG_AT + 64 * 1024;
-/// The time limit for each message of a peer that has connected.
+/// Time limit for each message of a connected peer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the client does.
+/// The parameters of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpingPlan {
-    /// How many pings.
+    /// Number of pings.
     pub count: u64,
-    /// Bytes of each, [`MIN_PING`] to [`MAX_PING`].
+    /// Bytes of each ping, [`MIN_PING`] to [`MAX_PING`].
     pub size: usize,
-    /// Compare what comes back with what was sent.
+    /// Whether to compare the returned bytes with the sent ones.
     pub verify: bool,
     /// Path MTU.
     pub path_mtu: PathMtu,
 }
 
-/// The parameters that rping connects and accepts with.
+/// Returns the parameters that rping connects and accepts with.
 fn parameters(path_mtu: PathMtu) -> ConnectionParameters {
     ConnectionParameters::default().responder_resources(1).initiator_depth(1).path_mtu(path_mtu)
 }
@@ -66,7 +66,7 @@ fn parameters(path_mtu: PathMtu) -> ConnectionParameters {
 /// One end of the connection.
 struct End(Resources);
 
-/// A message of the peer: where it may be read or written.
+/// A message of the peer: the memory that may be read or written.
 struct Advertisement {
     remote_addr: u64,
     rkey: RKey,
@@ -93,7 +93,7 @@ impl End {
         Ok(Self(resources))
     }
 
-    /// Sends the address where the peer may read or write.
+    /// Sends the address of the memory that the peer may read or write.
     fn advertise(&self, at: usize, size: usize) -> Result<(), VerbsError> {
         let mut message = [0; MESSAGE];
         let addr = self.0.region.addr() + at as u64;
@@ -104,7 +104,7 @@ impl End {
         self.0.post(0, SendOp::Send, SEND_AT..SEND_AT + MESSAGE)
     }
 
-    /// Waits for the next completion of this kind. `None`: the connection has ended.
+    /// Waits for the next completion with `opcode`. Returns `None` if the connection has ended.
     fn completion(&self, opcode: WcOpcode) -> Result<Option<Wc>, ToolError> {
         loop {
             let stalled = || ToolError::Stalled {
@@ -117,14 +117,14 @@ impl End {
                 return Ok(None);
             }
             check_completion(self.0.context(), &wc)?;
-            // Other requests of this end may complete before.
+            // Other requests of this side may complete first.
             if wc.opcode == opcode {
                 return Ok(Some(wc));
             }
         }
     }
 
-    /// Waits for the next message of the peer. `None`: the connection has ended.
+    /// Waits for the next message of the peer. Returns `None` if the connection has ended.
     fn receive(&self) -> Result<Option<Advertisement>, ToolError> {
         let Some(wc) = self.completion(WcOpcode::Recv)? else { return Ok(None) };
         if wc.byte_len as usize != MESSAGE {
@@ -140,14 +140,15 @@ impl End {
         Ok(Some(Advertisement { remote_addr, rkey: RKey(word(8)), size: word(12) }))
     }
 
-    /// Carries out a READ or WRITE of its own. `None`: the connection has ended.
+    /// Executes a READ or WRITE of this side. Returns `None` if the connection has ended.
     fn execute(&self, op: SendOp, opcode: WcOpcode, len: usize) -> Result<Option<()>, ToolError> {
         self.0.post(0, op, PING_AT..PING_AT + len)?;
         Ok(self.completion(opcode)?.map(|_| ()))
     }
 }
 
-/// The bytes of a ping as rping makes them: its number, then letters that start one letter later each time, and a NUL.
+/// Returns the bytes of a ping in the format of rping: its number, then letters that start one letter later
+/// each time, and a NUL.
 fn ping_text(ping: u64, size: usize) -> Vec<u8> {
     const FIRST: u8 = b'A';
     const LETTERS: u64 = (b'z' - FIRST + 1) as u64;
@@ -166,11 +167,11 @@ fn disconnected(ping: u64) -> ToolError {
     ToolError::Peer(format!("disconnected in the middle of ping {ping}"))
 }
 
-/// Connects to an rping server and runs the pings. It calls `on_ping` with each echo.
+/// Connects to an rping server, runs the pings, and calls `on_ping` with each echo.
 ///
 /// # Errors
 ///
-/// When there is no connection, a work request fails, or what comes back differs.
+/// The connection or a work request fails, or the returned bytes differ.
 pub fn client(
     context: &Context,
     server: IpAddr,
@@ -206,16 +207,17 @@ fn run_client(
         on_ping(&echo);
     }
     connection.disconnect()?;
-    // A lost confirmation costs repetitions, not the result.
+    // Losing the confirmation causes retransmissions, but does not change the result.
     let _ = connection.next_event(Some(PATIENCE))?;
     Ok(())
 }
 
-/// Accepts a client and serves it until it disconnects. It calls `on_ping` with each ping and returns their number.
+/// Accepts a client and serves it until it disconnects. Calls `on_ping` with each ping, and returns their
+/// number.
 ///
 /// # Errors
 ///
-/// When the client gives up, a work request fails, or a message is not one of rping.
+/// The client gives up, a work request fails, or a message is not one of rping.
 pub fn serve(
     context: &Context,
     request: ConnectRequest,
@@ -228,32 +230,32 @@ pub fn serve(
     })
 }
 
-/// What a server reports.
+/// A report of a server.
 #[derive(Debug)]
 pub enum ServerEvent {
     /// A ping of a client.
     Ping(Vec<u8>),
-    /// A client has gone after so many pings, or failed.
+    /// A client has left after this number of pings, or failed.
     Ended(Result<u64, ToolError>),
 }
 
-/// What a thread that serves a client reports.
+/// A report of a thread that serves a client.
 enum Progress {
     Established,
     Ping(Vec<u8>),
     Ended(Result<u64, ToolError>),
 }
 
-/// The most clients at once.
+/// Maximum number of clients at once.
 const MOST_CLIENTS: usize = 64;
-/// How long a request may stay without its confirmation: its sender may not exist.
+/// Time limit for the confirmation of a request. Its sender may not exist.
 const CONFIRMATION: Duration = Duration::from_secs(10);
-/// How often reports are delivered.
+/// Interval at which reports are delivered.
 const DELIVERY: Duration = Duration::from_millis(10);
 
-/// Serves clients, each on a thread of its own, so that a request whose sender never confirms the connection holds up
-/// nobody. Without `persistent` it ends with the first client that was connected. It calls `on_event` with what each client
-/// does.
+/// Serves each client on its own thread, so that a request whose sender never confirms the connection does
+/// not block other clients. Without `persistent`, it ends after the first connected client. Calls `on_event`
+/// with the actions of each client.
 ///
 /// # Errors
 ///
@@ -265,7 +267,7 @@ pub fn serve_all(
     on_event: &mut dyn FnMut(SocketAddr, ServerEvent),
 ) -> Result<(), ToolError> {
     let (sender, reports) = std::sync::mpsc::sync_channel(MOST_CLIENTS);
-    // Whether each client is connected.
+    // The flag says whether the client is connected.
     let mut clients: BTreeMap<u64, (SocketAddr, bool)> = BTreeMap::new();
     let mut next = 0;
     loop {
@@ -274,7 +276,7 @@ pub fn serve_all(
             std::thread::sleep(DELIVERY);
         } else {
             match listener.accept(Some(DELIVERY)) {
-                // Refused when it is dropped.
+                // Dropping the request refuses it.
                 Ok(request) if clients.len() >= MOST_CLIENTS => drop(request),
                 Ok(request) => {
                     next += 1;
@@ -315,7 +317,7 @@ fn spawn(
 ) -> Result<(), ToolError> {
     let thread = std::thread::Builder::new().name("rping client".into());
     let spawned = thread.spawn(move || {
-        // A server that has ended hears nothing more.
+        // A server that has ended receives no reports.
         let mut tell = |progress| drop(sender.send((client, progress)));
         let outcome = serve_one(&context, request, &mut tell);
         tell(Progress::Ended(outcome));
@@ -367,7 +369,7 @@ fn serve_pings(
 mod tests {
     use super::*;
 
-    /// The first bytes of rping's pings, and that the pattern goes round.
+    /// Checks the first bytes of rping's pings, and that the pattern wraps around.
     #[test]
     fn texts_of_pings() {
         assert_eq!(ping_text(0, 64).len(), 64);

@@ -1,4 +1,4 @@
-//! Connects from the address that packets will come from.
+//! Connects to a server from the address that the packets of the client leave from.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -9,14 +9,15 @@ use roce::verbs::Context;
 use roce_device::{LocalAddress, local_addresses};
 use socket2::{Domain, Socket, Type};
 
-/// How long a client that was refused waits before it tries again.
+/// Interval between two attempts of a refused client.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Tries to connect until the server, which may have been started at the same time, listens: for so long at most.
+/// Repeats a refused connection attempt, for `patience` at most. The server may start at the same time as the
+/// client.
 ///
 /// # Errors
 ///
-/// The last refusal when the time is over, and at once what is no refusal.
+/// The last refusal once `patience` is over. Any other error is returned at once.
 pub fn until_listening<T, E>(
     patience: Duration,
     is_refused: impl Fn(&E) -> bool,
@@ -33,8 +34,8 @@ pub fn until_listening<T, E>(
     }
 }
 
-/// Connects to `peer` from the address that packets of the device to it leave from: a server sends packets only to the
-/// address that a client calls from.
+/// Connects to `peer` from the source address of the device's packets to `peer`. A server sends packets only
+/// to the address that a client calls from.
 ///
 /// # Errors
 ///
@@ -53,17 +54,19 @@ pub fn connect_tcp(
     })
 }
 
-/// Whether the kernel has an address. A bind would not tell: in a network namespace without any address, every bind succeeds.
+/// Returns whether the kernel has an address. A bind cannot find this out: in a network namespace without any
+/// address, every bind succeeds.
 pub(super) fn is_of_kernel(address: IpAddr) -> bool {
     let is_it = |local: &LocalAddress| {
         local.address == address
             || address.is_loopback() && local.is_loopback && address.is_ipv4() == local.address.is_ipv4()
     };
-    // Without the list, the attempt tells.
+    // Without the list of addresses, the connection attempt decides.
     local_addresses().map_or(true, |local| local.iter().any(is_it))
 }
 
-/// Connects with the TCP of the kernel. `None`: the kernel does not have the address, or it is of the other IP version.
+/// Connects with the kernel's TCP. Returns `None` if the kernel does not have the address, or if the
+/// addresses are of two IP versions.
 pub(super) fn of_kernel(
     own: IpAddr,
     peer: SocketAddr,
@@ -79,7 +82,7 @@ pub(super) fn of_kernel(
     }
     let socket = Socket::new(Domain::for_address(peer), Type::STREAM, None).ok()?;
     socket.bind(&own.into()).ok()?;
-    // Both sides then send short segments. A failure leaves long ones.
+    // Makes both sides send short segments. If it fails, the segments are long.
     let _ = socket.set_tcp_mss(SHORT_SEGMENT);
     let connected = match patience {
         Some(patience) => socket.connect_timeout(&peer.into(), patience),
@@ -88,5 +91,6 @@ pub(super) fn of_kernel(
     Some(connected.and_then(|()| Tcp::try_from(std::net::TcpStream::from(socket))))
 }
 
-/// Bytes of data in a TCP segment: lines pass a link whose small MTU swallows longer packets, which `roce doctor` then finds.
+/// Bytes of data in a TCP segment. Short lines pass a link that drops longer packets because of its small
+/// MTU; `roce doctor` then finds that link.
 const SHORT_SEGMENT: u32 = 128;

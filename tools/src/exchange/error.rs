@@ -1,10 +1,10 @@
-//! Why an exchange failed.
+//! The errors of an exchange.
 
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Why the exchange with the other side failed. Texts of the other side in it are safe to show.
+/// The reason why the exchange with the other side failed. Its text from the other side is safe to print.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
@@ -27,7 +27,7 @@ pub enum ExchangeError {
     /// The connection broke.
     #[error("exchanging {what} with {peer}: {source}; look there for the reason")]
     Broken {
-        /// What was being exchanged.
+        /// The value that was being exchanged.
         what: &'static str,
         /// The other side.
         peer: String,
@@ -37,7 +37,7 @@ pub enum ExchangeError {
     /// The other side did not send a whole line within the time limit.
     #[error("{peer} has not sent {what} within {} s; is it busy with another client?", .patience.as_secs())]
     Silent {
-        /// What was awaited.
+        /// The awaited value.
         what: &'static str,
         /// The other side.
         peer: String,
@@ -47,7 +47,7 @@ pub enum ExchangeError {
     /// The other side closed the connection.
     #[error("{peer} closed the connection before it sent {what}; look there for the reason")]
     Closed {
-        /// What was awaited.
+        /// The awaited value.
         what: &'static str,
         /// The other side.
         peer: String,
@@ -58,17 +58,17 @@ pub enum ExchangeError {
         /// The other side.
         peer: String,
     },
-    /// The other side sent something else.
+    /// The other side sent something unexpected.
     #[error("{peer} sent something that is not {what}: {reason}; do both sides run the same version?")]
     Unexpected {
-        /// What was awaited.
+        /// The awaited value.
         what: &'static str,
         /// The other side.
         peer: String,
         /// The difference.
         reason: String,
     },
-    /// The other side has ended, and says why.
+    /// The other side has ended and reported its reason.
     #[error("the other side, {peer}, failed: {reason}")]
     Failed {
         /// The other side.
@@ -103,7 +103,7 @@ pub enum ExchangeError {
         /// The protocol there.
         protocol: u32,
     },
-    /// The other side wants packets at an address that is not its own.
+    /// The client asks for packets to an address that is not its own.
     #[error(
         "the client calls from {peer} and asks for packets to {named}; a server sends packets only to the address that \
          a client calls from. Start the client with its --device on {peer}, or call an address of the server that is \
@@ -119,7 +119,7 @@ pub enum ExchangeError {
 }
 
 impl ExchangeError {
-    /// Whether no server listens on the port, or not yet.
+    /// Returns whether no server listens on the port, or not yet.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Connect { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
@@ -127,7 +127,7 @@ impl ExchangeError {
 }
 
 impl ExchangeError {
-    /// Whether the other side has ended, so that it need not be told.
+    /// Returns whether the other side has ended, so that this side need not send it a notice.
     #[must_use]
     pub const fn is_end_of_peer(&self) -> bool {
         matches!(

@@ -1,4 +1,4 @@
-//! Lines over TCP, each with a limit of length and of time.
+//! Lines over TCP, with limits of length and time.
 
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::Busy;
 
-/// The longest line that is read.
+/// Maximum length of a line.
 const LONGEST_LINE: usize = 1 << 20;
 /// Bytes of one read.
 const CHUNK: usize = 16 << 10;
 
-/// A line that may come in place of any other.
+/// A line that may come instead of any other line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Notice {
     /// The sender has failed and ends.
@@ -30,25 +30,25 @@ impl Notice {
     }
 }
 
-/// Why there is no line.
+/// The reason why no line was returned.
 #[derive(Debug)]
 pub(super) enum LineError {
     /// The connection was closed.
     Ended,
-    /// The time is over.
+    /// The deadline has passed.
     Late,
-    /// It is not a line of an exchange.
+    /// The input is not a line of an exchange.
     NotALine(&'static str),
     /// The connection broke.
     Io(io::Error),
 }
 
-/// A connection and what was read from it ahead.
+/// A connection and the bytes that were read ahead from it.
 #[derive(Debug)]
 pub(super) struct Lines {
     stream: Tcp,
     ahead: Vec<u8>,
-    /// Bytes of `ahead` without the end of a line.
+    /// Bytes of `ahead` that were searched and contain no end of a line.
     searched: usize,
     has_ended: bool,
     expects_object: bool,
@@ -71,7 +71,7 @@ impl Lines {
         self.has_ended
     }
 
-    /// The next line must begin as an object does: another program is noticed by its first byte.
+    /// Requires the next line to begin as a JSON object, so that the first byte identifies another program.
     pub(super) fn expect_object(&mut self) {
         self.expects_object = true;
     }
@@ -83,13 +83,13 @@ impl Lines {
         end
     }
 
-    /// The next line if all of it was read ahead, without taking it.
+    /// Returns the next line without taking it, if all of it was read ahead.
     pub(super) fn peek(&mut self) -> Option<&[u8]> {
         let end = self.end_of_line()?;
         self.ahead.get(..end)
     }
 
-    /// Takes the next line, which must be complete at a time, however it is cut into packets.
+    /// Takes the next line. The whole line must arrive before `deadline`, in any number of packets.
     pub(super) fn next(&mut self, deadline: Instant) -> Result<Vec<u8>, LineError> {
         loop {
             if self.expects_object && self.ahead.first().is_some_and(|first| *first != b'{') {
@@ -129,7 +129,8 @@ impl Lines {
         Ok(())
     }
 
-    /// Whether something was read ahead or can be read at once: bytes, or the end.
+    /// Returns whether bytes were read ahead, or a read would return at once with bytes or the end of the
+    /// connection.
     pub(super) fn has_input(&mut self) -> io::Result<bool> {
         if !self.ahead.is_empty() || self.has_ended {
             return Ok(true);
@@ -137,7 +138,7 @@ impl Lines {
         self.stream.has_input()
     }
 
-    /// Reads ahead what is there, without waiting.
+    /// Reads available bytes ahead, without waiting.
     pub(super) fn take_in(&mut self) -> io::Result<()> {
         while !self.has_ended && self.ahead.len() <= LONGEST_LINE && self.stream.has_input()? {
             self.read()?;
@@ -145,7 +146,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Reads and forgets until the other side closes the connection, or the time is over.
+    /// Reads and discards bytes until the other side closes the connection or `end` is reached.
     pub(super) fn discard_until(&mut self, end: Instant) {
         loop {
             let left = end.saturating_duration_since(Instant::now());

@@ -1,4 +1,4 @@
-//! Where servers listen.
+//! The sockets that servers listen on.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener};
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::connect::is_of_kernel;
 use super::{ExchangeError, unsupported};
 
-/// A TCP port, on some addresses of this machine or on all.
+/// A TCP port on some or all addresses of this machine.
 #[derive(Debug)]
 pub struct Listening {
     sockets: Sockets,
@@ -21,14 +21,14 @@ pub struct Listening {
 
 #[derive(Debug)]
 enum Sockets {
-    /// Of the kernel; none of them blocks.
+    /// Listeners of the kernel; none of them blocks.
     Kernel(Vec<TcpListener>),
-    /// Of a host of the device's own.
+    /// A listener of the device's own host.
     Device(TcpListening),
 }
 
 impl Listening {
-    /// Listens on every address of this machine, IPv4 and IPv6; on port 0, on a free port.
+    /// Listens on every IPv4 and IPv6 address of this machine. Port 0 selects a free port.
     ///
     /// # Errors
     ///
@@ -38,20 +38,21 @@ impl Listening {
         let (v6, v4) = ((Ipv6Addr::UNSPECIFIED, port), (Ipv4Addr::UNSPECIFIED, port));
         let listeners = match TcpListener::bind(v6) {
             Ok(listener) => {
-                // Takes IPv4 as well, unless net.ipv6.bindv6only is set.
+                // This listener takes IPv4 as well, unless net.ipv6.bindv6only is set.
                 let port = listener.local_addr().map_err(failed)?.port();
                 let v4 = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).ok();
                 std::iter::once(listener).chain(v4).collect()
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(failed(error)),
-            // A machine without IPv6.
+            // The machine does not support IPv6.
             Err(_) => vec![TcpListener::bind(v4).map_err(failed)?],
         };
         Self::of_kernel(listeners).map_err(failed)
     }
 
-    /// Listens on the addresses of a device, and where it has addresses of one IP version only, on those of the other
-    /// version at the same interface: a client may exchange over IPv4 what it needs for packets over IPv6.
+    /// Listens on the addresses of a device. If all of them have one IP version, it also listens on the
+    /// addresses of the other version at the same interface: a client may run the exchange over IPv4 for
+    /// packets over IPv6.
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl Listening {
         Ok(Self { sockets: Sockets::Device(listening), port })
     }
 
-    /// Listens on one address of the kernel and, if that is possible, on the others of a device.
+    /// Listens on one address of the kernel, and on the other addresses of a device where possible.
     ///
     /// # Errors
     ///
@@ -104,8 +105,8 @@ impl Listening {
                     .extend(of_interface.map(|local| local.address).filter(|it| it.is_ipv4() == is_ipv4));
             }
         }
-        // Not every address in a table of GIDs can be listened on, and another server may have an address that is not
-        // the device's.
+        // Not every address of a GID table can be listened on. Another server may use an address that the
+        // device does not have.
         let others = addresses.into_iter().skip(1);
         let others = others.filter_map(|other| TcpListener::bind(with_zone(other, port)).ok());
         Self::of_kernel(std::iter::once(listener).chain(others).collect())
@@ -124,7 +125,7 @@ impl Listening {
         self.port
     }
 
-    /// Waits for a connection, for so long; also returns the address that the client called.
+    /// Waits up to `timeout` for a connection; also returns the address that the client called.
     ///
     /// # Errors
     ///
@@ -150,7 +151,7 @@ impl Listening {
     ///
     /// # Errors
     ///
-    /// As [`accept_within`](Self::accept_within).
+    /// The errors of [`accept_within`](Self::accept_within).
     pub fn accept(&self) -> io::Result<(Tcp, Option<SocketAddr>)> {
         loop {
             if let Some(accepted) = self.accept_within(Duration::from_secs(60))? {
@@ -181,8 +182,8 @@ fn accept_one(listeners: &[TcpListener]) -> io::Result<Option<(Tcp, Option<Socke
     Ok(None)
 }
 
-/// The addresses of this machine that clients may call, those that other machines reach first. Link-local addresses come
-/// last, because each takes a zone of the client.
+/// Returns the addresses of this machine that clients may call. Addresses that other machines reach come
+/// first. Link-local addresses come last, because the client must add a zone to each.
 #[must_use]
 pub fn own_addresses() -> Vec<LocalAddress> {
     let mut addresses = local_addresses().unwrap_or_default();

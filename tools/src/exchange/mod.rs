@@ -1,11 +1,12 @@
-//! The out-of-band exchange of our own tools: one JSON value a line over TCP.
+//! The out-of-band exchange of our own tools: one JSON value per line over TCP.
 //!
-//! A client may call any address of the server; [`Listening`] takes all of them. [`ClientQueue`] lets clients wait for
-//! their turn and tells them so. The first line of each side is a greeting, so two different tools notice it at once.
-//! A side that fails says why on its last line, and the other side reports it, whatever it waits for.
+//! A client may call any address of the server; [`Listening`] takes all of them. [`ClientQueue`] lets clients
+//! wait for their turn and tells them their place. The first line of each side is a greeting, which detects
+//! two different tools at once. A side that fails sends the reason as its last line. The other side reports
+//! that reason, whatever it waits for.
 //!
-//! Connections are not trusted: every line has a limit of length and of time, the set-up as a whole has a limit of time,
-//! and packets go only where [`PeerAddresses`] allows.
+//! Connections are not trusted: each line has a limit of length and of time, and the set-up as a whole has a
+//! time limit. Packets go only to the addresses that [`PeerAddresses`] allows.
 
 mod connect;
 mod error;
@@ -34,17 +35,19 @@ pub use listening::{Listening, own_addresses};
 pub use peers::PeerAddresses;
 pub use queue::{ClientQueue, MOST_WAITING};
 
-/// Changes with the meaning of the lines.
+/// Version of the exchange; it changes with the meaning of the lines.
 const PROTOCOL: u32 = 2;
-/// The time limit for one line.
+/// Time limit for one line.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The same for the first line of a client: one that is slow with it is probably another program, and other clients wait.
+/// Time limit for the first line of a client. A slow client is probably another program, and other clients
+/// wait.
 const FIRST_LINE_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a client waits for the first line of a server, or for the next line that says that the server is busy.
+/// Time limit of a client for the first line of a server, and for each later line that says that the server
+/// is busy.
 const TURN_PATIENCE: Duration = Duration::from_secs(15);
-/// The time limit of a server for everything before the first message.
+/// Time limit of a server for everything before the first message.
 const SETUP_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a side that has failed waits for the other side to read why.
+/// Time that a failed side waits for the other side to read the reason.
 const FAREWELL: Duration = Duration::from_millis(300);
 
 /// The first line of each side.
@@ -58,7 +61,7 @@ struct Greeting {
 /// The place of a client in the queue of a busy server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Busy {
-    /// 1 is the next.
+    /// The place; 1 is next.
     pub position: usize,
     /// The client that is served.
     pub serving: String,
@@ -83,11 +86,11 @@ pub struct Exchange {
     /// The address that the client called.
     called: Option<SocketAddr>,
     is_client: bool,
-    /// When all lines must have come, and how long that was at first.
+    /// The deadline for all lines together, and the original time limit.
     limited_until: Option<(Instant, Duration)>,
-    /// The place in the queue of which the user was told last.
+    /// The place in the queue that was last reported to the user.
     told: Option<Busy>,
-    /// As long as the connection.
+    /// A span that lives as long as the connection.
     span: tracing::Span,
 }
 
@@ -105,7 +108,7 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// When no server listens there.
+    /// No server listens there.
     pub fn connect(address: impl ToSocketAddrs + fmt::Debug) -> Result<Self, ExchangeError> {
         let peer = format!("{address:?}");
         let _connect = tracing::debug_span!("connect", peer).entered();
@@ -113,21 +116,21 @@ impl Exchange {
         Self::client(stream.map_err(|source| ExchangeError::Connect { peer, source })?)
     }
 
-    /// Connects to a listening side from the address of a device that its packets to the peer leave from, which is the only
-    /// address that the server sends packets to.
+    /// Connects to a listening side from the source address of the device's packets to `peer`. The server
+    /// sends packets only to that address.
     ///
     /// # Errors
     ///
-    /// When no server listens there.
+    /// No server listens there.
     pub fn connect_from(context: &Context, peer: SocketAddr) -> Result<Self, ExchangeError> {
         Self::connect_at(context, None, peer, None)
     }
 
-    /// The same with the GID that packets leave from, and a time limit.
+    /// Connects to a listening side from the address of `gid_index`, with an optional time limit.
     ///
     /// # Errors
     ///
-    /// When no server listens there, or it does not answer in time; the error says which.
+    /// No server listens there, or it does not answer in time; the error says which.
     pub fn connect_at(
         context: &Context,
         gid_index: Option<usize>,
@@ -139,15 +142,15 @@ impl Exchange {
         Self::client(connected.map_err(|source| ExchangeError::Connect { peer: peer.to_string(), source })?)
     }
 
-    /// Connects with the TCP of the kernel from an address, if the kernel has it.
+    /// Connects with the kernel's TCP, from the address `own` if the kernel has it.
     ///
     /// # Errors
     ///
-    /// When no server listens there.
+    /// No server listens there.
     pub fn connect_as(own: IpAddr, peer: SocketAddr) -> Result<Self, ExchangeError> {
         let _connect = tracing::debug_span!("connect", %peer).entered();
         let connected = connect::of_kernel(own, peer, None).unwrap_or_else(|| {
-            // The address of a host of the device's own.
+            // `own` is the address of the device's own host.
             std::net::TcpStream::connect(peer).and_then(Tcp::try_from)
         });
         Self::client(connected.map_err(|source| ExchangeError::Connect { peer: peer.to_string(), source })?)
@@ -157,7 +160,7 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// When the listener breaks.
+    /// The listener breaks.
     pub fn accept_from(listener: &TcpListener) -> Result<Self, ExchangeError> {
         let address =
             listener.local_addr().map_or_else(|_| "the listener".into(), |address| address.to_string());
@@ -173,7 +176,7 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// When the device fails.
+    /// The device fails.
     pub fn accept_on(listening: &TcpListening) -> Result<Self, ExchangeError> {
         let address = listening.local_addr().to_string();
         let accepted = listening.accept();
@@ -193,7 +196,7 @@ impl Exchange {
         let peer = address.to_string();
         let set = stream.set_write_timeout(Some(PATIENCE));
         set.map_err(|source| ExchangeError::Broken { what: "anything", peer: peer.clone(), source })?;
-        // Not within the span of connecting, which ends here.
+        // The new span must not belong to the span of connecting, which ends here.
         let span = tracing::debug_span!(parent: None, "exchange", peer);
         Ok(Self {
             lines: Lines::new(stream),
@@ -207,50 +210,52 @@ impl Exchange {
         })
     }
 
-    /// Has a server also send packets to these addresses of the client.
+    /// Lets a server send packets to these addresses of the client, too.
     #[must_use]
     pub fn allow_peers(mut self, others: &[IpAddr]) -> Self {
         self.peers = self.peers.and(others);
         self
     }
 
-    /// Has a server send packets to any address that the client names: for two processes of one program.
+    /// Lets a server send packets to any address that the client names. Only for two processes of one
+    /// program.
     #[must_use]
     pub fn allow_any_peer(mut self) -> Self {
         self.peers = self.peers.or_any();
         self
     }
 
-    /// The name of the other side.
+    /// Returns the name of the other side.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// The address of the other side.
+    /// Returns the address of the other side.
     #[must_use]
     pub fn peer_address(&self) -> IpAddr {
         canonical(self.lines.stream().peer_addr()).ip()
     }
 
-    /// Where packets for the other side may go.
+    /// Returns the addresses that packets for the other side may go to.
     #[must_use]
     pub fn peers(&self) -> &PeerAddresses {
         &self.peers
     }
 
-    /// The address of this side that the client called, with its zone; `None` for a TCP of the device itself.
+    /// Returns the address of this side that the client called, with its zone. Returns `None` for a TCP of
+    /// the device itself.
     #[must_use]
     pub fn called(&self) -> Option<SocketAddr> {
         self.called
     }
 
-    /// Exchanges greetings: both sides must run the same tool in the same version. A client waits here for its turn. For a
-    /// server, the time for the set-up begins.
+    /// Exchanges greetings. Both sides must run the same tool in the same version. A client waits here for
+    /// its turn. For a server, the time limit of the set-up begins.
     ///
     /// # Errors
     ///
-    /// The other side runs something else, or does not greet in time.
+    /// The other side runs something else, or does not send its greeting in time.
     pub fn greet(&mut self, tool: &'static str) -> Result<(), ExchangeError> {
         let what = "the greeting of roce";
         let version = env!("CARGO_PKG_VERSION");
@@ -277,8 +282,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Replaces the time limit of the set-up by one for all further lines together; `None`: from now on both sides measure,
-    /// and each line has a limit of its own.
+    /// Replaces the time limit of the set-up by one limit for all further lines together. With `None`, the
+    /// measurement begins, and each line has its own limit.
     pub fn limit(&mut self, limit: Option<Duration>) {
         self.limited_until = limit.map(|limit| (Instant::now() + limit, limit));
     }
@@ -292,7 +297,7 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// When the connection is broken.
+    /// The connection is broken.
     pub fn send<T: Serialize>(&mut self, what: &'static str, value: &T) -> Result<(), ExchangeError> {
         let _send = tracing::trace_span!(parent: &self.span, "send", what).entered();
         let broken = |source| ExchangeError::Broken { what, peer: self.peer.clone(), source };
@@ -300,7 +305,7 @@ impl Exchange {
         line.push(b'\n');
         match self.lines.stream_mut().write_all(&line) {
             Ok(()) => Ok(()),
-            // The other side may have said why it closed the connection.
+            // The other side may have sent the reason before it closed the connection.
             Err(source) => Err(self.watch().err().unwrap_or(ExchangeError::Broken {
                 what,
                 peer: self.peer.clone(),
@@ -313,7 +318,7 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// When the connection is broken or closed, the other side failed, or the line holds something else.
+    /// The connection is broken or closed, the other side failed, or the line contains something else.
     pub fn receive<T: DeserializeOwned>(&mut self, what: &'static str) -> Result<T, ExchangeError> {
         self.receive_within(what, PATIENCE)
     }
@@ -367,7 +372,7 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// As [`Self::send`] and [`Self::receive`].
+    /// The errors of [`Self::send`] and [`Self::receive`].
     pub fn swap<T: Serialize, U: DeserializeOwned>(
         &mut self,
         what: &'static str,
@@ -381,37 +386,38 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// As [`Self::swap`].
+    /// The errors of [`Self::swap`].
     pub fn barrier(&mut self) -> Result<(), ExchangeError> {
         self.swap::<_, u32>("a barrier", &0).map(|_| ())
     }
 
-    /// Whether the other side has sent or closed something, without waiting. A server that spins for
-    /// completions looks here from time to time.
+    /// Returns, without waiting, whether the other side has sent something or closed the connection. A server
+    /// that spins for completions calls it regularly.
     ///
     /// # Errors
     ///
-    /// When the connection is broken.
+    /// The connection is broken.
     pub fn has_input(&mut self) -> Result<bool, ExchangeError> {
         match self.lines.has_input() {
             Ok(has_input) => Ok(has_input),
-            // The other side has left; the next look says so.
+            // The other side has left; the next read reports it.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(true),
             Err(source) => Err(ExchangeError::Broken { what: "anything", peer: self.peer.clone(), source }),
         }
     }
 
-    /// Looks, without waiting, whether the other side is still there. Who waits for packets looks here from time to time.
+    /// Checks, without waiting, that the other side is still there. A side that waits for packets calls it
+    /// regularly.
     ///
     /// # Errors
     ///
-    /// The other side has closed the connection, or failed; the error has its reason.
+    /// The other side has closed the connection, or failed; the error contains its reason.
     pub fn watch(&mut self) -> Result<(), ExchangeError> {
         let has_ended = self.lines.take_in().is_err() || self.lines.has_ended();
         match self.lines.peek() {
             Some(line) => match Notice::parse(line) {
                 Some(Notice::Failed(reason)) => Err(self.failed(&reason)),
-                // An answer that is taken in its turn.
+                // The line is an answer, which is taken in its turn.
                 _ => Ok(()),
             },
             None if has_ended => Err(ExchangeError::Left { peer: self.peer.clone() }),
@@ -419,13 +425,14 @@ impl Exchange {
         }
     }
 
-    /// Tells the other side why this side ends. It cannot fail: the other side may be gone.
+    /// Sends the other side the reason why this side ends. Errors are ignored, because the other side may be
+    /// gone.
     pub fn fail(&mut self, reason: &str) {
         if self.send("why it failed", &Notice::Failed(reason.to_owned())).is_err() {
             return;
         }
-        // A connection that is closed with unread bytes is reset, and then the line could be lost. The other side closes
-        // the connection when it has read the line.
+        // Closing a connection with unread bytes resets it, and the reset could discard the line. The other
+        // side closes the connection after it has read the line.
         let end = Instant::now() + FAREWELL;
         self.lines.discard_until(end);
     }
@@ -443,13 +450,13 @@ impl Exchange {
         sent
     }
 
-    /// Whether the other side has closed the connection.
+    /// Returns whether the other side has closed the connection.
     pub(crate) fn has_left(&mut self) -> bool {
         self.lines.take_in().is_err() || self.lines.has_ended()
     }
 }
 
-/// An IPv4-mapped address as IPv4.
+/// Converts an IPv4-mapped address to IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
@@ -457,7 +464,7 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// An error of an operation that a listener of the kernel does not support.
+/// Returns the error of an operation that a listener of the kernel does not support.
 fn unsupported(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, text.to_owned())
 }

@@ -1,12 +1,12 @@
-//! Where the packets of a server may go.
+//! The addresses that a server may send packets to.
 
 use std::net::IpAddr;
 
 use super::ExchangeError;
 
-/// The addresses that a server sends packets to for one client: the one that the client calls from, which has answered
-/// the handshake of TCP, and those that the user of the server allows. A client that names another address could
-/// otherwise have the server send packets to a host that did not ask for them.
+/// The addresses that a server sends packets to for one client. They are the address that the client calls
+/// from, which has answered the TCP handshake, and those that the user of the server allows. Otherwise a
+/// client could name another address, and make the server send packets to a host that did not ask for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerAddresses {
     caller: IpAddr,
@@ -20,7 +20,7 @@ enum Allowed {
 }
 
 impl PeerAddresses {
-    /// The address that a client calls from.
+    /// Allows only the address that a client calls from.
     #[must_use]
     pub fn of_caller(caller: IpAddr) -> Self {
         Self { caller: caller.to_canonical(), allowed: Allowed::These(Vec::new()) }
@@ -35,18 +35,19 @@ impl PeerAddresses {
         self
     }
 
-    /// Allows every address: for a peer that is trusted, such as another process of the same program.
+    /// Allows every address, for a trusted peer such as another process of the same program.
     #[must_use]
     pub fn or_any(mut self) -> Self {
         self.allowed = Allowed::Any;
         self
     }
 
-    /// Checks an address that the client named for its packets. An IPv4-mapped address stands for the IPv4 address.
+    /// Checks an address that the client named for its packets. An IPv4-mapped address stands for the IPv4
+    /// address.
     ///
     /// # Errors
     ///
-    /// It is another address than that of the client.
+    /// The address is neither the client's nor allowed.
     pub fn check(&self, named: IpAddr) -> Result<(), ExchangeError> {
         let named = named.to_canonical();
         let is_allowed = match &self.allowed {

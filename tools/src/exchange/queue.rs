@@ -1,4 +1,4 @@
-//! Clients that wait for their turn.
+//! The queue of clients that wait for their turn.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use super::{Busy, Exchange, ExchangeError, Listening};
 
-/// The most clients that wait.
+/// Maximum number of waiting clients.
 pub const MOST_WAITING: usize = 16;
-/// How often waiting clients are told that they wait.
+/// Interval at which waiting clients are told their place.
 const EVERY: Duration = Duration::from_secs(2);
-/// How long a thread that is asked to end may take.
+/// Time that a thread may take to end after the request.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Accepts clients while one of them is served. The others are told who is served and how many are before them.
+/// Accepts clients while one client is served. Tells the others which client is served and their place.
 #[derive(Debug)]
 pub struct ClientQueue {
     shared: Arc<Shared>,
@@ -42,7 +42,7 @@ impl Shared {
 }
 
 impl State {
-    /// Tells every waiting client its place, and forgets those that have left.
+    /// Tells every waiting client its place, and drops those that have left.
     fn tell_places(&mut self) {
         let Some(serving) = self.serving.clone() else { return };
         let mut position = 0;
@@ -86,7 +86,7 @@ impl ClientQueue {
         Ok(Self { shared, thread: Some(thread.map_err(failed)?) })
     }
 
-    /// Waits for the next client. The client before it is not served any more.
+    /// Waits for the next client, and stops serving the previous one.
     ///
     /// # Errors
     ///

@@ -12,11 +12,11 @@ pub(super) const MIN_PAYLOAD: usize = 16;
 /// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Counted by the receiver.
+    /// A frame that the receiver counts.
     Data,
-    /// Its number says how many frames have arrived or are known to be lost.
+    /// A credit. Its number is the number of frames that have arrived or are known to be lost.
     Credit,
-    /// Comes back as [`Pong`](Self::Pong).
+    /// A frame that the receiver returns as [`Pong`](Self::Pong).
     Ping,
     Pong,
 }
@@ -25,7 +25,7 @@ impl Purpose {
     const ALL: [Self; 4] = [Self::Data, Self::Credit, Self::Ping, Self::Pong];
 }
 
-/// A frame whose ICRC is right until the number is written.
+/// Builds a frame. Its ICRC is valid until a number is written.
 pub(super) fn template(path: &Path, purpose: Purpose, payload: usize) -> Vec<u8> {
     let mut bytes = vec![0; HEADERS];
     if let Some((bth, rest)) = bytes.split_first_chunk_mut() {
@@ -47,7 +47,7 @@ pub(super) fn set_number(bytes: &mut [u8], number: u64) {
     bytes[HEADERS..HEADERS + 8].copy_from_slice(&number.to_le_bytes());
 }
 
-/// The purpose and the number of a received frame. `None` for all other frames.
+/// Returns the purpose and the number of a received frame, or `None` for any other frame.
 pub(super) fn read(head: &[u8]) -> Option<(Purpose, u64)> {
     let (number, rest) = head.get(HEADERS..)?.split_first_chunk()?;
     let purpose = u64::from_le_bytes(*rest.first_chunk()?);

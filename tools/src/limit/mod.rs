@@ -1,9 +1,11 @@
-//! The speed of a device without a protocol: frames that look like those of a transfer, sent as fast as possible,
-//! and round trips of one frame. Every other speed can be stated as a share of this one, measured in the same run.
+//! The speed of a device without a protocol: frames like those of a transfer, sent as fast as possible, and
+//! round trips of one frame. Every other speed can be stated as a share of this one, measured in the same
+//! run.
 //!
-//! The frames are WRITEs with a right ICRC, built once; for each one the bytes are copied into the device's slot
-//! and a number is put in, as an engine would copy them out of memory. The other side looks at the number in
-//! each and returns a credit for every few. There are no queue pairs, no acknowledgements and no checks.
+//! The frames are WRITEs with a valid ICRC, built once. For each frame, the bytes are copied into the
+//! device's slot and a number is written, just as an engine copies them out of memory. The other side reads
+//! the number of each frame and returns a credit for several frames. There are no queue pairs, no
+//! acknowledgements and no checks.
 
 mod frames;
 mod run;
@@ -15,22 +17,22 @@ use serde::{Deserialize, Serialize};
 
 pub use run::{client, serve};
 
-/// What is measured.
+/// A measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Payload bytes of the frames, each measured on its own.
+    /// Payload bytes of the frames. Each size is measured separately.
     pub sizes: Vec<usize>,
-    /// Frames of each size one way.
+    /// Frames per size in the one-way measurement.
     pub frames: u64,
-    /// Round trips of the smallest size.
+    /// Round trips with the smallest size.
     pub round_trips: u64,
-    /// Outstanding frames.
+    /// Maximum number of outstanding frames.
     pub window: u64,
-    /// Whether kernel TCP between the same two addresses is measured too.
+    /// Whether to measure kernel TCP between the same two addresses, too.
     pub tcp: bool,
 }
 
-/// One size.
+/// The result for one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Payload bytes of a frame.
@@ -43,16 +45,16 @@ pub struct Row {
     pub arrived: u64,
     /// From the first frame to the last credit, in seconds.
     pub elapsed_s: f64,
-    /// Payload that arrived, in 10^9 bits a second.
+    /// Received payload, in 10^9 bits per second.
     pub gigabits_per_s: f64,
-    /// Frames that arrived a second.
+    /// Received frames per second.
     pub frames_per_s: f64,
 }
 
-/// Half round trips in microseconds.
+/// Half round trips, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// The least.
+    /// The minimum.
     pub least_us: f64,
     /// The median.
     pub median_us: f64,
@@ -60,20 +62,21 @@ pub struct Latency {
     pub p99_us: f64,
 }
 
-/// All that was measured.
+/// The result of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The kind of the client's device and of the server's.
+    /// The device kinds of the client and of the server.
     pub kinds: [String; 2],
-    /// One way, by size.
+    /// The one-way results by size.
     pub rows: Vec<Row>,
-    /// Round trips.
+    /// The latency of the device.
     pub latency: Option<Latency>,
-    /// Kernel TCP, one way: 10^9 bits a second with 64 KiB writes.
+    /// One-way throughput of kernel TCP with 64 KiB writes, in 10^9 bits per second.
     pub tcp_gigabits_per_s: Option<f64>,
-    /// Kernel TCP, round trips of 8 bytes, where no side sleeps.
+    /// Latency of kernel TCP with messages of 8 bytes. Neither side sleeps.
     pub tcp_latency: Option<Latency>,
-    /// The same where both sides sleep in `epoll_wait` until there is something to read.
+    /// Latency of kernel TCP with messages of 8 bytes. Both sides sleep in `epoll_wait` until there is
+    /// something to read.
     pub tcp_event_latency: Option<Latency>,
 }
 

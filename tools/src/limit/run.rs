@@ -1,4 +1,4 @@
-//! Both sides of the measurement.
+//! Client and server of the measurement.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,33 +16,33 @@ use roce::observe::Text;
 use roce_device::Clock;
 use roce_device::Device;
 
-/// The time limit for a frame of the other side.
+/// Time limit for a frame of the other side.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
-/// Frames for each credit.
+/// Number of frames per credit.
 const CREDIT_EVERY: u64 = 16;
-/// The time without a credit after which outstanding frames count as lost.
+/// Outstanding frames count as lost after this time without a credit.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 
-/// What the two sides greet each other as.
+/// The tool name in the greetings of the two sides.
 const TOOL: &str = "limit";
-/// The time limit for a client that sends nothing.
+/// Time limit for a client that sends nothing.
 const IDLE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// More attempts than any that spins makes.
+/// A number of attempts that no spinning wait reaches.
 const IDLE_ATTEMPTS: u32 = u32::MAX / 2;
 
-/// A device and the path to the other one.
+/// A device and the path to the other device.
 struct End<'a> {
     device: &'a mut dyn Device,
     path: Path,
     clock: Clock,
 }
 
-/// Measures, as the side that sends.
+/// Runs the client of the measurement, which sends.
 ///
 /// # Errors
 ///
-/// The other side is gone, nothing arrives, or the device failed.
+/// The other side has left, nothing arrives, or the device failed.
 pub fn client(device: &mut dyn Device, mut exchange: Exchange, plan: &Plan) -> Result<Outcome, ToolError> {
     let outcome = measure(device, &mut exchange, plan);
     tell_failure(&mut exchange, &outcome);
@@ -53,7 +53,7 @@ fn measure(device: &mut dyn Device, exchange: &mut Exchange, plan: &Plan) -> Res
     exchange.greet(TOOL)?;
     exchange.send("the plan", plan)?;
     let (mut end, peer) = introduce(device, exchange, plan, Role::Client)?;
-    // What comes before the first frame, such as ARP or a link that is just coming up, is not part of a measurement.
+    // The measurement excludes everything before the first frame, such as ARP or a link that is coming up.
     ping(&mut end, exchange, 1)?;
     let mut rows = Vec::new();
     for size in &plan.sizes {
@@ -80,7 +80,7 @@ fn measure(device: &mut dyn Device, exchange: &mut Exchange, plan: &Plan) -> Res
 ///
 /// # Errors
 ///
-/// As [`client`]. The client is told of every error that is not its own.
+/// The errors of [`client`]. The client is told of every error that is not its own.
 pub fn serve(device: &mut dyn Device, mut exchange: Exchange) -> Result<Plan, ToolError> {
     let plan = serve_client(device, &mut exchange);
     tell_failure(&mut exchange, &plan);
@@ -105,7 +105,7 @@ fn serve_client(device: &mut dyn Device, exchange: &mut Exchange) -> Result<Plan
     Ok(plan)
 }
 
-/// Kernel TCP needs an address of the kernel.
+/// Checks that the addresses belong to the kernel, as kernel TCP requires.
 fn check_kernel_has(device: &mut dyn Device) -> Result<(), ToolError> {
     match device.host_tcp() {
         Some(_) => Err(ToolError::Plan(
@@ -172,7 +172,7 @@ fn introduce<'a>(
 }
 
 impl End<'_> {
-    /// Sends one frame if there is room for it.
+    /// Sends one frame if there is room for it. Returns whether it was sent.
     fn send(&mut self, template: &[u8], number: u64) -> bool {
         let now = self.clock.now();
         let Some(slot) = self.device.slot() else { return false };
@@ -192,7 +192,7 @@ impl End<'_> {
         self.device.flush(now).map_err(|error| ToolError::Io { what: "sending", error })
     }
 
-    /// Receives one burst: the purpose and the number of each frame.
+    /// Receives one burst, and passes the purpose and the number of each frame to `sink`.
     fn receive(&mut self, mut sink: impl FnMut(Purpose, u64)) -> Result<usize, ToolError> {
         let now = self.clock.now();
         let source = self.path.destination;
@@ -214,7 +214,7 @@ fn silence(sent: u64) -> ToolError {
     ToolError::Stalled { progress, patience: PATIENCE, is_reliable: true }
 }
 
-/// Sends many frames one way, at most the window without a credit.
+/// Sends many frames in one direction, with at most `window` frames without a credit.
 fn blast(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan, size: usize) -> Result<Row, ToolError> {
     let frame = template(&end.path, Purpose::Data, size);
     exchange.barrier()?;
@@ -249,7 +249,7 @@ fn blast(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan, size: usize) -
         }
     }
     let elapsed_s = start.elapsed().as_secs_f64();
-    // The number of frames that arrived.
+    // The other side answers with the number of received frames.
     exchange.send("the end of the frames", &sent)?;
     let arrived: u64 = exchange.receive("the number of frames that arrived")?;
     Ok(Row {
@@ -263,7 +263,7 @@ fn blast(end: &mut End<'_>, exchange: &mut Exchange, plan: &Plan, size: usize) -
     })
 }
 
-/// The other side of [`blast`].
+/// Receives the frames of [`blast`].
 fn absorb(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), ToolError> {
     let credit = template(&end.path, Purpose::Credit, MIN_PAYLOAD);
     exchange.barrier()?;
@@ -280,11 +280,12 @@ fn absorb(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), ToolError> {
         if is_owed && end.send(&credit, next) {
             credited = next;
         }
-        // Also where nothing is owed: a device with a host of its own has answers to send, for example to ARP.
+        // Flushes even without a pending credit: a device with its own host has answers to send, for example
+        // to ARP.
         if is_owed || count == 0 {
             end.flush()?;
         }
-        // The other side has nothing more to send when it says so.
+        // The other side sends this only after its last frame.
         if idle.step(count > 0, 1024)? && exchange.has_input()? {
             let _: u64 = exchange.receive("the end of the frames")?;
             exchange.send("the number of frames that arrived", &arrived)?;
@@ -293,7 +294,7 @@ fn absorb(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), ToolError> {
     }
 }
 
-/// Measures round trips of one frame, and repeats the first until it succeeds.
+/// Measures round trips of one frame. Repeats the first one until it succeeds.
 fn ping(end: &mut End<'_>, exchange: &mut Exchange, round_trips: u64) -> Result<Latency, ToolError> {
     let frame = template(&end.path, Purpose::Ping, MIN_PAYLOAD);
     exchange.barrier()?;
@@ -319,14 +320,14 @@ fn ping(end: &mut End<'_>, exchange: &mut Exchange, round_trips: u64) -> Result<
     Ok(latency(&mut times))
 }
 
-/// Least, median and 99th percentile of a set of times, which may not be empty.
+/// Returns minimum, median and 99th percentile of a set of times, which must not be empty.
 pub(super) fn latency(times: &mut [f64]) -> Latency {
     times.sort_by(f64::total_cmp);
     let at = |share: f64| percentile(times, share).unwrap_or(f64::NAN);
     Latency { least_us: at(0.0), median_us: at(0.5), p99_us: at(0.99) }
 }
 
-/// How long a server has waited for frames.
+/// The time that a server has waited for frames.
 #[derive(Default)]
 struct Idle {
     attempts: u32,
@@ -334,8 +335,9 @@ struct Idle {
 }
 
 impl Idle {
-    /// Notes whether a frame came. Returns true at every `every`th attempt without one, when the exchange is to be looked at;
-    /// when none has come for a while, it sleeps first, and at every attempt.
+    /// Records whether a frame arrived. Returns true on every `every`th attempt without a frame, when the
+    /// caller must check the exchange. After a while without frames, it sleeps first and returns true on
+    /// every attempt.
     fn step(&mut self, has_come: bool, every: u32) -> Result<bool, ToolError> {
         if has_come {
             *self = Self::default();
@@ -372,7 +374,7 @@ fn answer(end: &mut End<'_>, exchange: &mut Exchange) -> Result<(), ToolError> {
         if let Some(number) = ping {
             let _ = end.send(&frame, number);
         }
-        // Also without a ping: the host behind the device may have an answer.
+        // Flushes even without a ping, because the host behind the device may have an answer.
         end.flush()?;
         if idle.step(ping.is_some(), 4096)? && exchange.has_input()? {
             let _: u64 = exchange.receive("the end of the round trips")?;

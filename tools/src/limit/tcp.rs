@@ -22,10 +22,10 @@ fn failed(error: std::io::Error) -> ToolError {
     ToolError::Io { what: "kernel TCP", error }
 }
 
-/// The first byte of a message from which on the server sleeps until there is something to read.
+/// First byte of a message after which the server sleeps until there is something to read.
 const SLEEP: u8 = 1;
 
-/// What was measured.
+/// The result of the measurement.
 pub(super) struct Outcome {
     pub(super) gigabits_per_s: f64,
     /// Round trips of two sides that never sleep.
@@ -53,7 +53,7 @@ pub(super) fn client(
     let mut done = [0; 8];
     stream.read_exact(&mut done).map_err(failed)?;
     let gigabits_per_s = gigabits_per_s(TOTAL as f64, start.elapsed().as_secs_f64());
-    // Without blocking, as the device is measured.
+    // The socket does not block, just as the device.
     stream.set_nonblocking(true).map_err(failed)?;
     let latency = ping(&mut stream, round_trips, 0, spin_read)?;
     let readiness = Readiness::new(&stream).map_err(failed)?;
@@ -62,7 +62,7 @@ pub(super) fn client(
     Ok(Outcome { gigabits_per_s, latency, event_latency })
 }
 
-/// Round trips of 8 bytes, of which the first is `mode`.
+/// Measures round trips of 8 bytes. The first byte is `mode`.
 fn ping(
     stream: &mut TcpStream,
     round_trips: u64,
@@ -102,7 +102,7 @@ pub(super) fn serve(exchange: &mut Exchange, own: IpAddr, peer: IpAddr) -> Resul
     stream.write_all(&message).map_err(failed)?;
     stream.set_nonblocking(true).map_err(failed)?;
     let readiness = Readiness::new(&stream).map_err(failed)?;
-    // Until the client closes.
+    // The loop ends when the client closes the connection.
     loop {
         let read = match message[0] {
             SLEEP => readiness.read(&mut stream, &mut message),
@@ -114,7 +114,7 @@ pub(super) fn serve(exchange: &mut Exchange, own: IpAddr, peer: IpAddr) -> Resul
     }
 }
 
-/// What tells a side that sleeps that there is something to read.
+/// An epoll instance that wakes a sleeping side when there is something to read.
 struct Readiness(OwnedFd);
 
 impl Readiness {
@@ -124,7 +124,7 @@ impl Readiness {
         Ok(Self(readiness))
     }
 
-    /// Reads a whole message, and sleeps where there is none.
+    /// Reads a whole message, and sleeps while there is nothing to read.
     fn read(&self, stream: &mut TcpStream, message: &mut [u8]) -> Result<(), ToolError> {
         let patience = Timespec::try_from(PATIENCE).ok();
         let mut filled = 0;

@@ -1,4 +1,4 @@
-//! Blast: many messages one way, with a fixed number of outstanding messages.
+//! The blast measurement: many messages in one direction, with a fixed number of outstanding messages.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use super::work::{InlineBytes, content, send_wr};
 use super::{Completion, Op, Post, Row, Side};
 use crate::harness::{NAP, SPINNING, ToolError, check_length, check_order};
 
-/// Completions that are fetched at once.
+/// Number of completions that are fetched at once.
 const BATCH: usize = 128;
 
-/// The client: sends everything and waits until all of it is acknowledged.
+/// Runs the client: sends everything and waits until all of it is acknowledged.
 pub(super) fn client(session: &mut Session<'_>, size: usize) -> Result<Row, ToolError> {
     let plan = &session.plan;
     let (buffers, iterations) = (plan.buffers as u64, plan.iterations);
@@ -94,7 +94,8 @@ impl Sender {
         Ok(())
     }
 
-    /// In line, so that it is made in its place in the list: a copy of all requests takes a tenth of the time of small messages.
+    /// Builds the request of message `number`. It is inlined so that the request is built in its place in the
+    /// list: copying all requests takes a tenth of the time of small messages.
     #[inline(always)]
     fn request(&self, session: &Session<'_>, number: u64) -> SendWr<'_> {
         let plan = &session.plan;
@@ -108,13 +109,13 @@ impl Sender {
         send_wr(number, op, payload, signaled)
     }
 
-    /// Checks that a READ returned the number of its buffer, and overwrites that number, so that the next
-    /// READ must return it again.
+    /// Checks that a READ returned the number of its buffer, and overwrites that number. The next READ must
+    /// return it again.
     fn check_read(&self, session: &Session<'_>, wc: &Wc) -> Result<(), ToolError> {
         for number in self.completed..=wc.wr_id {
             let slot = number % session.plan.buffers as u64;
             session.check_stamp(slot, slot, self.size)?;
-            // The last messages stay in memory for the check of the whole content.
+            // The last messages stay in memory, because their whole content is checked later.
             if number + (session.plan.buffers as u64) < session.plan.iterations {
                 session.stamp(slot, !slot, self.size);
             }
@@ -148,7 +149,7 @@ pub(super) fn prepare_server(session: &mut Session<'_>, size: usize) -> Result<(
     Ok(())
 }
 
-/// The server: receives messages, or stands by while the client reads and writes.
+/// Runs the server: receives messages, or waits while the client reads and writes.
 pub(super) fn server(session: &mut Session<'_>, size: usize) -> Result<Side, ToolError> {
     let measurement = session.measure();
     match session.plan.op {
@@ -160,7 +161,7 @@ pub(super) fn server(session: &mut Session<'_>, size: usize) -> Result<Side, Too
     if matches!(plan.op, Op::Write | Op::WriteImm) {
         let buffers = plan.buffers as u64;
         for slot in 0..buffers.min(plan.iterations) {
-            // The last message that went into this buffer.
+            // The number of the last message in this buffer.
             let number = (plan.iterations - 1 - slot) / buffers * buffers + slot;
             session.check_content(slot, &content(slot, number, size), number)?;
         }
@@ -197,13 +198,13 @@ fn receive_all(session: &mut Session<'_>, size: usize) -> Result<(), ToolError> 
     Ok(())
 }
 
-/// Serves a client that accesses only the memory of this side, until it reports.
+/// Serves a client that accesses only the memory of this side, until the client reports.
 pub(super) fn stand_by(session: &mut Session<'_>) -> Result<(), ToolError> {
     let mut completions = [Wc::default(); 1];
     let mut quiet = Quiet::new(session);
     loop {
         if session.exchange.has_input()? {
-            // A client that failed or left has not done everything.
+            // If the client failed or left, it has not done everything.
             return Ok(session.exchange.watch()?);
         }
         let waited = quiet.elapsed(session);

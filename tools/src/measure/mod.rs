@@ -1,8 +1,9 @@
 //! The two measurements of MacArthur and Russell, "A Performance Study to Guide RDMA Programming Decisions"
-//! (2012): `ping`, a message there and one back, and `blast`, many messages one way.
+//! (2012): `ping`, a message in each direction in turn, and `blast`, many messages in one direction.
 //!
-//! One function runs each role; `roce ping`, `roce blast`, `roce demo` and the benches call them. Every message is
-//! checked: a stamp in its first bytes when it arrives, its whole content at the end of a size.
+//! One function runs each role; `roce ping`, `roce blast`, `roce demo` and the benches call them. Every
+//! message is checked. The stamp in its first bytes is checked when it arrives, the whole content at the end
+//! of a size.
 
 mod blast;
 mod ping;
@@ -20,14 +21,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::harness::statistics::gigabits_per_s;
 
-/// What one side measured for one message size.
+/// The measurements of one side for one message size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Side {
-    /// Processor time of this process and the time that passed.
+    /// Processor time of this process, and elapsed time.
     pub cpu: CpuUsage,
-    /// Packets that this side sent again.
+    /// Packets that this side retransmitted.
     pub retransmitted_packets: u64,
-    /// Expired timers of retransmission: early ones and local ACK timeouts.
+    /// Expired retransmission timers: early ones and local ACK timeouts.
     pub timeouts: u64,
     /// RNR NAKs that this side received.
     pub rnr_naks: u64,
@@ -40,20 +41,20 @@ pub struct Row {
     pub size: usize,
     /// Messages, or round trips.
     pub iterations: u64,
-    /// From the first post to the last completion, in seconds.
+    /// Time from the first post to the last completion, in seconds.
     pub elapsed_s: f64,
     /// Payload bits per second, in units of 10^9.
     pub gigabits_per_s: f64,
     /// Messages per second.
     pub messages_per_s: f64,
-    /// blast: elapsed / messages; ping: half a round trip. Microseconds.
+    /// Microseconds per message: elapsed time / messages for blast, half a round trip for ping.
     pub one_way_us: f64,
-    /// ping: half round trips, microseconds: least, median, 99th percentile, most.
+    /// Half round trips of ping, in microseconds: minimum, median, 99th percentile, maximum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percentiles_us: Option<[f64; 4]>,
-    /// The client.
+    /// The client's side.
     pub client: Side,
-    /// The server.
+    /// The server's side.
     pub server: Side,
 }
 

@@ -1,4 +1,5 @@
-//! Ping: the sides send a message to each other in turn. Half a round trip is the one-way time.
+//! The ping measurement: the sides send a message to each other in turn. Half a round trip is the one-way
+//! time.
 
 use std::time::Instant;
 
@@ -12,16 +13,16 @@ use super::{Op, Row, Side};
 use crate::harness::content::STAMP;
 use crate::harness::{ToolError, check_length};
 
-/// Messages are sent from `OUT` and arrive in `IN`.
+/// Slots: messages are sent from `OUT` and arrive in `IN`.
 const OUT: u64 = 0;
 const IN: u64 = 1;
 
-/// The client: starts every round trip.
+/// Runs the client, which starts every round trip.
 pub(super) fn client(session: &mut Session<'_>, size: usize) -> Result<Row, ToolError> {
     fill(session, size);
     let mut pinger = Pinger::new(session, size);
     pinger.post_receive(session)?;
-    // Both sides have posted a receive before the first message goes.
+    // Both sides have posted a receive before the first message is sent.
     session.exchange.barrier()?;
     let mut histogram = new_histogram()?;
     let measurement = session.measure();
@@ -58,7 +59,7 @@ pub(super) fn client(session: &mut Session<'_>, size: usize) -> Result<Row, Tool
     Ok(row)
 }
 
-/// One nanosecond to a minute, three digits.
+/// Creates a histogram from one nanosecond to one minute, with three digits.
 fn new_histogram() -> Result<Histogram<u64>, ToolError> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3)
         .map_err(|error| ToolError::Plan(format!("histogram of round trips: {error}")))
@@ -78,7 +79,7 @@ fn fill(session: &Session<'_>, size: usize) {
     }
 }
 
-/// The server: answers every message with one of its own.
+/// Runs the server, which answers every message with its own.
 pub(super) fn server(session: &mut Session<'_>, size: usize) -> Result<Side, ToolError> {
     let mut pinger = Pinger::new(session, size);
     pinger.post_receive(session)?;
@@ -101,7 +102,7 @@ pub(super) fn server(session: &mut Session<'_>, size: usize) -> Result<Side, Too
 struct Pinger {
     inline: Option<InlineBytes>,
     size: usize,
-    /// Signaled sends whose completion has not been fetched.
+    /// Signaled sends whose completions have not been fetched.
     unfetched: u64,
 }
 
@@ -121,7 +122,8 @@ impl Pinger {
         let op = session.operation(IN, number);
         let signaled = (number + 1).is_multiple_of(session.plan.signal_every());
         self.post(session, number, op, signaled)?;
-        // Those between them take a place in the queue as well, until a later completion is fetched or the acknowledgement is there.
+        // Unsignaled sends also occupy the queue, until a later completion is fetched or the acknowledgement
+        // has arrived.
         if self.unfetched * session.plan.signal_every() >= session.plan.buffers as u64 {
             self.fetch(session)?;
         }
@@ -181,7 +183,8 @@ impl Pinger {
         Ok(())
     }
 
-    /// Checks the number in front of a message whose end has arrived. A short message may have only the number at its end.
+    /// Checks the number at the start of a message whose end has arrived. A short message may have only the
+    /// number at its end.
     fn check_written(&self, session: &Session<'_>, number: u64) -> Result<(), ToolError> {
         if self.size < 2 * STAMP {
             return Ok(());
@@ -189,7 +192,7 @@ impl Pinger {
         session.check_stamp(IN, number, self.size)
     }
 
-    /// A WRITE and then a READ of the same bytes, in one chain.
+    /// Posts a WRITE and then a READ of the same bytes, and waits for both.
     fn write_and_read(&mut self, session: &mut Session<'_>, number: u64) -> Result<(), ToolError> {
         let (remote_addr, rkey) = (session.remote(IN), session.remote_rkey);
         self.post(session, number, session.operation(IN, number), false)?;

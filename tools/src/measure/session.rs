@@ -1,4 +1,4 @@
-//! The connection that both measurements run on: its set-up, and the course of a measurement.
+//! The connection of both measurements: its set-up, and the steps of a measurement.
 
 use std::time::{Duration, Instant};
 
@@ -15,21 +15,21 @@ use crate::harness::{
 };
 use roce::verbs::{ConnectOptions, Context, Endpoint, PathOptions};
 
-/// The time limit for a completion.
+/// Time limit for a completion.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a side that looks at its memory also looks for the end of the other side.
+/// Interval at which a side that polls its memory also checks whether the other side has ended.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
-/// What the two sides greet each other as.
+/// The tool name in the greetings of the two sides.
 const TOOL: &str = "ping` or `roce blast";
-/// The memory that a server allocates for a client unless it is told otherwise.
+/// Default limit of the memory that a server allocates for a client.
 pub const DEFAULT_MEMORY: usize = 256 << 20;
 
-/// What a server decides by itself.
+/// The options of a server that do not depend on the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
-    /// The GID to send from; without it, the first of the exchange's IP version.
+    /// The GID to send from. Default: the first GID of the exchange's IP version.
     pub gid_index: Option<usize>,
-    /// The most bytes of memory for the messages of a client.
+    /// Maximum number of bytes of memory for the messages of a client.
     pub max_memory: usize,
 }
 
@@ -39,7 +39,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// What each side sends before the first message.
+/// The description that each side sends before the first message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Introduction {
     endpoint: Endpoint,
@@ -47,7 +47,7 @@ struct Introduction {
     rkey: u32,
 }
 
-/// One end of a measurement.
+/// One side of a measurement.
 #[derive(Debug)]
 pub(super) struct Session<'a> {
     pub(super) plan: Plan,
@@ -55,7 +55,7 @@ pub(super) struct Session<'a> {
     pub(super) remote_addr: u64,
     pub(super) remote_rkey: RKey,
     pub(super) exchange: &'a mut Exchange,
-    /// Receives posted and completed since the start.
+    /// Receives posted since the start.
     pub(super) receives_posted: u64,
     pub(super) receives_taken: u64,
     context: Context,
@@ -99,7 +99,7 @@ impl<'a> Session<'a> {
         let (remote_addr, remote_rkey) = (other.addr, RKey(other.rkey));
         let context = context.clone();
         let (receives_posted, receives_taken) = (0, 0);
-        // The set-up is over, for the side that called and for the one that was called; in `roce demo` the latter is the client.
+        // The set-up is over for both sides. In `roce demo`, the client is the side that was called.
         exchange.limit(None);
         Ok(Self {
             plan,
@@ -129,7 +129,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits until an attempt succeeds that looks at memory, as long as the other side is there.
+    /// Polls memory until an attempt succeeds, as long as the other side is there.
     pub(super) fn spin_on_memory(
         &mut self,
         attempt: &mut dyn FnMut(&Self) -> Result<Option<()>, ToolError>,
@@ -137,7 +137,8 @@ impl<'a> Session<'a> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             let found = spin(WATCH_EVERY, || {
-                // Memory first: what has been written already is to be answered before more is taken in.
+                // Memory is checked first, because a message that has been written must be answered before
+                // more packets are read.
                 let found = attempt(self)?;
                 if found.is_none() {
                     self.context.progress();
@@ -152,7 +153,7 @@ impl<'a> Session<'a> {
         Err(stalled("waiting for a WRITE of the peer"))
     }
 
-    /// Packets that have arrived here.
+    /// Returns the number of packets that have arrived here.
     pub(super) fn packets(&self) -> u64 {
         self.context.counters().rdma_rx_packets
     }
@@ -167,7 +168,8 @@ impl<'a> Session<'a> {
         self.completions(false, out)
     }
 
-    /// Waits for completions as the plan says, as long as the other side is there. Every one of them must be a success.
+    /// Waits for completions as the plan says, as long as the other side is there. Every completion must be
+    /// successful.
     fn completions(&mut self, of_sends: bool, out: &mut [Wc]) -> Result<usize, ToolError> {
         let Self { resources, exchange, plan, .. } = self;
         let wait = CompletionWait {
@@ -189,12 +191,12 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The error when nothing has arrived for [`PATIENCE`].
+/// Returns the error if nothing has arrived for [`PATIENCE`].
 pub(super) fn stalled(progress: &str) -> ToolError {
     ToolError::Stalled { progress: progress.into(), patience: PATIENCE, is_reliable: true }
 }
 
-/// The addresses of buffers on the other side are sums, which must not overflow.
+/// Checks that the addresses of buffers on the other side, which are sums, do not overflow.
 fn check_memory_of_peer(addr: u64, len: usize) -> Result<(), ToolError> {
     if addr.checked_add(len as u64).is_some() {
         return Ok(());
@@ -211,17 +213,17 @@ pub(super) struct Measurement {
     before: Counters,
 }
 
-/// The span of one side of a measurement.
+/// Returns the span of one side of a measurement.
 fn session_span(side: &'static str, plan: &Plan, exchange: &Exchange) -> tracing::Span {
     tracing::info_span!("session", side, tool = ?plan.tool, op = ?plan.op, peer = exchange.peer())
 }
 
-/// Runs the client of a measurement: It calls `progress` with each finished row. `gid_index` chooses the
-/// GID to send from; without it, it is the first of the exchange's IP version.
+/// Runs the client of a measurement, and calls `progress` with each finished row. `gid_index` selects the GID
+/// to send from. The default is the first GID of the exchange's IP version.
 ///
 /// # Errors
 ///
-/// When the plan cannot be carried out, the other side is missing or fails, or a message has the wrong content.
+/// The plan cannot be carried out, the other side is missing or fails, or a message has the wrong content.
 pub fn run_client(
     context: &Context,
     mut exchange: Exchange,
@@ -245,7 +247,7 @@ fn measure(
     progress: &mut dyn FnMut(&Row),
 ) -> Result<Vec<Row>, ToolError> {
     exchange.greet(TOOL)?;
-    // The server answers with null, or says why the plan is impossible.
+    // The server answers with null, or with the reason why the plan is impossible.
     let () = exchange.swap("the plan", plan)?;
     let mut session = Session::new(context, exchange, plan.clone(), gid_index, Role::Client)?;
     let mut rows = Vec::new();
@@ -268,7 +270,7 @@ fn measure(
 ///
 /// # Errors
 ///
-/// As [`run_client`]. The client is told of every error that is not its own.
+/// The errors of [`run_client`]. The client is told of every error that is not its own.
 pub fn serve(context: &Context, mut exchange: Exchange, options: &ServerOptions) -> Result<Plan, ToolError> {
     let watch = DropWatch::start(context);
     let plan = watch.explain(serve_client(context, &mut exchange, options));
@@ -304,7 +306,7 @@ fn serve_client(
     Ok(session.plan)
 }
 
-/// Checks what a client asks for.
+/// Checks the plan of a client.
 fn check_plan(context: &Context, plan: &Plan, options: &ServerOptions) -> Result<(), ToolError> {
     let refuse =
         |text: String| Err(ToolError::Peer(format!("asked for a plan that cannot be carried out: {text}")));
@@ -333,7 +335,7 @@ fn check_plan(context: &Context, plan: &Plan, options: &ServerOptions) -> Result
     }
 }
 
-/// What a server that only stands by has seen: without packets for a while it need not poll all the time.
+/// Detects, for a server that only waits, that no packets arrive. The server then need not poll all the time.
 #[derive(Debug)]
 pub(super) struct Quiet {
     packets: u64,
@@ -345,7 +347,7 @@ impl Quiet {
         Self { packets: session.packets(), since: Instant::now() }
     }
 
-    /// How long no packet has come.
+    /// Returns the time since the last packet.
     pub(super) fn elapsed(&mut self, session: &Session<'_>) -> Duration {
         let packets = session.packets();
         if packets != self.packets {
@@ -371,8 +373,8 @@ mod tests {
         }
     }
 
-    /// Regression: the client of `roce demo` is the side that was called, and kept the limit of the set-up, so a measurement that took
-    /// more than half a minute on a busy machine failed.
+    /// Regression: the client of `roce demo`, which is the side that was called, kept the time limit of the
+    /// set-up. A measurement of more than 30 s on a busy machine failed.
     #[test]
     fn a_client_that_was_called_has_no_limit_while_it_measures() {
         let open = || Context::builder().open(&format!("udp:{}", roce_testing::own_address())).unwrap();

@@ -1,4 +1,4 @@
-//! Processor time by `getrusage`.
+//! Processor time, as measured by `getrusage`.
 
 use std::time::Instant;
 
@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 /// Processor time of a process during a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuUsage {
-    /// In user mode, seconds.
+    /// Time in user mode, in seconds.
     pub user_s: f64,
-    /// In the kernel, seconds.
+    /// Time in the kernel, in seconds.
     pub system_s: f64,
-    /// Time that passed, seconds.
+    /// Elapsed time, in seconds.
     pub wall_s: f64,
 }
 
 impl CpuUsage {
-    /// The load in percent of one processor.
+    /// Returns the load in percent of one processor.
     #[must_use]
     pub fn percent(&self) -> f64 {
         if self.wall_s > 0.0 { (self.user_s + self.system_s) / self.wall_s * 100.0 } else { 0.0 }

@@ -1,4 +1,4 @@
-//! The buffers, and the checks of their content.
+//! The buffers, and checking their content.
 
 use roce_packet::ImmDt;
 use roce_transport::{Payload, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -8,7 +8,8 @@ use super::session::Session;
 use crate::harness::content::{Pattern, STAMP, check, stamp};
 use crate::harness::{ToolError, take};
 
-/// The whole content of message `number` when it is sent from buffer `slot`. Every buffer differs from its neighbours.
+/// Returns the whole content of message `number`, sent from buffer `slot`. Every buffer differs from its
+/// neighbours.
 pub(super) fn content(slot: u64, number: u64, size: usize) -> Vec<u8> {
     let mut bytes = Pattern::new(31, slot * 7 + 1).bytes(size);
     stamp(&mut bytes, number);
@@ -27,7 +28,7 @@ impl Session<'_> {
         }
     }
 
-    /// Fills a buffer for a side that looks for the first message in it.
+    /// Fills a buffer for a side that polls it for the first message.
     pub(super) fn fill_watched(&self, slot: u64, size: usize) {
         self.put(slot, &content_before_first(slot, size));
     }
@@ -44,13 +45,14 @@ impl Session<'_> {
         self.resources.put(self.offset(slot), bytes);
     }
 
-    /// Writes the number of a message to the end of the buffer too, for a side that looks at its memory: what arrives last.
+    /// Writes the number of a message to the end of the buffer, too. A side that polls its memory waits for
+    /// these bytes, because they arrive last.
     pub(super) fn stamp_end(&self, slot: u64, number: u64, size: usize) {
         let (at, len) = end_stamp(size);
         self.resources.put(self.offset(slot) + at, &number.to_le_bytes()[..len]);
     }
 
-    /// Whether the number at the end of a buffer is this one.
+    /// Returns whether the number at the end of a buffer is `number`.
     pub(super) fn has_end_stamp(&self, slot: u64, number: u64, size: usize) -> bool {
         let (at, len) = end_stamp(size);
         let mut found = [0; STAMP];
@@ -77,18 +79,18 @@ impl Session<'_> {
         check(number, expected.len(), &found, expected)
     }
 
-    /// A buffer as an element of a work request.
+    /// Returns a buffer as an element of a work request.
     pub(super) fn element(&self, slot: u64, size: usize) -> Sge {
         let start = self.offset(slot);
         self.resources.region.element(start..start + size)
     }
 
-    /// The address of a buffer on the other side.
+    /// Returns the address of a buffer on the other side.
     pub(super) fn remote(&self, slot: u64) -> u64 {
         self.remote_addr + self.offset(slot) as u64
     }
 
-    /// The operation of the plan, with a buffer on the other side.
+    /// Returns the operation of the plan for a buffer on the other side.
     #[inline]
     pub(super) fn operation(&self, slot: u64, number: u64) -> SendOp {
         let (remote_addr, rkey) = (self.remote(slot), self.remote_rkey);
@@ -102,7 +104,7 @@ impl Session<'_> {
         }
     }
 
-    /// Posts the next receive into a whole buffer, or without one for immediate data.
+    /// Posts the next receive into a whole buffer, or without a buffer for immediate data.
     pub(super) fn post_receive(&mut self, slot: u64) -> Result<(), ToolError> {
         let element = self.element(slot, self.plan.stride());
         let elements: &[Sge] = if self.plan.op == Op::Send { &[element] } else { &[] };
@@ -112,20 +114,21 @@ impl Session<'_> {
     }
 }
 
-/// Where the second number of a message is, and how many bytes it has.
+/// Returns the offset and the length of the second number of a message.
 fn end_stamp(size: usize) -> (usize, usize) {
     let len = size.min(STAMP);
     (size - len, len)
 }
 
-/// The content of a message with its number at the end too.
+/// Returns the content of a message with its number at the end, too.
 pub(super) fn content_with_end(slot: u64, number: u64, size: usize) -> Vec<u8> {
     let mut bytes = content(slot, number, size);
     stamp(&mut bytes[end_stamp(size).0..], number);
     bytes
 }
 
-/// The content of a buffer before its first message: what is at its end must not be taken for the number of that message.
+/// Returns the content of a buffer before its first message. Its last bytes differ from the number of that
+/// message.
 fn content_before_first(slot: u64, size: usize) -> Vec<u8> {
     content_with_end(slot, u64::MAX, size)
 }
@@ -161,7 +164,7 @@ impl InlineBytes {
     }
 }
 
-/// A send work request; the element must live as long as it.
+/// Builds a send work request. The element must live as long as the request.
 #[inline]
 pub(super) fn send_wr<'a>(wr_id: u64, op: SendOp, payload: Payload<'a>, signaled: bool) -> SendWr<'a> {
     let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
@@ -172,7 +175,7 @@ pub(super) fn send_wr<'a>(wr_id: u64, op: SendOp, payload: Payload<'a>, signaled
 mod tests {
     use super::*;
 
-    /// All of them would take 2^84 bytes.
+    /// The bytes for all buffers would take 2^84 bytes.
     #[test]
     fn inline_bytes_are_built_only_for_inline_messages() {
         assert!(InlineBytes::new(false, u64::MAX, 1 << 20).is_none());
@@ -182,7 +185,7 @@ mod tests {
         assert_eq!(bytes, content(1, 7, 16));
     }
 
-    /// In a message of 9 bytes the pattern happens to continue the number at the front in such a way that there is a 0 at the end.
+    /// In a message of 9 bytes, the pattern continues the number at the start so that the last byte is 0.
     #[test]
     fn what_is_in_memory_before_the_first_message_is_not_taken_for_it() {
         let looks_like_first = |bytes: &[u8]| bytes[end_stamp(bytes.len()).0..].iter().all(|byte| *byte == 0);

@@ -1,4 +1,4 @@
-//! Bandwidth: one side posts, or both, until all messages or all seconds are over.
+//! The bandwidth test: one or both sides post messages until all messages or all seconds are over.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ pub(super) fn prepare(end: &End, geometry: Geometry) -> Result<Traffic, ToolErro
 
 /// Sends, receives, or both.
 pub(super) fn run(traffic: &mut Traffic, end: &End, look: Look<'_>) -> Result<Bandwidth, ToolError> {
-    // A server that sends too waits for the first message: by then the client's clock runs.
+    // A server that also sends waits for the first message. The client's clock runs by then.
     let waits = traffic.receiver.is_some() && end.role == Role::Server;
     if !waits {
         traffic.begun = Some(Instant::now());
@@ -61,7 +61,7 @@ pub(super) fn run(traffic: &mut Traffic, end: &End, look: Look<'_>) -> Result<Ba
     Ok(result(traffic, end))
 }
 
-/// Sends or receives for a while, in a test without end. `None` once the other side has left.
+/// Sends or receives for `time`, in a test without end. Returns `None` once the other side has left.
 pub(super) fn stretch(
     traffic: &mut Traffic,
     end: &End,

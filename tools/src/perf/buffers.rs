@@ -1,4 +1,4 @@
-//! The memory of one side, and the places of messages in it.
+//! The memory of one side, and the locations of messages in it.
 
 use roce_transport::{Access, RKey, Sge};
 
@@ -9,7 +9,7 @@ use crate::harness::{GRH, Role, put, take};
 use crate::perf::exchange::Agreement;
 use roce::verbs::{MemoryRegion, ProtectionDomain, VerbsError};
 
-/// Bytes behind the memory that a peer may write to; they must not change.
+/// Bytes behind the memory that a peer may write to. They must not change.
 const GUARD: usize = 64;
 /// The value of these bytes.
 const GUARD_BYTE: u8 = 0xa5;
@@ -18,13 +18,14 @@ const INTRODUCTION: usize = 4;
 /// The memory limit for receives and READs, each of which has its own buffer.
 const BUDGET: usize = 64 << 20;
 
-/// The places of messages of one size: the originals place small ones one after the other in a buffer.
+/// The slots of messages of one size. Like the originals, it places small messages one after the other in a
+/// buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     pub(super) size: usize,
     /// Bytes from one message to the next.
     step: usize,
-    /// The number of places, which are used in turn.
+    /// The number of slots, which are used in turn.
     pub(super) slots: usize,
 }
 
@@ -35,26 +36,26 @@ impl Geometry {
         Self { size, step, slots: if is_spread { agreement.cycle / step } else { 1 } }
     }
 
-    /// Where message `number` begins.
+    /// Returns the offset of message `number`.
     pub(super) fn offset(&self, number: u64) -> usize {
         (number % self.slots as u64) as usize * self.step
     }
 
-    /// The number of the last message of `count` that went to a slot.
+    /// Returns the number of the last message of `count` that went to a slot.
     pub(super) fn last_in(&self, slot: usize, count: u64) -> Option<u64> {
         let (slot, slots) = (slot as u64, self.slots as u64);
         (slot < count).then(|| (count - 1 - slot) / slots * slots + slot)
     }
 }
 
-/// Regions of one side, for all queue pairs and sizes.
+/// The memory regions of one side, for all queue pairs and sizes.
 #[derive(Debug)]
 pub(super) struct Buffers {
-    /// Bytes of the areas below that one queue pair has.
+    /// Bytes per queue pair in each of the regions below.
     area: usize,
     /// The bytes that are sent.
     body: MemoryRegion,
-    /// The numbers at the start of messages.
+    /// The message numbers at the start of messages.
     stamps: MemoryRegion,
     tx_depth: usize,
     test: Test,
@@ -112,27 +113,27 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Bytes of the memory that each queue pair of the other side must have, too.
+    /// Returns the bytes of memory that each queue pair of the other side must have, too.
     pub(super) const fn area(&self) -> usize {
         self.area
     }
 
-    /// Room for one message before the test, with the header in front of it on UD.
+    /// Returns the room for one message before the test, with the header in front of it on UD.
     pub(super) fn introduction(&self) -> Sge {
         self.landing.element(0..GRH + INTRODUCTION)
     }
 
-    /// The message before the test, whose content means nothing.
+    /// Returns the message before the test, whose content is ignored.
     pub(super) fn introduction_to_send(&self) -> Sge {
         self.stamps.element(0..INTRODUCTION)
     }
 
-    /// Where in its region the memory that a peer accesses through this queue pair begins.
+    /// Returns the offset in `exposed` of the memory that a peer accesses through this queue pair.
     pub(super) fn exposed_offset(&self, qp: usize) -> usize {
         qp * (self.area + GUARD).next_multiple_of(4096)
     }
 
-    /// The address and the key of that memory, for the peer.
+    /// Returns the address and the key of the exposed memory, for the peer.
     pub(super) fn advertised(&self, qp: usize) -> (u64, RKey) {
         (self.exposed.addr() + self.exposed_offset(qp) as u64, self.exposed.rkey())
     }
@@ -153,7 +154,7 @@ impl Buffers {
         ([stamp, self.body.element(start + first..start + geometry.size)], 2)
     }
 
-    /// The bytes of that message.
+    /// Returns the bytes of message `number`.
     pub(super) fn message_bytes(&self, qp: usize, geometry: &Geometry, number: u64) -> Vec<u8> {
         if self.test == Test::Latency {
             return ping(self.role, number, geometry.size);
@@ -164,7 +165,7 @@ impl Buffers {
         bytes
     }
 
-    /// How many messages of this size can land at once on each queue pair.
+    /// Returns how many messages of this size each queue pair can hold at once.
     pub(super) fn landing_slots(&self, size: usize) -> usize {
         depth_for(size, self.skip, self.depth, self.num_qp)
     }
@@ -174,18 +175,18 @@ impl Buffers {
         (qp * slots + (number % slots as u64) as usize) * room(size, self.skip)
     }
 
-    /// Where message `number` lands, with the header in front of it on UD.
+    /// Returns the memory that message `number` is received into, with the header in front of it on UD.
     pub(super) fn landing(&self, qp: usize, size: usize, number: u64) -> Sge {
         let start = self.landing_offset(qp, size, number);
         self.landing.element(start..start + self.skip + size)
     }
 
-    /// Reads from `start` of the message that landed.
+    /// Reads the received message from offset `start`.
     pub(super) fn landed(&self, qp: usize, size: usize, number: u64, start: usize, out: &mut [u8]) {
         take(&self.landing, self.landing_offset(qp, size, number) + self.skip + start, out);
     }
 
-    /// Changes a message that has been checked, so that it cannot pass for the next one.
+    /// Changes a message that has been checked, so that the check does not accept it as the next one.
     pub(super) fn invalidate(&self, qp: usize, size: usize, number: u64) {
         let start = self.landing_offset(qp, size, number) + self.skip;
         let mut bytes = [0; STAMP];
@@ -200,7 +201,7 @@ impl Buffers {
         put(&self.exposed, self.exposed_offset(qp), &vec![0; self.area]);
     }
 
-    /// The first guard byte of this queue pair that was overwritten, and its value.
+    /// Returns the first overwritten guard byte of this queue pair, and its value.
     pub(super) fn broken_guard(&self, qp: usize) -> Option<(usize, u8)> {
         let mut guard = [0; GUARD];
         take(&self.exposed, self.exposed_offset(qp) + self.area, &mut guard);

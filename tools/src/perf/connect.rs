@@ -1,4 +1,4 @@
-//! Connects and disconnects the queue pairs of the two sides.
+//! Connecting and disconnecting the queue pairs of the two sides.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -17,15 +17,16 @@ use roce::verbs::{
     CmListener, ConnectOptions, ConnectionError, ConnectionEvent, ConnectionParameters, Context, PathOptions,
 };
 
-/// The originals listen for the queue pairs a moment after they report that they are ready.
+/// Time limit for the listener. The originals begin to listen for the queue pairs just after they report that
+/// they are ready.
 pub(super) const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
-/// The time limit for the end of the connections.
+/// Time limit for disconnecting.
 const DISCONNECT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The method that connects the queue pairs.
 #[derive(Debug)]
 pub enum ConnectMethod {
-    /// The keys that both sides exchange. A server hands in where its packets may go.
+    /// The keys that both sides exchange. A server passes the addresses that its packets may go to.
     Keys(Option<PeerAddresses>),
     /// rdma_cm: this side requests each connection.
     Connect(SocketAddr),
@@ -34,13 +35,13 @@ pub enum ConnectMethod {
 }
 
 impl Plan {
-    /// The path MTU that this side proposes.
+    /// Returns the path MTU that this side proposes.
     #[must_use]
     pub fn largest_mtu(&self, context: &Context) -> PathMtu {
         self.mtu.or_else(|| context.largest_path_mtu()).unwrap_or(PathMtu::Mtu256)
     }
 
-    /// The access of the peer.
+    /// Returns the access rights of the peer.
     pub(super) fn access(&self) -> Access {
         match self.verb {
             Verb::Write => Access::REMOTE_WRITE,
@@ -54,11 +55,11 @@ impl Plan {
         PathOptions::default().sgid_index(self.gid_index).traffic_class(self.traffic_class)
     }
 
-    /// What connections of rdma_cm are asked for or accepted with.
+    /// Returns the parameters with which rdma_cm connections are requested or accepted.
     #[must_use]
     pub fn connection_parameters(&self, path_mtu: PathMtu) -> ConnectionParameters {
         let reads = if self.lands() { self.out_reads } else { 0 };
-        // The local ACK timeout of a connection is twice the time that a packet is under way.
+        // The local ACK timeout of a connection is twice the packet lifetime.
         let lifetime = CmTimeout::new(self.timeout.saturating_sub(1).clamp(1, 20));
         ConnectionParameters::default()
             .responder_resources(reads)
@@ -72,7 +73,7 @@ impl Plan {
 }
 
 impl End {
-    /// Connects every queue pair with its peer, with the attributes of the originals.
+    /// Connects every queue pair to its peer, with the attributes of the originals.
     pub(super) fn connect(&mut self, method: &ConnectMethod) -> Result<(), ToolError> {
         match method {
             ConnectMethod::Keys(allowed) => self.connect_by_keys(allowed.as_ref()),
@@ -106,13 +107,13 @@ impl End {
         Ok(())
     }
 
-    /// Client: one connection after the other, so that both sides number them alike.
+    /// Connects as the client, one queue pair after the other, so that both sides number them alike.
     fn ask(&mut self, server: SocketAddr) -> Result<(), ToolError> {
         let parameters = self.plan.connection_parameters(self.agreement.mtu);
         for lane in &mut self.lanes {
             let qp = &lane.qp;
             let mut fresh = || {
-                // A refusal has moved it to ERR.
+                // A refusal has moved the queue pair to ERR.
                 qp.modify(&roce_transport::QpAttr::to_state(roce_transport::QpState::Reset))?;
                 Ok(qp.clone())
             };
@@ -123,14 +124,14 @@ impl End {
         Ok(())
     }
 
-    /// Server: takes the connections in the order in which they are asked for.
+    /// Accepts as the server, in the order of the requests.
     fn accept(&mut self, listener: &CmListener) -> Result<(), ToolError> {
         let parameters = self.plan.connection_parameters(self.agreement.mtu);
         for lane in &mut self.lanes {
             let request = listener.accept(Some(self.plan.patience))?;
             lane.connection = Some(request.accept(&lane.qp, &parameters)?);
         }
-        // An original asks for all at once: each of them waits until the one before it is established.
+        // An original requests all connections at once. Each waits until the one before it is established.
         for lane in &mut self.lanes {
             if let Some(connection) = &mut lane.connection {
                 connection.established(Some(self.plan.patience))?;
@@ -139,7 +140,7 @@ impl End {
         Ok(())
     }
 
-    /// Ends what rdma_cm connected. Some originals do so themselves, others wait until it is done.
+    /// Disconnects all rdma_cm connections. Some originals disconnect themselves, others wait for it.
     pub(super) fn disconnect(&mut self) {
         let connections: Vec<_> = self.lanes.iter_mut().filter_map(|lane| lane.connection.as_mut()).collect();
         let end = Instant::now() + DISCONNECT_PATIENCE;

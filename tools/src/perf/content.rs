@@ -1,4 +1,4 @@
-//! The content of messages, and its check.
+//! The content of messages, and checking it.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use crate::harness::content::{Pattern, STAMP, mismatch};
 
 /// Messages up to this size are always compared completely.
 const SMALL: usize = 4096;
-/// Larger messages are compared completely once in this number of messages, ...
+/// One in this many larger messages is compared completely.
 const EVERY: u64 = 16;
-/// ... and otherwise this number of bytes at both ends.
+/// Bytes that are compared at each end of the other large messages.
 const ENDS: usize = 64;
 
-/// The bytes that we fill buffers with: the same at each offset, but for a difference for each side and queue
+/// The bytes that we fill buffers with. They depend on the offset, plus a constant for each side and queue
 /// pair.
 #[derive(Debug)]
 pub(super) struct Areas(Vec<u8>);
@@ -23,14 +23,14 @@ impl Areas {
         Self((0..len).map(byte).collect())
     }
 
-    /// The content of a whole area.
+    /// Returns the content of a whole area.
     pub(super) fn area(&self, role: Role, qp: usize, len: usize) -> Vec<u8> {
         let tone = tone(role, qp);
         self.0.iter().take(len).map(|byte| byte.wrapping_add(tone)).collect()
     }
 
-    /// Where `bytes`, which begin at `start` of the message that was sent from `offset` of the area, differ
-    /// from what that message contains. Messages that were READ have no number.
+    /// Returns the position where `bytes` differ from the message that was sent from `offset` of the area.
+    /// `bytes` begin at `start` of that message. Messages that were READ have no number.
     pub(super) fn mismatch(
         &self,
         from: (Role, usize),
@@ -61,7 +61,7 @@ fn tone(role: Role, qp: usize) -> u8 {
     (qp as u8).wrapping_mul(17).wrapping_add(if role == Role::Client { 1 } else { 102 })
 }
 
-/// The content of message `number` of a latency test: the last byte is the one that the originals read.
+/// Returns the content of message `number` of a latency test. The originals read the last byte.
 pub(super) fn ping(role: Role, number: u64, size: usize) -> Vec<u8> {
     let side = if role == Role::Client { 5 } else { 77 };
     let mut bytes = Pattern::new(29, number.wrapping_mul(101).wrapping_add(side)).bytes(size);
@@ -71,13 +71,13 @@ pub(super) fn ping(role: Role, number: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of message `number` that are compared.
+/// Returns the byte ranges of message `number` that are compared.
 pub(super) fn pieces(size: usize, number: u64) -> [Range<usize>; 2] {
     if size <= SMALL || number.is_multiple_of(EVERY) { [0..size, 0..0] } else { [0..ENDS, size - ENDS..size] }
 }
 
-/// What an original has sent so far. Its buffers hold random bytes that never change, and it sends them in turn
-/// from a number of places that is known.
+/// The messages that an original has sent so far. Its buffers contain random bytes that never change. It
+/// sends them in turn from a known number of slots.
 #[derive(Debug)]
 pub(super) struct Learned {
     places: usize,
@@ -89,12 +89,12 @@ impl Learned {
         Self { places, known: Vec::new() }
     }
 
-    /// Whether [`Self::learn`] needs another whole message.
+    /// Returns whether [`Self::learn`] needs another whole message.
     pub(super) fn wants(&self) -> bool {
         self.known.len() < self.places
     }
 
-    /// Compares a whole message, or stores it. Returns its first wrong byte.
+    /// Compares a whole message, or stores it. Returns the position of the first wrong byte.
     pub(super) fn learn(&mut self, number: u64, bytes: &[u8]) -> Option<usize> {
         let at = self.mismatch(number, 0, bytes)?;
         if self.wants() {
@@ -104,7 +104,8 @@ impl Learned {
         Some(at)
     }
 
-    /// Where bytes that begin at `start` of a message differ from all that is known.
+    /// Returns the first position where bytes that begin at `start` of a message differ from all known
+    /// messages.
     pub(super) fn mismatch(&self, number: u64, start: usize, bytes: &[u8]) -> Option<usize> {
         let mut first = None;
         let begin = (number % self.places as u64) as usize;
@@ -148,7 +149,8 @@ mod tests {
         assert_eq!(pattern.mismatch((Role::Client, 3), 8190, None, 0, &[0; 4]), Some(2));
     }
 
-    /// Two releases that measure together must fill and check messages alike.
+    /// Checks that areas are compatible between releases. Two releases that measure together must fill and
+    /// check messages alike.
     #[test]
     fn areas_are_those_of_earlier_releases() {
         let area = Areas::new(140_000).area(Role::Server, 2, 140_000);

@@ -1,10 +1,10 @@
-//! The blocks that the perftest programs (`ib_write_bw` and so on) exchange over TCP, or with `-R` over a separate
-//! connection of rdma_cm.
+//! The blocks that the perftest programs (`ib_write_bw` and so on) exchange over TCP, or with `-R` over a
+//! separate rdma_cm connection.
 //!
-//! Everything is exchanged in blocks of a fixed size: the client writes and then reads, the server reads and
-//! then writes. Which blocks there are depends on the test and has changed between releases, so every block is
-//! logged with its name and bytes (`ROCE_LOG=roce_tools::perf::exchange=debug`). Source: the behaviour of releases 6.06
-//! and 6.24 of the programs.
+//! All blocks have a fixed size. The client writes and then reads; the server reads and then writes. The set
+//! of blocks depends on the test and the release, so every block is logged
+//! (`ROCE_LOG=roce_tools::perf::exchange=debug`). Source: the behaviour of releases 6.06 and 6.24 of the
+//! programs.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,57 +19,57 @@ use crate::harness::{Role, padded};
 use roce::observe::Text;
 use roce::tcp::Tcp;
 
-/// The release that we announce: since 6.28 the programs want to exchange a structure of a C compiler.
+/// The announced release. Since release 6.28, the programs want to exchange a structure of a C compiler.
 const VERSION: &[u8] = b"6.20";
-/// What follows the NUL of the version: the programs stop reading there, and pad with zeros.
+/// The mark behind the NUL of the version. The programs stop reading at the NUL, and pad with zeros.
 const OUR_MARK: &[u8] = b"roce 1";
-/// What follows our mark: this side exchanges its settings next. Earlier releases of ours stop reading before.
+/// The byte behind our mark: this side exchanges its settings next. Earlier releases of ours do not read it.
 const SETTINGS_MARK: u8 = b'+';
 /// Bytes of the block of settings.
 const SETTINGS_LEN: usize = 192;
-/// The most bytes that are read ahead: more than any block has.
+/// Maximum number of bytes that are read ahead; no block is longer.
 const MOST_EARLY: usize = 256;
-/// What to do about blocks that do not fit.
+/// The advice for blocks that do not fit.
 const SAME_OPTIONS: &str =
     "the other side runs another test; give both sides the same options (-a, -b, -D, -q, --reversed)";
-/// The hint where an original does nothing.
+/// The advice for an original that does nothing.
 pub(super) const SAME_OPTIONS_THERE: &str =
     "check that perftest runs there with the same options (-a, -b, -D, -n, -q, --reversed)";
-/// The limit of a server for the set-up as a whole, in limits of one block.
+/// Time limit of a server for the whole set-up, in time limits of one block.
 pub const SET_UP_PATIENCE: u32 = 2;
-/// Without a sign of an original for this long, a warning names what may differ.
+/// Without a sign of life of an original for this long, a warning names possible differences.
 pub(super) const WARN_AFTER: Duration = Duration::from_secs(1);
-/// What the originals say at the end.
+/// The text that the originals send at the end.
 const DONE: &[u8] = b"done\0";
 /// Bytes of the version block.
 const VERSION_LEN: usize = 16;
-/// The oldest release that speaks this exchange.
+/// The oldest supported release.
 const OLDEST: f64 = 5.70;
 /// From this release on, iterations have 64 bits.
 const WIDE_ITERATIONS: f64 = 5.33;
 /// Bytes of a block of keys with a GID.
 const KEYS_LEN: usize = 108;
-/// The fields between the colons of such a block: five numbers, an address, the GID, a shared receive queue, and nothing.
+/// Fields of such a block: five numbers, an address, the GID, a shared receive queue, and an empty one.
 const KEYS_PARTS: usize = 6 + 16 + 2;
-/// Bytes of a block of keys without one.
+/// Bytes of a block of keys without a GID.
 const KEYS_LEN_WITHOUT_GID: usize = 59;
 /// Bytes of a block of keys over rdma_cm.
 const KEYS_LEN_AS_STRUCTURE: usize = 56;
 
-/// Where the other side finds one queue pair and its memory.
+/// The address of one queue pair and its memory, for the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// READs and atomics that it answers at once.
+    /// READs and atomics that the queue pair answers at once.
     pub out_reads: u32,
-    /// Its number.
+    /// The QP number.
     pub qpn: Qpn,
-    /// The first PSN that it sends.
+    /// The first PSN that the queue pair sends.
     pub psn: Psn,
-    /// Key of its memory.
+    /// The key of the memory.
     pub rkey: u32,
-    /// First address of its memory.
+    /// The first address of the memory.
     pub vaddr: u64,
-    /// Its GID.
+    /// The GID.
     pub gid: Gid,
 }
 
@@ -106,7 +106,7 @@ impl Keys {
         ))
     }
 
-    /// The structure that the programs send over rdma_cm.
+    /// Returns the structure that the programs send over rdma_cm.
     fn to_structure(self) -> [u8; KEYS_LEN_AS_STRUCTURE] {
         let zero = U32::ZERO;
         zerocopy::transmute!(KeysView {
@@ -123,7 +123,7 @@ impl Keys {
         })
     }
 
-    /// Everything but queue pair and PSN, of 24 bits, can be any.
+    /// Returns `None` unless QP number and PSN have 24 bits. The other fields can have any value.
     fn from_structure(wire: &[u8; KEYS_LEN_AS_STRUCTURE]) -> Option<Self> {
         let view: KeysView = zerocopy::transmute!(*wire);
         let [qpn, psn] = [view.qpn.get(), view.psn.get()];
@@ -172,12 +172,12 @@ pub struct Report {
     pub rate: f64,
 }
 
-/// What both sides agree on before they make queue pairs.
+/// The settings that both sides agree on before they create queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Agreement {
     /// Bytes that small messages are spread over, one after the other.
     pub cycle: usize,
-    /// Messages begin at multiples of this many bytes.
+    /// The alignment of messages, in bytes.
     pub cache_line: usize,
     /// The smaller of the two path MTUs.
     pub mtu: PathMtu,
@@ -187,27 +187,27 @@ pub struct Agreement {
     pub is_ours: bool,
 }
 
-/// What an original does after the last block.
+/// The behaviour of an original after the last block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterEnd {
-    /// It says that it is done, or has closed the connection.
+    /// It says that it is done, or closes the connection.
     Ended,
     /// It sends another block.
     GoesOn,
-    /// Neither.
+    /// It does neither.
     Silent,
 }
 
-/// What blocks are exchanged over.
+/// The stream that carries the blocks.
 pub trait Stream: Read + Write {
-    /// Whether a read would return at once, with bytes or because the connection has ended.
+    /// Returns whether a read would return at once, with bytes or because the connection has ended.
     ///
     /// # Errors
     ///
     /// The connection broke.
     fn has_input(&mut self) -> io::Result<bool>;
 
-    /// The time by which this side loses its patience.
+    /// Returns the time that time limits are measured with.
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -227,20 +227,20 @@ pub struct Link<S> {
     early: VecDeque<u8>,
     role: Role,
     patience: Duration,
-    /// When a server gives up a client whose set-up has not ended.
+    /// The deadline of a server for the set-up of its client.
     set_up_until: Option<Instant>,
     version: f64,
     blocks: u32,
-    /// Whether keys go as structures.
+    /// Whether keys are sent as structures.
     structures: bool,
     /// Whether the other side is an original, whose options are unknown.
     is_original: bool,
 }
 
 impl<S: Stream> Link<S> {
-    /// Takes a connection. Reads of `stream` may time out early and often. A block is given up `patience` after the last
-    /// sign of life, however many pieces of it have come. Until [`Self::end_set_up`], a server waits at most
-    /// [`SET_UP_PATIENCE`] times as long for all blocks together: nobody has authenticated its client.
+    /// Takes a connection. Reads of `stream` may time out early and often. A block fails `patience` after the
+    /// last sign of life, in however many pieces it arrives. Until [`Self::end_set_up`], a server waits at
+    /// most [`SET_UP_PATIENCE`] times `patience` for all blocks, because its client is not authenticated.
     pub fn new(stream: S, role: Role, patience: Duration) -> Self {
         let early = VecDeque::new();
         let (structures, is_original) = (false, false);
@@ -250,22 +250,22 @@ impl<S: Stream> Link<S> {
         Self { stream, early, role, patience, set_up_until, version, blocks: 0, structures, is_original }
     }
 
-    /// From now on blocks may take as long as there are signs of life.
+    /// Removes the time limit of the set-up. Blocks may now take as long as there are signs of life.
     pub fn end_set_up(&mut self) {
         self.set_up_until = None;
     }
 
-    /// Keys go as structures, as the programs send them over rdma_cm.
+    /// Sends keys as structures, as the programs do over rdma_cm.
     #[must_use]
     pub fn with_structures(self) -> Self {
         Self { structures: true, ..self }
     }
 
-    /// Looks, without waiting, whether the other side has sent something, and keeps it for the next block.
+    /// Checks, without waiting, whether the other side has sent something, and keeps it for the next block.
     ///
     /// # Errors
     ///
-    /// The other side has closed the connection, or it broke.
+    /// The other side has closed the connection, or the connection broke.
     pub fn look(&mut self) -> io::Result<bool> {
         while self.early.len() < MOST_EARLY && self.stream.has_input()? {
             let mut room = [0; MOST_EARLY];
@@ -280,7 +280,7 @@ impl<S: Stream> Link<S> {
         Ok(!self.early.is_empty())
     }
 
-    /// The role of this side.
+    /// Returns the role of this side.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -289,7 +289,7 @@ impl<S: Stream> Link<S> {
     ///
     /// # Errors
     ///
-    /// The connection is closed or broken, or nothing comes for too long.
+    /// The connection is closed or broken, or no sign of life arrives for too long.
     pub fn swap<const N: usize>(
         &mut self,
         what: &str,
@@ -324,7 +324,7 @@ impl<S: Stream> Link<S> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // In one piece: the programs read once and take what they get.
+        // One write for each block, because the programs read only once.
         self.stream.write_all(bytes)?;
         self.stream.flush()
     }
@@ -333,26 +333,26 @@ impl<S: Stream> Link<S> {
         if self.early.is_empty() {
             return self.stream.read(room);
         }
-        // Read gives the first of the two slices of a deque.
+        // `read` returns only the first of the two slices of a deque.
         self.early.make_contiguous();
         self.early.read(room)
     }
 
-    /// Fills `room`; `check` sees each piece that comes.
+    /// Fills `room`; `check` inspects each piece that arrives.
     fn read(
         &mut self,
         mut room: &mut [u8],
         check: fn(&[u8]) -> io::Result<()>,
         alive: &mut dyn FnMut() -> bool,
     ) -> io::Result<()> {
-        // A piece of a block is no sign of life: otherwise a byte now and then would hold this side for ever.
+        // A piece of a block is not a sign of life, because single bytes could hold this side forever.
         let mut last = self.stream.now();
         let mut is_warned = !self.is_original;
         let mut has_begun = false;
         while !room.is_empty() {
             match self.read_some(room) {
                 Ok(0) => return Err(closed()),
-                // Over rdma_cm every block is one message.
+                // Over rdma_cm, every block is one message.
                 Ok(count) if self.structures && count < room.len() => {
                     let text =
                         format!("a block of {count} bytes came instead of {}: {SAME_OPTIONS}", room.len());
@@ -382,7 +382,7 @@ impl<S: Stream> Link<S> {
         Ok(())
     }
 
-    /// Fails when the block that is waited for since `last`, or the set-up as a whole, takes too long.
+    /// Fails if the block that has been awaited since `last`, or the whole set-up, takes too long.
     fn check_time(&self, last: Instant, has_begun: bool) -> io::Result<()> {
         let late = |text| Err(io::Error::new(ErrorKind::TimedOut, text));
         let seconds = self.patience.as_secs();
@@ -396,11 +396,11 @@ impl<S: Stream> Link<S> {
         Ok(())
     }
 
-    /// Exchanges releases, between two of this program the settings that both sides must have, geometry and path MTU.
+    /// Exchanges releases, geometry and path MTU, and between two sides of this program the settings.
     ///
     /// # Errors
     ///
-    /// As [`Self::swap`]; or the other side announces something else, too old a release, or other settings.
+    /// The errors of [`Self::swap`]; or another program, too old a release, or other settings.
     pub fn agree(&mut self, mtu: PathMtu, settings: &[String]) -> io::Result<Agreement> {
         let no_other_signs = &mut || false;
         let mut ours = [0; VERSION_LEN];
@@ -426,19 +426,19 @@ impl<S: Stream> Link<S> {
         let cycle = self.larger("cycle buffer", 4096)?;
         let cache_line = self.larger("cache line", 64)?;
         let code = self.swap("path MTU", &[b'0' + mtu.code(), 0], no_other_signs)?;
-        // An unknown code leaves the own path MTU, as in the programs.
+        // After an unknown code, this side keeps its own path MTU, as the programs do.
         let theirs = PathMtu::from_code(code[0].wrapping_sub(b'0')).unwrap_or(mtu);
         let mtu = if theirs.bytes() < mtu.bytes() { theirs } else { mtu };
         Ok(Agreement { cycle, cache_line, mtu, version, is_ours })
     }
 
-    /// Exchanges the settings that both sides must have, and compares them.
+    /// Exchanges the settings that must agree, and compares them.
     fn compare(&mut self, settings: &[String]) -> io::Result<()> {
         let ours: [u8; SETTINGS_LEN] = padded(&settings.join(";"));
         let theirs = self.swap("settings", &ours, &mut || false)?;
         let text = theirs.split(|byte| *byte == 0).next().unwrap_or_default();
         let mut differing = Vec::new();
-        // A later release may have more of them at the end.
+        // A later release may append more settings.
         for (ours, theirs) in settings.iter().zip(text.split(|byte| *byte == b';')) {
             if ours.as_bytes() != theirs {
                 let theirs = Text::new(theirs.get(..40).unwrap_or(theirs));
@@ -463,16 +463,16 @@ impl<S: Stream> Link<S> {
     ///
     /// # Errors
     ///
-    /// As [`Self::swap`]; or the other side sends something else, or no GID.
+    /// The errors of [`Self::swap`]; or the other side sends something else, or no GID.
     pub fn keys(&mut self, what: &str, ours: Keys, alive: &mut dyn FnMut() -> bool) -> io::Result<Keys> {
         self.keys_with(what, ours, alive, &mut || ())
     }
 
-    /// The same; `arrived` is called when those of the other side have come, at a server before it answers.
+    /// Exchanges keys. Calls `arrived` when the other side's keys are here, at a server before it answers.
     ///
     /// # Errors
     ///
-    /// As [`Self::keys`].
+    /// The errors of [`Self::keys`].
     pub fn keys_with(
         &mut self,
         what: &str,
@@ -500,23 +500,23 @@ impl<S: Stream> Link<S> {
     ///
     /// # Errors
     ///
-    /// As [`Self::keys`].
+    /// The errors of [`Self::keys`].
     pub fn final_keys(&mut self, what: &str, ours: Keys, alive: &mut dyn FnMut() -> bool) -> io::Result<()> {
         match self.keys(what, ours, alive) {
-            // The client has sent everything. It exits as soon as it has our block, over rdma_cm maybe
+            // The client has sent everything. It exits as soon as it has our block. Over rdma_cm, it may exit
             // before its acknowledgement has arrived here.
             Err(error) if self.role == Role::Server && error.kind() == ErrorKind::BrokenPipe => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Tells an original that this side is done, as it does itself, and waits until it says so or closes the connection.
-    /// Over rdma_cm the originals say nothing.
+    /// Sends "done" to an original, and waits until the original sends it or closes the connection. Over
+    /// rdma_cm, the originals do not send it.
     pub fn part(&mut self, patience: Duration) -> AfterEnd {
         if self.structures || !self.is_original {
             return AfterEnd::Ended;
         }
-        // It may have closed the connection.
+        // The original may have closed the connection.
         let _ = self.write(DONE);
         let end = Instant::now() + patience;
         while self.look().is_ok() {
@@ -535,7 +535,7 @@ impl<S: Stream> Link<S> {
     ///
     /// # Errors
     ///
-    /// As [`Self::swap`].
+    /// The errors of [`Self::swap`].
     pub fn report(&mut self, ours: &Report) -> io::Result<Report> {
         let no_other_signs = &mut || false;
         let size =
@@ -565,7 +565,7 @@ fn closed() -> io::Error {
     io::Error::new(ErrorKind::UnexpectedEof, "it closed the connection")
 }
 
-/// Keys are text; a report begins with a number whose upper bytes are zero.
+/// Refuses a report. Keys are text, but a report begins with a number whose upper bytes are zero.
 fn check_text(piece: &[u8]) -> io::Result<()> {
     match piece.first() {
         Some(0) if piece.len() > 1 => Err(invalid(format!("a report came instead of keys: {SAME_OPTIONS}"))),
@@ -594,7 +594,7 @@ mod tests {
 
     use super::*;
 
-    /// A stream that gives what was recorded, and keeps what is written.
+    /// A stream that returns recorded bytes and stores written bytes.
     struct Recorded<'a>(&'a [u8], Vec<u8>);
 
     impl Read for Recorded<'_> {
@@ -629,7 +629,7 @@ mod tests {
         Keys { out_reads: 16, qpn, psn, rkey: 0x1234, vaddr: 0x7f01_2345_6000, gid }
     }
 
-    /// The acknowledgement of the last block may be lost, and the client is gone.
+    /// The acknowledgement of the last block may be lost after the client has exited.
     #[test]
     fn a_server_whose_last_block_is_not_acknowledged_has_finished_nevertheless() {
         struct Leaving(VecDeque<u8>);
@@ -716,7 +716,7 @@ mod tests {
         let expected = (4096, 128, PathMtu::Mtu2048, false);
         assert_eq!((agreement.cycle, agreement.cache_line, agreement.mtu, agreement.is_ours), expected);
         assert_eq!(original.stream.1, b"6.20\0roce 1+\0\0\0\0\x00\x00\x10\x00\x00\x00\x00\x405\0");
-        // As an earlier release of ours, which exchanges no settings.
+        // These bytes are those of an earlier release of ours, which does not exchange settings.
         let ours: Vec<u8> =
             original.stream.1.iter().map(|byte| if *byte == b'+' { 0 } else { *byte }).collect();
         let agreement = link(&ours).agree(PathMtu::Mtu1024, &[]).unwrap();
@@ -727,7 +727,7 @@ mod tests {
         values.iter().map(|value| (*value).to_owned()).collect()
     }
 
-    /// What a side of ours sends to another one: release, settings, geometry, path MTU.
+    /// Returns the bytes that one of our sides sends to another: release, settings, geometry, path MTU.
     fn opening(values: &[&str]) -> Vec<u8> {
         let mut bytes = b"6.20\0roce 1+\0\0\0\0".to_vec();
         bytes.extend(settings(values).join(";").bytes());
@@ -751,7 +751,7 @@ mod tests {
         assert!(error.contains(r"a\u{202e}b\u{9b}"), "as every text of a peer: {error}");
     }
 
-    /// A report where keys are expected took 30 s, and keys where a report is expected were a size of 2^61 bytes.
+    /// Regression: refusing a report instead of keys took 30 s, and keys were read as a report of 2^61 bytes.
     #[test]
     fn blocks_of_another_test_are_named_at_once() {
         let mut report = 65_536_u64.to_be_bytes().to_vec();
@@ -764,7 +764,7 @@ mod tests {
         assert!(error.to_string().contains("a block of 8 bytes came instead of 56"), "{error}");
     }
 
-    /// An original that runs with `-a` goes on after the only size of a side without it.
+    /// An original with `-a` continues after the only size of a side without `-a`.
     #[test]
     fn an_original_that_goes_on_after_the_end_is_noticed() {
         let after = |bytes: &[u8]| {
@@ -792,7 +792,7 @@ mod tests {
         assert!(!link.look().unwrap(), "nothing more has come");
     }
 
-    /// Gives a byte at each read, after a while by its own clock.
+    /// Returns one byte for each read, after a delay by its own clock.
     struct Dripping<'a> {
         bytes: &'a [u8],
         time_of_a_byte: Duration,
@@ -833,7 +833,7 @@ mod tests {
         }
     }
 
-    /// Regression: each byte began the time anew.
+    /// Regression: each byte restarted the time limit.
     #[test]
     fn a_block_that_comes_byte_by_byte_is_given_up_in_time() {
         for role in [Role::Client, Role::Server] {
@@ -847,7 +847,7 @@ mod tests {
         }
     }
 
-    /// Regression: blocks that each come in time, and packets that show that the client is there, held a server forever.
+    /// Regression: blocks that each arrived in time, and packets of a living client, held a server forever.
     #[test]
     fn the_blocks_of_the_set_up_have_a_limit_together() {
         let dripping = |role| Link::new(Dripping::new(&[0; 1000]), role, Duration::from_millis(100));
@@ -860,12 +860,12 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(error.to_string().contains("the set-up takes longer than"), "{error}");
         assert_eq!(limited.stream.now - begun, Duration::from_millis(u64::from(100 * SET_UP_PATIENCE + 10)));
-        // A client has chosen its server; and a measurement may take as long as it likes.
+        // A client has chosen its server, and a measurement has no time limit.
         assert!(blocks(&mut dripping(Role::Client)).is_none());
         let mut measuring = dripping(Role::Server);
         measuring.end_set_up();
         assert!(blocks(&mut measuring).is_none());
-        // The longest patience is no patience that overflows.
+        // The longest patience does not overflow.
         let _ = Link::new(Dripping::new(&[]), Role::Server, Duration::MAX);
     }
 

@@ -1,4 +1,5 @@
-//! Latency: one outstanding message. The other side answers SENDs and WRITEs; READs and atomics need no answer.
+//! The latency test, with one outstanding message. The other side answers SENDs and WRITEs. READs and atomics
+//! need no answer.
 
 use std::time::Instant;
 
@@ -16,10 +17,10 @@ use crate::harness::{Role, ToolError, spin, take};
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) traffic: Traffic,
-    /// WRITEs of the other side that have arrived, and their content.
+    /// The number of WRITEs of the other side that have arrived, and their content.
     written: u64,
     learned: Learned,
-    /// When each message was posted, in nanoseconds.
+    /// The time of posting of each message, in nanoseconds.
     posts: Vec<u64>,
 }
 
@@ -37,7 +38,7 @@ impl Run {
         self.traffic.sender.as_ref().map_or(0, Sender::posted)
     }
 
-    /// Messages received.
+    /// Returns the number of received messages.
     pub(super) fn received(&self) -> u64 {
         self.traffic.receiver.as_ref().map_or(self.written, Receiver::taken)
     }
@@ -46,7 +47,7 @@ impl Run {
     pub(super) fn run(&mut self, end: &End, look: Look<'_>) -> Result<Latency, ToolError> {
         self.traffic.begun = Some(Instant::now());
         let is_answered = !end.plan.lands();
-        // With SEND the client begins, with WRITE the server does.
+        // With SEND, the client begins; with WRITE, the server begins.
         let begins = !is_answered || (end.role == Role::Client) == (end.plan.verb == Verb::Send);
         let mut answered = 0;
         while self.wants_more(end, self.sent()) || is_answered && self.wants_more(end, answered) {
@@ -78,7 +79,7 @@ impl Run {
         self.traffic.post(end)?;
         let posted = Instant::now();
         while self.traffic.sender.as_ref().is_some_and(|sender| sender.completed() < sender.posted()) {
-            // ib_write_lat leaves as soon as it has the last message.
+            // ib_write_lat exits as soon as it has the last message.
             let mut never = || Ok(false);
             let look: Look<'_> = if end.plan.verb == Verb::Write { &mut never } else { &mut *look };
             if self.traffic.wait(end, self.traffic.patience(end), look)?.is_some() {
@@ -98,7 +99,7 @@ impl Run {
         Ok(())
     }
 
-    /// Waits for a message after the first `answered`; returns whether there was one.
+    /// Waits for a message after the first `answered`. Returns whether one arrived.
     fn receive(&mut self, end: &End, answered: u64, look: Look<'_>) -> Result<bool, ToolError> {
         if end.plan.verb == Verb::Write {
             return self.watch(end, look);
@@ -111,7 +112,8 @@ impl Run {
         Ok(true)
     }
 
-    /// `false` when time is up; ib_write_lat leaves then, maybe a moment earlier than this side. Otherwise an error.
+    /// Returns `false` if time is up, and otherwise an error. When its time is up, ib_write_lat exits,
+    /// possibly a moment before this side.
     fn end_of_seconds(&self, end: &End) -> Result<bool, ToolError> {
         let has_left = self.traffic.has_peer_left && end.plan.verb == Verb::Write;
         let is_over = self.traffic.is_over(end) || has_left && end.plan.iterations().is_none();
@@ -138,8 +140,9 @@ impl Run {
         if arrived.is_none() {
             return self.end_of_seconds(end);
         }
-        // Waits until a thread that wrote that byte has released the engine: the whole packet is in memory. No progress is made, for an
-        // acknowledgement may wait for the answer.
+        // The thread that wrote that byte may still hold the engine. This call waits until it has released
+        // the engine, so that the whole packet is in memory. It makes no progress, because an acknowledgement
+        // may wait for the answer.
         end.context.check_device()?;
         let read = |from: usize, out: &mut [u8]| take(&end.buffers.exposed, start + from, out);
         end.check_message((0, number), &self.traffic.geometry, Some(number), &read, &mut self.learned)?;

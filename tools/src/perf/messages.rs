@@ -1,7 +1,7 @@
-//! An exchange of messages over a connection of rdma_cm: each write is one SEND.
+//! An exchange of messages over an rdma_cm connection; each write is one SEND.
 //!
-//! perftest uses it for its blocks with `-R`. It has one receive posted at a time, and posts it again before it
-//! answers; so two sides that write in turn never wait for one another.
+//! perftest uses it for its blocks with `-R`. perftest has one posted receive, and posts it again before it
+//! answers, so two sides that write in turn never wait for each other.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -20,20 +20,20 @@ use super::exchange::Stream;
 use crate::exchange::until_listening;
 use crate::harness::{CompletionQueues, Requirements, Resources, take};
 
-/// The most bytes of a message: more than any block of perftest has.
+/// Maximum number of bytes of a message. Every block of perftest is shorter.
 pub const LARGEST_MESSAGE: usize = 256;
 const RECEIVES: usize = 4;
-/// The offset of messages that are sent, behind those that arrive.
+/// The offset of sent messages, behind the received ones.
 const SEND_AT: usize = RECEIVES * LARGEST_MESSAGE;
 /// The time limit of a read.
 const READ_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Connects to a port, which may have no listener at first: until `patience` is over it is tried again and again,
-/// each time with a queue pair that `prepare` makes.
+/// Connects to a port whose listener may start later. Repeats the attempt until `patience` is over, each time
+/// with a new queue pair of `prepare`.
 ///
 /// # Errors
 ///
-/// As [`Context::connect`]; or no queue pair can be made.
+/// The errors of [`Context::connect`]; or no queue pair can be created.
 pub fn connect_when_listening(
     context: &Context,
     server: SocketAddr,
@@ -52,7 +52,8 @@ pub fn connect_when_listening(
 
 /// One end of a connection that carries messages.
 ///
-/// Reads give [`ErrorKind::WouldBlock`] when nothing has come for 50 ms, and 0 bytes once the connection has ended.
+/// A read returns [`ErrorKind::WouldBlock`] if nothing arrives for 50 ms, and 0 bytes once the connection has
+/// ended.
 #[derive(Debug)]
 pub struct Messages {
     connection: Connection,
@@ -81,17 +82,17 @@ fn resources(context: &Context) -> Result<Resources, VerbsError> {
     Ok(resources)
 }
 
-/// The parameters of connections that carry only SENDs.
+/// Returns the parameters of connections that carry only SENDs.
 fn messages_only(parameters: &ConnectionParameters) -> ConnectionParameters {
     parameters.clone().responder_resources(0).initiator_depth(0).access(Access::empty())
 }
 
 impl Messages {
-    /// Connects to a server that listens, or will within `patience`.
+    /// Connects to a server that listens, or begins to listen within `patience`.
     ///
     /// # Errors
     ///
-    /// As [`connect_when_listening`].
+    /// The errors of [`connect_when_listening`].
     pub fn connect(
         context: &Context,
         server: SocketAddr,
@@ -107,11 +108,11 @@ impl Messages {
         Ok(Self { connection, resources, arrived: VecDeque::new(), is_closed: false })
     }
 
-    /// Takes the next connection of a listener; also returns the address of the client, which has answered.
+    /// Accepts the next connection of a listener. Also returns the address of the client, which has answered.
     ///
     /// # Errors
     ///
-    /// When the time is over, the device failed, or the peer has given up.
+    /// The time is over, the device failed, or the peer has given up.
     pub fn accept(
         context: &Context,
         listener: &CmListener,
@@ -126,13 +127,13 @@ impl Messages {
         Ok((Self { connection, resources, arrived: VecDeque::new(), is_closed: false }, caller))
     }
 
-    /// Disconnects; the other end reads 0 bytes from now on.
+    /// Disconnects. From now on, the other end reads 0 bytes.
     pub fn disconnect(&mut self) {
-        // It may have ended it already.
+        // The other side may have disconnected already.
         let _ = self.connection.disconnect();
     }
 
-    /// Takes in one completion, if there is one in time. Returns it if it is a send's.
+    /// Handles one completion, if one arrives within `timeout`. Returns it if it belongs to a send.
     fn completion(&mut self, timeout: Duration) -> io::Result<Option<Wc>> {
         let wc = match self.resources.wait(timeout) {
             Ok(wc) => wc,
@@ -189,8 +190,8 @@ impl Read for Messages {
 }
 
 impl Write for Messages {
-    /// Returns when the other side has the message, or cannot receive it any more. An answer proves that it has the
-    /// message: the connection may end before a lost acknowledgement is repeated.
+    /// Returns when the other side has the message, or cannot receive it any more. An answer proves that it
+    /// has the message, because the connection may end before a lost acknowledgement is sent again.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let bytes = bytes.get(..LARGEST_MESSAGE).unwrap_or(bytes);
         self.resources.put(SEND_AT, bytes);
@@ -206,7 +207,7 @@ impl Write for Messages {
                 Ok(Some(_)) => return Ok(bytes.len()),
                 Ok(None) if self.is_closed => return Err(ErrorKind::BrokenPipe.into()),
                 Ok(None) => {}
-                // The retry count of the queue pair bounds this.
+                // The retry count of the queue pair bounds this loop.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }

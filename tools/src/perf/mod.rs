@@ -1,9 +1,9 @@
-//! The bandwidth and latency tests of perftest (`ib_write_bw`, `ib_send_lat` and so on), client and server: they
-//! talk to the originals.
+//! Client and server of the bandwidth and latency tests of perftest (`ib_write_bw`, `ib_send_lat` and so on).
+//! Both work with the originals.
 //!
-//! The originals do not check what arrives. This program does: between two of this program every message carries its
-//! number and a known content; an original sends from buffers of random bytes that never change, so its messages must
-//! equal its earlier ones.
+//! The originals do not check the content of messages. This program does. Between two sides of this program,
+//! every message carries its number and a known content. An original sends from buffers of random bytes that
+//! never change, so its messages must equal its earlier ones.
 
 mod bandwidth;
 mod buffers;
@@ -56,7 +56,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -82,7 +82,7 @@ pub enum Test {
 }
 
 impl Test {
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -130,10 +130,10 @@ pub enum Length {
     Seconds {
         /// The whole duration.
         all: u64,
-        /// The margin at each end, which does not count.
+        /// The margin at each end, which is not measured.
         margin: u64,
     },
-    /// Without end, with a row after each interval.
+    /// A test without end, which prints a row after each interval.
     Endless {
         /// Seconds of an interval.
         interval: u64,
@@ -152,22 +152,22 @@ pub enum Size {
     All,
 }
 
-/// What both sides must agree on, and what each chooses.
+/// The options of a test. Both sides must agree on some of them.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The operation.
     pub verb: Verb,
     /// Bandwidth or latency.
     pub test: Test,
-    /// Transport.
+    /// The transport.
     pub connection: Connection,
     /// Bytes of a message.
     pub size: Size,
-    /// Its duration.
+    /// The duration of the test.
     pub length: Length,
-    /// Bandwidth: both sides send.
+    /// Bandwidth: whether both sides send.
     pub bidirectional: bool,
-    /// Queue pairs.
+    /// The number of queue pairs.
     pub num_qp: usize,
     /// Outstanding send requests of each queue pair.
     pub tx_depth: usize,
@@ -175,25 +175,28 @@ pub struct Plan {
     pub rx_depth: usize,
     /// The number of send requests for each signaled one.
     pub cq_mod: usize,
-    /// Bandwidth: the number of send requests that are posted at once; `None` posts as many as are free, up to 16.
+    /// Bandwidth: the number of send requests that are posted at once; `None` posts as many as are free, up
+    /// to 16.
     pub post_list: Option<usize>,
-    /// Bandwidth: the most outstanding send requests of all queue pairs together; `None` leaves it to `tx_depth`.
+    /// Bandwidth: maximum number of outstanding send requests of all queue pairs together; `None`: limited by
+    /// `tx_depth` only.
     pub in_flight: Option<usize>,
-    /// Whether to sleep until completion events.
+    /// Whether to sleep until completion events arrive.
     pub events: bool,
     /// Outstanding READs and atomics of each queue pair.
     pub out_reads: u8,
     /// Messages up to this number of bytes are posted inline.
     pub inline: usize,
-    /// Atomic operation.
+    /// The atomic operation.
     pub atomic: AtomicOp,
-    /// Path MTU; `None` is the largest that the link carries.
+    /// Path MTU; `None` is the largest that the link supports.
     pub mtu: Option<PathMtu>,
     /// Index of the GID to send from.
     pub gid_index: Option<usize>,
     /// Whether rdma_cm connects the queue pairs.
     pub rdma_cm: bool,
-    /// Whether blocks are exchanged over rdma_cm. So they are, too, where it connects the queue pairs.
+    /// Whether blocks are exchanged over rdma_cm. If rdma_cm connects the queue pairs, this is always the
+    /// case.
     pub comm_rdma_cm: bool,
     /// Whether the server sends and the client receives.
     pub reversed: bool,
@@ -203,16 +206,16 @@ pub struct Plan {
     pub retry_count: u8,
     /// Local ACK timeout, 4.096 µs × 2^timeout.
     pub timeout: u8,
-    /// Units of 10^9 bits instead of 2^20 bytes.
+    /// Whether rates are in units of 10^9 bits instead of 2^20 bytes.
     pub gigabits: bool,
-    /// Whether the peak bandwidth is wanted.
+    /// Whether to measure the peak bandwidth.
     pub peak: bool,
-    /// The time limit for the next message.
+    /// Time limit for the next message.
     pub patience: Duration,
 }
 
 impl Plan {
-    /// The program that runs on the other side.
+    /// Returns the name of the program that runs on the other side.
     #[must_use]
     pub fn program(&self) -> &'static str {
         match (self.verb, self.test) {
@@ -227,7 +230,7 @@ impl Plan {
         }
     }
 
-    /// The sizes that are measured, with this path MTU.
+    /// Returns the sizes that are measured with this path MTU.
     fn sizes(&self, mtu: PathMtu) -> Result<Vec<usize>, ToolError> {
         let most = if self.connection == Connection::Ud { mtu.bytes() } else { usize::MAX };
         match self.size {
@@ -243,12 +246,12 @@ impl Plan {
         }
     }
 
-    /// Whether the result of a request lands in the memory of this side.
+    /// Returns whether the result of a request is written to the memory of this side.
     fn lands(&self) -> bool {
         matches!(self.verb, Verb::Read | Verb::Atomic)
     }
 
-    /// Bytes in front of the messages that arrive.
+    /// Returns the number of bytes in front of received messages.
     fn headroom(&self) -> usize {
         if self.connection == Connection::Ud { GRH } else { 0 }
     }
@@ -264,12 +267,12 @@ impl Plan {
         }
     }
 
-    /// The role of a side in the test, given its role in the exchange.
+    /// Returns the role of a side in the test, given its role in the exchange.
     pub(super) fn role(&self, role: Role) -> Role {
         if self.reversed { role.other() } else { role }
     }
 
-    /// What both sides must have, as options.
+    /// Returns the settings that must agree, as options.
     fn settings(&self) -> Vec<String> {
         let size = match self.size {
             Size::Given(size) | Size::Default(size) => format!("-s {size}"),
@@ -308,7 +311,7 @@ impl Plan {
         }
     }
 
-    /// Whether the plan can be carried out.
+    /// Checks whether the plan can be carried out.
     ///
     /// # Errors
     ///
@@ -373,7 +376,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Combinations that perftest refuses as well.
+    /// Refuses combinations that perftest refuses, too.
     fn check_habits(&self) -> Result<(), ToolError> {
         let refuse = |text: &str| Err(ToolError::Plan(text.to_owned()));
         let is_latency = self.test == Test::Latency;

@@ -1,5 +1,6 @@
-//! What shows that an original on the other side runs another test. perftest exchanges no options before release 6.28, and
-//! with WRITE, READ and atomics many combinations run to their end: only the packets and their order tell them apart.
+//! Detects that an original on the other side runs another test. perftest exchanges no options before release
+//! 6.28. With WRITE, READ and atomics, many wrong combinations run to their end. Only the packets and their
+//! order reveal them.
 
 use std::time::Duration;
 
@@ -10,15 +11,15 @@ use super::session::End;
 use super::{Length, Size, Test, Verb};
 use crate::harness::ToolError;
 
-/// A test that sends this many times as many messages as it should runs with other sizes.
+/// A side that sends at least this many times the expected number of messages runs with other sizes.
 const CLEARLY: u64 = 2;
 
-/// No request of an unreliable queue pair is under way when none has come for so long.
+/// An unreliable queue pair has no request on the wire if none has arrived for this time.
 const QUIET: Duration = Duration::from_millis(20);
-/// How often this is waited for at most.
+/// Maximum number of waits for silence.
 const MOST_WAITS: usize = 20;
 
-/// WRITEs, READs and atomics of the other side that this side has taken.
+/// Returns the number of WRITEs, READs and atomics of the other side that this side has executed.
 fn requests(context: &Context) -> u64 {
     let counters = context.counters();
     counters.rx_write_requests + counters.rx_read_requests + counters.rx_atomic_requests
@@ -28,7 +29,7 @@ fn other_options(what: String, option: &str) -> ToolError {
     ToolError::Peer(format!("{what}: only one of the two sides has {option}; give both the same options"))
 }
 
-/// What is wrong with so many requests at the end of the active side of a test.
+/// Checks the number of requests that have arrived at the end of the test at its active side.
 fn wrong_direction(bidirectional: bool, taken: u64) -> Option<String> {
     match bidirectional {
         false if taken > 0 => Some(format!("has sent {taken} messages, and this side expects none")),
@@ -38,18 +39,20 @@ fn wrong_direction(bidirectional: bool, taken: u64) -> Option<String> {
 }
 
 impl End {
-    /// Whether the options of the other side are unknown, and its requests say something about them.
+    /// Returns whether the options of the other side are unknown, and its requests reveal something about
+    /// them.
     fn is_silent_original(&self) -> bool {
         !self.agreement.is_ours && self.plan.verb != Verb::Send && self.plan.test == Test::Bandwidth
     }
 
-    /// How many requests of the other side have come. Without acknowledgements, those that it has sent may still be under
-    /// way or unread when a block of the exchange has come; so this waits until no more of them come.
+    /// Returns how many requests of the other side have arrived. Without acknowledgements, sent requests may
+    /// still be on the wire when a block of the exchange has arrived, so this waits until no more of them
+    /// arrive.
     pub(super) fn requests_sent_before(&self) -> u64 {
         if self.is_silent_original() && !self.plan.is_reliable() {
             for _ in 0..MOST_WAITS {
                 let before = requests(&self.context);
-                // Reads what the device has, even where the time is over before this thread runs.
+                // Reads the packets that the device has, even if the time is over before this thread runs.
                 let _ = self.cq.wait(&mut [Wc::default()], Some(QUIET));
                 if requests(&self.context) == before {
                     break;
@@ -59,8 +62,8 @@ impl End {
         requests(&self.context)
     }
 
-    /// At the server of a test in both directions, before the first size: `taken` requests came before the barrier, after
-    /// which both sides begin.
+    /// Checks the server of a test in both directions before the first size: no requests may arrive before
+    /// the barrier at which both sides begin.
     pub(super) fn check_begin(&self, taken: u64) -> Result<(), ToolError> {
         if self.is_silent_original() && taken > 0 {
             return Err(other_options(format!("has sent {taken} messages before the first barrier"), "-b"));
@@ -68,7 +71,8 @@ impl End {
         Ok(())
     }
 
-    /// After the reports of the active side of a test in one direction, or of a test in both.
+    /// Checks the direction of requests after the reports: at the active side of a test in one direction, or
+    /// at either side of a test in both.
     pub(super) fn check_direction(&self) -> Result<(), ToolError> {
         let wrong = wrong_direction(self.plan.bidirectional, self.requests_sent_before());
         match wrong.filter(|_| self.is_silent_original()) {
@@ -77,14 +81,14 @@ impl End {
         }
     }
 
-    /// After the report of the other side to one that needs nothing but its memory: `at_barrier` of its requests came before
-    /// its barrier, at which everything has been sent.
+    /// Checks, at a side that needs only its memory, the report of the other side. `at_barrier` of the other
+    /// side's requests arrived before its barrier, which it reaches after it has sent everything.
     pub(super) fn check_passive(&self, at_barrier: u64, theirs: &Report) -> Result<(), ToolError> {
         if !self.is_silent_original() {
             return Ok(());
         }
         let taken = requests(&self.context);
-        // On UC a message may come later than that nevertheless.
+        // On UC, a message may arrive after the barrier even in the right test.
         if taken > at_barrier && (self.plan.is_reliable() || at_barrier == 0) {
             let late = taken - at_barrier;
             return Err(other_options(
@@ -92,7 +96,7 @@ impl End {
                 "-b",
             ));
         }
-        // READs may come in pieces, and UC loses messages.
+        // READs may arrive in pieces, and UC loses messages.
         let counts = self.plan.verb == Verb::Write
             && self.plan.is_reliable()
             && matches!(self.plan.length, Length::Iterations(_));
@@ -109,7 +113,7 @@ impl End {
         Ok(())
     }
 
-    /// After the last block.
+    /// Checks the behaviour of the other side after the last block.
     pub(super) fn check_end(&self, after: AfterEnd) -> Result<(), ToolError> {
         match after {
             AfterEnd::Ended => Ok(()),
@@ -131,7 +135,7 @@ impl End {
 mod tests {
     use super::*;
 
-    /// An original server with `-b` sends to a client without it, and both ended with success.
+    /// Regression: an original server with `-b` sent to a client without it, and both ended with success.
     #[test]
     fn messages_that_nobody_expects_and_none_where_some_are_expected_are_named() {
         assert!(wrong_direction(false, 50).is_some_and(|wrong| wrong.contains("has sent 50 messages")));

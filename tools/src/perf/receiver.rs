@@ -81,7 +81,7 @@ impl Receiver {
         let mut stamp = [0; STAMP];
         let stamped = &mut stamp[..size.min(STAMP)];
         read(0, stamped);
-        // The messages of a latency test come one at a time and bear no number.
+        // The messages of a latency test arrive one at a time and do not carry a number.
         let is_counted = end.plan.is_reliable() || end.plan.test == Test::Latency;
         let number = if is_counted { lane.next } else { number_of(stamped, lane.next) };
         end.check_message((id.qp, message), &self.geometry, Some(number), &read, &mut lane.learned)?;
@@ -99,8 +99,8 @@ impl Receiver {
     }
 }
 
-/// The number of a message that starts with these bytes, when messages may be missing: the first from `next` on that
-/// does.
+/// Returns the number of a message that starts with these bytes, if messages may be missing. It is the first
+/// matching number from `next` on.
 fn number_of(stamp: &[u8], next: u64) -> u64 {
     let mut bytes = [0; STAMP];
     bytes[..stamp.len()].copy_from_slice(stamp);

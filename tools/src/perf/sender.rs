@@ -11,14 +11,15 @@ use super::verify::Atomics;
 use super::{AtomicOp, LONGEST_LIST, Test, Verb};
 use crate::harness::ToolError;
 
-/// Requests that are posted at once.
+/// Number of requests that are posted at once.
 const BATCH: usize = 16;
-/// Bits of a work request number that count messages; the bits above are the queue pair, the highest is [`RECEIVE`].
+/// Bits of a work request number that count messages. The bits above contain the queue pair; the highest bit
+/// is [`RECEIVE`].
 const NUMBER_BITS: u32 = 48;
-/// Set in the numbers of receives.
+/// The bit that is set in the work request numbers of receives.
 const RECEIVE: u64 = 1 << 63;
 
-/// The meaning of a work request number.
+/// The parts of a work request number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WorkId {
     pub(super) qp: usize,
@@ -45,9 +46,9 @@ struct Progress {
     /// The number of requests up to the last signaled one.
     visible: u64,
     completed: u64,
-    /// The number of messages, in tests of a number of messages.
+    /// The number of messages, if the test has a fixed number.
     limit: Option<u64>,
-    /// Whether it is in the queue of those that may have room.
+    /// Whether it is in the queue of queue pairs that may have room.
     is_queued: bool,
 }
 
@@ -61,20 +62,21 @@ impl Progress {
 pub(super) struct Sender {
     geometry: Geometry,
     lanes: Vec<Progress>,
-    /// Queue pairs that may have room, each once; so the time of a post does not grow with their number.
+    /// Queue pairs that may have room, each once. With this queue, the time of a post does not depend on
+    /// their number.
     queue: VecDeque<usize>,
-    /// Queue pairs whose messages are not all complete.
+    /// Number of queue pairs whose messages are not all complete.
     open: usize,
     /// Outstanding requests, all queue pairs together, and their limit.
     outstanding: u64,
     most_outstanding: u64,
-    /// The most outstanding requests of each queue pair.
+    /// Maximum number of outstanding requests of each queue pair.
     depth: u64,
     /// The number of requests for each signaled one.
     every: u64,
     /// The number of requests that are posted at once, if it is given.
     list: Option<usize>,
-    /// For READs from an original, each place of each queue pair.
+    /// For READs from an original: the known messages of each slot of each queue pair.
     learned: Vec<Learned>,
     atomics: Vec<Atomics>,
 }
@@ -112,22 +114,22 @@ impl Sender {
         }
     }
 
-    /// Messages sent on each queue pair.
+    /// Returns the number of messages sent on each queue pair.
     pub(super) fn sent(&self) -> Vec<u64> {
         self.lanes.iter().map(|lane| lane.posted).collect()
     }
 
-    /// Messages sent, all queue pairs together.
+    /// Returns the number of messages sent on all queue pairs together.
     pub(super) fn posted(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.posted).sum()
     }
 
-    /// Messages completed, all queue pairs together.
+    /// Returns the number of messages completed on all queue pairs together.
     pub(super) fn completed(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.completed).sum()
     }
 
-    /// The number of messages, as far as it is known.
+    /// Returns the number of messages, as far as it is known.
     pub(super) fn expected(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.limit.unwrap_or(lane.posted)).sum()
     }
@@ -136,7 +138,7 @@ impl Sender {
         self.open == 0
     }
 
-    /// Ends the test after the outstanding messages, and one more where the last request is not signaled.
+    /// Ends the test after the outstanding messages, and one more if the last request is not signaled.
     pub(super) fn close(&mut self) {
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             lane.limit = Some(lane.posted + u64::from(lane.visible < lane.posted));
@@ -166,7 +168,7 @@ impl Sender {
                     break;
                 }
             }
-            // It may have room of its own, and is the first that goes on.
+            // This queue pair may have room of its own, and is the first to continue.
             if self.outstanding >= self.most_outstanding {
                 self.lanes[index].is_queued = true;
                 self.queue.push_front(index);
@@ -183,7 +185,8 @@ impl Sender {
         let room = self.list.unwrap_or(N).min(N);
         let allowed = self.most_outstanding - self.outstanding;
         let count = free.min(left).min(allowed).min(room as u64) as usize;
-        // A list is posted when there is room for all of it; after the time is up, only its rest is left.
+        // A list is posted only if there is room for all of it. After the time is up, only the rest of the
+        // list is posted.
         if count == 0 || self.list.is_some() && free < room as u64 {
             return Ok(0);
         }
@@ -257,7 +260,7 @@ impl Sender {
     }
 }
 
-/// What a request does whose data lie `offset` bytes into the peer's memory.
+/// Returns the operation of a request on the data at `offset` in the peer's memory.
 fn operation(end: &End, lane: &Lane, offset: usize) -> SendOp {
     let remote_addr = lane.remote.vaddr.wrapping_add(offset as u64);
     let rkey = RKey(lane.remote.rkey);

@@ -1,4 +1,4 @@
-//! One side of a test: from the exchange before the first message to the one after the last.
+//! One side of a test, from the exchange before the first message to the exchange after the last one.
 
 use std::io;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::harness::{DropWatch, Role, ToolError, await_silence, check_length, so
 use crate::perf::exchange::{Agreement, FIRST_KEYS, Keys, Link, Report, Stream};
 use roce::verbs::{AddressHandle, CompletionQueue, Context, QueuePair, QueuePairOptions};
 
-/// How long an original may take to say that it is done, or to go on.
+/// Time that an original may take to say that it is done, or to continue.
 const PARTING: Duration = Duration::from_secs(1);
 
 /// One queue pair and its peer.
@@ -24,7 +24,7 @@ pub(super) struct Lane {
     pub(super) local: Keys,
     pub(super) remote: Keys,
     pub(super) destination: Option<AddressHandle>,
-    /// The connection of rdma_cm.
+    /// The rdma_cm connection.
     pub(super) connection: Option<roce::verbs::Connection>,
 }
 
@@ -40,15 +40,15 @@ pub(super) struct End {
     pub(super) lanes: Vec<Lane>,
 }
 
-/// What was measured for one size.
+/// The result for one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Bytes of a message.
     pub size: usize,
-    /// Of a bandwidth test: of this side, or of both sides together if both send.
+    /// The bandwidth of this side, or of both sides together if both send.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
-    /// Of a latency test.
+    /// The latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
     /// Packets that this side sent again.
@@ -66,7 +66,7 @@ enum Step {
     Barrier,
 }
 
-/// The steps before the first message, which differ from program to program.
+/// Returns the steps before the first message, which differ from program to program.
 fn opening(plan: &Plan, method: &ConnectMethod) -> Vec<Step> {
     use Step::{Barrier, Connect, Keys};
     let rest: &[Step] = match (plan.verb, plan.test) {
@@ -77,12 +77,12 @@ fn opening(plan: &Plan, method: &ConnectMethod) -> Vec<Step> {
     if matches!(method, ConnectMethod::Keys(_)) {
         return rest.to_vec();
     }
-    // Connected first of all, in between two barriers.
+    // rdma_cm connects first of all, between two barriers.
     let rest = rest.iter().copied().filter(|step| !matches!(step, Connect));
     [Barrier, Connect, Barrier].into_iter().chain(rest).collect()
 }
 
-/// One side, connected.
+/// One connected side.
 #[derive(Debug)]
 pub struct Session<S> {
     link: Link<S>,
@@ -92,12 +92,12 @@ pub struct Session<S> {
 }
 
 impl<S: Stream> Session<S> {
-    /// Agrees with the other side, makes queue pairs and connects them, as `method` says. Reads of `stream` should time
-    /// out after 50 ms or so: the session then looks for other signs of life.
+    /// Agrees with the other side, and creates and connects queue pairs with `method`. Reads of `stream`
+    /// should time out after about 50 ms, so that the session checks for other signs of life.
     ///
     /// # Errors
     ///
-    /// The plan is impossible, or the other side is gone, is another program or cannot be reached.
+    /// The plan is impossible, or the other side has left, is another program or cannot be reached.
     pub fn open(
         context: &Context,
         plan: &Plan,
@@ -164,17 +164,17 @@ impl<S: Stream> Session<S> {
         Ok(session)
     }
 
-    /// The role of this side in the test.
+    /// Returns the role of this side in the test.
     pub fn role(&self) -> Role {
         self.end.role
     }
 
-    /// The agreement of both sides.
+    /// Returns the agreement of both sides.
     pub fn agreement(&self) -> &Agreement {
         &self.end.agreement
     }
 
-    /// The keys of the queue pairs: those of this side and those of the other side.
+    /// Returns the keys of the queue pairs: those of this side and those of the other side.
     pub fn keys_of_all(&self) -> impl Iterator<Item = (Keys, Keys)> + '_ {
         self.end.lanes.iter().map(|lane| (lane.local, lane.remote))
     }
@@ -195,7 +195,8 @@ impl<S: Stream> Session<S> {
         self.barrier_counted(what).map(drop)
     }
 
-    /// The same; returns how many requests of the other side came before it had reached the barrier.
+    /// Waits at a barrier. Returns how many requests of the other side arrived before it had reached the
+    /// barrier.
     fn barrier_counted(&mut self, what: &'static str) -> Result<u64, ToolError> {
         let Some(lane) = self.end.lanes.first() else { return Ok(0) };
         let mut alive = packets_come(&self.end.context);
@@ -206,7 +207,7 @@ impl<S: Stream> Session<S> {
         Ok(taken)
     }
 
-    /// The last barrier.
+    /// Passes the last barrier.
     fn leave(&mut self) -> Result<(), ToolError> {
         let Some(lane) = self.end.lanes.first() else { return Ok(()) };
         let mut alive = packets_come(&self.end.context);
@@ -215,7 +216,8 @@ impl<S: Stream> Session<S> {
         self.end.check_end(self.link.part(PARTING))
     }
 
-    /// Between two of this program: exchanges the number of messages sent on each queue pair, and checks what arrived.
+    /// Exchanges the number of messages sent on each queue pair, and checks the received ones. Only between
+    /// two sides of this program.
     fn tally(&mut self, size: usize, sent: &[u64], received: &[u64]) -> Result<(), ToolError> {
         if !self.end.agreement.is_ours {
             return Ok(());
@@ -270,7 +272,7 @@ impl<S: Stream> Session<S> {
             }
             Test::Latency => self.latency(on_row)?,
         };
-        // ib_write_lat just ends.
+        // ib_write_lat exits without a barrier.
         if (verb, self.end.plan.test) != (Verb::Write, Test::Latency) {
             self.leave()?;
         }
@@ -319,18 +321,18 @@ impl<S: Stream> Session<S> {
         Ok(rows)
     }
 
-    /// The server of a test that needs nothing but its memory: checks its memory after each size.
+    /// Serves a test that needs only the memory of this side. Checks the memory after each size.
     fn stand_by(&mut self) -> Result<(), ToolError> {
         (0..self.sizes.len()).try_for_each(|index| self.tally(self.sizes[index], &[], &[]))
     }
 
-    /// The server of a bandwidth test that needs nothing but its memory.
+    /// Serves a bandwidth test that needs only the memory of this side.
     fn stand_by_for_bandwidth(&mut self, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
         let before = self.end.context.counters().retransmitted_packets;
         self.stand_by()?;
         let at_barrier = self.barrier_counted("the barrier before reports")?;
         let theirs = self.report(&Report::default())?;
-        // Its last size.
+        // The report describes the last size of the other side.
         let last = self.sizes.len().saturating_sub(1);
         let bandwidth = self.end.reported(&theirs, self.sizes.get(last..).unwrap_or_default())?;
         if !self.end.agreement.is_ours {
@@ -342,7 +344,7 @@ impl<S: Stream> Session<S> {
         Ok(vec![self.end.row(theirs.size as usize, before, Some(bandwidth), None, on_row)?])
     }
 
-    /// A test without end: a row after each interval, until the other side leaves.
+    /// Runs a test without end. Reports a row after each interval, until the other side leaves.
     fn endless(&mut self, interval: Duration, on_row: OnRow<'_>) -> Result<Vec<Row>, ToolError> {
         let mut rows = Vec::new();
         let Some(size) = self.sizes.first().copied() else { return Ok(rows) };
@@ -361,7 +363,7 @@ impl<S: Stream> Session<S> {
             let before = self.end.context.counters().retransmitted_packets;
             let measured = bandwidth::stretch(&mut traffic, &self.end, interval, &mut || self.link.look())?;
             let Some(measured) = measured else { return Ok(rows) };
-            // Only the last one is kept: the test may run for days.
+            // Only the last row is kept, because the test may run for days.
             rows = vec![self.end.row(size, before, Some(measured), None, on_row)?];
         }
     }
@@ -377,7 +379,7 @@ impl<S: Stream> Session<S> {
                 self.barrier("the barrier before a size")?;
             }
             let measured = run.run(&self.end, &mut || self.link.look())?;
-            // When time is up, one side is ahead of the other by a message.
+            // When time is up, one side may be ahead of the other by a message.
             if !in_seconds || self.end.plan.lands() {
                 self.tally(size, &run.traffic.sent(), &[run.received()])?;
             }
@@ -386,11 +388,11 @@ impl<S: Stream> Session<S> {
         Ok(rows)
     }
 
-    /// Stays until the other side, whose last acknowledgement may have been lost, has nothing left to ask for; then
-    /// ends connections of rdma_cm.
+    /// Waits until the other side, which may have lost the last acknowledgement, has nothing left to
+    /// retransmit. Then ends rdma_cm connections.
     pub fn linger(&mut self) {
         if (self.end.plan.verb, self.end.plan.test) == (Verb::Write, Test::Latency) {
-            // Twice the time after which the other side repeats what was not acknowledged.
+            // Twice the time after which the other side retransmits unacknowledged packets.
             let quiet = Duration::from_nanos(4096 << self.end.plan.timeout.clamp(14, 19)) * 2;
             await_silence(&self.end.context, quiet);
         }
@@ -399,7 +401,7 @@ impl<S: Stream> Session<S> {
 }
 
 impl End {
-    /// Makes the row of a size and reports it; `before` is the number of retransmissions before the size.
+    /// Creates and reports the row of a size; `before` is the number of retransmissions before the size.
     fn row(
         &self,
         size: usize,
@@ -414,7 +416,7 @@ impl End {
         Ok(row)
     }
 
-    /// What the other side reports of its part.
+    /// Returns the bandwidth that the other side reports.
     fn reported(&self, report: &Report, sizes: &[usize]) -> Result<Bandwidth, ToolError> {
         let most =
             self.plan.iterations().map(|iterations| iterations.saturating_mul(self.plan.num_qp as u64));
@@ -454,7 +456,7 @@ impl End {
     }
 }
 
-/// Whether anything has arrived since it was asked last.
+/// Returns a function that tells whether packets have arrived since its last call.
 fn packets_come(context: &Context) -> impl FnMut() -> bool + '_ {
     let mut before = context.counters().rdma_rx_packets;
     move || {
@@ -463,7 +465,7 @@ fn packets_come(context: &Context) -> impl FnMut() -> bool + '_ {
     }
 }
 
-/// Both sides together.
+/// Adds the bandwidths of both sides.
 fn add(ours: &Bandwidth, theirs: &Bandwidth) -> Bandwidth {
     let peak = ours.peak.zip(theirs.peak).map(|(ours, theirs)| ours + theirs);
     let messages = ours.messages.max(theirs.messages);
@@ -475,14 +477,14 @@ fn failed(plan: &Plan, what: &'static str) -> impl FnOnce(io::Error) -> ToolErro
     move |error| ToolError::Handshake { what, program, error }
 }
 
-/// What the two sides of a bandwidth test do once all messages of a size have come.
+/// The steps of the two sides of a bandwidth test once all messages of a size have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterSize {
     Barrier,
     Reports,
 }
 
-/// In the order of the original programs, in which ib_send_bw differs from the others.
+/// Returns the steps in the order of the original programs; ib_send_bw differs from the others.
 fn after_a_size(verb: Verb, bidirectional: bool, size: Size, in_seconds: bool) -> Vec<AfterSize> {
     let is_send = verb == Verb::Send;
     let reports = (bidirectional && !(is_send && in_seconds)).then_some(AfterSize::Reports);
@@ -495,7 +497,7 @@ fn after_a_size(verb: Verb, bidirectional: bool, size: Size, in_seconds: bool) -
 mod tests {
     use super::*;
 
-    /// ib_send_bw -a -b waited for reports where we had a barrier, and both for ever.
+    /// Regression: ib_send_bw -a -b waited for reports while this side waited at a barrier, forever.
     #[test]
     fn reports_come_before_the_barrier_with_send_and_after_it_without() {
         use AfterSize::{Barrier, Reports};

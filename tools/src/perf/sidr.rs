@@ -24,16 +24,16 @@ use roce::verbs::{AddressHandle, CmListener, ConnectionError, QueuePair};
 
 /// The Q_Key of rdma_cm for `RDMA_PS_UDP`.
 const UDP_QKEY: u32 = 0x0123_4567;
-/// The time between two questions for a service that is not there yet.
+/// Interval between two requests for a service that does not exist yet.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 impl End {
-    /// Whether the server sends, too, and so must know the client's queue pair.
+    /// Returns whether the server sends, too, and therefore must know the client's queue pair.
     fn needs_introduction(&self) -> bool {
         self.plan.test == Test::Latency || self.plan.bidirectional
     }
 
-    /// Client: asks for one queue pair after the other.
+    /// Resolves one queue pair after the other, as the client.
     pub(super) fn resolve(&mut self, server: SocketAddr) -> Result<(), ToolError> {
         for index in 0..self.lanes.len() {
             let qp = self.lanes[index].qp.clone();
@@ -47,7 +47,7 @@ impl End {
         Ok(())
     }
 
-    /// Asks until there is the service.
+    /// Repeats the request until the service exists.
     fn ask_for_service(&self, server: SocketAddr) -> Result<AddressHandle, ToolError> {
         let parameters = self.plan.connection_parameters(self.agreement.mtu).port_space(PortSpace::Udp);
         let end = Instant::now() + LISTEN_PATIENCE;
@@ -77,7 +77,7 @@ impl End {
         self.one_completion("sending the number of a queue pair").map(drop)
     }
 
-    /// Server: answers as many questions as there are queue pairs.
+    /// Answers one request for each queue pair, as the server.
     pub(super) fn accept_datagrams(&mut self, listener: &CmListener) -> Result<(), ToolError> {
         for index in 0..self.lanes.len() {
             let request = listener.accept_datagrams(Some(self.plan.patience))?;

@@ -1,4 +1,4 @@
-//! Figures from what was measured.
+//! Results of measurements.
 
 use serde::Serialize;
 
@@ -10,12 +10,13 @@ use crate::perf::exchange::Report;
 const MEBIBYTE: f64 = 1_048_576.0;
 /// Bytes in the "Gb" of the originals.
 const GIGABIT: f64 = 125_000_000.0;
-/// No machine sends so many messages, mebibytes or gigabits in a second.
+/// Upper bound for messages, mebibytes or gigabits per second on any machine.
 const MOST_PER_S: f64 = 1e12;
-/// With more messages than this the originals look for no peak either: it takes their square.
+/// Maximum number of messages for which the peak is measured, as in the originals. The time of that
+/// computation grows with the square of the number.
 pub(super) const MOST_FOR_PEAK: u64 = 20_000;
 
-/// Speed of messages.
+/// The speed of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Rate {
     /// Messages per second.
@@ -37,7 +38,7 @@ impl Rate {
         Self { messages_per_s, gigabits_per_s, mebibytes_per_s }
     }
 
-    /// In the unit that the table is in.
+    /// Returns the bandwidth in the unit of the table.
     #[must_use]
     pub fn bandwidth(&self, gigabits: bool) -> f64 {
         if gigabits { self.gigabits_per_s } else { self.mebibytes_per_s }
@@ -56,24 +57,24 @@ impl std::ops::Add for Rate {
     }
 }
 
-/// What a bandwidth test measured.
+/// The result of a bandwidth test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Bandwidth {
-    /// Messages that count, all queue pairs together.
+    /// Measured messages, all queue pairs together.
     pub messages: u64,
-    /// The most between the post of one message and the completion of another, if it was looked for.
+    /// The highest rate between the post of one message and the completion of another, if it was measured.
     pub peak: Option<Rate>,
-    /// From the first post to the last completion.
+    /// The rate from the first post to the last completion.
     pub average: Rate,
 }
 
 impl Bandwidth {
-    /// From what the other side reports, which may be an original in any unit: no field of a report names its unit, but
-    /// bandwidth, size and rate of messages belong together.
+    /// Converts the report of the other side. An original may report in any unit, and no field of a report
+    /// names its unit. The unit follows from the bandwidth, the size and the message rate.
     ///
     /// # Errors
     ///
-    /// The figures are impossible: of another test, or of no test.
+    /// The figures are impossible, or belong to another test.
     pub(super) fn reported(report: &Report, sizes: &[usize], most: Option<u64>) -> Result<Self, ToolError> {
         let refuse = |text: String| {
             Err(ToolError::Peer(format!("{text}; give both sides the same options (-a, -b, -s, --reversed)")))
@@ -105,7 +106,7 @@ impl Bandwidth {
     }
 }
 
-/// When messages were posted and completed, in nanoseconds, in the order of either.
+/// The times of posts and completions, in nanoseconds, each in order.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     pub(super) posted: Vec<u64>,
@@ -113,7 +114,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// The least time for each message between a post and a completion, in seconds.
+    /// Returns the least time per message between a post and a completion, in seconds.
     pub(super) fn least(&self) -> Option<f64> {
         let mut least = f64::INFINITY;
         for (first, posted) in self.posted.iter().enumerate() {
@@ -126,41 +127,42 @@ impl Times {
     }
 }
 
-/// What a latency test measured: times of one way for SEND and WRITE, of a round trip for READ and atomics.
+/// The result of a latency test: one-way times for SEND and WRITE, round-trip times for READ and atomics.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
-    /// Messages that count.
+    /// Measured messages.
     pub messages: u64,
     /// The mean, in microseconds.
     pub average_us: f64,
     /// Round trips per second.
     pub per_s: f64,
-    /// More of it when each time was taken.
+    /// More statistics, if each time was measured.
     pub distribution: Option<Distribution>,
     /// Each time in the order of the messages, in microseconds.
     #[serde(skip)]
     pub samples_us: Vec<f64>,
 }
 
-/// Times, in microseconds. All of them are times that were measured, but for the standard deviation.
+/// Statistics of times, in microseconds. All of them are measured times, except the standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Distribution {
-    /// The least.
+    /// The minimum.
     pub least_us: f64,
-    /// The most.
+    /// The maximum.
     pub most_us: f64,
     /// The median.
     pub typical_us: f64,
-    /// Standard deviation.
+    /// The standard deviation.
     pub deviation_us: f64,
-    /// 99 of 100 are not above this.
+    /// 99 % of the times are not above this value.
     pub percentile_99_us: f64,
-    /// 999 of 1,000 are not above this.
+    /// 99.9 % of the times are not above this value.
     pub percentile_99_9_us: f64,
 }
 
 impl Latency {
-    /// From the points in time at which messages were posted; `trips` of them make a round trip.
+    /// Calculates latencies from the times at which messages were posted; a round trip contains `trips`
+    /// messages.
     pub(super) fn from_posts(messages: u64, posts_ns: &[u64], trips: f64) -> Self {
         let samples_us: Vec<f64> =
             posts_ns.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64 / trips / 1e3).collect();
@@ -170,7 +172,7 @@ impl Latency {
         Self { messages, average_us, per_s, distribution, samples_us }
     }
 
-    /// From a number of messages in a time.
+    /// Calculates the average from a number of messages and a time.
     pub(super) fn from_count(messages: u64, seconds: f64, trips: f64) -> Self {
         let average_us = if messages > 0 { seconds * 1e6 / trips / messages as f64 } else { 0.0 };
         let per_s = if seconds > 0.0 { messages as f64 / seconds } else { 0.0 };
@@ -227,8 +229,8 @@ mod tests {
         assert!((rate.bandwidth(true) - 16.777_216).abs() < 1e-9);
     }
 
-    /// Of -D with --report_gbits on one side, the other side showed 8 Mb/s as 8 MB/s; keys taken for a report were
-    /// 140,737,416,798,388 bytes.
+    /// Regression: if only one side had --report_gbits with -D, the other side showed 8 Mb/s as 8 MB/s. Keys
+    /// read as a report meant messages of 140,737,416,798,388 bytes.
     #[test]
     fn the_unit_of_a_report_follows_from_its_rate_and_the_impossible_is_refused() {
         let mebibytes = Report { size: 1 << 20, iterations: 1000, peak: 0.0, average: 2000.0, rate: 0.002 };

@@ -15,16 +15,16 @@ use super::{Length, Test};
 use crate::harness::{ToolError, check_completion, wait_for_event, wait_spinning};
 use roce::verbs::WaitError;
 
-/// Completions that are fetched at once.
+/// Number of completions that are fetched at once.
 const BATCH: usize = 32;
-/// Without completions for this long, the exchange is looked at.
+/// Without completions for this long, the exchange is checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// The other side has sent its next block, and this side makes no progress for so many looks and so many of its own ACK
-/// timeouts: the two run different tests.
+/// If the other side has sent its next block and this side makes no progress, the two run different tests.
+/// The limit is `IDLE_LOOKS` checks of the exchange and `TIMEOUTS` ACK timeouts of this side.
 const IDLE_LOOKS: u32 = 8;
 const TIMEOUTS: u32 = 8;
 
-/// Looks whether the other side has sent its next block; an error if it has left.
+/// Checks whether the other side has sent its next block. Returns an error if the other side has left.
 pub(super) type Look<'a> = &'a mut dyn FnMut() -> io::Result<bool>;
 
 /// The messages of one size.
@@ -33,13 +33,13 @@ pub(super) struct Traffic {
     pub(super) geometry: Geometry,
     pub(super) sender: Option<Sender>,
     pub(super) receiver: Option<Receiver>,
-    /// When messages were posted and completed, if the peak is measured.
+    /// The times of posts and completions, if the peak is measured.
     pub(super) times: Option<Times>,
-    /// When the first message went out or came in.
+    /// The time when the first message was sent or received.
     pub(super) begun: Option<Instant>,
-    /// Messages of the seconds that count.
+    /// Messages within the measured seconds.
     pub(super) counted: u64,
-    /// Looks at the exchange since the last completion that found the next block of the other side.
+    /// Checks of the exchange, since the last completion, that found the next block of the other side.
     idle_looks: u32,
     is_warned: bool,
     /// Whether the other side has closed the exchange.
@@ -61,17 +61,17 @@ impl Traffic {
         }
     }
 
-    /// Messages sent on each queue pair.
+    /// Returns the number of messages sent on each queue pair.
     pub(super) fn sent(&self) -> Vec<u64> {
         self.sender.as_ref().map(Sender::sent).unwrap_or_default()
     }
 
-    /// Messages received on each queue pair.
+    /// Returns the number of messages received on each queue pair.
     pub(super) fn received(&self) -> Vec<u64> {
         self.receiver.as_ref().map(Receiver::received).unwrap_or_default()
     }
 
-    /// Whether this side neither sends nor receives: the other side accesses its memory.
+    /// Returns whether this side neither sends nor receives, because the other side accesses its memory.
     pub(super) fn is_idle(&self) -> bool {
         self.sender.is_none() && self.receiver.is_none()
     }
@@ -81,12 +81,12 @@ impl Traffic {
             && self.receiver.as_ref().is_none_or(Receiver::is_done)
     }
 
-    /// Nanoseconds since the first message.
+    /// Returns the nanoseconds since the first message.
     pub(super) fn elapsed_ns(&self) -> u64 {
         self.begun.map_or(0, |begun| begun.elapsed().as_nanos() as u64)
     }
 
-    /// When the seconds that count begin and end, and when all are over.
+    /// Returns when the measured seconds begin and end, and when the test ends.
     pub(super) fn window(&self, end: &End) -> Option<[Instant; 3]> {
         let Length::Seconds { all, margin } = end.plan.length else { return None };
         let at = |seconds| self.begun.map(|begun| begun + Duration::from_secs(seconds));
@@ -97,14 +97,14 @@ impl Traffic {
         self.window(end).is_some_and(|[_, _, over]| Instant::now() >= over)
     }
 
-    /// The longest wait for a message: not beyond the end of the test.
+    /// Returns the maximum time to wait for a message, which ends with the test.
     pub(super) fn patience(&self, end: &End) -> Duration {
         let patience = end.plan.patience;
         let left = self.window(end).map(|[_, _, over]| over.saturating_duration_since(Instant::now()));
         left.map_or(patience, |left| patience.min(left))
     }
 
-    /// Counts messages of the seconds that count.
+    /// Counts messages within the measured seconds.
     pub(super) fn count(&mut self, end: &End, messages: u64) {
         if let Some([from, to, _]) = self.window(end)
             && (from..to).contains(&Instant::now())
@@ -123,7 +123,7 @@ impl Traffic {
 
     /// Posts as many requests as possible.
     pub(super) fn post(&mut self, end: &End) -> Result<(), ToolError> {
-        // The time before the post: afterwards a part has been sent already.
+        // The time is taken before the post. After it, a part of the messages has been sent already.
         let now = self.elapsed_ns();
         let Some(sender) = &mut self.sender else { return Ok(()) };
         let count = sender.post(end)?;
@@ -133,8 +133,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// Waits for completions and handles them. Returns the number of messages that they complete; `None` if there are
-    /// none within `patience`, or the other side has left.
+    /// Waits for completions and handles them. Returns the number of messages that they complete. Returns
+    /// `None` if no completion arrives within `patience`, or if the other side has left.
     pub(super) fn wait(
         &mut self,
         end: &End,
@@ -162,8 +162,9 @@ impl Traffic {
         Ok(Some(messages))
     }
 
-    /// Repeats an attempt, which is told how long it may take, until it returns something, and looks at the exchange in
-    /// between. `None` if there is nothing within `patience`, or the other side has left.
+    /// Repeats an attempt until it returns a value, and checks the exchange in between. The argument of the
+    /// attempt is its time limit. Returns `None` if no value comes within `patience`, or if the other side
+    /// has left.
     pub(super) fn attempt<T>(
         &mut self,
         end: &End,
@@ -183,7 +184,8 @@ impl Traffic {
         }
     }
 
-    /// Looks at the exchange after nothing has completed since `idle_since`. Returns whether the other side is there.
+    /// Checks the exchange after nothing has completed since `idle_since`. Returns whether the other side is
+    /// there.
     fn look(&mut self, end: &End, idle_since: Instant, look: Look<'_>) -> Result<bool, ToolError> {
         let Ok(has_sent) = look() else {
             self.has_peer_left = true;
@@ -207,7 +209,7 @@ impl Traffic {
         Ok(true)
     }
 
-    /// The error of a wait that has brought nothing.
+    /// Returns the error of a wait without a result.
     pub(super) fn ended(&self, end: &End) -> ToolError {
         match self.stalled(end) {
             ToolError::Stalled { progress, .. } if self.has_peer_left => ToolError::Peer(format!(

@@ -1,4 +1,4 @@
-//! What memory that a peer accessed must hold afterwards.
+//! Checks of memory that a peer has accessed.
 
 use super::buffers::Geometry;
 use super::content::{Learned, pieces, ping};
@@ -8,8 +8,9 @@ use crate::harness::content::{STAMP, mismatch};
 use crate::harness::{ToolError, take};
 
 impl End {
-    /// With one of us on the other side: `sent` messages of `size` bytes came on each queue pair, of which this side
-    /// noticed `received` itself, and everything of them must be there. Gets ready for the next size.
+    /// Checks that all messages of the other side, which runs this program, have arrived. It sent `sent`
+    /// messages of `size` bytes on each queue pair, and this side noticed `received` of them itself. Prepares
+    /// for the next size.
     pub(super) fn check_tally(&self, size: usize, sent: &[u64], received: &[u64]) -> Result<(), ToolError> {
         let geometry = Geometry::new(&self.plan, &self.agreement, size);
         for (qp, &sent) in sent.iter().enumerate() {
@@ -40,10 +41,11 @@ impl End {
         Ok(())
     }
 
-    /// Each place must hold the last message that went there. On UC it may be an earlier one, or pieces.
+    /// Checks that each slot contains the last message for that slot. On UC, it may contain an earlier
+    /// message, or pieces.
     fn check_written(&self, qp: usize, geometry: &Geometry, sent: u64) -> Result<(), ToolError> {
         if !self.plan.is_reliable() && self.plan.size == Size::All {
-            // What is still on its way would be taken for one of the next size.
+            // Messages that are still on the wire would be mistaken for messages of the next size.
             return Ok(());
         }
         let size = geometry.size;
@@ -65,8 +67,8 @@ impl End {
         Ok(())
     }
 
-    /// Where bytes that may never have come are something else. Each message of a slot has the same bytes but for
-    /// its number.
+    /// Returns the position of the first wrong byte; some bytes may never have arrived. All messages of a
+    /// slot differ only in their number.
     fn mismatch_of_partial(&self, qp: usize, offset: usize, bytes: &[u8]) -> Option<usize> {
         let expected = self.buffers.pattern.area(self.role.other(), qp, offset + bytes.len());
         let pairs = bytes.iter().zip(expected.get(offset..)?);
@@ -80,7 +82,7 @@ impl End {
         Err(ToolError::Content { qp, message: 0, size: geometry.size, at, found })
     }
 
-    /// All that was added to memory that was 0.
+    /// Returns the sum of everything that was added to memory that was 0.
     fn sum(&self, qp: usize, geometry: &Geometry) -> u64 {
         let start = self.buffers.exposed_offset(qp);
         let one = |slot: usize| {
@@ -91,8 +93,8 @@ impl End {
         (0..geometry.slots).map(one).fold(0, u64::wrapping_add)
     }
 
-    /// What can be said after an original has done `count` operations on this side's memory, all queue pairs
-    /// together and without those that did not count.
+    /// Checks the memory of this side as far as possible after an original has executed `count` measured
+    /// operations on it, on all queue pairs together.
     pub(super) fn check_foreign(&self, count: u64) -> Result<(), ToolError> {
         let geometry = Geometry::new(&self.plan, &self.agreement, 8);
         let mut sum = 0_u64;
@@ -104,14 +106,15 @@ impl End {
                 sum = sum.wrapping_add(self.sum(qp, &geometry));
             }
         }
-        // It may do CMP_AND_SWAP, which changes nothing, and more before it begins to count.
+        // The original may use CMP_AND_SWAP, which changes nothing. It may also add more before it begins to
+        // count.
         if self.plan.verb == Verb::Atomic && sum != 0 && sum < count {
             return Err(wrong_sum(0, count, sum));
         }
         Ok(())
     }
 
-    /// Checks what message `number` of the other side's memory brought here: a READ that has completed.
+    /// Checks the result of a completed READ of message `number` of the other side's memory.
     pub(super) fn check_read(
         &self,
         qp: usize,
@@ -125,7 +128,7 @@ impl End {
         Ok(())
     }
 
-    /// Checks what atomic operation `number` returned.
+    /// Checks the result of atomic operation `number`.
     pub(super) fn check_atomic(
         &self,
         qp: usize,
@@ -144,8 +147,9 @@ impl End {
         }
     }
 
-    /// Checks message `message` of queue pair `qp`, which `read` reads: with one of us on the other side against the
-    /// content of the message with this number (READs have none), with an original against what it has sent before.
+    /// Checks message `message` of queue pair `qp`, whose bytes `read` returns. If the other side runs this
+    /// program, the message must have the content for `number` (READs have none). If it is an original, the
+    /// message must equal an earlier one.
     pub(super) fn check_message(
         &self,
         (qp, message): (usize, u64),
@@ -157,7 +161,7 @@ impl End {
         let (size, is_ours) = (geometry.size, self.agreement.is_ours);
         let is_new = !is_ours && learned.wants();
         let is_ping = self.plan.test == Test::Latency && number.is_some();
-        // The originals count in the last byte of a WRITE, and change nothing else.
+        // The originals count in the last byte of a WRITE, and do not change the other bytes.
         let len = if is_ping && !is_ours && self.plan.verb == Verb::Write { size - 1 } else { size };
         let pieces = if is_new || is_ping { [0..len, 0..0] } else { pieces(len, message) };
         for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
@@ -193,7 +197,7 @@ fn wrong_sum(qp: usize, expected: u64, found: u64) -> ToolError {
     ))
 }
 
-/// What atomic operations must return: the first value is unknown, each operation on the same place adds.
+/// Expected results of atomic operations. The first value is unknown; each operation on the same slot adds.
 #[derive(Debug)]
 pub(super) struct Atomics {
     first: Vec<Option<u64>>,
@@ -205,7 +209,7 @@ impl Atomics {
         Self { first: vec![None; slots], added: u64::from(op == AtomicOp::FetchAdd) }
     }
 
-    /// What operation `number` should have returned, if `found` is something else.
+    /// Returns the expected result of operation `number` if `found` is a different value.
     pub(super) fn unexpected(&mut self, number: u64, found: u64) -> Option<u64> {
         let slots = self.first.len() as u64;
         let place = self.first.get_mut((number % slots) as usize)?;

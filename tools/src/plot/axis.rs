@@ -1,23 +1,25 @@
-//! Axes: what a value measures along one, and which values are marked.
+//! Axes: the position of a value along an axis, and the values with tick marks.
 
-/// How values are laid out along an axis.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Axis {
-    /// In proportion.
+    /// A linear scale.
     #[default]
     Linear,
-    /// By powers of ten.
+    /// A logarithmic scale with ticks at powers of ten.
     Log,
-    /// By powers of two, for counts such as 1 to 128.
+    /// A logarithmic scale with ticks at powers of two, for counts such as 1 to 128.
     Powers,
-    /// By powers of two, for bytes: 512, 4K, 1M.
+    /// A logarithmic scale with ticks at powers of two, for bytes: 512, 4K, 1M.
     Bytes,
-    /// By powers of ten, for sizes of flows: 100, 1K, 1M, which are 10^3 and 10^6.
+    /// A logarithmic scale with ticks at powers of ten, for sizes of flows: 100, 1K, 1M, which are 10^2, 10^3
+    /// and 10^6.
     Sizes,
 }
 
 impl Axis {
-    /// How far a value is along the axis; not finite where it has no place.
+    /// Returns the position of a value along the axis. The position is not finite if the axis cannot show the
+    /// value.
     pub(super) fn measure(self, value: f64) -> f64 {
         match self {
             Self::Linear => value,
@@ -27,7 +29,7 @@ impl Axis {
         }
     }
 
-    /// What a label says of an axis that is not linear.
+    /// Returns the remark of a label on an axis that is not linear.
     pub(super) fn remark(self) -> &'static str {
         match self {
             Self::Linear => "",
@@ -35,7 +37,7 @@ impl Axis {
         }
     }
 
-    /// The range that shows all values, as the axis measures them. A linear axis begins at zero where that is asked for.
+    /// Returns the range of positions that shows all values. With `from_zero`, a linear axis begins at zero.
     pub(super) fn range(self, values: impl Iterator<Item = f64>, from_zero: bool) -> (f64, f64) {
         let measured = values.map(|value| self.measure(value)).filter(|value| value.is_finite());
         let (least, most) = measured.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| {
@@ -44,7 +46,7 @@ impl Axis {
         match self {
             Self::Linear if from_zero && least >= 0.0 => (0.0, if most > 0.0 { most * 1.05 } else { 1.0 }),
             _ if least > most => (0.0, 1.0),
-            // Whole powers of ten, so that two axes can be compared.
+            // The range consists of whole powers of ten, so that two axes can be compared.
             Self::Log | Self::Sizes => {
                 (least.floor(), if most.ceil() > least.floor() { most.ceil() } else { most + 1.0 })
             }
@@ -53,7 +55,7 @@ impl Axis {
         }
     }
 
-    /// The values that are marked within a range, about so many, and their labels.
+    /// Returns about `about` values with tick marks within a range, and their labels.
     pub(super) fn ticks(self, range: (f64, f64), about: usize) -> Vec<(f64, String)> {
         let powers = |base: f64, most: usize| {
             let (first, last) = (range.0.ceil() as i32, (range.1 + 1e-9).floor() as i32);
@@ -70,12 +72,12 @@ impl Axis {
     }
 }
 
-/// Bytes in units of powers of two.
+/// Formats bytes in units of powers of two.
 fn bytes(value: f64) -> String {
     in_units(value, 1024.0)
 }
 
-/// Bytes in units of powers of ten.
+/// Formats bytes in units of powers of ten.
 pub(super) fn size(value: f64) -> String {
     in_units(value, 1000.0)
 }
@@ -90,7 +92,7 @@ fn in_units(mut value: f64, step: f64) -> String {
     format!("{}P", number(value))
 }
 
-/// Round numbers inside a range, about so many.
+/// Returns about `about` round numbers within a range.
 fn ticks((from, to): (f64, f64), about: usize) -> Vec<f64> {
     let rough = (to - from) / about as f64;
     let power = 10.0_f64.powf(rough.log10().floor());
@@ -103,7 +105,7 @@ fn ticks((from, to): (f64, f64), about: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Without zeros that say nothing.
+/// Formats a number without trailing zeros.
 pub(super) fn number(value: f64) -> String {
     let text = format!("{value:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');

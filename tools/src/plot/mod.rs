@@ -1,4 +1,4 @@
-//! Line charts as SVG: what a report needs of plots, and no more.
+//! Line charts as SVG, with the features that reports need.
 
 mod axis;
 
@@ -11,43 +11,44 @@ use axis::number;
 /// A chart of lines over a common axis. A linear axis begins at zero.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {
-    /// Above the plot.
+    /// The title above the plot.
     pub title: String,
-    /// Along the lower axis, with its unit.
+    /// The label of the lower axis, with its unit.
     pub x_label: String,
-    /// Along the left axis, with its unit.
+    /// The label of the left axis, with its unit.
     pub y_label: String,
-    /// The lines; only the first [`MOST_LINES`] are drawn, and the chart says so.
+    /// The lines. The chart draws only the first [`MOST_LINES`], and says so.
     pub lines: Vec<Line>,
     /// Areas behind the lines; each has the color of the line with its index.
     pub bands: Vec<Band>,
     /// The axes of [`Self::to_svg`].
     pub axes: Axes,
-    /// Whether a line keeps its height from one point to the next, and begins at zero, as a distribution does.
+    /// Whether a line keeps its height from one point to the next, and begins at zero, like a distribution.
     pub steps: bool,
-    /// Where the left axis ends although there are larger values; see [`Self::cut_peaks`].
+    /// The end of the left axis even if there are larger values; see [`Self::cut_peaks`].
     pub top: Option<f64>,
 }
 
 /// An area between two heights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Band {
-    /// In the legend.
+    /// The name in the legend.
     pub name: String,
-    /// By rising x: x, lower and upper height. Where a height is not a number, the area has a gap.
+    /// The points by rising x: x, lower and upper height. A height that is not a number is a gap in the area.
     pub points: Vec<(f64, f64, f64)>,
 }
 
 /// One line of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// In the legend.
+    /// The name in the legend.
     pub name: String,
-    /// By rising x. A height that is not a number is a gap in the line; what is infinite is left out.
+    /// The points by rising x. A height that is not a number is a gap in the line. Infinite heights are left
+    /// out.
     pub points: Vec<(f64, f64)>,
 }
 
-/// The axes of a chart; linear unless it is said otherwise.
+/// The axes of a chart; linear by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Axes {
     /// The lower axis.
@@ -56,22 +57,23 @@ pub struct Axes {
     pub y: Axis,
 }
 
-/// More cannot be told apart.
+/// Maximum number of lines that a reader can tell apart.
 pub const MOST_LINES: usize = 12;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 340.0;
-/// Left, top, bottom.
+/// The left, top and bottom margins.
 const MARGINS: (f64, f64, f64) = (70.0, 36.0, 48.0);
-/// The right margin, for the legend, at least; at most; and the part of it that is not text.
+/// The minimum and maximum of the right margin, which contains the legend, and the part of it that is not
+/// text.
 const LEGEND: (f64, f64, f64) = (170.0, 400.0, 46.0);
-/// The width of a letter of the legend, about.
+/// The approximate width of a letter of the legend.
 const LETTER: f64 = 6.3;
-/// Lines with at most this many points show each of them, so that a line of one point can be seen.
+/// Lines with at most this many points show each point, so that a line of one point is visible.
 const MOST_MARKS: usize = 40;
-/// How much of what is behind it a band hides.
+/// The opacity of a band.
 const BAND_OPACITY: f64 = 0.22;
-/// Columns into which long lines are thinned.
+/// The number of columns into which long lines are thinned.
 const COLUMNS: usize = 900;
 const COLORS: [&str; MOST_LINES] = [
     "#1b6ca8", "#d1495b", "#3a7d44", "#e08e1b", "#6f4e9c", "#1c9a9a", "#a8471b", "#7a7a2c", "#c2569b",
@@ -79,13 +81,14 @@ const COLORS: [&str; MOST_LINES] = [
 ];
 
 impl Chart {
-    /// The chart as a document of its own, which also may stand inside HTML.
+    /// Returns the chart as a complete document, which may also stand inside HTML.
     #[must_use]
     pub fn to_svg(&self) -> String {
         self.to_svg_with(self.axes)
     }
 
-    /// Cuts the left axis where less than a hundredth of all points would flatten the others, and says so in the plot.
+    /// Cuts the left axis if less than a hundredth of all points would flatten the others, and says so in the
+    /// plot.
     pub fn cut_peaks(&mut self) {
         let points = self.lines.iter().take(MOST_LINES).flat_map(|line| &line.points);
         let mut heights: Vec<f64> = points.map(|(_, y)| *y).filter(|y| y.is_finite()).collect();
@@ -99,7 +102,7 @@ impl Chart {
         }
     }
 
-    /// What the plot says below its title.
+    /// Returns the text below the title.
     fn remark(&self) -> Option<String> {
         let top = self.top?;
         let points = self.lines.iter().take(MOST_LINES).flat_map(|line| &line.points);
@@ -111,7 +114,8 @@ impl Chart {
         ))
     }
 
-    /// The same with other axes. What a logarithmic axis cannot show, such as zero, is left out.
+    /// Returns the chart with other axes. Values that a logarithmic axis cannot show, such as zero, are left
+    /// out.
     #[must_use]
     pub fn to_svg_with(&self, axes: Axes) -> String {
         let mut svg = String::new();
@@ -192,10 +196,10 @@ impl Chart {
     }
 }
 
-/// From values to places.
+/// The mapping from values to positions.
 struct Scale {
     axes: Axes,
-    /// As the axes count: logarithms, where they are logarithmic.
+    /// The range in positions of the axis, which are logarithms if the axis is logarithmic.
     x: (f64, f64),
     y: (f64, f64),
     /// The right margin.
@@ -203,7 +207,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Wide enough for all points up to the top, and on a linear axis from zero upward.
+    /// Builds a scale that shows all points up to the top, and on a linear axis from zero upward.
     fn of(chart: &Chart, axes: Axes) -> Self {
         let drawn = || chart.lines.iter().take(MOST_LINES);
         let banded = || chart.bands.iter().flat_map(|band| &band.points);
@@ -262,7 +266,7 @@ impl Scale {
     }
 }
 
-/// Whether a point has a place.
+/// Returns whether the axes can show a point.
 fn is_shown((x, y): (f64, f64), axes: Axes) -> bool {
     axes.x.measure(x).is_finite() && axes.y.measure(y).is_finite()
 }
@@ -285,7 +289,8 @@ fn write_band(svg: &mut String, scale: &Scale, band: &Band, color: &str) -> std:
     Ok(())
 }
 
-/// The corners of a line that keeps its height up to the next point, from zero at the first one.
+/// Returns the corners of a line that keeps its height up to the next point. It begins at zero at the first
+/// one.
 fn stepped(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut height = 0.0;
     let corners = |(x, y): &(f64, f64)| [(*x, std::mem::replace(&mut height, *y)), (*x, *y)];
@@ -301,7 +306,7 @@ fn write_line(svg: &mut String, scale: &Scale, line: &Line, color: &str, steps: 
     let count = parts.iter().map(Vec::len).sum();
     let mut marks = Vec::new();
     for part in parts {
-        // A part of one point cannot be seen as a line.
+        // A part of one point is invisible as a line.
         if count <= MOST_MARKS && !steps || part.len() == 1 {
             marks.extend_from_slice(&part);
         }
@@ -319,7 +324,8 @@ fn write_line(svg: &mut String, scale: &Scale, line: &Line, color: &str, steps: 
     Ok(())
 }
 
-/// A part of a long line, of `whole` points, keeps the lowest and the highest point of each column, so that no peak is lost.
+/// Thins a part of a line of `whole` points. Of a long line, it keeps the lowest and the highest point of
+/// each column, so that no peak is lost.
 fn thinned(points: Vec<(f64, f64)>, whole: usize) -> Vec<(f64, f64)> {
     if whole <= 2 * COLUMNS {
         return points;
@@ -335,13 +341,13 @@ fn thinned(points: Vec<(f64, f64)>, whole: usize) -> Vec<(f64, f64)> {
     kept
 }
 
-/// With about three digits, for remarks.
+/// Rounds to about three digits, for remarks.
 fn rounded(value: f64) -> f64 {
     let unit = 10.0_f64.powf(value.abs().max(1e-9).log10().floor() - 2.0);
     (value / unit).round() * unit
 }
 
-/// Text between tags.
+/// Escapes text between tags.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
@@ -428,7 +434,7 @@ mod tests {
         assert_eq!(flat.top, None);
     }
 
-    /// Where nothing was measured, nothing is drawn.
+    /// The chart draws nothing where nothing was measured.
     #[test]
     fn a_gap_is_no_line() {
         let mut chart = chart(vec![
@@ -448,7 +454,7 @@ mod tests {
         let svg = chart.to_svg();
         assert_eq!((svg.matches("<polyline").count(), svg.matches("<polygon").count()), (3, 2), "{svg}");
         assert!(!svg.contains("NaN"), "{svg}");
-        // Long lines have no marks, but a point alone has one.
+        // Long lines have no marks, but an isolated point has one.
         let long = (0..100).map(|x| (f64::from(x), 1.0)).chain([(100.0, f64::NAN), (101.0, 3.0)]);
         chart.lines[0].points = long.collect();
         assert_eq!(chart.to_svg().matches("<circle").count(), 1);

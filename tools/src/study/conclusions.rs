@@ -1,4 +1,4 @@
-//! The conclusions of the paper, as data: what is claimed, which cells decide, by which rule.
+//! The conclusions of the paper, as data: the claim, the cells that decide, and the rule.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use super::grid::{Carrier, Cell, Device, Test};
 use super::side::Measured;
 use super::store::Outcome;
 
-/// What the rows say about a conclusion.
+/// The verdict of the rows on a conclusion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The rule is fulfilled.
     Holds,
-    /// It is not.
+    /// The rule is not fulfilled.
     DoesNotHold,
-    /// Cells that decide are missing.
+    /// Deciding cells are missing.
     NotMeasured,
 }
 
 impl Verdict {
-    /// As the report says it.
+    /// Returns the text in the report.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -51,26 +51,26 @@ impl Judgement {
 /// A conclusion of the paper.
 #[derive(Debug)]
 pub struct Conclusion {
-    /// Its name in links and tests.
+    /// The name in links and tests.
     pub id: &'static str,
     /// The claim.
     pub claim: &'static str,
-    /// When it counts as true here.
+    /// The condition under which the claim counts as true here.
     pub rule: &'static str,
-    /// The figure that shows it.
+    /// The name of the figure that shows it.
     pub figure: &'static str,
     decide: fn(&Rows<'_>) -> Option<Judgement>,
 }
 
 impl Conclusion {
-    /// Judges by the rows of a device.
+    /// Judges the conclusion by the rows of a device.
     #[must_use]
     pub fn judge(&self, rows: &BTreeMap<Cell, Outcome>, device: Device) -> Judgement {
         (self.decide)(&Rows { rows, device }).unwrap_or_else(Judgement::missing)
     }
 }
 
-/// The conclusions of the paper, and two of the guides that measure storage over RoCE.
+/// The conclusions of the paper, and two conclusions of the guides that measure storage over RoCE.
 pub const CONCLUSIONS: [Conclusion; 18] = [
     Conclusion {
         id: "inline-latency",
@@ -366,8 +366,8 @@ impl Rows<'_> {
         Cell { workers, buffers: 1, events: true, ..self.blast(carrier, size) }
     }
 
-    /// The geometric mean over sizes, or another axis, of the ratio of two cells. Sizes without both are left out; `None` if
-    /// no size has both.
+    /// Returns the geometric mean, over sizes or another axis, of the ratio of two cells. Sizes without both
+    /// cells are left out. Returns `None` if no size has both.
     fn ratio(&self, sizes: &[usize], value: Value, cells: &dyn Fn(usize) -> [Cell; 2]) -> Option<f64> {
         let of_size = |size: &usize| {
             let [above, below] = cells(*size).map(|cell| self.get(&cell).and_then(value));
@@ -383,13 +383,14 @@ impl Rows<'_> {
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     }
 
-    /// The throughput of the four operations; `None` if one is missing.
+    /// Returns the throughput of the four operations, or `None` if one is missing.
     fn of_operations(&self, size: usize) -> Option<Vec<(Carrier, f64)>> {
         let speed = |carrier| Some((carrier, self.get(&self.blast(carrier, size))?.gigabits_per_s));
         Carrier::OPERATIONS.into_iter().map(speed).collect()
     }
 
-    /// The throughput of SEND with some buffers, as a share of that with others.
+    /// Returns the throughput of SEND with `these` buffers, as a share of the throughput with `those`
+    /// buffers.
     fn buffers(&self, size: usize, these: usize, those: usize) -> Option<f64> {
         let speed =
             |buffers| Some(self.get(&Cell { buffers, ..self.blast(Carrier::Send, size) })?.gigabits_per_s);
@@ -427,7 +428,7 @@ impl Measured {
         self.client_cpu
     }
 
-    /// Percent of a processor, of both sides.
+    /// Returns the load of both sides, in percent of a processor.
     pub(super) fn cpu(&self) -> Option<f64> {
         Some(self.client_cpu? + self.server_cpu?)
     }

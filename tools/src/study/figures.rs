@@ -7,23 +7,23 @@ use super::side::Measured;
 use super::store::Outcome;
 use crate::plot::{Axes, Axis, Chart, Line};
 
-/// A chart with its name and what to look for.
+/// A chart with its name and caption.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// The name of its file without the ending.
+    /// The name of the file without its extension.
     pub name: String,
-    /// The device that it is about; `None` compares devices.
+    /// The device of the figure; `None` compares devices.
     pub device: Option<Device>,
-    /// What it shows.
+    /// The caption.
     pub caption: String,
     /// The chart.
     pub chart: Chart,
-    /// Its axes.
+    /// The axes.
     pub axes: Axes,
 }
 
 impl Figure {
-    /// The drawing.
+    /// Returns the figure as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
         self.chart.to_svg_with(self.axes)
@@ -38,7 +38,7 @@ const MICROSECONDS: &str = "median one-way time, µs";
 const GIGABITS: &str = "payload, Gb/s";
 const MESSAGES: &str = "messages, millions per second";
 const CPU: &str = "% of one processor, both sides";
-/// Small messages, as the paper divides them.
+/// The upper limit of small messages in the paper.
 const SMALL: usize = 1 << 10;
 
 type Value = fn(&Measured) -> Option<f64>;
@@ -49,8 +49,8 @@ struct Rows<'a> {
     device: Device,
 }
 
-/// All figures: those of each device, of which the first has the plain names and the others add theirs, and those that
-/// compare devices.
+/// Returns all figures: those of each device, and those that compare devices. The figures of the first device
+/// have plain names; the others add the name of their device.
 #[must_use]
 pub fn figures(rows: &BTreeMap<Cell, Outcome>) -> Vec<Figure> {
     let devices: BTreeSet<Device> = rows.keys().map(|cell| cell.device).collect();
@@ -75,7 +75,8 @@ pub fn figures(rows: &BTreeMap<Cell, Outcome>) -> Vec<Figure> {
     for figure in &mut all {
         figure.chart.lines.retain(|line| !line.points.is_empty());
     }
-    // A limit alone says nothing; nor does one line of a device of which only a part was measured.
+    // A figure needs more than the limit. For another device, which may have been measured in part, it needs
+    // two lines.
     let first = devices.first().copied();
     all.retain(|figure| {
         let lines = figure.chart.lines.iter().filter(|line| !line.name.starts_with("limit")).count();
@@ -122,7 +123,7 @@ impl Rows<'_> {
         }
     }
 
-    /// A line over sizes: of the cells that `cell` makes from a size, those that were measured.
+    /// Returns a line over sizes. It contains the measured cells that `cell` returns for a size.
     fn by_size(&self, name: &str, value: Value, sizes: (usize, usize), cell: impl Fn(usize) -> Cell) -> Line {
         self.line(
             name,
@@ -153,7 +154,7 @@ impl Rows<'_> {
         Cell::new(self.device, test, carrier, size)
     }
 
-    /// A horizontal line: the limit with frames of this size, over these sizes.
+    /// Returns a horizontal line at the limit with frames of this size, over the given sizes.
     fn limit_line(&self, value: Value, frame: usize, from: usize, to: usize) -> Line {
         let cell = self.cell(Test::Blast, Carrier::Limit, frame);
         let limit = self.rows.get(&cell).and_then(|outcome| value(outcome.as_ref().ok()?));
@@ -162,7 +163,7 @@ impl Rows<'_> {
         Line { name: format!("limit, {frame} frames"), points }
     }
 
-    /// Inline or not, polling or events.
+    /// Returns four lines: inline or not, polling or events.
     fn ways(&self, carrier: Carrier, value: Value, sizes: (usize, usize)) -> Vec<Line> {
         let mut lines = Vec::new();
         for (inline, events) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -174,7 +175,7 @@ impl Rows<'_> {
         lines
     }
 
-    /// The four operations and TCP, each as [`Cell::new`] has it.
+    /// Returns lines of the four operations and TCP, with the settings of [`Cell::new`].
     fn all_carriers(&self, test: Test, value: Value, sizes: (usize, usize)) -> Vec<Line> {
         let carriers = Carrier::OPERATIONS.into_iter().chain([Carrier::Tcp]);
         let line =
@@ -283,7 +284,7 @@ impl Rows<'_> {
         all
     }
 
-    /// A line over numbers of buffers.
+    /// Returns a line over numbers of buffers.
     fn by_buffers(&self, name: &str, value: Value, like: Cell) -> Line {
         self.line(name, value, |cell| cell.buffers, |cell| Cell { buffers: cell.buffers, ..like } == *cell)
     }
@@ -322,7 +323,7 @@ impl Rows<'_> {
                     let waited = if events { "events" } else { "polling" };
                     let like = Cell { events, ..self.cell(Test::Blast, carrier, size) };
                     let line = self.by_buffers(&format!("{}, {waited}", title_of(carrier)), value, like);
-                    // One point or two are those of other figures.
+                    // Lines of one or two points are part of other figures.
                     if line.points.len() > 2 {
                         lines.push(line);
                     }
@@ -339,7 +340,7 @@ impl Rows<'_> {
             let mut lines = Vec::new();
             for carrier in [Carrier::Send, Carrier::Write] {
                 let plain_cell = |size| self.cell(Test::Blast, carrier, size);
-                // Only sizes that have both.
+                // The line contains only sizes that have both cells.
                 let is_there = |size| self.rows.contains_key(&change(plain_cell(size)));
                 let name = format!("{}, {plain}", title_of(carrier));
                 let mut line = self.by_size(&name, millions, (1, 4096), plain_cell);
@@ -385,7 +386,7 @@ impl Rows<'_> {
         vec![speed, self.figure("cpu-workers", labels, BY_COUNT, lines(Measured::cpu))]
     }
 
-    /// The devices side by side.
+    /// Returns the figures that compare devices.
     fn of_devices(&self) -> Vec<Figure> {
         let lines = |test: Test, carrier: Carrier, value: Value, sizes: (usize, usize)| {
             let line = |device: Device| {

@@ -1,4 +1,4 @@
-//! The grid: which cells there are.
+//! The grid of all cells.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::{Completion, Op, Plan, Post, Signal, Tool};
 
-/// Where the two sides of a cell meet.
+/// The device that connects the two sides of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Device {
-    /// `udp` between two loopback addresses: every user has it.
+    /// `udp` between two loopback addresses, which every user can use.
     UdpLoopback,
     /// `udp` over a virtual cable between two network namespaces.
     Udp,
@@ -19,15 +19,15 @@ pub enum Device {
     Raw,
     /// `xdp` over the same cable.
     Xdp,
-    /// `tap`, each on a bridge at an end of another cable.
+    /// `tap`; each side is on a bridge at one end of another cable.
     Tap,
 }
 
 impl Device {
-    /// All of them; those after the first take network namespaces.
+    /// All devices. Those after the first require network namespaces.
     pub const ALL: [Self; 5] = [Self::UdpLoopback, Self::Udp, Self::Raw, Self::Xdp, Self::Tap];
 
-    /// Its name in the CSV and in the report.
+    /// Returns the name in the CSV and in the report.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,31 +39,31 @@ impl Device {
         }
     }
 
-    /// Whether its sides meet over a cable between network namespaces.
+    /// Returns whether the sides are connected by a cable between network namespaces.
     #[must_use]
     pub const fn takes_cable(self) -> bool {
         !matches!(self, Self::UdpLoopback)
     }
 
-    /// Whether the kernel has the addresses of the device, so that kernel TCP takes the same path.
+    /// Returns whether the kernel has the addresses of the device, so that kernel TCP takes the same path.
     #[must_use]
     pub const fn has_tcp(self) -> bool {
         !matches!(self, Self::Tap)
     }
 }
 
-/// What is measured.
+/// The kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {
-    /// A message there and one back; of a READ, the whole READ.
+    /// One message in each direction, in turn; for READ, a whole READ.
     Ping,
-    /// Many messages one way.
+    /// Many messages in one direction.
     Blast,
 }
 
 impl Test {
-    /// Its name in the CSV.
+    /// Returns the name in the CSV.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,13 +73,13 @@ impl Test {
     }
 }
 
-/// What carries the messages.
+/// The operation or protocol that carries the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Carrier {
     /// SEND.
     Send,
-    /// WRITE; in ping, found by looking at memory.
+    /// WRITE; with ping, the receiver polls its memory.
     Write,
     /// WRITE with immediate data.
     WriteImm,
@@ -87,7 +87,7 @@ pub enum Carrier {
     Read,
     /// Kernel TCP between the same addresses.
     Tcp,
-    /// Frames of the device without any protocol: the ceiling.
+    /// Frames of the device without any protocol, as an upper bound.
     Limit,
 }
 
@@ -95,7 +95,7 @@ impl Carrier {
     /// The four operations.
     pub const OPERATIONS: [Self; 4] = [Self::Send, Self::Write, Self::WriteImm, Self::Read];
 
-    /// Its name in the CSV.
+    /// Returns the name in the CSV.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -122,11 +122,11 @@ impl Carrier {
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cell {
-    /// Where.
+    /// The device.
     pub device: Device,
     /// Latency or throughput.
     pub test: Test,
-    /// What carries the messages.
+    /// The operation or protocol that carries the messages.
     pub carrier: Carrier,
     /// Bytes of a message.
     pub size: usize,
@@ -134,19 +134,19 @@ pub struct Cell {
     pub inline: bool,
     /// Whether both sides sleep until completion events; otherwise they poll.
     pub events: bool,
-    /// Whether work requests are posted in lists; otherwise each alone.
+    /// Whether work requests are posted in lists; otherwise each is posted alone.
     pub lists: bool,
-    /// Whether one request of N/2 is signaled, of N buffers; otherwise each is.
+    /// Whether one of N/2 requests is signaled, where N is the number of buffers; otherwise each is signaled.
     pub periodic: bool,
-    /// Outstanding messages of each worker.
+    /// Outstanding messages per worker.
     pub buffers: usize,
     /// Connections that carry messages at the same time, each with a thread on both sides.
     pub workers: usize,
 }
 
 impl Cell {
-    /// A measurement with the settings that the others are compared with: no inline, polling, lists, every request
-    /// signaled, one worker.
+    /// Returns a measurement with the settings that the others are compared with: no inline, polling, lists,
+    /// every request signaled, one worker.
     #[must_use]
     pub fn new(device: Device, test: Test, carrier: Carrier, size: usize) -> Self {
         let buffers = match (test, carrier) {
@@ -169,7 +169,7 @@ impl Cell {
         }
     }
 
-    /// The name of the cell, by which a row of the CSV is found again.
+    /// Returns the name of the cell, which identifies its row of the CSV.
     #[must_use]
     pub fn key(&self) -> String {
         let on = |is: bool, yes: &'static str, no: &'static str| if is { yes } else { no };
@@ -188,11 +188,11 @@ impl Cell {
         )
     }
 
-    /// What `roce ping` or `roce blast` is asked for; `None` for TCP and the limit.
+    /// Returns the plan for `roce ping` or `roce blast`; `None` for TCP and the limit.
     #[must_use]
     pub fn plan(&self, iterations: u64, path_mtu: usize) -> Option<Plan> {
         let op = self.carrier.op()?;
-        // A READ needs no answer: its latency is that of one after the other.
+        // A READ needs no answer. Its latency is measured with one READ after the other.
         let is_ping = self.test == Test::Ping && op != Op::Read;
         let completion = match (is_ping, op, self.events) {
             (_, _, true) => Completion::Event,
@@ -210,12 +210,12 @@ impl Cell {
             post: if self.lists { Post::List } else { Post::Single },
             signal: if self.periodic { Signal::Periodic } else { Signal::Full },
             path_mtu,
-            // 1.07 s: a side whose processor does something else for a while is not taken for lost.
+            // 1.07 s, so that a side whose processor is busy for a while does not count as lost.
             timeout: 18,
         })
     }
 
-    /// Bytes that both sides together need for messages.
+    /// Returns the bytes that both sides together need for messages.
     #[must_use]
     pub fn memory(&self) -> usize {
         let of_one = match self.plan(1, 1024) {
@@ -226,10 +226,11 @@ impl Cell {
     }
 }
 
-/// Outstanding messages where a cell is not about them; of messages beyond 4 MiB fewer.
+/// Default number of outstanding messages. Messages beyond 4 MiB have fewer.
 pub const DEFAULT_BUFFERS: usize = 16;
 
-/// Requests between two looks at the completions of sends: fewer where they are large, because each has memory.
+/// Returns the number of requests between two checks of send completions. It is smaller for large requests,
+/// because each has its own memory.
 const fn ping_buffers(size: usize) -> usize {
     match size {
         0..=65_536 => 16,
@@ -238,7 +239,7 @@ const fn ping_buffers(size: usize) -> usize {
     }
 }
 
-/// The same of blast, where a cell is not about buffers.
+/// Returns the number of outstanding messages of blast, for cells that do not vary the number of buffers.
 const fn blast_buffers(size: usize) -> usize {
     match size {
         0..=4_194_304 => DEFAULT_BUFFERS,
@@ -247,12 +248,12 @@ const fn blast_buffers(size: usize) -> usize {
     }
 }
 
-/// Which grid.
+/// The size of the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grid {
-    /// Some of each axis: a few minutes.
+    /// Some values of each axis; takes a few minutes.
     Quick,
-    /// All of them: an hour or more.
+    /// All values; takes an hour or more.
     Full,
 }
 
@@ -266,7 +267,7 @@ struct Axes {
     posting_sizes: Vec<usize>,
     block_sizes: Vec<usize>,
     workers: Vec<usize>,
-    /// Operations where not all four are needed.
+    /// Operations for axes that do not need all four.
     some: Vec<Carrier>,
     events_everywhere: bool,
 }
@@ -274,13 +275,13 @@ struct Axes {
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Powers of `base` from one number to another.
+/// Returns the powers of `base` from one number to another.
 fn powers(from: usize, base: usize, to: usize) -> Vec<usize> {
     std::iter::successors(Some(from), |size| size.checked_mul(base)).take_while(|size| *size <= to).collect()
 }
 
 impl Grid {
-    /// Its name in the CSV.
+    /// Returns the name in the CSV.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -289,7 +290,8 @@ impl Grid {
         }
     }
 
-    /// The time that one measurement of a cell takes, about, in seconds; each cell is measured three times.
+    /// Returns the approximate time of one measurement of a cell, in seconds. Each cell is measured three
+    /// times.
     #[must_use]
     pub const fn seconds(self) -> f64 {
         match self {
@@ -327,9 +329,10 @@ impl Grid {
         }
     }
 
-    /// The cells on a device. Each is there once, in the order in which they are measured.
+    /// Returns the cells of a device, each once, in the order of measurement.
     ///
-    /// The quick grid has all axes on loopback only, and what devices are compared by on the others.
+    /// The quick grid has all axes only for loopback. For other devices, it has the cells that compare
+    /// devices.
     #[must_use]
     pub fn cells(self, device: Device) -> Vec<Cell> {
         let axes = self.axes();
@@ -350,7 +353,7 @@ impl Grid {
 }
 
 impl Grid {
-    /// Those cells on a device whose key contains a text, if there is one.
+    /// Returns the cells of a device whose key contains `only`, or all cells without it.
     #[must_use]
     pub fn chosen(self, device: Device, only: Option<&str>) -> Vec<Cell> {
         let mut cells = self.cells(device);
@@ -361,13 +364,13 @@ impl Grid {
     }
 }
 
-/// The device without protocol.
+/// Adds the cells of the device without a protocol.
 fn ceiling(device: Device, cells: &mut Vec<Cell>) {
     cells.push(Cell::new(device, Test::Ping, Carrier::Limit, 16));
     cells.extend([64, KIB, 4 * KIB].map(|size| Cell::new(device, Test::Blast, Carrier::Limit, size)));
 }
 
-/// What devices are compared by.
+/// Adds the cells that compare devices.
 fn compared(device: Device, cells: &mut Vec<Cell>) {
     for size in [64, KIB, 64 * KIB, MIB] {
         for carrier in Carrier::OPERATIONS.into_iter().chain([Carrier::Tcp]) {
@@ -421,7 +424,7 @@ fn throughput(device: Device, axes: &Axes, cells: &mut Vec<Cell>) {
             let inline =
                 |size: &usize| Cell { inline: true, ..Cell::new(device, Test::Blast, carrier, *size) };
             cells.extend(axes.inline_sizes.iter().map(inline));
-            // What they are compared with.
+            // The cells that they are compared with.
             cells.extend(axes.inline_sizes.iter().map(|size| Cell::new(device, Test::Blast, carrier, *size)));
         }
     }
@@ -436,14 +439,14 @@ fn throughput(device: Device, axes: &Axes, cells: &mut Vec<Cell>) {
             }
         }
     }
-    // Large messages with few buffers, by polling and by events.
+    // Large messages with few buffers, with polling and with events.
     for buffers in [1, 2, 4] {
         let cell = Cell { buffers, ..Cell::new(device, Test::Blast, Carrier::Send, MIB) };
         cells.extend([cell, Cell { events: true, ..cell }]);
     }
 }
 
-/// Lists and signals.
+/// Adds the cells with lists and signals.
 fn posting(device: Device, axes: &Axes, cells: &mut Vec<Cell>) {
     for &carrier in &axes.some {
         for &size in &axes.posting_sizes {
@@ -453,7 +456,8 @@ fn posting(device: Device, axes: &Axes, cells: &mut Vec<Cell>) {
     }
 }
 
-/// Blocks written by several workers that sleep, each with one outstanding, as storage is measured.
+/// Adds the cells that write blocks with several sleeping workers, each with one outstanding block, as in
+/// storage benchmarks.
 fn workers(device: Device, axes: &Axes, cells: &mut Vec<Cell>) {
     for carrier in [Carrier::Write, Carrier::Tcp] {
         for &size in &axes.block_sizes {

@@ -1,9 +1,9 @@
-//! The study of MacArthur and Russell, "A Performance Study to Guide RDMA Programming Decisions" (2012), for the devices
-//! of this machine: which of its conclusions hold for a NIC made of software.
+//! The study of MacArthur and Russell, "A Performance Study to Guide RDMA Programming Decisions" (2012), for
+//! the devices of this machine. It shows which conclusions of the paper hold for a NIC made of software.
 //!
-//! [`Grid`] says which cells there are. [`Study::run`] measures them, each with a process for each side, by what
-//! [`measure`](crate::measure) and [`limit`](crate::limit) offer, and keeps a row for each in a [`Store`], so that a study
-//! can be stopped and resumed. [`write_report`] draws the figures and judges the conclusions.
+//! [`Grid`] contains the cells. [`Study::run`] measures them with [`measure`](crate::measure) and
+//! [`limit`](crate::limit), in one process per side. It stores a row for each cell in a [`Store`], so that a
+//! study can be stopped and resumed. [`write_report`] draws the figures and judges the conclusions.
 
 mod conclusions;
 mod figures;

@@ -1,4 +1,4 @@
-//! Where the sides of the cells are: loopback addresses, and two network namespaces with cables between them.
+//! The environment of the cells: loopback addresses, and two network namespaces with cables between them.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,35 +12,35 @@ use nix::unistd::Pid;
 
 use super::grid::{Carrier, Cell, Device};
 
-/// The MTU of the cables: enough for a path MTU of 4096.
+/// The MTU of the cables; it allows a path MTU of 4096.
 const MTU: usize = 4200;
 
 /// One side of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct End {
-    /// The device, as `--device` takes it.
+    /// The device, in the syntax of `--device`.
     pub(super) device: String,
-    /// The address of the kernel for the exchange and for TCP.
+    /// The kernel's address for the exchange and for TCP.
     pub(super) own: IpAddr,
-    /// `None`: that of the study.
+    /// The network namespace; `None` is that of the study.
     pub(super) namespace: Option<PathBuf>,
-    /// Processors of this side; empty if there are not two.
+    /// The processors of this side; empty if there are fewer than two.
     pub(super) processors: Vec<usize>,
 }
 
-/// Two network namespaces, as long as this value.
+/// Two network namespaces, which live as long as this value.
 #[derive(Debug)]
 pub struct Places {
-    /// The client's and the server's.
+    /// The namespaces of client and server.
     namespaces: Result<[File; 2], String>,
     tap: Result<(), String>,
 }
 
 impl Places {
-    /// Makes the namespaces, as root or as root of a user namespace.
+    /// Creates the namespaces, as root or as root of a user namespace.
     ///
-    /// Without root this process enters a user namespace, so that it may have only one thread. Where it may not, only
-    /// loopback can be used.
+    /// Without root, this process enters a user namespace, which requires that the process has only one
+    /// thread. If that is not permitted, only loopback can be used.
     #[must_use]
     pub fn new() -> Self {
         let namespaces = make_namespaces();
@@ -51,18 +51,18 @@ impl Places {
         Self { namespaces, tap }
     }
 
-    /// Loopback only.
+    /// Uses loopback only.
     #[must_use]
     pub fn loopback() -> Self {
         let reason = || "only loopback is needed".to_owned();
         Self { namespaces: Err(reason()), tap: Err(reason()) }
     }
 
-    /// The client and the server of a device for a cell, or why it cannot be used.
+    /// Returns the client and the server of a device for a cell, or the reason why it cannot be used.
     pub(super) fn ends(&self, device: Device, cell: &Cell) -> Result<[End; 2], String> {
         let processors = processors();
         if !device.takes_cable() {
-            // Frames of the limit are for no queue pair, so that a device that is shared would not get them.
+            // Frames of the limit do not belong to a queue pair, so a shared device would not receive them.
             let share = if cell.carrier == Carrier::Limit { ",share=off" } else { "" };
             let end = |net: u8, processors: &[usize]| {
                 let [.., high, low] = std::process::id().to_be_bytes();
@@ -100,12 +100,13 @@ impl Default for Places {
     }
 }
 
-/// Where other processes find the namespace.
+/// Returns the path of a namespace for other processes.
 fn path_of(namespace: &File) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd()))
 }
 
-/// One half of the processors for each side, so that the sides never share one; none where there is only one.
+/// Returns one half of the processors for each side, so that the sides never share one. The halves are empty
+/// if there is only one processor.
 fn processors() -> [Vec<usize>; 2] {
     let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Default::default() };
     let allowed: Vec<usize> =
@@ -159,7 +160,7 @@ fn make_namespaces() -> Result<[File; 2], String> {
     Ok(both)
 }
 
-/// A TAP in each namespace, on a bridge with one end of the second cable.
+/// Adds a TAP to each namespace, on a bridge with one end of the second cable.
 fn add_taps(namespaces: &[File; 2]) -> Result<(), String> {
     for (index, namespace) in namespaces.iter().enumerate() {
         ip(
@@ -176,10 +177,10 @@ fn add_taps(namespaces: &[File; 2]) -> Result<(), String> {
     Ok(())
 }
 
-/// A new network namespace, which lives as long as its file is open.
+/// Creates a network namespace, which lives as long as its file is open.
 fn make_namespace() -> Result<File, String> {
     let made = std::thread::spawn(|| {
-        // Only the network of this thread changes.
+        // `unshare` changes only the network of this thread.
         unshare(CloneFlags::CLONE_NEWNET).map_err(|error| {
             format!("a network namespace takes root (CAP_SYS_ADMIN) or user namespaces: {}", error.desc())
         })?;
@@ -188,7 +189,7 @@ fn make_namespace() -> Result<File, String> {
     made.join().unwrap_or_else(|_| Err("the thread of a network namespace failed".into()))
 }
 
-/// Has this process be root in a user namespace of its own; it may have no other thread.
+/// Makes this process root in its own user namespace. The process must have only one thread.
 fn become_root_of_a_user_namespace() -> Result<(), String> {
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     unshare(CloneFlags::CLONE_NEWUSER)
@@ -210,7 +211,7 @@ fn ip(namespace: &File, lines: &[&str]) -> Result<(), String> {
 fn ip_text(namespace: &File, line: &str) -> Result<String, String> {
     let namespace = namespace.try_clone().map_err(|error| format!("the network namespace: {error}"))?;
     let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
-    // A child process is in the namespace of the thread that starts it.
+    // A child process runs in the namespace of the thread that starts it.
     let done = std::thread::spawn(move || {
         let network = rustix::thread::LinkNameSpaceType::Network;
         rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(network))?;

@@ -12,7 +12,7 @@ use super::run::{DISTURBED, Ended};
 use super::store::Store;
 use crate::plot::escape;
 
-/// The reasons of cells that are listed at most.
+/// Maximum number of listed reasons.
 const MOST_REASONS: usize = 40;
 
 const STYLE: &str = "body{font-family:Helvetica,Arial,sans-serif;max-width:960px;margin:24px auto;padding:0 16px;color:#222}\
@@ -21,11 +21,11 @@ const STYLE: &str = "body{font-family:Helvetica,Arial,sans-serif;max-width:960px
     .not-measured{color:#777}.rule{color:#555;font-size:90%}figure{margin:24px 0}figcaption{color:#555}\
     svg{max-width:100%;height:auto}";
 
-/// Writes the figures and `report.html` into a directory, and returns the page's path.
+/// Writes the figures and `report.html` into a directory, and returns the path of the page.
 ///
 /// # Errors
 ///
-/// A file cannot be written; the error has its path.
+/// A file cannot be written; the error contains its path.
 pub fn write_report(dir: &Path, store: &Store, ended: &Ended) -> Result<PathBuf, (PathBuf, io::Error)> {
     let figures = figures(store.rows());
     let save = |name: &str, text: &str| {
@@ -103,14 +103,15 @@ fn write_page(html: &mut String, store: &Store, ended: &Ended, figures: &[Figure
     writeln!(html, "</body></html>")
 }
 
-/// How many cells were measured while other processes used a good part of a processor.
+/// Returns how many cells were measured while other processes used more than `DISTURBED` percent of a
+/// processor.
 #[must_use]
 pub fn disturbed(store: &Store) -> usize {
     let rows = store.rows().values().filter_map(|outcome| outcome.as_ref().ok());
     rows.filter(|measured| measured.others_cpu.is_some_and(|others| others > DISTURBED)).count()
 }
 
-/// Which devices were used, their limits, and why others were not.
+/// Writes which devices were used, their limits, and why the others were not.
 fn write_devices(html: &mut String, store: &Store, ended: &Ended) -> std::fmt::Result {
     writeln!(
         html,
@@ -155,7 +156,7 @@ fn write_devices(html: &mut String, store: &Store, ended: &Ended) -> std::fmt::R
     writeln!(html, "</table>")
 }
 
-/// The verdict of each conclusion on each device.
+/// Writes the verdict of each conclusion on each device.
 fn write_verdicts(html: &mut String, store: &Store) -> std::fmt::Result {
     writeln!(html, "<h2>Conclusions</h2>")?;
     write_overview(html, store)?;
@@ -183,7 +184,7 @@ fn write_verdicts(html: &mut String, store: &Store) -> std::fmt::Result {
     Ok(())
 }
 
-/// All verdicts in one table.
+/// Writes all verdicts in one table.
 fn write_overview(html: &mut String, store: &Store) -> std::fmt::Result {
     let devices = store.devices();
     write!(html, "<table><tr><th>conclusion</th>")?;
@@ -203,12 +204,12 @@ fn write_overview(html: &mut String, store: &Store) -> std::fmt::Result {
     writeln!(html, "</table>")
 }
 
-/// The class of a cell with a verdict in [`STYLE`].
+/// Returns the class of a cell with a verdict in [`STYLE`].
 fn class_of(verdict: Verdict) -> String {
     verdict.text().replace(' ', "-")
 }
 
-/// The first device always, the others where there are numbers.
+/// Returns the judgements of the first device, and of the other devices that have numbers.
 fn judgements(conclusion: &Conclusion, store: &Store) -> Vec<(Device, Judgement)> {
     let devices = store.devices();
     let all = devices.iter().map(|device| (*device, conclusion.judge(store.rows(), *device)));
@@ -218,7 +219,7 @@ fn judgements(conclusion: &Conclusion, store: &Store) -> Vec<(Device, Judgement)
         .collect()
 }
 
-/// Why cells have no numbers, those with the same reason together.
+/// Writes the reasons why cells have no numbers, grouped by reason.
 fn write_reasons(html: &mut String, store: &Store) -> std::fmt::Result {
     let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (cell, outcome) in store.rows() {

@@ -1,4 +1,4 @@
-//! Carries the cells out, one after the other, and keeps the rows.
+//! Running the cells one after the other, and storing the rows.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -16,58 +16,60 @@ use super::place::{End, Places};
 use super::side::{Answer, Job, Measured};
 use super::store::{Outcome, Store, StoreError};
 
-/// Percent of a processor that others may use during a cell; the ticks of the kernel are a few percent of a short one.
+/// Load of other processes, in percent of a processor, above which a cell counts as disturbed. The resolution
+/// of the kernel's ticks is a few percent for a short cell.
 pub(super) const DISTURBED: f64 = 25.0;
-/// How often a wait looks whether the user wants to stop.
+/// Interval at which a wait checks whether the user wants to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How a study is run.
+/// The parameters of a study.
 #[derive(Debug)]
 pub struct Study<'a> {
-    /// Which cells.
+    /// The grid of the cells.
     pub grid: Grid,
-    /// Only cells whose key contains this text.
+    /// A text that the keys of the measured cells contain.
     pub only: Option<String>,
-    /// The program that runs a side: this one, with the arguments that have it call [`side::run`](super::side::run).
+    /// The program that runs a side: this program, with arguments that make it call
+    /// [`side::run`](super::side::run).
     pub program: PathBuf,
-    /// Its arguments.
+    /// The arguments of the program.
     pub arguments: Vec<String>,
-    /// Where the sides meet.
+    /// The environment of the sides.
     pub places: &'a Places,
 }
 
-/// What the user wants.
+/// The wish of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Go on.
+    /// Continue.
     Continue,
-    /// Finish the cell that runs, then stop.
+    /// Finish the current cell, then stop.
     Stop,
-    /// Stop at once, without a row of the cell that runs.
+    /// Stop at once, without a row for the current cell.
     StopNow,
 }
 
-/// How far a study is.
+/// The progress of a study.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    /// Cells that have a row.
+    /// Number of cells that have a row.
     pub done: usize,
-    /// All cells.
+    /// Number of all cells.
     pub total: usize,
-    /// About how long the others take.
+    /// Estimated time of the remaining cells.
     pub left: Duration,
     /// The cell that is measured now.
     pub cell: Cell,
 }
 
-/// How a study ended.
+/// The result of a study.
 #[derive(Clone, Debug, Default)]
 pub struct Ended {
-    /// Cells without a row, because the user stopped the study.
+    /// Number of cells without a row, because the user stopped the study.
     pub missing: usize,
-    /// All cells of devices that can be used.
+    /// Number of all cells of usable devices.
     pub total: usize,
-    /// The devices that cannot be used, and why.
+    /// The devices that cannot be used, and the reasons.
     pub unusable: BTreeMap<Device, String>,
 }
 
@@ -76,7 +78,7 @@ impl Study<'_> {
     ///
     /// # Errors
     ///
-    /// The rows cannot be written. A cell that fails has a row that says why.
+    /// The rows cannot be written. A cell that fails has a row with the reason.
     pub fn run(
         &self,
         store: &mut Store,
@@ -112,7 +114,7 @@ impl Study<'_> {
         Ok(ended)
     }
 
-    /// Whether a device can be used: a few messages go over it.
+    /// Checks whether a device can be used, with a few messages.
     fn probe(
         &self,
         device: Device,
@@ -124,11 +126,11 @@ impl Study<'_> {
             return Ok(());
         }
         let cell = Cell::new(device, Test::Ping, Carrier::Send, 8);
-        // Stopped: nothing is said about the device.
+        // If the user stopped the probe, it reports no error of the device.
         self.attempt(&cell, 0.001, wish).unwrap_or_else(|| Ok(Measured::default())).map(drop)
     }
 
-    /// Measures a cell; `None` if the user stopped it.
+    /// Measures a cell. Returns `None` if the user stopped it.
     fn measure(&self, cell: &Cell, wish: &dyn Fn() -> Wish) -> Option<Outcome> {
         if let Some(available) = crate::memory::available()
             && cell.memory() as u64 > available / 2
@@ -141,14 +143,14 @@ impl Study<'_> {
         }
         let first = self.attempt_with_load(cell, wish)?;
         let others = |outcome: &Outcome| outcome.as_ref().ok().and_then(|measured| measured.others_cpu);
-        // Once more, if the machine was busy with something else: it may have been short.
+        // Measures again if the machine was busy with something else, which may have ended.
         let Some(disturbed) = others(&first).filter(|others| *others > DISTURBED) else { return Some(first) };
         let second = self.attempt_with_load(cell, wish)?;
         let is_better = others(&second).is_some_and(|others| others < disturbed);
         Some(if is_better { second } else { first })
     }
 
-    /// An attempt, and what others used of the processors meanwhile.
+    /// Measures a cell once, together with the load of other processes meanwhile.
     fn attempt_with_load(&self, cell: &Cell, wish: &dyn Fn() -> Wish) -> Option<Outcome> {
         let before = Load::now();
         let mut outcome = self.attempt(cell, self.grid.seconds(), wish)?;
@@ -193,7 +195,7 @@ impl Study<'_> {
         })
     }
 
-    /// The most time for a cell, set-up and checks included.
+    /// Returns the time limit of a cell, including set-up and checks.
     const fn limit(&self) -> Duration {
         match self.grid {
             Grid::Quick => Duration::from_secs(8),
@@ -207,12 +209,12 @@ impl Study<'_> {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // Ctrl-C reaches the study, which decides what becomes of the cell.
+            // Ctrl-C reaches only the study, which decides whether to finish the cell.
             .process_group(0)
             .spawn()?;
         let (sender, answers) = channel();
         if let Some(output) = child.stdout.take() {
-            // The thread ends with the output of the side.
+            // The thread ends when the output of the side ends.
             std::thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     let _ = sender.send(line);
@@ -228,14 +230,14 @@ impl Study<'_> {
     }
 }
 
-/// A process of a side; it ends with this value.
+/// The process of a side, which ends when this value is dropped.
 struct Side {
     child: Child,
     answers: Receiver<String>,
 }
 
 impl Side {
-    /// The answer, or why there is none; `None` if the user stopped the cell.
+    /// Returns the answer, or the reason why there is no answer. Returns `None` if the user stopped the cell.
     fn answer(&self, end: Instant, wish: &dyn Fn() -> Wish) -> Option<Result<Answer, String>> {
         let begun = Instant::now();
         loop {
@@ -261,7 +263,7 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -270,27 +272,28 @@ impl Drop for Side {
 /// Processor time since the machine started, in seconds.
 struct Load {
     at: Instant,
-    /// Of all processes.
+    /// Time of all processes.
     all: f64,
-    /// Of this process and of the sides that have ended.
+    /// Time of this process and of the sides that have ended.
     own: f64,
 }
 
 impl Load {
-    /// `None` where the kernel does not tell.
+    /// Returns `None` if the kernel does not report it.
     fn now() -> Option<Self> {
         let text = std::fs::read_to_string("/proc/stat").ok()?;
         let ticks: Vec<f64> =
             text.lines().next()?.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
-        // User, nice, system, and what the host of a virtual machine took. Interrupts are often work for the sides.
+        // User, nice, system, and time taken by the host of a virtual machine. Interrupts are often work for
+        // the sides.
         let all: f64 = [0, 1, 2, 7].iter().filter_map(|index| ticks.get(*index)).sum();
         let of = |who| getrusage(who).ok().map(|usage| usage.user_time() + usage.system_time());
         let own = of(UsageWho::RUSAGE_SELF)? + of(UsageWho::RUSAGE_CHILDREN)?;
-        // The ticks of user space are 10 ms on every Linux.
+        // The ticks in user space are 10 ms on every Linux.
         Some(Self { at: Instant::now(), all: all / 100.0, own: own.num_microseconds() as f64 / 1e6 })
     }
 
-    /// What others used since then, in percent of one processor.
+    /// Returns the load of other processes since `before`, in percent of one processor.
     fn others_since(&self, before: &Self) -> f64 {
         let others = (self.all - before.all) - (self.own - before.own);
         let wall = self.at.duration_since(before.at).as_secs_f64();
@@ -298,7 +301,7 @@ impl Load {
     }
 }
 
-/// Estimates how long the cells take that are left: by what those before took.
+/// An estimate of the time of the remaining cells, based on the finished cells.
 struct TimeLeft {
     grid: Grid,
     begun: Instant,
@@ -317,14 +320,14 @@ impl TimeLeft {
     }
 
     fn left(&self) -> Duration {
-        // As if a minute had gone as expected, so that the first cells do not decide alone.
+        // Adds one minute that went as expected, so that the first cells alone do not decide.
         const HABIT: f64 = 60.0;
         let factor = (self.begun.elapsed().as_secs_f64() + HABIT) / (self.passed + HABIT);
         Duration::from_secs_f64(((self.expected - self.passed) * factor).max(0.0))
     }
 }
 
-/// How long a cell takes with set-up and calibration, about.
+/// Returns the approximate time of a cell, including set-up and calibration.
 fn expected_seconds(grid: Grid, cell: &Cell) -> f64 {
     let bytes = (cell.size * cell.buffers * cell.workers) as f64;
     let repeats = if cell.workers > 1 { 14.0 } else { 3.5 };

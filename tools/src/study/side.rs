@@ -1,7 +1,8 @@
-//! One side of a cell, in a process of its own, so that its processor time is told apart from that of the other side.
+//! One side of a cell, in its own process, so that its processor time is separate from that of the other
+//! side.
 //!
-//! The study starts both sides and writes a [`Job`] to each; a server answers with its port, a client with what it
-//! measured. A side ends when its standard input does, so that none outlives the study.
+//! The study starts both sides and writes a [`Job`] to each. A server answers with its port, a client with
+//! its results. A side ends when its standard input ends, so it never outlives the study.
 
 use std::io::{self, BufRead, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -23,26 +24,26 @@ use crate::harness::ToolError;
 use crate::limit;
 use crate::measure::{self, Row, ServerOptions, Stopwatch};
 
-/// What a side is told.
+/// The job of a side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// The measurement.
     pub cell: Cell,
-    /// The device of this side.
+    /// The device name of this side.
     pub device: String,
     /// The network namespace of this side; `None` is that of the study.
     pub namespace: Option<PathBuf>,
-    /// The processors that this side may use; all, if there are none.
+    /// The processors that this side may use; empty means all.
     pub processors: Vec<usize>,
-    /// The address of the kernel at which this side exchanges and uses TCP.
+    /// The kernel's address for the exchange and for TCP.
     pub own: IpAddr,
     /// The server; `None` if this side is the server.
     pub server: Option<SocketAddr>,
-    /// How long one measurement of the cell should take.
+    /// The wanted duration of one measurement of the cell, in seconds.
     pub seconds: f64,
 }
 
-/// What a side answers.
+/// The answer of a side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
@@ -54,32 +55,33 @@ pub enum Answer {
     Failed(String),
 }
 
-/// What was measured in a cell.
+/// The measurements of a cell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Path MTU in bytes; 0 where there is none.
+    /// Path MTU in bytes; 0 for TCP.
     pub path_mtu: usize,
-    /// Messages of all workers, or round trips.
+    /// Messages or round trips of all workers.
     pub iterations: u64,
-    /// Seconds from the first message to the last completion.
+    /// Time from the first message to the last completion, in seconds.
     pub elapsed_s: f64,
-    /// Payload, 10^9 bits a second; of ping both ways.
+    /// Payload in 10^9 bits per second; for ping, in both directions.
     pub gigabits_per_s: f64,
-    /// Messages a second; of ping both ways.
+    /// Messages per second; for ping, in both directions.
     pub messages_per_s: f64,
-    /// Time of a message, microseconds: half a mean round trip; of READ the whole; of blast elapsed / messages.
+    /// Microseconds per message: half a mean round trip for ping, the whole for READ, elapsed / messages for
+    /// blast.
     pub one_way_us: f64,
-    /// Least, median, 99th percentile and most, microseconds, where each message was timed.
+    /// Minimum, median, 99th percentile and maximum in microseconds, if each message was timed.
     pub percentiles_us: [Option<f64>; 4],
     /// Processor time of the client in percent of one processor.
     pub client_cpu: Option<f64>,
-    /// The same of the server.
+    /// Processor time of the server, in percent of one processor.
     pub server_cpu: Option<f64>,
-    /// What processes of others used meanwhile, in percent of one processor; the study fills it in.
+    /// Load of other processes meanwhile, in percent of one processor. The study fills it in.
     pub others_cpu: Option<f64>,
-    /// Packets that were sent again, by both sides.
+    /// Packets that both sides retransmitted.
     pub retransmitted_packets: u64,
-    /// Expired timers of retransmission of both sides: early ones and local ACK timeouts.
+    /// Expired retransmission timers of both sides: early ones and local ACK timeouts.
     pub timeouts: u64,
     /// RNR NAKs that both sides received.
     pub rnr_naks: u64,
@@ -104,12 +106,12 @@ impl Measured {
         }
     }
 
-    /// What several workers measured at the same time, in one process each side, from the moment when all of them began until
-    /// the last one had its report, `wall_s` later.
+    /// Combines the measurements of several workers that ran at the same time, in one process per side.
+    /// `wall_s` is the time from their common start until the last worker had its report.
     fn together(all: &[Self], wall_s: f64) -> Self {
         let sum = |value: fn(&Self) -> f64| all.iter().map(value).sum::<f64>();
         let iterations: u64 = all.iter().map(|one| one.iterations).sum();
-        // Each worker saw the processor time of its whole process.
+        // Each worker measured the processor time of its whole process.
         let cpu = |value: fn(&Self) -> Option<f64>| {
             let values: Vec<f64> = all.iter().filter_map(value).collect();
             (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
@@ -133,11 +135,12 @@ impl Measured {
     }
 }
 
-/// Reads a job, does it and writes the answer.
+/// Reads a job, runs it and writes the answer.
 ///
 /// # Errors
 ///
-/// The input is not a job, or the output cannot be written. What fails in the measurement is the answer.
+/// The input is not a job, or the output cannot be written. An error of the measurement is part of the
+/// answer.
 pub fn run(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
     let mut line = String::new();
     input.read_line(&mut line)?;
@@ -158,7 +161,7 @@ fn say(output: &mut dyn Write, answer: &Answer) -> Result<(), ToolError> {
     written.map_err(|error| ToolError::Io { what: "the answer to the study", error })
 }
 
-/// Goes to the namespace and the processors of the job, before any thread starts.
+/// Enters the namespace and the processors of the job, before any thread starts.
 fn enter(job: &Job) -> Result<(), ToolError> {
     if let Some(path) = &job.namespace {
         let failed = |error| ToolError::Io { what: "the network namespace", error };
@@ -169,7 +172,7 @@ fn enter(job: &Job) -> Result<(), ToolError> {
     }
     if !job.processors.is_empty() {
         let mut set = CpuSet::new();
-        // A processor that is gone leaves the others.
+        // A processor that no longer exists is skipped.
         let known = job.processors.iter().filter(|number| set.set(**number).is_ok()).count();
         if known > 0 {
             sched_setaffinity(Pid::from_raw(0), &set)
@@ -198,7 +201,7 @@ fn serve(job: &Job, output: &mut dyn Write) -> Result<(), ToolError> {
             let mut device = open_device(job)?;
             say(output, &port)?;
             loop {
-                // The client reports what fails.
+                // The client reports errors.
                 let _ = limit::serve(device.as_mut(), next()?);
             }
         }
@@ -225,11 +228,11 @@ fn serve(job: &Job, output: &mut dyn Write) -> Result<(), ToolError> {
     }
 }
 
-/// What one run of a client takes.
+/// The state of a client for its runs.
 struct Client<'a> {
     job: &'a Job,
     server: SocketAddr,
-    /// Of the operations.
+    /// The context for RDMA operations.
     context: Option<Context>,
     path_mtu: usize,
 }
@@ -240,7 +243,7 @@ fn client(job: &Job, server: SocketAddr) -> Result<Measured, ToolError> {
         let mut device = open_device(job)?;
         let mut once = |count| limit_once(job, server, device.as_mut(), count);
         let first = calibrate(job, begun, &mut once)?;
-        // Frames that are lost cost time: the ceiling is the best.
+        // Lost frames cost time, so the best run is the upper bound.
         return Ok(repeat(first, begun, &mut once)?.swap_remove(0));
     }
     let context = if job.cell.carrier == Carrier::Tcp { None } else { Some(open_context(job)?) };
@@ -254,7 +257,8 @@ fn client(job: &Job, server: SocketAddr) -> Result<Measured, ToolError> {
     let mut all = if job.cell.workers == 1 {
         repeat(first, begun, &mut once)?
     } else {
-        // Longer than alone, because the workers do not begin and end in the same moment.
+        // Each worker sends more messages than its share, because the workers do not begin and end at the
+        // same moment.
         let count = (2 * first.iterations / job.cell.workers as u64).max(LEAST_OF_A_WORKER);
         repeat(client.workers(count)?, begun, &mut |_| client.workers(count))?
     };
@@ -262,7 +266,7 @@ fn client(job: &Job, server: SocketAddr) -> Result<Measured, ToolError> {
     Ok(all.swap_remove(middle))
 }
 
-/// Finds a number of messages that takes long enough, and what was measured with it.
+/// Finds a number of messages that takes long enough. Returns the measurement with that number.
 fn calibrate(
     job: &Job,
     begun: Instant,
@@ -285,7 +289,8 @@ fn calibrate(
     Ok(measured)
 }
 
-/// Measures again with as many messages, unless the cell has taken long already. The fastest comes first.
+/// Repeats the measurement with the same number of messages, unless the cell has already taken long. Returns
+/// the fastest first.
 fn repeat(
     first: Measured,
     begun: Instant,
@@ -300,20 +305,21 @@ fn repeat(
     Ok(all)
 }
 
-/// How often a cell is measured; the median counts.
+/// Number of measurements of a cell; the median counts.
 const REPETITIONS: usize = 3;
-/// The time after which nothing more is measured: large messages take long to fill and to check, which is not timed.
+/// No further measurement begins after this time. Filling and checking large messages takes long, and is not
+/// timed.
 const LONG: Duration = Duration::from_secs(4);
-/// The fewest messages of one of several workers.
+/// Minimum number of messages per worker.
 const LEAST_OF_A_WORKER: u64 = 8;
-/// Bytes of the messages of the first attempt, and the most messages.
+/// Bytes of the messages of the first attempt, and their maximum number.
 const FIRST_BYTES: u64 = 4 << 20;
 const MOST_FIRST: u64 = 200;
-/// Attempts after the first; each begins from the rate of the one before.
+/// Maximum number of attempts after the first. Each starts from the rate of the previous one.
 const MOST_ATTEMPTS: usize = 3;
-/// The share of the wanted time that is enough.
+/// The sufficient share of the wanted time.
 const LONG_ENOUGH: f64 = 0.6;
-/// Frames in flight.
+/// Maximum number of outstanding frames.
 const LIMIT_WINDOW: u64 = 256;
 
 fn limit_once(
@@ -347,7 +353,7 @@ fn limit_once(
     let latency = outcome.latency.ok_or_else(|| ToolError::Plan("no frame came back".into()))?;
     Ok(Measured {
         iterations: count,
-        // Without what comes before the first round trip.
+        // Excludes everything before the first round trip.
         elapsed_s: 2e-6 * latency.median_us * count as f64,
         messages_per_s: 1e6 / latency.median_us,
         one_way_us: latency.median_us,
@@ -358,7 +364,8 @@ fn limit_once(
 }
 
 impl Client<'_> {
-    /// One connection, `count` messages, and when its report had come. `gate` is called before what counts begins.
+    /// Runs one connection with `count` messages. Also returns the time when its report had arrived. Calls
+    /// `gate` before the measured part begins.
     fn once(&self, count: u64, gate: &mut dyn FnMut()) -> Result<(Measured, Instant), ToolError> {
         let (job, context) = (self.job, &self.context);
         let exchange = Exchange::connect_as(job.own, self.server)?;
@@ -369,7 +376,7 @@ impl Client<'_> {
             return Err(ToolError::Plan("this cell is no operation".into()));
         };
         if job.cell.workers > 1 {
-            // The workers wait for each other between two rows, of which the last counts.
+            // The workers wait for each other between two rows. Only the second row counts.
             plan.sizes.push(job.cell.size);
         }
         let (mut is_first, mut ended) = (job.cell.workers > 1, Instant::now());
@@ -383,7 +390,7 @@ impl Client<'_> {
         Ok((Measured::of(row, self.path_mtu), ended))
     }
 
-    /// All workers at once.
+    /// Runs all workers at once.
     fn workers(&self, count: u64) -> Result<Measured, ToolError> {
         let gate = Gate::new(self.job.cell.workers);
         let all: Result<Vec<(Measured, Instant)>, ToolError> = std::thread::scope(|scope| {
@@ -406,7 +413,7 @@ impl Client<'_> {
     }
 }
 
-/// Where workers wait until all of them are ready.
+/// The barrier at which workers wait until all of them are ready.
 struct Gate {
     state: Mutex<GateState>,
     changed: Condvar,
@@ -418,7 +425,7 @@ struct GateState {
 }
 
 impl Gate {
-    /// The longest wait: workers that are not ready then do not hold the others up.
+    /// The maximum wait. Workers that are not ready by then do not block the others.
     const PATIENCE: Duration = Duration::from_secs(10);
 
     fn new(workers: usize) -> Self {
@@ -439,13 +446,13 @@ impl Gate {
         let _ = self.changed.wait_timeout_while(state, Self::PATIENCE, |state| state.missing > 0);
     }
 
-    /// Lets all go on: a worker failed, and none need wait for it.
+    /// Lets all workers continue, because one failed and will not arrive.
     fn open(&self) {
         self.lock().missing = 0;
         self.changed.notify_all();
     }
 
-    /// When all were ready.
+    /// Returns the time at which all workers were ready.
     fn opened(&self) -> Option<Instant> {
         self.lock().opened
     }

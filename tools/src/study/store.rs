@@ -1,4 +1,4 @@
-//! The CSV: a row for each cell that is done. What is there is not measured again.
+//! The CSV with a row for each finished cell. Cells with a row are not measured again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -9,10 +9,10 @@ use super::grid::{Carrier, Cell, Device, Grid, Test};
 use super::side::Measured;
 use crate::text_file;
 
-/// Changes with the meaning of the columns.
+/// Version of the format; it changes with the meaning of the columns.
 pub(super) const FORMAT: &str = "1";
 
-/// The columns. docs/study.md says what each means.
+/// The columns, which docs/study.md describes.
 pub const COLUMNS: [&str; 31] = [
     "format",
     "version",
@@ -47,7 +47,7 @@ pub const COLUMNS: [&str; 31] = [
     "status",
 ];
 
-/// Why rows cannot be kept.
+/// The reason why rows cannot be stored.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file cannot be read or written.
@@ -55,22 +55,22 @@ pub enum StoreError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// The file holds something else than rows of this format.
+    /// The file contains something other than rows of this format.
     #[error(
         "{path}, line {line}: {reason}; choose another directory with --out, or remove the file to begin anew"
     )]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Its line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// The rows are of another study.
+    /// The rows belong to another study.
     #[error(
         "{path} holds rows of another {what} ({theirs}; this is {own}); choose another directory with --out, or remove the file \
          to begin anew"
@@ -78,28 +78,28 @@ pub enum StoreError {
     Other {
         /// The file.
         path: PathBuf,
-        /// What differs.
+        /// The property that differs.
         what: &'static str,
-        /// In the file.
+        /// The value in the file.
         theirs: String,
-        /// Here.
+        /// The value of this study.
         own: String,
     },
 }
 
-/// What the rows of a file have in common.
+/// The properties that all rows of a file share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The version of the program.
     pub version: String,
     /// The name of the grid.
     pub grid: String,
-    /// Processor, how many, and kernel.
+    /// Processor model, number of processors, and kernel.
     pub machine: String,
 }
 
 impl Identity {
-    /// Of this program on this machine.
+    /// Returns the identity of this program on this machine.
     #[must_use]
     pub fn here(grid: Grid) -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -107,7 +107,7 @@ impl Identity {
     }
 }
 
-/// The processor, how many of them this process may use, and the kernel.
+/// Returns the processor model, the number of processors that this process may use, and the kernel.
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");
@@ -118,10 +118,10 @@ fn machine() -> String {
     format!("{model}, {count} processors, Linux {}", kernel.trim())
 }
 
-/// What became of a cell: what was measured, or why it was not.
+/// The outcome of a cell: the measurements, or the reason why there are none.
 pub type Outcome = Result<Measured, String>;
 
-/// The rows, and the file they are in.
+/// The rows and their file.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
@@ -131,7 +131,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens `study.csv` in a directory, or creates it. A last line that was not completed is removed.
+    /// Opens `study.csv` in a directory, or creates it. Removes an incomplete last line.
     ///
     /// # Errors
     ///
@@ -179,7 +179,7 @@ impl Store {
         Ok(Self { path, file, identity, rows })
     }
 
-    /// Whether a cell is done.
+    /// Returns whether a cell is done.
     #[must_use]
     pub fn has(&self, cell: &Cell) -> bool {
         self.rows.contains_key(cell)
@@ -198,19 +198,19 @@ impl Store {
         Ok(())
     }
 
-    /// What all rows have in common.
+    /// Returns the properties that all rows share.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// The rows.
+    /// Returns the rows.
     #[must_use]
     pub fn rows(&self) -> &BTreeMap<Cell, Outcome> {
         &self.rows
     }
 
-    /// The devices of which there are rows.
+    /// Returns the devices that have rows.
     #[must_use]
     pub fn devices(&self) -> BTreeSet<Device> {
         self.rows.keys().map(|cell| cell.device).collect()
@@ -233,7 +233,7 @@ fn check_identity(path: &Path, values: &[String], own: &Identity) -> Result<(), 
     Ok(())
 }
 
-/// A field of the CSV: quoted where it has to be.
+/// Quotes a field of the CSV if necessary.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\"").replace(['\n', '\r'], " "))
@@ -242,7 +242,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// The fields of a line.
+/// Splits a line into fields.
 fn split(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let (mut in_quotes, mut characters) = (false, line.chars().peekable());
@@ -316,7 +316,7 @@ fn format_measured(measured: &Measured) -> Vec<String> {
     fields
 }
 
-/// The status of a cell that was measured.
+/// The status of a measured cell.
 const MEASURED: &str = "measured";
 
 fn parse(values: &[String; COLUMNS.len()]) -> Result<(Cell, Outcome), String> {

@@ -1,4 +1,5 @@
-//! Kernel TCP as the comparison: the same messages, checked in the same way, over a stream between the same addresses.
+//! Kernel TCP for comparison: messages with the same sizes and checks over a stream between the same
+//! addresses.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -15,12 +16,12 @@ use crate::harness::{ToolError, connect_from, spin, tell_failure};
 use crate::measure::{CpuUsage, Stopwatch};
 
 const TOOL: &str = "study";
-/// The time limit for the next bytes.
+/// Time limit for the next bytes.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes that a receiver reads at once, at least.
+/// Minimum capacity of a receiver's buffer, in bytes.
 const READ: usize = 128 << 10;
 
-/// What the client asks for.
+/// The request of the client.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Plan {
     test: Test,
@@ -33,7 +34,7 @@ fn failed(error: io::Error) -> ToolError {
     ToolError::Io { what: "kernel TCP", error }
 }
 
-/// The content of a message.
+/// Returns the content of a message.
 fn content(number: u64, size: usize) -> Vec<u8> {
     let mut bytes = Pattern::new(31, 1).bytes(size);
     stamp(&mut bytes, number);
@@ -49,7 +50,7 @@ struct Stream {
     incoming: Vec<u8>,
 }
 
-/// Reads by looking until something is there, or by sleeping.
+/// A reader that spins or sleeps until bytes arrive.
 struct Input {
     stream: TcpStream,
     is_spinning: bool,
@@ -68,7 +69,7 @@ impl Read for Input {
     }
 }
 
-/// Takes what has arrived, without sleeping.
+/// Reads available bytes, without sleeping.
 fn receive(stream: &TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
     let flags = rustix::net::RecvFlags::DONTWAIT;
     Ok(rustix::net::recv(stream, bytes, flags)?.0)
@@ -76,7 +77,7 @@ fn receive(stream: &TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
 
 impl Stream {
     fn new(stream: TcpStream, plan: Plan) -> io::Result<Self> {
-        // Blast lets the kernel gather small messages.
+        // For blast, the kernel may gather small messages.
         stream.set_nodelay(plan.test == Test::Ping)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -108,11 +109,11 @@ impl Stream {
     }
 }
 
-/// Measures, as the side that begins.
+/// Runs the client of a measurement.
 ///
 /// # Errors
 ///
-/// The other side is gone, or a message has the wrong content.
+/// The other side has left, or a message has the wrong content.
 pub(super) fn client(
     mut exchange: Exchange,
     own: IpAddr,
@@ -155,7 +156,7 @@ fn measure(
         }
         Test::Blast => {
             (0..plan.messages).try_for_each(|number| stream.send(number))?;
-            // The receiver says when it has all of them.
+            // The receiver sends a byte when it has all messages.
             stream.reader.read_exact(&mut [0; 1]).map_err(failed)?;
         }
     }
@@ -185,7 +186,7 @@ fn measure(
 ///
 /// # Errors
 ///
-/// As [`client`].
+/// The errors of [`client`].
 pub(super) fn serve(mut exchange: Exchange, own: IpAddr) -> Result<(), ToolError> {
     let served = serve_client(&mut exchange, own);
     tell_failure(&mut exchange, &served);

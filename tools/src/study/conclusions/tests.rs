@@ -1,7 +1,7 @@
 use super::*;
 use crate::study::Grid;
 
-/// Rows of the quick grid in which every conclusion holds.
+/// Returns rows of the quick grid in which every conclusion holds.
 fn like_the_paper() -> BTreeMap<Cell, Outcome> {
     Grid::Quick.cells(Device::UdpLoopback).into_iter().map(|cell| (cell, Ok(as_expected(&cell)))).collect()
 }
@@ -27,7 +27,7 @@ fn as_expected(cell: &Cell) -> Measured {
     let is_other = matches!(cell.carrier, Carrier::Limit | Carrier::Tcp);
     let buffers = if is_other { enough } else { cell.buffers };
     let parallel = (buffers * cell.workers).min(enough) as f64 / enough as f64;
-    // With one buffer of many the wire is idle most of the time.
+    // With few buffers, the wire is idle most of the time.
     measured.gigabits_per_s = 30.0 * (size / (size + 1000.0)) * parallel * posting * inline / factor;
     measured.messages_per_s = measured.gigabits_per_s * 1e9 / 8.0 / size.max(1.0);
     let cpu = if cell.events { 40.0 } else { 100.0 };
@@ -65,7 +65,7 @@ fn no_conclusion_is_judged_without_rows() {
     }
 }
 
-/// How rows have to change so that a conclusion does not hold.
+/// A change of the rows after which a conclusion does not hold.
 type Change = fn(&Cell, &mut Measured);
 
 #[test]
