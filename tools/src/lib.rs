@@ -1,7 +1,7 @@
-//! What the command `roce` does, without its command line: measurements, the programs that meet perftest, libibverbs'
-//! ping-pongs and rping, the doctor, the bridge and the plots.
+//! The functions of the command `roce`, without its command line: measurements, the counterparts of perftest,
+//! libibverbs' ping-pongs and rping, the doctor, the bridge and the plots.
 //!
-//! Each tool is a module with a plan (what the user asked for) and functions that carry it out over a
+//! Each tool is a module with a plan (the request of the user) and functions that carry it out over a
 //! [`Context`](roce::verbs::Context). Nothing here reads a command line or writes to a terminal.
 
 pub mod bridge;

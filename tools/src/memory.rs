@@ -1,12 +1,13 @@
-//! The memory that this process can take without the kernel having to end a process.
+//! The memory that this process can allocate before the kernel must kill a process.
 
 use std::fs;
 use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Bytes that this process can still take: the least of what the kernel estimates for the machine, of the limits of the control
-/// groups of this process, and of its own limit (`ulimit -v`). `None` if the kernel does not say.
+/// Returns the bytes that this process can still allocate. It is the minimum of the kernel's estimate for the
+/// machine, the limits of the control groups of this process, and its own limit (`ulimit -v`). Returns `None`
+/// if the kernel reports none of them.
 #[must_use]
 pub fn available() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_machine(&text));
@@ -16,13 +17,14 @@ pub fn available() -> Option<u64> {
     [machine, groups, own].into_iter().flatten().min()
 }
 
-/// Of the text of `/proc/meminfo`.
+/// Parses the text of `/proc/meminfo`.
 fn of_machine(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Of the control groups (version 2) that the text of `/proc/self/cgroup` names, and of those above them.
+/// Returns the free memory of the control groups (version 2) in the text of `/proc/self/cgroup` and of their
+/// ancestors.
 fn of_groups(root: &Path, text: &str) -> Option<u64> {
     let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let group = root.join(path);
@@ -33,7 +35,7 @@ fn of_group(group: &Path) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     let (limit, used) = (number("memory.max")?, number("memory.current")?);
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    // Pages of files that nobody has used lately are given up first.
+    // The kernel first frees file pages that have not been used lately.
     let cache = stat.lines().find_map(|line| line.strip_prefix("inactive_file ")?.trim().parse().ok());
     Some(limit.saturating_sub(used.saturating_sub(cache.unwrap_or(0))))
 }

@@ -1,4 +1,4 @@
-//! Text files that a person or a program wrote: memory and time are bounded whatever they contain.
+//! Reading text files of people or programs, with limits of memory and time for any content.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
@@ -7,24 +7,24 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The longest file that is read as a whole: a flow list of about a million lines. Captures are read piece by piece and have no
-/// limit.
+/// Maximum length of a file that is read as a whole: a flow list of about a million lines. Captures are read
+/// in pieces and have no limit.
 const LONGEST: u64 = 64 << 20;
 
-/// Time for the first byte of a FIFO. A command of `<(command)` writes within it.
+/// Time limit for the first byte of a FIFO. The command of `<(command)` writes within it.
 const FIFO_PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-/// The bytes of a file.
+/// Reads the bytes of a file.
 ///
 /// # Errors
 ///
-/// The file cannot be read, it is longer than 64 MiB, as a device or an endless pipe is, or it is a FIFO and nothing was written to it
-/// for 10 s.
+/// The file cannot be read, or it is longer than 64 MiB, for example a device or an endless pipe. A FIFO to
+/// which nothing is written for 10 s is an error, too.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_open(&mut open(path)?)
 }
 
-/// The text of a file that must be UTF-8.
+/// Reads the text of a file that must be UTF-8.
 ///
 /// # Errors
 ///
@@ -34,7 +34,7 @@ pub fn read_text(path: &Path) -> io::Result<String> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
-/// The bytes from here to the end of a file that is open already.
+/// Reads the bytes from the current position to the end of an open file.
 ///
 /// # Errors
 ///
@@ -49,7 +49,7 @@ pub fn read_open(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a file for reading. A FIFO without a writer would block the opening, and without a message.
+/// Opens a file for reading. Opening a FIFO without a writer would block without a message.
 fn open(path: &Path) -> io::Result<File> {
     open_fifo(path, &FIFO_PATIENCE, || {
         let reason = "it is a FIFO and nothing was written to it for 10 s; start its writer first";
@@ -57,7 +57,8 @@ fn open(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Opens a file that may be a FIFO whose writer begins at any time. Calls `waiting` if nothing was written for a second.
+/// Opens a file that may be a FIFO whose writer starts at any time. Calls `waiting` if nothing was written
+/// for a second.
 ///
 /// # Errors
 ///
@@ -70,12 +71,13 @@ pub fn open_patiently(path: &Path, waiting: impl FnOnce()) -> io::Result<File> {
     })
 }
 
-/// Opens a file. If it is a FIFO, calls `late` after this time without a byte, and then waits for one.
+/// Opens a file. If it is a FIFO, calls `late` after `patience` without a byte, and then waits for one.
 fn open_fifo(path: &Path, patience: &Timespec, late: impl FnOnce() -> io::Result<()>) -> io::Result<File> {
     if !std::fs::metadata(path)?.file_type().is_fifo() {
         return File::open(path);
     }
-    // With both directions open, this process is a writer itself: neither this nor the second opening blocks.
+    // With both directions open, this process is a writer itself. Therefore neither this nor the second
+    // opening blocks.
     let both = OpenOptions::new().read(true).write(true).open(path)?;
     let mut ready = [PollFd::new(&both, PollFlags::IN)];
     if poll(&mut ready, Some(patience))? == 0 {

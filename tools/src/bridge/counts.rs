@@ -6,7 +6,8 @@ use roce_fault::Sightings;
 use roce_packet::{Bth, Datagram, Direction, Syndrome};
 use serde::Serialize;
 
-/// The counters of one direction. Packets are RoCE packets; a packet that is delayed and marked counts for both.
+/// The counters of one direction. Packets are RoCE packets; a packet that is delayed and marked counts for
+/// both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Packets that arrived.
@@ -35,19 +36,19 @@ pub struct Counts {
     pub delayed: u64,
     /// Packets whose DSCP or ECN bits rules or chance cleared.
     pub cleared: u64,
-    /// Packets that were chosen for a mark and are not ECN capable (or, by rules, are marked already).
+    /// Packets chosen for a mark that are not ECN capable or, for marks by rules, are marked already.
     pub not_markable: u64,
     /// Packets that the queue dropped.
     pub queue_dropped: u64,
     /// Packets that the queue marked CE.
     pub queue_marked: u64,
-    /// Packets with in-band telemetry into which the queue wrote a hop.
+    /// Packets with in-band telemetry to which the queue added a hop.
     pub telemetry_stamped: u64,
     /// Bytes in the queue now.
     pub queue_bytes: u64,
-    /// The largest number of bytes in the queue so far.
+    /// The maximum number of bytes in the queue so far.
     pub queue_most_bytes: u64,
-    /// Frames dropped because the bridge held too many, or the device did not accept them.
+    /// Frames dropped because the bridge held too many, or because the device did not accept them.
     pub no_room: u64,
     /// Pause frames to the sender.
     pub pauses_sent: u64,
@@ -55,21 +56,21 @@ pub struct Counts {
     pub pauses_received: u64,
     /// Congestion notification packets that arrived.
     pub cnps: u64,
-    /// NAKs that arrived, without RNR NAKs.
+    /// NAKs that arrived, excluding RNR NAKs.
     pub naks: u64,
     /// RNR NAKs that arrived.
     pub rnr_naks: u64,
-    /// Requests that arrived with a PSN that was seen before.
+    /// Requests that arrived with a known PSN.
     pub retransmissions: u64,
 }
 
 impl Counts {
-    /// All marked packets.
+    /// Returns the number of all marked packets.
     pub const fn marked(&self) -> u64 {
         self.fault_marked + self.queue_marked
     }
 
-    /// All dropped packets.
+    /// Returns the number of all dropped packets.
     pub const fn dropped(&self) -> u64 {
         self.fault_dropped + self.queue_dropped + self.no_room
     }
@@ -78,7 +79,7 @@ impl Counts {
 /// The packets to one queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueuePairCounts {
-    /// Its number in the order of appearance in this direction, from 1.
+    /// Number of the queue pair in order of appearance in this direction, from 1.
     pub relative_qp: u32,
     /// The queue pair number.
     pub qpn: u32,
@@ -86,17 +87,17 @@ pub struct QueuePairCounts {
     pub packets: u64,
     /// Bytes of payload in these packets.
     pub payload_bytes: u64,
-    /// Requests with a PSN that was seen before.
+    /// Requests with a known PSN.
     pub retransmissions: u64,
     /// Congestion notification packets.
     pub cnps: u64,
-    /// NAKs, without RNR NAKs.
+    /// NAKs, excluding RNR NAKs.
     pub naks: u64,
     /// RNR NAKs.
     pub rnr_naks: u64,
 }
 
-/// Counts by queue pair.
+/// Counters by queue pair.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     sightings: Sightings,
@@ -104,7 +105,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Counts a packet, BTH to ICRC.
+    /// Counts a packet, given from BTH to ICRC.
     pub(super) fn observe(&mut self, datagram: &[u8], counts: &mut Counts) {
         let Ok((bth, _)) = Bth::parse(datagram) else { return };
         let sighting = self.sightings.observe(&bth);

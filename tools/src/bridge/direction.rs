@@ -1,4 +1,4 @@
-//! The treatment of the frames that come from one side.
+//! The processing of the frames from one side.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ use roce_fault::Held;
 pub struct Leaving {
     pub bytes: Vec<u8>,
     pub offload: Offload,
-    /// What was done to it, if it is a RoCE packet.
+    /// The changes that were made to the frame, if it is a RoCE packet.
     pub touch: Option<Touch>,
 }
 
@@ -37,14 +37,14 @@ pub(super) struct Direction {
     injector: FaultInjector,
     watch: Watch,
     held: Held<Meta>,
-    /// Whether packets may have in-band telemetry.
+    /// Whether packets may contain in-band telemetry.
     knows_telemetry: bool,
     queue: Queue,
     /// Pauses that the receiver requested.
     pub(super) pauses: Pauses,
-    /// Whether the device towards the receiver accepts no frames at present.
+    /// Whether the device towards the receiver currently accepts no frames.
     pub(super) receiver_is_full: bool,
-    /// Packets on the cable, with their arrival.
+    /// Packets on the cable, with their arrival times.
     travelling: VecDeque<(Instant, Packet)>,
     /// Frames that pass unchanged, with their priority.
     passing: VecDeque<(u8, Leaving)>,
@@ -54,7 +54,7 @@ pub(super) struct Direction {
 }
 
 impl Direction {
-    /// The rates are those of the links to the sender and to the receiver, if they are known.
+    /// `rates` are the rates of the links to the sender and to the receiver, if known.
     pub(super) fn new(settings: &DirectionSettings, seed: u64, rates: [Option<u64>; 2]) -> Self {
         Self {
             injector: FaultInjector::new(settings.faults.clone(), seed),
@@ -91,7 +91,7 @@ impl Direction {
     /// Handles a frame with its VLAN tag in place.
     pub(super) fn handle_frame(&mut self, now: Instant, bytes: &[u8], offload: Offload) {
         self.advance(now);
-        // Frames joined in another way than as datagrams are not RoCE.
+        // Frames that are joined, but not as datagrams, are not RoCE.
         match Place::find(bytes) {
             Ok(place)
                 if !offload.is_joined() || (offload.udp_segment_len().is_some() && place.is_plain()) =>
@@ -124,7 +124,7 @@ impl Direction {
         self.counts.packets += 1;
         self.counts.bytes += bytes.len() as u64;
         let datagram = place.datagram(bytes);
-        // Telemetry behind it is no payload.
+        // Telemetry behind the datagram is not payload.
         let bare = if self.knows_telemetry { place.bare_datagram(bytes).0 } else { datagram };
         self.watch.observe(bare, &mut self.counts);
         let path = place.path(bytes);
@@ -147,7 +147,7 @@ impl Direction {
         let meta = Meta { offload, place, number, touch };
         let copies = if delivery.duplicate { 2 } else { 1 };
         let waits = delivery.delay_ns > 0 || delivery.reorder.is_some();
-        // All but the last are cloned.
+        // Only the last copy is not cloned.
         for bytes in std::iter::repeat_n(bytes, copies) {
             if !waits {
                 self.enqueue(now, meta, bytes);
@@ -198,12 +198,12 @@ impl Direction {
         }
     }
 
-    /// Whether packets have to stay in the queue because the cable or the device is full.
+    /// Returns whether packets must stay in the queue because the cable or the device is full.
     fn is_blocked(&self) -> bool {
         self.receiver_is_full || self.travelling.len() >= MAX_TRAVELLING
     }
 
-    /// The next frame for the other device.
+    /// Returns the next frame for the other device.
     pub(super) fn poll(&mut self, now: Instant) -> Option<Leaving> {
         if let Some((priority, _)) = self.passing.front()
             && !self.pauses.is_paused(now, *priority)
@@ -219,7 +219,7 @@ impl Direction {
         Some(Leaving { bytes: packet.bytes, offload: packet.offload, touch: Some(packet.touch) })
     }
 
-    /// The pauses that are due to the sender, by priority.
+    /// Returns the pauses that are due to the sender, by priority.
     pub(super) fn poll_pauses(&mut self, now: Instant) -> Option<[Option<u16>; PRIORITIES]> {
         let request = self.queue.poll_pauses(now);
         self.counts.pauses_sent += u64::from(request.is_some());
@@ -231,7 +231,7 @@ impl Direction {
         if self.receiver_is_full {
             return own;
         }
-        // A query removes a pause that has ended.
+        // The query removes a pause that has ended.
         for priority in 0..PRIORITIES as u8 {
             self.pauses.is_paused(now, priority);
         }
@@ -262,12 +262,12 @@ impl Direction {
     }
 }
 
-/// Whether a frame is a MAC control frame, which stays on its link (IEEE 802.3 annex 31B).
+/// Returns whether a frame is a MAC control frame, which stays on its link (IEEE 802.3 annex 31B).
 pub(super) fn is_mac_control(bytes: &[u8]) -> bool {
     bytes.get(12..14) == Some(&[0x88, 0x08])
 }
 
-/// The largest number of other frames that wait for a full device.
+/// Maximum number of other frames that wait for a full device.
 const MAX_PASSING: usize = 4096;
-/// The largest number of packets on the cable: 10 Gb/s with 1 KiB for 200 ms.
+/// Maximum number of packets on the cable: 10 Gb/s with 1 KiB for 200 ms.
 const MAX_TRAVELLING: usize = 1 << 18;

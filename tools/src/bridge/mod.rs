@@ -1,5 +1,5 @@
-//! A bump in the wire: forwards all frames between two Ethernet devices, and applies the faults and the congestion of a bad
-//! network to RoCE packets, as its settings say.
+//! A bump in the wire. It forwards all frames between two Ethernet devices, and applies the configured faults
+//! and the configured congestion of a bad network to RoCE packets.
 //!
 //! ```text
 //!            +--------------------------------------------------------------+
@@ -9,7 +9,8 @@
 //!            +--------------------------------------------------------------+
 //! ```
 //!
-//! [`Bridge`] takes frames and the time and returns frames. It has no device and no clock; [`Runner`] is the loop around it.
+//! [`Bridge`] takes frames and the time, and returns frames. It has neither device nor clock; [`Runner`] is
+//! the loop around it.
 
 mod counts;
 mod direction;
@@ -41,34 +42,34 @@ pub use settings::{QueueSettings, Settings, Side};
 pub struct Port {
     /// The source address of pause frames.
     pub mac: MacAddr,
-    /// The rate of its link, if it is known: the unit of pauses is 512 of its bit times.
+    /// The rate of the link, if known: the unit of pauses is 512 bit times.
     pub bits_per_second: Option<u64>,
 }
 
 /// Forwards frames between a left and a right port.
 ///
-/// One input ([`handle_frame`](Self::handle_frame), [`handle_timeout`](Self::handle_timeout)), then drain
-/// [`poll_transmit`](Self::poll_transmit) for both sides, then read [`poll_timeout`](Self::poll_timeout). Time never goes
-/// backward.
+/// Call one input function ([`handle_frame`](Self::handle_frame), [`handle_timeout`](Self::handle_timeout)).
+/// Then drain [`poll_transmit`](Self::poll_transmit) for both sides, and read
+/// [`poll_timeout`](Self::poll_timeout). Time never goes backward.
 pub struct Bridge {
-    /// The direction from the left, and that from the right.
+    /// The directions from the left and from the right.
     directions: [Direction; 2],
     ports: [Port; 2],
 }
 
 impl Bridge {
-    /// Makes a bridge between two ports.
+    /// Creates a bridge between two ports.
     pub fn new(settings: &Settings, ports: [Port; 2]) -> Self {
         let direction = |from: Side, seed| {
             let rates = [from, from.other()].map(|side| ports[side as usize].bits_per_second);
             Direction::new(settings.direction(from), seed, rates)
         };
-        // Two directions need two seeds, or the same draws would apply to both.
+        // Each direction needs its own seed; otherwise both would use the same draws.
         let directions = [direction(Side::Left, settings.seed), direction(Side::Right, !settings.seed)];
         Self { directions, ports }
     }
 
-    /// Keeps packets that the bridge drops for [`poll_lost`](Self::poll_lost).
+    /// Keeps dropped packets for [`poll_lost`](Self::poll_lost).
     pub fn keep_lost(&mut self) {
         self.directions.iter_mut().for_each(Direction::keep_lost);
     }
@@ -76,7 +77,7 @@ impl Bridge {
     /// Handles a frame that arrived from one side, with its VLAN tag in place.
     pub fn handle_frame(&mut self, now: Instant, from: Side, offload: Offload, bytes: &[u8]) {
         if is_mac_control(bytes) {
-            // Never forwarded: it is about the traffic towards its sender.
+            // A MAC control frame is not forwarded, because it concerns the traffic towards its sender.
             let direction = &mut self.directions[from.other() as usize];
             if let Ok(pause) = PauseFrame::parse(bytes) {
                 direction.advance(now);
@@ -93,7 +94,7 @@ impl Bridge {
         self.directions.iter_mut().for_each(|direction| direction.advance(now));
     }
 
-    /// The next frame that leaves to a side.
+    /// Returns the next frame that leaves to a side.
     pub fn poll_transmit(&mut self, now: Instant, to: Side) -> Option<Leaving> {
         if let Some(quanta) = self.directions[to as usize].poll_pauses(now) {
             let request = PauseRequest::PerPriority(quanta);
@@ -104,32 +105,33 @@ impl Bridge {
         self.directions[to.other() as usize].poll(now)
     }
 
-    /// Sets whether the device of a side accepts no frames at present. Packets for it then wait in the queue.
+    /// Sets whether the device of a side currently accepts no frames. Packets for it then wait in the queue.
     pub const fn set_full(&mut self, to: Side, is_full: bool) {
         self.directions[to.other() as usize].receiver_is_full = is_full;
     }
 
-    /// The next packet from a side that the bridge dropped.
+    /// Returns the next packet from a side that the bridge dropped.
     pub fn poll_lost(&mut self, from: Side) -> Option<Leaving> {
         self.directions[from as usize].poll_lost()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) or [`poll_transmit`](Self::poll_transmit) has work to do.
+    /// Returns when [`handle_timeout`](Self::handle_timeout) or [`poll_transmit`](Self::poll_transmit) has
+    /// work to do.
     pub fn poll_timeout(&mut self, now: Instant) -> Option<Instant> {
         self.directions.iter_mut().filter_map(|direction| direction.timeout(now)).min()
     }
 
-    /// The counts of the direction from a side.
+    /// Returns the counters of the direction from a side.
     pub fn counts(&self, from: Side) -> Counts {
         self.directions[from as usize].counts()
     }
 
-    /// The counts of destination queue pairs, in the order of their appearance.
+    /// Returns the counters of the destination queue pairs, in the order of their appearance.
     pub fn queue_pairs(&self, from: Side) -> impl Iterator<Item = &QueuePairCounts> {
         self.directions[from as usize].watch().queue_pairs.values()
     }
 
-    /// The fault plan of the direction from a side.
+    /// Returns the fault plan of the direction from a side.
     pub fn plan(&self, from: Side) -> &FaultPlan {
         self.directions[from as usize].injector().plan()
     }

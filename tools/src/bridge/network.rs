@@ -1,4 +1,4 @@
-//! The settings of a switch port from a scenario of the simulator.
+//! The settings of a switch port, taken from a scenario of the simulator.
 
 use std::num::NonZeroU64;
 
@@ -7,12 +7,12 @@ use roce_sim::scenario::Scenario;
 
 use super::settings::QueueSettings;
 
-/// The settings of a port of the switch of a star, for a bridge between its hosts. `pauses` is true if the file sets the pauses
-/// of the bridge.
+/// Returns the settings of a port of the switch of a star, for a bridge between its hosts. `pauses` is true
+/// if the file sets the pauses of the bridge.
 ///
 /// # Errors
 ///
-/// One port cannot stand for the network. The error is a sentence.
+/// One port cannot represent the network. The error is a sentence.
 pub(super) fn port(network: &Scenario, pauses: bool) -> Result<QueueSettings, String> {
     let topology = &network.topology;
     let switches = topology.nodes.iter().filter(|node| node.kind == NodeKind::Switch).count();
@@ -50,7 +50,7 @@ pub(super) fn port(network: &Scenario, pauses: bool) -> Result<QueueSettings, St
     Ok(port)
 }
 
-/// The queue of a port of a switch for data of this priority.
+/// Returns the queue of a switch port for data of this priority.
 fn queue(switch: &SwitchSettings, link: LinkSpec, data: usize) -> QueueSettings {
     // The queue q of a single congested port settles at alpha × the free bytes: q = alpha (buffer - q).
     let limit = switch.buffer_bytes as f64 * switch.lossy_alpha / (1.0 + switch.lossy_alpha);
@@ -59,7 +59,7 @@ fn queue(switch: &SwitchSettings, link: LinkSpec, data: usize) -> QueueSettings 
         delay_ns: link.delay.as_ns(),
         limit_bytes: limit as u64,
         marking: switch.marking_of_port(link.rate_bps, data),
-        // The switches of the simulator write into all that there is.
+        // The switches of the simulator write into all telemetry.
         telemetry: true,
         ..QueueSettings::default()
     }

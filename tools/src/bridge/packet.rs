@@ -1,4 +1,4 @@
-//! One RoCE packet in its frame, and the changes of a bad network to its bytes.
+//! One RoCE packet in its frame, and the changes that a bad network makes to its bytes.
 
 use roce_fault::BitFlips;
 use roce_packet::fields::{GRE_CHECKSUM, GRH, IPV4, IPV6, UDP};
@@ -9,28 +9,29 @@ use roce_packet::{
 
 use roce_device::whole::Offload;
 
-/// The most checksums that cover a datagram: one of its own, and one for each tunnel.
+/// Maximum number of checksums that cover a datagram: its own, and one for each tunnel.
 const MOST_SUMS: usize = 4;
 
-/// The layout of a frame with a RoCE packet, which tunnels may carry.
+/// The layout of a frame with a RoCE packet, possibly in tunnels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     /// The headers of the RoCE packet, without IPv4 options and IPv6 extension headers.
     pub(super) headers: FrameHeaders,
-    /// Where the BTH begins.
+    /// The offset of the BTH.
     start: usize,
     /// The end of the datagram; padding of short frames may follow.
     end: usize,
-    /// Where the outermost IP header (or GRH) begins, which a switch marks and chooses queues by.
+    /// The offset of the outermost IP header (or GRH), which a switch marks and chooses queues by.
     outermost: usize,
-    /// Where the UDP and GRE headers begin whose checksum covers the datagram, and where the checksum is.
+    /// The UDP and GRE headers whose checksum covers the datagram: the offset of the header, and of its
+    /// checksum.
     sums: [Option<(usize, usize)>; MOST_SUMS],
 }
 
-/// Why there is no [`Place`].
+/// The reason why there is no [`Place`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
-    /// The frame is not RoCE, or its end is missing.
+    /// The frame is not RoCE, or it is truncated.
     NotRoce,
     /// Its headers contradict each other.
     Malformed,
@@ -68,25 +69,26 @@ impl Place {
         Ok(Self { headers, start, end, outermost, sums })
     }
 
-    /// Whether the packet can be split: it has the headers that a RoCE NIC sends, without tunnels, further tags and options.
+    /// Returns whether the packet can be split. It must have only the headers that a RoCE NIC sends, without
+    /// tunnels, further tags and options.
     pub(super) const fn is_plain(&self) -> bool {
         self.headers.len_bytes() == self.start
     }
 
-    /// BTH to ICRC.
+    /// Returns the bytes from BTH to ICRC.
     pub(super) fn datagram<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         frame.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// The path of the packet, with the traffic class of the outermost header.
+    /// Returns the path of the packet, with the traffic class of the outermost header.
     pub(super) fn path(&self, frame: &[u8]) -> Path {
         let [first, second] = word(frame, self.outermost).to_be_bytes();
         let traffic_class = if first >> 4 == 4 { second } else { first << 4 | second >> 4 };
         Path { traffic_class, ..self.headers.path() }
     }
 
-    /// Sets the traffic class of the outermost header, and updates its checksum if it is IPv4. The end of a tunnel
-    /// copies marks to the packet in it (RFC 6040). The ICRC covers neither.
+    /// Sets the traffic class of the outermost header, and updates its checksum if it is IPv4. The end of a
+    /// tunnel copies marks to the packet inside (RFC 6040). The ICRC covers neither.
     pub(super) fn set_traffic_class(&self, frame: &mut [u8], traffic_class: u8) {
         let Some(header) = frame.get_mut(self.outermost..) else { return };
         if header.first().is_some_and(|first| first >> 4 != 4) {
@@ -102,8 +104,8 @@ impl Place {
         }
     }
 
-    /// Flips bits of the datagram. A complete UDP checksum is updated, so that only the ICRC is wrong and the receiver's NIC
-    /// drops the packet.
+    /// Flips bits of the datagram. A complete UDP checksum is updated, so that only the ICRC is wrong and the
+    /// receiver's NIC drops the packet.
     pub(super) fn flip(&self, frame: &mut [u8], offload: Offload, flips: &BitFlips) {
         for bit in flips.bits() {
             let at = self.start + bit as usize / 8;
@@ -113,14 +115,15 @@ impl Place {
         }
     }
 
-    /// BTH to ICRC, and whether in-band telemetry follows it.
+    /// Returns the bytes from BTH to ICRC, and the in-band telemetry that follows, if any.
     pub(super) fn bare_datagram<'a>(&self, frame: &'a [u8]) -> (&'a [u8], Option<Telemetry>) {
         let transport = self.datagram(frame);
         let found = Frame { headers: self.headers, transport, trailer: &[] }.split_telemetry();
         found.map_or((transport, None), |(bare, telemetry)| (bare.transport, Some(telemetry)))
     }
 
-    /// Writes the hop of a port into the in-band telemetry behind the ICRC, if there is some that takes one. A complete UDP checksum is updated.
+    /// Writes the hop of a port into the in-band telemetry behind the ICRC, if there is telemetry with room.
+    /// Updates a complete UDP checksum. Returns whether the telemetry changed.
     pub(super) fn stamp(&self, frame: &mut [u8], offload: Offload, (hop, port): (TelemetryHop, u32)) -> bool {
         let (_, Some(before)) = self.bare_datagram(frame) else { return false };
         let mut telemetry = before;
@@ -149,7 +152,7 @@ impl Place {
                 continue;
             }
             let updated = match update(u16::from_be_bytes([field[0], field[1]]), before, after) {
-                // In UDP, 0 stands for no checksum (RFC 768).
+                // In UDP, 0 means that there is no checksum (RFC 768).
                 0 if is_udp => 0xffff,
                 sum => sum,
             };
@@ -158,8 +161,8 @@ impl Place {
     }
 }
 
-/// Splits a joined packet into single ones as the kernel does: lengths, an IPv4 Identification that counts up, checksums.
-/// Other packets are handed over unchanged.
+/// Splits a joined packet into single ones as the kernel does: lengths, incrementing IPv4 Identifications,
+/// checksums. Other packets are passed on unchanged.
 pub(super) fn split(frame: &[u8], offload: Offload, place: &Place, mut sink: impl FnMut(&[u8], Offload)) {
     let headers_len = place.headers.len_bytes();
     let (Some(udp_offset), Some(segment_len)) = (place.headers.udp_offset(), offload.udp_segment_len())
@@ -189,24 +192,25 @@ pub(super) fn split(frame: &[u8], offload: Offload, place: &Place, mut sink: imp
         let udp = &mut single[udp_offset..];
         let before = [word(udp, 4), udp_len];
         udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-        // The pseudo header contains the length, too. An unfinished sum is not inverted.
+        // The pseudo header contains the length, too. A partial sum is not inverted.
         if offload.needs_checksum() {
             let sum = !update(!word(udp, 6), before[0], before[1]);
             udp[6..8].copy_from_slice(&sum.to_be_bytes());
         } else if word(udp, 6) != 0 {
-            // It was that of the joined packet. IPv4 needs none, and the ICRC protects the datagram.
+            // This checksum was that of the joined packet. IPv4 does not require one, and the ICRC protects
+            // the datagram.
             udp[6..8].fill(0);
         }
         sink(&single, offload.of_one());
     }
 }
 
-/// The priority of a frame in switches: that of its VLAN tag, or the upper bits of its DSCP.
+/// Returns the priority of a frame in switches: that of its VLAN tag, or the upper bits of its DSCP.
 pub(super) fn priority(frame: &[u8]) -> u8 {
     match word(frame, 12) {
         0x8100 => frame.get(14).map_or(0, |byte| byte >> 5),
         0x0800 => frame.get(15).map_or(0, |byte| byte >> 5),
-        // Traffic class: the lower half of the first byte comes first.
+        // The upper half of the traffic class is the lower half of the first byte.
         0x86dd | 0x8915 => frame.get(14).map_or(0, |byte| (byte & 0x0f) >> 1),
         _ => 0,
     }
@@ -225,7 +229,7 @@ fn write_ipv4(header: &mut [u8], change: impl FnOnce(&mut [u8; Ipv4Header::LEN])
     debug_assert!(Ipv4View::from_prefix(bytes).is_ok_and(|(view, _)| view.checksum_is_valid(&[])));
 }
 
-/// Version, traffic class and flow label share the first word; the class is bits 4 to 11.
+/// Sets the class, which is bits 4 to 11 of the first word. Version and flow label share that word.
 fn write_ipv6_class(header: &mut [u8], class: u8) {
     if let Some([first, second, ..]) = header.first_chunk_mut::<2>() {
         *first = (*first & 0xf0) | class >> 4;
@@ -233,13 +237,13 @@ fn write_ipv6_class(header: &mut [u8], class: u8) {
     }
 }
 
-/// Two bytes of a slice; bytes beyond its end count as zero.
+/// Returns two bytes of a slice; bytes beyond its end count as zero.
 fn word(bytes: &[u8], at: usize) -> u16 {
     let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
     u16::from_be_bytes([byte(at), byte(at + 1)])
 }
 
-/// A checksum after a change of one word that it covers (RFC 1624).
+/// Returns a checksum after a change of one word that it covers (RFC 1624).
 const fn update(checksum: u16, before: u16, after: u16) -> u16 {
     let sum = !checksum as u32 + !before as u32 + after as u32;
     let sum = (sum & 0xffff) + (sum >> 16);

@@ -1,7 +1,8 @@
 //! The port of a switch: the simulator's queues by priority in front of a rate, marks, pauses.
 //!
-//! Time is that of the packets, not of the caller: a packet begins to leave when it is there and its predecessor has
-//! left, even if the caller notices later. So the rate is exact, however rarely the caller asks.
+//! Time is that of the packets, not of the caller. A packet begins to leave when it has arrived and its
+//! predecessor has left, even if the caller notices later. Therefore the rate is exact, however rarely the
+//! caller polls.
 
 use roce_fault::random::SplitMix64;
 use roce_packet::pause::{MAX_QUANTA, PRIORITIES, pause_duration_ns};
@@ -28,7 +29,7 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    /// The bytes that it takes on a cable.
+    /// Returns the bytes of the packet on a cable.
     fn wire_bytes(&self) -> u64 {
         wire_len(self.bytes.len()) as u64
     }
@@ -39,30 +40,30 @@ pub(super) struct Queue {
     seed: u64,
     /// The number of this queue among the ports of a network, for in-band telemetry.
     port: u32,
-    /// Packets with their arrival.
+    /// Packets with their arrival times.
     egress: Egress<(Instant, Packet)>,
-    /// When the last packet has left, in picoseconds: in 64 bits they would end after 213 days.
+    /// The time when the last packet has left, in picoseconds, which would exceed 64 bits after 213 days.
     free_ps: u128,
-    /// For each priority whose sender is paused, the time of the next refresh.
+    /// For each priority whose sender is paused: the time of the next refresh.
     pausing: [Option<Instant>; PRIORITIES],
     /// Half of the longest pause on the link of the sender.
     refresh_ns: u64,
     pub(super) marked: u64,
     pub(super) not_markable: u64,
-    /// Packets with in-band telemetry into which a hop was written.
+    /// Packets with in-band telemetry to which a hop was added.
     pub(super) stamped: u64,
-    /// Bytes of all packets that have left, on the cable.
+    /// Bytes on the cable of all packets that have left.
     sent_bytes: u64,
 }
 
 impl Queue {
-    /// `sender_rate` is that of the link to the sender, in bits per second, if it is known.
+    /// `sender_rate` is the rate of the link to the sender in bits per second, if known.
     pub(super) fn new(settings: QueueSettings, seed: u64, sender_rate: Option<u64>) -> Self {
         let rate = sender_rate.filter(|rate| *rate > 0).unwrap_or(ASSUMED_BITS_PER_SECOND);
         Self {
             settings,
             seed,
-            // Bridges of one network have different seeds if their packets are to be told apart.
+            // Bridges of one network need different seeds to be distinguished in telemetry.
             port: SplitMix64::new(seed).draw() as u32,
             egress: Egress::default(),
             free_ps: 0,
@@ -75,7 +76,7 @@ impl Queue {
         }
     }
 
-    /// Bytes in the queue now, and the most there were.
+    /// Returns the number of bytes in the queue now, and its maximum.
     pub(super) fn bytes(&self) -> [u64; 2] {
         [self.egress.bytes(), self.egress.most_bytes()]
     }
@@ -91,7 +92,8 @@ impl Queue {
         None
     }
 
-    /// The next packet that begins to leave up to `now`, and when it arrives at the far end of the cable.
+    /// Returns the next packet that begins to leave up to `now`, and its arrival time at the far end of the
+    /// cable.
     pub(super) fn serve(&mut self, now: Instant, pauses: &mut Pauses) -> Option<(Instant, Packet)> {
         let Some(index) = self.egress.next(paused(now, pauses), &[Class::Strict; PRIORITIES]) else {
             // A packet that waits for the end of a pause cannot have left earlier.
@@ -124,7 +126,7 @@ impl Queue {
     }
 
     fn mark(&mut self, packet: &mut Packet, queued: u64) {
-        // The draw depends on seed and number alone, so that a packet has the same one however fast packets come.
+        // The draw depends only on the seed and the number, so a packet has the same draw at any packet rate.
         let number = SplitMix64::new(packet.number).draw();
         let draw = || (SplitMix64::new(self.seed ^ number).draw() >> 32) as u32;
         if !self.settings.marking.marks(queued, draw) {
@@ -142,7 +144,7 @@ impl Queue {
         }
     }
 
-    /// When [`serve`](Self::serve) may return a packet again, given that it has none now.
+    /// Returns when [`serve`](Self::serve) may return a packet again, if it returns none now.
     pub(super) fn next(&self, now: Instant, pauses: &mut Pauses) -> Option<Instant> {
         if self.egress.is_empty() {
             return None;
@@ -153,7 +155,8 @@ impl Queue {
         pauses.next_end()
     }
 
-    /// The pauses that are due to the sender: for each priority the quanta of a pause, or 0 for its end.
+    /// Returns the pauses that are due to the sender: for each priority the quanta of a pause, or 0 for its
+    /// end.
     pub(super) fn poll_pauses(&mut self, now: Instant) -> Option<[Option<u16>; PRIORITIES]> {
         let mut request = [None; PRIORITIES];
         for (index, quanta) in request.iter_mut().enumerate() {
@@ -174,13 +177,13 @@ impl Queue {
         request.iter().any(Option::is_some).then_some(request)
     }
 
-    /// The time of the next refresh of a pause.
+    /// Returns the time of the next refresh of a pause.
     pub(super) fn next_refresh(&self) -> Option<Instant> {
         self.pausing.iter().flatten().min().copied()
     }
 }
 
-/// Priorities that the receiver has paused, one bit each.
+/// Returns the priorities that the receiver has paused, one bit each.
 fn paused(now: Instant, pauses: &mut Pauses) -> u8 {
     let is_paused = |priority: &u8| pauses.is_paused(now, *priority);
     (0..PRIORITIES as u8).filter(is_paused).fold(0, |mask, priority| mask | 1 << priority)

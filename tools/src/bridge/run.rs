@@ -1,4 +1,4 @@
-//! The loop around a bridge: two devices, the clock, a capture.
+//! The loop around a bridge, with two devices, the clock and a capture.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -31,13 +31,13 @@ pub struct Runner {
 
 /// Observes a bridge while it runs.
 pub trait Observer {
-    /// A descriptor that becomes readable when the bridge has to end.
+    /// Returns a descriptor that becomes readable when the bridge must end.
     fn end(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The time of the next call of [`observe`](Self::observe), counted from the start.
+    /// Returns the time of the next call of [`observe`](Self::observe), counted from the start.
     fn next(&self) -> Duration;
 
-    /// Called at about that time.
+    /// Observes the bridge. The runner calls it at about the time that `next` returned.
     fn observe(&mut self, since_start: Duration, bridge: &Bridge) -> ControlFlow<()>;
 }
 
@@ -65,8 +65,8 @@ impl Runner {
         })
     }
 
-    /// Writes every forwarded frame, and every frame that the bridge drops, to a file: with a comment on what was done to it,
-    /// and with each direction as an interface.
+    /// Writes every forwarded and every dropped frame to a file. A comment describes the changes to each
+    /// frame. Each direction is an interface.
     ///
     /// # Errors
     ///
@@ -77,34 +77,34 @@ impl Runner {
         Ok(())
     }
 
-    /// The bridge, for its counts.
+    /// Returns the bridge, for its counters.
     pub const fn bridge(&self) -> &Bridge {
         &self.bridge
     }
 
-    /// The interfaces of both devices.
+    /// Returns the interfaces of both devices.
     pub fn interfaces(&self) -> [&str; 2] {
         self.ports.each_ref().map(|port| port.record().interface.as_str())
     }
 
-    /// The MTUs of both devices.
+    /// Returns the MTUs of both devices.
     pub fn mtus(&self) -> [usize; 2] {
         self.ports.each_ref().map(|port| port.record().link_mtu)
     }
 
-    /// The time since the start in seconds.
+    /// Returns the time since the start in seconds.
     pub fn seconds(&self) -> f64 {
         self.clock.now().as_nanos() as f64 / 1e9
     }
 
-    /// The counters of the device of a side.
+    /// Returns the counters of the device of a side.
     pub fn device_counters(&self, side: Side) -> Vec<(&'static str, u64)> {
         let mut found = Vec::new();
         self.ports[side as usize].counters(&mut |name, value| found.push((name, value)));
         found
     }
 
-    /// Forwards until the observer ends it.
+    /// Forwards frames until the observer ends it.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Waits until there is work; `true` if the bridge has to end.
+    /// Waits until there is work. Returns `true` if the bridge must end.
     fn sleep(&mut self, observer: &impl Observer) -> io::Result<bool> {
         let now = self.clock.now();
         let due = self.bridge.poll_timeout(now);
@@ -203,7 +203,7 @@ impl Runner {
         }
         let events = descriptors.iter().map(PollFd::revents).collect::<Vec<_>>();
         if events.iter().take(2).any(|events| events.intersects(PollFlags::ERR | PollFlags::HUP)) {
-            // An interface is down; it may come up again.
+            // An interface is down, but may come up again.
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(events.get(2).is_some_and(|events| events.contains(PollFlags::IN)))
@@ -224,7 +224,7 @@ fn write(
     capture.write(from as u32, time_ns, Direction::Unknown, comment.as_deref(), &leaving.bytes)
 }
 
-/// Restores a VLAN tag that the kernel removed; `false` if there is none.
+/// Restores a VLAN tag that the kernel removed. Returns `false` if there is no tag.
 fn put_tag_in(frame: &WholeFrame<'_>, tagged: &mut Vec<u8>) -> bool {
     let (Some(tag), Some((addresses, rest))) = (frame.vlan, frame.bytes.split_at_checked(12)) else {
         return false;

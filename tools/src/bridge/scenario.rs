@@ -1,5 +1,5 @@
-//! Scenario files: the options of `roce bridge` as TOML, or a scenario of the simulator whose switch the bridge replaces
-//! (`docs/bridge.md`). An unknown key is an error.
+//! Scenario files: the options of `roce bridge` as TOML, or a scenario of the simulator whose switch the
+//! bridge replaces (`docs/bridge.md`). An unknown key is an error.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -31,7 +31,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Reads the text of a file. `load` returns the files that a scenario of the simulator names.
+    /// Parses the text of a file. `load` returns the files that a scenario of the simulator names.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl Scenario {
     }
 }
 
-/// A position, and the reason of an error.
+/// The position and the reason of an error.
 type Problem = (Range<usize>, String);
 
 /// Distinguishes the two kinds of files.
@@ -104,7 +104,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The sides where these packets come from.
+    /// Returns the sides where these packets come from.
     pub fn sides(self) -> impl Iterator<Item = Side> {
         Side::BOTH.into_iter().filter(move |side| match self {
             Self::Left => *side == Side::Left,
@@ -155,7 +155,7 @@ impl fmt::Display for Word {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Queue {
-    /// The packets that pass this queue.
+    /// The packets that pass through this queue.
     #[serde(default)]
     pub from: Origin,
     /// The rate at which packets leave.
@@ -183,7 +183,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Reads the values; `base` has the values that are not given.
+    /// Parses the values; `base` contains the values that are not given.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ impl Queue {
     }
 }
 
-/// Reads an optional number with its unit.
+/// Parses an optional number with its unit.
 fn read<T>(text: &Option<String>, parse: fn(&str) -> Result<T, UnitError>) -> Result<Option<T>, String> {
     text.as_deref().map(parse).transpose().map_err(|error| error.to_string())
 }
@@ -228,7 +228,7 @@ fn read<T>(text: &Option<String>, parse: fn(&str) -> Result<T, UnitError>) -> Re
 const NO_RATE: &str = "a rate of 0 forwards nothing; leave it out to forward as fast as the device can";
 
 impl Rule {
-    /// The rule in the syntax of fault plans.
+    /// Returns the rule in the syntax of fault plans.
     fn text(&self) -> String {
         let action = Some(Word::Text(self.action.clone()));
         let parts = [
@@ -251,13 +251,13 @@ impl Rule {
 }
 
 impl File {
-    /// `base` is the queue of both directions unless the file sets it.
+    /// Builds the scenario. `base` is the queue of both directions unless the file sets it.
     fn build(self, base: QueueSettings) -> Result<Scenario, Problem> {
         let mut settings = Settings { seed: self.seed.unwrap_or_default(), ..Settings::default() };
         for side in Side::BOTH {
             settings.direction_mut(side).queue = base.clone();
         }
-        // Rules come first: they are tried before chance.
+        // Rules come first, because they take precedence over chance.
         for rule in &self.rule {
             let plan: FaultPlan = rule
                 .get_ref()
@@ -406,7 +406,7 @@ mod tests {
             assert!(queue.telemetry, "as the switches of the simulator do");
             assert_eq!(queue.marking, Marking::Red { kmin: 5_000, kmax: 200_000, pmax: 0.01 });
         }
-        // The settings for the bridge alone take precedence in their direction.
+        // The settings of the bridge take precedence in their direction.
         let other = format!("{NETWORK}[bridge.queue]\nfrom = \"right\"\nstep = \"9KB\"\nrate = \"1Gbps\"\n");
         let scenario = Scenario::parse(&other, NO_FILES).unwrap();
         let [left, right] = Side::BOTH.map(|side| scenario.settings.direction(side).queue.clone());
@@ -421,7 +421,7 @@ mod tests {
             let text = NETWORK.replace("pfc = []", &format!("pfc = []\n{keys}"));
             Scenario::parse(&(text + ports), NO_FILES).unwrap().settings.left.queue.marking
         };
-        // The thresholds hold at 800 Mb/s, and the links have a quarter of that.
+        // The thresholds apply at 800 Mb/s, and the links have a quarter of that rate.
         let scaled = Marking::Red { kmin: 1_250, kmax: 50_000, pmax: 0.01 };
         assert_eq!(marking("marking_rate = \"800Mbps\"", ""), scaled);
         let port = "\n[[switch.port]]\nrate = \"200Mbps\"\nmarking = { step = \"7KB\" }\n";

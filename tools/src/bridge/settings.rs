@@ -18,7 +18,7 @@ impl Side {
     /// Both sides.
     pub const BOTH: [Self; 2] = [Self::Left, Self::Right];
 
-    /// The opposite side.
+    /// Returns the opposite side.
     pub const fn other(self) -> Self {
         match self {
             Self::Left => Self::Right,
@@ -26,7 +26,7 @@ impl Side {
         }
     }
 
-    /// Its name in options and output.
+    /// Returns the name in options and output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Left => "left",
@@ -47,7 +47,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The settings for packets from a side.
+    /// Returns the settings for packets from a side.
     pub const fn direction(&self, from: Side) -> &DirectionSettings {
         match from {
             Side::Left => &self.left,
@@ -55,7 +55,7 @@ impl Settings {
         }
     }
 
-    /// The settings for packets from a side, to change them.
+    /// Returns a mutable reference to the settings for packets from a side.
     pub const fn direction_mut(&mut self, from: Side) -> &mut DirectionSettings {
         match from {
             Side::Left => &mut self.left,
@@ -64,7 +64,7 @@ impl Settings {
     }
 }
 
-/// The treatment of the RoCE packets of one direction, in this order.
+/// The stages that process the RoCE packets of one direction, in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DirectionSettings {
     /// Faults by rules and by chance.
@@ -76,15 +76,16 @@ pub struct DirectionSettings {
 /// A port of a switch: a queue for each priority, a rate, and a cable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueSettings {
-    /// Bits per second on the wire; without a rate, packets leave as fast as the device accepts them.
+    /// Bits per second on the wire. Without a rate, packets leave as fast as the device accepts them.
     pub rate: Option<NonZeroU64>,
     /// The delay of every packet in nanoseconds.
     pub delay_ns: u64,
     /// The capacity of the queue of one priority in bytes; packets beyond it are dropped.
     pub limit_bytes: u64,
-    /// When the queue marks packets CE.
+    /// The condition under which the queue marks packets CE.
     pub marking: Marking,
-    /// Whether a hop is written into the in-band telemetry of packets that have some. It says the rate, so that there has to be one.
+    /// Whether to write a hop into the in-band telemetry of packets. The hop contains the rate, so this
+    /// requires a rate.
     pub telemetry: bool,
     /// Priorities whose sender is paused, one bit each.
     pub pfc: u8,
@@ -110,7 +111,7 @@ impl Default for QueueSettings {
 }
 
 impl QueueSettings {
-    /// The reason why these values are invalid, if they are.
+    /// Returns the reason why these values are invalid, if they are.
     pub fn problem(&self) -> Option<String> {
         if let Marking::Red { kmin, kmax, pmax } = self.marking
             && (kmin > kmax || !(0.0..=1.0).contains(&pmax))

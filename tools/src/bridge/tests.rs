@@ -26,7 +26,7 @@ fn path(is_ipv4: bool) -> Path {
         source: address(1),
         destination: address(2),
         source_port: 0xd000,
-        // Priority 3, ECT(0).
+        // DSCP 26 (priority 3), ECT(0).
         traffic_class: 26 << 2 | 0b10,
         hop_limit: 64,
         flow_label: 0x12345,
@@ -34,7 +34,7 @@ fn path(is_ipv4: bool) -> Path {
     }
 }
 
-/// A datagram with a correct ICRC.
+/// Returns a datagram with a correct ICRC.
 fn datagram(path: &Path, identification: u16, qpn: u32, psn: u32, payload: usize) -> Vec<u8> {
     let mut bytes = vec![0; Bth::LEN];
     let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(qpn), Psn::new(psn));
@@ -74,7 +74,7 @@ fn with_queue(toml: &str) -> Settings {
     Scenario::parse(&text, &|name| Err(format!("there is no {name}"))).unwrap().settings
 }
 
-/// All frames that have left to the right by then.
+/// Returns all frames that have left to the right by then.
 fn leaving(bridge: &mut Bridge, now: u64) -> Vec<Vec<u8>> {
     let now = Instant::from_nanos(now);
     bridge.handle_timeout(now);
@@ -104,8 +104,8 @@ fn by_default_everything_passes_unchanged_and_in_order() {
     arp.resize(60, 0);
     let mut padded = packet(7, 1, 0);
     padded.extend([0xaa; 5]);
-    // A wrong checksum in the IPv4 header makes a RoCE packet malformed, and it passes all the same. Three bytes are not
-    // known to be RoCE.
+    // A wrong checksum in the IPv4 header makes a RoCE packet malformed, and the bridge still forwards it.
+    // Three bytes are too short to be recognized as RoCE.
     let mut broken = packet(7, 1, 0);
     broken[24] ^= 1;
     let frames = [arp, packet(7, 0, 100), padded, broken, vec![1, 2, 3]];
@@ -128,11 +128,11 @@ fn a_mark_leaves_both_checksums_correct() {
         assert_eq!(ecn_of(&frame, true), Ecn::Capable0);
         give(&mut bridge, 0, &frame);
         let [marked] = <[_; 1]>::try_from(leaving(&mut bridge, 0)).unwrap();
-        // The parser has checked the checksum of IPv4.
+        // The parser has checked the IPv4 checksum.
         assert_eq!(ecn_of(&marked, true), Ecn::CongestionExperienced);
         assert_eq!(Frame::parse(&marked).unwrap().path().dscp(), 26);
         let changed = frame.iter().zip(&marked).filter(|(before, after)| before != after).count();
-        // The mark, and one or both bytes of the checksum.
+        // The mark, and one or both bytes of the checksum, have changed.
         assert!(if path.source.is_ipv4() { (2..=3).contains(&changed) } else { changed == 1 }, "{changed}");
     }
     assert_eq!(bridge.counts(Side::Left).fault_marked, 3);
@@ -143,7 +143,7 @@ fn damage_makes_the_icrc_wrong_and_nothing_else() {
     let mut bridge = bridge(&with_faults("rule:action=corrupt:200"));
     let path = path(true);
     let mut frame = frame_of(&path, 0, &datagram(&path, 0, 9, 5, 64));
-    // The UDP checksum is optional in RoCE. It stays correct.
+    // The UDP checksum is optional in RoCE. The bridge keeps it correct.
     let sum = |frame: &[u8]| {
         let words = frame[34..]
             .chunks(2)
@@ -174,7 +174,7 @@ fn joined_packets_are_split_before_rules_apply() {
         joined.extend(datagram(&path, 103, 9, 3, 10));
         let mut frame = frame_of(&path, 100, &joined);
         let udp = if is_ipv4 { 34 } else { 54 };
-        // The sum of the pseudo header with the length of the whole, as the kernel leaves it.
+        // The sum of the pseudo header with the length of the whole packet, as the kernel leaves it.
         frame[udp + 6..udp + 8].copy_from_slice(&0x1234_u16.to_be_bytes());
         let words = [(udp + 8) as u16, 16 + 64, udp as u16, 6].map(u16::to_ne_bytes);
         let mut offload = [1, 5, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -188,7 +188,7 @@ fn joined_packets_are_split_before_rules_apply() {
         for part in &parts {
             assert_eq!(ecn_of(&part.bytes, true), Ecn::Capable0);
             assert!(part.offload.needs_checksum() && !part.offload.is_joined());
-            // The joined packet and its part differ in the length only, and so do the sums.
+            // The joined packet and its part differ only in their length, and so do the sums.
             let sum = u16::from_be_bytes([part.bytes[udp + 6], part.bytes[udp + 7]]);
             let len_of = |frame: &[u8]| (frame.len() - udp) as u16;
             let expected = 0x1234_u32 + 0xffff - u32::from(len_of(&frame)) + u32::from(len_of(&part.bytes));
@@ -224,7 +224,7 @@ fn rules_are_for_one_direction_and_one_pass() {
         bridge.queue_pairs(Side::Left).copied().collect::<Vec<_>>().try_into().unwrap();
     assert_eq!((first.relative_qp, first.qpn, first.packets, first.retransmissions), (1, 50, 2, 0));
     assert_eq!((second.relative_qp, second.qpn, second.packets, second.retransmissions), (2, 60, 4, 1));
-    // No packet from the other side is dropped.
+    // Packets from the other side are not dropped.
     for (qpn, psn) in [(50, 10), (60, 70), (60, 71)] {
         bridge.handle_frame(Instant::ZERO, Side::Right, Offload::NONE, &packet(qpn, psn, 8));
         assert!(bridge.poll_transmit(Instant::ZERO, Side::Left).is_some());
@@ -246,7 +246,7 @@ fn copies_delays_and_overtaking() {
     assert_eq!(psn_of(&leaving(&mut bridge, 13_000)[0]), 3);
 }
 
-/// 1,000 packets arrive at once.
+/// Polls a queue to which 1,000 packets arrive at once.
 #[test]
 fn a_rate_is_exact_however_rarely_it_is_polled() {
     for step in [1_000, 50_000, 7_000_000] {
@@ -281,7 +281,8 @@ fn a_queue_drops_marks_and_drains() {
     assert_eq!((counts.queue_dropped, counts.queue_most_bytes), (60 - room - 1, room * frame.len() as u64));
     let left = leaving(&mut bridge, 1_000_000);
     let marked = left.iter().filter(|frame| ecn_of(frame, true) == Ecn::CongestionExperienced).count() as u64;
-    // The first one found an empty queue; of the others, those with more than 20,000 bytes behind them are marked.
+    // The first packet leaves an empty queue. Of the others, those with more than 20,000 bytes behind them
+    // are marked.
     let expected = (0..room).filter(|behind| behind * frame.len() as u64 > 20_000).count() as u64;
     assert_eq!((marked, bridge.counts(Side::Left).queue_marked), (expected, expected));
     assert_eq!(bridge.counts(Side::Left).queue_bytes, 0);
@@ -305,7 +306,8 @@ fn a_sender_is_paused_before_the_queue_is_full_and_resumed() {
         quanta[3]
     };
     assert_eq!((request(&mut bridge, 0), request(&mut bridge, 0)), (Some(u16::MAX), None));
-    // Still full when half of the pause is over: the pause is refreshed. 65,535 quanta of 512 bits at 1 Gb/s are 33 ms.
+    // The queue is still full when half of the pause is over, so the pause is refreshed. 65,535 quanta of 512
+    // bits at 1 Gb/s are 33 ms.
     bridge.set_full(Side::Right, true);
     assert_eq!(bridge.poll_timeout(Instant::ZERO), Some(Instant::from_nanos(16_776_960)));
     assert_eq!((request(&mut bridge, 16_000_000), request(&mut bridge, 17_000_000)), (None, Some(u16::MAX)));
@@ -323,7 +325,7 @@ fn a_pause_that_is_received_holds_its_priority_back() {
     let mut pause = [0; PauseFrame::LEN];
     PauseFrame { source: MAC, request: PauseRequest::PerPriority(quanta) }.emit(&mut pause);
     bridge.handle_frame(Instant::ZERO, Side::Right, Offload::NONE, &pause);
-    // It is not forwarded.
+    // The bridge does not forward the pause frame.
     assert!(bridge.poll_transmit(Instant::ZERO, Side::Left).is_none());
     for psn in 0..3 {
         give(&mut bridge, 10, &packet(9, psn, 1024));
@@ -349,7 +351,7 @@ fn what_is_decided_depends_on_seed_and_packet_and_not_on_time() {
         }
         bridge.handle_timeout(Instant::from_nanos(u64::MAX / 2));
         for frame in leaving(&mut bridge, u64::MAX / 2) {
-            // The PSN may be damaged; the Identification has a copy.
+            // The PSN may be damaged, but the Identification contains a copy.
             let Ok(Frame { headers: FrameHeaders { network: NetworkHeader::Ipv4 { ip, .. }, .. }, .. }) =
                 Frame::parse(&frame)
             else {
@@ -380,7 +382,7 @@ fn the_draw_of_a_mark_belongs_to_the_packet() {
             .collect::<Vec<_>>()
     };
     let first = marked(1);
-    // On average a quarter of a megabyte of nine.
+    // On average, the queue has a quarter of a megabyte. With a `kmax` of 9 MB, about 14 packets are marked.
     assert!(first.len() > 3 && first.len() < 40, "{}", first.len());
     assert!(first == marked(1) && first != marked(2));
 }
@@ -405,7 +407,7 @@ fn comments_say_why_and_what() {
     assert_eq!(text("dup=100%,delay=10us").as_deref(), Some("chance: duplicated, delayed by 10000 ns"));
 }
 
-/// Regression: RoCE in tunnels and behind two tags was invisible to rules and to the queue.
+/// Regression: rules and the queue did not recognize RoCE in tunnels and behind two tags.
 #[test]
 fn every_encapsulation_is_recognized_marked_and_damaged() {
     use roce_packet::outer::{Link, Outer};
@@ -427,7 +429,7 @@ fn every_encapsulation_is_recognized_marked_and_damaged() {
         assert_eq!(place.path(&marked).ecn(), Ecn::CongestionExperienced, "{name}");
         assert_eq!(outer(&marked), (None, Some(true)), "{name}");
         assert_eq!(marked.iter().zip(&case.bytes).filter(|(a, b)| a != b).count().min(1), 1, "{name}");
-        // Damage makes the ICRC wrong and leaves the headers as they are.
+        // Damage invalidates only the ICRC, and does not change the headers.
         let mut damaged = case.bytes.clone();
         place.flip(&mut damaged, Offload::NONE, &roce_fault::BitFlips::one(8 * 20 + 3));
         assert_eq!(outer(&damaged), (None, Some(false)), "{name}");

@@ -1,4 +1,4 @@
-//! The record of what was done to a packet and why, for the comment in a capture.
+//! The record of the changes to a packet and their reasons, for the comment in a capture.
 
 use std::fmt::Write as _;
 
@@ -6,16 +6,16 @@ use roce_fault::{Delivery, FaultPlan};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touch {
-    /// The rule that decided, as an index into the plan.
+    /// The rule that applied, as an index into the plan.
     pub rule: Option<usize>,
-    /// What rules or chance did, if they did something.
+    /// The effect of rules or chance, if any.
     pub delivery: Option<Delivery>,
     pub loss: Option<Loss>,
-    /// The bytes left in the queue when the queue marked it.
+    /// The bytes left in the queue when it marked the packet.
     pub queue_mark: Option<u64>,
 }
 
-/// Why a packet was dropped.
+/// The reason why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// A rule or chance dropped it.
@@ -27,7 +27,7 @@ pub enum Loss {
 }
 
 impl Touch {
-    /// The comment; `None` if the packet passed unchanged.
+    /// Returns the comment, or `None` if the packet passed unchanged.
     pub fn text(&self, plan: &FaultPlan) -> Option<String> {
         let mut text = String::new();
         if self.delivery.is_some() || self.loss == Some(Loss::Fault) {

@@ -1,4 +1,4 @@
-//! The side that asks.
+//! The client, which examines the other side.
 
 use std::io;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use super::{Doctor, Peer, TOOL, cm, local, unreasonable};
 use crate::exchange::{Exchange, ExchangeError};
 use crate::harness::{ToolError, tell_failure};
 
-/// How long connecting over TCP may take.
+/// Time limit for connecting over TCP.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
-/// Probes to find out what becomes of headers; a multiple of the classes.
+/// Number of probes for changes of headers; a multiple of the number of classes.
 const HEADER_PROBES: u32 = 60;
-/// Probes to find losses.
+/// Number of probes for losses.
 const LOSS_PROBES: u32 = 2048;
-/// DSCP 0, 26 (what RNICs use by default for RoCE), 46 and 48 (CNPs), and every code point of ECN.
+/// DSCP 0, 26 (the default of RNICs for RoCE), 46 and 48 (CNPs), and every code point of ECN.
 const CLASSES: [u8; 6] = [0b10, 26 << 2 | 0b10, 46 << 2 | 0b01, 48 << 2 | 0b10, 26 << 2 | 0b11, 0];
-/// Any that is not 0.
+/// Any value except 0.
 const FLOW_LABEL: u32 = 0x6_9ce5;
-/// Messages there and back for each path MTU, and to measure the time.
+/// Number of round trips for each path MTU, and to measure the time.
 const TRIPS: u32 = 3;
 const TIMED_TRIPS: u32 = 200;
 
-/// The findings so far; each is reported as soon as it is made.
+/// The findings so far; each is reported at once.
 struct Notes<'a> {
     diagnosis: Diagnosis,
     on_finding: &'a mut dyn FnMut(&Finding),
@@ -53,14 +53,15 @@ pub(super) fn examine(doctor: &Doctor, peer: &Peer, on_finding: &mut dyn FnMut(&
     }
     let index = doctor.path.sgid_index;
     let server = Exchange::connect_at(&doctor.context, index, peer.exchange(), Some(CONNECT_PATIENCE));
-    // A server opens its device when it is called, and greets when the device is open: before UDP port 4791 is knocked at.
+    // A server opens its device when a client connects, and sends its greeting when the device is open. The
+    // knock on UDP port 4791 must come after that.
     let server = server.map(|mut exchange| {
         let greeted = exchange.greet(TOOL);
         (exchange, greeted)
     });
     let knock = local::knock(doctor, peer);
     notes.add(local::mtu(doctor, &knock));
-    // After the knock, which made the kernel ask for the neighbour.
+    // After the knock, which made the kernel resolve the neighbour.
     let (route, hop) = local::route(doctor, peer);
     let is_lost = route.is_problem();
     notes.add(route);
@@ -78,7 +79,7 @@ pub(super) fn examine(doctor: &Doctor, peer: &Peer, on_finding: &mut dyn FnMut(&
     notes.diagnosis
 }
 
-/// Everything that can be said about a peer on which no doctor answers.
+/// Adds all findings about a peer on which no doctor answers.
 fn without_server(
     doctor: &Doctor,
     knock: &Knock,
@@ -131,7 +132,8 @@ fn exchange_failed(error: &ToolError) -> Finding {
     Finding::problem(Step::Exchange, format!("the examination ended early: {error}"), remedy)
 }
 
-/// No server runs on the other side, which is not a problem, unless a firewall is in front of it.
+/// Returns the finding that no server runs on the other side. It is a problem only if a firewall is in front
+/// of it.
 fn no_server(peer: &Peer, error: &ExchangeError, reach: &Reach) -> Finding {
     let port = peer.exchange_port;
     if let ExchangeError::Connect { source, .. } = error
@@ -167,7 +169,7 @@ fn no_server(peer: &Peer, error: &ExchangeError, reach: &Reach) -> Finding {
     )
 }
 
-/// Everything that takes two.
+/// Runs all steps that need both sides.
 fn with_server(
     doctor: &Doctor,
     exchange: &mut Exchange,
@@ -189,7 +191,7 @@ fn with_server(
     let is_unusable = other_side.is_problem();
     notes.add(other_side);
     let outcome = if is_unusable { Ok(()) } else { trials(&probe, exchange, &own, &peer, notes) };
-    // Whatever happened, the other side hears the end of it if it still can.
+    // In any case, this tells the other side that the examination is over, if it still can.
     let sent = exchange.send("the end", &Trial::End(notes.diagnosis.problems()));
     outcome?;
     Ok(sent?)
@@ -234,7 +236,7 @@ fn trials(
     let mut tried = Vec::new();
     let most = own.largest_path_mtu.min(peer.largest_path_mtu);
     for path_mtu in PathMtu::ALL.map(PathMtu::bytes).into_iter().filter(|path_mtu| *path_mtu <= most) {
-        // Three packets each, the last one short.
+        // Three packets each; the last one is short.
         let trips = Trips { path_mtu, count: TRIPS, bytes: 3 * path_mtu - 13 };
         tried.push(match ask_for_trips(probe, exchange, peer, trips)? {
             Ok([here, there]) => Tried { path_mtu, here, there },

@@ -1,4 +1,4 @@
-//! The request of rdma_cm to a peer that runs nothing of ours.
+//! The rdma_cm request to a peer that does not run the doctor.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use crate::harness::ToolError;
 use roce::observe::Snapshot;
 use roce::verbs::{ConnectionError, ConnectionParameters, QueuePairOptions};
 
-/// How long the answer may take altogether: more than all repetitions.
+/// Time limit for the answer, which is longer than all retransmissions together.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// 268 ms to answer, 67 ms under way each time: a repetition after 403 ms.
+/// 268 ms for the answer and 67 ms for each transfer: retransmission after 403 ms.
 const TIMING: CmTiming =
     CmTiming { response_timeout: CmTimeout::new(16), packet_lifetime: CmTimeout::new(14), max_retries: 5 };
 
-/// Sends the request and says what became of it.
+/// Sends the request and returns the finding.
 pub(super) fn ask(doctor: &Doctor, peer: &Peer, reach: &Reach) -> Finding {
     doctor.log.take();
     let before = Snapshot::of(&doctor.context);
@@ -81,7 +81,7 @@ pub(super) struct Arrivals {
     pub(super) damaged: u64,
 }
 
-/// Why nothing came, as far as the rest tells.
+/// Explains why no answer arrived, as far as the other observations permit.
 pub(super) fn silence(peer: &Peer, reach: &Reach, arrivals: &Arrivals) -> Finding {
     let address = peer.address;
     let problem = |text: String, remedy: &str| Finding::problem(Step::RdmaCm, text, remedy);

@@ -1,29 +1,29 @@
-//! What was found, in words.
+//! The findings, as text.
 
 use serde::Serialize;
 
-/// What was looked at.
+/// The subject of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Step {
-    /// The device here and its GID table.
+    /// The local device and its GID table.
     Device,
-    /// The largest packet of the interface and of the way, as far as the kernel knows it.
+    /// The largest packet of the interface and of the path, as far as the kernel knows it.
     Mtu,
     /// Route and neighbour.
     Route,
-    /// Whether the Ethernet address that answers for the peer is the peer's, and the only one.
+    /// Whether the Ethernet address that answers for the peer belongs to the peer, and is the only one.
     Neighbour,
-    /// Whether a process of the other side has UDP port 4791.
+    /// Whether a process of the other side owns UDP port 4791.
     UdpPort,
     /// A connection to `roce doctor` on the other side.
     Exchange,
     /// Whether RoCE packets arrive at all.
     Arrival,
-    /// Whether they arrive undamaged.
+    /// Whether RoCE packets arrive undamaged.
     Icrc,
-    /// How many do not arrive.
+    /// How many RoCE packets are lost.
     Loss,
     /// Whether the DSCP is kept.
     Dscp,
@@ -35,14 +35,14 @@ pub enum Step {
     FlowLabel,
     /// The largest path MTU that gets through.
     PathMtu,
-    /// Messages there and back on a reliable connection.
+    /// Round trips of messages on a reliable connection.
     RoundTrip,
-    /// A request of rdma_cm.
+    /// An rdma_cm request.
     RdmaCm,
 }
 
 impl Step {
-    /// A name for people.
+    /// Returns a human-readable name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,28 +66,28 @@ impl Step {
     }
 }
 
-/// How a step ended.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// As it should be.
+    /// The step found no problem.
     Ok,
-    /// Not as it should be.
+    /// The step found a problem.
     Problem,
-    /// Not looked at; the text says why.
+    /// The step was not tested; the text contains the reason.
     NotTested,
 }
 
-/// What a step found.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Which step.
+    /// The step.
     pub step: Step,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What was seen, as a sentence without a full stop.
+    /// The observation, as a sentence without a full stop.
     pub text: String,
-    /// What to change, the same way. There is one for every problem.
+    /// The remedy, as a sentence without a full stop. Every problem has one.
     pub remedy: Option<String>,
 }
 
@@ -104,13 +104,13 @@ impl Finding {
         Self { step, outcome: Outcome::NotTested, text: why.into(), remedy: None }
     }
 
-    /// With something that could be better although nothing is wrong.
+    /// Adds an improvement to a finding without a problem.
     pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.remedy = Some(hint.into());
         self
     }
 
-    /// Whether something is wrong.
+    /// Returns whether the finding is a problem.
     #[must_use]
     pub fn is_problem(&self) -> bool {
         self.outcome == Outcome::Problem
@@ -120,24 +120,24 @@ impl Finding {
 /// All findings about one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Diagnosis {
-    /// In the order in which they were made.
+    /// The findings, in the order in which they were made.
     pub findings: Vec<Finding>,
 }
 
 impl Diagnosis {
-    /// Whether nothing is wrong.
+    /// Returns whether there are no problems.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         !self.findings.iter().any(Finding::is_problem)
     }
 
-    /// How many things are wrong.
+    /// Returns the number of problems.
     #[must_use]
     pub fn problems(&self) -> usize {
         self.findings.iter().filter(|finding| finding.is_problem()).count()
     }
 
-    /// One sentence about everything: the first thing that is wrong is the reason for others, as a rule.
+    /// Returns a summary in one sentence. Usually, the first problem is the cause of the others.
     #[must_use]
     pub fn verdict(&self) -> String {
         let first = self.findings.iter().find(|finding| finding.is_problem());

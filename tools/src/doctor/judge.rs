@@ -10,22 +10,22 @@ use super::finding::{Finding, Step};
 use super::local::ACCEPT;
 use super::wire::{Introduction, Link, Observation, PROBE_BYTES, TripReport};
 
-/// BTH and ICRC: what a datagram has at least beside a full payload.
+/// BTH and ICRC: the minimum size of a datagram without its payload.
 const AROUND_PAYLOAD: usize = 12 + 4;
-/// The hop limit that probes leave with.
+/// The hop limit of sent probes.
 const HOP_LIMIT: u8 = 64;
 
 /// Bytes of IP, UDP, BTH, DETH and ICRC around the payload of a probe over IPv4.
 const AROUND_PROBE: usize = 20 + 8 + 12 + 8 + 4;
 
-/// A burst as both sides saw it.
+/// The observations of both sides of a burst.
 #[derive(Clone, Debug)]
 pub(super) struct Both {
     pub(super) own: Introduction,
     pub(super) peer: Introduction,
-    /// What was observed here: the direction from the peer.
+    /// The local observation: the direction from the peer.
     pub(super) here: Observation,
-    /// What was observed there: the direction to the peer.
+    /// The observation of the peer: the direction to the peer.
     pub(super) there: Observation,
 }
 
@@ -33,10 +33,10 @@ pub(super) struct Both {
 struct Direction<'a> {
     from: &'a Introduction,
     to: &'a Introduction,
-    /// What the sender says.
+    /// The number of packets that the sender reports.
     sent: u32,
     source_port: u16,
-    /// What the receiver saw.
+    /// The observation of the receiver.
     seen: &'a Observation,
 }
 
@@ -49,7 +49,7 @@ impl Direction<'_> {
         format!("from {} to {}", self.from.address, self.to.address)
     }
 
-    /// Neither arrived intact nor damaged.
+    /// Returns the number of packets that arrived neither intact nor damaged.
     fn lost(&self) -> u64 {
         u64::from(self.sent).saturating_sub(u64::from(self.seen.intact) + self.seen.damaged)
     }
@@ -60,7 +60,7 @@ impl Direction<'_> {
 }
 
 impl Both {
-    /// To the peer, and from it.
+    /// Returns the directions to the peer and from it.
     fn directions(&self) -> [Direction<'_>; 2] {
         let Self { own, peer, here, there } = self;
         [
@@ -69,7 +69,7 @@ impl Both {
         ]
     }
 
-    /// Whether nothing arrives in one direction at least, so that there is nothing else to look at.
+    /// Returns whether nothing arrives in at least one direction. Other findings are then meaningless.
     pub(super) fn is_dead(&self) -> bool {
         self.directions().iter().any(|direction| !direction.has_arrived())
     }
@@ -79,13 +79,13 @@ fn share(part: u64, whole: u32) -> f64 {
     part as f64 / f64::from(whole.max(1))
 }
 
-/// A share for people.
+/// Formats a share as a percentage.
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent >= 10.0 || percent == 0.0 { format!("{percent:.0} %") } else { format!("{percent:.2} %") }
 }
 
-/// Who is there.
+/// Returns the finding about the other side.
 pub(super) fn other_side(own: &Introduction, peer: &Introduction) -> Finding {
     let text = format!(
         "`roce doctor` waits there, on {} {} with an MTU of {}",
@@ -119,7 +119,8 @@ pub(super) fn other_side(own: &Introduction, peer: &Introduction) -> Finding {
     Finding::ok(Step::Exchange, text).with_hint(hint)
 }
 
-/// Whether anything arrives at all. `is_named`: an earlier finding has named a rule that refuses packets to the peer.
+/// Returns whether anything arrives at all. `is_named` means that an earlier finding names a rule that
+/// refuses packets to the peer.
 pub(super) fn arrival(both: &Both, is_named: bool) -> Finding {
     let [to, from] = both.directions();
     let names = |direction: &Direction<'_>| {
@@ -160,7 +161,7 @@ pub(super) fn arrival(both: &Both, is_named: bool) -> Finding {
     }
 }
 
-/// What opens a direction in which nothing arrives.
+/// Returns the remedy for a direction in which nothing arrives.
 fn one_way(dead: &Direction<'_>, is_named: bool) -> String {
     let (from, to) = (dead.from.address, dead.to.address);
     if is_named {
@@ -172,7 +173,7 @@ fn one_way(dead: &Direction<'_>, is_named: bool) -> String {
     )
 }
 
-/// How far away the peer is, where the hop limit tells.
+/// Describes the distance to the peer, as far as the hop limit reveals it.
 fn hops(both: &Both) -> String {
     let hops = |seen: &Observation| HOP_LIMIT.checked_sub(seen.hop_limit.filter(|limit| *limit > 0)?);
     match (hops(&both.there), hops(&both.here)) {
@@ -184,7 +185,7 @@ fn hops(both: &Both) -> String {
     }
 }
 
-/// Whether they arrive undamaged: from the counters of both sides.
+/// Returns whether packets arrive undamaged, from the counters of both sides.
 pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
     let mut wrong = Vec::new();
     let mut arrived = 0;
@@ -223,7 +224,7 @@ pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
     )
 }
 
-/// What did not arrive, came twice or late.
+/// Returns the packets that were lost, duplicated or late.
 pub(super) fn loss(many: &Both) -> Finding {
     let [to, from] = many.directions();
     let directions = [&to, &from];
@@ -296,7 +297,8 @@ fn order(to: &Direction<'_>, late: u32, twice: u32) -> Finding {
     )
 }
 
-/// Small packets arrive and none of those that fit the smallest path MTU does, in one direction at least.
+/// Returns the finding that small packets arrive, but no packets of the smallest path MTU, in at least one
+/// direction.
 pub(super) fn nothing_but_small(many: &Both) -> Finding {
     let headers = AROUND_PROBE + if many.own.address.is_ipv4() { 0 } else { 20 };
     let dead: Vec<String> =
@@ -313,7 +315,7 @@ pub(super) fn nothing_but_small(many: &Both) -> Finding {
     )
 }
 
-/// Whether addresses and ports are kept.
+/// Returns whether addresses and ports are kept.
 pub(super) fn source_port(both: &Both) -> Finding {
     let mut ports = Vec::new();
     for direction in both.directions() {
@@ -329,7 +331,7 @@ pub(super) fn source_port(both: &Both) -> Finding {
                 EXEMPT,
             );
         }
-        // RoCE v1 has no ports.
+        // RoCE v1 does not use ports.
         if direction.source_port == 0 {
             return Finding::not_tested(Step::SourcePort, "RoCE v1 has no UDP port");
         }
@@ -355,12 +357,12 @@ pub(super) fn source_port(both: &Both) -> Finding {
     )
 }
 
-/// What takes RoCE out of a translation.
+/// The remedy for address translation.
 const EXEMPT: &str = "the ICRC covers addresses and ports, so that RoCE does not pass NAT: exempt it on the router that translates \
                       (`iptables -t nat -I POSTROUTING -p udp --dport 4791 -j ACCEPT`; translations in progress end after 30 s \
                       without packets, or with `conntrack -D -p udp`)";
 
-/// Whether the flow label is kept, if one was sent.
+/// Returns whether the flow label is kept, if one was sent.
 pub(super) fn flow_label(both: &Both, sent: Option<u32>) -> Finding {
     let Some(sent) = sent else {
         let why = if both.own.address.is_ipv4() {
@@ -395,7 +397,7 @@ impl Tried {
         self.here.failure.is_none() && self.there.failure.is_none()
     }
 
-    /// Why not; the peer's words are not trusted.
+    /// Returns the reason of the failure. The text of the peer is not trusted.
     fn failure(&self) -> String {
         let failure = self.here.failure.as_ref().or(self.there.failure.as_ref());
         failure.map_or_else(String::new, |text| {
@@ -403,13 +405,13 @@ impl Tried {
         })
     }
 
-    /// Whether packets of full size arrived, to the peer and from it.
+    /// Returns whether packets of full size arrived, to the peer and from it.
     fn full_packets(&self) -> [bool; 2] {
         [&self.there, &self.here].map(|report| report.longest >= self.path_mtu + AROUND_PAYLOAD)
     }
 }
 
-/// The largest path MTU that gets through.
+/// Returns the largest path MTU that passes.
 pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
     let list = |tried: &[&Tried]| {
         tried.iter().map(|tried| tried.path_mtu.to_string()).collect::<Vec<_>>().join(", ")
@@ -438,7 +440,7 @@ pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
         );
     }
     let where_to = match worst.full_packets() {
-        // What does not arrive there is not sent back.
+        // A message that does not arrive at the peer is not sent back.
         [false, _] => format!(" {}", both.directions()[0].name()),
         [true, false] => format!(" {}", both.directions()[1].name()),
         [true, true] => String::new(),
@@ -460,7 +462,7 @@ pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
     )
 }
 
-/// How long a message takes there and back.
+/// Returns the time of a round trip.
 pub(super) fn round_trip(tried: &Tried, count: u32) -> Finding {
     if !tried.is_good() {
         return Finding::problem(

@@ -1,4 +1,4 @@
-//! What can be found out from this side alone.
+//! The steps that need only this side.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -14,42 +14,42 @@ use roce::verbs::GidEntry;
 use roce_device::host::kernel::{NextHop, next_hop};
 use roce_device::{LocalAddress, local_addresses};
 
-/// The IP MTU that carries every path MTU, IPv6 and immediate data included.
+/// The IP MTU that permits every path MTU, including IPv6 and immediate data.
 const ROOMY_MTU: usize = 4200;
-/// How often UDP port 4791 is knocked at, and how long each time an answer may take.
+/// Number of knocks on UDP port 4791, and the time limit for an answer to each.
 const KNOCKS: usize = 3;
 const KNOCK_PATIENCE: Duration = Duration::from_millis(200);
 
-/// What a process without a queue pair finds out about UDP port 4791 of the peer.
+/// The observation of a process without a queue pair about UDP port 4791 of the peer.
 #[derive(Debug)]
 pub(super) enum Reach {
-    /// Neither an answer nor a refusal.
+    /// Neither an answer nor a refusal arrived.
     Silent,
-    /// ICMP: nobody has the port, or a rule says so.
+    /// ICMP: no process owns the port, or a rule reports so.
     PortUnreachable,
-    /// ICMP or the own kernel: the host cannot be reached, or a filter says no.
+    /// ICMP or the local kernel: the host cannot be reached, or a filter refuses the packet.
     Refused(io::Error),
-    /// A rule of this machine drops what is sent.
+    /// A rule of this machine drops sent packets.
     OwnRule,
-    /// Why it was not tried.
+    /// The port was not tested, for this reason.
     NotTested(&'static str),
 }
 
-/// What knocking told.
+/// The result of knocking.
 #[derive(Debug)]
 pub(super) struct Knock {
     pub(super) peer: Peer,
     pub(super) reach: Reach,
-    /// The largest packet on the way, as the kernel knows it.
+    /// The largest packet of the path, as the kernel knows it.
     way_mtu: Option<usize>,
 }
 
-/// Device, GID table, and which entry is used.
+/// Returns the finding about the device, its GID table and the used entry.
 pub(super) fn device(doctor: &Doctor, peer: &Peer) -> Finding {
     let attributes = doctor.context.query();
     let kind = attributes.capabilities.kind;
     let table = doctor.context.gid_table();
-    // The first GID stands at several indexes.
+    // The first GID may have several indexes.
     let mut different = table.clone();
     different.dedup_by_key(|entry| (entry.gid, entry.gid_type));
     let Some(used) = used_gid(doctor, &table, peer.address) else {
@@ -82,24 +82,24 @@ fn describe(entry: &GidEntry) -> String {
     format!("GID {} ({}, {})", entry.index, entry.address(), entry.gid_type.name())
 }
 
-/// The interface with the device's address, where the kernel has that address.
+/// Returns the interface with the device's address, if the kernel has that address.
 fn interface(doctor: &Doctor) -> Option<LocalAddress> {
     interface_of(doctor.context.address()?)
 }
 
-/// The interface with an address of this machine.
+/// Returns the interface with an address of this machine.
 pub(super) fn interface_of(own: IpAddr) -> Option<LocalAddress> {
     let all = local_addresses().ok()?;
     let exact = all.iter().find(|local| local.address == own);
     exact.or_else(|| all.iter().find(|local| own.is_loopback() && local.is_loopback)).cloned()
 }
 
-/// Why the kernel cannot be asked about the way.
+/// The reason why the kernel cannot be asked about the path.
 const OWN_HOST: &str =
     "the device is a host of its own, so the kernel of this machine knows nothing of its way";
 
-/// Sends datagrams without RoCE in them to port 4791 and waits for ICMP messages. Their payload is too short for a header,
-/// or has a transport version that does not exist, so every receiver drops them.
+/// Sends datagrams without RoCE to port 4791 and waits for ICMP messages. Their payload is too short for a
+/// header, or has a transport version that does not exist, so every receiver drops them.
 pub(super) fn knock(doctor: &Doctor, peer: &Peer) -> Knock {
     let not_tested = |why| Knock { peer: *peer, reach: Reach::NotTested(why), way_mtu: None };
     if interface(doctor).is_none() {
@@ -125,7 +125,7 @@ fn try_knock(own: IpAddr, peer: IpAddr, link_mtu: usize) -> io::Result<(Reach, O
         IpAddr::V6(_) => sockopt::set_ipv6_mtu_discover(&socket, sockopt::Ipv6PathMtuDiscovery::DO)?,
     }
     let headers = if peer.is_ipv4() { 28 } else { 48 };
-    // The largest that the link carries: if a router cannot forward it, the kernel hears of it and remembers.
+    // The largest packet of the link. If a router cannot forward it, the kernel learns the path MTU.
     let mut large = vec![0; link_mtu.min(9216).saturating_sub(headers)];
     if let Some(version) = large.get_mut(1) {
         *version = 0x0f;
@@ -140,12 +140,12 @@ fn try_knock(own: IpAddr, peer: IpAddr, link_mtu: usize) -> io::Result<(Reach, O
                 break;
             }
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {}
-            // The answer of a rule that drops what this machine sends.
+            // A rule that drops packets of this machine causes this error.
             io::ErrorKind::PermissionDenied => {
                 reach = Reach::OwnRule;
                 break;
             }
-            // Longer than the way, which is asked for below.
+            // The packet exceeds the known path MTU, which is read below.
             _ if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {}
             _ => {
                 reach = Reach::Refused(error);
@@ -160,7 +160,7 @@ fn try_knock(own: IpAddr, peer: IpAddr, link_mtu: usize) -> io::Result<(Reach, O
     Ok((reach, way_mtu.ok().map(|mtu| mtu as usize)))
 }
 
-/// The interface MTU, that of the way, and what fits.
+/// Returns the finding about the interface MTU, the path MTU and the packets that fit.
 pub(super) fn mtu(doctor: &Doctor, knock: &Knock) -> Finding {
     let link_mtu = doctor.context.query().capabilities.link_mtu;
     let name = interface(doctor).map_or_else(|| "the interface".to_owned(), |local| local.interface);
@@ -204,7 +204,7 @@ fn link_mtu_overhead(doctor: &Doctor) -> usize {
     if doctor.context.query().addresses.iter().any(IpAddr::is_ipv6) { 84 } else { 64 }
 }
 
-/// Where packets go, and who takes them.
+/// Returns the finding about the route, and the host that takes the packets.
 pub(super) fn route(doctor: &Doctor, peer: &Peer) -> (Finding, Option<Hop>) {
     let Some(local) = interface(doctor) else { return (Finding::not_tested(Step::Route, OWN_HOST), None) };
     let hop = next_hop(peer.address, local.index);
@@ -237,7 +237,7 @@ fn neighbour(name: &str, address: IpAddr, next_hop: IpAddr, mac: Option<roce_pac
     let who = if next_hop == address { "neighbour".to_owned() } else { format!("gateway {next_hop}") };
     match mac {
         Some(mac) => Finding::ok(Step::Route, format!("through {name} to the {who}, Ethernet address {mac}")),
-        // Tunnels have neighbours without Ethernet addresses; so the knock had to leave for this to count.
+        // Neighbours on tunnels have no Ethernet addresses. Therefore this counts only if the knock was sent.
         None => Finding::problem(
             Step::Route,
             format!(
@@ -251,8 +251,8 @@ fn neighbour(name: &str, address: IpAddr, next_hop: IpAddr, mac: Option<roce_pac
     }
 }
 
-/// What knocking says about UDP port 4791. `is_served`: a program of ours answers there over TCP, which has opened its device
-/// before.
+/// Returns the finding of the knock about UDP port 4791. `is_served` means that our program answers there
+/// over TCP, after it has opened its device.
 pub(super) fn udp_port(peer: &Peer, reach: &Reach, is_served: bool) -> Finding {
     let address = peer.address;
     match reach {
@@ -293,5 +293,5 @@ pub(super) fn udp_port(peer: &Peer, reach: &Reach, is_served: bool) -> Finding {
     }
 }
 
-/// The rule that lets RoCE pass. With nftables, `nft insert rule` does the same.
+/// The rule that accepts RoCE. With nftables, `nft insert rule` has the same effect.
 pub(super) const ACCEPT: &str = "iptables -I INPUT -p udp --dport 4791 -j ACCEPT";

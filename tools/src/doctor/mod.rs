@@ -1,8 +1,8 @@
 //! Finds out why two machines cannot exchange RoCE packets, and what to change.
 //!
-//! One side waits ([`Doctor::serve`]), the other one asks ([`Doctor::examine`]); they agree over TCP on what to
-//! send each other, and compare what was sent with what arrived. Without a server, the client sends a request of
-//! rdma_cm instead: any answer proves that RoCE works there.
+//! One side waits ([`Doctor::serve`]), the other one examines it ([`Doctor::examine`]). They agree over TCP
+//! on what to send, and compare the sent with the received packets. Without a server, the client sends an
+//! rdma_cm request instead: any answer proves that RoCE works there.
 //!
 //! ```text
 //! wire       messages between the two sides        watch   headers of what arrives
@@ -35,10 +35,10 @@ use crate::harness::{ToolError, tell_failure};
 use roce::verbs::{Context, ContextBuilder, PathOptions};
 use roce_device::Device;
 
-/// The port of rdma_cm that is asked for: a port that is usually free, so that no service is disturbed.
+/// The rdma_cm port of the request. It is usually free, so that no service is disturbed.
 pub const SERVICE_PORT: u16 = 4791;
 
-/// What the two sides greet each other as.
+/// The tool name in the greetings of the two sides.
 const TOOL: &str = "doctor";
 
 fn not_a_path_mtu(bytes: usize) -> ToolError {
@@ -51,16 +51,16 @@ fn unreasonable(request: &str) -> ToolError {
     ToolError::Peer(format!("asks for {request}; run the same version on both sides"))
 }
 
-/// Whom to examine.
+/// The peer to examine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address.
+    /// The address of the peer.
     pub address: IpAddr,
     /// The zone of a link-local address: the index of the interface that leads to it; otherwise 0.
     pub zone: u32,
-    /// The TCP port where a doctor may wait.
+    /// The TCP port on which a doctor may wait.
     pub exchange_port: u16,
-    /// The port of rdma_cm to ask for where none does.
+    /// The rdma_cm port of the request if no doctor waits.
     pub service_port: u16,
 }
 
@@ -73,7 +73,7 @@ impl Peer {
     }
 }
 
-/// An open device that is watched.
+/// An open device that is observed.
 #[derive(Debug)]
 pub struct Doctor {
     context: Context,
@@ -82,11 +82,11 @@ pub struct Doctor {
 }
 
 impl Doctor {
-    /// Takes a device that is open. `sgid_index` chooses a GID of its table.
+    /// Takes an open device. `sgid_index` selects a GID of its table.
     ///
     /// # Errors
     ///
-    /// When the operating system refuses a descriptor or thread.
+    /// The operating system refuses a descriptor or thread.
     pub fn new(
         builder: ContextBuilder,
         device: Box<dyn Device>,
@@ -97,28 +97,28 @@ impl Doctor {
         Ok(Self { context, log, path: PathOptions::default().sgid_index(sgid_index) })
     }
 
-    /// The context, for instance to listen on its address.
+    /// Returns the context, for instance to listen on its address.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// The address that is sent from: that of the chosen GID, or the first.
+    /// Returns the source address: that of the selected GID, or the first.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
         self.context.gid_address(self.path.sgid_index)
     }
 
-    /// Examines the way to a peer; and calls `on_finding` with each finding as soon as it is made.
+    /// Examines the path to a peer, and calls `on_finding` with each finding at once.
     pub fn examine(&self, peer: &Peer, on_finding: &mut dyn FnMut(&Finding)) -> Diagnosis {
         client::examine(self, peer, on_finding)
     }
 
-    /// Takes part in the examination by a client that has connected; returns how many problems it found.
+    /// Takes part in the examination by a connected client. Returns the number of problems that it found.
     ///
     /// # Errors
     ///
-    /// When the client does not keep to the rules, goes away, or a verb fails. The client is told of every error that is not
+    /// The client breaks the rules or leaves, or a verb fails. The client is told of every error that is not
     /// its own.
     pub fn serve(&self, mut exchange: Exchange) -> Result<usize, ToolError> {
         let problems = serve::serve(self, &mut exchange);

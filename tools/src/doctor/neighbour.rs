@@ -1,4 +1,4 @@
-//! Whether the Ethernet address that answers for the peer is the peer's, and the only one.
+//! Checks that the Ethernet address that answers for the peer belongs to the peer, and is the only one.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,25 +14,25 @@ use super::wire::{Introduction, Link};
 /// The host that takes packets for the peer: the peer itself or a gateway.
 #[derive(Clone, Debug)]
 pub(super) struct Hop {
-    /// The interface that leads to it.
+    /// The interface that leads to the host.
     pub(super) interface: String,
     pub(super) address: IpAddr,
     pub(super) is_gateway: bool,
-    /// Its Ethernet address in the neighbour table.
+    /// The Ethernet address in the neighbour table.
     pub(super) mac: MacAddr,
-    /// All Ethernet addresses that answer for `address`; empty if nobody was asked.
+    /// All Ethernet addresses that answer for `address`; empty without a request.
     pub(super) answers: Vec<MacAddr>,
-    /// The address of this side, and the Ethernet addresses of others that answer for it.
+    /// The address of this side, and the Ethernet addresses of other hosts that answer for it.
     pub(super) own: IpAddr,
     pub(super) own_answers: Vec<MacAddr>,
 }
 
-/// How long answers are awaited: hosts answer within milliseconds, and a busy one within this.
+/// Time limit for answers. Hosts answer within milliseconds; a busy host answers within this time.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 impl Hop {
-    /// Asks on the link who answers for both addresses. Without the right to a packet socket, only the neighbour table
-    /// is known.
+    /// Sends requests for both addresses to the link, and collects all answers. Without the permission for a
+    /// packet socket, only the neighbour table is known.
     pub(super) fn ask(
         local: &LocalAddress,
         own: IpAddr,
@@ -47,14 +47,14 @@ impl Hop {
                 }
                 Vec::new()
             }),
-            // Hosts check that nobody else has an IPv6 address before they use it (RFC 4862 section 5.4).
+            // Hosts check that no other host has an IPv6 address before they use it (RFC 4862 section 5.4).
             IpAddr::V6(_) => Vec::new(),
         };
         let interface = local.interface.clone();
         Self { interface, address, is_gateway, mac, answers: ask(address), own, own_answers: ask(own) }
     }
 
-    /// The Ethernet addresses that answer for the other side: those that were heard, and that of the neighbour table.
+    /// Returns the Ethernet addresses that answer for the other side, and that of the neighbour table.
     fn all(&self) -> Vec<MacAddr> {
         let mut all = self.answers.clone();
         if !all.contains(&self.mac) {
@@ -63,14 +63,14 @@ impl Hop {
         all
     }
 
-    /// The command that makes the kernel ask again.
+    /// Returns the command that makes the kernel resolve the address again.
     fn forget(&self) -> String {
         format!("`ip neigh del {} dev {}`", self.address, self.interface)
     }
 }
 
-/// Compares the answers with the interfaces of both sides. `peer` is unknown if no doctor waits there; `own_links` are the
-/// interfaces of this side.
+/// Compares the answers with the interfaces of both sides. `peer` is unknown if no doctor waits there.
+/// `own_links` contains the interfaces of this side.
 pub(super) fn judge(hop: &Hop, peer: Option<&Introduction>, own_links: &[(String, MacAddr)]) -> Finding {
     let foreign = hop.own_answers.iter().find(|mac| own_links.iter().all(|(_, own)| own != *mac));
     if let Some(foreign) = foreign {
@@ -112,7 +112,7 @@ pub(super) fn judge(hop: &Hop, peer: Option<&Introduction>, own_links: &[(String
     .with_hint("a router answers in place of the peer (proxy ARP), as many clouds do")
 }
 
-/// Whether the answer was the only one, if anybody was asked.
+/// Describes whether the answer was the only one, if a request was sent.
 fn only(hop: &Hop) -> &'static str {
     if hop.answers.is_empty() {
         "; it takes CAP_NET_RAW to see whether others answer too"
@@ -190,7 +190,7 @@ fn list(macs: &[MacAddr]) -> String {
     macs.iter().map(MacAddr::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Interfaces answer for their own addresses only, and ask with their own.
+/// Makes interfaces answer only for their own addresses, and send requests only with their own.
 const ARP_IGNORE: &str = "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2";
 
 #[cfg(test)]
@@ -250,7 +250,8 @@ mod tests {
             Some("of the peer too: 02:00:00:00:00:09"),
             "ip address del 198.18.0.2",
         );
-        // One answer that is a stranger's comes from a router: the peer itself says that it is reached.
+        // A single answer from an unknown address comes from a router: the peer itself reports that it is
+        // reached.
         check(&hop(OTHER, &[OTHER]), some, None, "proxy ARP");
         check(&hop(OTHER, &[OTHER]), None, None, "");
         check(

@@ -1,4 +1,4 @@
-//! One side of the trials: a queue pair for probes, and bursts of them.
+//! One side of the trials: a queue pair for probes, and bursts of probes.
 
 use std::time::{Duration, Instant};
 
@@ -13,17 +13,17 @@ use crate::harness::{CompletionQueues, GRH, Requirements, Resources, ToolError, 
 use roce::observe::Snapshot;
 use roce::verbs::{AddressHandle, Context, PathOptions, WaitError};
 
-/// Probes under way at once: fewer than the smallest socket buffer holds.
+/// Maximum number of probes in flight; the smallest socket buffer can hold more.
 const CHUNK: u32 = 128;
-/// Receives posted at once.
+/// Number of receives posted at once.
 const RECEIVES: usize = 256;
-/// After both sides have sent everything, nothing comes any more when it has been quiet for so long.
+/// After both sides have sent everything, nothing more arrives once this time has passed without a packet.
 const QUIET: Duration = Duration::from_millis(60);
-/// The time limit for sending a chunk.
+/// Time limit for sending a chunk.
 const SEND_PATIENCE: Duration = Duration::from_secs(5);
 const QKEY: u32 = 0x1d0c_7012;
 
-/// What a side needs for all trials.
+/// The resources of a side for all trials.
 pub(super) struct Probe {
     pub(super) context: Context,
     pub(super) log: Log,
@@ -31,7 +31,7 @@ pub(super) struct Probe {
     resources: Resources,
 }
 
-/// What a side keeps while a burst runs.
+/// The state of a side during a burst.
 struct Progress {
     arrived: Vec<bool>,
     highest: Option<u32>,
@@ -62,7 +62,7 @@ impl Probe {
         Ok(probe)
     }
 
-    /// What the other side is told.
+    /// Returns the introduction for the other side.
     pub(super) fn introduction(&self) -> Result<Introduction, ToolError> {
         let attributes = self.context.query();
         let own = self.own_address()?;
@@ -84,7 +84,7 @@ impl Probe {
         })
     }
 
-    /// The address of the GID that is used.
+    /// Returns the address of the used GID.
     pub(super) fn own_address(&self) -> Result<std::net::IpAddr, ToolError> {
         source_address(&self.context, self.path.sgid_index)
     }
@@ -94,13 +94,14 @@ impl Probe {
         Ok(self.resources.post_receive(slot as u64, start..start + GRH + PROBE_BYTES)?)
     }
 
-    /// Where probes of a traffic class go.
+    /// Returns the destination of probes of a traffic class.
     fn destination(&self, peer: &Introduction, burst: &Burst, class: u8) -> Result<AddressHandle, ToolError> {
         let path = self.path.traffic_class(class).flow_label(burst.flow_label);
         Ok(self.context.create_address_handle(peer.address, Qpn::new(peer.qpn), peer.qkey, &path)?)
     }
 
-    /// Sends a burst while the other side does the same; returns what arrived here, and what arrived there.
+    /// Sends a burst while the other side does so, too. Returns the observations of this side and of the
+    /// other side.
     pub(super) fn burst(
         &self,
         exchange: &mut Exchange,
@@ -134,7 +135,7 @@ impl Probe {
         Ok((own, theirs))
     }
 
-    /// Sends some probes; returns how many left.
+    /// Sends some probes. Returns the number of sent probes.
     fn send(
         &self,
         burst: &Burst,
@@ -166,7 +167,7 @@ impl Probe {
         Ok(sent)
     }
 
-    /// Takes in what arrives until all of a chunk are here or nothing comes any more.
+    /// Receives probes until all probes of a chunk have arrived or nothing more arrives.
     fn drain(
         &self,
         burst: &Burst,
@@ -214,14 +215,14 @@ impl Probe {
         Ok(())
     }
 
-    /// Adds what the counters and the headers say. Every number is of this one moment.
+    /// Adds the information from counters and headers, all taken at one moment.
     fn conclude(&self, burst: &Burst, progress: Progress, before: &Snapshot) -> Observation {
         let Progress { arrived, mut observation, .. } = progress;
         let since = Snapshot::of(&self.context).since(before);
         let mut damaged_arrivals = 0;
         for (name, value) in since.iter() {
             match name {
-                // Damage may also strike what has to be read before the ICRC is checked.
+                // Damage may also affect fields that are parsed before the ICRC is checked.
                 "rx_icrc_encapsulated"
                 | "drop_short"
                 | "drop_bad_length"
@@ -256,7 +257,8 @@ impl Probe {
                 observation.flow_labels.push(path.flow_label);
             }
         }
-        // A probe that arrives twice and damaged is one damaged probe. Damage that hides which probe it was counts by arrival.
+        // A probe that arrives twice, each time damaged, is one damaged probe. If damage hides the number of
+        // the probe, each arrival counts.
         let intact = u64::from(observation.intact);
         let legible = u64::saturating_sub(arrivals, intact + u64::from(observation.duplicates));
         let illegible = damaged_arrivals.saturating_sub(legible);

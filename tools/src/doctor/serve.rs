@@ -1,4 +1,4 @@
-//! The side that waits to be examined.
+//! The server, which waits to be examined.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::exchange::Exchange;
 use crate::harness::ToolError;
 use roce::observe::Text;
 
-/// The time limit for an examination: other clients wait.
+/// Time limit for an examination, because other clients wait.
 const EXAMINATION: Duration = Duration::from_secs(300);
 
-/// Takes part in one examination; returns how many problems the client found.
+/// Takes part in one examination. Returns the number of problems that the client found.
 pub(super) fn serve(doctor: &Doctor, exchange: &mut Exchange) -> Result<usize, ToolError> {
     exchange.greet(TOOL)?;
     exchange.limit(Some(EXAMINATION));
     let peer: Introduction = exchange.receive("the introduction of a doctor")?;
-    // Probes and messages go where the client says it is.
+    // Probes and messages go to the address that the client names.
     exchange.peers().check(peer.address)?;
     let probe = doctor.probe()?;
     exchange.send("the introduction", &probe.introduction()?)?;
@@ -51,7 +51,7 @@ pub(super) fn serve(doctor: &Doctor, exchange: &mut Exchange) -> Result<usize, T
     }
 }
 
-/// The client's half of a trial of round trips.
+/// Runs the client's half of a trial of round trips.
 pub(super) fn ask_for_trips(
     probe: &Probe,
     exchange: &mut Exchange,

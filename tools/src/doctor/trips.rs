@@ -1,4 +1,4 @@
-//! Messages there and back on a reliable connection, with every byte compared.
+//! Round trips of messages on a reliable connection. Every byte is compared.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,19 @@ use crate::harness::{CompletionQueues, Requirements, Resources, ToolError};
 use roce::observe::explain;
 use roce::verbs::{CompletionQueue, ConnectOptions, Endpoint, WaitError};
 
-/// How long one message may take, retransmissions included.
+/// Time limit for one message, including retransmissions.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Retries, each 537 ms after the one before: [`PATIENCE`] is longer than all of them together.
+/// Number of retries, at intervals of 537 ms. [`PATIENCE`] exceeds their total time.
 const RETRIES: u8 = 7;
 
-/// One end of a connection for round trips.
+/// One side of a connection for round trips.
 pub(super) struct RoundTrips {
     resources: Resources,
     trips: Trips,
     path_mtu: PathMtu,
 }
 
-/// The content of a message, which depends on its number and its direction.
+/// Returns the content of a message, which depends on its number and its direction.
 fn content(message: u32, bytes: usize, is_reply: bool) -> Vec<u8> {
     let mut content = Pattern::new(31, u64::from(message) * 7 + 1).bytes(bytes);
     if is_reply {
@@ -69,7 +69,7 @@ impl RoundTrips {
         Ok(self.resources.post_receive(0, 0..self.trips.bytes)?)
     }
 
-    /// Sends all messages, each when the one before it has come back.
+    /// Sends all messages, each when the previous one has returned.
     pub(super) fn send_all(&self, probe: &Probe, exchange: &mut Exchange) -> Result<TripReport, ToolError> {
         self.repeat(probe, exchange, |report, exchange| {
             let start = Instant::now();
@@ -82,7 +82,7 @@ impl RoundTrips {
         })
     }
 
-    /// Sends every message back, with other bytes.
+    /// Returns every message, with other bytes.
     pub(super) fn return_all(&self, probe: &Probe, exchange: &mut Exchange) -> Result<TripReport, ToolError> {
         self.repeat(probe, exchange, |report, exchange| {
             if let Err(failure) = self.receive(report.done, false, exchange)? {
@@ -122,7 +122,7 @@ impl RoundTrips {
         Ok(self.resources.post(message.into(), SendOp::Send, bytes..2 * bytes)?)
     }
 
-    /// Waits until the peer has acknowledged what was sent last.
+    /// Waits until the peer has acknowledged the last message.
     fn sent(&self) -> Result<Result<(), String>, ToolError> {
         Ok(self.completion(&self.resources.send_cq, "an acknowledgement", None)?.map(|_| ()))
     }
@@ -146,7 +146,8 @@ impl RoundTrips {
         Ok(Ok(()))
     }
 
-    /// The next completion, or why there is none. No message comes any more once the other side has ended.
+    /// Returns the next completion, or the reason why there is none. Once the other side has ended, no more
+    /// messages arrive.
     fn completion(
         &self,
         cq: &CompletionQueue,
@@ -166,7 +167,7 @@ impl RoundTrips {
                 Err(WaitError::TimedOut) => {}
                 Err(error) => return Err(error.into()),
             }
-            // What the other side sent before it ended has been looked for once more.
+            // This side has polled once more for messages that the other side sent before it ended.
             if has_ended || Instant::now() > end {
                 return Ok(Err(format!("{awaited} did not arrive")));
             }

@@ -1,4 +1,4 @@
-//! A device around a device that remembers with which headers probes arrived, and sends every datagram alone.
+//! A wrapper around a device that records the headers of received probes, and sends every datagram alone.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,21 +9,21 @@ use roce_transport::{Batch, Instant, Received, Transmit, TxSlot};
 use super::wire::Stamp;
 use roce_device::{Capabilities, Device, forward_to_inner};
 
-/// More arrivals than any burst has are not remembered.
+/// Maximum number of recorded arrivals; no burst has more.
 const MOST: usize = 1 << 14;
 
-/// What has arrived since the last question.
+/// The arrivals since the last query.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// The probes of one burst, whether their ICRC was right or not.
+    /// The probes of one burst, with valid or invalid ICRC.
     pub(super) probes: Vec<(Stamp, Path)>,
-    /// Bytes, BTH to ICRC, of the longest datagram of an RC queue pair.
+    /// Bytes from BTH to ICRC of the longest datagram for an RC queue pair.
     pub(super) longest: usize,
     /// Datagrams of any kind.
     pub(super) datagrams: u64,
 }
 
-/// What a [`Watch`] writes and the doctor reads.
+/// The log that a [`Watch`] writes and the doctor reads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Log(Arc<Mutex<Seen>>);
 
@@ -32,13 +32,13 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was seen; from now on it begins anew.
+    /// Returns the arrivals, and clears the log.
     pub(super) fn take(&self) -> Seen {
         std::mem::take(&mut *self.lock())
     }
 }
 
-/// See the module documentation.
+/// A wrapper around a device; see the module documentation.
 pub(super) struct Watch {
     inner: Box<dyn Device>,
     log: Log,
@@ -73,8 +73,9 @@ impl Device for Watch {
 
     forward_to_inner!();
 
-    /// A datagram that is sealed for [`Batch::NONE`] joins no superpacket. A network drops, marks and delays superpackets as a
-    /// whole, and a link may carry superpackets of datagrams that are longer than its MTU.
+    /// Returns a slot with [`Batch::NONE`], so that the datagram does not become part of a superpacket. A
+    /// network drops, marks and delays superpackets as a whole. A link may also carry superpackets of
+    /// datagrams longer than its MTU.
     fn slot(&mut self) -> Option<TxSlot<'_>> {
         self.inner.slot().map(|slot| TxSlot { batch: &Batch::NONE, ..slot })
     }
@@ -113,7 +114,8 @@ mod tests {
 
     use super::*;
 
-    /// Sends eight equal datagrams as an engine does, which asks the batch for the Identification; returns a counter.
+    /// Sends eight equal datagrams like an engine, which takes the Identification from the batch. Returns a
+    /// counter.
     fn send_eight(device: &mut dyn Device, source: IpAddr, destination: IpAddr, counter: &str) -> u64 {
         let mut path = Path {
             encapsulation: Encapsulation::RoceV2,
@@ -139,7 +141,7 @@ mod tests {
         found.unwrap()
     }
 
-    /// Regression: probes were sent as superpackets, which virtual links carry and lose as a whole.
+    /// Regression: probes were sent as superpackets, which virtual links forward and lose as a whole.
     #[test]
     fn every_datagram_leaves_alone() {
         let (source, destination) = (own_address().into(), own_address().into());

@@ -1,4 +1,4 @@
-//! What the two sides tell each other over TCP, and what probes carry.
+//! The messages of the two sides over TCP, and the content of probes.
 
 use std::net::IpAddr;
 
@@ -7,35 +7,37 @@ use serde::{Deserialize, Serialize};
 use roce::observe::Text;
 use roce::verbs::Endpoint;
 
-/// Changes with the meaning of the messages.
+/// Version of the protocol; it changes with the meaning of the messages.
 pub(super) const PROTOCOL: u32 = 2;
-/// The most probes of one burst.
+/// Maximum number of probes of one burst.
 pub(super) const MOST_PROBES: u32 = 8192;
-/// The most round trips of one trial.
+/// Maximum number of round trips of one trial.
 pub(super) const MOST_TRIPS: u32 = 2000;
-/// The longest message of a round trip in bytes.
+/// Maximum length of a round-trip message in bytes.
 pub(super) const LONGEST_TRIP: usize = 1 << 16;
-/// The most payload bytes of a probe: they fit the smallest path MTU.
+/// Maximum number of payload bytes of a probe, which fit the smallest path MTU.
 pub(super) const PROBE_BYTES: usize = 256;
-/// Payload bytes of a probe that every link carries: an IPv4 packet of 68 bytes is never fragmented (RFC 791).
+/// Payload bytes of a probe that every link supports: an IPv4 packet of 68 bytes is never fragmented (RFC
+/// 791).
 pub(super) const SMALL_PROBE_BYTES: usize = 16;
-/// The most interfaces that a side may list.
+/// Maximum number of interfaces that a side may list.
 pub(super) const MOST_LINKS: usize = 64;
 
-/// What each side says about itself.
+/// The description that each side sends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Introduction {
-    /// [`PROTOCOL`]; the name keeps other tools of ours from taking this for their own first message.
+    /// [`PROTOCOL`]. Because of the name of this field, our other tools do not accept this as their own first
+    /// message.
     pub(super) doctor: u32,
     /// The kind of the device.
     pub(super) kind: String,
     pub(super) address: IpAddr,
     pub(super) link_mtu: usize,
-    /// Of the link, in bytes.
+    /// The largest path MTU of the link, in bytes.
     pub(super) largest_path_mtu: usize,
-    /// Whether it sees flow labels.
+    /// Whether the device sees flow labels.
     pub(super) sees_ip_header: bool,
-    /// Of the UD queue pair that probes go to.
+    /// The number of the UD queue pair for probes.
     pub(super) qpn: u32,
     pub(super) qkey: u32,
     /// The interface with the address, if the kernel has the address.
@@ -52,41 +54,41 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// The name, which is a text of the peer, as it may be shown.
+    /// Returns the name, which is text of the peer, in printable form.
     pub(super) fn name(&self) -> String {
         Text::new(&self.name).to_string()
     }
 }
 
 impl Introduction {
-    /// The kind, which is a text of the peer, as it may be shown.
+    /// Returns the kind, which is text of the peer, in printable form.
     pub(super) fn kind(&self) -> String {
         Text::new(&self.kind).to_string()
     }
 }
 
-/// Probes that both sides send each other at the same time.
+/// Probes that both sides send to each other at the same time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Burst {
-    /// Which burst; it is in every probe.
+    /// The number of the burst, which every probe contains.
     pub(super) number: u32,
     pub(super) count: u32,
     /// Payload bytes of each probe.
     pub(super) bytes: usize,
-    /// The traffic classes, in turns.
+    /// The traffic classes, which probes use in turn.
     pub(super) classes: Vec<u8>,
     /// The IPv6 flow label, or 0.
     pub(super) flow_label: u32,
 }
 
 impl Burst {
-    /// The traffic class of a probe.
+    /// Returns the traffic class of a probe.
     pub(super) fn class_of(&self, probe: u32) -> u8 {
         let index = probe as usize % self.classes.len().max(1);
         self.classes.get(index).copied().unwrap_or(0)
     }
 
-    /// Whether another peer may ask for it.
+    /// Returns whether a peer may ask for this burst.
     pub(super) fn is_reasonable(&self) -> bool {
         (1..=MOST_PROBES).contains(&self.count)
             && (SMALL_PROBE_BYTES..=PROBE_BYTES).contains(&self.bytes)
@@ -95,7 +97,7 @@ impl Burst {
     }
 }
 
-/// Messages there and back.
+/// A trial of round trips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Trips {
     pub(super) path_mtu: usize,
@@ -109,57 +111,58 @@ impl Trips {
     }
 }
 
-/// What the client wants to do next.
+/// The next request of the client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Trial {
     Burst(Burst),
     Trips(Trips),
-    /// That was all; so many problems were found.
+    /// The examination is over, with this number of problems.
     End(usize),
 }
 
-/// What one side saw of a burst of the other.
+/// The observations of one side about a burst of the other side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Observation {
-    /// Own probes: sent, and from which UDP port.
+    /// The number of probes that this side sent.
     pub(super) sent: u32,
     pub(super) source_port: u16,
-    /// The peer's: arrived with a right ICRC, each counted once.
+    /// The number of the peer's probes that arrived with a valid ICRC, each counted once.
     pub(super) intact: u32,
     pub(super) duplicates: u32,
-    /// Behind a later one.
+    /// The number of probes that arrived after a later one.
     pub(super) late: u32,
-    /// Probes that arrived damaged only, each counted once: with a wrong ICRC, or so damaged that it was not computed.
+    /// Probes that arrived only damaged, each counted once: with a wrong ICRC, or so damaged that it was not
+    /// computed.
     pub(super) damaged: u64,
-    /// Dropped here, because their VLAN tag is not the one of the device.
+    /// Packets dropped here because their VLAN tag is not that of the device.
     pub(super) wrong_vlan: u64,
-    /// Lost here, because this process did not fetch them in time.
+    /// Packets lost here because this process did not fetch them in time.
     pub(super) overflow: u64,
-    /// Traffic class sent, traffic class seen, how often.
+    /// Sent traffic class, received traffic class, and number of packets.
     pub(super) classes: Vec<(u8, u8, u32)>,
-    /// Addresses and ports that they came from.
+    /// Source addresses and ports of the packets.
     pub(super) sources: Vec<(IpAddr, u16)>,
-    /// The smallest hop limit.
+    /// The minimum hop limit.
     pub(super) hop_limit: Option<u8>,
     pub(super) flow_labels: Vec<u32>,
 }
 
-/// How a side ended its round trips.
+/// The result of the round trips of one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TripReport {
-    /// How many round trips were complete.
+    /// Number of complete round trips.
     pub(super) done: u32,
-    /// What went wrong.
+    /// The error.
     pub(super) failure: Option<String>,
     /// The longest datagram that arrived.
     pub(super) longest: usize,
     pub(super) retransmitted_packets: u64,
-    /// Of each round trip, sorted; the client's only.
+    /// The sorted times of the round trips; only the client has them.
     pub(super) times_ns: Vec<u64>,
 }
 
 impl TripReport {
-    /// The report of the peer as it may be shown.
+    /// Returns the report of the peer in printable form.
     pub(super) fn shown(mut self) -> Self {
         self.failure = self.failure.map(|failure| Text::new(&failure).to_string());
         self
@@ -169,8 +172,8 @@ impl TripReport {
 /// The answer to [`Trial::Trips`].
 pub(super) type Admission = Result<Endpoint, String>;
 
-/// What a probe begins with: which one it is, protected by a check of its own, for the headers around it are
-/// of interest even where the ICRC is wrong.
+/// The start of a probe, which identifies it. The stamp has its own checksum, because the headers around it
+/// matter even if the ICRC is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) burst: u32,
@@ -192,7 +195,7 @@ impl Stamp {
         }
     }
 
-    /// `None` if that is no probe, or a damaged one.
+    /// Parses a stamp. Returns `None` if the payload is not that of an undamaged probe.
     pub(super) fn read(payload: &[u8]) -> Option<Self> {
         let mut words = payload
             .get(..Self::LEN)?

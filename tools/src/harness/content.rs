@@ -2,10 +2,11 @@
 
 use super::ToolError;
 
-/// Bytes at the start of a message that hold its number.
+/// Bytes at the start of a message that contain its number.
 pub(crate) const STAMP: usize = 8;
 
-/// Bytes that differ from their neighbours, from the bytes 256 further on, and from other patterns.
+/// A pattern of bytes that differ from their neighbours, from the bytes 256 further on, and from other
+/// patterns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pattern {
     step: u8,
@@ -13,7 +14,7 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern whose byte at index `i` is `i × step + i / 256 + offset`, modulo 256.
+    /// Returns the pattern whose byte at index `i` is `i × step + i / 256 + offset`, modulo 256.
     pub(crate) const fn new(step: u8, offset: u64) -> Self {
         Self { step, offset: offset as u8 }
     }
@@ -40,7 +41,7 @@ pub(crate) fn stamp(bytes: &mut [u8], number: u64) {
     }
 }
 
-/// The first byte where two messages of the same length differ.
+/// Returns the index of the first byte where two messages of the same length differ.
 pub(crate) fn mismatch(found: &[u8], expected: &[u8]) -> Option<usize> {
     found.iter().zip(expected).position(|(found, expected)| found != expected)
 }
@@ -57,7 +58,8 @@ pub(crate) fn check(message: u64, size: usize, found: &[u8], expected: &[u8]) ->
 mod tests {
     use super::*;
 
-    /// Two releases that measure together must fill and check messages alike.
+    /// Checks that patterns are compatible between releases. Two releases that measure together must fill and
+    /// check messages alike.
     #[test]
     fn contents_are_those_of_earlier_releases() {
         for number in [0_u64, 1, 8, 300, u64::MAX / 101] {

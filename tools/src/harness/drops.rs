@@ -1,11 +1,11 @@
-//! The drop counters of a failed exchange, in its error.
+//! The drop counters during a failed exchange, as part of its error.
 
 use roce::observe::{Snapshot, explain_drops};
 use roce::verbs::Context;
 
 use super::ToolError;
 
-/// The counters of a context when an exchange began.
+/// The counters of a context at the start of an exchange.
 #[derive(Clone, Debug)]
 pub(crate) struct DropWatch {
     context: Context,
@@ -13,12 +13,12 @@ pub(crate) struct DropWatch {
 }
 
 impl DropWatch {
-    /// For an exchange that begins now.
+    /// Takes the counters for an exchange that begins now.
     pub(crate) fn start(context: &Context) -> Self {
         Self { context: context.clone(), before: Snapshot::of(context) }
     }
 
-    /// Puts in front of the error of a failed exchange what packets this side dropped meanwhile.
+    /// Adds the packets that this side dropped meanwhile to the error of a failed exchange.
     pub(crate) fn explain<T>(&self, outcome: Result<T, ToolError>) -> Result<T, ToolError> {
         outcome.map_err(|error| {
             if !error.may_follow_from_drops() {

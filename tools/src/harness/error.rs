@@ -7,7 +7,7 @@ use roce::verbs::{Cause, ConnectionError, Context, VerbsError, WaitError, Wc, Wo
 
 use crate::exchange::ExchangeError;
 
-/// Why a tool failed.
+/// The reason why a tool failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolError {
@@ -50,7 +50,7 @@ pub enum ToolError {
     /// This side dropped packets while the exchange failed.
     #[error("{drops}; {error}")]
     Dropped {
-        /// The counters, what they mean and what to do.
+        /// The counters, their meaning and the remedy.
         drops: String,
         /// The failure.
         error: Box<Self>,
@@ -67,7 +67,7 @@ pub enum ToolError {
         }
     )]
     Stalled {
-        /// How far the tool had come.
+        /// The progress of the tool.
         progress: String,
         /// The time limit.
         patience: Duration,
@@ -93,9 +93,9 @@ pub enum ToolError {
         message: u64,
         /// Bytes of the message.
         size: usize,
-        /// The first wrong byte.
+        /// The offset of the first wrong byte.
         at: usize,
-        /// Its value.
+        /// The value of that byte.
         found: u8,
     },
     /// A message has the wrong length.
@@ -119,7 +119,7 @@ pub enum ToolError {
         /// The number of the message that arrived.
         found: u64,
     },
-    /// The device sends no packets.
+    /// The device does not send packets.
     #[error(
         "the device did not send the posted packets within {} s; the neighbour may not answer (`ip neigh`), or the link \
          is down (`ip link`)",
@@ -137,23 +137,23 @@ pub enum ToolError {
     Peer(String),
 }
 
-/// Fails if a work request of the context failed.
+/// Returns an error if a work request of the context failed.
 pub(crate) fn check_completion(context: &Context, wc: &Wc) -> Result<(), ToolError> {
     context.result(wc).map(|_| ()).map_err(ToolError::Completion)
 }
 
-/// Fails if a message has the wrong length.
+/// Returns an error if a message has the wrong length.
 pub(crate) fn check_length(message: u64, expected: usize, found: usize) -> Result<(), ToolError> {
     if found == expected { Ok(()) } else { Err(ToolError::Length { message, expected, found }) }
 }
 
-/// Fails if another message arrived than expected.
+/// Returns an error if another message arrived than expected.
 pub(crate) fn check_order(expected: u64, found: u64) -> Result<(), ToolError> {
     if found == expected { Ok(()) } else { Err(ToolError::Order { expected, found }) }
 }
 
 impl ToolError {
-    /// Whether the other side has ended, so that it need not be told.
+    /// Returns whether the other side has ended, so that this side need not send it a notice.
     pub(crate) fn is_end_of_peer(&self) -> bool {
         match self {
             Self::Exchange(error) => error.is_end_of_peer(),
@@ -162,12 +162,13 @@ impl ToolError {
         }
     }
 
-    /// Whether lost packets may be the reason. A wrong plan and a failure of this machine have others.
+    /// Returns whether lost packets may be the cause. A wrong plan and a failure of this machine have other
+    /// causes.
     pub(crate) const fn may_follow_from_drops(&self) -> bool {
         !matches!(self, Self::Plan(_) | Self::Verbs(_) | Self::Io { .. } | Self::Dropped { .. })
     }
 
-    /// The error of a wait for completions; `stalled` makes the error of a wait that took too long.
+    /// Converts the error of a wait for completions. `stalled` creates the error of a timeout.
     pub(crate) fn of_wait(error: WaitError, stalled: impl FnOnce() -> Self) -> Self {
         match error {
             WaitError::TimedOut => stalled(),

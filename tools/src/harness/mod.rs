@@ -1,4 +1,5 @@
-//! What the tools share: verbs objects, waiting, the content of messages, figures, and one error.
+//! Code that the tools share: verbs objects, waiting, the content of messages, statistics, and one error
+//! type.
 
 pub(crate) mod content;
 mod drops;
@@ -21,7 +22,7 @@ pub(crate) use resources::{CompletionQueues, Requirements, Resources, put, take}
 pub(crate) use text::padded;
 pub(crate) use wait::{CompletionWait, NAP, SPINNING, spin, wait_for_event, wait_spinning};
 
-/// Tells the other side why this side fails, unless the other side has ended.
+/// Sends the other side the reason why this side fails, unless the other side has ended.
 pub(crate) fn tell_failure<T>(exchange: &mut Exchange, outcome: &Result<T, ToolError>) {
     if let Err(error) = outcome
         && !error.is_end_of_peer()
@@ -30,17 +31,17 @@ pub(crate) fn tell_failure<T>(exchange: &mut Exchange, outcome: &Result<T, ToolE
     }
 }
 
-/// The side of a test between two machines.
+/// The role of a side in a test between two machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Connects to the server, and writes first.
+    /// The client connects to the server, and writes first.
     Client,
-    /// Listens.
+    /// The server listens.
     Server,
 }
 
 impl Role {
-    /// The role of the other side.
+    /// Returns the role of the other side.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {

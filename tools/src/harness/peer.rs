@@ -1,4 +1,4 @@
-//! The addresses of the two sides, and the attributes that the original programs connect with.
+//! The addresses of the two sides, and the connection attributes of the original programs.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -11,12 +11,12 @@ use socket2::{Domain, Socket, Type};
 use super::ToolError;
 use crate::exchange::PeerAddresses;
 
-/// Bytes of the global route header in front of what a UD queue pair receives.
+/// Bytes of the global route header in front of messages that a UD queue pair receives.
 pub(crate) const GRH: usize = 40;
 /// The Q_Key that the originals use.
 const QKEY: u32 = 0x1111_1111;
 
-/// The address of the chosen GID, or of the first.
+/// Returns the address of the selected GID, or of the first GID.
 pub(crate) fn source_address(context: &Context, gid_index: Option<usize>) -> Result<IpAddr, ToolError> {
     context.gid_address(gid_index).ok_or_else(|| {
         let index = gid_index.unwrap_or(0);
@@ -32,7 +32,7 @@ pub(crate) fn connect_from(own: IpAddr, server: SocketAddr) -> io::Result<TcpStr
     Ok(socket.into())
 }
 
-/// Where the other side finds a queue pair, or this side finds the peer of one.
+/// The address of a queue pair, for the other side or of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerQueuePair {
     pub(crate) gid: Gid,
@@ -40,8 +40,8 @@ pub(crate) struct PeerQueuePair {
     pub(crate) psn: Psn,
 }
 
-/// Connects a queue pair, or gets a UD queue pair ready and returns where its messages go. A server hands in where packets
-/// may go.
+/// Connects a queue pair. For UD, prepares the queue pair and returns the destination of its messages. A
+/// server passes the addresses that packets may go to.
 pub(crate) fn connect_as_originals(
     context: &Context,
     qp: &QueuePair,
@@ -69,8 +69,8 @@ pub(crate) fn connect_as_originals(
     Ok(None)
 }
 
-/// Stays until no packet has arrived for `quiet`, but not for ever: the other side repeats what was not acknowledged,
-/// because the last acknowledgement may have been lost.
+/// Waits until no packet has arrived for `quiet`, but at most 20 times. The last acknowledgement may have
+/// been lost, and the other side then retransmits.
 pub(crate) fn await_silence(context: &Context, quiet: Duration) {
     for _ in 0..20 {
         let before = context.counters().rdma_rx_packets;

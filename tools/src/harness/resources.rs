@@ -15,11 +15,11 @@ pub(crate) enum CompletionQueues {
     Shared,
     /// One queue for sends and one for receives.
     Separate,
-    /// The same, each with a completion channel.
+    /// One queue for sends and one for receives, each with a completion channel.
     WithChannels,
 }
 
-/// What a tool needs.
+/// The requirements of a tool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requirements {
     pub(crate) qp_type: QpType,
@@ -68,8 +68,8 @@ impl Resources {
         self.pd.context()
     }
 
-    /// Posts receives `0..count` of `len` bytes each before the queue pair is connected, so that the first message of
-    /// the peer finds one.
+    /// Posts receives `0..count` of `len` bytes each, before the queue pair is connected. The first message
+    /// of the peer then finds a receive.
     pub(crate) fn post_receives_early(
         &self,
         start: usize,
@@ -107,8 +107,8 @@ impl Resources {
         bytes
     }
 
-    /// The reason of a failed completion: a flush is only the consequence of another failure, whose completion may be in
-    /// the other queue.
+    /// Returns the cause of a failed completion. A flush follows from another failure, whose completion may
+    /// be in the other queue.
     pub(crate) fn reason(&self, failed: &Wc) -> Wc {
         if failed.status != WcStatus::WrFlushError {
             return *failed;

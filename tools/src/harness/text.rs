@@ -1,6 +1,6 @@
-//! Blocks of text of a fixed size, as the original programs exchange them.
+//! Fixed-size blocks of text, in the format of the original programs.
 
-/// A text in front of zeros; what is too long is cut.
+/// Pads a text with zeros; a text that is too long is truncated.
 pub(crate) fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut block = [0; N];
     for (place, byte) in block.iter_mut().zip(text.bytes()) {

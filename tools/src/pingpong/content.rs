@@ -1,15 +1,16 @@
-//! The content of messages, and what else they may contain.
+//! The content of messages, and the other contents that are accepted.
 
 use crate::harness::content::{Pattern, mismatch};
 
-/// What the original clients fill their buffer with (their servers use the next value, which is never sent).
+/// The byte that the original clients fill their buffer with. Their servers use the next value, which is
+/// never sent.
 const ORIGINAL: u8 = 0x7b;
-/// With `-c` they write 0 at the start of each page.
+/// With `-c`, the original clients write 0 at the start of each page.
 const PAGE: usize = 4096;
-/// What every message of a shared receive queue contains: its queue pairs share one buffer there.
+/// The content of every message for a shared receive queue, because its queue pairs share one buffer there.
 const SHARED: u8 = 0x5a;
 
-/// The content of message `number` from our client.
+/// Writes the content of message `number` of our client.
 pub(super) fn fill(number: u64, is_shared: bool, bytes: &mut [u8]) {
     if is_shared {
         bytes.fill(SHARED);
@@ -18,14 +19,14 @@ pub(super) fn fill(number: u64, is_shared: bool, bytes: &mut [u8]) {
     }
 }
 
-/// Where an echo differs from what was sent.
+/// Returns the position where an echo differs from the sent message.
 pub(super) fn echo_mismatch(number: u64, is_shared: bool, bytes: &[u8]) -> Option<usize> {
     let mut expected = vec![0; bytes.len()];
     fill(number, is_shared, &mut expected);
     mismatch(bytes, &expected)
 }
 
-/// Where what a client sent is neither what ours sends nor what the originals do.
+/// Returns the position where a client's message is neither that of our client nor that of an original.
 pub(super) fn request_mismatch(number: u64, is_shared: bool, bytes: &[u8]) -> Option<usize> {
     let at = echo_mismatch(number, is_shared, bytes)?;
     let original = if is_shared {

@@ -1,9 +1,9 @@
-//! The pingpong programs of libibverbs (`ibv_rc_pingpong`, `ibv_uc_pingpong`, `ibv_ud_pingpong`,
-//! `ibv_srq_pingpong`), client and server: they talk to the originals.
+//! Client and server of the pingpong programs of libibverbs (`ibv_rc_pingpong`, `ibv_uc_pingpong`,
+//! `ibv_ud_pingpong`, `ibv_srq_pingpong`). Both work with the originals.
 //!
-//! The originals receive into the buffer that they send from, so they echo every message. The client here
-//! therefore sends a different content in each message and checks the echo; the server echoes each message and checks
-//! that it has the content that one of the clients sends.
+//! The originals receive into the buffer that they send from, so they echo every message. Therefore the
+//! client here sends a different content in each message and checks the echo. The server echoes each message
+//! and checks that it has the content of one of the clients.
 
 mod content;
 mod run;
@@ -20,7 +20,7 @@ pub use run::Session;
 
 /// The TCP port of the originals.
 pub const PORT: u16 = 18_515;
-/// Queue pairs that `ibv_srq_pingpong` always talks about, however many it uses.
+/// The number of queue pairs in the exchange of `ibv_srq_pingpong`, even if it uses fewer.
 const MAX_QP: usize = 256;
 
 /// Which of the four programs.
@@ -37,7 +37,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// The program that it talks to.
+    /// Returns the program on the other side.
     #[must_use]
     pub const fn program(self) -> &'static str {
         match self {
@@ -60,18 +60,18 @@ impl Kind {
     }
 }
 
-/// What both sides must agree on, and what each chooses.
+/// The options of a run. Both sides must agree on some of them.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Which program.
+    /// The program.
     pub kind: Kind,
     /// Bytes of a message; at most the path MTU for UD.
     pub size: usize,
-    /// Messages each way; all queue pairs together.
+    /// Messages in each direction, all queue pairs together.
     pub iterations: u64,
     /// Path MTU.
     pub mtu: PathMtu,
-    /// Receives posted at a time.
+    /// Number of posted receives.
     pub rx_depth: usize,
     /// Queue pairs, for [`Kind::Srq`]: 1 to 256.
     pub num_qp: usize,
@@ -79,9 +79,9 @@ pub struct Plan {
     pub gid_index: Option<usize>,
     /// Whether to sleep on completion events.
     pub events: bool,
-    /// Local ACK timeout of RC, 4.096 µs times 2^`timeout`; 1 to 31. The originals have 14.
+    /// Local ACK timeout of RC, 4.096 µs × 2^`timeout`; 1 to 31. The originals use 14.
     pub timeout: u8,
-    /// How long nothing may happen before it is given up.
+    /// Time limit without any progress.
     pub patience: Duration,
 }
 
@@ -94,7 +94,7 @@ impl Plan {
         }
     }
 
-    /// Bytes from one buffer to the next.
+    /// Returns the number of bytes from one buffer to the next.
     fn stride(&self) -> usize {
         (self.size + GRH).next_multiple_of(64)
     }
@@ -103,7 +103,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// The first that is out of range.
+    /// The first number that is out of range.
     pub fn check(&self) -> Result<(), ToolError> {
         let refuse = |text: String| Err(ToolError::Plan(text));
         let largest = self.mtu.bytes();
@@ -133,19 +133,20 @@ impl Plan {
     }
 }
 
-/// What a run measured.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// Payload both ways.
+    /// Payload in both directions.
     pub bytes: u64,
-    /// Messages each way.
+    /// Messages in each direction.
     pub iterations: u64,
-    /// From the first message to the last, in seconds.
+    /// Time from the first message to the last, in seconds.
     pub elapsed_s: f64,
     /// Completion events, if they were used.
     pub events: u64,
-    /// Messages at the end without an acknowledgement, because the other side had received everything and exited.
+    /// Messages at the end without an acknowledgement, because the other side had received everything and
+    /// exited.
     pub unacknowledged: u64,
-    /// Packets that this side sent again.
+    /// Packets that this side retransmitted.
     pub retransmitted_packets: u64,
 }

@@ -21,21 +21,21 @@ use roce::verbs::{
     QueuePairOptions, SharedReceiveQueue,
 };
 
-/// Twice the timeout of the other side, 4.096 µs times 2^14.
+/// Twice the timeout of the other side, which is 4.096 µs × 2^14.
 const LINGER: Duration = Duration::from_millis(140);
-/// Work request numbers: receives are numbered by their buffer, sends have this bit.
+/// The bit in the work request numbers of sends. Receives are numbered by their buffer.
 const SEND: u64 = 1 << 63;
 
-/// What one queue pair still waits for.
+/// The pending operations of one queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pending {
     send: bool,
     receive: bool,
-    /// Messages received on it.
+    /// Messages received on this queue pair.
     received: u64,
 }
 
-/// One side, with all that it needs before the first message.
+/// One side, with everything that it needs before the first message.
 #[derive(Debug)]
 pub struct Session {
     plan: Plan,
@@ -44,7 +44,7 @@ pub struct Session {
     watch: DropWatch,
     gid: Gid,
     cq: CompletionQueue,
-    // Its buffers: one to send from for each queue pair, then those of the receives.
+    // The region contains one send buffer per queue pair, then the receive buffers.
     region: MemoryRegion,
     srq: Option<SharedReceiveQueue>,
     qps: Vec<QueuePair>,
@@ -53,7 +53,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Makes queue pairs and posts their receives.
+    /// Creates queue pairs and posts their receives.
     ///
     /// # Errors
     ///
@@ -88,13 +88,13 @@ impl Session {
         self.qps.iter().map(one).collect()
     }
 
-    /// Exchanges destinations with the other side and connects; a server hands in where its packets may go. `on_line`
-    /// gets a line for each destination, as the originals print them. All that the other side says must have come within
-    /// the patience of the plan.
+    /// Exchanges destinations with the other side and connects. A server passes the addresses that its
+    /// packets may go to. `on_line` gets a line for each destination in the format of the originals. The
+    /// whole input of the other side must arrive within the patience of the plan.
     ///
     /// # Errors
     ///
-    /// The other side is gone or too slow, is not the right program, or cannot be reached with this device.
+    /// The other side has left or is too slow, is the wrong program, or cannot be reached with this device.
     pub fn connect(
         &mut self,
         peer: &mut Tcp,
@@ -128,7 +128,7 @@ impl Session {
         Ok(())
     }
 
-    /// Connects every queue pair with its peer, with the other attributes of the originals, and posts receives.
+    /// Connects every queue pair to its peer, with the other attributes of the originals, and posts receives.
     fn attach(&mut self, remote: &[Destination], allowed: Option<&PeerAddresses>) -> Result<(), ToolError> {
         let path = PathOptions::default().sgid_index(self.plan.gid_index).traffic_class(0);
         let options = ConnectOptions::default()
@@ -184,7 +184,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends and answers until both directions had all messages.
+    /// Sends and answers until all messages of both directions have arrived.
     ///
     /// # Errors
     ///
@@ -224,8 +224,9 @@ impl Session {
         })
     }
 
-    /// Stays until the other side, whose last acknowledgement may have been lost, has nothing left to ask for: until
-    /// nothing has come for longer than its timeout, but not for ever.
+    /// Waits until the other side, which may have lost the last acknowledgement, has nothing left to
+    /// retransmit. The wait is limited, and ends once nothing has arrived for longer than the timeout of the
+    /// other side.
     pub fn linger(&self) {
         if matches!(self.plan.kind, Kind::Uc | Kind::Ud) {
             return;
@@ -267,8 +268,9 @@ impl Session {
         Ok(())
     }
 
-    /// The originals exit as soon as they have received everything, and then do not repeat a lost acknowledgement. So a
-    /// failure after the last message of the other side is not an error.
+    /// Handles a failed completion. The originals exit as soon as they have received everything, and then do
+    /// not repeat a lost acknowledgement. Therefore a failure after the last message of the other side is not
+    /// an error.
     fn handle_failure(&mut self, wc: &Wc, run: &mut Run) -> Result<(), ToolError> {
         let waiting = self.pending.iter().filter(|pending| pending.send).count() as u64;
         let has_left = run.received >= self.plan.iterations && run.sent + waiting >= self.plan.iterations;
@@ -290,7 +292,7 @@ impl Session {
         self.plan.kind == Kind::Srq
     }
 
-    /// Writes the next message into the send buffer: the server returns the message that it received.
+    /// Writes the next message into the send buffer. The server returns the received message.
     fn next_message(&self, index: usize, run: &mut Run) {
         if self.role == Role::Client {
             content::fill(self.pending[index].received, self.is_shared(), &mut run.bytes);
@@ -319,9 +321,9 @@ impl Session {
 struct Run {
     sent: u64,
     received: u64,
-    /// Of those sent, messages at the end without an acknowledgement.
+    /// The number of sent messages at the end without an acknowledgement.
     unacknowledged: u64,
     events: u64,
-    /// The message received last, and the one to be sent.
+    /// The last received message, and the next one to send.
     bytes: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! The exchange of `ibv_rc_pingpong` and so on over TCP before the first message.
+//! The exchange of `ibv_rc_pingpong` and so on over TCP, before the first message.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,14 +12,14 @@ use crate::harness::padded;
 
 /// Bytes of one destination on the wire: four numbers in hexadecimal, three colons, a NUL.
 const LEN: usize = 52;
-/// The longest limit of one read.
+/// Maximum time limit of one read.
 const LONGEST_READ: Duration = Duration::from_secs(24 * 60 * 60);
 /// The last message of the client, with its NUL.
 const DONE: &[u8; 5] = b"done\0";
 
-/// A connection whose reads have one limit of time together.
+/// A connection with one time limit for all reads together.
 ///
-/// The limit of a socket is for each read, so a byte now and then would hold the reader for ever.
+/// The timeout of a socket applies to each read, so single bytes could hold the reader forever.
 pub(super) struct Limited<'a> {
     stream: &'a mut Tcp,
     limit: Duration,
@@ -42,7 +42,7 @@ impl Read for Limited<'_> {
         if left.is_zero() {
             return Err(late());
         }
-        // The kernel refuses less than a microsecond, and takes at most what fits its clock.
+        // The kernel refuses less than a microsecond, and has an upper limit.
         let left = left.clamp(Duration::from_millis(1), LONGEST_READ);
         self.stream.set_read_timeout(Some(left))?;
         match self.stream.read(room) {
@@ -113,7 +113,7 @@ pub(super) fn send(peer: &mut impl Write, destinations: &[Destination]) -> io::R
     peer.flush()
 }
 
-/// Receives so many destinations.
+/// Receives `count` destinations.
 pub(super) fn receive(peer: &mut impl Read, count: usize) -> io::Result<Vec<Destination>> {
     let one = |_| {
         let mut wire = [0; LEN];

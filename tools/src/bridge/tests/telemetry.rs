@@ -1,4 +1,4 @@
-//! Hops that the queue writes into in-band telemetry.
+//! Tests of the hops that the queue writes into in-band telemetry.
 
 use roce_packet::{Telemetry, TelemetryHop};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const QUEUE: &str = "rate = \"1Gbps\"\ntelemetry = true";
 
-/// A frame with telemetry behind its datagram.
+/// Returns a frame with telemetry behind its datagram.
 fn with_trailer(path: &Path, psn: u32, telemetry: &Telemetry) -> Vec<u8> {
     let datagram = datagram(path, 7, 9, psn, 1_024);
     frame_of(path, 7, &[&datagram[..], &telemetry.emit()].concat())
@@ -17,7 +17,7 @@ fn telemetry_of(frame: &[u8]) -> Telemetry {
     Frame::parse(frame).unwrap().split_telemetry().expect("the ICRC is right in front of it").1
 }
 
-/// The sum over a UDP header and what follows, with its pseudo header: all ones if the checksum is right.
+/// Returns the sum over a UDP header, its payload and its pseudo header: all ones if the checksum is correct.
 fn udp_sum(frame: &[u8], addresses: std::ops::Range<usize>) -> u16 {
     let udp = &frame[addresses.end..];
     let words = [&frame[addresses], udp].concat();
@@ -35,7 +35,7 @@ fn a_hop_has_the_rate_the_time_what_was_sent_and_what_waits() {
     for _ in 0..10 {
         give(&mut bridge, 3_000, &frame);
     }
-    // One without a trailer among them counts as sent and as waiting.
+    // A packet without a trailer among them counts as sent and as waiting.
     give(&mut bridge, 3_000, &packet(9, 0, 1_024));
     give(&mut bridge, 3_000, &frame);
     let left = leaving(&mut bridge, 1_000_000);
@@ -54,7 +54,7 @@ fn a_hop_has_the_rate_the_time_what_was_sent_and_what_waits() {
         assert_eq!((telemetry.hops(), telemetry.is_complete()), (&[expected][..], true), "packet {index}");
     }
     assert_eq!(bridge.counts(Side::Left).telemetry_stamped, 11);
-    // The payload of the eleven, without their trailers.
+    // The payload of all packets, without their trailers.
     let payload: u64 = bridge.queue_pairs(Side::Left).map(|one| one.payload_bytes).sum();
     assert_eq!(payload, 12 * 1_024);
 }
@@ -67,7 +67,7 @@ fn checksums_stay_right() {
         let mut bridge = bridge(&with_queue(QUEUE));
         let mut filled = Telemetry::default();
         for hop in 0..6 {
-            // Without a checksum, which IPv4 and RoCE allow, and with one.
+            // Without a checksum, which IPv4 and RoCE permit, and with one.
             let plain = with_trailer(&path, 1, &filled);
             let mut summed = plain.clone();
             let field = addresses.end + 6..addresses.end + 8;
@@ -89,7 +89,8 @@ fn checksums_stay_right() {
     }
 }
 
-/// What a packet is not to lose: an echo, a packet with a wrong ICRC, one that only looks as if it had a trailer, and all where it is off.
+/// Checks packets that must not change: an echo, a packet with a wrong ICRC, a packet that only seems to have
+/// a trailer, and any packet while telemetry is off.
 #[test]
 fn what_has_no_room_for_a_hop_passes_unchanged() {
     let path = path(true);
@@ -111,7 +112,7 @@ fn what_has_no_room_for_a_hop_passes_unchanged() {
     }
 }
 
-/// A superpacket of the kernel, whose datagrams have trailers and one checksum that is not finished.
+/// Sends a superpacket of the kernel, whose datagrams have trailers and share one partial checksum.
 #[test]
 fn datagrams_of_a_superpacket_get_a_hop_each() {
     let path = path(true);

@@ -1,17 +1,17 @@
-//! Whether DSCP and ECN arrive as they were sent.
+//! Findings about changes of DSCP and ECN.
 
 use super::{Both, Direction};
 use crate::doctor::finding::{Finding, Step};
 
 impl Direction<'_> {
-    /// How many packets had a traffic class when they were sent, and one when they arrived, for which this holds.
+    /// Returns the number of packets whose sent and received traffic classes satisfy `is_it`.
     fn count(&self, is_it: impl Fn(u8, u8) -> bool) -> u32 {
         let them = self.seen.classes.iter().filter(|(sent, seen, _)| is_it(*sent, *seen));
         them.map(|(_, _, count)| count).sum()
     }
 }
 
-/// Pairs of sent and seen that differ under a mask, with their direction.
+/// Returns sent and received values that differ after `look`, with their direction and their number.
 fn changes(both: &Both, look: impl Fn(u8) -> u8) -> Vec<(String, u8, u8, u32)> {
     let mut found = Vec::new();
     for direction in both.directions() {
@@ -33,7 +33,7 @@ fn changes(both: &Both, look: impl Fn(u8) -> u8) -> Vec<(String, u8, u8, u32)> {
     found
 }
 
-/// Whether the DSCP is kept.
+/// Returns whether the DSCP is kept.
 pub(in crate::doctor) fn dscp(both: &Both) -> Finding {
     let changed = changes(both, |class| class >> 2);
     if changed.is_empty() {
@@ -52,7 +52,8 @@ pub(in crate::doctor) fn dscp(both: &Both) -> Finding {
     )
 }
 
-/// Whether the ECN field is kept. Marks that a switch may set are not changes, but a network at rest sets none.
+/// Returns whether the ECN field is kept. Marks that a switch may set are not changes, but an idle network
+/// sets none.
 pub(in crate::doctor) fn ecn(both: &Both) -> Finding {
     let changed = changes(both, |class| class & 3);
     let (marked, rewritten): (Vec<_>, Vec<_>) =
@@ -89,7 +90,7 @@ pub(in crate::doctor) fn ecn(both: &Both) -> Finding {
     Finding::ok(Step::Ecn, text).with_hint("the way is busy now; repeat when it is not")
 }
 
-/// Whether a direction turns every packet into CE, even one that is not ECN capable.
+/// Returns a problem if a direction turns every packet into CE, even packets that are not ECN capable.
 fn marks_everything(both: &Both) -> Option<Finding> {
     let directions = both.directions();
     let found = directions.iter().find(|direction| {
@@ -105,7 +106,7 @@ fn marks_everything(both: &Both) -> Option<Finding> {
     ))
 }
 
-/// Code points that became others, other than by a mark.
+/// Returns a problem if code points changed in other ways than by a mark.
 fn rewrites(rewritten: &[(String, u8, u8, u32)]) -> Option<Finding> {
     let clears = rewritten.iter().any(|(_, _, seen, _)| *seen == 0);
     let text: Vec<String> = rewritten

@@ -1,4 +1,4 @@
-//! Findings from observations.
+//! Tests that turn observations into findings.
 
 use super::*;
 use crate::doctor::finding::Outcome;
@@ -18,7 +18,7 @@ pub(in crate::doctor) fn introduction(last: u8) -> Introduction {
     }
 }
 
-/// A burst of 100 each way of which nothing was lost or changed.
+/// Returns a burst of 100 packets in each direction without losses and changes.
 fn healthy() -> Both {
     let (own, peer) = (introduction(1), introduction(2));
     let seen = |from: &Introduction, port| Observation {
@@ -61,7 +61,7 @@ fn addresses_and_ports_that_are_translated_are_named() {
     let mut both = healthy();
     both.here.sources.push(([198, 18, 0, 2].into(), 61_000));
     is_problem(&source_port(&both), "leave from UDP port 50000 and arrive from 61000");
-    // The ICRC covers both, so that then none is right.
+    // The ICRC covers addresses and ports, so all ICRCs are wrong.
     both.there = Observation { intact: 0, damaged: 100, ..both.there };
     let finding = icrc(&both, &both);
     is_problem(&finding, "200 of 200 arrived packets from 198.18.0.1 to 198.18.0.2 (100 %)");
@@ -82,7 +82,7 @@ fn losses_are_told_apart() {
     assert!(!both_ways.remedy.unwrap().contains("one-way"));
     both.there.overflow = 10;
     assert!(loss(&both).remedy.unwrap().contains("rmem_max"));
-    // What was damaged is not lost.
+    // Damaged packets are not lost.
     both = healthy();
     both.there = Observation { intact: 90, damaged: 10, ..both.there };
     assert_eq!(loss(&both).outcome, Outcome::Ok);
@@ -106,7 +106,8 @@ fn marks_of_a_busy_network_are_no_illness() {
     assert!(ecn(&both).remedy.unwrap().contains("clears"), "{:?}", ecn(&both));
 }
 
-/// Regression: the remedy for marks on packets that are not ECN capable was to look for a rule that clears them.
+/// Regression: the remedy for marks on packets that are not ECN capable was to look for a rule that clears
+/// them.
 #[test]
 fn a_rule_that_marks_everything_is_not_one_that_clears() {
     let mut both = healthy();
@@ -119,7 +120,7 @@ fn a_rule_that_marks_everything_is_not_one_that_clears() {
     assert!(finding.remedy.unwrap().contains("sets these bits"));
 }
 
-/// Regression: a link of 300 bytes was taken for a firewall.
+/// Regression: the doctor reported a firewall if a link had an MTU of 300 bytes.
 #[test]
 fn a_small_mtu_is_not_a_firewall() {
     let mut both = healthy();
