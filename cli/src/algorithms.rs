@@ -12,9 +12,9 @@ use roce_transport::congestion::{
 
 static ALGORITHMS: OnceLock<Vec<Algorithm>> = OnceLock::new();
 
-/// Stores the algorithms; called once, before the command line is parsed.
+/// Stores the algorithms. It must be called once, before the command line is parsed.
 pub(super) fn register(algorithms: Vec<Algorithm>) {
-    // A second call has no effect: options may have been parsed already.
+    // A second call has no effect, because options may have been parsed already.
     let _ = ALGORITHMS.set(algorithms);
 }
 
@@ -27,28 +27,29 @@ pub(super) fn parse_congestion(text: &str) -> Result<(Congestion, NotificationPo
     Congestion::parse_among(text, registered())
 }
 
-/// What identifies an algorithm of the program: the fields of a new instance, and a hash of what it answers to a fixed sequence
-/// of events. Both are part of the configuration of a run, because the name alone stays the same when the code changes.
+/// The identity of an algorithm of the program: the fields of a new instance, and a hash of its answers to a
+/// fixed sequence of events. Both are part of the configuration of a run, because the name does not change
+/// with the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// Its name.
+    /// The name.
     pub(super) name: String,
-    /// A new instance, as its `Debug` shows it.
+    /// The `Debug` output of a new instance.
     pub(super) instance: String,
-    /// Hash of its rates, windows and timers.
+    /// Hash of rates, windows and timers.
     pub(super) behavior: u64,
 }
 
 impl Identity {
-    /// All of it, on one line.
+    /// Returns the whole identity on one line.
     pub(super) fn text(&self) -> String {
         let instance = self.instance.replace(['\n', '\r'], " ");
         format!("{} {:016x} {instance}\n", self.name, self.behavior)
     }
 }
 
-/// The identities of the algorithms of all flows that the program added. Those of the engine have none: the version identifies
-/// them.
+/// Returns the identities of the algorithms of all flows that the program added. The version identifies the
+/// algorithms of the engine.
 pub(super) fn identities(settings: &Settings) -> Vec<Identity> {
     let hosts = std::iter::once(&settings.host).chain(&settings.profiles);
     let mut all: Vec<Identity> = Vec::new();
@@ -73,8 +74,8 @@ fn identity(congestion: &Congestion) -> Option<Identity> {
     Some(Identity { name, instance, behavior: behavior(control.as_mut()) })
 }
 
-/// The hash of the answers to 2,000 events in 20 ms: packets that leave and are acknowledged, marks, notifications, losses and
-/// timers, in the order of a linear congruential generator.
+/// Returns the hash of the answers to 2,000 events in 20 ms: packets that leave and are acknowledged, marks,
+/// notifications, losses and timers, in the order of a linear congruential generator.
 fn behavior(control: &mut dyn CongestionControl) -> u64 {
     const EVENTS: u32 = 2_000;
     const PAYLOAD: u64 = 1_024;
@@ -154,7 +155,7 @@ mod tests {
         assert_eq!(identity(&Congestion::parse("swift").unwrap().0), None);
     }
 
-    /// Flows may have an algorithm of their own.
+    /// Checks that flows may have their own algorithms.
     #[test]
     fn algorithms_of_profiles_count() {
         let mut mixed = settings(2);

@@ -1,9 +1,9 @@
 //! The JSON documents of all commands: schema and version first, and one unit for each quantity.
 //!
-//! The library and the tools measure in the units that a person reads: microseconds, gigabits per second. A program that
-//! reads several documents wants one unit, so this is the only place that prints a document, and it converts every number
-//! whose name ends with a unit to the base unit of the SI: seconds, bits per second, bytes per second. `docs/json.md` lists
-//! every field.
+//! The library and the tools measure in human-readable units: microseconds, gigabits per second. A program
+//! that reads several documents needs one unit. Therefore only this module prints documents. It converts
+//! every number whose name ends with a unit to the base unit of the SI: seconds, bits per second, bytes per
+//! second. `docs/json.md` lists every field.
 
 use std::io::{self, Write};
 
@@ -11,8 +11,8 @@ use roce::observe::is_harmless;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// The version of the schema of a command. A field that is added does not change it; a field that is renamed, removed or changes its
-/// meaning does.
+/// Returns the version of the schema of a command. Added fields do not change it. Fields that are renamed,
+/// removed or get another meaning do.
 fn schema_version(command: &str) -> u32 {
     match command {
         "sim" | "sim-sweep" => 2,
@@ -23,7 +23,7 @@ fn schema_version(command: &str) -> u32 {
 #[derive(Serialize)]
 struct Document {
     schema: String,
-    /// Of the program.
+    /// The version of the program.
     version: &'static str,
     #[serde(flatten)]
     body: Map<String, Value>,
@@ -34,10 +34,10 @@ pub(crate) fn print(output: &mut impl Write, command: &str, body: &impl Serializ
     writeln!(output, "{}", escaped(serde_json::to_string_pretty(&document(command, body)?)?))
 }
 
-/// JSON whose strings control no terminal, and hide and move nothing: they may come from peers and from files of others.
-/// JSON has an escape for every character, so nothing is lost.
+/// Escapes characters in JSON strings that control a terminal, or that hide or reorder text. Strings may come
+/// from peers and from files of others. JSON has an escape for every character, so the values do not change.
 pub(crate) fn escaped(json: String) -> String {
-    // Line breaks are those of the layout: within strings they are escaped already.
+    // Line breaks belong to the layout, because those within strings are escaped already.
     let is_plain = |sign: char| sign == '\n' || is_harmless(sign);
     if json.chars().all(is_plain) {
         return json;
@@ -65,7 +65,8 @@ fn document(command: &str, body: &impl Serialize) -> io::Result<Document> {
     Ok(Document { schema, version: env!("CARGO_PKG_VERSION"), body })
 }
 
-/// How a number becomes one of the base unit: exact powers of ten need the right direction.
+/// The conversion of a number to the base unit. Powers of ten are exact only as a factor or only as a
+/// divisor.
 #[derive(Clone, Copy, Debug)]
 enum Scale {
     Same,
@@ -73,7 +74,7 @@ enum Scale {
     Over(f64),
 }
 
-/// The ends of names, the end that replaces them, and the conversion.
+/// The suffix of a name, its replacement, and the conversion.
 const UNITS: [(&str, &str, Scale); 9] = [
     ("gigabits_per_s", "bits_per_second", Scale::Times(1e9)),
     ("megabits_per_s", "bits_per_second", Scale::Times(1e6)),
@@ -86,7 +87,7 @@ const UNITS: [(&str, &str, Scale); 9] = [
     ("_s", "_seconds", Scale::Same),
 ];
 
-/// Counters keep the names that docs/counters.md explains.
+/// Counters keep their names, which docs/counters.md explains.
 const COUNTERS: [&str; 2] = ["counters", "device_counters"];
 
 fn in_base_units(value: Value) -> Value {
@@ -115,7 +116,7 @@ fn in_base_units(value: Value) -> Value {
     }
 }
 
-/// Numbers, lists of them, and what stands for a number that is not there.
+/// Returns whether a value is a number, a list of numbers, or the null that replaces a missing number.
 fn is_number(value: &Value) -> bool {
     match value {
         Value::Array(items) => items.iter().all(is_number),
@@ -165,7 +166,8 @@ mod tests {
         assert_eq!(document, expected);
     }
 
-    /// A terminal takes U+009B for the begin of an escape sequence, and U+202E turns what follows around.
+    /// A terminal interprets U+009B as the beginning of an escape sequence, and U+202E reverses the following
+    /// text.
     #[test]
     fn strings_of_others_reach_a_terminal_escaped_and_are_read_unchanged() {
         let text = "\u{9b}2J\x1b[2J\x7f\u{202e}\u{e0041}\n Zürich 東京";

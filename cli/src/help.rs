@@ -1,7 +1,7 @@
 //! The headings and examples of the help of every command.
 //!
-//! One table says under which heading an option is shown, so that an option has the same place in every command, and a
-//! new one without a place fails a test.
+//! One table contains the heading of each option, so that an option has the same place in every command. A
+//! test fails for a new option without a heading.
 
 use clap::{Arg, Command, CommandFactory as _};
 
@@ -14,8 +14,8 @@ const ADDRESSES: &str = "Addresses and ICRC";
 const OUTPUT: &str = "Output";
 const DEVICE: &str = "Device and faults";
 
-/// The options under each heading, by the names of their fields. The options of all commands follow under a heading of
-/// their own.
+/// The options under each heading, by the names of their fields. The options of all commands follow under a
+/// separate heading.
 const HEADINGS: [(&str, &[&str]); 6] = [
     (
         CONNECTION,
@@ -167,7 +167,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
     ),
 ];
 
-/// Options that mean something else in a command, and their heading there.
+/// Options with another meaning in a command, and their heading there.
 const ELSEWHERE: [(&str, &str, &str); 10] = [
     ("dissect", "port", INPUT),
     ("dissect", "qp", INPUT),
@@ -181,7 +181,7 @@ const ELSEWHERE: [(&str, &str, &str); 10] = [
     ("stat", "count", OUTPUT),
 ];
 
-/// What the help of a command ends with.
+/// The end of the help of each command.
 const EXAMPLES: [(&str, &str); 14] = [
     (
         "demo",
@@ -236,7 +236,7 @@ const EXAMPLES: [(&str, &str); 14] = [
     ),
 ];
 
-/// The command line, with headings and examples.
+/// Returns the command line, with headings and examples.
 pub(crate) fn command() -> Command {
     Cli::command().mut_subcommands(|command| {
         let name = command.get_name().to_owned();
@@ -251,7 +251,7 @@ pub(crate) fn command() -> Command {
     })
 }
 
-/// Where an option is shown. Arguments without a name are shown above all headings.
+/// Returns the heading of an option. Arguments without a name are shown above all headings.
 fn heading(command: &str, arg: &Arg) -> Option<&'static str> {
     if arg.is_positional() || arg.get_help_heading() == Some(EVERY_COMMAND) {
         return None;

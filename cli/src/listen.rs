@@ -1,4 +1,5 @@
-//! Where servers listen, on which device they serve a client, and what they tell the user to type on the other side.
+//! The sockets of servers, the device that serves a client, and the command that a server prints for the
+//! other side.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -10,22 +11,22 @@ use roce_tools::exchange::{ClientQueue, Exchange, Listening, own_addresses};
 use super::common::{DeviceArgs, device_at, device_on};
 use super::terminal::Output;
 
-/// The most addresses that are listed.
+/// Maximum number of addresses that are listed.
 const MOST_LISTED: usize = 8;
 
-/// What a server prints when it starts.
+/// The text that a server prints when it starts.
 pub(super) struct Announcement<'a> {
     /// The command for the other side, without the address.
     pub(super) command: String,
-    /// Options of the command behind the address, with a blank in front.
+    /// Options of the command behind the address, with a leading blank.
     pub(super) options: String,
-    /// Another program that may call, with the word before it.
+    /// Another program that may connect, with the word before it.
     pub(super) other_program: Option<&'a str>,
 }
 
 impl Announcement<'_> {
-    /// Prints where the server waits, and the command for the other side. `address`: that of the device, if the user chose
-    /// one.
+    /// Prints where the server waits, and the command for the other side. `address` is that of the device, if
+    /// the user chose one.
     pub(super) fn print(
         &self,
         output: &mut Output,
@@ -69,18 +70,18 @@ impl Announcement<'_> {
     }
 }
 
-/// An option with its value, unless it is the default.
+/// Formats an option with its value, unless it is the default.
 pub(super) fn option<T: PartialEq + std::fmt::Display>(name: &str, value: T, default: T) -> String {
     if value == default { String::new() } else { format!(" {name} {value}") }
 }
 
-/// The address that a client called, or that of the device for a TCP of its own.
+/// Returns the device on the address that a client called, or on 127.0.0.1 for a TCP of the device's own.
 pub(super) fn called_device(called: Option<SocketAddr>) -> String {
     called.map_or_else(|| device_on(std::net::Ipv4Addr::LOCALHOST.into()), device_at)
 }
 
-/// The device of a server that takes no TCP connection, which would say where it is called: the only address of this machine
-/// that others reach.
+/// Returns the device of a server without TCP connections, which would reveal the called address. It is the
+/// only address of this machine that others can reach.
 pub(super) fn only_device() -> anyhow::Result<String> {
     let addresses = own_addresses();
     let reached: Vec<_> = addresses.iter().filter(|local| !local.is_loopback).collect();
@@ -103,11 +104,12 @@ pub(super) fn only_device() -> anyhow::Result<String> {
     }
 }
 
-/// The contexts of a server: one on the device that the user chose, or one on each address that a client calls.
+/// The contexts of a server: one on the device that the user chose, or one on each address that a client
+/// calls.
 pub(super) enum Contexts<'a> {
-    /// The user chose the device.
+    /// The context on the device that the user chose.
     Chosen(Context),
-    /// The address that was called last, and its context.
+    /// The context on the address that was called last.
     Called { args: &'a DeviceArgs, last: Option<(SocketAddr, Context)> },
 }
 
@@ -129,7 +131,7 @@ impl<'a> Contexts<'a> {
         Ok((Self::Chosen(context), listening))
     }
 
-    /// The address of the device that the user chose.
+    /// Returns the address of the device that the user chose.
     pub(super) fn address(&self) -> Option<IpAddr> {
         match self {
             Self::Chosen(context) => context.address(),
@@ -137,7 +139,7 @@ impl<'a> Contexts<'a> {
         }
     }
 
-    /// The context for a client that called this address.
+    /// Returns the context for a client that called this address.
     pub(super) fn open(&mut self, called: Option<SocketAddr>) -> anyhow::Result<Context> {
         match self {
             Self::Chosen(context) => Ok(context.clone()),
@@ -146,7 +148,7 @@ impl<'a> Contexts<'a> {
                 if let Some((_, context)) = last.as_ref().filter(|(known, _)| same(known)) {
                     return Ok(context.clone());
                 }
-                // Its port may be the one that is needed.
+                // The old context may occupy the port that the new one needs.
                 *last = None;
                 let context = args.open(|| Ok(called_device(called)))?;
                 *last = called.map(|called| (called, context.clone()));
@@ -155,7 +157,7 @@ impl<'a> Contexts<'a> {
         }
     }
 
-    /// Forgets a context that may not work any more.
+    /// Drops a context that may not work any more.
     pub(super) fn forget(&mut self) {
         if let Self::Called { last, .. } = self {
             *last = None;
@@ -163,7 +165,7 @@ impl<'a> Contexts<'a> {
     }
 }
 
-/// The next client, and what `open` opens for it. A client for which that fails is told why.
+/// Returns the next client, and the result of `open` for it. If `open` fails, the client is told why.
 pub(super) fn next_client<T>(
     clients: &ClientQueue,
     allowed: &[IpAddr],

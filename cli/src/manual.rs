@@ -1,4 +1,4 @@
-//! `roce completions` and `roce man`: files for the shell and for `man`, made from the arguments themselves.
+//! `roce completions` and `roce man`: files for the shell and for `man`, generated from the arguments.
 
 use std::fs;
 use std::io::Write as _;
@@ -45,7 +45,7 @@ const MAN: &str = "Examples:
   roce man --out ~/.local/share/man/man1";
 
 pub(super) fn completions(args: &CompletionsArgs, output: &mut Output) -> anyhow::Result<ExitCode> {
-    // The generator cannot report a pipe that was closed.
+    // The generator cannot report a closed pipe.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command(), "roce", &mut script);
     output.write_all(&script)?;
@@ -76,7 +76,7 @@ pub(super) fn man(args: &ManArgs, output: &mut Output) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command itself and each subcommand, with the name of its page.
+/// Returns the command itself and each subcommand, with the name of its page.
 fn pages() -> Vec<Command> {
     let mut all = command().disable_help_subcommand(true);
     all.build();

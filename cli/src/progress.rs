@@ -1,4 +1,5 @@
-//! A line on standard error now and then while a measurement runs: in a log nothing else shows that it is alive.
+//! Prints a line on standard error at intervals while a measurement runs, so that a log shows that it is
+//! alive.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -6,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use roce::verbs::Context;
 
-/// The time between two lines. What ends before prints none.
+/// The interval between two lines. A shorter measurement prints none.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Reports what a device sends and receives, until it is dropped.
+/// Reports the packets of a device until it is dropped.
 pub(super) struct Progress {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -38,7 +39,7 @@ impl Progress {
                 ));
             }
         };
-        // Without a thread there are no reports, and the measurement is the same.
+        // Without a thread there are no reports, and the measurement does not change.
         let thread = std::thread::Builder::new().name("roce-progress".into()).spawn(report).ok();
         Self { stop: Some(stop), thread }
     }
@@ -48,7 +49,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say at its end.
+            // The result of the thread does not matter.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Standard output with optional color.
+//! Standard output, with optional color.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -36,13 +36,13 @@ pub(crate) struct Style {
 }
 
 impl Style {
-    /// `text` with a color, ready to be printed.
+    /// Returns `text` with a color, ready to be printed.
     pub(crate) fn paint<T: fmt::Display>(self, paint: Paint, text: T) -> Painted<T> {
         Painted { paint: self.color.then_some(paint), text }
     }
 }
 
-/// See [`Style::paint`].
+/// A text with a color; see [`Style::paint`].
 #[derive(Debug)]
 pub(crate) struct Painted<T> {
     paint: Option<Paint>,
@@ -68,9 +68,9 @@ pub(crate) struct Output {
 }
 
 impl ColorChoice {
-    /// Whether to color output that goes to a terminal (or not).
+    /// Returns whether to color output, given whether it goes to a terminal.
     pub(crate) fn colors(self, is_terminal: bool) -> bool {
-        // NO_COLOR counts if it is set and not empty: https://no-color.org
+        // NO_COLOR applies if it is set and not empty: https://no-color.org
         let wanted = || {
             std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
                 && std::env::var_os("TERM").is_none_or(|value| value != "dumb")

@@ -1,7 +1,8 @@
 //! The file of `--trace`: one JSON object per line for each trace event.
 //!
-//! Engine and simulator report through `tracing`: notifications, cuts and increases of rates, retransmissions, pauses, dropped
-//! packets with their reason. Without a subscriber, each of these call sites costs one comparison. docs/json.md lists the events.
+//! Engine and simulator report through `tracing`: notifications, cuts and increases of rates,
+//! retransmissions, pauses, and dropped packets with their reason. Without a subscriber, each call site costs
+//! one comparison. docs/json.md lists the events.
 
 use std::fs::File;
 use std::io::{self, LineWriter, Write};
@@ -58,7 +59,7 @@ impl TraceFile {
 pub(crate) enum Clock {
     /// Time since this point.
     Since(Instant),
-    /// None: only a simulated network has a time, and it records its events itself.
+    /// No clock: only a simulated network has a time, and it records its events itself.
     Virtual,
 }
 
@@ -91,7 +92,7 @@ impl<S: Subscriber> Layer<S> for EventStream {
     }
 }
 
-/// What an event has on a wire and in a simulation.
+/// Returns the object of an event, on a wire or in a simulation.
 fn object(
     metadata: &Metadata<'_>,
     name: String,
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(lines[0]["level"], "DEBUG");
     }
 
-    /// In a simulation, what no host or switch reports has no time, and is written all the same.
+    /// Checks that events that no host or switch of a simulation reports are written without a time.
     #[test]
     fn an_event_without_a_place_is_written_without_a_time() {
         let buffer = Buffer::default();

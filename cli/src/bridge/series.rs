@@ -51,7 +51,7 @@ impl Series {
         })
     }
 
-    /// When the next sample is due.
+    /// Returns the time of the next sample.
     pub(super) const fn next(&self) -> Duration {
         self.next
     }

@@ -9,7 +9,7 @@ use super::side::{RESULT, Remote, Request, Response, SOURCE, Side, TARGET, Trans
 use crate::terminal::{Paint, Style};
 use roce_tools::exchange::Exchange;
 
-/// Length of a message in one packet, and odd length of a message in many packets.
+/// The length of a message in one packet, and the odd length of a message in many packets.
 const SHORT: usize = 100;
 const LONG: usize = 20_003;
 
@@ -54,7 +54,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     operation("UD SEND with immediate", Transport::Ud, Kind::SendImm, SHORT),
 ];
 
-/// The result of an operation.
+/// The result of one operation.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
     name: &'static str,
@@ -147,7 +147,7 @@ impl Execution<'_> {
         self.side.region.element(SOURCE..SOURCE + self.operation.len)
     }
 
-    /// SEND, and WRITE with immediate data: operations that complete a receive.
+    /// Executes SEND or WRITE with immediate data, which complete a receive.
     fn message(&mut self) -> anyhow::Result<bool> {
         let Operation { transport, len, kind, .. } = *self.operation;
         let remote = self.remote()?;

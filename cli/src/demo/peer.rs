@@ -1,4 +1,4 @@
-//! The second process: executes requests and verifies what it receives.
+//! The second process of the demo, which executes requests and verifies received data.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Where the demo can run on this machine: two addresses, or one that both processes share; and a file for its packets.
+//! The devices of the demo on this machine (two addresses, or one address that both processes share), and a
+//! file for its packets.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -10,12 +11,13 @@ use anyhow::{Context as _, anyhow};
 use roce_device::OpenOptions;
 use roce_device::pcap::CaptureFile;
 
-/// The devices of both processes: the first pair that can be opened. A machine may have one loopback address only, or only that
-/// of IPv6, and another user may have 127.0.0.1; the addresses between are free on nearly every machine.
+/// Returns the devices of both processes: the first pair that can be opened. A machine may have only one
+/// loopback address, or only that of IPv6, and another user may have 127.0.0.1. The addresses between are
+/// free on nearly every machine.
 pub(super) fn devices() -> anyhow::Result<[String; 2]> {
     let [high, low] = (std::process::id() as u16).to_be_bytes();
     let usual = [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)];
-    // A byte of 0 to 127, so that neither address is 127.0.0.1 or a broadcast address.
+    // The byte is 0 to 127, so that neither address is 127.0.0.1 or a broadcast address.
     let own = [1, 2].map(|last| Ipv4Addr::new(127, 100 + high % 128, low, last));
     let pairs = [
         usual.map(|address| format!("udp:{address}")),
@@ -44,15 +46,15 @@ fn open_both([near, far]: &[String; 2]) -> Result<(), String> {
     open(far).map(drop)
 }
 
-/// A port for the second process to call, on the loopback address that there is.
+/// Opens a port for the second process, on an existing loopback address.
 pub(super) fn listen() -> anyhow::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .or_else(|_| TcpListener::bind((Ipv6Addr::LOCALHOST, 0)))
         .context("cannot open a TCP port on 127.0.0.1 or ::1")
 }
 
-/// Creates the capture file: the one that the user named, or demo.pcapng here, or, if this directory is read-only, the same in
-/// a new directory for temporary files.
+/// Creates the capture file: the one that the user named, or demo.pcapng in this directory. If this directory
+/// is read-only, creates demo.pcapng in a new directory for temporary files.
 pub(super) fn capture(wanted: Option<&Path>) -> anyhow::Result<(PathBuf, Vec<CaptureFile>)> {
     let create = |path: PathBuf| {
         let files = CaptureFile::create(&path, &["clean", "with faults"])
@@ -66,7 +68,7 @@ pub(super) fn capture(wanted: Option<&Path>) -> anyhow::Result<(PathBuf, Vec<Cap
     }
 }
 
-/// A new directory that only this user can enter, so that nobody else can have put a link into it.
+/// Creates a directory that only this user can enter, so that no other user can put a link into it.
 fn temporary_directory() -> io::Result<PathBuf> {
     let name = format!("roce-demo-{}-{:08x}", std::process::id(), fastrand::u32(..));
     let path = std::env::temp_dir().join(name);

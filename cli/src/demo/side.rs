@@ -17,10 +17,10 @@ use roce::verbs::{
 
 /// Bytes of memory on each side.
 pub(super) const MEMORY: usize = 256 << 10;
-/// Offsets of the source and of the target of messages.
+/// The offsets of the source and of the target of messages.
 pub(super) const SOURCE: usize = 0;
 pub(super) const TARGET: usize = 64 << 10;
-/// Offset of the results of READs and atomics.
+/// The offset of the results of READs and atomics.
 pub(super) const RESULT: usize = 128 << 10;
 const QKEY: u32 = 0x1111_1111;
 
@@ -101,13 +101,13 @@ pub(super) struct SideInfo {
     rkey: u32,
 }
 
-/// A fault injector with the seed of the demo, or with a random one.
+/// Returns a fault injector with the seed of the demo, or with a random one.
 pub(super) fn injector(plan: FaultPlan, seed: Option<u64>) -> FaultInjector {
     FaultInjector::new(plan, seed.unwrap_or_else(|| fastrand::u64(..)))
 }
 
-/// The contents of a message: different for every seed, and without two equal lines. The contents are text, which makes
-/// the payload easy to recognize in the capture.
+/// Returns the contents of a message: different for every seed, and without two equal lines. The contents are
+/// text, which makes the payload easy to recognize in the capture.
 pub(super) fn pattern(len: usize, seed: u32) -> Vec<u8> {
     let line =
         |number: usize| format!("roce demo, message {seed:>8}, line {number:>6}, every byte is checked.\n");
@@ -221,14 +221,14 @@ impl Side {
         Ok(self.qp(transport).post_recv(&RecvWr { wr_id: 1, elements: &[element] })?)
     }
 
-    /// The completion of the next send; returns an error unless it succeeded.
+    /// Waits for the completion of the next send. Returns an error unless it succeeded.
     pub(super) fn sent(&self) -> anyhow::Result<Wc> {
         self.wait(&self.send_cq, Duration::from_secs(20))?.context(
             "the request did not complete within 20 s; check whether the machine is overloaded, or try another --seed",
         )
     }
 
-    /// The completion of a receive, or `None` after the timeout.
+    /// Waits for the completion of a receive. Returns `None` after the timeout.
     pub(super) fn received(&self, transport: Transport, timeout: Duration) -> anyhow::Result<Option<Wc>> {
         self.wait(&self.recv_cqs[transport as usize], timeout)
     }

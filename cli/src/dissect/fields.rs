@@ -1,4 +1,4 @@
-//! Values of fields as text.
+//! Formats the values of fields as text.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use roce_packet::MacAddr;
 use roce_packet::fields::{Field, Show, Value};
 
-/// The value, without the note.
+/// Returns the value, without the note.
 pub(crate) fn text(field: &Field, value: &Value<'_>) -> String {
     match (*value, field.show) {
         (Value::Number(number), Show::Hex) => {
@@ -28,7 +28,7 @@ pub(crate) fn text(field: &Field, value: &Value<'_>) -> String {
     }
 }
 
-/// The name or the meaning of the value, if it has one.
+/// Returns the name or the meaning of the value, if it has one.
 pub(crate) fn note(field: &Field, value: &Value<'_>) -> Option<String> {
     let (Some(note), Value::Number(number)) = (field.note, value) else { return None };
     let mut text = String::new();
@@ -37,8 +37,8 @@ pub(crate) fn note(field: &Field, value: &Value<'_>) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The bits of a field that shares its byte with other fields, as in `.1.. ....`; the bit numbers if the field spans
-/// several bytes; `None` for whole bytes.
+/// Returns the bits of a field that shares its byte with other fields, as in `.1.. ....`, or the bit numbers
+/// if the field spans several bytes. Returns `None` for whole bytes.
 pub(crate) fn bit_pattern(field: &Field, header: &[u8]) -> Option<String> {
     if field.start.is_multiple_of(8) && field.width.is_multiple_of(8) {
         return None;
@@ -54,7 +54,7 @@ pub(crate) fn bit_pattern(field: &Field, header: &[u8]) -> Option<String> {
     Some((0..4).map(draw).chain([' ']).chain((4..8).map(draw)).collect())
 }
 
-/// Bytes as text, two digits each.
+/// Formats bytes as text, with two digits each.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 2);
     for byte in bytes {

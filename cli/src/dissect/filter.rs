@@ -6,7 +6,7 @@ use super::Args;
 use super::walk::Walk;
 
 impl Args {
-    /// Whether the packet matches every filter.
+    /// Returns whether the packet matches every filter.
     pub(super) fn matches(&self, walk: &Walk<'_>) -> bool {
         let unfiltered = self.qp.is_empty() && self.opcode.is_empty() && self.psn.is_none() && !self.bad_icrc;
         let Some(packet) = walk.packet() else { return unfiltered };
@@ -20,7 +20,7 @@ impl Args {
     }
 }
 
-/// Numbers of up to 24 bits, decimal or hexadecimal with `0x`.
+/// Parses a number of up to 24 bits, decimal or hexadecimal with `0x`.
 pub(super) fn parse_number(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u32::from_str_radix(digits, 16),
@@ -73,7 +73,7 @@ impl OpcodePattern {
     }
 }
 
-/// The name of an opcode without the redundant `RDMA_`.
+/// Returns the name of an opcode without the redundant `RDMA_`.
 fn short_name(name: &str) -> String {
     name.replacen("RDMA_", "", 1)
 }

@@ -1,7 +1,8 @@
-//! Follows the packet sequence numbers of each flow and marks what a receiver would notice: gaps and repetitions.
+//! Tracks the packet sequence numbers of each flow and marks gaps and repetitions, as a receiver notices
+//! them.
 //!
-//! A flow is what one queue pair sends to another in one role: requests, or responses to READ and atomic requests.
-//! Both roles of a queue pair have PSNs of their own. Memory is bounded, whatever the capture holds.
+//! A flow contains the packets that one queue pair sends to another in one role: requests, or responses to
+//! READ and atomic requests. Each role of a queue pair has its own PSNs. Memory is bounded for any capture.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,23 +13,23 @@ use roce_packet::{Direction, OpcodeInfo, Operation, PathMtu, Position, Psn, Reth
 
 use super::walk::{Packet, Walk};
 
-/// What is remarkable about the PSN of a packet.
+/// The remark about the PSN of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     /// Packets are missing in front of this one.
     Gap { first: Psn, count: u32 },
-    /// A response has no end or no beginning. How many packets are missing cannot be told.
+    /// A response has no end or no beginning. The number of missing packets is unknown.
     Unfinished,
     /// The PSN was seen before: a retransmission or a copy.
     Repeat,
-    /// The PSN fills an earlier gap: a retransmission, or a packet that others overtook.
+    /// The PSN fills an earlier gap: a retransmission, or a packet that was overtaken.
     Late,
-    /// The PSN is far from all before: another connection, or a long hole in the capture.
+    /// The PSN is far from all previous ones: another connection, or a long hole in the capture.
     Jump,
 }
 
 impl Mark {
-    /// The word in the column and in JSON.
+    /// Returns the word in the column and in JSON.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Gap { .. } | Self::Unfinished => "gap",
@@ -55,24 +56,24 @@ impl fmt::Display for Mark {
     }
 }
 
-/// The flows of a capture.
+/// The flows of a capture, in two generations.
 ///
-/// Two generations: a flow that is used moves to the young one; when that is full, it becomes the old one, and flows that
-/// were not used since are forgotten.
+/// A used flow moves to the young generation. When that is full, it becomes the old generation, and flows
+/// that were not used since are dropped.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     young: HashMap<Key, Flow>,
     old: HashMap<Key, Flow>,
 }
 
-/// The most flows of a generation.
+/// Maximum number of flows of a generation.
 const MOST_FLOWS: usize = 4096;
-/// The most gaps of a flow that are remembered.
+/// Maximum number of recorded gaps of a flow.
 const MOST_GAPS: usize = 8;
-/// A PSN that differs by more than this is taken for that of another connection.
+/// A PSN that differs by more than this belongs to another connection.
 const FAR: u32 = 1 << 16;
 
-/// What identifies a flow. A capture that covers several interfaces may have a packet once for each of them.
+/// The identity of a flow. A capture of several interfaces may contain a packet once for each interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     interface: u32,
@@ -93,16 +94,16 @@ enum Role {
 struct Flow {
     /// The highest PSN.
     highest: Psn,
-    /// How many PSNs the packet with the highest one takes, as far as it can be told.
+    /// The number of PSNs of the packet with the highest PSN, as far as known.
     span: Span,
-    /// The highest PSN belongs to a response that goes on.
+    /// Whether the highest PSN belongs to an incomplete response.
     is_open: bool,
     /// The path MTU, once it is known.
     mtu: Option<u32>,
     gaps: Gaps,
 }
 
-/// How many PSNs a packet takes: a READ request takes one for each packet of its response.
+/// The number of PSNs of a packet. A READ request has one PSN for each packet of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Span {
     One,
@@ -121,7 +122,7 @@ impl Span {
         }
     }
 
-    /// Whether `later` asks for the end of this READ again.
+    /// Returns whether `later` requests the end of this READ again.
     fn is_continued_by(self, later: Self) -> bool {
         match (self, later) {
             (Self::Read { va, len }, Self::Read { va: next_va, len: next_len }) => {
@@ -132,7 +133,7 @@ impl Span {
     }
 }
 
-/// Ranges of missing PSNs; the oldest is forgotten when there are too many.
+/// Ranges of missing PSNs. If there are too many, the oldest one is dropped.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gaps {
     ranges: [(u32, u32); MOST_GAPS],
@@ -140,8 +141,8 @@ struct Gaps {
 }
 
 impl Flows {
-    /// Takes the next packet of the capture and returns its mark. A packet with a wrong ICRC or a malformed one does not
-    /// count, because its receiver drops it.
+    /// Takes the next packet of the capture and returns its mark. Malformed packets and packets with a wrong
+    /// ICRC do not count, because their receiver drops them.
     pub(super) fn mark(&mut self, captured: &CapturedPacket<'_>, walk: &Walk<'_>) -> Option<Mark> {
         let packet = walk.packet()?;
         if walk.error.is_some() || packet.icrc.is_bad() {
@@ -178,8 +179,8 @@ impl Flows {
     }
 }
 
-/// The part of the PSN space that a packet belongs to. Acknowledgements skip and repeat PSNs by design; the PSNs of a UD
-/// queue pair count over all its destinations, which a capture rarely shows.
+/// Returns the part of the PSN space that a packet belongs to. Acknowledgements skip and repeat PSNs by
+/// design. The PSNs of a UD queue pair span all its destinations, which a capture rarely contains.
 fn role(info: &OpcodeInfo) -> Option<Role> {
     match (info.transport, info.direction, info.operation) {
         (Transport::Ud | Transport::Rd | Transport::Cnp, ..) | (_, _, Operation::Acknowledge) => None,
@@ -189,7 +190,8 @@ fn role(info: &OpcodeInfo) -> Option<Role> {
     }
 }
 
-/// Where a packet was captured: Linux cooked captures have one interface for all, and the header tells.
+/// Returns the interface and the direction of a packet. Linux cooked captures have one interface for all
+/// packets, so their header decides.
 fn place(captured: &CapturedPacket<'_>) -> (u32, Way) {
     let bytes = captured.bytes;
     let interface = match captured.link_type {
@@ -203,13 +205,13 @@ fn place(captured: &CapturedPacket<'_>) -> (u32, Way) {
     (interface.unwrap_or(0), captured.direction)
 }
 
-/// What the PSN of a packet is judged by.
+/// The properties that decide the mark of a packet.
 #[derive(Clone, Copy, Debug)]
 struct Sighting {
     psn: Psn,
     span: Span,
     position: Position,
-    /// The payload of a packet that has exactly one path MTU.
+    /// The payload length of a packet that has exactly one path MTU.
     mtu: Option<u32>,
 }
 
@@ -246,7 +248,7 @@ impl Flow {
         if ahead == 0 || ahead > Psn::MASK / 2 {
             return Some(self.behind(sighting));
         }
-        // A READ may take many PSNs.
+        // A READ may have many PSNs.
         if ahead > self.span.packets(SMALLEST_MTU).saturating_add(FAR) {
             *self = Self { mtu: self.mtu, ..Self::new(sighting) };
             return Some(Mark::Jump);
@@ -262,7 +264,7 @@ impl Flow {
         mark
     }
 
-    /// A PSN that is not above the highest one.
+    /// Handles a PSN that is not above the highest one.
     fn behind(&mut self, sighting: &Sighting) -> Mark {
         if self.gaps.fill(sighting.psn) {
             return Mark::Late;
@@ -271,16 +273,16 @@ impl Flow {
             *self = Self { mtu: self.mtu, ..Self::new(sighting) };
             return Mark::Jump;
         }
-        // A retransmitted READ may ask for less, but never for more.
+        // A retransmitted READ may request less, but never more.
         Mark::Repeat
     }
 
-    /// Requests take all PSNs, one after the other.
+    /// Handles a request. Requests use all PSNs, one after the other.
     fn request(&mut self, ahead: u32) -> Option<Mark> {
         let smallest = self.mtu.unwrap_or(SMALLEST_MTU);
         let expected = self.span.packets(smallest);
-        // As long as no packet has shown the path MTU, the distance behind a READ tells it. A lost packet makes it look
-        // smaller, until a shorter distance corrects that.
+        // Until a packet reveals the path MTU, the distance after a READ determines it. After a lost packet,
+        // the guess is too small until a shorter distance corrects it.
         let fits = |mtu: &&PathMtu| self.span.packets(mtu.bytes() as u32) == ahead;
         if (self.mtu.is_none() || ahead < expected)
             && let Some(mtu) = PathMtu::ALL.iter().rev().find(fits)
@@ -293,7 +295,8 @@ impl Flow {
         self.missing(ahead, expected)
     }
 
-    /// Responses to READs are consecutive within a message; between messages other requests may have PSNs.
+    /// Handles a response. Responses to READs are consecutive within a message. Between messages, other
+    /// requests may have PSNs.
     fn response(&mut self, ahead: u32, position: Position) -> Option<Mark> {
         match (self.is_open, position) {
             (true, Position::Middle | Position::Last) => self.missing(ahead, 1),
@@ -326,7 +329,7 @@ impl Gaps {
         }
     }
 
-    /// Takes a PSN out of the gaps; returns whether it was in one.
+    /// Removes a PSN from the gaps. Returns whether it was in one.
     fn fill(&mut self, psn: Psn) -> bool {
         let inside = |&(first, count): &(u32, u32)| Psn::new(first).distance_to(psn) < count;
         let Some(index) = self.ranges.iter().take(self.len).position(inside) else { return false };

@@ -15,7 +15,7 @@ use crate::document::escaped;
 use crate::terminal::Output;
 use roce_capture::Direction;
 
-/// The format of each line; docs/json.md.
+/// The format of each line; see docs/json.md.
 const SCHEMA: &str = "roce/dissect/1";
 
 /// Prints one packet on one line.
@@ -37,12 +37,12 @@ impl Serialize for Shown<'_> {
 }
 
 impl Shown<'_> {
-    /// Entries from the capture file.
+    /// Adds the entries from the capture file.
     fn capture_entries<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let packet = self.packet;
         map.serialize_entry("frame.number", &packet.number)?;
         if let Some(time) = packet.time_ns {
-            // A string, as in tshark, because a JSON number does not keep that many digits.
+            // A string, as in tshark, because a JSON number does not keep all of these digits.
             let text = format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000);
             map.serialize_entry("frame.time_epoch", &text)?;
         }
@@ -64,13 +64,14 @@ impl Shown<'_> {
         }
     }
 
-    /// Whether a part is listed in `roce.outer`: it belongs to a tunnel, or another of its kind follows.
+    /// Returns whether a part is listed in `roce.outer`: it belongs to a tunnel, or another part of its kind
+    /// follows.
     fn is_outer(&self, part: &Part) -> bool {
         let is_repeated = |later: &Part| later.start > part.start && std::ptr::eq(later.header, part.header);
         part.is_outer || self.walk.parts.iter().any(is_repeated)
     }
 
-    /// The fields of a part.
+    /// Adds the fields of a part.
     fn part_entries<M: SerializeMap>(&self, part: &Part, map: &mut M) -> Result<(), M::Error> {
         let bytes = self.walk.part_bytes(part);
         for field in part.header.fields {
@@ -81,7 +82,7 @@ impl Shown<'_> {
         Ok(())
     }
 
-    /// Entries that only this program has.
+    /// Adds the entries that only this program has.
     fn own_entries<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let walk = self.walk;
         match &walk.protocol {
@@ -149,12 +150,12 @@ impl Serialize for OuterPart<'_> {
     }
 }
 
-/// The result of the ICRC check; shared with `roce explain`.
+/// Adds the result of the ICRC check; shared with `roce explain`.
 pub(crate) fn icrc_entries<M: SerializeMap>(icrc: Icrc, map: &mut M) -> Result<(), M::Error> {
     match icrc {
         Icrc::Checked(check, _) => {
             map.serialize_entry("roce.icrc", if check.is_good() { "ok" } else { "bad" })?;
-            // In the order of the wire, like infiniband.invariant.crc.
+            // The byte order is that of the wire, like in infiniband.invariant.crc.
             map.serialize_entry("roce.icrc_computed", &check.computed.swap_bytes())
         }
         Icrc::Unchecked(reason) => {
@@ -172,7 +173,7 @@ pub(crate) struct JsonValue<'a> {
 
 impl Serialize for JsonValue<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        /// JavaScript and jq keep 53 bits of a number.
+        /// Number of bits of a number that JavaScript and jq keep.
         const EXACT_BITS: usize = 53;
 
         let Self { field, value } = self;

@@ -1,4 +1,4 @@
-//! One line per packet.
+//! Prints packets as one line each.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -14,13 +14,12 @@ use super::walk::{Icrc, Packet, Part, Protocol, Walk};
 use crate::terminal::{Output, Paint};
 use roce::observe::Text;
 
-/// Lines in columns of automatic width.
+/// A table with columns of automatic width.
 ///
-/// The first lines are buffered to find the widths of the columns. Later lines widen a column if
-/// necessary.
+/// The first lines are buffered to find the widths of the columns. Later lines widen a column if necessary.
 pub(super) struct Table {
     waiting: Vec<Row>,
-    /// Largest number of buffered lines.
+    /// Maximum number of buffered lines.
     look_ahead: usize,
     widths: [usize; COLUMNS],
     fraction_digits: usize,
@@ -49,12 +48,12 @@ const ICRC: usize = 9;
 const MARK: usize = 10;
 const COLUMNS: usize = 11;
 
-/// The heading begins with `#`, so that other programs can leave it out.
+/// The heading, which begins with `#` so that other programs can skip it.
 const TITLES: [&str; COLUMNS] =
     ["#", "seconds", "source", "destination", "opcode", "QP", "PSN", "bytes", "SMA", "ICRC", "mark"];
-/// The title of what follows the columns.
+/// The title of the text behind the columns.
 const DETAILS_TITLE: &str = "headers";
-/// How a line begins that continues another one.
+/// The prefix of a line that continues another one.
 const CONTINUED: &str = "  ";
 /// The separator after each column, as short as possible because there are many columns.
 const SEPARATORS: [&str; COLUMNS] = [" ", " ", " > ", " ", " ", " ", " ", " ", " ", " ", " "];
@@ -63,7 +62,7 @@ const RIGHT_ALIGNED: [bool; COLUMNS] =
     [true, true, false, false, false, true, true, true, false, false, false];
 
 impl Table {
-    /// A live capture does not buffer lines and starts with fixed widths.
+    /// Creates a table. A live capture does not buffer lines and starts with fixed widths.
     pub(super) const fn new(is_live: bool) -> Self {
         let (look_ahead, widths) =
             if is_live { (0, [4, 10, 13, 13, 23, 8, 8, 5, 3, 4, 6]) } else { (500, [0; COLUMNS]) };
@@ -104,7 +103,7 @@ impl Table {
         rows.into_iter().try_for_each(|row| self.line(row, output))
     }
 
-    /// Prints the names of the columns, on as many lines as the columns of a row take.
+    /// Prints the names of the columns, on the same number of lines as the columns of a row.
     fn title(&self, output: &mut Output) -> io::Result<()> {
         let text = self.title_text(output.terminal_width);
         text.lines().try_for_each(|line| writeln!(output, "{}", output.style.paint(Paint::BOLD, line)))
@@ -132,7 +131,7 @@ impl Table {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        // Packets other than RoCE leave the columns after the opcode out.
+        // Packets other than RoCE leave the columns after the opcode empty.
         let count = if row.in_columns { COLUMNS } else { QP };
         let mut text = self.columns(&row.cells, count, output.terminal_width);
         self.add_details(&mut text, &row.details, output.terminal_width);
@@ -143,7 +142,7 @@ impl Table {
         }
     }
 
-    /// Appends the details after the columns, or on lines of their own if the terminal is too narrow.
+    /// Appends the details after the columns, or on separate lines if the terminal is too narrow.
     fn add_details(&self, text: &mut String, details: &str, terminal_width: Option<usize>) {
         let room = terminal_width.unwrap_or(usize::MAX);
         let details = details.trim_end();
@@ -158,7 +157,7 @@ impl Table {
             .take(OPCODE)
             .map(|(width, separator)| width + separator.len())
             .sum();
-        // Below the opcode, if that leaves half of the line.
+        // The details begin below the opcode, if that leaves half of the line.
         let indent = if before_opcode <= room / 2 { before_opcode } else { CONTINUED.len() };
         let mut column = room;
         for word in details.split_whitespace() {
@@ -174,7 +173,8 @@ impl Table {
         }
     }
 
-    /// The first cells in their columns. Columns that do not fit on a line go on the next one, in every row the same.
+    /// Returns the first cells in their columns. Columns that do not fit on a line continue on the next one,
+    /// at the same position in every row.
     fn columns(&self, cells: &[String; COLUMNS], count: usize, terminal_width: Option<usize>) -> String {
         let room = terminal_width.unwrap_or(usize::MAX);
         let mut text = String::with_capacity(120);
@@ -200,7 +200,7 @@ impl Table {
     }
 }
 
-/// The width of the last line of a text.
+/// Returns the width of the last line of a text.
 fn last_line_width(text: &str) -> usize {
     text.rsplit('\n').next().unwrap_or_default().chars().count()
 }
@@ -278,7 +278,7 @@ impl Row {
         }
     }
 
-    /// Says why the end of a packet is missing.
+    /// Adds the reason why the end of a packet is missing.
     fn cut(&mut self, shown: &Shown<'_>) {
         let outer = &shown.walk.outer;
         let missing = outer.transport_len - outer.transport.map_or(0, <[u8]>::len);
@@ -424,18 +424,18 @@ fn is_tag(part: &Part) -> bool {
     matches!(part.header.name, "VLAN" | "S-VLAN")
 }
 
-/// The VLAN of a tag.
+/// Returns the VLAN of a tag.
 fn vid(walk: &Walk<'_>, part: &Part) -> String {
     field_of(walk, part, "VID").unwrap_or_default()
 }
 
-/// The value of the field with this name.
+/// Returns the value of the field with this name.
 fn field_of(walk: &Walk<'_>, part: &Part, name: &str) -> Option<String> {
     let field = part.header.fields.iter().find(|field| field.name == name)?;
     Some(fields::text(field, &field.value(walk.part_bytes(part))?))
 }
 
-/// The tunnels that carry a packet, from the outermost on: `198.19.0.1 > 198.19.0.2 VXLAN 42`.
+/// Returns the tunnels that carry a packet, from the outermost inward: `198.19.0.1 > 198.19.0.2 VXLAN 42`.
 fn tunnel_text(walk: &Walk<'_>) -> String {
     let mut words = Vec::new();
     for part in walk.parts.iter().filter(|part| part.is_outer) {
@@ -479,7 +479,8 @@ mod tests {
         table
     }
 
-    /// Regression: rows were longer than a terminal of 80 columns, and the heading was cut off in the middle of a word.
+    /// Regression: rows were longer than a terminal of 80 columns, and the heading was cut off in the middle
+    /// of a word.
     #[test]
     fn rows_and_headings_fit_80_columns() {
         let v4 = cells([

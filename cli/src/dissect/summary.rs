@@ -22,10 +22,11 @@ pub(super) struct Summary {
     icrc_bad: u64,
     icrc_unchecked: u64,
     snapped: u64,
-    /// Packets with a mark, by its name, and the packets that are missing in gaps of known length.
+    /// Number of packets by the name of their mark, and number of packets that are missing in gaps of known
+    /// length.
     marks: BTreeMap<&'static str, u64>,
     missing: u64,
-    /// Counts by layer and reason.
+    /// Number of malformed packets by layer and reason.
     malformed: BTreeMap<String, u64>,
     cut_by_mirror: u64,
     first_fragments: u64,
@@ -73,7 +74,8 @@ impl Summary {
         }
     }
 
-    /// The reason for a failure exit status, if there is one. `is_whole`: the file was read to its end.
+    /// Returns the reason for a failure exit status, if there is one. `is_whole` means that the file was read
+    /// to its end.
     pub(super) fn failure(&self, is_whole: bool) -> Option<String> {
         if let Some(link_type) = self.unread_link.filter(|_| self.unread_links == self.packets) {
             let native = if matches!(link_type, LinkType(197 | 247)) {
@@ -144,12 +146,12 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Counts of packets that are not RoCE, by what tells why a capture has none.
+/// Counts of packets that are not RoCE, to explain why a capture contains no RoCE.
 #[derive(Debug, Default)]
 struct ForeignTraffic {
-    /// By the name of the protocol.
+    /// Packets by the name of the protocol.
     names: BTreeMap<String, u64>,
-    /// Packets whose ICRC is right, by UDP port.
+    /// Packets with a valid ICRC, by UDP port.
     roce_ports: BTreeMap<u16, u64>,
     /// Packets that look like VXLAN, by UDP port.
     vxlan_ports: BTreeMap<u16, u64>,
@@ -158,7 +160,7 @@ struct ForeignTraffic {
     encrypted: u64,
 }
 
-/// The most UDP ports that are counted.
+/// Maximum number of UDP ports that are counted.
 const MOST_PORTS: usize = 1 << 12;
 /// The IP protocol of encrypted packets.
 const ESP: u8 = 50;
@@ -184,7 +186,8 @@ impl ForeignTraffic {
         }
     }
 
-    /// The most likely reason why a capture of this many packets has no RoCE, with the next step.
+    /// Returns the most likely reason why a capture of this many packets contains no RoCE, with the next
+    /// step.
     fn likely_reason(&self, packets: u64) -> String {
         const BYPASS: &str = "RDMA NICs bypass the kernel, so capture on the RDMA device (tcpdump -i mlx5_0), at a \
                               switch, or with the tool of the vendor";
@@ -223,7 +226,7 @@ impl ForeignTraffic {
     }
 }
 
-/// The entry with the largest count.
+/// Returns the entry with the largest count.
 fn most<K: Clone + Ord>(counts: &BTreeMap<K, u64>) -> Option<(K, u64)> {
     counts.iter().max_by_key(|(_, count)| **count).map(|(key, count)| (key.clone(), *count))
 }

@@ -1,4 +1,4 @@
-//! Prints every field of every header on a line of its own.
+//! Prints every field of every header on its own line.
 
 use std::io::{self, Write};
 
@@ -53,7 +53,7 @@ pub(super) fn print(shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
     writeln!(output)
 }
 
-/// `BTH, base transport header: 12 bytes at 42 (IBTA 9.2)`
+/// Prints a title such as `BTH, base transport header: 12 bytes at 42 (IBTA 9.2)`.
 pub(crate) fn part_title(
     output: &mut dyn Write,
     style: Style,
@@ -127,7 +127,7 @@ pub(crate) fn field_line(
     writeln!(output, "  {place:>7}  {pattern:<10}  {name:<26} {}", text.trim_end())
 }
 
-/// The result of the ICRC check as text.
+/// Formats the result of the ICRC check as text.
 pub(crate) fn icrc_text(icrc: Icrc, style: Style) -> String {
     match icrc {
         Icrc::Checked(check, _) => {
@@ -149,7 +149,7 @@ pub(crate) fn icrc_text(icrc: Icrc, style: Style) -> String {
     }
 }
 
-/// Bytes with spaces between them.
+/// Formats bytes with spaces between them.
 pub(crate) fn spaced(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }
@@ -158,7 +158,8 @@ pub(crate) fn spaced(bytes: &[u8]) -> String {
 fn utc(time_ns: u64) -> String {
     let (seconds, fraction) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days are counted from 1 March of year 0, which makes the leap day the last day of its year; 400 years have 146,097 days.
+    // Days are counted from 1 March of year 0, so that the leap day is the last day of its year. 400 years
+    // have 146,097 days.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

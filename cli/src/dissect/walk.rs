@@ -15,7 +15,7 @@ use roce_capture::{CapturedPacket, LinkType};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) header: &'static Header,
-    /// In bytes from the start of the packet.
+    /// The position, in bytes from the start of the packet.
     pub(crate) start: usize,
     /// Number of bytes that are present.
     pub(crate) len: usize,
@@ -38,7 +38,7 @@ pub(crate) enum Protocol<'a> {
 #[derive(Debug)]
 pub(crate) struct Packet<'a> {
     pub(crate) bth: &'a BthView,
-    /// `None` when the opcode is not assigned.
+    /// The opcode's properties; `None` if the opcode is not assigned.
     pub(crate) info: Option<&'static OpcodeInfo>,
     /// Payload bytes on the wire without padding, computed from the lengths in the headers.
     pub(crate) payload_len: Option<usize>,
@@ -48,7 +48,7 @@ pub(crate) struct Packet<'a> {
 /// The result of the ICRC check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Icrc {
-    /// The result, and which headers it covers.
+    /// The result, and the headers that it covers.
     Checked(IcrcCheck, IcrcForm),
     /// The check was not possible, with the reason.
     Unchecked(&'static str),
@@ -60,7 +60,7 @@ impl Icrc {
     }
 }
 
-/// A packet and what it begins with.
+/// A packet and the type of its first header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Framed<'a> {
     bytes: &'a [u8],
@@ -70,7 +70,7 @@ pub(crate) struct Framed<'a> {
 }
 
 impl<'a> Framed<'a> {
-    /// A packet of a capture file; `None` if its link cannot carry RoCE.
+    /// Takes a packet of a capture file. Returns `None` if its link cannot carry RoCE.
     pub(crate) fn captured(packet: &CapturedPacket<'a>) -> Option<Self> {
         let link = match packet.link_type {
             LinkType::ETHERNET => Link::Ethernet,
@@ -84,17 +84,17 @@ impl<'a> Framed<'a> {
         Some(Self { bytes: packet.bytes, link, wire_len: packet.original_len as usize })
     }
 
-    /// A complete Ethernet frame.
+    /// Takes a complete Ethernet frame.
     pub(crate) const fn ethernet(bytes: &'a [u8]) -> Self {
         Self { bytes, link: Link::Ethernet, wire_len: bytes.len() }
     }
 
-    /// A packet that starts with its IP header or GRH.
+    /// Takes a packet that starts with its IP header or GRH.
     pub(crate) const fn ip(bytes: &'a [u8]) -> Self {
         Self { bytes, link: Link::Ip, wire_len: bytes.len() }
     }
 
-    /// Bytes that are present.
+    /// Returns the number of bytes that are present.
     pub(crate) const fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -104,13 +104,13 @@ impl<'a> Framed<'a> {
         Outer::decode(self.bytes, self.link, self.wire_len, port)
     }
 
-    /// Whether the packet begins with an Ethernet header.
+    /// Returns whether the packet begins with an Ethernet header.
     pub(crate) fn has_ethernet(&self) -> bool {
         self.link == Link::Ethernet
     }
 
-    /// Writes the packet as an Ethernet frame. A packet with another link header gets an Ethernet header without
-    /// addresses.
+    /// Writes the packet as an Ethernet frame. A packet with another link header gets an Ethernet header
+    /// without addresses.
     pub(crate) fn to_frame(self, frame: &mut Vec<u8>) {
         frame.clear();
         if self.has_ethernet() {
@@ -129,12 +129,12 @@ impl<'a> Framed<'a> {
 /// A decoded packet.
 #[derive(Debug)]
 pub(crate) struct Walk<'a> {
-    /// The packet as it was captured, or the datagram (from the BTH).
+    /// The captured packet, or the datagram (from the BTH).
     pub(crate) bytes: &'a [u8],
     /// The parts in order, without gaps unless the packet is malformed.
     pub(crate) parts: Vec<Part>,
     pub(crate) protocol: Protocol<'a>,
-    /// The headers in front of the BTH; without any for a datagram that starts with its BTH.
+    /// The headers in front of the BTH; empty for a datagram that starts with its BTH.
     pub(crate) outer: Outer<'a>,
     /// The parse error, with offsets from the start of `bytes`. A missing end is not an error.
     pub(crate) error: Option<ParseError>,
@@ -189,12 +189,12 @@ impl<'a> Walk<'a> {
         walk
     }
 
-    /// The headers of no packet.
+    /// Returns the headers of an empty packet.
     fn nothing() -> Outer<'a> {
         Outer::decode(&[], Link::Ethernet, 0, roce_packet::ROCE_UDP_PORT)
     }
 
-    /// A packet of an unsupported link type.
+    /// Creates the result for a packet of an unsupported link type.
     pub(crate) fn unread_link(link_type: LinkType) -> Self {
         let mut walk = Self::empty(&[], Self::nothing());
         walk.protocol = Protocol::Other(format!("link type {link_type}"), "not supported".to_owned());
@@ -212,12 +212,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The bytes of a part.
+    /// Returns the bytes of a part.
     pub(crate) fn part_bytes(&self, part: &Part) -> &'a [u8] {
         self.bytes.get(part.start..part.start + part.len).unwrap_or_default()
     }
 
-    /// The value of the field with this JSON key, if it is a number.
+    /// Returns the value of the field with this JSON key, if it is a number.
     pub(crate) fn number(&self, key: &str) -> Option<u64> {
         let field_in = |header: &'static Header| header.fields.iter().find(|field| field.key == key);
         let mut inner = self.parts.iter().filter(|part| !part.is_outer);
@@ -228,7 +228,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The transport part, if there is one.
+    /// Returns the transport part, if there is one.
     pub(crate) const fn packet(&self) -> Option<&Packet<'a>> {
         match &self.protocol {
             Protocol::Roce(Some(packet)) => Some(packet),
@@ -311,7 +311,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether the request at `start` comes from rdma_cm, whose private data begins with a header.
+    /// Returns whether the request at `start` comes from rdma_cm, whose private data begins with a header.
     fn is_rdma_cm(&self, start: usize) -> bool {
         let id = self.bytes.get(start + 8..).and_then(<[u8]>::first_chunk);
         id.is_some_and(|id| ServiceId(u64::from_be_bytes(*id)).port().is_some())
@@ -336,7 +336,7 @@ impl<'a> Walk<'a> {
             Some(Foreign::TooDeep) => ("too deep".to_owned(), "more headers than are decoded".to_owned()),
             Some(Foreign::Short) => ("cut".to_owned(), "too short to identify".to_owned()),
             Some(_) => ("unknown".to_owned(), String::new()),
-            // An answer of a well-known service to the port of RoCE.
+            // The packet is an answer of a well-known service to the port of RoCE.
             None => {
                 let ports = self.outer.udp.map(|udp| (udp.source_port(), udp.destination_port()));
                 let (source, destination) = ports.unwrap_or_default();
@@ -346,7 +346,7 @@ impl<'a> Walk<'a> {
         self.protocol = Protocol::Other(name, detail);
     }
 
-    /// The ports of TCP.
+    /// Returns the TCP ports, if the protocol is TCP.
     fn tcp_ports(&self, protocol: u8) -> Option<String> {
         const TCP: u8 = 6;
 
@@ -356,7 +356,7 @@ impl<'a> Walk<'a> {
         Some(format!("port {} > {}", u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
     }
 
-    /// The protocol of a fragment.
+    /// Returns the protocol of a fragment.
     fn fragment_protocol(&self) -> u8 {
         match self.outer.network {
             Some(NetworkView::Ipv4(ip)) => ip.protocol(),
@@ -378,8 +378,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether the opcode is manufacturer-specific: the packet is valid, but the headers after the BTH are
-/// not known.
+/// Returns whether the opcode is manufacturer-specific. Such a packet is valid, but the headers after the BTH
+/// are unknown.
 fn is_vendor_specific(error: &ParseError) -> bool {
     error.kind == ParseErrorKind::UnknownOpcode && Opcode(error.have as u8).is_vendor_specific()
 }

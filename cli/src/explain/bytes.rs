@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a text cannot be parsed as bytes.
+/// The reason why a text cannot be parsed as bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BytesError {
     Empty,

@@ -1,4 +1,4 @@
-//! Which packet is to be explained: digits, a packet of a capture file, or an example.
+//! The packet to explain: digits, a packet of a capture file, or an example.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -8,10 +8,10 @@ use roce_capture::{CaptureReader, CapturedPacket};
 
 use super::bytes;
 
-/// What the arguments ask for.
+/// The packet that the arguments select.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// No argument.
+    /// There is no argument.
     Example,
     Bytes(Vec<u8>),
     /// The packet with this number, from 1; the file `-` is standard input.
@@ -22,7 +22,7 @@ pub(crate) enum Input {
 }
 
 impl Input {
-    /// Reads the arguments, and standard input if they ask for it.
+    /// Parses the arguments, and reads standard input if they request it.
     pub(crate) fn of(arguments: &[String]) -> anyhow::Result<Self> {
         let text = match arguments {
             [] => return Ok(Self::Example),
@@ -59,15 +59,16 @@ impl Input {
     }
 }
 
-/// Whether two arguments are FILE NUMBER. Digits in two groups have the same form, so a file that exists decides.
+/// Returns whether two arguments are FILE NUMBER. Digits in two groups have the same form, so an existing
+/// file decides.
 fn is_file_and_number(file: &str, number: &str) -> bool {
     !number.is_empty()
         && number.bytes().all(|digit| digit.is_ascii_digit())
         && (Path::new(file).is_file() || (file == "-" && number.len() < 4))
 }
 
-/// Reads FILE:NUMBER. Digits with colons have the same form, so a file that exists decides, or a name that cannot be
-/// digits.
+/// Parses FILE:NUMBER. Digits with colons have the same form. An existing file decides, or a name that cannot
+/// be digits.
 fn place(argument: &str) -> anyhow::Result<Option<Input>> {
     let Some((file, number)) = argument.rsplit_once(':') else { return Ok(None) };
     let exists = file == "-" || Path::new(file).is_file();
@@ -84,7 +85,7 @@ fn place(argument: &str) -> anyhow::Result<Option<Input>> {
     }
 }
 
-/// Reads up to the packet with this number and hands it over.
+/// Reads up to the packet with this number and passes it to `then`.
 pub(crate) fn with_packet<R>(
     reader: &mut CaptureReader,
     file: &str,

@@ -70,7 +70,7 @@ fn the_start_of_a_packet_is_guessed() {
     assert_eq!(From::guess(&frame), From::Eth);
     assert_eq!(From::guess(&frame[14..]), From::Ip);
     assert_eq!(From::guess(&frame[42..]), From::Bth);
-    // Truncated packets, whose length field does not match.
+    // The length fields of truncated packets do not match.
     assert_eq!(From::guess(&frame[14..60]), From::Ip);
     assert_eq!(From::guess(&frame[..30]), From::Eth);
     assert_eq!(From::guess(&[]), From::Eth);

@@ -129,7 +129,7 @@ fn dump(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
     let mut shown = 0;
     for (index, part) in explanation.walk.parts.iter().enumerate() {
         let start = part.start;
-        // Malformed packets have bytes that belong to no header.
+        // Malformed packets contain bytes that do not belong to any header.
         unclaimed(explanation, shown, start, output)?;
         let paint = color(index);
         for (row, bytes) in explanation.walk.part_bytes(part).chunks(BYTES_PER_ROW).enumerate() {
@@ -151,7 +151,7 @@ fn unclaimed(explanation: &Explanation<'_>, from: usize, to: usize, output: &mut
     Ok(())
 }
 
-/// A color that differs from those of the neighboring headers.
+/// Returns a color that differs from those of the neighboring headers.
 fn color(index: usize) -> Paint {
     Paint::CYCLE.into_iter().cycle().nth(index).unwrap_or(Paint::BOLD)
 }

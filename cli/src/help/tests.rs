@@ -2,14 +2,14 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// Every command with its name, hidden ones included.
+/// Returns every command, including hidden ones.
 fn commands() -> Vec<Command> {
     let mut all = command();
     all.build();
     all.get_subcommands().filter(|command| command.get_name() != "help").cloned().collect()
 }
 
-/// Both forms of the help of every command.
+/// Returns both forms of the help of every command.
 fn texts() -> Vec<(String, String)> {
     let mut all = command();
     all.build();
@@ -85,11 +85,12 @@ fn every_heading_is_used_by_a_command() {
     }
 }
 
-/// The examples at the end of the help, one for each line that begins with `roce` or has it behind a pipe.
+/// Returns the examples at the end of the help: one for each line that begins with `roce` or has it behind a
+/// pipe.
 fn examples(text: &str) -> Vec<String> {
     let Some((_, end)) = text.split_once("Examples:\n") else { return Vec::new() };
     let lines = end.lines().take_while(|line| line.starts_with("  "));
-    // Of a pipeline, the part that is this command; without redirections.
+    // Takes the part of a pipeline that runs this command, without redirections.
     let part = |line: &str| {
         let part = line.split(" | ").find(|part| part.trim().starts_with("roce "))?;
         Some(part.split(" > ").next()?.split(" < ").next()?.trim().to_owned())
@@ -103,7 +104,7 @@ fn every_command_has_examples_and_each_of_them_parses() {
         let name = one.get_name().to_owned();
         let found = examples(&one.render_long_help().to_string());
         assert!(!found.is_empty(), "{name} has no examples");
-        // A line that was wrapped cannot be pasted.
+        // A wrapped line cannot be pasted.
         let written =
             one.get_after_help().or(one.get_after_long_help()).map(ToString::to_string).unwrap_or_default();
         let long = written.lines().find(|line| line.chars().count() > 80);
@@ -117,7 +118,7 @@ fn every_command_has_examples_and_each_of_them_parses() {
     }
 }
 
-/// What each letter stands for. `perf`, `pingpong` and `rping` have the letters of the programs that they stand for.
+/// The option of each letter. `perf`, `pingpong` and `rping` have the letters of the original programs.
 const LETTERS: [(char, &[&str]); 10] = [
     ('a', &["all"]),
     ('h', &["help"]),
@@ -154,7 +155,7 @@ fn a_letter_means_the_same_in_every_command() {
     }
 }
 
-/// Options of different commands that mean the same have one name.
+/// Checks that options with the same meaning have the same name in all commands.
 #[test]
 fn one_thing_has_one_name_in_every_command() {
     for command in commands() {

@@ -1,4 +1,4 @@
-//! When each frame is due.
+//! The time at which each frame is due.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use anyhow::bail;
 use roce_packet::wire_len;
 use roce_transport::units;
 
-/// How fast to send.
+/// The speed of sending.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Rate {
-    /// As fast as the device takes frames.
+    /// As fast as the device accepts frames.
     Max,
     /// Frames per second.
     Frames(f64),
@@ -18,7 +18,7 @@ pub(super) enum Rate {
 }
 
 impl Rate {
-    /// Reads `1000/s`, `100Mbps` or `max`.
+    /// Parses `1000/s`, `100Mbps` or `max`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         const EXPECTED: &str = "expected frames per second such as 1000/s, a speed such as 100Mbps, or max";
         if text == "max" {
@@ -28,7 +28,7 @@ impl Rate {
             let number = number.parse().ok().filter(|rate: &f64| (1e-3..=1e9).contains(rate));
             return number.map(Self::Frames).ok_or_else(|| EXPECTED.to_owned());
         }
-        // A number alone could mean either.
+        // A number without a unit is ambiguous.
         let has_unit = !text.ends_with(|last: char| last.is_ascii_digit());
         match units::rate(text) {
             Ok(bits) if bits > 0 && has_unit => Ok(Self::Bits(bits)),
@@ -37,7 +37,7 @@ impl Rate {
     }
 }
 
-/// Computes when each frame is due, from the start of the run.
+/// Calculates when each frame is due, from the start of the run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     kind: Kind,
@@ -48,7 +48,7 @@ pub(super) struct Pace {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Rate(Rate),
-    /// The intervals of the capture, this many times as fast.
+    /// The intervals of the capture, divided by `speed`.
     Capture {
         speed: f64,
         round: Option<Round>,
@@ -58,11 +58,11 @@ enum Kind {
 /// One pass through the capture.
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    /// The time of its first packet.
+    /// The time of the first packet.
     first_ns: u64,
-    /// When that is due.
+    /// The time when the first packet is due.
     begin: Duration,
-    /// When the last packet so far is due.
+    /// The time when the last packet so far is due.
     last: Duration,
 }
 
@@ -75,7 +75,7 @@ impl Pace {
         Self { kind: Kind::Capture { speed, round: None }, frames: 0, wire_bytes: 0 }
     }
 
-    /// When the next frame, of this length and captured at this time, is due.
+    /// Returns when the next frame is due, given its length and its capture time.
     pub(super) fn due(&mut self, frame_len: usize, time_ns: Option<u64>) -> anyhow::Result<Duration> {
         let due = match &mut self.kind {
             Kind::Rate(Rate::Max) => Duration::ZERO,
@@ -101,7 +101,8 @@ impl Pace {
         Ok(due)
     }
 
-    /// Begins another pass through the capture: its first packet is due with the last one of the pass before.
+    /// Begins another pass through the capture. Its first packet is due with the last packet of the previous
+    /// pass.
     pub(super) fn next_round(&mut self) {
         if let Kind::Capture { round: Some(round), .. } = &mut self.kind {
             round.begin = round.last;
@@ -109,7 +110,7 @@ impl Pace {
     }
 }
 
-/// A duration that no number makes panic.
+/// Converts seconds to a duration. No number causes a panic.
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }

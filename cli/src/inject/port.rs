@@ -1,4 +1,4 @@
-//! What takes the frames: a port that moves them as they are, a UDP socket, or nothing.
+//! The destinations of frames: a port that sends them unchanged, a UDP socket, or nothing.
 
 use std::io;
 use std::net::UdpSocket;
@@ -14,15 +14,15 @@ use roce_transport::Instant;
 
 use super::rewrite::Rewrite;
 
-/// What takes the frames.
+/// The destination of the frames.
 pub(super) enum Port {
     Framed(Box<dyn FramePort>),
     Datagrams(Datagrams),
-    /// For --dry-run.
+    /// No destination, for --dry-run.
     Nothing,
 }
 
-/// What became of a frame.
+/// The result of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Sent,
@@ -31,17 +31,17 @@ pub(super) enum Taken {
     Skipped(Skip),
 }
 
-/// Why a frame cannot be sent.
+/// The reason why a frame cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Skip {
     TooLong,
     TooShort,
-    /// A UDP device sends RoCE v2 datagrams only.
+    /// A UDP device sends only RoCE v2 datagrams.
     NotADatagram,
 }
 
-/// A UDP socket that sends RoCE v2 datagrams. The kernel writes the headers, so address and port of the sender are those
-/// of the socket.
+/// A UDP socket that sends RoCE v2 datagrams. The kernel writes the headers, so address and port of the
+/// sender are those of the socket.
 #[derive(Debug)]
 pub(super) struct Datagrams {
     socket: UdpSocket,
@@ -66,7 +66,7 @@ impl Port {
         Ok(Self::Datagrams(Datagrams { socket, keep_icrc: rewrite.keep_icrc, scratch: Vec::new() }))
     }
 
-    /// The Ethernet address of the interface.
+    /// Returns the Ethernet address of the interface.
     pub(super) fn mac(&self) -> Option<MacAddr> {
         match self {
             Self::Framed(port) => Some(port.record().mac),
@@ -82,7 +82,7 @@ impl Port {
         }
     }
 
-    /// Hands frames to the wire; returns how long to wait before the next call if some have to wait.
+    /// Passes frames to the wire. Returns the time until the next call if some frames must wait.
     pub(super) fn flush(&mut self, now: Instant) -> io::Result<Option<Duration>> {
         let Self::Framed(port) = self else { return Ok(None) };
         port.flush(now)?;
@@ -92,7 +92,7 @@ impl Port {
         Ok(Some(port.deadline().map_or(RETRY, |deadline| deadline.since(now))))
     }
 
-    /// How many frames the device dropped, with the counters that say why.
+    /// Returns the number of frames that the device dropped, by the counters that explain the reasons.
     pub(super) fn refused(&self) -> Vec<(&'static str, u64)> {
         let mut refused = Vec::new();
         if let Self::Framed(port) = self {
@@ -109,7 +109,7 @@ impl Port {
 }
 
 fn send_frame(port: &mut dyn FramePort, frame: &[u8]) -> Taken {
-    // A tag comes on top of the MTU.
+    // The MTU does not include a tag.
     if frame.len() > port.record().link_mtu + ETHERNET + TAG {
         return Taken::Skipped(Skip::TooLong);
     }
@@ -155,7 +155,7 @@ impl Datagrams {
     }
 }
 
-/// The UDP port that a frame is sent to.
+/// Returns the UDP port that a frame is sent to.
 fn destination_port(frame: &[u8]) -> Option<u16> {
     let outer = Outer::decode(frame, Link::Ethernet, frame.len(), ROCE_UDP_PORT);
     outer.udp.map(|udp| udp.destination_port())
@@ -164,5 +164,5 @@ fn destination_port(frame: &[u8]) -> Option<u16> {
 const ETHERNET: usize = roce_packet::EthernetHeader::LEN;
 const TAG: usize = roce_packet::VlanHeader::LEN;
 const EMSGSIZE: i32 = rustix::io::Errno::MSGSIZE.raw_os_error();
-/// How long to wait for a device that does not say it.
+/// Time to wait for a device that has no deadline.
 const RETRY: Duration = Duration::from_millis(1);

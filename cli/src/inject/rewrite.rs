@@ -6,42 +6,42 @@ use roce_packet::fields::{GRE, GRE_CHECKSUM, GRH, IPV4, IPV6, UDP};
 use roce_packet::outer::{Foreign, IcrcForm, Link, Outer, OuterLayer};
 use roce_packet::{EthernetHeader, IP_PROTOCOL_UDP, Ipv4View, Ipv6View, MacAddr, ROCE_UDP_PORT, icrc};
 
-/// What to change in every frame.
+/// The changes of every frame.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rewrite {
     pub(super) source_mac: Option<MacAddr>,
     pub(super) destination_mac: Option<MacAddr>,
-    /// Applies to packets of its IP version.
+    /// This address applies to packets of its IP version.
     pub(super) source_ip: Option<IpAddr>,
     pub(super) destination_ip: Option<IpAddr>,
-    /// Ports of UDP.
+    /// The UDP ports.
     pub(super) source_port: Option<u16>,
     pub(super) destination_port: Option<u16>,
-    /// Leave the ICRC as it is.
+    /// Whether to leave the ICRC unchanged.
     pub(super) keep_icrc: bool,
 }
 
-/// What became of the ICRC of a frame.
+/// The result for the ICRC of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IcrcChange {
-    /// The frame is not RoCE, or the ICRC is to be kept.
+    /// The frame is not RoCE, or the ICRC must be kept.
     Left,
-    /// The frame went to the port of RoCE, but it is not certain that it is RoCE.
+    /// The frame was sent to the port of RoCE, but may not be RoCE.
     Uncertain,
-    /// It was right.
+    /// The ICRC was valid.
     Right,
-    /// It is right now.
+    /// The ICRC was repaired.
     Repaired,
-    /// The headers below the BTH are malformed, so what the ICRC covers cannot be told.
+    /// The headers below the BTH are malformed, so the bytes that the ICRC covers are unknown.
     Impossible,
 }
 
-/// Where the outermost headers of a frame begin, which addresses and ports are replaced in.
+/// The positions of the outermost headers of a frame, whose addresses and ports are replaced.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     network: Network,
     network_offset: usize,
-    /// Where TCP, UDP or ICMPv6 begins, and which of them it is.
+    /// The offset of TCP, UDP or ICMPv6, and the protocol number.
     transport: Option<(usize, u8)>,
 }
 
@@ -49,7 +49,7 @@ struct Layout {
 enum Network {
     Ipv4,
     Ipv6,
-    /// The GRH of RoCE v1: the addresses are where IPv6 has them, without any checksum over them.
+    /// The GRH of RoCE v1. Its addresses have the positions of IPv6, and no checksum covers them.
     Grh,
     Other,
 }
@@ -75,7 +75,7 @@ impl Layout {
         let transport = match (behind, outer.foreign) {
             (Some(udp), _) if udp.is(&UDP) => Some((udp.offset, IP_PROTOCOL_UDP)),
             (None, Some(Foreign::Protocol(_))) => protocol.ok().map(|protocol| (end, protocol)),
-            // Options and extension headers are between IP and UDP.
+            // Options and extension headers may stand between IP and UDP.
             _ => layers[index..].iter().find(|layer| layer.is(&UDP)).and_then(|udp| {
                 let is_in_it =
                     layers[index + 1..].iter().take_while(|layer| !layer.is(&UDP)).all(is_extension);
@@ -85,20 +85,20 @@ impl Layout {
         Self { network, network_offset: ip.offset, transport }
     }
 
-    /// The checksum that covers addresses and the transport header.
+    /// Returns the checksum that covers addresses and the transport header.
     fn transport_sum(&self) -> Option<Sum> {
         let (base, protocol) = self.transport?;
         let (at, zero_is_none) = match protocol {
             6 => (base + 16, false),
             IP_PROTOCOL_UDP => (base + 6, true),
-            // ICMP of IPv4 covers no addresses.
+            // ICMP of IPv4 does not cover addresses.
             58 => (base + 2, false),
             _ => return None,
         };
         Some(Sum { base, at, zero_is_none })
     }
 
-    /// The checksum of the IPv4 header.
+    /// Returns the checksum of the IPv4 header.
     fn header_sum(&self) -> Option<Sum> {
         let base = self.network_offset;
         (self.network == Network::Ipv4).then_some(Sum { base, at: base + 10, zero_is_none: false })
@@ -108,16 +108,16 @@ impl Layout {
 /// A checksum of 16-bit words.
 #[derive(Clone, Copy, Debug)]
 struct Sum {
-    /// Where the words begin.
+    /// The offset of the words.
     base: usize,
-    /// Where the checksum is.
+    /// The offset of the checksum.
     at: usize,
-    /// 0 stands for no checksum (RFC 768).
+    /// Whether 0 means that there is no checksum (RFC 768).
     zero_is_none: bool,
 }
 
 impl Rewrite {
-    /// Whether any address changes.
+    /// Returns whether any address changes.
     pub(super) const fn changes_addresses(&self) -> bool {
         self.source_mac.is_some()
             || self.destination_mac.is_some()
@@ -127,8 +127,8 @@ impl Rewrite {
             || self.destination_port.is_some()
     }
 
-    /// Changes a frame. Checksums that were right stay right; those that were wrong stay wrong. Addresses and ports are
-    /// those of the outermost headers, the ICRC is that of the innermost packet.
+    /// Changes a frame. Valid checksums stay valid, and wrong checksums stay wrong. Addresses and ports
+    /// belong to the outermost headers, and the ICRC belongs to the innermost packet.
     pub(super) fn apply(&self, frame: &mut [u8]) -> IcrcChange {
         let outer = Outer::decode(frame, Link::Ethernet, frame.len(), ROCE_UDP_PORT);
         let layout = Layout::of(&outer);
@@ -165,7 +165,7 @@ impl Rewrite {
     }
 }
 
-/// Whether a layer may be between IP and UDP of one packet.
+/// Returns whether a layer may stand between IP and UDP of one packet.
 fn is_extension(layer: &OuterLayer) -> bool {
     !(layer.is(&IPV4) || layer.is(&IPV6) || layer.is(&GRE))
 }
@@ -191,7 +191,8 @@ fn repair_icrc(frame: &mut [u8], port: u16) -> IcrcChange {
         if found.check.is_good() {
             return IcrcChange::Right;
         }
-        // No rule says whether the ICRC of a packet with options covers them: that of the sender did not fit either way.
+        // It is unspecified whether the ICRC covers the options of a packet, and the ICRC of the sender
+        // matched neither way.
         debug_assert!(found.form == IcrcForm::AsFound || outer.extensions_len == 0);
         let at = outer.transport_offset + outer.transport_len - icrc::LEN;
         (at, found.check.computed, covering_sums(&outer))
@@ -200,7 +201,8 @@ fn repair_icrc(frame: &mut [u8], port: u16) -> IcrcChange {
     IcrcChange::Repaired
 }
 
-/// The checksums that cover the datagram: those of UDP and GRE, of the packet itself and of its tunnels.
+/// Returns the checksums that cover the datagram: those of UDP and GRE, of the packet itself and of its
+/// tunnels.
 fn covering_sums(outer: &Outer<'_>) -> Vec<Option<Sum>> {
     let layers = outer.layers();
     let sum = |(index, layer): (usize, &OuterLayer)| {
@@ -214,7 +216,7 @@ fn covering_sums(outer: &Outer<'_>) -> Vec<Option<Sum>> {
     layers.iter().enumerate().map(sum).filter(Option::is_some).collect()
 }
 
-/// Replaces bytes that these checksums cover. Bytes beyond the end of the frame are left out.
+/// Replaces bytes and updates the checksums that cover them. Bytes beyond the end of the frame are left out.
 fn replace(frame: &mut [u8], at: usize, bytes: &[u8], sums: &[Option<Sum>]) {
     for (at, byte) in (at..).zip(bytes) {
         let word = |frame: &[u8], sum: &Sum| {
@@ -242,7 +244,7 @@ fn replace(frame: &mut [u8], at: usize, bytes: &[u8], sums: &[Option<Sum>]) {
     }
 }
 
-/// A checksum after a change of one word that it covers (RFC 1624).
+/// Returns a checksum after a change of one word that it covers (RFC 1624).
 const fn update(checksum: u16, before: u16, after: u16) -> u16 {
     if before == after {
         return checksum;

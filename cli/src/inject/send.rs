@@ -17,37 +17,37 @@ use super::port::{Port, Skip, Taken};
 use super::rewrite::{IcrcChange, Rewrite};
 use super::source::{Macs, Original, Source};
 
-/// What was sent.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Outcome {
-    /// Frames that the device took, and their bytes from the Ethernet header on.
+    /// Frames that the device accepted, and their bytes from the Ethernet header on.
     pub(super) frames: u64,
     pub(super) bytes: u64,
     pub(super) elapsed_s: f64,
-    /// Frames whose ICRC was wrong and was repaired.
+    /// Frames whose wrong ICRC was repaired.
     pub(super) icrc_repaired: u64,
-    /// RoCE frames whose ICRC cannot be computed because their headers are malformed or their end is missing; sent as
-    /// they are.
+    /// RoCE frames whose ICRC cannot be computed, because their headers are malformed or their end is
+    /// missing. They are sent unchanged.
     pub(super) icrc_unrepairable: u64,
-    /// Frames to the port of RoCE that are not certainly RoCE; sent as they are.
+    /// Frames to the port of RoCE that may not be RoCE. They are sent unchanged.
     pub(super) icrc_uncertain: u64,
     pub(super) skipped: Skipped,
     /// Frames that the device or the kernel dropped.
     pub(super) refused: u64,
-    /// Ended by a signal.
+    /// Whether a signal ended the run.
     pub(super) interrupted: bool,
 }
 
 /// Frames that were not sent, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Skipped {
-    /// The capture has only their first bytes.
+    /// Frames of which the capture contains only the first bytes.
     pub(super) cut: u64,
-    /// They are longer than the link carries.
+    /// Frames that are too long for the link.
     pub(super) too_long: u64,
-    /// They are shorter than an Ethernet header.
+    /// Frames that are shorter than an Ethernet header.
     pub(super) too_short: u64,
-    /// They are not RoCE v2, or of another IP version, and the device sends nothing else.
+    /// Frames that are not RoCE v2, or of another IP version, if the device sends nothing else.
     pub(super) not_a_datagram: u64,
 }
 
@@ -57,15 +57,15 @@ impl Skipped {
     }
 }
 
-/// Everything that a run needs.
+/// The state of a run.
 pub(super) struct Run<'a> {
     pub(super) port: Port,
     pub(super) rewrite: &'a Rewrite,
     pub(super) pace: Pace,
-    /// The most frames.
+    /// Maximum number of frames.
     pub(super) limit: u64,
     pub(super) capture: Option<PcapWriter>,
-    /// Called about once a second.
+    /// A function that is called about once a second.
     pub(super) progress: &'a mut dyn FnMut(&Outcome, Duration),
     signals: SignalFd,
     clock: Clock,
@@ -107,7 +107,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Sends everything in `source`, so many times.
+    /// Sends everything in `source`, `rounds` times.
     pub(super) fn run(mut self, source: &Source, rounds: u64) -> anyhow::Result<Outcome> {
         for _ in 0..rounds {
             let before = self.outcome.clone();
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
             if self.is_over() {
                 break;
             }
-            // A round that sends nothing would be repeated for ever.
+            // A round that sends nothing would be repeated forever.
             if self.outcome.frames == before.frames {
                 break;
             }
@@ -139,7 +139,7 @@ impl<'a> Run<'a> {
         Duration::from_nanos(self.clock.now().as_nanos())
     }
 
-    /// Sends one frame when it is due; returns whether more may follow.
+    /// Sends one frame when it is due. Returns whether more may follow.
     fn take(&mut self, original: &Original<'_>) -> anyhow::Result<bool> {
         if self.is_over() {
             return Ok(false);
@@ -194,7 +194,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Gives a frame to the device, which may have to send others first. `NoRoom` after an interruption.
+    /// Passes a frame to the device, which may have to send others first. Returns `NoRoom` after an
+    /// interruption.
     fn send(&mut self, frame: &[u8]) -> anyhow::Result<Taken> {
         let end = self.elapsed() + PATIENCE;
         loop {
@@ -213,12 +214,13 @@ impl<'a> Run<'a> {
         self.port.flush(self.clock.now())
     }
 
-    /// Sends what the device still has.
+    /// Sends the frames that the device still holds.
     fn drain(&mut self) -> anyhow::Result<()> {
         let end = self.elapsed() + PATIENCE;
         while let Some(wait) = self.flush()? {
             self.check_patience(end)?;
-            // After an interruption the signal stays readable or not; what was taken is sent in either case.
+            // After an interruption, the signal may still be readable. Accepted frames are sent in either
+            // case.
             self.pause(wait)?;
         }
         Ok(())
@@ -234,14 +236,14 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Waits until a frame is due; `false` after a signal.
+    /// Waits until a frame is due. Returns `false` after a signal.
     fn wait_until(&mut self, due: Duration) -> anyhow::Result<bool> {
         loop {
             let now = self.elapsed();
             if now >= self.next_progress {
                 (self.progress)(&self.outcome, now);
                 self.next_progress = now + SECOND;
-                // A run that never waits sees its signals here.
+                // A run that never waits checks for signals here.
                 self.pause(Duration::ZERO)?;
             }
             if self.outcome.interrupted {
@@ -255,7 +257,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits for a time or a signal.
+    /// Waits until `time` is over or a signal arrives.
     fn pause(&mut self, time: Duration) -> io::Result<()> {
         if is_signalled(self.signals.as_fd(), time)? && matches!(self.signals.read_signal(), Ok(Some(_))) {
             self.outcome.interrupted = true;
@@ -275,7 +277,7 @@ fn is_signalled(signals: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long a device may take no frames.
+/// Time limit for a device that accepts no frames.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Frames for which the kernel is called at the latest.
+/// Maximum number of frames between two calls of the kernel.
 const MOST_PER_FLUSH: u32 = 32;

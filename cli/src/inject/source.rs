@@ -1,4 +1,4 @@
-//! Where the frames come from.
+//! The sources of frames.
 
 use std::io;
 use std::path::Path;
@@ -12,29 +12,29 @@ use crate::dissect::walk::Framed;
 use crate::explain::framed;
 use crate::explain::input::{self, Input};
 
-/// What to send, once or several times.
+/// The frames to send, once or several times.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// One frame that was given as digits.
+    /// One frame, given as digits.
     Bytes(Vec<u8>),
     /// A capture file, or one packet of it. `-` is standard input.
     Capture { file: String, only: Option<u64> },
 }
 
-/// Takes frames, and returns whether it takes more.
+/// Takes frames. Returns whether it takes more.
 type Sink<'s> = dyn FnMut(&Original<'_>) -> anyhow::Result<bool> + 's;
 
-/// A frame as it is in the source.
+/// An unchanged frame of the source.
 #[derive(Debug)]
 pub(super) struct Original<'a> {
     framed: Framed<'a>,
     pub(super) time_ns: Option<u64>,
-    /// The end is missing in the capture.
+    /// Whether the end is missing in the capture.
     pub(super) is_cut: bool,
 }
 
 impl Source {
-    /// Reads the arguments.
+    /// Parses the arguments.
     pub(super) fn of(arguments: &[String]) -> anyhow::Result<Self> {
         if let [file] = arguments
             && (file == "-" || Path::new(file).is_file())
@@ -56,12 +56,12 @@ impl Source {
         }
     }
 
-    /// Whether the frames can be read again.
+    /// Returns whether the frames come from standard input, which can be read only once.
     pub(super) fn is_stdin(&self) -> bool {
         matches!(self, Self::Capture { file, .. } if file == "-")
     }
 
-    /// Hands over each frame in its order, until `sink` returns `false`.
+    /// Passes each frame to `sink` in order, until `sink` returns `false`.
     pub(super) fn read(&self, sink: &mut Sink<'_>) -> anyhow::Result<()> {
         let (file, only) = match self {
             Self::Bytes(bytes) => {
@@ -88,7 +88,7 @@ impl Source {
     }
 }
 
-/// Hands over a packet; returns whether to go on.
+/// Passes a packet to `sink`. Returns whether to continue.
 fn hand_over(packet: &CapturedPacket<'_>, file: &str, sink: &mut Sink<'_>) -> anyhow::Result<bool> {
     let Some(framed) = Framed::captured(packet) else {
         bail!("packet {} of {file}: link type {} is not supported", packet.number, packet.link_type);
@@ -97,12 +97,12 @@ fn hand_over(packet: &CapturedPacket<'_>, file: &str, sink: &mut Sink<'_>) -> an
 }
 
 impl Original<'_> {
-    /// Bytes of the packet.
+    /// Returns the number of bytes of the packet.
     pub(super) const fn len(&self) -> usize {
         self.framed.len()
     }
 
-    /// The frame, ready to be changed. A packet without an Ethernet header gets one.
+    /// Writes the frame to a buffer in which it can be changed. A packet without an Ethernet header gets one.
     pub(super) fn to_frame(&self, frame: &mut Vec<u8>, macs: Macs) -> anyhow::Result<()> {
         self.framed.to_frame(frame);
         if self.framed.has_ethernet() {
@@ -125,16 +125,16 @@ impl Original<'_> {
     }
 }
 
-/// The Ethernet addresses of packets that have none.
+/// The Ethernet addresses of packets without an Ethernet header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Macs {
     pub(super) source: Option<MacAddr>,
     pub(super) destination: Option<MacAddr>,
-    /// Whether the device sends Ethernet headers at all.
+    /// Whether the device sends Ethernet headers.
     pub(super) needed: bool,
 }
 
-/// A capture that is read from standard input can be read once.
+/// Refuses several rounds of a capture from standard input, which can be read only once.
 pub(super) fn check_rounds(source: &Source, rounds: u64) -> io::Result<()> {
     if source.is_stdin() && rounds > 1 {
         let text = "standard input can be read only once; write the capture to a file, or leave --count out";

@@ -10,13 +10,13 @@ fn on(is_on: bool) -> &'static str {
     if is_on { "ON" } else { "OFF" }
 }
 
-/// So many digits behind the point, as perftest prints.
+/// Rounds to a number of digits behind the point, like perftest.
 fn rounded(value: f64, digits: i32) -> f64 {
     let factor = 10_f64.powi(digits);
     (value * factor).round() / factor
 }
 
-/// The parameters, and the last row.
+/// Returns the parameters and the last row.
 pub(super) fn document<S: Stream>(
     plan: &Plan,
     context: &Context,

@@ -1,20 +1,21 @@
-//! Every option of perftest (release 6.29), and what becomes of it here.
+//! Every option of perftest (release 6.29), and its treatment here.
 //!
-//! Options that work are arguments of their own; this file adds the others to the command line, so that each of them is
-//! accepted or refused with the reason. docs/perftest.md shows the table, and a test compares the two.
+//! Options that work are separate arguments. This file adds the others to the command line, so that each of
+//! them is accepted or refused with the reason. docs/perftest.md contains the table, and a test compares the
+//! two.
 
 use clap::error::{Error, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-/// What becomes of an option.
+/// The treatment of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Treatment {
-    /// It has its effect.
+    /// The option has its effect.
     Works,
-    /// It is accepted and changes nothing, for this reason.
+    /// The option is accepted and changes nothing, for this reason.
     Ignored(&'static str),
-    /// It is refused, for this reason.
+    /// The option is refused, for this reason.
     Refused(&'static str),
 }
 
@@ -25,13 +26,13 @@ use Treatment::{Ignored, Refused, Works};
 pub(super) struct PerftestOption {
     /// The name of the argument on our command line.
     id: &'static str,
-    /// Its long name.
+    /// The long name.
     pub(super) long: &'static str,
-    /// Its short name.
+    /// The short name.
     pub(super) short: Option<char>,
-    /// An example of its value, if it has one.
+    /// An example of the value, if the option has one.
     pub(super) value: Option<&'static str>,
-    /// What becomes of it.
+    /// The treatment.
     pub(super) treatment: Treatment,
 }
 
@@ -226,7 +227,7 @@ pub(super) const OPTIONS: &[PerftestOption] = options! {
     "disable_numa": Ignored("roce leaves the processor to the operating system");
 };
 
-/// The options that have no argument of their own.
+/// The options that are not separate arguments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Others;
 

@@ -70,7 +70,7 @@ pub(super) fn heading<S: Stream>(
     columns(output, plan, role)
 }
 
-/// The name of the device.
+/// Returns the name of the device.
 pub(super) fn device(context: &Context) -> String {
     let kind = context.query().capabilities.kind;
     context.address().map_or_else(String::new, |address| format!("{kind}:{address}"))
@@ -113,7 +113,7 @@ fn columns(output: &mut Output, plan: &Plan, role: Role) -> io::Result<()> {
             format!("BW peak[{unit}]"),
             format!("BW average[{unit}]")
         ),
-        // This side measures nothing.
+        // This side does not measure.
         (Test::Latency, _) if role == Role::Server && matches!(plan.verb, Verb::Read | Verb::Atomic) => {
             Ok(())
         }
@@ -147,7 +147,7 @@ pub(super) enum Figure {
     Latency,
 }
 
-/// Prints one figure of a row, if it has it.
+/// Prints one figure of a row, if the row has it.
 pub(super) fn figure(output: &mut Output, plan: &Plan, row: &Row, figure: Figure) -> io::Result<()> {
     let average = row.bandwidth.map(|bandwidth| bandwidth.average);
     let value = match figure {

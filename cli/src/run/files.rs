@@ -1,5 +1,6 @@
-//! The files of the program's devices, as kernels with RDMA have them below `/sys` and `/dev`. A library that is loaded before the
-//! program (`sysfs/`) leads it to them. The libraries of verbs add their counters to some of them.
+//! The files of the program's devices, as kernels with RDMA have them below `/sys` and `/dev`. A library that
+//! is loaded before the program (`sysfs/`) redirects the program to them. The libraries of verbs add their
+//! counters to some of them.
 
 use std::fs;
 use std::net::IpAddr;
@@ -17,14 +18,15 @@ use crate::devices::groups;
 const COUNTERS: [&str; 5] =
     ["port_rcv_data", "port_rcv_errors", "port_rcv_packets", "port_xmit_data", "port_xmit_packets"];
 
-/// `IBV_PORT_CM_SUP` and `IBV_PORT_IP_BASED_GIDS`, as the library answers `ibv_query_port`.
+/// `IBV_PORT_CM_SUP` and `IBV_PORT_IP_BASED_GIDS`, which the library returns from `ibv_query_port`.
 const CAPABILITIES: u32 = 0x0401_0000;
 
-/// Makes the files of the devices that `devices` and `names`, the values of the environment variables, name.
+/// Creates the files of the devices in `devices` and `names`, which are the values of the environment
+/// variables.
 ///
 /// # Errors
 ///
-/// When a file or a link cannot be created.
+/// A file or a link cannot be created.
 pub(super) fn create(
     root: &Path,
     devices: Option<&str>,
@@ -45,7 +47,7 @@ pub(super) fn create(
     write(&root.join("sys/class/infiniband_verbs"), &[("abi_version", "6")])
 }
 
-/// The addresses of a device, with their interfaces.
+/// Returns the addresses of a device, with their interfaces.
 fn addresses(specification: &str) -> Vec<LocalAddress> {
     if let Some(address) = listing::address(specification) {
         return interfaces_of(address, None).into_iter().take(1).collect();
@@ -59,7 +61,7 @@ struct Device<'a> {
     index: usize,
     name: String,
     specification: &'a str,
-    /// The addresses that are the GIDs, in the order of their indexes.
+    /// The addresses of the GIDs, in the order of their indexes.
     gids: Vec<LocalAddress>,
 }
 
@@ -76,13 +78,14 @@ impl Device<'_> {
         symlink(Path::new("../../devices/virtual/infiniband").join(name), class.join(name))?;
         let verbs = root.join("sys/class/infiniband_verbs").join(&file);
         write(&verbs, &[("ibdev", name), ("abi_version", "1")])?;
-        // Programs ask whether it is a character device that they may read and write. None of them uses it but through libibverbs.
+        // Programs check that it is a character device that they may read and write. They use it only through
+        // libibverbs.
         let files = root.join("dev/infiniband");
         fs::create_dir_all(&files)?;
         symlink("/dev/null", files.join(file))
     }
 
-    /// The description of the device in answers over netlink.
+    /// Returns the description of the device in answers over netlink.
     fn netlink(&self) -> netlink::Device<'_> {
         netlink::Device {
             index: u32::try_from(self.index).unwrap_or(u32::MAX),
@@ -94,7 +97,7 @@ impl Device<'_> {
         }
     }
 
-    /// The first address.
+    /// Returns the first address.
     fn address(&self) -> Option<IpAddr> {
         self.gids.first().map(|local| local.address)
     }
@@ -115,7 +118,7 @@ impl Device<'_> {
                 ("board_id", "roce"),
             ],
         )?;
-        // No memory is nearer to the device than other memory.
+        // The device has no preferred NUMA node.
         write(&folder.join("device"), &[("numa_node", "-1")])?;
         let net = folder.join("device/net");
         fs::create_dir_all(&net)?;
@@ -142,7 +145,7 @@ impl Device<'_> {
                 ("cap_mask", &format!("{CAPABILITIES:#010x}")),
             ],
         )?;
-        // A device adds its counters when it closes.
+        // A device adds its counters when it is closed.
         let zeros = |names: &[&'static str]| names.iter().map(|name| (*name, "0")).collect::<Vec<_>>();
         write(&folder.join("counters"), &zeros(&COUNTERS))?;
         write(&folder.join("hw_counters"), &zeros(roce_transport::Counters::NAMES))?;
@@ -160,7 +163,7 @@ impl Device<'_> {
     }
 }
 
-/// Writes files of one line into a folder.
+/// Writes one-line files into a folder.
 fn write(folder: &Path, files: &[(&str, &str)]) -> std::io::Result<()> {
     fs::create_dir_all(folder)?;
     files.iter().try_for_each(|(name, line)| fs::write(folder.join(name), format!("{line}\n")))

@@ -1,23 +1,24 @@
-//! Which device a program was told to use, for the hint when it opened none.
+//! Finds the device that a program was told to use, for the hint if it opened none.
 
 use std::ffi::OsString;
 
-/// Variables with names of devices, of UCX, NCCL and Open MPI.
+/// Variables of UCX, NCCL and Open MPI that contain names of devices.
 const VARIABLES: [&str; 3] = ["UCX_NET_DEVICES", "NCCL_IB_HCA", "OMPI_MCA_btl_openib_if_include"];
 
-/// Beginnings of device names that the kernel or udev gives.
+/// Prefixes of device names that the kernel or udev assigns.
 const BEGINNINGS: [&str; 13] = [
     "bnxt_re", "efa_", "erdma_", "hfi1_", "hns_", "ibp", "irdma", "mlx4_", "mlx5_", "qedr", "rocep", "rxe",
     "siw",
 ];
 
-/// The name of a device in the arguments of the program, or in a variable that tells a library which one to use.
+/// Returns the name of a device in the arguments of the program, or in a variable that selects a device for a
+/// library.
 pub(super) fn device_in(words: &[OsString]) -> Option<String> {
     let variables = VARIABLES.iter().filter_map(std::env::var_os);
     words.iter().skip(1).cloned().chain(variables).find_map(|word| device_in_word(&word.to_string_lossy()))
 }
 
-/// The name of a device in a word such as `--ib-dev=mlx5_0` or `mlx5_0:1,mlx5_1:1`.
+/// Returns the name of a device in a word such as `--ib-dev=mlx5_0` or `mlx5_0:1,mlx5_1:1`.
 fn device_in_word(word: &str) -> Option<String> {
     let parts = word.split(|character: char| "=:, ".contains(character));
     let is_device = |part: &&str| {

@@ -1,4 +1,4 @@
-//! Where the libraries are, and a folder in which a program finds them under the names that it asks for.
+//! The location of the libraries, and a folder in which a program finds them under the requested names.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::symlink;
@@ -15,10 +15,10 @@ struct Library {
     names: &'static [&'static str],
 }
 
-/// What is loaded before the program, to show it the files of its devices.
+/// The library that is loaded before the program, to redirect it to the files of its devices.
 const LOADED_BEFORE: &str = "libroce_sysfs.so";
 
-/// The libraries of verbs, by the names that programs need.
+/// The libraries of verbs, by the names that programs require.
 const OF_VERBS: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
 const LIBRARIES: [Library; 3] = [
@@ -28,13 +28,13 @@ const LIBRARIES: [Library; 3] = [
 ];
 
 impl Library {
-    /// What its names begin with.
+    /// Returns the common prefix of the names.
     fn stem(&self) -> &'static str {
         self.file.strip_suffix(".so").unwrap_or(self.file)
     }
 }
 
-/// Checks a name under which a program has a library of its own.
+/// Checks the name under which a program brings its own library.
 pub(super) fn alias(name: &str) -> Result<String, String> {
     let is_plain = !name.contains(|character: char| "/: ".contains(character) || character.is_control());
     let is_known =
@@ -47,7 +47,7 @@ pub(super) fn alias(name: &str) -> Result<String, String> {
     }
 }
 
-/// A folder with links to the libraries, which is removed when this is dropped.
+/// A folder with links to the libraries, which is removed on drop.
 pub(super) struct Folder {
     folder: tempfile::TempDir,
     aliases: Vec<String>,
@@ -73,14 +73,15 @@ impl Folder {
         Ok(Self { folder, aliases: aliases.to_vec() })
     }
 
-    /// Where the files of the devices are to be.
+    /// Returns the folder for the files of the devices.
     pub(super) fn files(&self) -> PathBuf {
         self.folder.path().join("files")
     }
 
-    /// Libraries that are loaded before the program: ours, also under the names of the program's own, and then those that were to be
-    /// loaded anyway. The loader looks for a name without a folder in the library path. A library that it has loaded is used for all
-    /// that need its name, also by a program or library with a path of its own (`DT_RPATH`, which comes before `LD_LIBRARY_PATH`).
+    /// Returns the libraries that are loaded before the program: ours, also under the names of the program's
+    /// own libraries, and then those in `others`. The loader searches the library path for a name without a
+    /// folder. It uses a loaded library for all programs and libraries that need its name. That includes
+    /// those with their own path (`DT_RPATH`, which comes before `LD_LIBRARY_PATH`).
     pub(super) fn preload(&self, others: Option<OsString>) -> OsString {
         let mut all = self.folder.path().join(LOADED_BEFORE).into_os_string();
         for name in OF_VERBS {
@@ -98,7 +99,7 @@ impl Folder {
         all
     }
 
-    /// A library path with this folder first.
+    /// Returns a library path with this folder first.
     pub(super) fn before(&self, path: Option<OsString>) -> anyhow::Result<OsString> {
         let others = path.filter(|path| !path.is_empty());
         let own = std::iter::once(self.folder.path().to_owned());
@@ -109,15 +110,15 @@ impl Folder {
     }
 }
 
-/// The folders to look into, best first.
+/// Returns the folders to search, best first.
 fn places() -> anyhow::Result<Vec<PathBuf>> {
     if let Some(folder) = std::env::var_os(VARIABLE) {
         return Ok(vec![folder.into()]);
     }
     let own = std::env::current_exe().context("cannot find out where this command is")?;
     let beside = own.parent().unwrap_or(Path::new("/"));
-    // Where cargo puts what the command depends on, which it renews also when it builds the command alone; beside the command; where
-    // packages put libraries of their own.
+    // The folder of dependencies of cargo, which cargo also updates when it builds only the command; the
+    // folder of the command; the folder in which packages put private libraries.
     Ok(["deps", "", "../lib/roce"].map(|folder| beside.join(folder)).to_vec())
 }
 

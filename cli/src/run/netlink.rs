@@ -1,5 +1,6 @@
-//! The attributes of devices that programs ask for over netlink, as the library that is loaded before the program sends them: a file for
-//! each command and device. Numbers are those of `rdma/rdma_netlink.h`.
+//! The attributes of devices that programs request over netlink. The library that is loaded before the
+//! program sends them from files, one for each command and device. The numbers are those of
+//! `rdma/rdma_netlink.h`.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +36,7 @@ const CHANNEL_ADAPTER: u8 = 1;
 const ACTIVE: u8 = 4;
 const LINK_UP: u8 = 5;
 const SHARED: u8 = 1;
-/// The only port.
+/// The number of the only port.
 const PORT: u32 = 1;
 
 /// The description of a device in answers over netlink.
@@ -49,7 +50,7 @@ pub(super) struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// Makes the files of the device.
+    /// Creates the files of the device.
     pub(super) fn create(&self, root: &Path) -> std::io::Result<()> {
         write(root, DEVICE_GET, self.index, &self.device())?;
         write(root, PORT_GET, self.index, &self.port())
@@ -88,7 +89,7 @@ impl Device<'_> {
     }
 }
 
-/// Makes the file of what is said of the system.
+/// Creates the file with the attributes of the system.
 pub(super) fn create_system(root: &Path) -> std::io::Result<()> {
     let mut attributes = Attributes::default();
     attributes.add(NETNS_MODE, &[SHARED]);
@@ -101,7 +102,7 @@ fn write(root: &Path, command: u16, index: u32, attributes: &Attributes) -> std:
     fs::write(folder.join(index.to_string()), &attributes.0)
 }
 
-/// Attributes of netlink: length, type and value, each at a multiple of four bytes.
+/// Netlink attributes: length, type and value, each at a multiple of four bytes.
 #[derive(Default)]
 struct Attributes(Vec<u8>);
 
@@ -114,7 +115,7 @@ impl Attributes {
         self.0.resize(self.0.len().next_multiple_of(4), 0);
     }
 
-    /// A text with a zero at its end.
+    /// Adds a text with a zero at its end.
     fn text(&mut self, kind: u16, text: &str) {
         self.add(kind, &[text.as_bytes(), &[0]].concat());
     }

@@ -1,4 +1,4 @@
-//! The process of the program, and the signals of this one.
+//! The process of the program, and the signals of this process.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsString};
@@ -13,24 +13,24 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use rustix::process::{WaitOptions, waitpid};
 
-/// The signals that a program is ended with.
+/// The signals that end a program.
 const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// A program that runs, and the signals of this process, which lets the program decide what they mean.
+/// A running program, and the signals of this process. The program decides the meaning of the signals.
 pub(super) struct Program {
     pid: Pid,
     signals: SignalFd,
 }
 
 impl Program {
-    /// Starts the first of `words`, which is looked for in `PATH`, with the others as its arguments.
+    /// Starts the first of `words`, which is searched in `PATH`, with the others as its arguments.
     ///
-    /// Signals of this process are blocked before that, so that none can end it while the program runs. The program itself has them as
-    /// they were, for which [`std::process::Command`] has no safe function.
+    /// Signals of this process are blocked before that, so that none can end it while the program runs. The
+    /// program gets the original signal mask, for which [`std::process::Command`] has no safe function.
     ///
     /// # Errors
     ///
-    /// When the program cannot be started.
+    /// The program cannot be started.
     pub(super) fn start(
         words: &[OsString],
         variables: Vec<(&'static str, OsString)>,
@@ -62,16 +62,17 @@ impl Program {
         Ok(Self { pid, signals })
     }
 
-    /// Waits for its end. What a terminal sends reaches the program by itself; a signal to this process alone is passed on.
+    /// Waits for the end of the program. Signals of a terminal reach the program directly. A signal that is
+    /// sent only to this process is passed on.
     ///
     /// # Errors
     ///
-    /// When the system does not say how it ended.
+    /// The system does not report how the program ended.
     pub(super) fn wait(self) -> anyhow::Result<ExitStatus> {
         const SENT_BY_A_PROCESS: i32 = 0;
         let pid = rustix::process::Pid::from_raw(self.pid.as_raw());
         loop {
-            // First, because one signal may stand for several that arrived at a time.
+            // This check comes first, because one signal may represent several that arrived together.
             if let Some((_, status)) =
                 waitpid(pid, WaitOptions::NOHANG).context("cannot wait for the program")?
             {
@@ -82,14 +83,15 @@ impl Program {
             if let Some(signal) = signal.filter(|signal| ENDING.contains(signal))
                 && info.ssi_code == SENT_BY_A_PROCESS
             {
-                // It may have ended meanwhile.
+                // The program may have ended meanwhile.
                 let _ = kill(self.pid, signal);
             }
         }
     }
 }
 
-/// Signals as they were before this process blocked some; and SIGPIPE, which Rust's runtime ignores, as programs expect it.
+/// Returns the original signal mask of this process, and the default action of SIGPIPE, which Rust's runtime
+/// ignores. Programs expect both.
 fn attributes(mask: &SigSet) -> nix::Result<PosixSpawnAttr> {
     let mut attributes = PosixSpawnAttr::init()?;
     attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF)?;

@@ -1,7 +1,7 @@
-//! What the library reported of the processes of a program, and what is said about it.
+//! The report of the library about the processes of a program, and the messages about it.
 //!
-//! Each line of the file is one fact: the number of the process, the device, a word that says what it is, and the fact. Processes
-//! append whole lines, so that those of a parallel program do not mix.
+//! Each line of the file contains one fact: the number of the process, the device, the kind of fact, and the
+//! fact. Processes append whole lines, so that the lines of a parallel program do not mix.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -14,16 +14,16 @@ use roce::observe::Text;
 
 use roce_tools::text_file;
 
-/// Work requests that failed are shown up to this number.
+/// Maximum number of failed work requests that are shown.
 const MOST_SHOWN: usize = 5;
 
-/// What became of a device that was open when a signal ended its process.
+/// The message about a device that was open when a signal ended its process.
 const KILLED: &str = "the process was killed before the device was closed";
 
-/// Names under which distributions have the libraries: these are replaced without being asked for.
+/// The names of the libraries in distributions. These are replaced without an option.
 const OF_DISTRIBUTIONS: [&str; 4] = ["libibverbs.so.1", "libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
 
-/// Possible reasons for a device without a packet.
+/// Returns possible reasons for a device without packets.
 fn silence(queue_pairs: u64) -> String {
     let plural = if queue_pairs == 1 { "" } else { "s" };
     format!(
@@ -32,32 +32,33 @@ fn silence(queue_pairs: u64) -> String {
     )
 }
 
-/// One device that one process opened, once or several times.
+/// A device that one process opened, once or several times.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Opened {
-    /// What it was opened with, such as `udp:192.0.2.1`.
+    /// The specification of the device, such as `udp:192.0.2.1`.
     specification: String,
-    /// How often a process named it: when it was opened, and when it was closed.
+    /// Number of lines that name the device: one when it was opened, and one when it was closed.
     named: u64,
-    /// How often it was closed.
+    /// Number of times that it was closed.
     closed: u64,
-    /// The sums over all times that it was closed.
+    /// Sums of the counters of all times that it was closed.
     counters: Vec<(String, u64)>,
-    /// Work requests that failed, with a remedy.
+    /// Failed work requests, with a remedy.
     failures: Vec<String>,
-    /// Why it could not be opened, and verbs that were refused.
+    /// The reason why it could not be opened, and refused verbs.
     refusals: Vec<String>,
-    /// Queue pairs that the process made.
+    /// Number of queue pairs that the process created.
     queue_pairs: u64,
 }
 
 impl Opened {
-    /// Whether it was open when the process was killed: every device that closes has counters.
+    /// Returns whether it was open when the process was killed. Every device that is closed has counters.
     fn was_cut_short(&self) -> bool {
         self.named > 2 * self.closed
     }
 
-    /// Whether it was opened for traffic and had none: counters are known, there were queue pairs, and no packet left or arrived.
+    /// Returns whether it was opened for traffic and had none: its counters are known, there were queue
+    /// pairs, and no packet was sent or received.
     fn was_silent(&self) -> bool {
         let packets = ["rdma_tx_packets", "rdma_rx_packets"];
         let has_none = |name: &str| self.counters.iter().any(|(known, value)| known == name && *value == 0);
@@ -72,13 +73,13 @@ impl Opened {
     }
 }
 
-/// What all processes reported, by process and device.
+/// The reports of all processes, by process and device.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     opened: BTreeMap<(u32, String), Opened>,
-    /// Devices that a process was shown when it asked for the list.
+    /// Devices that a process got when it asked for the list.
     listed: BTreeSet<String>,
-    /// Files of other libraries of verbs that processes loaded.
+    /// Files of other verbs libraries that processes loaded.
     foreign: BTreeSet<String>,
     /// Whether the program loaded the libraries of this command.
     has_started: bool,
@@ -90,7 +91,8 @@ impl Report {
         Ok(Self::parse(&String::from_utf8_lossy(&bytes)))
     }
 
-    /// Lines that are not of the library are left out: the program may have written there.
+    /// Parses the lines. Lines of other origins are skipped, because the program may have written to the
+    /// file.
     fn parse(text: &str) -> Self {
         let mut report = Self::default();
         for line in text.lines() {
@@ -110,7 +112,7 @@ impl Report {
         report
     }
 
-    /// A fact about a device.
+    /// Adds a fact about a device.
     fn add(&mut self, place: (u32, String), kind: &str, fact: &str) {
         let opened = self.opened.entry(place).or_default();
         match kind {
@@ -118,13 +120,13 @@ impl Report {
                 opened.specification = fact.to_owned();
                 opened.named += 1;
             }
-            // A line that is written when the device closes.
+            // This line is written when the device is closed.
             "queue_pairs" => {
                 opened.queue_pairs = opened.queue_pairs.saturating_add(fact.parse().unwrap_or(0));
                 opened.closed += 1;
             }
             "failed" => opened.failures.push(fact.to_owned()),
-            // A program may try again many times.
+            // A program may repeat an attempt many times.
             "refused" if opened.refusals.iter().any(|known| known == fact) => {}
             "refused" => opened.refusals.push(fact.to_owned()),
             "counter" => {
@@ -159,7 +161,8 @@ impl Report {
         Ok(())
     }
 
-    /// Says what a program that succeeded asked for and did not get: it may have gone another way.
+    /// Prints refused requests and missing traffic of a program that succeeded, because it may have used
+    /// another transport.
     pub(super) fn note(&self, out: &mut impl Write) -> io::Result<()> {
         for ((process, device), opened) in &self.opened {
             let place = format!("process {process}, {}", Text::new(device));
@@ -173,7 +176,7 @@ impl Report {
         self.name_foreign(out)
     }
 
-    /// Names other libraries of verbs, which a program may have used instead.
+    /// Names other verbs libraries, which a program may have used instead.
     fn name_foreign(&self, out: &mut impl Write) -> io::Result<()> {
         for path in &self.foreign {
             let name = path.rsplit('/').next().unwrap_or_default();
@@ -187,7 +190,7 @@ impl Report {
         Ok(())
     }
 
-    /// Says why a program that failed may have opened no device.
+    /// Explains why a failed program may have opened no device.
     fn explain_without_device(&self, out: &mut impl Write, named: Option<&str>) -> io::Result<()> {
         let names = self.listed.iter().map(|name| Text::new(name).to_string()).collect::<Vec<_>>().join(", ");
         self.name_foreign(out)?;
@@ -213,7 +216,8 @@ impl Report {
         }
     }
 
-    /// Says what the engine saw of a program that failed. `named` is the device that it was told to use, if that is known.
+    /// Explains a failed program with the observations of the engine. `named` is the device that the program
+    /// was told to use, if known.
     pub(super) fn explain(
         &self,
         out: &mut impl Write,
@@ -291,7 +295,7 @@ mod tests {
         assert!(text.contains("signal 9 ended x") && text.contains("linked statically"), "{text}");
     }
 
-    /// The command said that the program had opened no device.
+    /// Regression: the command claimed that the program had opened no device.
     #[test]
     fn a_process_that_was_killed_is_not_said_to_have_no_device() {
         let opened = "7\troce0\tdevice\tudp:127.0.0.1\n";
@@ -305,8 +309,8 @@ mod tests {
         assert!(text.contains("no counters: the process was killed"), "{text}");
     }
 
-    /// Regression: libfabric opens a device several times. The counters of the last time were not added, and a program with
-    /// thousands of packets was said to have none.
+    /// Regression: libfabric opens a device several times. The counters of the last time were not added, and
+    /// a program with thousands of packets was reported to have none.
     #[test]
     fn counters_of_a_device_that_was_opened_several_times_are_added() {
         let opened = "7\troce0\tdevice\tudp:127.0.0.1\n";
@@ -322,14 +326,14 @@ mod tests {
         let counters = printed(|out| report.print_counters(out));
         assert_eq!(counters.matches("rdma_tx_packets  5").count(), 1, "{counters}");
         assert!(!counters.contains(KILLED), "{counters}");
-        // The process was killed with one of the two open.
+        // The process was killed while one of the two was open.
         let report = Report::parse(&[opened, opened, &closed(0)].concat());
         assert_eq!(printed(|out| report.note(out)), "");
         let counters = printed(|out| report.print_counters(out));
         assert!(counters.contains("some counters are missing: the process was killed"), "{counters}");
     }
 
-    /// Regression: a program that asked for a device of another name was said to be linked statically.
+    /// Regression: a program that asked for a device of another name was reported as linked statically.
     #[test]
     fn hints_follow_from_what_the_program_did() {
         let failed = ExitStatus::from_raw(1 << 8);
@@ -366,7 +370,8 @@ mod tests {
         }
     }
 
-    /// Regression: a program that did not get its GID fell back to TCP, and nothing was said because it succeeded.
+    /// Regression: a program that did not get its GID fell back to TCP, and nothing was reported because it
+    /// succeeded.
     #[test]
     fn a_program_that_succeeded_is_told_what_it_did_not_get() {
         let opened = "7\troce0\tdevice\tudp:127.0.0.1\n";

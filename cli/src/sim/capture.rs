@@ -8,7 +8,7 @@ use roce_sim::net::{Captured, CapturedContent};
 
 use roce_capture::{Direction, PcapWriter};
 
-/// The capture files of a run. They are written during the run because one second at 100 Gb/s has 12 GB.
+/// The capture files of a run. They are written during the run, because one second at 100 Gb/s takes 12 GB.
 pub(super) struct Captures {
     /// Port numbers and their files.
     files: Vec<(u32, PcapWriter)>,
@@ -50,7 +50,7 @@ impl Captures {
     }
 }
 
-/// The frame from its Ethernet header on. Ethernet addresses are derived from IP addresses.
+/// Returns the frame from its Ethernet header on. Ethernet addresses are derived from IP addresses.
 fn frame_bytes(content: &CapturedContent) -> Option<Vec<u8>> {
     match content {
         CapturedContent::Pause { priority, quanta } => {

@@ -3,20 +3,20 @@
 use roce_sim::net::{Deadlock, Results};
 use serde::{Deserialize, Serialize};
 
-/// The largest number of deadlocks that the table describes.
+/// Maximum number of deadlocks in the table.
 const MOST_ROWS: usize = 5;
 
-/// A cycle of paused ports, each of which waits for the next one and the last one for the first.
+/// A cycle of paused ports. Each port waits for the next one, and the last port waits for the first.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub(super) struct DeadlockSummary {
-    /// When the cycle closed.
+    /// The time when the cycle closed.
     pub(super) begin_seconds: f64,
     pub(super) priority: u8,
-    /// Names of the ports.
+    /// The names of the ports.
     pub(super) ports: Vec<String>,
-    /// When it opened again; `None` if it held until the end.
+    /// The time when the cycle opened again; `None` if it held until the end.
     pub(super) end_seconds: Option<f64>,
-    /// What opened it.
+    /// The reason why the cycle opened.
     pub(super) ended_by: Option<String>,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn summaries(results: &Results) -> Vec<DeadlockSummary> {
     results.deadlocks.iter().map(|deadlock| DeadlockSummary::new(deadlock, results)).collect()
 }
 
-/// Rows of the table of a run.
+/// Returns rows for the table of a run.
 pub(super) fn rows(deadlocks: &[DeadlockSummary]) -> Vec<(&'static str, String)> {
     let mut rows: Vec<_> =
         deadlocks.iter().take(MOST_ROWS).map(|deadlock| ("deadlock", deadlock.text())).collect();

@@ -1,4 +1,4 @@
-//! Job files for clusters: the same command once per combination of a sweep.
+//! Job files for clusters, which run the same command once per combination of a sweep.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -26,7 +26,7 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// The job file, which runs the command for each index and explains how to merge the results.
+    /// Returns the job file, which runs the command for each index and explains how to merge the results.
     pub(super) fn text(&self, system: System) -> anyhow::Result<String> {
         match system {
             System::Slurm => Ok(self.slurm()),
@@ -114,7 +114,7 @@ fn check_on_claim(what: &str, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The arguments after the program name, without --emit and its value.
+/// Returns the arguments after the program name, without --emit and its value.
 fn without_emit(arguments: &[String]) -> Vec<String> {
     let mut kept = Vec::new();
     let mut skip = false;

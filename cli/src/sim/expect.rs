@@ -1,4 +1,4 @@
-//! What a scenario expects of its run: met or not, with the figure.
+//! The expectations of a scenario, evaluated with the figures of its run.
 
 use std::io::Write;
 
@@ -18,16 +18,16 @@ use crate::terminal::{Output, Paint};
 pub(super) struct Expected {
     pub(super) metric: String,
     pub(super) relation: String,
-    /// What the figure is compared with; `None` for a figure that was not measured.
+    /// The value that the figure is compared with; `None` for a figure that was not measured.
     pub(super) value: Option<f64>,
     /// The name of the figure that it is compared with, if it is not a number.
     pub(super) value_of: Option<String>,
     pub(super) measured: Option<f64>,
-    /// A figure that was not measured does not meet the condition.
+    /// Whether the condition is met. A figure that was not measured does not meet it.
     pub(super) met: bool,
 }
 
-/// A name, and the figure of a `T`.
+/// A name, and a function that returns the figure of a `T`.
 type Named<T> = (&'static str, fn(&T) -> Option<f64>);
 
 /// Figures that are not among [`METRICS`].
@@ -38,7 +38,7 @@ const OF_RUNS: [Named<Summary>; 4] = [
     ("second_half_fastest_bits_per_second", |run| Some(run.second_half_bits_per_second?.fastest)),
 ];
 
-/// Figures of one flow, which `flows.N.` precedes.
+/// Figures of one flow; their names follow `flows.N.`.
 const OF_FLOWS: [Named<FlowResult>; 4] = [
     ("completion_seconds", |flow| Some(flow.completion_time?.as_secs_f64())),
     ("slowdown", FlowResult::slowdown),
@@ -46,16 +46,16 @@ const OF_FLOWS: [Named<FlowResult>; 4] = [
     ("delivered_bytes", |flow| Some(flow.counts.delivered as f64)),
 ];
 
-/// The figure of a flow that is computed from the samples: its rate in the second half of the run.
+/// A figure of a flow that is computed from the samples: its rate in the second half of the run.
 const SECOND_HALF: &str = "second_half_bits_per_second";
 
-/// Figures of one operation, which `collectives.N.` precedes.
+/// Figures of one operation; their names follow `collectives.N.`.
 const OF_COLLECTIVES: [Named<OperationSummary>; 2] = [
     ("seconds", |operation| operation.seconds),
     ("bus_bits_per_second", |operation| operation.bus_bits_per_second),
 ];
 
-/// What a name means.
+/// The meaning of a name.
 enum Figure<'a> {
     Run(fn(&Summary) -> Option<f64>),
     Flow(usize, &'a str),
@@ -98,7 +98,7 @@ impl<'a> Figure<'a> {
     }
 }
 
-/// The number and the rest of `PREFIXN.REST`.
+/// Splits `PREFIXN.REST` into the number and the rest.
 fn element<'a>(name: &'a str, prefix: &str) -> Option<(usize, &'a str)> {
     let (number, rest) = name.strip_prefix(prefix)?.split_once('.')?;
     Some((number.parse().ok()?, rest))
@@ -128,7 +128,7 @@ pub(super) fn check(scenario: &Scenario) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The conditions of a scenario and the figures of its run.
+/// Returns the conditions of a scenario with the figures of its run.
 pub(super) fn evaluate(scenario: &Scenario, results: &Results, summary: &Summary) -> Vec<Expected> {
     let figure = |name: &str| Figure::named(name, scenario)?.of(results, summary);
     let one = |Expect { metric, relation, value }: &Expect| {
@@ -150,7 +150,7 @@ pub(super) fn evaluate(scenario: &Scenario, results: &Results, summary: &Summary
 }
 
 impl Expected {
-    /// In words, without the verdict.
+    /// Returns the condition as text, without the verdict.
     pub(super) fn text(&self) -> String {
         let Self { metric, relation, .. } = self;
         let short =
@@ -167,7 +167,7 @@ impl Expected {
     }
 }
 
-/// Why the expectations of the scenario were not evaluated.
+/// Returns the reason why the expectations of the scenario were not evaluated.
 pub(super) fn why_silent(completed: &CompletedRun) -> Option<&'static str> {
     let scenario = &completed.scenario;
     if completed.summary.expected.is_some() || (scenario.expect.is_empty() && scenario.expectation.is_empty())
@@ -181,7 +181,7 @@ pub(super) fn why_silent(completed: &CompletedRun) -> Option<&'static str> {
     })
 }
 
-/// Prints what the scenario expects, and whether the run meets it.
+/// Prints the expectations of the scenario, and whether the run meets them.
 pub(super) fn print(completed: &CompletedRun, output: &mut Output) -> std::io::Result<()> {
     if let Some(reason) = why_silent(completed) {
         writeln!(output, "  {:36} {reason}", "expected")?;
@@ -198,7 +198,7 @@ pub(super) fn print(completed: &CompletedRun, output: &mut Output) -> std::io::R
     Ok(())
 }
 
-/// An error if the run does not meet what its scenario expects.
+/// Returns an error if the run does not meet the expectations of its scenario.
 pub(super) fn ensure_met(completed: &CompletedRun) -> anyhow::Result<()> {
     let expected = completed.summary.expected.as_deref().unwrap_or_default();
     let unmet = expected.iter().filter(|one| !one.met).count();
@@ -210,7 +210,7 @@ pub(super) fn ensure_met(completed: &CompletedRun) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A figure with four digits, in the unit that people read.
+/// Formats a figure with four digits, in a human-readable unit.
 fn shown(metric: &str, value: f64) -> String {
     let units = [("bits_per_second", 1e-9, " Gb/s"), ("seconds", 1e3, " ms"), ("bytes", 1e-3, " KB")];
     let (_, scale, unit) = units.into_iter().find(|(end, ..)| metric.ends_with(end)).unwrap_or(("", 1.0, ""));

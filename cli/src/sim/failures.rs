@@ -1,4 +1,4 @@
-//! The flows of a run that failed, and those that its stop left unfinished.
+//! The failed flows of a run, and the flows that its stop left unfinished.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 use super::operations::host_names;
 use super::summary::{Summary, assignments};
 
-/// The most flows that failed in the printed summary.
+/// Maximum number of failed flows in the printed summary.
 const MOST_ROWS: usize = 8;
-/// The most flows that failed in `summary.json`; all of them are in `flows.csv`.
+/// Maximum number of failed flows in `summary.json`; `flows.csv` contains all of them.
 const MOST_LISTED: usize = 1_000;
-/// The most runs that the error of a sweep names.
+/// Maximum number of runs in the error of a sweep.
 const MOST_RUNS: usize = 8;
 
-/// The figure that a scenario has a condition on if it wants flows to fail.
+/// The figure on which a scenario has a condition if it expects flows to fail.
 const METRIC: &str = "failed";
 
 /// A flow that failed.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(super) struct FailedFlow {
-    /// Its number.
+    /// The number of the flow.
     pub(super) flow: usize,
-    /// The names of its hosts.
+    /// The names of the hosts.
     pub(super) source: String,
     pub(super) destination: String,
-    /// The status with which its queue pair failed, or why it was refused.
+    /// The error status of the queue pair, or the reason of the refusal.
     pub(super) reason: String,
 }
 
@@ -40,11 +40,11 @@ pub(super) struct Unfinished {
     pub(super) failed: usize,
     /// The number of failed and refused flows for each reason.
     pub(super) failed_by_reason: BTreeMap<String, usize>,
-    /// The first of them.
+    /// The first failed or refused flows.
     pub(super) failures: Vec<FailedFlow>,
     /// Whether the scenario has a condition on the number of failed flows.
     pub(super) failures_expected: bool,
-    /// Flows that ran at the end of the run, and flows that had not begun.
+    /// Flows that were running at the end of the run, and flows that had not begun.
     pub(super) running: usize,
     pub(super) waiting: usize,
     /// Whether the scenario says that flows outlast its stop.
@@ -76,7 +76,7 @@ impl Unfinished {
         }
     }
 
-    /// The row of all flows: how many of them are complete, and what became of the others.
+    /// Returns the row of all flows: how many of them are complete, and the state of the others.
     pub(super) fn text(&self, complete: usize, all: usize) -> String {
         let mut text = format!("{complete} of {all} complete");
         if self.failed > 0 {
@@ -95,7 +95,7 @@ impl Unfinished {
         reasons.collect::<Vec<_>>().join(", ")
     }
 
-    /// Rows of name and value: flows that failed, and what it means that others did not end.
+    /// Returns rows of name and value: failed flows, and a remark about unfinished ones.
     pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
         let shown = self.failures.iter().take(MOST_ROWS);
         let mut rows: Vec<_> = shown.map(|failure| ("failed", failure.text())).collect();
@@ -114,7 +114,8 @@ impl Unfinished {
         rows
     }
 
-    /// Whether failures of this run are an error: not if the scenario has a condition on their number.
+    /// Returns whether failures of this run are an error. They are not if the scenario has a condition on
+    /// their number.
     fn is_error(&self) -> bool {
         self.failed > 0 && !self.failures_expected
     }
@@ -127,7 +128,7 @@ impl FailedFlow {
     }
 }
 
-/// An error if flows of a run failed.
+/// Returns an error if flows of a run failed.
 pub(super) fn ensure_none(run: &Summary) -> anyhow::Result<()> {
     let unfinished = &run.unfinished;
     let first = unfinished.failures.first().map(FailedFlow::text).unwrap_or_default();
@@ -142,7 +143,7 @@ pub(super) fn ensure_none(run: &Summary) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An error if flows of one of several runs failed.
+/// Returns an error if flows of one of several runs failed.
 pub(super) fn ensure_none_of(runs: &[Summary]) -> anyhow::Result<()> {
     let failed: Vec<&Summary> = runs.iter().filter(|run| run.unfinished.is_error()).collect();
     let text = |run: &&Summary| {

@@ -1,4 +1,4 @@
-//! The runs of a sweep that differ in their seed only: means with confidence intervals.
+//! Groups of runs of a sweep that differ only in their seed: means with confidence intervals.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -14,7 +14,7 @@ pub(super) struct Metric {
     pub(super) column: &'static str,
     /// The name in JSON, with a base unit.
     pub(super) field: &'static str,
-    /// What the value in a base unit is multiplied with for text and tables.
+    /// The factor from the base unit to the unit of text and tables.
     pub(super) scale: f64,
     /// The value in a base unit, if it was measured.
     pub(super) of: fn(&Summary) -> Option<f64>,
@@ -56,22 +56,22 @@ pub(super) const METRICS: [Metric; 23] = [
     metric("failed", "failed", 1.0, |run| Some(run.unfinished.failed as f64)),
 ];
 
-/// The metric with this column.
+/// Returns the metric with this column.
 pub(super) fn named(column: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.column == column)
 }
 
-/// Mean and half of the width of its confidence interval.
+/// A mean and half of the width of its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Estimate {
     pub(super) mean: f64,
-    /// `None` for a single value.
+    /// Half of the width; `None` for a single value.
     pub(super) ci95: Option<f64>,
     pub(super) count: usize,
 }
 
 impl Estimate {
-    /// Of these values; `None` without one.
+    /// Calculates the estimate of these values. Returns `None` if there are no values.
     pub(super) fn of(values: &[f64]) -> Option<Self> {
         let count = values.len();
         let mean = values.iter().sum::<f64>() / count as f64;
@@ -84,7 +84,8 @@ impl Estimate {
     }
 }
 
-/// The 97.5th percentile of Student's t, by degrees of freedom; between two rows of the table the larger value.
+/// Returns the 97.5th percentile of Student's t, by degrees of freedom. Between two rows of the table, it
+/// returns the larger value.
 fn student(freedom: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
@@ -101,7 +102,7 @@ fn student(freedom: usize) -> f64 {
     }
 }
 
-/// Runs whose set values are equal but for the seed.
+/// Runs with equal set values except the seed.
 #[derive(Debug)]
 pub(super) struct Group<'a> {
     /// The values without the seed.
@@ -126,7 +127,7 @@ impl Group<'_> {
     }
 }
 
-/// The groups of these runs, in the order of the first run of each.
+/// Returns the groups of these runs, in the order of the first run of each.
 pub(super) fn groups(runs: &[Summary]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for run in runs {
@@ -139,7 +140,7 @@ pub(super) fn groups(runs: &[Summary]) -> Vec<Group<'_>> {
     groups
 }
 
-/// The document of a sweep.
+/// Returns the JSON document of a sweep.
 pub(super) fn document(runs: &[Summary]) -> Value {
     let groups: Vec<Value> = groups(runs).iter().map(Group::to_json).collect();
     json!({ "runs": runs, "groups": groups })
@@ -190,7 +191,7 @@ pub(super) fn print_seeds(output: &mut Output, runs: &[Summary]) -> std::io::Res
     writeln!(output, "means and 95 % confidence intervals (Student's t) over seeds")
 }
 
-/// `sweep.csv`: one line per run.
+/// Returns the contents of `sweep.csv`, with one line per run.
 pub(super) fn sweep_csv(runs: &[Summary]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for (name, _) in runs.iter().flat_map(|run| &run.set) {
@@ -220,13 +221,13 @@ pub(super) fn sweep_csv(runs: &[Summary]) -> String {
     text
 }
 
-/// Six digits after the point at most.
+/// Formats a value with at most six digits after the point.
 fn trimmed(value: f64) -> String {
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// As RFC 4180 has it.
+/// Quotes a field as specified in RFC 4180.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -239,7 +240,7 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The interval of 2, 4, 4, 5 by hand: mean 3.75, deviation 1.2583, t = 3.182.
+    /// Checks the interval of 2, 4, 4, 5, calculated by hand: mean 3.75, deviation 1.2583, t = 3.182.
     #[test]
     fn the_interval_is_that_of_student() {
         let estimate = Estimate::of(&[2.0, 4.0, 4.0, 5.0]).unwrap();

@@ -24,7 +24,7 @@ const STRIDE: u64 = 2_000;
 /// Samples per second at the initial pace.
 const SAMPLES_PER_S: f64 = 100.0;
 
-/// Runs a scenario and draws it; after the end, the last drawing stays until a key is pressed.
+/// Runs a scenario and draws it. At the end, the last drawing stays until a key is pressed.
 pub(super) fn run(job: &Job, source: &Source) -> anyhow::Result<CompletedRun> {
     ensure!(
         std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
@@ -48,7 +48,7 @@ struct Live {
     first_pace: f64,
     paused: bool,
     quit: bool,
-    /// Simulated seconds that the pace allows by now.
+    /// Simulated seconds that the pace currently allows.
     allowed_s: f64,
     updated: Instant,
     drawn: Option<Instant>,

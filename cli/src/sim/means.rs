@@ -1,12 +1,13 @@
-//! Series over time as means of spans: with a sample every few packets, the packets hide what the rate does.
+//! Reduces series over time to the means of spans. With a sample every few packets, single packets would hide
+//! the changes of the rate.
 
 use std::collections::BTreeMap;
 
-/// The most spans of a plot, about.
+/// Approximate maximum number of spans of a plot.
 const MOST_SPANS: f64 = 300.0;
 
-/// The length of a span for samples every `interval` up to `end`: 1, 2 or 5 times a power of ten intervals; `None` if the samples are few
-/// enough for each to be drawn.
+/// Returns the length of a span for samples every `interval` up to `end`: 1, 2 or 5 times a power of ten
+/// intervals. Returns `None` if the number of samples is small enough to draw each.
 pub(super) fn span(interval: f64, end: f64) -> Option<f64> {
     let samples = end / interval;
     if !(interval > 0.0 && samples > MOST_SPANS && samples.is_finite()) {
@@ -18,13 +19,13 @@ pub(super) fn span(interval: f64, end: f64) -> Option<f64> {
     Some(interval * (factor * decade).max(1.0))
 }
 
-/// The number of the span that a time is in. The end of a span belongs to it.
+/// Returns the number of the span that contains a time. The end of a span belongs to it.
 pub(super) fn place(time: f64, span: f64) -> i64 {
     // Times are multiples of the interval, but not exactly.
     (time / span - 1e-6).ceil() as i64
 }
 
-/// The mean of each span with samples, at the time of its last one.
+/// Returns the mean of each span with samples, at the time of its last sample.
 pub(super) fn means(points: &[(f64, f64)], span: f64) -> Vec<(f64, f64)> {
     let mut spans: BTreeMap<i64, (f64, f64, f64)> = BTreeMap::new();
     for (time, value) in points {
@@ -34,7 +35,7 @@ pub(super) fn means(points: &[(f64, f64)], span: f64) -> Vec<(f64, f64)> {
     spans.into_values().map(|(last, sum, count)| (last, sum / count)).collect()
 }
 
-/// What a title says of means over this time in milliseconds.
+/// Returns the remark in a title about means over this time in milliseconds.
 pub(super) fn remark(span: Option<f64>) -> String {
     span.map_or_else(String::new, |ms| match ms < 1.0 {
         true => format!(", means of {} µs", (ms * 1e6).round() / 1e3),
@@ -42,7 +43,7 @@ pub(super) fn remark(span: Option<f64>) -> String {
     })
 }
 
-/// Puts a gap, which has no height, between points that are further apart than `most`.
+/// Inserts a gap, which has no height, between points that are further apart than `most`.
 pub(super) fn with_gaps<T: Copy>(
     points: &[T],
     time: impl Fn(T) -> f64,

@@ -1,4 +1,5 @@
-//! Whether a run fits into memory: the estimate of the simulator beside what the machine has.
+//! Checks whether a run fits into memory: compares the estimate of the simulator with the memory of the
+//! machine.
 
 use anyhow::ensure;
 use roce_sim::net::MemoryEstimate;
@@ -7,24 +8,24 @@ use roce_tools::memory;
 /// The memory that runs may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
-    /// `None` if it is unknown.
+    /// The number of bytes; `None` if it is unknown.
     bytes: Option<u64>,
     is_given: bool,
 }
 
 impl Budget {
-    /// The memory that the command line gives, or else what is available now.
+    /// Takes the memory of the command line, or else the available memory.
     pub(super) fn new(given: Option<u64>) -> Self {
         Self { bytes: given.or_else(memory::available), is_given: given.is_some() }
     }
 
-    /// How many of these runs fit at the same time: at least one, and at most `most`.
+    /// Returns how many of these runs fit at the same time: at least one, and at most `most`.
     pub(super) fn runs_at_once(&self, largest: u64, most: usize) -> usize {
         let fit = self.bytes.map_or(u64::MAX, |bytes| bytes / largest.max(1));
         usize::try_from(fit).unwrap_or(usize::MAX).clamp(1, most)
     }
 
-    /// An error if a run takes more in any case, and a warning if it may.
+    /// Returns an error if a run certainly takes more, and prints a warning if it possibly does.
     pub(super) fn check(&self, estimate: &MemoryEstimate) -> anyhow::Result<()> {
         let (Some(bytes), Some(part), Some(at_most)) =
             (self.bytes, estimate.largest(), estimate.largest_at_most())
@@ -54,7 +55,7 @@ impl Budget {
     }
 }
 
-/// Bytes in the unit that people read.
+/// Formats bytes in a human-readable unit.
 fn mb(bytes: u64) -> String {
     match bytes {
         0..10_000_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),

@@ -16,7 +16,7 @@ pub(super) fn merge(args: &Args, dir: &Path, output: &mut Output) -> anyhow::Res
     for warning in missing(&runs).into_iter().chain(differences(&runs)) {
         tracing::warn!("{}: {warning}", dir.display());
     }
-    // The table is worth printing where nothing can be written.
+    // The table is printed even if nothing can be written.
     if let Err(error) = overview::write(dir, &runs) {
         tracing::warn!("the report of all runs is missing: {error:#}");
     }
@@ -52,13 +52,13 @@ fn read_one(file: &Path) -> anyhow::Result<Summary> {
     serde_json::from_str(&text).with_context(|| format!("{} is not the summary of a run", file.display()))
 }
 
-/// Warnings about missing, duplicate and unidentified runs of a sweep.
+/// Returns warnings about missing, duplicate and unidentified runs of a sweep.
 fn missing(runs: &[Summary]) -> Vec<String> {
     let places: Vec<RunIndex> = runs.iter().filter_map(|run| run.combination).collect();
     let Some(of) = places.iter().map(|place| place.of).max() else { return Vec::new() };
     let indexes: BTreeSet<usize> = places.iter().map(|place| place.index).collect();
     let mut warnings = Vec::new();
-    // The list is limited because it may be as long as the sweep.
+    // The list is limited, because it could be as long as the sweep.
     let some: Vec<String> = (0..of)
         .filter(|index| !indexes.contains(index))
         .take(MAX_NAMED)
@@ -79,13 +79,13 @@ fn missing(runs: &[Summary]) -> Vec<String> {
     warnings
 }
 
-/// Largest number of missing runs that are listed.
+/// Maximum number of missing runs that are listed.
 const MAX_NAMED: usize = 20;
 
 /// A property of a run, if its summary has it.
 type Property = fn(&Summary) -> Option<String>;
 
-/// Warnings about properties that differ, although all runs of a sweep share them.
+/// Returns warnings about properties that differ, although all runs of a sweep share them.
 fn differences(runs: &[Summary]) -> Vec<String> {
     let table: [(&str, Property); 5] = [
         ("scenario", |run| Some(run.scenario.clone())),
@@ -108,7 +108,7 @@ fn differences(runs: &[Summary]) -> Vec<String> {
     warnings
 }
 
-/// The names of the values that are set.
+/// Returns the names of the set values.
 fn names(set: &[(String, String)]) -> String {
     set.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! The results of collective operations and of steps of training.
+//! The results of collective operations and of training steps.
 
 use std::io::Write;
 
@@ -6,7 +6,8 @@ use roce_sim::net::{NodeKind, Results, Time, Topology};
 use roce_sim::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 
-/// The most operations in the printed summary; all of them are in `collectives.csv` and `summary.json`.
+/// Maximum number of operations in the printed summary; `collectives.csv` and `summary.json` contain all of
+/// them.
 const MOST_ROWS: usize = 8;
 
 /// The result of an operation. A value that does not exist is `None`.
@@ -20,15 +21,15 @@ pub(super) struct OperationSummary {
     pub(super) bytes: u64,
     pub(super) begin_seconds: Option<f64>,
     pub(super) seconds: Option<f64>,
-    /// As nccl-tests defines them.
+    /// The bandwidth as defined by nccl-tests.
     pub(super) algorithm_bits_per_second: Option<f64>,
     pub(super) bus_bits_per_second: Option<f64>,
-    /// The host that ended last, and how long after the median of all hosts.
+    /// The host that ended last, and its delay after the median of all hosts.
     pub(super) last_host: Option<String>,
     pub(super) behind_median_seconds: Option<f64>,
 }
 
-/// The operations of a run, in the order of the scenario.
+/// Returns the operations of a run, in the order of the scenario.
 pub(super) fn summaries(scenario: &Scenario, results: &Results) -> Vec<OperationSummary> {
     let names = host_names(&scenario.topology);
     let one = |operation: &roce_sim::net::Operation| {
@@ -52,13 +53,13 @@ pub(super) fn summaries(scenario: &Scenario, results: &Results) -> Vec<Operation
     scenario.operations.iter().map(one).collect()
 }
 
-/// The names of hosts, by their numbers.
+/// Returns the names of hosts, by their numbers.
 pub(super) fn host_names(topology: &Topology) -> Vec<&str> {
     let hosts = topology.nodes.iter().filter(|node| node.kind == NodeKind::Host);
     hosts.map(|node| node.name.as_str()).collect()
 }
 
-/// Rows of the printed summary.
+/// Returns rows for the printed summary.
 pub(super) fn rows(operations: &[OperationSummary]) -> Vec<(&'static str, String)> {
     let mut rows: Vec<_> = operations.iter().take(MOST_ROWS).map(|one| ("operation", text(one))).collect();
     if operations.len() > MOST_ROWS {
@@ -111,7 +112,7 @@ pub(super) fn write_csv(file: &mut impl Write, operations: &[OperationSummary]) 
     Ok(())
 }
 
-/// A field of a CSV file (RFC 4180).
+/// Quotes a field of a CSV file (RFC 4180).
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

@@ -1,4 +1,5 @@
-//! The report of a sweep: the swept value against queue, goodput and completion times, and the runs in common plots.
+//! The report of a sweep: queue, goodput and completion times against the swept value, and the runs in common
+//! plots.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,7 +15,7 @@ use super::report::{page_head, save};
 use super::summary::{NOT_MEASURED, OfSizes, Summary, assignments};
 use roce_tools::text_file;
 
-/// More runs than these cannot be told apart in a common plot.
+/// Maximum number of runs in a common plot; more cannot be told apart.
 const MOST_RUNS: usize = 8;
 
 /// Writes `sweep.csv`, `report.html` and its plots. The series come from the directories of the runs.
@@ -31,7 +32,7 @@ pub(super) fn write(dir: &Path, runs: &[Summary]) -> anyhow::Result<()> {
     save(dir, "report.html", &page(runs, &groups, &charts))
 }
 
-/// The names whose values differ between groups.
+/// Returns the names whose values differ between groups.
 fn varied(groups: &[Group<'_>]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (name, _) in groups.iter().flat_map(|group| &group.set) {
@@ -47,7 +48,7 @@ fn value_of<'a>(group: &'a Group<'_>, name: &str) -> Option<&'a str> {
     group.set.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
-/// A value with or without a unit as a number: bits per second, bytes or microseconds.
+/// Parses a value with or without a unit as a number: bits per second, bytes or microseconds.
 fn number(text: &str) -> Option<f64> {
     let plain = text.parse().ok();
     let rate = || units::rate(text).ok().map(|bps| bps as f64);
@@ -56,7 +57,7 @@ fn number(text: &str) -> Option<f64> {
     plain.or_else(rate).or_else(time).or_else(size).filter(|value: &f64| value.is_finite())
 }
 
-/// The name of a group in a legend.
+/// Returns the name of a group in a legend.
 fn label(group: &Group<'_>, names: &[&String]) -> String {
     let one = |name: &&String| {
         let key = name.rsplit('.').next().unwrap_or(name);
@@ -66,7 +67,7 @@ fn label(group: &Group<'_>, names: &[&String]) -> String {
     if parts.is_empty() { "all runs".to_owned() } else { parts.join(" ") }
 }
 
-/// File name, title, label of the axis, and the columns of `sweep.csv` that are drawn, with their names.
+/// File name, title, label of the axis, the drawn columns of `sweep.csv` with their names, and the scale.
 type Against = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)], f64);
 
 const AGAINST: [Against; 4] = [
@@ -94,7 +95,7 @@ const AGAINST: [Against; 4] = [
     ),
 ];
 
-/// The first swept name with numbers for values, against the figures of the runs.
+/// Returns charts of the figures of the runs against the first swept name whose values are numbers.
 fn against(groups: &[Group<'_>], varied: &[String]) -> Vec<(String, Chart)> {
     let is_number =
         |name: &&String| groups.iter().all(|group| value_of(group, name).and_then(number).is_some());
@@ -158,7 +159,7 @@ fn against(groups: &[Group<'_>], varied: &[String]) -> Vec<(String, Chart)> {
     charts
 }
 
-/// The distributions and series of several runs in one plot each: of every group the run with the first seed.
+/// Returns plots of the distributions and series of several runs: of each group, the run with the first seed.
 fn common(dir: &Path, groups: &[Group<'_>], varied: &[String]) -> Vec<(String, Chart)> {
     let names: Vec<&String> = varied.iter().collect();
     let chosen = spread(groups, MOST_RUNS);
@@ -229,7 +230,7 @@ fn common(dir: &Path, groups: &[Group<'_>], varied: &[String]) -> Vec<(String, C
     all.into_iter().map(|(name, chart)| (name.to_owned(), chart)).collect()
 }
 
-/// The means of the same span of time of all lines, if they have many samples, and that span.
+/// Returns the means over one span for all lines, and that span, if the lines have many samples.
 fn averaged(mut lines: Vec<Line>) -> (Vec<Line>, Option<f64>) {
     let interval =
         |line: &Line| line.points.windows(2).map(|pair| pair[1].0 - pair[0].0).fold(f64::INFINITY, f64::min);
@@ -249,7 +250,7 @@ fn chart(title: String, x_label: &str, y_label: &str, lines: Vec<Line>) -> Chart
     Chart { title, x_label, y_label, lines, ..Chart::default() }
 }
 
-/// Whether the largest x is so much larger than the least that a linear axis would show one of them only.
+/// Returns whether the largest x exceeds the smallest so much that a linear axis would show only one of them.
 fn is_wide(chart: &Chart) -> bool {
     let ends = chart.lines.iter().flat_map(|line| [line.points.first(), line.points.last()]).flatten();
     let (least, most) =
@@ -257,7 +258,7 @@ fn is_wide(chart: &Chart) -> bool {
     most > 50.0 * least
 }
 
-/// At most so many of the groups, evenly spread, with the first and the last.
+/// Returns at most `most` of the groups, evenly spread, including the first and the last.
 fn spread<'a, 'b>(groups: &'a [Group<'b>], most: usize) -> Vec<&'a Group<'b>> {
     debug_assert!(most <= MOST_LINES);
     if groups.len() <= most {
@@ -267,7 +268,7 @@ fn spread<'a, 'b>(groups: &'a [Group<'b>], most: usize) -> Vec<&'a Group<'b>> {
     (0..most).filter_map(|place| groups.get((place * last + (most - 1) / 2) / (most - 1))).collect()
 }
 
-/// Two columns of a table that this program wrote; lines where one of them is empty are left out.
+/// Reads two columns of a table that this program wrote. Lines where one of them is empty are left out.
 fn columns(path: &Path, x: &str, y: &str) -> Option<Vec<(f64, f64)>> {
     let text = text_file::read_text(path).ok()?;
     let mut lines = text.lines();
@@ -322,7 +323,7 @@ fn page(runs: &[Summary], groups: &[Group<'_>], charts: &[(String, Chart)]) -> S
                     let mean = of.mean * metric.scale;
                     match of.ci95 {
                         Some(half) => format!("{mean:.2} ± {:.2}", half * metric.scale),
-                        // A count of one run has no fraction.
+                        // A count of a single run has no fraction.
                         None if mean.fract() == 0.0 => mean.to_string(),
                         None => format!("{mean:.2}"),
                     }

@@ -17,7 +17,7 @@ use super::summary::{Distribution, OfSizes, Summary};
 use super::{expect, operations};
 use roce_tools::plot::{Chart, escape};
 
-/// Writes the report of a run to a directory; creates the directory if it does not exist.
+/// Writes the report of a run to a directory, and creates the directory if it does not exist.
 pub(super) fn write(dir: &Path, completed: &CompletedRun) -> anyhow::Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
     let results = &completed.results;
@@ -39,13 +39,13 @@ pub(super) fn write(dir: &Path, completed: &CompletedRun) -> anyhow::Result<()> 
     }
     save(dir, "report.html", &page(completed, &charts))?;
     save(dir, "scenario.toml", &scenario_text(completed))?;
-    // Written last, because --merge takes it as proof of a complete run.
+    // This file is written last, because --merge takes it as proof of a complete run.
     let mut summary = Vec::new();
     crate::document::print(&mut summary, "sim", &completed.summary)?;
     save(dir, "summary.json", &String::from_utf8(summary)?)
 }
 
-/// Removes the summary of an earlier run from a directory, to keep a failing run from appearing complete.
+/// Removes the summary of an earlier run from a directory, so that a failing run does not appear complete.
 pub(super) fn remove_summary(dir: &Path) -> anyhow::Result<()> {
     let path = dir.join("summary.json");
     match fs::remove_file(&path) {
@@ -98,7 +98,7 @@ fn write_flows(path: &Path, results: &Results) -> anyhow::Result<()> {
     Ok(file.flush()?)
 }
 
-/// A value, or nothing where there is none.
+/// Formats a value, or returns an empty string without a value.
 fn optional(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| format!("{value:.6}"))
 }
@@ -124,7 +124,7 @@ fn write_total(path: &Path, results: &Results) -> anyhow::Result<()> {
     Ok(file.flush()?)
 }
 
-/// The distribution of the longest queue of a switch.
+/// Writes the distribution of the longest queue of a switch.
 fn write_queue_cdf(path: &Path, results: &Results) -> anyhow::Result<()> {
     let mut file = create(path)?;
     writeln!(file, "port,bytes,percent")?;
@@ -215,7 +215,8 @@ fn us(time: Time) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// The scenario with set values and files, which repeats the run, below what identifies the run.
+/// Returns the scenario with set values and files, which repeats the run, after a header that identifies the
+/// run.
 fn scenario_text(completed: &CompletedRun) -> String {
     let summary = &completed.summary;
     let mut text = format!(
@@ -234,7 +235,7 @@ fn scenario_text(completed: &CompletedRun) -> String {
     text + "\n" + &completed.whole
 }
 
-/// The begin of a page, up to its first heading.
+/// Returns the beginning of a page, up to its first heading.
 pub(super) fn page_head(title: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>\
@@ -268,7 +269,7 @@ fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
         let _ = writeln!(html, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(&value));
     }
     let congestion = congestion_text(&scenario.settings.host.congestion);
-    // The list of parameters has no spaces; lines may break after its commas.
+    // The list of parameters has no spaces, so lines may break after its commas.
     let congestion = escape(&congestion).replace(',', ",<wbr>");
     let _ = writeln!(html, "<tr><td>congestion control</td><td>{congestion}</td></tr></table>");
     for (_, chart) in charts {

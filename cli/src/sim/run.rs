@@ -24,7 +24,7 @@ const STRIDE: u64 = 200_000;
 /// Events between two writes of captured frames and trace events, which limits how many are buffered.
 const WRITE_STRIDE: u64 = 10_000;
 
-/// Syntax of port names, for errors.
+/// The syntax of port names, for errors.
 const PORTS: &str = "write h1 for the port of a host, and s0:h1 for the port of a switch to a neighbor";
 
 /// The decision of a [`Watch`] function.
@@ -48,9 +48,9 @@ pub(super) struct Job {
     pub(super) dir: Option<PathBuf>,
     /// The file for trace events.
     pub(super) trace: Option<TraceFile>,
-    /// The largest number of threads.
+    /// Maximum number of threads.
     pub(super) threads: usize,
-    /// The memory that it may take.
+    /// The memory that the run may use.
     pub(super) budget: Budget,
 }
 
@@ -59,9 +59,9 @@ pub(super) struct CompletedRun {
     pub(super) scenario: Scenario,
     /// The scenario as one text, which repeats the run.
     pub(super) whole: String,
-    /// The algorithms that are not of the engine.
+    /// The algorithms that are not part of the engine.
     pub(super) identities: Vec<Identity>,
-    /// Whether no value of the scenario was replaced by another one.
+    /// Whether all values of the scenario are unchanged.
     pub(super) is_unchanged: bool,
     pub(super) results: Results,
     pub(super) summary: Summary,
@@ -76,14 +76,14 @@ impl CompletedRun {
         self.results.data_packets as f64 / self.seconds.max(1e-9)
     }
 
-    /// The number of threads, if there were several.
+    /// Returns the number of threads as text, if there were several.
     pub(super) fn threads(&self) -> String {
         if self.threads > 1 { format!(", {} threads", self.threads) } else { String::new() }
     }
 }
 
 impl Job {
-    /// Runs the scenario; `watch` is called repeatedly and may end the run.
+    /// Runs the scenario. Calls `watch` repeatedly, which may end the run.
     pub(super) fn run(&self, source: &Source, watch: &mut Watch<'_>) -> anyhow::Result<CompletedRun> {
         let Whole { mut scenario, text: whole, input, is_unchanged } = source.parse_whole(&self.set)?;
         expect::check(&scenario)?;
@@ -104,7 +104,7 @@ impl Job {
         let mut simulation = scenario.simulation()?;
         let threads = simulation.threads();
         let ran = self.drive(&scenario, &mut simulation, &ports, watch);
-        // A run that failed still has its events up to there.
+        // A failed run also has its events up to the failure.
         if let Some(trace) = &self.trace {
             let events = simulation.take_all_events();
             trace.write_events(&simulation, events)?;
@@ -119,7 +119,8 @@ impl Job {
         Ok(CompletedRun { scenario, whole, identities, is_unchanged, results, summary, seconds, threads })
     }
 
-    /// Runs a simulation and writes its captures and trace events meanwhile. Returns whether it ran to its end.
+    /// Runs a simulation and writes its captures and trace events meanwhile. Returns whether it ran to its
+    /// end.
     fn drive(
         &self,
         scenario: &Scenario,
@@ -160,7 +161,7 @@ impl Job {
         Ok(is_whole)
     }
 
-    /// Numbers and names of the ports to capture, without duplicates.
+    /// Returns the numbers and names of the ports to capture, without duplicates.
     fn captured_ports(&self, scenario: &Scenario) -> anyhow::Result<Vec<(u32, String)>> {
         let mut ports: Vec<(u32, String)> = Vec::new();
         for name in &self.capture {
@@ -189,14 +190,15 @@ pub(super) struct Outcome {
 pub(super) struct Limits {
     /// Threads of each run.
     pub(super) threads: usize,
-    /// The memory of all of them together.
+    /// The memory of all runs together.
     pub(super) budget: Budget,
-    /// The memory that the largest of them needs at least.
+    /// The minimum memory of the largest run.
     pub(super) largest: u64,
 }
 
-/// Runs every combination, as many at once as there are cores and memory for. `files` are the directory below which each run has its
-/// own, and the file for the trace events of a single combination. A failed run does not affect the others.
+/// Runs every combination. The number of simultaneous runs depends on cores and memory. `files` contains the
+/// directory of all runs, in which each run has its own directory, and the file for the trace events of a
+/// single combination. A failed run does not affect the others.
 pub(super) fn all(
     source: &Source,
     combinations: &[Combination],
@@ -265,35 +267,36 @@ fn run_one(
     Ok(completed.summary)
 }
 
-/// The hash of everything that determines a run: its scenario as one text, the version, and algorithms that the program added.
+/// Returns the hash of everything that determines a run: its scenario as one text, the version, and
+/// algorithms that the program added.
 fn configuration_hash(input: &str, identities: &[Identity]) -> u64 {
     let hash = fnv(FNV_START, &format!("{input}\n{}\n", env!("CARGO_PKG_VERSION")));
     identities.iter().fold(hash, |hash, identity| fnv(hash, &identity.text()))
 }
 
-/// The hash of the algorithms that the program added; `None` without one.
+/// Returns the hash of the algorithms that the program added, or `None` without such algorithms.
 fn algorithm_hash(identities: &[Identity]) -> Option<u64> {
     let hash = identities.iter().fold(FNV_START, |hash, identity| fnv(hash, &identity.text()));
     (!identities.is_empty()).then_some(hash)
 }
 
-/// 64-bit FNV-1a, continued from the hash of the text before.
+/// Calculates 64-bit FNV-1a, continued from the hash of the previous text.
 fn fnv(hash: u64, text: &str) -> u64 {
     text.bytes().fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// The progress of a run on standard error: a bar on a terminal, otherwise a line from time to time.
+/// The progress of a run on standard error: a bar on a terminal, otherwise a line at intervals.
 pub(super) struct Progress {
     wanted: bool,
     is_terminal: bool,
     begin: Instant,
-    /// Lines so far.
+    /// Number of printed lines.
     lines: AtomicUsize,
 }
 
-/// Seconds between two lines about a run that takes long.
+/// Seconds between two lines about a long run.
 const LINE_SECONDS: f64 = 30.0;
 
 impl Progress {
@@ -302,7 +305,7 @@ impl Progress {
         Self { wanted, is_terminal, begin: Instant::now(), lines: AtomicUsize::new(0) }
     }
 
-    /// Whether something is shown now.
+    /// Returns whether to print something now.
     fn is_due(&self) -> bool {
         let lines = (self.begin.elapsed().as_secs_f64() / LINE_SECONDS) as usize;
         self.wanted && (self.is_terminal || lines > self.lines.load(Ordering::Relaxed))
@@ -315,7 +318,7 @@ impl Progress {
         }
     }
 
-    /// Draws the bar: the share of the work that is done, a text, and the time that is left.
+    /// Draws the bar: the completed share of the work, a text, and the remaining time.
     fn show(&self, share: f64, text: &str) {
         let seconds = self.begin.elapsed().as_secs_f64();
         let line = bar(share, text, seconds);
@@ -328,8 +331,8 @@ impl Progress {
         };
     }
 
-    /// The [`Watch`] function of a run with a progress bar: the share of the bytes that were sent, or of the time until the stop if
-    /// that is more.
+    /// Implements the [`Watch`] function of a run with a progress bar. The bar shows the larger of two
+    /// shares: of the sent bytes, and of the time until the stop.
     pub(super) fn watch(&self, scenario: &Scenario, simulation: &Simulation) -> Next {
         if self.is_due() {
             let (sent, bytes) = simulation.sent_bytes();
@@ -348,7 +351,7 @@ impl Progress {
     }
 }
 
-/// A progress bar after so many seconds. The time left is known only after a moment.
+/// Returns a progress bar after a number of seconds. The remaining time is unknown at first.
 fn bar(share: f64, text: &str, seconds: f64) -> String {
     const WIDTH: usize = 30;
     let share = share.clamp(0.0, 1.0);
@@ -377,7 +380,7 @@ mod tests {
         assert!(bar(0.0, "", 1e9).ends_with("0 %, ") && bar(2.0, "", 9.0).ends_with("100 %, "));
     }
 
-    /// Where no terminal is, a long run writes a line from time to time, and a short one nothing.
+    /// Without a terminal, a long run prints a line at intervals, and a short run prints nothing.
     #[test]
     fn a_long_run_without_a_terminal_shows_a_line_at_a_time() {
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Finds a scenario: a file, or one of the shipped scenarios.
+//! Finding a scenario: a file, or one of the shipped scenarios.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -63,8 +63,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Finds the file of this name, or else the shipped scenario. Directories are ignored, because a report often has the
-    /// name of its scenario.
+    /// Finds the file of this name, or else the shipped scenario. Directories are ignored, because a report
+    /// often has the name of its scenario.
     pub(crate) fn find(name: &str) -> anyhow::Result<Self> {
         let path = Path::new(name);
         if let Some((_, text)) = SHIPPED.iter().find(|(known, _)| *known == name)
@@ -94,7 +94,8 @@ impl Source {
         Ok(self.parse_with_files(set)?.0)
     }
 
-    /// Parses the scenario with replaced values; also returns the files that it names, in the order of reading.
+    /// Parses the scenario with replaced values. Also returns the files that it names, in the order of
+    /// reading.
     pub(super) fn parse_with_files(
         &self,
         set: &[(String, String)],
@@ -110,18 +111,18 @@ impl Source {
         Ok((scenario, files.into_inner()))
     }
 
-    /// Parses the scenario with replaced values; also returns one text with them and the files.
+    /// Parses the scenario with replaced values. Also returns one text that contains them and the files.
     pub(super) fn parse_whole(&self, set: &[(String, String)]) -> anyhow::Result<Whole> {
         Scenario::parse_whole_with(&self.text, set, &|file| self.load(file), algorithms::registered())
             .map_err(|error| anyhow!("{}: {error}", self.name))
     }
 
-    /// The path of the scenario, if it is not shipped.
+    /// Returns the path of the scenario, if it is not shipped.
     pub(super) fn file(&self) -> Option<&Path> {
         (!self.is_shipped).then_some(Path::new(&self.name))
     }
 
-    /// The path of a file that the scenario names.
+    /// Returns the path of a file that the scenario names.
     pub(super) fn path(&self, file: &str) -> PathBuf {
         self.dir.join(file)
     }
@@ -133,7 +134,7 @@ impl Source {
     }
 }
 
-/// Prints the names of the shipped scenarios with a line each, for a call without a scenario.
+/// Prints the names of the shipped scenarios with a line for each, for a call without a scenario.
 pub(super) fn list_briefly(output: &mut Output) -> anyhow::Result<()> {
     writeln!(
         output,

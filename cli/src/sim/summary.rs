@@ -53,7 +53,7 @@ pub(super) struct QueueBytes {
     pub(super) max: u64,
 }
 
-/// Slowest and fastest flow.
+/// The slowest and the fastest flow.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
 pub(super) struct Extremes {
     pub(super) slowest: f64,
@@ -63,25 +63,25 @@ pub(super) struct Extremes {
 /// The slowdown of the flows of a range of sizes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
 pub(super) struct OfSizes {
-    /// Flows are longer than this.
+    /// Lower bound of the flow sizes, exclusive.
     pub(super) above_bytes: u64,
-    /// And at most this long; `None` without a limit.
+    /// Upper bound of the flow sizes, inclusive; `None` without a limit.
     pub(super) to_bytes: Option<u64>,
     #[serde(flatten)]
     pub(super) slowdown: Distribution,
 }
 
-/// The summary of one run. What was not measured is `None`.
+/// The summary of one run. Values that were not measured are `None`.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub(super) struct Summary {
     pub(super) scenario: String,
-    /// Hash of the text of the scenario: equal for all runs of a sweep.
+    /// Hash of the text of the scenario, which is equal for all runs of a sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) scenario_hash: Option<String>,
-    /// Only present for the runs of a sweep.
+    /// The position in the sweep; only present for the runs of a sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) combination: Option<RunIndex>,
-    /// What the scenario expects; `None` if values were set, or the run was ended early.
+    /// The expectations of the scenario; `None` if values were set, or the run was ended early.
     pub(super) expected: Option<Vec<Expected>>,
     /// Values that were set for this run.
     pub(super) set: Vec<(String, String)>,
@@ -106,16 +106,16 @@ pub(super) struct Summary {
     pub(super) unfinished: Unfinished,
     /// Completion times of the complete flows.
     pub(super) completion_seconds: Option<Distribution>,
-    /// Completion times relative to those of the flows alone.
+    /// Completion times relative to those of a flow alone in the network.
     pub(super) slowdown: Option<Distribution>,
-    /// The same by named classes of sizes.
+    /// Slowdown by named classes of sizes.
     pub(super) slowdown_of_classes: BTreeMap<String, Option<Distribution>>,
-    /// The same by logarithmic ranges of sizes.
+    /// Slowdown by logarithmic ranges of sizes.
     pub(super) slowdown_by_size: Vec<OfSizes>,
     pub(super) delivered_bytes: u64,
     pub(super) mean_goodput_bits_per_second: Option<f64>,
     pub(super) jain: Option<f64>,
-    /// Goodput of the slowest and the fastest flow of those that ran in the second half of the time.
+    /// Goodput of the slowest and the fastest flow that ran in the second half of the time.
     pub(super) second_half_bits_per_second: Option<Extremes>,
     pub(super) retransmitted: u64,
     pub(super) timeouts: u64,
@@ -219,12 +219,12 @@ impl Summary {
         }
     }
 
-    /// Payload that receivers got per second, all flows together.
+    /// Returns the payload received per second, all flows together.
     pub(super) fn total_bits_per_second(&self) -> Option<f64> {
         (self.end_seconds > 0.0).then(|| self.delivered_bytes as f64 * 8.0 / self.end_seconds)
     }
 
-    /// Rows of name and value, as text.
+    /// Returns rows of name and value, as text.
     pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
         let none = || NOT_MEASURED.to_owned();
         let times = self.completion_seconds.map_or_else(none, |of| {
@@ -272,7 +272,7 @@ impl Summary {
                 format!("{}, {}, {}", self.configuration_hash, self.seed, self.version)
             }),
         ];
-        // A single class says what the row of all flows says.
+        // A single class has the same values as the row of all flows.
         let classes: Vec<_> = SIZE_CLASSES
             .iter()
             .filter_map(|(name, _)| Some((*name, self.slowdown_of_classes.get(*name).copied()??)))
@@ -305,10 +305,10 @@ impl Summary {
     }
 }
 
-/// In place of a value that was not measured, in text.
+/// The text for a value that was not measured.
 pub(super) const NOT_MEASURED: &str = "\u{2013}";
 
-/// The name of the row of a class.
+/// Returns the name of the row of a class.
 fn class_row(class: &str) -> &'static str {
     match class {
         "small" => "  of flows up to 100 KB",
@@ -322,8 +322,8 @@ fn of_sizes((range, slowdown): (SizeRange, Percentiles)) -> OfSizes {
     OfSizes { above_bytes: range.above, to_bytes, slowdown: slowdown.into() }
 }
 
-/// The slowest and the fastest flow of the second half in bits per second, if no samples were left out. The function makes one
-/// pass over the samples, because there may be millions of samples and thousands of flows.
+/// Returns the slowest and the fastest flow of the second half in bits per second, if no samples were left
+/// out. It makes one pass over the samples, because there may be millions of samples and thousands of flows.
 fn second_half(results: &Results) -> Option<Extremes> {
     if results.points_left_out > 0 {
         return None;
@@ -344,7 +344,7 @@ fn second_half(results: &Results) -> Option<Extremes> {
     })
 }
 
-/// Seconds as milliseconds, for people.
+/// Converts seconds to milliseconds.
 fn ms(seconds: f64) -> f64 {
     seconds * 1e3
 }
@@ -415,7 +415,7 @@ mod tests {
 
     use super::*;
 
-    /// Flows with one sample in each half; flow `n` has `n` Gb/s.
+    /// Returns flows with one sample in each half; flow `n` has `n` Gb/s.
     fn results(flows: u32) -> Results {
         let spec = FlowSpec { source: 0, destination: 1, bytes: 1, start: Time::ZERO };
         let flow = FlowResult {

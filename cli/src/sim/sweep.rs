@@ -1,4 +1,4 @@
-//! Sweeps: one run for every combination of values.
+//! Sweeps, which run every combination of values once.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,8 @@ use crate::trace::TraceFile;
 /// A name and its values.
 pub(super) type Sweep = (String, Vec<String>);
 
-/// The sweeps of the command line and, with --sweeps, those of the scenario whose names are not set otherwise.
+/// Returns the sweeps of the command line. With --sweeps, it adds the sweeps of the scenario whose names are
+/// not set otherwise.
 pub(super) fn sweeps(args: &Args, source: &shipped::Source) -> anyhow::Result<Vec<Sweep>> {
     let seeds = seeds(args, source)?;
     if !args.sweeps {
@@ -32,7 +33,7 @@ pub(super) fn sweeps(args: &Args, source: &shipped::Source) -> anyhow::Result<Ve
     Ok(sweeps)
 }
 
-/// The seeds of --seeds. They change fastest, so that the runs of a group are next to each other.
+/// Returns the seeds of --seeds. They change fastest, so that the runs of a group are adjacent.
 fn seeds(args: &Args, source: &shipped::Source) -> anyhow::Result<Option<Sweep>> {
     let Some(count) = args.seeds else { return Ok(None) };
     ensure!(
@@ -51,16 +52,16 @@ fn seeds(args: &Args, source: &shipped::Source) -> anyhow::Result<Option<Sweep>>
 /// One run of a sweep.
 #[derive(Clone, Debug)]
 pub(super) struct Combination {
-    /// Its index, and the number of combinations.
+    /// The index of the combination, and the number of combinations.
     pub(super) place: RunIndex,
     /// The values to set.
     pub(super) set: Vec<(String, String)>,
 }
 
-/// The largest number of combinations: more than a cluster runs, and few enough to hold and to check.
+/// Maximum number of combinations: more than a cluster runs, and few enough to store and to check.
 const MOST_COMBINATIONS: usize = 100_000;
 
-/// Every combination of the swept values; the last name changes fastest.
+/// Returns every combination of the swept values. The last name changes fastest.
 pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> anyhow::Result<Vec<Combination>> {
     let count = sweeps.iter().try_fold(1_usize, |count, (_, values)| count.checked_mul(values.len()));
     ensure!(
@@ -87,7 +88,7 @@ pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> anyhow::Result<Vec<
 pub(super) struct Checked {
     /// The files that the runs read.
     pub(super) files: Vec<PathBuf>,
-    /// The memory that the largest run needs at least.
+    /// The minimum memory of the largest run.
     pub(super) largest: u64,
 }
 
@@ -147,8 +148,8 @@ pub(super) fn run_sweep(
     failures::ensure_none_of(&summaries)
 }
 
-/// Parses a sweep. Values are separated by semicolons if there is one, otherwise by commas; the values of congestion
-/// control contain commas.
+/// Parses a sweep. Values are separated by semicolons if there is one, otherwise by commas. The values of
+/// congestion control contain commas.
 pub(super) fn parse_sweep(text: &str) -> Result<(String, Vec<String>), String> {
     let (name, values) = parse_set(text).map_err(|_| "expected NAME=A,B,C")?;
     let separator = if values.contains(';') { ';' } else { ',' };

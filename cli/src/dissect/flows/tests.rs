@@ -45,10 +45,10 @@ fn a_read_request_takes_a_psn_for_each_packet_of_its_response() {
     // 64 KiB are 16 packets of 4096 bytes.
     let psns = [read(100, 0, 65_536), read(116, 65_536, 65_536), read(132, 0, 65_536), read(164, 0, 65_536)];
     assert_eq!(marks(Role::Request, &psns), [None, None, gap(148, 16)]);
-    // A retransmitted READ asks for what is missing only.
+    // A retransmitted READ requests only the missing part.
     let psns = [read(100, 0, 65_536), read(104, 16_384, 49_152), read(100, 0, 65_536), only(116)];
     assert_eq!(marks(Role::Request, &psns), [REPEAT, REPEAT, None]);
-    // The path MTU is known from a full packet.
+    // A full packet reveals the path MTU.
     let full = Sighting { mtu: Some(1024), ..at(7, Position::First) };
     let psns = [full, at(8, Position::Last), read(9, 0, 4096), only(13), only(14)];
     assert_eq!(marks(Role::Request, &psns), [None, None, None, None]);

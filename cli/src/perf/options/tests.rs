@@ -15,7 +15,7 @@ fn parse(words: &[&str]) -> Result<Alone, Error> {
     Alone::try_parse_from(["perf", "send", "bw"].iter().chain(words))
 }
 
-/// How the page shows an option.
+/// Returns the row of an option on the page.
 fn row(option: &PerftestOption) -> String {
     let short = option.short.map_or_else(String::new, |short| format!("`-{short}`"));
     let (treatment, reason) = match option.treatment {
@@ -55,7 +55,7 @@ fn every_option_of_perftest_works_or_is_refused_with_the_reason() {
 /// The short options of release 6.29: those without a value and those with one.
 const FLAGS: &str = "abeghvzCFHNOPRUVZ";
 const VALUED: &str = "cdfijklmnopqrstuwxyABDEIJKLMQSTWX";
-/// Its long options, those of special builds included.
+/// The number of long options, including those of special builds.
 const LONG_OPTIONS: usize = 156;
 
 #[test]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use roce_sim::net::{QueuePoint, RatePoint, Simulation, Time};
 use roce_sim::scenario::Scenario;
 
-/// Points of a line after thinning, more than a terminal has columns. A line is thinned when it reaches twice as many.
+/// Number of points of a line after thinning, more than a terminal has columns. A line is thinned at twice
+/// this number.
 const MAX_POINTS: usize = 1_000;
 
 /// Points in ascending order of time.
@@ -24,7 +25,7 @@ impl Points {
     fn push(&mut self, at: f64, value: f64) {
         self.0.push((at, value));
         if self.0.len() >= 2 * MAX_POINTS {
-            // Keeps the newest point.
+            // The newest point is kept.
             let mut keep = self.0.len().is_multiple_of(2);
             self.0.retain(|_| {
                 keep = !keep;
@@ -44,7 +45,7 @@ pub(super) struct FlowLine {
 }
 
 impl FlowLine {
-    /// Whether the flow was running at the last sample.
+    /// Returns whether the flow was running at the last sample.
     pub(super) fn is_running(&self, series: &Series) -> bool {
         self.last.time == series.sampled
     }
@@ -130,12 +131,12 @@ impl Series {
         (line.marked, line.paused, line.seen) = (point.marked, point.paused, point.time);
     }
 
-    /// The time of the last sample.
+    /// Returns the time of the last sample.
     pub(super) fn now_ms(&self) -> f64 {
         ms(self.sampled)
     }
 
-    /// The ports with the longest queues, longest first.
+    /// Returns the ports with the longest queues, longest first.
     pub(super) fn longest_queues(&self, most: usize) -> Vec<&PortLine> {
         let mut ports: Vec<&PortLine> = self.ports.values().collect();
         ports.sort_by(|one, other| other.max_kb.total_cmp(&one.max_kb));

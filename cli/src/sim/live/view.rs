@@ -9,7 +9,7 @@ use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, Row, Table};
 
 use super::series::{FlowLine, PortLine, Series, ms};
 
-/// Largest number of lines in a chart; more are hard to distinguish.
+/// Maximum number of lines in a chart; more are hard to distinguish.
 const MAX_LINES: usize = 6;
 const COLORS: [Color; MAX_LINES] =
     [Color::Cyan, Color::Yellow, Color::Magenta, Color::Green, Color::Blue, Color::Red];
@@ -123,7 +123,7 @@ fn port_table(ports: &[&PortLine]) -> Table<'static> {
     table(title, ["port", "KB", "max", "marked", "paused ms"], ports.iter().map(cells))
 }
 
-/// A table whose rows have the colors of the lines of a chart.
+/// Returns a table whose rows have the colors of the lines of a chart.
 fn table(title: String, head: [&'static str; 5], rows: impl Iterator<Item = [String; 5]>) -> Table<'static> {
     let number = Constraint::Max(9);
     let rows = rows.zip(COLORS).map(|(cells, color)| Row::new(cells).style(Style::new().fg(color)));
@@ -132,7 +132,7 @@ fn table(title: String, head: [&'static str; 5], rows: impl Iterator<Item = [Str
         .block(Block::bordered().title(title))
 }
 
-/// The smallest of 1, 2, 5, 10, … that is at least `most`.
+/// Returns the smallest of 1, 2, 5, 10, … that is at least `most`.
 fn nice_top(most: f64) -> f64 {
     if most <= 0.0 || !most.is_finite() {
         return 1.0;

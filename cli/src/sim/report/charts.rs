@@ -9,10 +9,10 @@ use roce_tools::plot::{Axes, Axis, Band, Chart, Line, MOST_LINES};
 use crate::sim::means::{means, place, remark, span, with_gaps};
 use crate::sim::summary::{Distribution, OfSizes, Summary};
 
-/// More lines than these are shown as their median and a band.
+/// Maximum number of separate lines. More lines are shown as their median and a band.
 const MOST_FLOWS: usize = 6;
 
-/// The plots with their file names; empty plots are left out.
+/// Returns the plots with their file names. Empty plots are left out.
 pub(super) fn charts(
     results: &Results,
     measure: &MeasureSettings,
@@ -53,8 +53,8 @@ fn over_time(title: &str, y_label: &str, lines: Vec<Line>) -> Chart {
     chart
 }
 
-/// A line for each flow, or the median of the flows that run and the band that holds eight of ten of them, of means if there are many
-/// samples.
+/// Returns a line for each flow, or the median of the running flows and a band with eight of ten of them. If
+/// there are many samples, the chart shows means.
 fn of_flows(
     results: &Results,
     measure: &MeasureSettings,
@@ -104,7 +104,7 @@ fn of_flows(
 fn with_band(title: &str, y_label: &str, lines: Vec<Line>, band: Vec<(f64, f64, f64)>) -> Chart {
     let mut chart = over_time(title, y_label, lines);
     if chart.top.is_none() {
-        // The band alone may have the peaks.
+        // The peaks may be only in the band.
         let highest: Vec<(f64, f64)> = band.iter().map(|(x, _, high)| (*x, *high)).collect();
         let mut of_band = over_time("", "", vec![Line { name: String::new(), points: highest }]);
         of_band.lines.clear();
@@ -123,13 +123,13 @@ fn total(results: &Results, title: &str, y_label: &str, value: fn(&TotalPoint) -
     over_time(title, y_label, lines)
 }
 
-/// The share of all flows: the curve stays below 100 if some flows do not complete.
+/// Returns the share of completed flows over time. The curve stays below 100 if some flows do not complete.
 fn completion(results: &Results) -> Chart {
     let times = results.completion_times();
     let count = results.flows.len() as f64;
     let points: Vec<(f64, f64)> =
         (1..).zip(&times).map(|(number, time)| (ms(*time), 100.0 * f64::from(number) / count)).collect();
-    // Sizes of flows often differ by powers of ten, and so do their times.
+    // The sizes of flows often differ by powers of ten, and so do their times.
     let is_wide = points.first().zip(points.last()).is_some_and(|(first, last)| last.0 > 50.0 * first.0);
     let x = if is_wide { Axis::Log } else { Axis::Linear };
     let lines = if points.len() > 2 { vec![Line { name: "flows".to_owned(), points }] } else { Vec::new() };
@@ -144,7 +144,7 @@ fn completion(results: &Results) -> Chart {
     }
 }
 
-/// The slowdown by size, where flows differ in size.
+/// Returns the slowdown by size, if flows differ in size.
 fn slowdown(summary: &Summary) -> Chart {
     let ranges = &summary.slowdown_by_size;
     let line = |name: &str, of: fn(&Distribution) -> f64| {
@@ -166,8 +166,9 @@ fn slowdown(summary: &Summary) -> Chart {
     }
 }
 
-/// The queues over the time in which they were sampled: a line for each port, or for the longest one, the longest at each time, and
-/// the median of the ports with a band.
+/// Returns the queues over the time in which they were sampled: a line for each port. If there are many
+/// ports, it returns a line for the longest one, the longest at each time, and the median of the ports with a
+/// band.
 fn queues(results: &Results, measure: &MeasureSettings) -> Chart {
     let mut ports: Vec<usize> =
         (0..results.ports.len()).filter(|port| results.ports[*port].queue.count() > 0).collect();
@@ -183,7 +184,7 @@ fn queues(results: &Results, measure: &MeasureSettings) -> Chart {
     for lengths in samples.values_mut() {
         lengths.sort_unstable();
     }
-    // The ports without a sample had none.
+    // Ports without a sample had an empty queue.
     let at = |lengths: &Vec<u64>, share: f64| {
         let place = ((count - 1) as f64 * share).round() as usize + lengths.len();
         place.checked_sub(count).and_then(|place| lengths.get(place)).copied().unwrap_or(0)
@@ -194,7 +195,7 @@ fn queues(results: &Results, measure: &MeasureSettings) -> Chart {
         let points = with_zeros(lengths, known, measure.interval);
         points.into_iter().map(|(time, bytes)| (ms(time), bytes as f64 / 1e3)).collect::<Vec<_>>()
     };
-    // With a sample of each at every time, no series has zeros at other times than the rest.
+    // Each series has a sample at every time, so zeros are inserted at the same times in all of them.
     let (low, high) = (series(0.1), series(0.9));
     let band = low.into_iter().zip(high).map(|((time, low), (_, high))| (time, low, high)).collect();
     let mut lines = vec![
@@ -205,7 +206,7 @@ fn queues(results: &Results, measure: &MeasureSettings) -> Chart {
     with_band(&format!("Queues: {count} ports"), "KB", lines, band)
 }
 
-/// The queues of some ports. Samples of empty queues are not stored; the line is zero there.
+/// Returns the queues of some ports. Samples of empty queues are not stored; the line is zero there.
 fn queue_lines(results: &Results, measure: &MeasureSettings, ports: &[usize]) -> Vec<Line> {
     let known = known_queues(results, measure);
     let line = |port: &usize| {
@@ -218,10 +219,10 @@ fn queue_lines(results: &Results, measure: &MeasureSettings, ports: &[usize]) ->
     ports.iter().map(line).collect()
 }
 
-/// The interval in which a queue without samples is known to be empty.
+/// Returns the interval in which a queue without samples is known to be empty.
 fn known_queues(results: &Results, measure: &MeasureSettings) -> (Time, Time) {
     let interval = measure.interval.as_ps().max(1);
-    // The first sample. Without a warm-up, this is the start, at which all queues are empty.
+    // This is the first sample. Without a warm-up, it is at the start, when all queues are empty.
     let begin = Time::from_ps(measure.warm_up.as_ps().div_ceil(interval).saturating_mul(interval));
     let is_cut = results.points_left_out > 0 && results.queues.len() >= measure.most_points;
     let end = match results.queues.last() {
@@ -233,7 +234,7 @@ fn known_queues(results: &Results, measure: &MeasureSettings) -> (Time, Time) {
     (begin, end)
 }
 
-/// The samples of one queue, with zeros for samples that were not stored.
+/// Returns the samples of one queue, with zeros for samples that were not stored.
 fn with_zeros(
     samples: impl Iterator<Item = (Time, u64)>,
     (begin, end): (Time, Time),
@@ -255,9 +256,10 @@ fn with_zeros(
     points
 }
 
-/// When ports were paused: a row for each of those that were paused longest, with a step up for each pause.
+/// Returns when ports were paused: a row for each of those that were paused longest, with a step up for each
+/// pause.
 fn pauses(results: &Results) -> Chart {
-    // Behind the last step that was kept, nothing is known.
+    // The state after the last stored step is unknown.
     let last = results.pauses.last().map_or(Time::ZERO, |point| point.time);
     let end = if results.pauses_left_out > 0 { last } else { results.end.max(last) };
     let mut rows: BTreeMap<(u32, u8), Vec<(Time, Time)>> = BTreeMap::new();
@@ -290,7 +292,7 @@ fn pauses(results: &Results) -> Chart {
     };
     let one_priority = rows.windows(2).all(|pair| pair[0].0.1 == pair[1].0.1);
     let line = |(place, ((port, priority), spans)): (usize, PausedSpans)| {
-        // The first one is the row at the top.
+        // The first one is in the top row.
         let low = (shown - 1 - place) as f64;
         let mut points = vec![(0.0, low)];
         for (begin, end) in spans {
@@ -307,10 +309,10 @@ fn pauses(results: &Results) -> Chart {
     Chart { title, x_label, y_label, lines, ..Chart::default() }
 }
 
-/// A port and a priority, and when it was paused.
+/// A port and a priority, and the times when it was paused.
 type PausedSpans = ((u32, u8), Vec<(Time, Time)>);
 
-/// The height of a pause, of a row of 1.
+/// The height of a pause, relative to a row.
 const ROW: f64 = 0.75;
 
 fn ms(time: Time) -> f64 {
@@ -350,7 +352,7 @@ mod tests {
         (simulation.results(), measure)
     }
 
-    /// The line of the port that receives the bursts.
+    /// Returns the line of the port that receives the bursts.
     fn longest_queue(measure: &str) -> (Vec<(f64, f64)>, Results) {
         let (results, measure) = run(&format!("{BURSTS}[measure]\n{measure}"));
         let line = queues(&results, &measure).lines.swap_remove(0);
@@ -386,7 +388,7 @@ mod tests {
         assert!(last < 0.1 && points.iter().all(|(time, _)| *time <= last), "{points:?}");
     }
 
-    /// Of eight ports with queues, and one that was the longest of all.
+    /// Checks the chart of eight ports with queues, one of which is the longest.
     #[test]
     fn many_queues_are_their_median_a_band_and_the_longest() {
         let mut text = String::from("name = \"many\"\n[topology]\nkind = \"star\"\nhosts = 24\n");
@@ -414,7 +416,7 @@ mod tests {
                 "{time}: {low} {middle:?} {high} {most:?}"
             );
         }
-        // All queues grow alike at first; the longest flows keep theirs, when the others have none.
+        // At first, all queues grow alike. The longest flows still have a queue when the others have none.
         assert!(median[1].1 > 0.0 && (median[1].1 - longest[1].1).abs() < 0.1 * longest[1].1, "{median:?}");
         assert_eq!(median.last().unwrap().1, 0.0);
         let peak = |points: &[(f64, f64)]| points.iter().fold(0.0_f64, |most, (_, length)| most.max(*length));
