@@ -151,7 +151,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     if left == right {
         bail!("--left and --right are both {left}; a bridge needs two different devices");
     }
-    // First, so that no signal is lost.
+    // This call must come first, so that no signal is lost.
     let mut live = Live::new(scenario.duration, args.quiet)?;
     if let Some(dir) = &args.out {
         let interval = args.interval.as_deref().map(units::duration_ns).transpose()?;
@@ -184,7 +184,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The scenario from --scenario, or the one that the options describe.
+/// Returns the scenario from --scenario, or the one that the options describe.
 fn read(args: &Args) -> anyhow::Result<Scenario> {
     let mut scenario = match &args.scenario {
         Some(name) => {
@@ -233,7 +233,7 @@ struct Live {
     signals: SignalFd,
     end: Option<Duration>,
     quiet: bool,
-    /// When the next statistics are due.
+    /// The time of the next statistics.
     next_lines: Duration,
     series: Option<Series>,
     last: Duration,
@@ -309,7 +309,7 @@ impl Live {
     }
 }
 
-/// Largest number of queue pairs that are printed each second.
+/// Maximum number of queue pairs that are printed each second.
 const MAX_QUEUE_PAIRS: usize = 16;
 
 impl Observer for Live {
@@ -376,7 +376,7 @@ fn print(output: &mut Output, runner: &Runner) -> anyhow::Result<()> {
         }
         let interface = runner.interfaces()[side as usize];
         for (name, value) in runner.device_counters(side) {
-            // How often the device was asked says nothing about the network.
+            // The number of calls of the device says nothing about the network.
             if value > 0 && !name.ends_with("_calls") {
                 writeln!(output, "  {interface}: {name} {value}")?;
             }

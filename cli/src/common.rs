@@ -21,7 +21,7 @@ use roce_tools::exchange::{connect_tcp, until_listening};
 
 /// The port of the TCP exchange through which our own tools set up connections.
 pub(super) const EXCHANGE_PORT: u16 = 18_520;
-/// How long a client waits for a server that was started at the same time to listen.
+/// Time that a client waits for a server that was started at the same time.
 pub(super) const LISTENING: Duration = Duration::from_secs(5);
 
 /// Options of every subcommand that sends packets.
@@ -134,7 +134,7 @@ opcode (name, prefix* or number), pass (1 for the first time this PSN is seen), 
 chance, times, after, until.
 Actions: drop, dup, reorder, corrupt, ecn, force-ecn, clear-ecn, clear-dscp, delay:TIME, deliver.";
 
-/// Sets an option if it was given.
+/// Sets an option if it has a value.
 pub(super) fn set<T>(
     builder: ContextBuilder,
     value: Option<T>,
@@ -153,14 +153,14 @@ impl DeviceArgs {
         Ok(self.builder().attach(device)?)
     }
 
-    /// The builder of a context with these options.
+    /// Returns the builder of a context with these options.
     pub(super) fn builder(&self) -> ContextBuilder {
         let builder = set(Context::builder(), self.seed, ContextBuilder::seed);
         let builder = set(builder, self.window, ContextBuilder::window);
         let builder = set(builder, self.congestion.clone(), ContextBuilder::congestion);
         let builder = set(builder, self.line_rate, ContextBuilder::line_rate);
         let builder = set(builder, self.recovery, ContextBuilder::recovery).telemetry(self.telemetry);
-        // The variable decides if it is set; otherwise `roce stat` shows every command.
+        // The variable takes precedence. Otherwise `roce stat` shows every command.
         if std::env::var_os("ROCE_STAT").is_some() { builder } else { builder.publish(true) }
     }
 
@@ -188,7 +188,8 @@ impl DeviceArgs {
         Ok((roce_device::open(&spec, options)?, spec))
     }
 
-    /// The interface of a device in the capture file, which is made for the first device and goes on with the others.
+    /// Returns the interface of a device in the capture file. The first device creates the file, and the
+    /// others share it.
     fn capture(&self, path: &Path, spec: &str) -> anyhow::Result<CaptureFile> {
         let mut interfaces = self.captures.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, file)) = interfaces.iter().find(|(known, _)| known == spec) {
@@ -207,7 +208,7 @@ impl DeviceArgs {
         Ok(file)
     }
 
-    /// Completes the capture file, as far as it goes: a server that Ctrl-C ends writes nothing more.
+    /// Flushes the capture file. A server that is ended by Ctrl-C writes nothing more.
     pub(super) fn flush_captures(&self) {
         let interfaces = self.captures.0.lock().unwrap_or_else(PoisonError::into_inner);
         interfaces.iter().for_each(|(_, file)| file.flush());
@@ -228,7 +229,7 @@ pub(super) fn resolve(server: &str, port: u16) -> anyhow::Result<SocketAddr> {
     }
     let found = (server, port).to_socket_addrs().with_context(|| format!("cannot resolve {server}"))?;
     let found: Vec<SocketAddr> = found.collect();
-    // Client and server on one machine need two addresses, and IPv6 has one loopback address only.
+    // Client and server on one machine need two addresses, and IPv6 has only one loopback address.
     let loopback = found.iter().find(|address| address.is_ipv4() && address.ip().is_loopback());
     match loopback.or_else(|| found.first()) {
         Some(address) => Ok(*address),
@@ -236,7 +237,7 @@ pub(super) fn resolve(server: &str, port: u16) -> anyhow::Result<SocketAddr> {
     }
 }
 
-/// Tries to connect until the server listens, for [`LISTENING`] at most.
+/// Repeats a connection attempt until the server listens, for [`LISTENING`] at most.
 pub(super) fn connect_when_listening<T, E>(
     is_refused: impl Fn(&E) -> bool,
     connect: impl FnMut() -> Result<T, E>,
@@ -244,7 +245,8 @@ pub(super) fn connect_when_listening<T, E>(
     until_listening(LISTENING, is_refused, connect)
 }
 
-/// Connects to the TCP exchange of a server from the address that packets will come from; retries until it listens.
+/// Connects to the TCP exchange of a server from the address of later packets. Retries until the server
+/// listens.
 pub(super) fn connect_exchange(
     context: &Context,
     gid_index: Option<usize>,
@@ -256,8 +258,8 @@ pub(super) fn connect_exchange(
     )
 }
 
-/// The default device of a client: the local address of the route to the server. Client and server on one machine
-/// need different addresses; 127.0.0.0/8 provides them.
+/// Returns the default device of a client: the local address of the route to the server. Client and server on
+/// one machine need different addresses; 127.0.0.0/8 provides them.
 pub(super) fn device_towards(server: SocketAddr) -> anyhow::Result<String> {
     let local: SocketAddr = match server.ip() {
         IpAddr::V4(address) if address.is_loopback() => {
@@ -278,7 +280,7 @@ pub(super) fn device_towards(server: SocketAddr) -> anyhow::Result<String> {
             } else {
                 (std::net::Ipv6Addr::UNSPECIFIED, 0).into()
             };
-            // Connecting a UDP socket sends nothing; it makes the kernel choose the route.
+            // Connecting a UDP socket sends nothing. It makes the kernel choose the route.
             let socket = UdpSocket::bind(any).context("cannot open a socket to look up the route")?;
             let mut there = server;
             there.set_port(ROCE_UDP_PORT);
@@ -296,7 +298,7 @@ pub(super) fn device_towards(server: SocketAddr) -> anyhow::Result<String> {
     Ok(device_at(local))
 }
 
-/// The default device on an address with a zone.
+/// Returns the default device on an address with a zone.
 pub(super) fn device_at(address: SocketAddr) -> String {
     let mut spec = UdpSpec::new(address.ip());
     if let SocketAddr::V6(local) = address
@@ -309,7 +311,7 @@ pub(super) fn device_at(address: SocketAddr) -> String {
     spec.to_string()
 }
 
-/// The default device on an address.
+/// Returns the default device on an address.
 pub(super) fn device_on(address: IpAddr) -> String {
     UdpSpec::new(address).to_string()
 }

@@ -1,4 +1,4 @@
-//! `roce demo`: every operation between two processes, without root and without set-up.
+//! `roce demo`: runs every operation between two processes, without root and without set-up.
 
 mod operations;
 mod peer;
@@ -25,9 +25,10 @@ use roce_tools::measure::{self, Completion, Op, Plan, Post, Row, Signal, Tool};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use side::{Request, Response, Side};
 
-/// How often each operation is repeated under loss.
+/// Number of repetitions of each operation under loss.
 const ROUNDS_UNDER_LOSS: u32 = 20;
-/// Messages of each size that are measured: few, because each round trip waits twice for a processor on a busy machine.
+/// Number of measured messages per size. It is small because each round trip waits twice for a processor on a
+/// busy machine.
 const MESSAGES: u64 = 1_000;
 
 /// Run RDMA between two processes in half a minute: real RoCE v2 packets, no root required
@@ -63,7 +64,7 @@ pub(super) struct Args {
     peer_of: Option<SocketAddr>,
 }
 
-/// Results of the demo, for `--json`.
+/// The results of the demo, for `--json`.
 #[derive(Default, serde::Serialize)]
 struct Findings {
     operations: Vec<Outcome>,
@@ -133,7 +134,8 @@ fn print_closing(output: &mut Output, path: &Path, seconds: f64) -> std::io::Res
     Ok(())
 }
 
-/// The word that starts this program: `roce` if the search path leads to it, otherwise as it was called.
+/// Returns the command that starts this program: `roce` if it is in the search path, otherwise the command
+/// that was used.
 fn own_name() -> String {
     let called = std::env::args().next().unwrap_or_else(|| "roce".to_owned());
     let own = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
@@ -146,7 +148,7 @@ fn own_name() -> String {
 /// The running demo: the second process and the TCP exchange with it.
 struct Demo<'a> {
     args: &'a Args,
-    /// The devices of this process and of the second one.
+    /// The devices of this process and of the second process.
     devices: [String; 2],
     child: Child,
     exchange: Exchange,
@@ -257,7 +259,7 @@ impl<'a> Demo<'a> {
         Ok(side)
     }
 
-    /// Runs all operations `rounds` times and prints a line each.
+    /// Runs all operations `rounds` times and prints a line for each.
     fn operations(
         &mut self,
         output: &mut Output,
@@ -348,7 +350,7 @@ impl<'a> Demo<'a> {
         }
         let rows = measure::run_client(&context, exchange, &plan, None, &mut |row| {
             if !json {
-                // The command reports a closed pipe when it ends.
+                // The command reports a closed pipe at its end.
                 let _ = print_row(output, tool, row).and_then(|()| output.flush());
             }
         })?;

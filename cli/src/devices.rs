@@ -47,7 +47,8 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the GID table of one device and its MTUs. Sends no packets other than those that the device sends by itself.
+/// Prints the GID table of one device and its MTUs. Sends no packets except those that the device sends by
+/// itself.
 fn show_gids(spec: &str, json: bool, output: &mut Output) -> anyhow::Result<ExitCode> {
     let context = Context::builder().publish(false).open(spec)?;
     let table = context.gid_table();
@@ -90,7 +91,7 @@ fn print_kind(output: &mut Output, kind: &Kind) -> std::io::Result<()> {
     writeln!(output, "{name} {:<55} {status}", kind.summary)
 }
 
-/// A GUID derived from the first address, because a software device does not have one.
+/// Returns a GUID derived from the first address, because a software device does not have one.
 fn guid(listed: &ListedDevice) -> String {
     let bytes = listed.addresses.first().map_or([0; 16], |local| Gid::from(local.address).0);
     let mut guid = [0x02, 0, 0, 0, 0, 0, 0, 0];
@@ -98,19 +99,19 @@ fn guid(listed: &ListedDevice) -> String {
     groups(&guid)
 }
 
-/// Bytes as the kernel writes a GUID or a GID: groups of two, with colons between them.
+/// Formats bytes as the kernel writes a GUID or a GID: groups of two, with colons between them.
 pub(crate) fn groups(bytes: &[u8]) -> String {
     bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect::<Vec<_>>().join(":")
 }
 
-/// The largest path MTU whose packets fit the link MTU with the headers of the first address.
+/// Returns the largest path MTU whose packets fit the link MTU, with the headers of the first address.
 fn active_mtu(listed: &ListedDevice) -> Option<PathMtu> {
     let local = listed.addresses.first()?;
     let overhead = if local.address.is_ipv4() { 64 } else { 84 };
     PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= local.link_mtu)
 }
 
-/// The GIDs of RoCE v2, in the order of their indexes.
+/// Returns the GIDs of RoCE v2, in the order of their indexes.
 fn gids(listed: &ListedDevice) -> impl Iterator<Item = Gid> {
     listing::in_gid_order(listed.addresses.iter().map(|local| Gid::from(local.address)))
 }

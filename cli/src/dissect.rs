@@ -1,4 +1,4 @@
-//! `roce dissect`: prints the packets of a capture file, as lines, as trees or as JSON.
+//! `roce dissect`: prints the packets of a capture file as lines, trees or JSON.
 
 pub(super) mod fields;
 mod filter;
@@ -174,7 +174,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
 struct Shown<'a> {
     packet: &'a CapturedPacket<'a>,
     walk: &'a Walk<'a>,
-    /// When the first packet of the file was captured.
+    /// The capture time of the first packet of the file.
     first_ns: Option<u64>,
     mark: Option<Mark>,
 }
@@ -211,7 +211,8 @@ impl Printer {
     }
 }
 
-/// Opens a capture file, or standard input. Says on standard error that it waits for the writer of a FIFO.
+/// Opens a capture file, or standard input. While it waits for the writer of a FIFO, it says so on standard
+/// error.
 pub(crate) fn open(file: &Path) -> Result<CaptureReader, CaptureError> {
     if file.as_os_str() == "-" {
         return CaptureReader::new(io::stdin(), "standard input");
@@ -220,7 +221,7 @@ pub(crate) fn open(file: &Path) -> Result<CaptureReader, CaptureError> {
     let waiting = || eprintln!("roce: waiting for a program that writes to the FIFO {name}");
     match text_file::open_patiently(file, waiting) {
         Ok(opened) => CaptureReader::new(opened, &name),
-        // Its error names the file and the reason.
+        // The error of this call names the file and the reason.
         Err(_) => CaptureReader::open(file),
     }
 }

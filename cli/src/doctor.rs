@@ -64,7 +64,8 @@ fn open(args: &Args, default: impl FnOnce() -> anyhow::Result<String>) -> anyhow
     Ok((Doctor::new(args.device.builder(), device, args.gid_index)?, spec))
 }
 
-/// The doctors of a server: one on the device that the user chose, or one on the address that was called last.
+/// The doctors of a server: one on the device that the user chose, or one on the address that was called
+/// last.
 struct Doctors<'a> {
     args: &'a Args,
     chosen: Option<Doctor>,
@@ -72,7 +73,7 @@ struct Doctors<'a> {
 }
 
 impl Doctors<'_> {
-    /// The doctor for a client that called this address.
+    /// Returns the doctor for a client that called this address.
     fn on(&mut self, called: Option<SocketAddr>) -> anyhow::Result<&Doctor> {
         if let Some(chosen) = &self.chosen {
             return Ok(chosen);
@@ -80,7 +81,7 @@ impl Doctors<'_> {
         let called =
             called.context("the TCP of the device does not say which address was called; use --device")?;
         if self.called.as_ref().is_none_or(|(known, _)| known.ip() != called.ip()) {
-            // Its port may be the one that is needed.
+            // The old doctor may occupy the port that the new one needs.
             self.called = None;
             let (doctor, _) = open(self.args, || Ok(called_device(Some(called))))?;
             self.called = Some((called, doctor));
@@ -160,7 +161,7 @@ fn examine(args: &Args, peer: &str, output: &mut Output) -> anyhow::Result<ExitC
     }
     let diagnosis = doctor.examine(&peer, &mut |finding| {
         if !args.json {
-            // The command reports a closed pipe when it ends.
+            // The command reports a closed pipe at its end.
             let _ = print(output, finding).and_then(|()| output.flush());
         }
     });

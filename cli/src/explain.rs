@@ -77,7 +77,7 @@ impl From {
         }
     }
 
-    /// The frame of bytes that begin with this header; `None` for a datagram.
+    /// Returns the frame of bytes that begin with this header, or `None` for a datagram.
     fn framed(self, bytes: &[u8]) -> Option<Framed<'_>> {
         match self {
             Self::Auto | Self::Eth => Some(Framed::ethernet(bytes)),
@@ -86,7 +86,7 @@ impl From {
         }
     }
 
-    /// The name in JSON.
+    /// Returns the name in JSON.
     const fn name(self) -> &'static str {
         match self {
             Self::Auto | Self::Eth => "eth",
@@ -131,17 +131,17 @@ struct Explanation<'a> {
     walk: Walk<'a>,
 }
 
-/// The frame of bytes whose first header is guessed; `None` if that is a BTH.
+/// Returns the frame of bytes whose first header is guessed, or `None` if that is a BTH.
 pub(super) fn framed(bytes: &[u8]) -> Option<Framed<'_>> {
     From::guess(bytes).framed(bytes)
 }
 
-/// Where the bytes come from.
+/// The origin of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin<'a> {
     /// Hexadecimal digits.
     Digits { from: From, was_guessed: bool },
-    /// A capture file, whose link type tells the first header.
+    /// A capture file, whose link type determines the first header.
     Capture { file: &'a str, number: u64, link_type: LinkType },
 }
 
@@ -206,8 +206,8 @@ impl Explanation<'_> {
         self.walk.packet().map(|packet| packet.icrc)
     }
 
-    /// The parts that the ICRC covers, each with its masked bytes; the CRC also covers eight bytes of ones before
-    /// them. Empty if the ICRC cannot be computed.
+    /// Returns the parts that the ICRC covers, each with its masked bytes. The CRC also covers eight bytes of
+    /// ones before them. Returns no parts if the ICRC cannot be computed.
     fn covered(&self) -> Vec<(&Part, Vec<u8>)> {
         let Some(Icrc::Checked(_, form)) = self.icrc() else { return Vec::new() };
         let outer = &self.walk.outer;
@@ -250,7 +250,7 @@ fn leave_out(extensions_len: usize, header: &mut [u8]) {
     }
 }
 
-/// Whether a byte of a part has bits that are masked for the ICRC.
+/// Returns whether a byte of a part has bits that are masked for the ICRC.
 fn is_masked(part: &Part, index: usize) -> bool {
     part.header.fields.iter().any(|field| field.variant && field.byte_range().contains(&index))
 }

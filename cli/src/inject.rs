@@ -1,4 +1,4 @@
-//! `roce inject`: sends a frame of one's own, or replays a capture.
+//! `roce inject`: sends a frame of the user, or replays a capture.
 
 mod pace;
 mod port;
@@ -134,7 +134,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         _ => Port::Nothing,
     };
     let pace = match () {
-        // Nothing is sent, so nothing has to wait.
+        // Nothing is sent, so no wait is needed.
         () if args.dry_run => Pace::rate(Rate::Max),
         () if args.timing => Pace::capture(args.speed),
         () => Pace::rate(args.rate),
@@ -183,7 +183,7 @@ impl Args {
 
 #[derive(Serialize)]
 struct Document<'a> {
-    /// `null` for --dry-run.
+    /// The device; `null` for --dry-run.
     device_spec: Option<&'a str>,
     #[serde(flatten)]
     outcome: &'a Outcome,

@@ -1,7 +1,7 @@
-//! The command `roce`: one file per subcommand.
+//! The command `roce`, with one file per subcommand.
 //!
-//! A subcommand `foo` is a file `foo.rs` here with its arguments (`Args`) and a function `run`, a variant
-//! of `Command` and an arm in `Cli::run`.
+//! A subcommand `foo` has a file `foo.rs` here with its arguments (`Args`) and a function `run`. It also has
+//! a variant of `Command` and an arm in `Cli::run`.
 
 mod algorithms;
 mod bridge;
@@ -80,7 +80,7 @@ struct Cli {
 
 /// The heading of the options that every command has.
 const EVERY_COMMAND: &str = "Every command";
-/// Behind all other options.
+/// The display order of options behind all others.
 const LAST: usize = 1_000;
 
 /// The help of `roce` itself.
@@ -148,8 +148,8 @@ impl Cli {
 }
 
 impl Cli {
-    /// Sends errors and warnings to standard error. ROCE_LOG enables more messages, with the time and with each span as
-    /// it ends; `--trace` also writes events to a file, which is returned.
+    /// Sends errors and warnings to standard error. ROCE_LOG enables more messages, with the time and with
+    /// each span as it ends. `--trace` also writes events to a file, which is returned.
     fn start_logging(&self) -> anyhow::Result<Option<TraceFile>> {
         let ansi = self.color.colors(io::stderr().is_terminal());
         let messages = fmt::layer().with_writer(io::stderr).with_ansi(ansi);
@@ -182,15 +182,16 @@ pub fn main() -> ExitCode {
     main_with(Vec::new())
 }
 
-/// Runs the command with additional congestion control algorithms. `--congestion` and the scenarios of `roce sim` accept
-/// their names like the names of the built-in ones. `examples/own-algorithm` is a complete program.
+/// Runs the command with additional congestion control algorithms. `--congestion` and the scenarios of `roce
+/// sim` accept their names like the names of the built-in ones. `examples/own-algorithm` is a complete
+/// program.
 pub fn main_with(algorithms: Vec<Algorithm>) -> ExitCode {
     algorithms::register(algorithms);
     let matches = help::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut help::command()));
     match cli.unwrap_or_else(|error| error.exit()).run() {
         Ok(code) => code,
-        // The reader closed the pipe because it needs no more, as `head` does.
+        // The reader, for example `head`, closed the pipe because it needs no more.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             print_error(&with_causes(&error));
@@ -199,8 +200,8 @@ pub fn main_with(algorithms: Vec<Algorithm>) -> ExitCode {
     }
 }
 
-/// Prints an error to standard error. A failure of that write is ignored because it cannot be reported anywhere. The text may come
-/// from a file or a peer, so characters that control the terminal are escaped.
+/// Prints an error to standard error. A failure of that write is ignored, because it cannot be reported
+/// anywhere. The text may come from a file or a peer, so characters that control the terminal are escaped.
 fn print_error(text: &str) {
     let mut shown = String::with_capacity(text.len());
     for sign in text.chars() {
@@ -213,7 +214,7 @@ fn print_error(text: &str) {
     let _ = writeln!(io::stderr(), "roce: {shown}");
 }
 
-/// An error and its causes; omits causes that the text already contains.
+/// Formats an error and its causes. Omits causes that the text already contains.
 fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

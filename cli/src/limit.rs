@@ -90,7 +90,8 @@ fn open(args: &Args, default: impl FnOnce() -> anyhow::Result<String>) -> anyhow
     Ok(roce_device::open(&alone(spec), OpenOptions::default())?)
 }
 
-/// The frames are for no queue pair. On an address that several devices share, they would arrive at none or at another one.
+/// Disables sharing of a device. The frames do not belong to a queue pair, so on a shared address they could
+/// arrive at no device or at another one.
 fn alone(spec: String) -> String {
     match spec.parse::<UdpSpec>() {
         Ok(udp) if spec.starts_with("udp:") => UdpSpec { share: false, ..udp }.to_string(),
@@ -110,7 +111,7 @@ impl Devices<'_> {
         if let Some(chosen) = &mut self.chosen {
             return Ok(chosen.as_mut());
         }
-        // Its port may be the one that is needed.
+        // The old device may occupy the port that the new one needs.
         self.called = None;
         Ok(self.called.insert(open(self.args, || Ok(called_device(called)))?).as_mut())
     }

@@ -1,4 +1,4 @@
-//! `roce ping` and `roce blast`: one set of options, two measurements.
+//! `roce ping` and `roce blast`: two measurements with one set of options.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -211,7 +211,7 @@ impl MeasureArgs {
             (None, true) if tool == Tool::Ping => vec![8],
             (None, true) => vec![65_536],
         };
-        // Enough that a round trip does not limit the rate, and few enough to fit in a cache.
+        // The number is large enough that a round trip does not limit the rate, and small enough for a cache.
         let fitting = (1 << 20) / sizes.iter().copied().max().unwrap_or(0).max(1);
         Plan {
             tool,
@@ -236,7 +236,7 @@ impl MeasureArgs {
         server: &str,
         output: &mut Output,
     ) -> anyhow::Result<ExitCode> {
-        // Rejects an impossible plan before anything is opened.
+        // This rejects an impossible plan before anything is opened.
         let plan = self.plan(tool, iterations, buffers, PathMtu::Mtu1024);
         plan.check()?;
         plan.check_memory(self.max_memory)?;
@@ -258,10 +258,11 @@ impl MeasureArgs {
             if json {
                 return;
             }
-            // A heading above nothing would hide the error of a run that fails at its start.
+            // The heading is printed with the first row, so that it does not hide the error of a run that
+            // fails at its start.
             let heading = if has_heading { Ok(()) } else { heading(output, &context, &plan) };
             has_heading = true;
-            // The command reports a closed pipe when it ends.
+            // The command reports a closed pipe at its end.
             let _ = heading.and_then(|()| print_row(output, tool, row)).and_then(|()| output.flush());
         });
         drop(progress);

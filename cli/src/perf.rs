@@ -313,7 +313,7 @@ impl Args {
         }
     }
 
-    /// Outstanding requests and posted receives of each queue pair.
+    /// Returns the outstanding requests and posted receives of each queue pair.
     fn depths(&self, length: Length) -> (usize, usize) {
         let iterations = match length {
             Length::Iterations(iterations) => usize::try_from(iterations).unwrap_or(usize::MAX).max(1),
@@ -329,7 +329,7 @@ impl Args {
         (self.tx_depth.unwrap_or(default_depth).min(iterations), rx_depth)
     }
 
-    /// The number of requests for each signaled one.
+    /// Returns the number of requests per signaled one.
     fn moderation(&self, tx_depth: usize) -> usize {
         let is_bandwidth = self.test == Test::Bandwidth;
         let is_large = !self.all && self.size.unwrap_or(self.default_size()) > 8192;
@@ -341,18 +341,18 @@ impl Args {
         }
     }
 
-    /// The address of the server, if there is one.
+    /// Returns the address of the server, if there is one.
     fn server(&self) -> anyhow::Result<Option<SocketAddr>> {
         self.server.as_deref().map(|server| resolve(server, self.port)).transpose()
     }
 
-    /// The device that the user chose, also by the address to send from.
+    /// Returns the device that the user chose, possibly by the address to send from.
     fn chosen_device(&self) -> DeviceArgs {
         let device = self.bind_source_ip.map(device_on).or_else(|| self.device.device.clone());
         DeviceArgs { device, ..self.device.clone() }
     }
 
-    /// Opens the device; a server of rdma_cm without one takes the only address of this machine.
+    /// Opens the device. A server of rdma_cm without a device takes the only address of this machine.
     fn open(&self, server: Option<SocketAddr>) -> anyhow::Result<Context> {
         self.chosen_device().open(|| match server {
             Some(server) => device_towards(server),
@@ -374,8 +374,8 @@ impl Args {
         output.flush()
     }
 
-    /// Connects to the other side over TCP. A server opens its device on the address that the client called, and returns
-    /// where its packets may go.
+    /// Connects to the other side over TCP. A server opens its device on the address that the client called,
+    /// and returns the addresses that its packets may go to.
     fn connect_tcp(
         &self,
         server: Option<SocketAddr>,
@@ -428,7 +428,7 @@ impl Args {
             let address = context.address().context("the device has no address")?;
             self.print_waiting(format_args!("{address} port {} of rdma_cm", self.port), plan, output)?;
             let datagrams = match plan.connection {
-                // Its service must be there before the client asks for it.
+                // The service must exist before the client asks for it.
                 Connection::Ud if plan.rdma_cm => Some(context.listen(PortSpace::Udp, self.port)?),
                 _ => None,
             };
@@ -452,7 +452,7 @@ impl Args {
     }
 }
 
-/// The option of the other side for an exchange over rdma_cm.
+/// Returns the option of the other side for an exchange over rdma_cm.
 fn exchange_option(plan: &Plan) -> &'static str {
     match (plan.rdma_cm, plan.comm_rdma_cm) {
         (true, _) => " -R",
@@ -497,7 +497,7 @@ fn measure<S: Stream>(
         table::heading(output, plan, context, session)?;
         output.flush()?;
     }
-    // A test without end has rows of its own.
+    // A test without end prints its own rows.
     let progress = (!matches!(plan.length, Length::Endless { .. })).then(|| Progress::of(context));
     let rows = session.run(&mut |row| {
         match args.output {
@@ -540,7 +540,7 @@ fn measure<S: Stream>(
     Ok(if is_fast_enough(args, plan, &rows) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether every row reaches the limits of -w and -y; prints the first that does not.
+/// Returns whether every row reaches the limits of -w and -y. Prints the first row that does not.
 fn is_fast_enough(args: &Args, plan: &Plan, rows: &[Row]) -> bool {
     for Row { size, bandwidth, .. } in rows {
         let Some(Bandwidth { average, .. }) = bandwidth else { continue };

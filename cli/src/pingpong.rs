@@ -100,14 +100,14 @@ impl Args {
         }
     }
 
-    /// The GID to send from.
+    /// Returns the index of the GID to send from.
     fn gid_towards(&self, context: &Context, peer: IpAddr) -> Option<usize> {
         self.gid_idx.or_else(|| context.gid_towards(peer))
     }
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    // Before a client connects.
+    // The plan is checked before a client connects.
     args.plan(args.gid_idx).check()?;
     let (role, mut session, mut peer, allowed) = match &args.server {
         Some(server) => {
@@ -124,7 +124,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
             let (mut contexts, listening) = Contexts::listen(&args.device, args.port)?;
             let address = contexts.address();
             if address.is_some() {
-                // Reports at once what the device does not allow.
+                // This reports at once what the device does not permit.
                 Session::new(&contexts.open(None)?, &args.plan(args.gid_idx), Role::Server)?;
             }
             if !args.json {

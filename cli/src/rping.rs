@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     if args.server { serve(args, output) } else { client(args, output) }
 }
 
-/// The text of a ping, without the trailing NUL.
+/// Returns the text of a ping, without the trailing NUL.
 fn text_of(ping: &[u8]) -> String {
     let end = ping.iter().position(|byte| *byte == 0).unwrap_or(ping.len());
     Text::new(&ping[..end]).to_string()
@@ -111,7 +111,7 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
             printed = Err(error);
         }
     })?;
-    // The command reports a closed pipe when it ends.
+    // The command reports a closed pipe at its end.
     printed?;
     Ok(ExitCode::SUCCESS)
 }
@@ -136,7 +136,7 @@ fn client(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     rping_client(&context, server.ip(), server.port(), &plan, &mut |ping| {
         count += 1;
         if args.verbose {
-            // The command reports a closed pipe when it ends.
+            // The command reports a closed pipe at its end.
             let _ = writeln!(output, "ping data: {}", text_of(ping)).and_then(|()| output.flush());
         }
     })?;

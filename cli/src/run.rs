@@ -1,8 +1,9 @@
-//! `roce run`: an unmodified RDMA program on this engine.
+//! `roce run`: runs an unmodified RDMA program on this engine.
 //!
-//! The program loads libibverbs from the folder that this command puts first into its library path. What the library is to do
-//! travels in environment variables, which work without this command as well: docs/run.md lists them. Before it ends, the library
-//! appends its counters and the work requests that failed to a file; what the user may want to know of it is printed here.
+//! The program loads libibverbs from the folder that this command puts first into its library path.
+//! Environment variables configure the library. They also work without this command; docs/run.md lists them.
+//! Before it ends, the library appends its counters and the failed work requests to a file. This command
+//! prints the parts that the user may need.
 
 mod files;
 mod hints;
@@ -87,10 +88,10 @@ pub(super) struct Args {
     program: Vec<OsString>,
 }
 
-/// The variable with the index of the GID.
+/// The environment variable with the index of the GID.
 const GID_INDEX: &str = "ROCE_GID_INDEX";
 
-/// Checks a plan, which the library reads again.
+/// Checks a fault plan, which the library parses again.
 fn fault_plan(text: &str) -> Result<String, String> {
     text.parse::<FaultPlan>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
@@ -107,11 +108,11 @@ fn device_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// The names of the devices, for the variable of the library.
+/// Returns the names of the devices, for the variable of the library.
 ///
 /// # Errors
 ///
-/// When there are more names than devices, or two devices would have the same one.
+/// There are more names than devices, or two devices would have the same name.
 fn names(args: &Args, devices: Option<&str>) -> anyhow::Result<Option<String>> {
     if args.name.is_empty() {
         return Ok(std::env::var(listing::NAMES).ok());
@@ -128,7 +129,7 @@ fn names(args: &Args, devices: Option<&str>) -> anyhow::Result<Option<String>> {
     Ok(Some(names))
 }
 
-/// The index that the library of the program reads; that one refuses what cannot be read.
+/// Returns the index that the library of the program reads. The library refuses an invalid value.
 fn gid_index_of_environment() -> usize {
     std::env::var(GID_INDEX).ok().and_then(|text| text.parse::<u8>().ok()).map_or(0, usize::from)
 }
@@ -162,7 +163,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(exit_code(status))
 }
 
-/// What the library of the program reads.
+/// Returns the environment variables that the library of the program reads.
 fn environment(
     args: &Args,
     devices: Option<String>,
@@ -194,7 +195,7 @@ fn environment(
     Ok(variables)
 }
 
-/// The exit status of the program, or what shells make of a signal.
+/// Returns the exit status of the program, or the status that shells use for a signal.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     ExitCode::from(u8::try_from(code).unwrap_or(1))

@@ -109,10 +109,10 @@ pub(super) struct Args {
     merge: Option<PathBuf>,
 }
 
-/// TOML integers are signed.
+/// The maximum seed, because TOML integers are signed.
 const MAX_SEED: u64 = u64::MAX / 2;
 
-/// The largest number of threads of a run.
+/// Maximum number of threads of a run.
 const MOST_THREADS: usize = 256;
 
 fn parse_threads(text: &str) -> Result<usize, String> {
@@ -148,7 +148,7 @@ pub(super) fn run(args: &Args, trace: Option<TraceFile>, output: &mut Output) ->
         bail!("--trace writes the events of one run; add --index I to choose a combination of the sweep");
     } else if let Some(system) = args.emit {
         let combinations = combinations(args, &sweeps)?;
-        // Errors that would make every pod of the job fail are reported here.
+        // This reports errors that would make every pod of the job fail.
         let Checked { files, .. } = check(&source, &combinations)?;
         let arguments: Vec<String> = std::env::args().collect();
         let (out, count) = (args.out.as_deref().unwrap_or(Path::new("")), combinations.len());
@@ -160,9 +160,9 @@ pub(super) fn run(args: &Args, trace: Option<TraceFile>, output: &mut Output) ->
     Ok(ExitCode::SUCCESS)
 }
 
-/// The values that are set for every run, including the seed.
+/// Returns the values that are set for every run, including the seed.
 fn common(args: &Args) -> Vec<(String, String)> {
-    // With --seeds it is the first of the swept seeds.
+    // With --seeds, `--seed` is the first of the swept seeds.
     let seed = args.seed.filter(|_| args.seeds.is_none()).map(|seed| ("seed".to_owned(), seed.to_string()));
     args.set.iter().cloned().chain(seed).collect()
 }
@@ -213,7 +213,7 @@ fn run_one(
     ensure_well(&completed)
 }
 
-/// An error if flows failed, or if the run does not meet what its scenario expects.
+/// Returns an error if flows failed, or if the run does not meet the expectations of its scenario.
 fn ensure_well(completed: &CompletedRun) -> anyhow::Result<()> {
     failures::ensure_none(&completed.summary)?;
     expect::ensure_met(completed)

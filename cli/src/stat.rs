@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks the requested processes, and names those that do not answer on standard error.
+/// Queries the requested processes. Names those that do not answer on standard error.
 fn ask(args: &Args) -> anyhow::Result<Vec<Published>> {
     let Survey { found, unanswered, .. } =
         survey(args.pid).context("cannot read the sockets of running processes")?;
@@ -86,7 +86,7 @@ fn ask(args: &Args) -> anyhow::Result<Vec<Published>> {
     Ok(found)
 }
 
-/// Reads the requested processes. Finding none is an error, except with --all.
+/// Reads the requested processes. If none is found, this is an error, except with --all.
 fn read(args: &Args) -> anyhow::Result<Vec<Published>> {
     let found = ask(args)?;
     if found.is_empty() && !args.all {
@@ -132,7 +132,7 @@ fn print_counters(output: &mut Output, published: &Published, zeros: bool) -> st
     Ok(())
 }
 
-/// The counters of each engine, where there are several.
+/// Returns the counters of each engine, if there are several.
 fn engines(published: &Published) -> Vec<serde_json::Map<String, Value>> {
     let mut engines: BTreeMap<usize, serde_json::Map<String, Value>> = BTreeMap::new();
     for (engine, name, value) in &published.engine_counters {
@@ -161,8 +161,8 @@ fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Prints the lines of each metric together, below its type. Names follow the rules of Prometheus: a prefix, the unit in
-/// plural where there is one, and `_total` at the end of counters.
+/// Prints the lines of each metric together, below its type. Names follow the rules of Prometheus: a prefix,
+/// the unit in plural if there is one, and `_total` at the end of counters.
 fn print_prometheus(output: &mut impl Write, found: &[Published]) -> std::io::Result<()> {
     let mut metrics: BTreeMap<&str, Vec<(&Published, u64)>> = BTreeMap::new();
     for published in found {
@@ -192,7 +192,7 @@ fn labels(published: &Published) -> String {
     format!("{{pid=\"{pid}\",device=\"{}\",address=\"{}\"}}", label(device), label(address))
 }
 
-/// The names come from another process.
+/// Returns whether a name is valid for a metric. Names come from another process.
 fn is_metric_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
@@ -202,7 +202,7 @@ fn help_text(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\n', "\\n")
 }
 
-/// What docs/counters.md says about a counter: the column `meaning` of its row.
+/// Returns the meaning of a counter from docs/counters.md: the column `meaning` of its row.
 fn meaning(name: &str) -> Option<String> {
     const PAGE: &str = include_str!("../counters.md");
     let cells = |line: &'static str| line.trim_matches('|').split('|').map(str::trim);
@@ -218,7 +218,7 @@ fn meaning(name: &str) -> Option<String> {
     None
 }
 
-/// Whether both are the same context at different times.
+/// Returns whether both are the same context at different times.
 fn is_same(a: &Published, b: &Published) -> bool {
     a.pid == b.pid && a.addresses == b.addresses
 }

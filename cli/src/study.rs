@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     let only = args.only.as_deref();
     let takes_cables =
         Device::ALL.into_iter().any(|device| device.takes_cable() && !grid.chosen(device, only).is_empty());
-    // Before any thread starts: this may enter a user namespace.
+    // This must run before any thread starts, because it may enter a user namespace.
     let places = if takes_cables { Places::new() } else { Places::loopback() };
     let wishes = Wishes::listen()?;
     std::fs::create_dir_all(&args.out).with_context(|| {
@@ -121,7 +121,7 @@ fn list(args: &Args, grid: Grid, output: &mut Output) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// The verdicts on the first device, and the devices that cannot be used.
+/// Prints the verdicts on the first device, and the devices that cannot be used.
 fn print_verdicts(output: &mut Output, store: &Store, ended: &Ended) -> io::Result<()> {
     let Some(device) = store.devices().first().copied() else { return Ok(()) };
     let style = output.style;
@@ -152,11 +152,12 @@ fn verdict(style: Style, verdict: Verdict) -> String {
     style.paint(paint, format!("{:<14}", verdict.text())).to_string()
 }
 
-/// How often the user has asked to stop.
+/// The number of times that the user has asked to stop.
 struct Wishes(Arc<AtomicUsize>);
 
 impl Wishes {
-    /// Takes SIGINT and SIGTERM from now on. The processes of the sides are not in the process group of the terminal.
+    /// Takes SIGINT and SIGTERM from now on. The processes of the sides do not belong to the process group of
+    /// the terminal.
     fn listen() -> anyhow::Result<Self> {
         let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
         signals.thread_block().context("cannot block signals")?;
@@ -164,7 +165,7 @@ impl Wishes {
             SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("cannot create a signalfd")?;
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
-        // It ends with the process.
+        // The thread ends with the process.
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             while let Ok(Some(_)) = descriptor.read_signal() {
                 if counted.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -184,14 +185,15 @@ impl Wishes {
     }
 }
 
-/// How far the study is, on standard error: one line that changes on a terminal, and a line now and then in a log.
+/// The progress of the study on standard error: one changing line on a terminal, or a line at intervals in a
+/// log.
 struct ProgressLine {
     is_terminal: bool,
     shown: Option<std::time::Instant>,
 }
 
 impl ProgressLine {
-    /// The time between two lines in a log.
+    /// The interval between two lines in a log.
     const INTERVAL: Duration = Duration::from_secs(10);
 
     fn new() -> Self {
@@ -205,7 +207,7 @@ impl ProgressLine {
         self.shown = Some(std::time::Instant::now());
         let Progress { done, total, left, cell } = progress;
         let text = format!("{done} of {total} cells, {} left: {}", duration(*left), cell.key());
-        // Nothing depends on it.
+        // A failed write is ignored, because nothing depends on it.
         let _ = if self.is_terminal {
             write!(io::stderr(), "\r\x1b[K{text}").and_then(|()| io::stderr().flush())
         } else {
@@ -220,7 +222,7 @@ impl ProgressLine {
     }
 }
 
-/// Hours, minutes and seconds, as much as is known.
+/// Formats hours, minutes and seconds, with the known precision.
 fn duration(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..=99 => format!("{seconds} s"),

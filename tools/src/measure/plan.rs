@@ -5,16 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::harness::ToolError;
 
-/// The most sizes of a plan.
+/// Maximum number of sizes of a plan.
 const MOST_SIZES: usize = 4096;
 
-/// Which of the two measurements.
+/// The kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tool {
-    /// A message there and one back.
+    /// One message in each direction, in turn.
     Ping,
-    /// Many messages one way.
+    /// Many messages in one direction.
     Blast,
 }
 
@@ -64,10 +64,10 @@ pub enum Signal {
     Periodic,
 }
 
-/// A measurement.
+/// The parameters of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The measurement.
+    /// The kind of measurement.
     pub tool: Tool,
     /// The operation.
     pub op: Op,
@@ -87,29 +87,29 @@ pub struct Plan {
     pub signal: Signal,
     /// Path MTU in bytes.
     pub path_mtu: usize,
-    /// Local ACK timeout exponent.
+    /// Exponent of the local ACK timeout.
     pub timeout: u8,
 }
 
 impl Plan {
-    /// The largest message.
+    /// Returns the size of the largest message.
     #[must_use]
     pub fn largest(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Bytes from one buffer to the next.
+    /// Returns the number of bytes from one buffer to the next.
     pub(super) fn stride(&self) -> usize {
         self.largest().max(8).next_multiple_of(64)
     }
 
-    /// Receives that the receiving side keeps posted: twice the number of outstanding messages, so that
-    /// the sender does not run into RNR NAKs while the receiver posts new ones.
+    /// Returns the number of receives that the receiving side keeps posted. It is twice the number of
+    /// outstanding messages, so that the sender gets no RNR NAKs while the receiver posts new ones.
     pub(super) fn receives(&self) -> usize {
         self.buffers * 2
     }
 
-    /// The number of messages for each signaled one.
+    /// Returns the number of messages per signaled one.
     pub(super) fn signal_every(&self) -> u64 {
         match self.signal {
             Signal::Full => 1,
@@ -117,7 +117,7 @@ impl Plan {
         }
     }
 
-    /// Bytes of memory that each side allocates for messages.
+    /// Returns the bytes of memory that each side allocates for messages.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.stride().saturating_mul(self.receives())
@@ -133,12 +133,12 @@ impl Plan {
         }
     }
 
-    /// Whether each side writes its messages and finds those of the other side by looking at its memory.
+    /// Returns whether each side writes its messages and polls its memory for those of the other side.
     pub(super) fn watches_memory(&self) -> bool {
         self.completion == Completion::Memory && self.tool == Tool::Ping && self.op == Op::Write
     }
 
-    /// Checks the plan. The server checks the plan of the client with this too.
+    /// Checks the plan. The server also checks the plan of its client.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// It is not; the error names what to change.
+    /// The memory exceeds the limit; the error names the values to change.
     pub fn check_memory(&self, limit: usize) -> Result<(), ToolError> {
         let memory = self.memory();
         if memory <= limit {
