@@ -228,7 +228,7 @@ fn from_options(args: &Args) -> anyhow::Result<Scenario> {
     Ok(scenario)
 }
 
-/// Prints statistics every second and decides when the bridge stops.
+/// The printer of statistics, which also decides when the bridge stops.
 struct Live {
     signals: SignalFd,
     end: Option<Duration>,

@@ -10,7 +10,7 @@ use roce::verbs::Context;
 /// The interval between two lines. A shorter measurement prints none.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Reports the packets of a device until it is dropped.
+/// A thread that reports the packets of a device until it is dropped.
 pub(super) struct Progress {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Returns the bytes that this process can still allocate. It is the minimum of the kernel's estimate for the
-/// machine, the limits of the control groups of this process, and its own limit (`ulimit -v`). Returns `None`
-/// if the kernel reports none of them.
+/// Returns the bytes that this process can still allocate: the minimum of the kernel's estimate for the
+/// machine, the limits of its control groups, and its own limit (`ulimit -v`). Returns `None` if the kernel
+/// reports none of them.
 #[must_use]
 pub fn available() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_machine(&text));

@@ -37,7 +37,7 @@ impl Rate {
     }
 }
 
-/// Calculates when each frame is due, from the start of the run.
+/// The schedule of frames, counted from the start of the run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     kind: Kind,

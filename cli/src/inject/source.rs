@@ -21,7 +21,7 @@ pub(super) enum Source {
     Capture { file: String, only: Option<u64> },
 }
 
-/// Takes frames. Returns whether it takes more.
+/// A function that takes frames, and returns whether it takes more.
 type Sink<'s> = dyn FnMut(&Original<'_>) -> anyhow::Result<bool> + 's;
 
 /// An unchanged frame of the source.

@@ -197,8 +197,8 @@ pub(super) struct Limits {
 }
 
 /// Runs every combination. The number of simultaneous runs depends on cores and memory. `files` contains the
-/// directory of all runs, in which each run has its own directory, and the file for the trace events of a
-/// single combination. A failed run does not affect the others.
+/// parent directory of the runs' directories, and the file for the trace events of a single combination. A
+/// failed run does not affect the others.
 pub(super) fn all(
     source: &Source,
     combinations: &[Combination],

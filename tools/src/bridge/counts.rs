@@ -60,7 +60,7 @@ pub struct Counts {
     pub naks: u64,
     /// RNR NAKs that arrived.
     pub rnr_naks: u64,
-    /// Requests that arrived with a known PSN.
+    /// Requests that arrived with a repeated PSN.
     pub retransmissions: u64,
 }
 
@@ -87,7 +87,7 @@ pub struct QueuePairCounts {
     pub packets: u64,
     /// Bytes of payload in these packets.
     pub payload_bytes: u64,
-    /// Requests with a known PSN.
+    /// Requests with a repeated PSN.
     pub retransmissions: u64,
     /// Congestion notification packets.
     pub cnps: u64,

@@ -54,7 +54,7 @@ pub(super) struct Direction {
 }
 
 impl Direction {
-    /// `rates` are the rates of the links to the sender and to the receiver, if known.
+    /// Creates a direction. `rates` are those of the links to the sender and to the receiver, if known.
     pub(super) fn new(settings: &DirectionSettings, seed: u64, rates: [Option<u64>; 2]) -> Self {
         Self {
             injector: FaultInjector::new(settings.faults.clone(), seed),

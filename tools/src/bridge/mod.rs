@@ -46,7 +46,7 @@ pub struct Port {
     pub bits_per_second: Option<u64>,
 }
 
-/// Forwards frames between a left and a right port.
+/// A bridge that forwards frames between a left and a right port.
 ///
 /// Call one input function ([`handle_frame`](Self::handle_frame), [`handle_timeout`](Self::handle_timeout)).
 /// Then drain [`poll_transmit`](Self::poll_transmit) for both sides, and read

@@ -33,7 +33,7 @@ pub(super) struct Place {
 pub(super) enum NoPlace {
     /// The frame is not RoCE, or it is truncated.
     NotRoce,
-    /// Its headers contradict each other.
+    /// The headers of the frame contradict each other.
     Malformed,
 }
 

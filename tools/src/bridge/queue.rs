@@ -57,7 +57,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// `sender_rate` is the rate of the link to the sender in bits per second, if known.
+    /// Creates a queue. `sender_rate` is the rate of the link to the sender in bits per second, if known.
     pub(super) fn new(settings: QueueSettings, seed: u64, sender_rate: Option<u64>) -> Self {
         let rate = sender_rate.filter(|rate| *rate > 0).unwrap_or(ASSUMED_BITS_PER_SECOND);
         Self {

@@ -29,7 +29,7 @@ pub struct Runner {
     waiting: [Option<Leaving>; 2],
 }
 
-/// Observes a bridge while it runs.
+/// An observer of a running bridge.
 pub trait Observer {
     /// Returns a descriptor that becomes readable when the bridge must end.
     fn end(&self) -> Option<BorrowedFd<'_>>;

@@ -56,7 +56,7 @@ impl Scenario {
 /// The position and the reason of an error.
 type Problem = (Range<usize>, String);
 
-/// Distinguishes the two kinds of files.
+/// The key that distinguishes the two kinds of files.
 #[derive(Debug, Deserialize)]
 struct Kind {
     topology: Option<IgnoredAny>,
@@ -172,7 +172,7 @@ pub struct Queue {
     pub pmax: Option<f64>,
     /// The queue length above which all packets are marked, instead of `kmin` and `kmax`.
     pub step: Option<String>,
-    /// Whether a hop is written into in-band telemetry.
+    /// Whether to write a hop into in-band telemetry.
     pub telemetry: Option<bool>,
     /// Priorities whose sender is paused.
     pub pfc: Option<Vec<u8>>,

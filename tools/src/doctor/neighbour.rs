@@ -190,7 +190,7 @@ fn list(macs: &[MacAddr]) -> String {
     macs.iter().map(MacAddr::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Makes interfaces answer only for their own addresses, and send requests only with their own.
+/// The command that makes interfaces answer only for their own addresses, and send requests only with them.
 const ARP_IGNORE: &str = "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2";
 
 #[cfg(test)]

@@ -146,7 +146,7 @@ impl RoundTrips {
         Ok(Ok(()))
     }
 
-    /// Returns the next completion, or the reason why there is none. Once the other side has ended, no more
+    /// Returns the next completion, or the reason why none arrived. Once the other side has ended, no more
     /// messages arrive.
     fn completion(
         &self,

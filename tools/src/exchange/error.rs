@@ -73,7 +73,7 @@ pub enum ExchangeError {
     Failed {
         /// The other side.
         peer: String,
-        /// Its error.
+        /// The error that the other side reported.
         reason: String,
     },
     /// The other side runs another tool.

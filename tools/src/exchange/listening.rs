@@ -119,7 +119,7 @@ impl Listening {
         Ok(Self { sockets: Sockets::Kernel(listeners), port })
     }
 
-    /// The port.
+    /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port

@@ -26,7 +26,7 @@ impl PeerAddresses {
         Self { caller: caller.to_canonical(), allowed: Allowed::These(Vec::new()) }
     }
 
-    /// Also allows these addresses.
+    /// Allows these addresses, too.
     #[must_use]
     pub fn and(mut self, others: &[IpAddr]) -> Self {
         if let Allowed::These(allowed) = &mut self.allowed {

@@ -14,7 +14,8 @@ const EVERY: Duration = Duration::from_secs(2);
 /// Time that a thread may take to end after the request.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Accepts clients while one client is served. Tells the others which client is served and their place.
+/// A queue that accepts clients while one client is served. It tells the others which client is served and
+/// their place.
 #[derive(Debug)]
 pub struct ClientQueue {
     shared: Arc<Shared>,

@@ -69,8 +69,8 @@ pub(crate) fn connect_as_originals(
     Ok(None)
 }
 
-/// Waits until no packet has arrived for `quiet`, but at most 20 times. The last acknowledgement may have
-/// been lost, and the other side then retransmits.
+/// Waits until no packet has arrived for `quiet`, for 20 such periods at most. The last acknowledgement may
+/// have been lost, and the other side then retransmits.
 pub(crate) fn await_silence(context: &Context, quiet: Duration) {
     for _ in 0..20 {
         let before = context.counters().rdma_rx_packets;

@@ -43,7 +43,7 @@ pub struct Row {
     pub sent: u64,
     /// Frames that arrived.
     pub arrived: u64,
-    /// From the first frame to the last credit, in seconds.
+    /// Time from the first frame to the last credit, in seconds.
     pub elapsed_s: f64,
     /// Received payload, in 10^9 bits per second.
     pub gigabits_per_s: f64,

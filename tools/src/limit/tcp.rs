@@ -15,7 +15,7 @@ use crate::harness::{ToolError, connect_from, spin};
 
 /// Bytes of one write.
 const WRITE: usize = 64 << 10;
-/// Bytes one way.
+/// Bytes of the one-way measurement.
 const TOTAL: usize = 1 << 30;
 
 fn failed(error: std::io::Error) -> ToolError {

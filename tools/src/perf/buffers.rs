@@ -62,7 +62,7 @@ pub(super) struct Buffers {
     role: Role,
     /// The memory that the peer accesses.
     pub(super) exposed: MemoryRegion,
-    /// Where READs, atomics and receives land.
+    /// The memory that READs, atomics and receives write to.
     landing: MemoryRegion,
     num_qp: usize,
     depth: usize,

@@ -45,7 +45,7 @@ const DONE: &[u8] = b"done\0";
 const VERSION_LEN: usize = 16;
 /// The oldest supported release.
 const OLDEST: f64 = 5.70;
-/// From this release on, iterations have 64 bits.
+/// The first release whose number of iterations has 64 bits.
 const WIDE_ITERATIONS: f64 = 5.33;
 /// Bytes of a block of keys with a GID.
 const KEYS_LEN: usize = 108;
@@ -792,7 +792,7 @@ mod tests {
         assert!(!link.look().unwrap(), "nothing more has come");
     }
 
-    /// Returns one byte for each read, after a delay by its own clock.
+    /// A stream that returns one byte for each read, after a delay by its own clock.
     struct Dripping<'a> {
         bytes: &'a [u8],
         time_of_a_byte: Duration,

@@ -124,9 +124,9 @@ pub enum AtomicOp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Length {
-    /// This number of messages on each queue pair.
+    /// A fixed number of messages on each queue pair.
     Iterations(u64),
-    /// This number of seconds, without a margin at both ends.
+    /// A number of seconds, of which a margin at both ends is not measured.
     Seconds {
         /// The whole duration.
         all: u64,
@@ -144,9 +144,9 @@ pub enum Length {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Size {
-    /// This number of bytes.
+    /// A fixed number of bytes.
     Given(usize),
-    /// This number of bytes, or the path MTU if that is less and the transport is UD.
+    /// A number of bytes, or the path MTU if that is less and the transport is UD.
     Default(usize),
     /// Every power of two from 2 bytes to 8 MiB, or to the path MTU for UD.
     All,

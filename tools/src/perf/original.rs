@@ -11,7 +11,7 @@ use super::session::End;
 use super::{Length, Size, Test, Verb};
 use crate::harness::ToolError;
 
-/// A side that sends at least this many times the expected number of messages runs with other sizes.
+/// Factor between sent and expected messages beyond which the other side runs with other sizes.
 const CLEARLY: u64 = 2;
 
 /// An unreliable queue pair has no request on the wire if none has arrived for this time.
@@ -45,8 +45,8 @@ impl End {
         !self.agreement.is_ours && self.plan.verb != Verb::Send && self.plan.test == Test::Bandwidth
     }
 
-    /// Returns how many requests of the other side have arrived. Without acknowledgements, sent requests may
-    /// still be on the wire when a block of the exchange has arrived, so this waits until no more of them
+    /// Returns how many requests of the other side have arrived. Without acknowledgements, requests may still
+    /// be on the wire when a block of the exchange has arrived. Therefore this waits until no more of them
     /// arrive.
     pub(super) fn requests_sent_before(&self) -> u64 {
         if self.is_silent_original() && !self.plan.is_reliable() {

@@ -51,11 +51,11 @@ pub struct Row {
     /// The latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
-    /// Packets that this side sent again.
+    /// Packets that this side retransmitted.
     pub retransmitted_packets: u64,
 }
 
-/// Prints a row when its size is finished.
+/// A function that prints a row when its size is finished.
 type OnRow<'a> = &'a mut dyn FnMut(&Row) -> io::Result<()>;
 
 /// A step of the opening.

@@ -24,7 +24,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const IDLE_LOOKS: u32 = 8;
 const TIMEOUTS: u32 = 8;
 
-/// Checks whether the other side has sent its next block. Returns an error if the other side has left.
+/// A function that checks whether the other side has sent its next block. Returns an error if the other side
+/// has left.
 pub(super) type Look<'a> = &'a mut dyn FnMut() -> io::Result<bool>;
 
 /// The messages of one size.
@@ -39,7 +40,7 @@ pub(super) struct Traffic {
     pub(super) begun: Option<Instant>,
     /// Messages within the measured seconds.
     pub(super) counted: u64,
-    /// Checks of the exchange, since the last completion, that found the next block of the other side.
+    /// Number of checks since the last completion that found the next block of the other side.
     idle_looks: u32,
     is_warned: bool,
     /// Whether the other side has closed the exchange.

@@ -15,9 +15,9 @@ pub enum Device {
     UdpLoopback,
     /// `udp` over a virtual cable between two network namespaces.
     Udp,
-    /// `raw` over the same cable.
+    /// `raw` over the cable between the two network namespaces.
     Raw,
-    /// `xdp` over the same cable.
+    /// `xdp` over the cable between the two network namespaces.
     Xdp,
     /// `tap`; each side is on a bridge at one end of another cable.
     Tap,

@@ -167,8 +167,7 @@ fn slowdown(summary: &Summary) -> Chart {
 }
 
 /// Returns the queues over the time in which they were sampled: a line for each port. If there are many
-/// ports, it returns a line for the longest one, the longest at each time, and the median of the ports with a
-/// band.
+/// ports, the lines are the longest port, the longest at each time, and the median with a band.
 fn queues(results: &Results, measure: &MeasureSettings) -> Chart {
     let mut ports: Vec<usize> =
         (0..results.ports.len()).filter(|port| results.ports[*port].queue.count() > 0).collect();
