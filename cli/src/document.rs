@@ -65,8 +65,8 @@ fn document(command: &str, body: &impl Serialize) -> io::Result<Document> {
     Ok(Document { schema, version: env!("CARGO_PKG_VERSION"), body })
 }
 
-/// The conversion of a number to the base unit. Powers of ten are exact only as a factor or only as a
-/// divisor.
+/// The conversion of a number to the base unit. Numbers are divided by 1e9, because a factor of 1e-9 is
+/// inexact.
 #[derive(Clone, Copy, Debug)]
 enum Scale {
     Same,

@@ -119,8 +119,8 @@ pub(super) fn other_side(own: &Introduction, peer: &Introduction) -> Finding {
     Finding::ok(Step::Exchange, text).with_hint(hint)
 }
 
-/// Returns whether anything arrives at all. `is_named` means that an earlier finding names a rule that
-/// refuses packets to the peer.
+/// Returns the finding whether packets arrive at all. `is_named` means that an earlier finding names a rule
+/// that refuses packets to the peer.
 pub(super) fn arrival(both: &Both, is_named: bool) -> Finding {
     let [to, from] = both.directions();
     let names = |direction: &Direction<'_>| {
@@ -185,7 +185,7 @@ fn hops(both: &Both) -> String {
     }
 }
 
-/// Returns whether packets arrive undamaged, from the counters of both sides.
+/// Returns the finding whether packets arrive undamaged, from the counters of both sides.
 pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
     let mut wrong = Vec::new();
     let mut arrived = 0;
@@ -224,7 +224,7 @@ pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
     )
 }
 
-/// Returns the packets that were lost, duplicated or late.
+/// Returns the finding about lost, duplicated and late packets.
 pub(super) fn loss(many: &Both) -> Finding {
     let [to, from] = many.directions();
     let directions = [&to, &from];
@@ -315,7 +315,7 @@ pub(super) fn nothing_but_small(many: &Both) -> Finding {
     )
 }
 
-/// Returns whether addresses and ports are kept.
+/// Returns the finding whether addresses and ports are kept.
 pub(super) fn source_port(both: &Both) -> Finding {
     let mut ports = Vec::new();
     for direction in both.directions() {
@@ -362,7 +362,7 @@ const EXEMPT: &str = "the ICRC covers addresses and ports, so that RoCE does not
                       (`iptables -t nat -I POSTROUTING -p udp --dport 4791 -j ACCEPT`; translations in progress end after 30 s \
                       without packets, or with `conntrack -D -p udp`)";
 
-/// Returns whether the flow label is kept, if one was sent.
+/// Returns the finding whether the flow label is kept, if one was sent.
 pub(super) fn flow_label(both: &Both, sent: Option<u32>) -> Finding {
     let Some(sent) = sent else {
         let why = if both.own.address.is_ipv4() {
@@ -411,7 +411,7 @@ impl Tried {
     }
 }
 
-/// Returns the largest path MTU that passes.
+/// Returns the finding about the largest path MTU that passes.
 pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
     let list = |tried: &[&Tried]| {
         tried.iter().map(|tried| tried.path_mtu.to_string()).collect::<Vec<_>>().join(", ")
@@ -462,7 +462,7 @@ pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
     )
 }
 
-/// Returns the time of a round trip.
+/// Returns the finding about the time of a round trip.
 pub(super) fn round_trip(tried: &Tried, count: u32) -> Finding {
     if !tried.is_good() {
         return Finding::problem(

@@ -190,8 +190,8 @@ impl Read for Messages {
 }
 
 impl Write for Messages {
-    /// Returns when the other side has the message, or cannot receive it any more. An answer proves that it
-    /// has the message, because the connection may end before a lost acknowledgement is sent again.
+    /// Returns when the other side has the message, or cannot receive it any more. An answer counts as an
+    /// acknowledgement, because the connection may end before a lost acknowledgement is sent again.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let bytes = bytes.get(..LARGEST_MESSAGE).unwrap_or(bytes);
         self.resources.put(SEND_AT, bytes);

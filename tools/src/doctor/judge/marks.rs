@@ -33,7 +33,7 @@ fn changes(both: &Both, look: impl Fn(u8) -> u8) -> Vec<(String, u8, u8, u32)> {
     found
 }
 
-/// Returns whether the DSCP is kept.
+/// Returns the finding whether the DSCP is kept.
 pub(in crate::doctor) fn dscp(both: &Both) -> Finding {
     let changed = changes(both, |class| class >> 2);
     if changed.is_empty() {
@@ -52,8 +52,8 @@ pub(in crate::doctor) fn dscp(both: &Both) -> Finding {
     )
 }
 
-/// Returns whether the ECN field is kept. Marks that a switch may set are not changes, but an idle network
-/// sets none.
+/// Returns the finding whether the ECN field is kept. Marks that a switch may set are not changes, but an
+/// idle network sets none.
 pub(in crate::doctor) fn ecn(both: &Both) -> Finding {
     let changed = changes(both, |class| class & 3);
     let (marked, rewritten): (Vec<_>, Vec<_>) =
