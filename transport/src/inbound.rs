@@ -1,4 +1,4 @@
-//! The destination of an arriving message. Shared by the responders of RC and UC.
+//! The destination of an arriving message, for the responders of RC and UC.
 
 use roce_packet::{Datagram, PayloadRule, Position, Reth};
 
@@ -10,22 +10,22 @@ use crate::rq::Receive;
 use crate::shared::Shared;
 use crate::sq::local_cause;
 
-/// Why a packet could not be placed.
+/// The reason why a payload could not be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceError {
-    /// A payload length that the opcode or the RETH rules out.
+    /// The payload length contradicts the opcode or the RETH.
     Length,
-    /// The key, range or permission of a WRITE.
+    /// The key, range or permission of a WRITE is wrong.
     Access,
-    /// More bytes than the receive holds.
+    /// The message has more bytes than the receive can hold.
     TooLong,
-    /// The receive's own keys are wrong.
+    /// The keys of the receive itself are wrong.
     Local(Cause),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Inbound {
-    /// Between messages.
+    /// No message is in progress.
     Idle,
     Send(InboundSend),
     Write(InboundWrite),
@@ -39,13 +39,13 @@ pub(crate) struct InboundSend {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InboundWrite {
-    /// `None` for a WRITE of no bytes, whose key is not looked at.
+    /// `None` for a WRITE of 0 bytes, whose key is not checked.
     target: Option<Resolved>,
     received: u32,
     total: u32,
 }
 
-/// A message that is complete.
+/// A complete message.
 #[derive(Debug)]
 pub(crate) struct Ended {
     wr_id: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// The receive completion of the message.
+    /// Returns the receive completion of the message.
     pub(crate) fn completion(&self, core: &QpCore, datagram: &Datagram<'_>) -> Wc {
         let mut wc = Wc {
             wr_id: self.wr_id,
@@ -72,8 +72,8 @@ impl Ended {
     }
 }
 
-/// Checks the payload length against the opcode: full path MTU for First and Middle, at least one byte
-/// for Last, at most the path MTU always (IBTA 9.7.4.1.6).
+/// Checks the payload length against the opcode: exactly the path MTU for First and Middle, at least one byte
+/// for Last, never more than the path MTU (IBTA 9.7.4.1.6).
 pub(crate) fn check_length(datagram: &Datagram<'_>, mtu: usize) -> Result<(), PlaceError> {
     let len = datagram.payload_len();
     let legal = match datagram.info().payload {
@@ -91,7 +91,7 @@ impl Inbound {
         Self::Send(InboundSend { receive, received: 0 })
     }
 
-    /// Checks the whole range of a WRITE at its first packet.
+    /// Starts a WRITE, and checks its whole range at the first packet.
     #[inline]
     pub(crate) fn write(core: &QpCore, shared: &Shared, reth: &Reth) -> Result<Self, PlaceError> {
         let target = if reth.dma_len == 0 {
@@ -113,8 +113,8 @@ impl Inbound {
         Some(receive)
     }
 
-    /// Checks that the payload of a WRITE packet fits what the RETH announced: the end of the message
-    /// brings exactly what is missing, any other packet leaves something.
+    /// Checks that the payload of a WRITE packet fits the length in the RETH: the last packet has exactly the
+    /// missing bytes, and any other packet has fewer.
     #[inline]
     pub(crate) fn check_place(&self, datagram: &Datagram<'_>) -> Result<(), PlaceError> {
         let Self::Write(write) = self else { return Err(PlaceError::Length) };
@@ -124,8 +124,8 @@ impl Inbound {
         if fits { Ok(()) } else { Err(PlaceError::Length) }
     }
 
-    /// Puts the payload, whose length was checked, where it belongs. At the end of the message the state is idle again and the
-    /// result says what arrived.
+    /// Places the payload, whose length was checked. At the end of the message, becomes idle and returns the
+    /// message.
     pub(crate) fn place(
         &mut self,
         core: &QpCore,
@@ -187,7 +187,7 @@ impl InboundWrite {
             && len > 0
         {
             let (head, tail) = datagram.payload();
-            // The key may have been revoked since the first packet: then this lookup fails.
+            // The key may have been revoked since the first packet; this lookup fails then.
             let memory = shared.keys.memory(target).map_err(|_| PlaceError::Access)?;
             let at = target.offset + self.received as usize;
             memory.write(at, head).map_err(|_| PlaceError::Access)?;

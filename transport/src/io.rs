@@ -1,13 +1,14 @@
 //! The interface between the engine and the device that moves its datagrams.
 //!
-//! A device hands in [`Received`] datagrams and lends a [`TxSlot`] for each one that leaves. Neither
-//! side knows what the other is: a socket, a ring shared with a kernel, or a link in a simulator.
+//! A device passes [`Received`] datagrams to the engine, and a [`TxSlot`] for each datagram that leaves. The
+//! engine does not depend on the kind of device: a socket, a ring shared with a kernel, or a link of a
+//! simulator.
 
 use roce_packet::{Path, Qpn};
 
 use crate::slot::ProcessSlot;
 
-/// What is known about the IPv4 Identification of a received datagram. The ICRC covers it.
+/// The IPv4 Identification of a received datagram, as far as it is known. The ICRC covers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identification {
     /// The device saw the IP header.
@@ -17,46 +18,46 @@ pub enum Identification {
         /// The don't-fragment bit.
         dont_fragment: bool,
     },
-    /// The device did not see the header (a UDP socket). `hint` is the likeliest value: the index of the segment in what
-    /// the device received as one, 0 for a single datagram. The engine accepts any position in a superpacket, since
-    /// a network may split it, and otherwise recovers the value from the ICRC itself.
+    /// The device did not see the header (a UDP socket). `hint` is the likeliest value: the index of the
+    /// segment in the received buffer, or 0 for a single datagram. The engine accepts any position in a
+    /// superpacket, because a network may split it, and otherwise recovers the value from the ICRC itself.
     Unknown {
         /// The value to try first.
         hint: u16,
     },
-    /// The sender wrote no ICRC ([`Batch::UNSEALED`]), and none is compared. Only for networks that exist in
-    /// memory and keep damage and datagrams apart themselves.
+    /// The sender wrote no ICRC ([`Batch::UNSEALED`]), and none is compared. Only for networks in memory that
+    /// neither damage nor join datagrams.
     Unsealed,
 }
 
 impl Identification {
-    /// For IPv6 and RoCE v1, which have no such field.
+    /// The value for IPv6 and RoCE v1, which do not have this field.
     pub const ABSENT: Self = Self::Known { identification: 0, dont_fragment: true };
 }
 
-/// One datagram from BTH to ICRC as a device received it.
+/// One datagram, BTH to ICRC, as a device received it.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// The path as the sender wrote it (not reversed).
     pub path: Path,
-    /// What is known about the IPv4 Identification.
+    /// The IPv4 Identification, as far as it is known.
     pub identification: Identification,
-    /// The first bytes. All headers lie in this slice.
+    /// The first bytes, which contain all headers.
     pub head: &'a [u8],
-    /// The rest, empty for most devices. AF_XDP splits frames over 3,840 bytes.
+    /// The remaining bytes, empty for most devices. AF_XDP splits frames over 3,840 bytes.
     pub tail: &'a [u8],
 }
 
-/// What stands for the payload, padding and ICRC of an implied datagram: the largest path MTU and 3 + 4 bytes.
+/// Payload, padding and ICRC of an implied datagram: the largest path MTU and 3 + 4 bytes.
 static IMPLIED: [u8; 4096 + 8] = [0; 4096 + 8];
 
 impl<'a> Received<'a> {
-    /// A datagram of which only the headers exist: `implied` further bytes, payload to ICRC, are taken for
-    /// zeros, and nothing compares an ICRC. More than the largest path MTU can need are left out, so that such a datagram
-    /// is refused for its length.
+    /// Creates a datagram of which only the headers exist. `implied` further bytes, payload to ICRC, are
+    /// taken as zeros, and no ICRC is compared. A value beyond the largest path MTU leaves these bytes out,
+    /// and the engine then refuses the datagram because of its length.
     ///
-    /// Together with [`Batch::UNSEALED`] and a [`Memory`](crate::Memory) that copies nothing, an engine moves
-    /// datagrams without their payload: everything else is as it is with all bytes.
+    /// Together with [`Batch::UNSEALED`] and a [`Memory`](crate::Memory) that copies nothing, an engine
+    /// transports datagrams without their payload. Everything else behaves as with a payload.
     #[must_use]
     pub fn implied(path: Path, headers: &'a [u8], implied: usize) -> Self {
         let tail = IMPLIED.get(..implied).unwrap_or(&IMPLIED);
@@ -64,12 +65,12 @@ impl<'a> Received<'a> {
     }
 }
 
-/// The bytes behind the headers of an implied datagram with so many of them.
+/// Returns the `len` bytes after the headers of an implied datagram.
 pub(crate) fn implied_tail(len: usize) -> Option<&'static [u8]> {
     IMPLIED.get(..len)
 }
 
-/// Whether a datagram with this tail is an implied one.
+/// Tells whether a datagram with this tail is an implied one.
 pub(crate) fn is_implied_tail(tail: &[u8]) -> bool {
     !tail.is_empty() && core::ptr::eq(tail.as_ptr(), IMPLIED.as_ptr())
 }
@@ -77,29 +78,29 @@ pub(crate) fn is_implied_tail(tail: &[u8]) -> bool {
 /// A datagram that the engine wrote into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Where it goes.
+    /// The path on which the datagram leaves.
     pub path: Path,
-    /// The queue pair that it is for.
+    /// The queue pair that receives the datagram.
     pub remote_qpn: Qpn,
     /// Bytes from BTH to ICRC inclusive.
     pub len: usize,
-    /// The IPv4 Identification that its ICRC was computed for.
+    /// The IPv4 Identification for which the ICRC was computed.
     pub identification: u16,
 }
 
-/// The superpacket that a device is filling: decides which datagram may join it.
+/// The superpacket that a device is filling. It decides which datagrams may join.
 ///
-/// Segmentation offload splits one buffer into datagrams of equal size, of which only the last may
-/// be shorter, and numbers their Identification from zero where a header is written for each.
+/// Segmentation offload splits one buffer into datagrams of equal size, of which only the last may be
+/// shorter. If it writes an IPv4 header for each datagram, it numbers their Identification from zero.
 ///
-/// The peer's host may be one where several processes share an address, each with queue pair numbers of its own
-/// [process slot](ProcessSlot). Its kernel gives a superpacket to one of them as a whole, by the
-/// first datagram, so that only datagrams of one slot are joined. Datagrams for queue pair 1 are never joined: which
-/// process each one is for, its contents decide.
+/// On the peer's host several processes may share an address, each with queue pair numbers of its own
+/// [process slot](ProcessSlot). The kernel there passes a superpacket as a whole to the process of its first
+/// datagram, so only datagrams of one slot are joined. Datagrams for queue pair 1 are never joined, because
+/// their contents decide which process receives them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batch {
     open: Option<OpenBatch>,
-    /// Where none is open, the next datagram begins one.
+    /// Whether the next datagram begins a superpacket if none is open.
     begins: bool,
     unsealed: bool,
 }
@@ -116,20 +117,21 @@ struct OpenBatch {
 }
 
 impl Batch {
-    /// No superpacket is open: every datagram stands alone.
+    /// No superpacket is open, and every datagram is separate.
     pub const NONE: Self = Self { open: None, begins: false, unsealed: false };
-    /// No superpacket is open: the next datagram may begin one.
+    /// No superpacket is open, and the next datagram may begin one.
     pub const EMPTY: Self = Self { open: None, begins: true, unsealed: false };
-    /// Every datagram is separate, and its ICRC is not checked: zero is written in its place.
+    /// Every datagram is separate, and its ICRC is not checked: the engine writes zero in its place.
     pub const UNSEALED: Self = Self { open: None, begins: false, unsealed: true };
 
-    /// Whether the ICRC is left out.
+    /// Tells whether the ICRC is left out.
     #[inline]
     pub(crate) const fn is_unsealed(&self) -> bool {
         self.unsealed
     }
 
-    /// The Identification that a datagram of `len` bytes for `remote_qpn` on `path` gets: its index if it may join.
+    /// Returns the Identification of a datagram of `len` bytes for `remote_qpn` on `path`: its index if it
+    /// may join, or 0.
     #[must_use]
     pub fn identification(&self, path: &Path, remote_qpn: Qpn, len: usize) -> u16 {
         match &self.open {
@@ -138,8 +140,8 @@ impl Batch {
         }
     }
 
-    /// Whether `transmit` continues this superpacket. A datagram sealed for another Identification
-    /// than its index never does.
+    /// Tells whether `transmit` may join this superpacket. The Identification that it was sealed for must be
+    /// its index.
     #[must_use]
     pub fn accepts(&self, transmit: &Transmit) -> bool {
         self.open.as_ref().is_some_and(|open| {
@@ -169,8 +171,8 @@ impl Batch {
         }
     }
 
-    /// Whether a short datagram, which closes a superpacket, can come one datagram later and still be in the same superpacket as what
-    /// goes before it. Then the two leave together, and in the other order they would not.
+    /// Tells whether a short datagram, which closes a superpacket, can follow one more datagram and still be
+    /// in this superpacket. Then both leave together, which the reverse order would prevent.
     #[must_use]
     pub(crate) fn leaves_room_behind_another(&self) -> bool {
         self.open.as_ref().map_or(self.begins, |open| {
@@ -179,7 +181,7 @@ impl Batch {
         })
     }
 
-    /// Adds `transmit`, which [`Self::accepts`] accepted. A shorter segment closes the superpacket.
+    /// Adds `transmit`, for which [`Self::accepts`] returned true. A shorter segment closes the superpacket.
     pub fn push(&mut self, transmit: &Transmit) {
         if let Some(open) = &mut self.open {
             open.segments = open.segments.saturating_add(1);
@@ -201,32 +203,31 @@ impl OpenBatch {
     }
 }
 
-/// Whether what is for these two queue pairs of a host goes to the same process for certain.
+/// Tells whether datagrams for these two queue pairs of a host certainly go to the same process.
 fn is_one_process(one: Qpn, other: Qpn) -> bool {
     let same_slot = ProcessSlot::of(one.get()) == ProcessSlot::of(other.get());
     same_slot && one != Qpn::GSI && other != Qpn::GSI
 }
 
-/// Room for one datagram, lent by a device.
+/// Buffer for one datagram, lent by a device.
 #[derive(Debug)]
 pub struct TxSlot<'a> {
-    /// Where BTH to ICRC go. The device guarantees at least the largest datagram of its capability
-    /// record.
+    /// Space for BTH to ICRC. The device guarantees room for the largest datagram of its capability record.
     pub buffer: &'a mut [u8],
-    /// The superpacket that this datagram would join.
+    /// The superpacket that the datagram may join.
     pub batch: &'a Batch,
 }
 
 impl<'a> TxSlot<'a> {
-    /// A slot outside any superpacket.
+    /// Creates a slot outside any superpacket.
     #[must_use]
     pub fn new(buffer: &'a mut [u8]) -> Self {
         Self { buffer, batch: &Batch::NONE }
     }
 }
 
-/// No superpacket has more segments, and they are counted from 0 (Linux, `UDP_MAX_SEGMENTS`). So for a peer that is trusted
-/// at least 25 bits of the ICRC are checked.
+/// Maximum number of segments in a superpacket (Linux, `UDP_MAX_SEGMENTS`), counted from 0. For a trusted
+/// peer, at least 25 bits of the ICRC are therefore checked.
 pub const MOST_SEGMENTS: u16 = 128;
 
 #[cfg(test)]
@@ -237,7 +238,8 @@ mod tests {
 
     use super::*;
 
-    /// Which of these destinations join the superpacket that the first one opens: those with an Identification above 0.
+    /// Tells which of these destinations join the superpacket that the first one opens: those with an
+    /// Identification above 0.
     fn joined(destinations: &[u32]) -> alloc::vec::Vec<bool> {
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let path = Path {
@@ -272,7 +274,7 @@ mod tests {
         let [one, two] = [0x01_0000, 0x02_0000];
         assert_eq!(joined(&[one | 5, one | 6, one | 5]), [false, true, true]);
         assert_eq!(joined(&[one | 5, two | 5, two | 6, one | 5]), [false, false, true, false]);
-        // Connection management: the process is in the message.
+        // The process of a connection management datagram is in its message.
         assert_eq!(joined(&[1, 1, 2, 3, 1]), [false, false, false, true, false]);
     }
 }

@@ -1,11 +1,11 @@
-//! What a RoCE NIC does with packets, without a clock, a socket, a thread or randomness of its own.
+//! The packet processing of a RoCE NIC, without a clock, a socket, a thread or a random source of its own.
 //!
-//! An [`Engine`] holds the queue pairs, memory keys and completion queues of one device. It takes in
-//! datagrams and the time, and gives back datagrams, completions and events. The same engine runs on a wire,
-//! in a simulator, under a fuzzer and in a debugger, and behaves identically in all four.
+//! An [`Engine`] holds the queue pairs, memory keys and completion queues of one device. Its inputs are
+//! datagrams and the time; its outputs are datagrams, completions and events. The same engine runs on a
+//! network, in a simulator, under a fuzzer and in a debugger, and behaves identically in all four.
 //!
-//! It refuses to decide anything about how bytes travel: addresses, ports and neighbours come in a
-//! [`roce_packet::Path`], buffers come in a [`TxSlot`], and memory comes behind [`Memory`].
+//! The engine makes no decision about how bytes are transported: addresses and ports come in a
+//! [`roce_packet::Path`], buffers come in a [`TxSlot`], and memory is accessed through [`Memory`].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -20,8 +20,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! No call panics on anything that a peer sent or an application asked for: peers are answered with NAKs or
-//! dropped and counted ([`Counters`]), applications get typed errors.
+//! No call panics because of data from a peer or a request of an application. The engine answers invalid
+//! packets with a NAK or drops and counts them ([`Counters`]); applications get typed errors.
 
 #![no_std]
 #![forbid(unsafe_code)]

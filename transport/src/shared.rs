@@ -1,4 +1,4 @@
-//! What all queue pairs of an engine share.
+//! State that all queue pairs of an engine share.
 
 use roce_packet::{Qpn, Telemetry};
 use slab::Slab;
@@ -14,43 +14,45 @@ use crate::rq::SharedReceiveQueue;
 use crate::time::Instant;
 use crate::xrc::XrcDomain;
 
-/// Tables and queues beside the queue pairs themselves, so that one queue pair can be borrowed
-/// together with all of this.
+/// Tables and queues outside the queue pairs, so that one queue pair can be borrowed together with all of
+/// them.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) now: Instant,
-    /// Nanoseconds during which this process did not run: timers of retransmission stood still.
+    /// Total nanoseconds during which this process did not run and retransmission timers stood still.
     pub(crate) paused: u64,
     pub(crate) config: EngineConfig,
     pub(crate) keys: KeyTable,
     pub(crate) cqs: Slab<CompletionQueue>,
     pub(crate) srqs: Slab<SharedReceiveQueue>,
-    /// The place in `srqs` of those that peers name.
+    /// Index into `srqs` by the number that peers use.
     pub(crate) srq_numbers: NumberMap,
     pub(crate) xrcds: Slab<XrcDomain>,
     pub(crate) events: EventQueue,
     pub(crate) counters: Counters,
-    /// The in-band telemetry of the datagram that is being handled, and of the one that was written last.
+    /// In-band telemetry of the datagram that is being handled (`in`) and of the last written datagram
+    /// (`out`).
     pub(crate) telemetry_in: Option<Telemetry>,
     pub(crate) telemetry_out: Option<Telemetry>,
-    /// What the answer that is being handled says about its path, until it is known to come from the peer.
+    /// Path information of the answer that is being handled, until the answer is proven to be from the peer.
     pub(crate) answer: Option<AnswerOverPath>,
 }
 
-/// What an answer says about the path that it came on.
+/// Information about the path on which an answer arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnswerOverPath {
-    /// Its hop limit on arrival, 0 if the device does not report it.
+    /// Hop limit on arrival, or 0 if the device does not report it.
     pub(crate) hop_limit: u8,
-    /// It echoes a congestion mark.
+    /// Whether the answer echoes a congestion mark.
     pub(crate) marked: bool,
 }
 
-/// A completion was lost because its queue was full.
+/// A lost completion: its queue was full.
 pub(crate) struct Overflow;
 
 impl Shared {
-    /// The time by which retransmissions are timed: without what passed while this process did not run.
+    /// Returns the clock of retransmission timers, which excludes the time during which this process did not
+    /// run.
     #[inline]
     pub(crate) fn watched(&self) -> Instant {
         Instant::from_nanos(self.now.as_nanos().saturating_sub(self.paused))

@@ -1,11 +1,12 @@
-//! Process slots: which process of an address a number belongs to.
+//! Process slots: the part of a number that identifies a process of an address.
 
 use core::fmt;
 
-/// The place of a process among those that share an address. Queue pair numbers and communication IDs begin with it.
+/// Identifies a process among those that share an address. Queue pair numbers and communication IDs begin
+/// with the slot.
 ///
-/// Slots 1 to 63 take the upper 8 bits of the 24 bits of a queue pair number, so 16 random bits are left. Slots 64 to 831, for
-/// addresses with many processes, take the upper 10 bits, and 14 random bits are left.
+/// Slots 1 to 63 take the upper 8 of the 24 bits of a queue pair number and leave 16 random bits. Slots 64 to
+/// 831, for addresses with many processes, take the upper 10 bits and leave 14 random bits.
 ///
 /// ```
 /// # use roce_transport::ProcessSlot;
@@ -17,27 +18,27 @@ use core::fmt;
 pub struct ProcessSlot(u16);
 
 impl ProcessSlot {
-    /// The process has its address for itself.
+    /// The slot of a process that does not share its address.
     pub const NONE: Self = Self(0);
-    /// The largest.
+    /// The largest slot.
     pub const MAX: Self = Self(831);
     /// The first slot that takes 10 bits.
     pub const FIRST_LONG: Self = Self(64);
 
-    /// The slot with this number; `None` above 831.
+    /// Returns the slot with this number, or `None` above 831.
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
         if number <= Self::MAX.0 { Some(Self(number)) } else { None }
     }
 
-    /// Its number.
+    /// Returns the number of the slot.
     #[inline]
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
     }
 
-    /// The slot that a queue pair number begins with.
+    /// Returns the slot that a queue pair number begins with.
     #[inline]
     #[must_use]
     pub const fn of(qpn: u32) -> Self {
@@ -50,20 +51,21 @@ impl ProcessSlot {
         })
     }
 
-    /// The slot that a communication ID begins with, if the process that drew it has one: its upper 24 bits are like a queue pair number.
+    /// Returns the slot that a communication ID begins with, if the process that drew the ID has a slot. The
+    /// upper 24 bits of such an ID are structured like a queue pair number.
     #[inline]
     #[must_use]
     pub const fn of_id(id: u32) -> Self {
         Self::of(id >> 8)
     }
 
-    /// Bits of a queue pair number below the slot.
+    /// Returns the number of bits below the slot in a queue pair number.
     #[must_use]
     pub const fn bits_below(self) -> u32 {
         if self.0 < Self::FIRST_LONG.0 { SHORT_BELOW } else { LONG_BELOW }
     }
 
-    /// The least number that begins with this slot.
+    /// Returns the smallest queue pair number that begins with this slot.
     #[must_use]
     pub const fn first_qpn(self) -> u32 {
         if self.0 < Self::FIRST_LONG.0 {
@@ -80,10 +82,10 @@ impl fmt::Display for ProcessSlot {
     }
 }
 
-/// Bits below a slot of 8 bits, and below one of 10.
+/// Bits below a slot of 8 bits (`SHORT_BELOW`) and of 10 bits (`LONG_BELOW`).
 const SHORT_BELOW: u32 = 16;
 const LONG_BELOW: u32 = 14;
-/// The first number of 10 bits whose upper 8 are no short slot is 256; it stands for slot 64.
+/// The 10-bit prefix 256 stands for slot 64: it is the first whose upper 8 bits are not a short slot.
 const LONG_OFFSET: u32 =
     ((ProcessSlot::FIRST_LONG.0 as u32) << (SHORT_BELOW - LONG_BELOW)) - ProcessSlot::FIRST_LONG.0 as u32;
 
@@ -91,7 +93,7 @@ const LONG_OFFSET: u32 =
 mod tests {
     use super::*;
 
-    /// The ranges follow each other without a gap, and together they are all numbers.
+    /// The ranges of the slots are contiguous and cover all numbers.
     #[test]
     fn every_number_has_one_slot() {
         let mut next = 0;

@@ -5,17 +5,18 @@ use alloc::vec::Vec;
 
 use crate::ids::PdId;
 
-/// What lives in a protection domain, counted so that it is not removed under its members.
+/// A protection domain, with the number of its members so that it is not removed while it has any.
 #[derive(Debug, Default)]
 pub(super) struct ProtectionDomain {
     pub(super) members: usize,
 }
 
-/// A table in which a place can be chosen: engines of one context have the same domain at the same place.
+/// A table of protection domains whose index can be chosen: engines of one context have the same domain at
+/// the same index.
 #[derive(Debug, Default)]
 pub(super) struct Domains {
     places: Vec<Option<ProtectionDomain>>,
-    /// Those of the places that are free.
+    /// Indices of the free places.
     free: BTreeSet<usize>,
 }
 
@@ -24,7 +25,7 @@ impl Domains {
         self.places.len() - self.free.len()
     }
 
-    /// Makes a domain at the first free place.
+    /// Creates a domain at the first free index.
     pub(super) fn insert(&mut self) -> PdId {
         let place = self.free.first().copied().unwrap_or(self.places.len());
         let inserted = self.insert_at(PdId::from_index(place));
@@ -32,7 +33,7 @@ impl Domains {
         PdId::from_index(place)
     }
 
-    /// Makes a domain at a place, unless there is one.
+    /// Creates a domain at the given index. Returns `false` if the index is in use.
     pub(super) fn insert_at(&mut self, pd: PdId) -> bool {
         let place = pd.index();
         while self.places.len() <= place {

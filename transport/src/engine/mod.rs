@@ -1,4 +1,4 @@
-//! The engine: all queue pairs of one device, and the five kinds of call that drive them.
+//! The engine: all queue pairs of one device, and the five kinds of calls that drive them.
 
 mod domains;
 mod objects;
@@ -46,55 +46,56 @@ use queue_pairs::{KEPT_FREE, numbers_of};
 
 /// All queue pairs of one device.
 ///
-/// It owns no clock, socket, thread or randomness: the caller passes the time with every call,
-/// datagrams in and buffers for datagrams out.
+/// The engine owns no clock, socket, thread or random source: the caller passes the time, received datagrams
+/// and transmit buffers with each call.
 ///
 /// # The contract
 ///
-/// 1. Make one input: [`handle_datagram`](Self::handle_datagram), [`handle_timeout`](Self::handle_timeout), or a
-///    verb such as [`post_send`](Self::post_send). Several datagrams of one burst count as one input.
-/// 2. Call [`poll_transmit`](Self::poll_transmit) until it gives `None`, and
-///    [`poll_event`](Self::poll_event) until it gives `None`. A caller may stop sending after a number of packets, receive,
-///    and continue: [`may_transmit`](Self::may_transmit) says whether more waits.
-/// 3. Read [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` then or at any time before.
+/// 1. Make one input: [`handle_datagram`](Self::handle_datagram), [`handle_timeout`](Self::handle_timeout),
+///    or a verb such as [`post_send`](Self::post_send). Several datagrams of one burst count as one input.
+/// 2. Call [`poll_transmit`](Self::poll_transmit) and [`poll_event`](Self::poll_event) until each returns
+///    `None`. A caller may stop sending after a number of packets, receive, and continue:
+///    [`may_transmit`](Self::may_transmit) tells whether more packets may be waiting.
+/// 3. Read [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` at that time or earlier.
 ///
-/// Nothing is sent from inside step 1. `now` never goes backward; an earlier one is taken as the latest
+/// Step 1 never sends anything. `now` never goes backward; an earlier value is replaced by the latest one
 /// seen. No call panics, whatever a peer sends.
 #[derive(Debug)]
 pub struct Engine {
     shared: Shared,
     qps: Slab<Box<Qp>>,
-    /// The place in `qps` of every number: entered and removed together with its queue pair, so the place is occupied.
+    /// Index into `qps` by QP number. An entry exists exactly as long as its queue pair, so the index is
+    /// always valid.
     numbers: NumberMap,
     pds: Domains,
-    /// Queue pairs that may have something to send.
+    /// Indices of queue pairs that may have something to send.
     ready: VecDeque<usize>,
-    /// How many packets the first of them may still send before the next has its turn.
+    /// Packets that the first queue pair in `ready` may still send in its turn.
     quantum_left: u32,
     timers: TimerQueue,
-    /// The last call of [`Self::handle_timeout`].
+    /// The time of the last call of [`Self::handle_timeout`].
     looked: Instant,
-    /// Notifications of congestion that are to leave.
+    /// Pending congestion notifications.
     notifier: Notifier,
-    /// The limit of the link, if the settings have one.
+    /// The rate limit of the link, if one is configured.
     line_limit: Option<LineLimit>,
-    /// The path that the last datagram came on.
+    /// The path of the last received datagram.
     arrival: Option<KnownPath>,
-    /// Queue pairs that joined multicast groups.
+    /// Memberships of queue pairs in multicast groups.
     groups: Vec<(IpAddr, Qpn)>,
     rng: ChaCha12Rng,
-    /// Numbers of the queue pairs removed last, oldest first.
+    /// Numbers of recently destroyed queue pairs, oldest first.
     retired: VecDeque<u32>,
 }
 
-/// The most completions that one queue can hold, whatever the settings say: a gigabyte.
+/// Upper limit of `max_cqe`, whatever the settings say: a queue of this size takes 1 GiB.
 const MOST_CQE: usize = 1 << 24;
 
-/// Nobody sleeps for so long on purpose: callers wake at least twice in this time.
+/// A pause at least this long is certainly not a deliberate sleep: callers wake at least twice in this time.
 const CERTAIN_PAUSE: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// An engine without any objects.
+    /// Creates an engine without any objects.
     #[must_use]
     pub fn new(mut config: EngineConfig) -> Self {
         config.max_outstanding_packets = config.max_outstanding_packets.clamp(1, (1 << 23) - 1);
@@ -138,19 +139,19 @@ impl Engine {
         }
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub fn config(&self) -> &EngineConfig {
         &self.shared.config
     }
 
-    /// Time never goes backward here, whatever the caller's clock does.
+    /// Sets the current time. It never goes backward, whatever the caller's clock does.
     #[inline]
     fn set_now(&mut self, now: Instant) {
         self.shared.now = self.shared.now.max(now);
     }
 
-    /// Handles every expired deadline. An early call has no effect.
+    /// Handles all expired deadlines. An early call has no effect.
     #[inline]
     pub fn handle_timeout(&mut self, now: Instant) {
         self.set_now(now);
@@ -160,13 +161,16 @@ impl Engine {
         }
     }
 
-    /// Notes that nobody looked at the device for `pause` before `now`, for example because this process was stopped or had no processor.
+    /// Records that the device was not polled for `pause` before `now`, for example because this process was
+    /// stopped or not scheduled.
     ///
-    /// Timers of retransmission stand still for this time: a peer is given time to answer while this side can see the answer. Call it
-    /// before the datagrams that have arrived are handed over, and [`handle_timeout`](Self::handle_timeout) after all of them.
+    /// Retransmission timers stand still during the pause: a peer has its full time to answer while this side
+    /// is able to receive the answer. Call this before the received datagrams are handled, and
+    /// [`handle_timeout`](Self::handle_timeout) after all of them.
     ///
-    /// Pauses of less than a second count for seven eighths of the time since the last call of `handle_timeout`. So a caller that reports a pause although it
-    /// only looks rarely still notices the loss of a peer, after eight times the usual time.
+    /// A pause shorter than one second counts for at most 7/8 of the time since the last call of
+    /// `handle_timeout`. A caller that polls rarely and reports each interval as a pause therefore still
+    /// detects the loss of a peer, after eight times the usual time.
     pub fn handle_pause(&mut self, now: Instant, pause: Duration) {
         self.set_now(now);
         let since = self.shared.now.since(self.looked);
@@ -182,7 +186,7 @@ impl Engine {
         let (now, watched) = (self.shared.now, self.shared.watched());
         while let Some(index) = self.timers.pop_due(now) {
             let Some(qp) = self.qps.get_mut(index) else { continue };
-            // It is enough to look at the queue pair again.
+            // Rescheduling the queue pair in `settle` is sufficient.
             qp.core.deadlines.take_due(Timer::Pace, now);
             if let Halves::Rc(requester, _) = &mut qp.halves {
                 if qp.core.deadlines.take_due(Timer::Rnr, now) {
@@ -199,42 +203,44 @@ impl Engine {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called next. May be earlier than anything that
-    /// will happen then.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) is to be called next. This time may
+    /// be earlier than the next actual event.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        // A notification that is due and has not left waits for the device or the link, not for its own time.
+        // An overdue notification waits for the device or the link; its own time no longer matters.
         let notification = self.notifier.next().filter(|at| *at > self.shared.now);
         let waits = !self.ready.is_empty() || self.notifier.next().is_some();
         let link = self.line_limit.as_ref().filter(|_| waits).and_then(LineLimit::free_at);
-        // In numbers: an optimized comparison of options reads the value of those that have none, which memcheck reports.
+        // Compare numbers: optimized comparison of `Option`s reads the value of a `None`, which memcheck
+        // reports.
         let nanos = |time: Option<Instant>| time.map_or(u64::MAX, Instant::as_nanos);
         let earliest = nanos(self.timers.next()).min(nanos(notification)).min(nanos(link));
         (earliest != u64::MAX).then(|| Instant::from_nanos(earliest))
     }
 
-    /// What the congestion control of a queue pair shows at `now`; `None` where there is none.
+    /// Returns the congestion control state of a queue pair at `now`, or `None` if the queue pair has no
+    /// congestion control.
     #[must_use]
     pub fn congestion(&self, now: Instant, qpn: Qpn) -> Option<Observation> {
         Some(self.qp(qpn)?.core.control.as_ref()?.observe(self.shared.now.max(now)))
     }
 
-    /// Events that were lost because more than [`EngineConfig::max_events`] waited to be fetched.
+    /// Returns the number of events lost because more than [`EngineConfig::max_events`] were queued.
     #[must_use]
     pub fn events_lost(&self) -> u64 {
         self.shared.events.lost
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.shared.events.pop()
     }
 
-    /// Moves completions out, oldest first, up to the length of `out`.
+    /// Moves completions into `out`, oldest first, up to its length.
     ///
     /// # Errors
     ///
-    /// When there is no such completion queue, or when it overflowed and lost completions.
+    /// Returns an error if the completion queue does not exist, or if it overflowed and lost completions.
     #[inline]
     pub fn poll_cq(&mut self, cq: CqId, out: &mut [Wc]) -> Result<usize, CqError> {
         let queue = self.shared.cqs.get_mut(cq.index()).ok_or(CqError::Unknown)?;
@@ -245,14 +251,15 @@ impl Engine {
         Ok(count)
     }
 
-    /// Whether a completion queue has something to give, to be read without the engine; `None` where there is no such queue.
+    /// Returns a handle that tells, without access to the engine, whether a completion queue has completions.
+    /// Returns `None` if the queue does not exist.
     #[must_use]
     pub fn cq_occupancy(&self, cq: CqId) -> Option<Occupancy> {
         Some(self.shared.cqs.get(cq.index())?.occupancy.clone())
     }
 
-    /// Asks for one event at the next completion. A completion that is already in the queue raises none:
-    /// ask first, then poll once more.
+    /// Requests one event at the next completion. A completion that is already in the queue raises no event:
+    /// request the notification first, then poll once more.
     ///
     /// # Errors
     ///
@@ -262,19 +269,19 @@ impl Engine {
         Ok(())
     }
 
-    /// The counters of the whole device.
+    /// Returns the counters of the whole device.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// The counters of one queue pair.
+    /// Returns the counters of one queue pair.
     #[must_use]
     pub fn qp_counters(&self, qpn: Qpn) -> Option<&Counters> {
         self.qp(qpn).map(|qp| &qp.core.counters)
     }
 
-    /// The attributes in force, with the PSNs as they are now.
+    /// Returns the current attributes of a queue pair, with its current PSNs.
     #[must_use]
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpAttributes> {
         let qp = self.qp(qpn)?;
@@ -287,7 +294,8 @@ impl Engine {
         Some(attr)
     }
 
-    /// The addresses of the two ends of a connection, for texts; `None` for UD, and for a queue pair that is not connected.
+    /// Returns the addresses of both ends of a connection, for messages. Returns `None` for UD and for a
+    /// queue pair that is not connected.
     #[must_use]
     pub fn ends(&self, qpn: Qpn) -> Option<Ends> {
         let core = &self.qp(qpn)?.core;
@@ -295,8 +303,8 @@ impl Engine {
         Some(Ends { local: path.source, remote: path.destination })
     }
 
-    /// The oldest PSN of an RC queue pair that its peer has not answered: everything before it is acknowledged, and the responses
-    /// to READs before it have arrived.
+    /// Returns the oldest unanswered PSN of an RC queue pair: all packets before it are acknowledged, and the
+    /// responses to READs before it have arrived.
     #[must_use]
     pub fn unanswered_psn(&self, qpn: Qpn) -> Option<Psn> {
         match &self.qp(qpn)?.halves {
@@ -305,26 +313,27 @@ impl Engine {
         }
     }
 
-    /// Whether a packet has come for this queue pair since RESET that only its peer can have sent: with the expected PSN, or
-    /// the answer to a packet in flight. A notification of congestion, a duplicate or a packet behind a gap shows nothing,
-    /// because anyone who knows the addresses and the queue pair number can send one.
+    /// Tells whether this queue pair has received, since RESET, a packet that only its peer can have sent:
+    /// one with the expected PSN, or the answer to a packet in flight. A congestion notification, a duplicate
+    /// or a packet after a gap proves nothing, because anyone who knows the addresses and the QP number can
+    /// send one.
     #[must_use]
     pub fn has_heard_peer(&self, qpn: Qpn) -> bool {
         self.qp(qpn).is_some_and(|qp| qp.core.has_heard_peer)
     }
 
-    /// The transport of a queue pair.
+    /// Returns the transport type of a queue pair.
     #[must_use]
     pub fn qp_type(&self, qpn: Qpn) -> Option<QpType> {
         self.qp(qpn).map(|qp| qp.core.qp_type)
     }
 
-    /// The numbers of all queue pairs.
+    /// Returns the numbers of all queue pairs.
     pub fn qp_numbers(&self) -> impl Iterator<Item = Qpn> + '_ {
         self.qps.iter().map(|(_, qp)| qp.core.number)
     }
 
-    /// Work requests in the send queue and in the receive queue that have not completed.
+    /// Returns the number of incomplete work requests in the send queue and in the receive queue.
     #[must_use]
     pub fn queue_depths(&self, qpn: Qpn) -> Option<(usize, usize)> {
         let qp = self.qp(qpn)?;
@@ -335,7 +344,7 @@ impl Engine {
         self.qps.get(self.numbers.get(qpn.get())?).map(Box::as_ref)
     }
 
-    /// Puts a queue pair into the ready queue, once.
+    /// Adds a queue pair to the ready queue unless it is already there.
     #[inline]
     fn schedule(&mut self, index: usize) {
         if let Some(qp) = self.qps.get_mut(index)
@@ -346,8 +355,8 @@ impl Engine {
         }
     }
 
-    /// After a queue pair was worked on: carries out a failure that one of its halves met, lets it send,
-    /// and sees to its deadlines.
+    /// Finishes the work on a queue pair: carries out a failure that one of its halves found, schedules it
+    /// for sending, and updates its deadlines.
     #[inline]
     fn settle(&mut self, index: usize) {
         let Some(mut qp) = self.qps.get_mut(index) else { return };
@@ -380,13 +389,14 @@ impl Engine {
                 self.shared.events.push_async(event);
             }
         }
-        // Flushing may have overflowed a completion queue, which asks for the state that it is in now.
+        // Flushing may overflow a completion queue and set another failure, which requests the state already
+        // reached.
         if let Some(qp) = self.qps.get_mut(index) {
             qp.core.failure = None;
         }
     }
 
-    /// What a shared receive queue is like now.
+    /// Returns the current attributes of a shared receive queue.
     #[must_use]
     pub fn query_srq(&self, srq: SrqId) -> Option<SrqAttributes> {
         self.shared.srqs.get(srq.index()).map(|srq| SrqAttributes {
@@ -399,7 +409,7 @@ impl Engine {
 }
 
 impl Qp {
-    /// Moves to the error state and flushes everything (IBTA 10.3.1, 10.8.1).
+    /// Moves to the error state and flushes all work requests (IBTA 10.3.1, 10.8.1).
     pub(crate) fn enter_error(&mut self, shared: &mut Shared) {
         if self.core.attr.state == QpState::Err {
             self.flush_sends(shared);
@@ -418,7 +428,7 @@ impl Qp {
         }
     }
 
-    /// Completes every send request: finished ones as they ended, the others as flushed.
+    /// Completes every send request: finished ones with their own status, the others as flushed.
     pub(crate) fn flush_sends(&mut self, shared: &mut Shared) {
         while let Some(wqe) = self.halves.sq_mut().pop() {
             use crate::completion::{Cause, WcStatus};

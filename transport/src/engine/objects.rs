@@ -1,5 +1,4 @@
-//! The verbs for what queue pairs are made of: protection domains, completion queues, shared receive queues,
-//! memory.
+//! The verbs for protection domains, completion queues, shared receive queues and memory.
 
 use alloc::sync::Arc;
 
@@ -14,20 +13,20 @@ use crate::qp::MAX_QP_WR;
 use crate::rq::{ReceiveQueue, SharedReceiveQueue};
 use crate::wr::MAX_SGE;
 
-/// What can go wrong with a protection domain.
+/// An error of an operation on a protection domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PdError {
-    /// It does not exist.
+    /// The protection domain does not exist.
     #[error("there is no such protection domain")]
     Unknown,
-    /// Something still belongs to it.
+    /// Objects still belong to the protection domain.
     #[error("{members} objects still belong to the protection domain; remove them first")]
     InUse {
-        /// How many.
+        /// Number of objects.
         members: usize,
     },
-    /// The configured number is in use.
+    /// The configured number of protection domains is in use.
     #[error("all {limit} protection domains are in use")]
     TooMany {
         /// The configured limit.
@@ -35,131 +34,132 @@ pub enum PdError {
     },
 }
 
-/// What can go wrong with a completion queue.
+/// An error of an operation on a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CqError {
-    /// It does not exist.
+    /// The completion queue does not exist.
     #[error("there is no such completion queue")]
     Unknown,
-    /// Queue pairs still complete into it.
+    /// Queue pairs still complete into the completion queue.
     #[error("{users} queue pair halves still complete into this completion queue; destroy them first")]
     InUse {
-        /// How many halves of queue pairs.
+        /// Number of halves of queue pairs.
         users: usize,
     },
-    /// The configured number is in use.
+    /// The configured number of completion queues is in use.
     #[error("all {limit} completion queues are in use")]
     TooMany {
         /// The configured limit.
         limit: usize,
     },
-    /// A capacity of 0, above the limit, or below what the queue holds now.
+    /// The capacity is 0, above the limit, or below the current number of completions in the queue.
     #[error("a completion queue cannot have {have} entries here; {least} to {most} are possible")]
     Capacity {
-        /// Asked for.
+        /// Requested capacity.
         have: usize,
-        /// Smallest possible now.
+        /// Smallest capacity possible now.
         least: usize,
-        /// Largest possible.
+        /// Largest possible capacity.
         most: usize,
     },
-    /// It overflowed and completions were lost. Its queue pairs are in the error state or about to enter it.
+    /// The queue overflowed and completions were lost. Its queue pairs are in the error state or about to
+    /// enter it.
     #[error(
         "the completion queue with {capacity} entries overflowed and lost completions; make it larger or poll it more often"
     )]
     Overflowed {
-        /// Its capacity.
+        /// Capacity of the queue.
         capacity: usize,
     },
 }
 
-/// What can go wrong with a shared receive queue.
+/// An error of an operation on a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SrqError {
-    /// It does not exist.
+    /// The shared receive queue does not exist.
     #[error("there is no such shared receive queue")]
     Unknown,
     /// The protection domain does not exist.
     #[error("there is no such protection domain")]
     UnknownProtectionDomain,
-    /// Queue pairs still take from it.
+    /// Queue pairs still take receives from the shared receive queue.
     #[error("{users} queue pairs still take from this shared receive queue; destroy them first")]
     InUse {
-        /// How many.
+        /// Number of queue pairs.
         users: usize,
     },
     /// An XRC domain or a completion queue does not exist.
     #[error("there is no such XRC domain or completion queue")]
     UnknownXrcDomainOrCq,
-    /// The configured number is in use.
+    /// The configured number of shared receive queues is in use.
     #[error("all {limit} shared receive queues are in use")]
     TooMany {
         /// The configured limit.
         limit: usize,
     },
-    /// A size out of range.
+    /// A size is out of range.
     #[error("{name} is {have}, the most is {limit}")]
     OutOfRange {
-        /// The field.
+        /// Name of the field.
         name: &'static str,
-        /// Asked for.
+        /// Requested size.
         have: usize,
-        /// Possible.
+        /// Maximum size.
         limit: usize,
     },
-    /// It holds more than would fit.
+    /// More receives are posted than the new capacity allows.
     #[error("max_wr cannot be {have} while {posted} receives are posted")]
     TooSmall {
-        /// Asked for.
+        /// Requested capacity.
         have: usize,
-        /// Receives in the queue.
+        /// Number of receives in the queue.
         posted: usize,
     },
 }
 
-/// What can go wrong when something is removed.
+/// An error of the removal of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DestroyError {
-    /// No such queue pair.
+    /// The queue pair does not exist.
     #[error("there is no such queue pair")]
     UnknownQp,
     /// Only UD queue pairs can be in multicast groups.
     #[error("only UD queue pairs can join multicast groups")]
     NotDatagram,
-    /// No such key.
+    /// The key does not exist.
     #[error("{0}")]
     Key(KeyError),
-    /// Windows are bound over the region.
+    /// Memory windows are bound over the region.
     #[error("{windows} memory windows are bound over the region; unbind or invalidate them first")]
     WindowsBound {
-        /// How many.
+        /// Number of windows.
         windows: u32,
     },
 }
 
-/// What a shared receive queue is like.
+/// Attributes of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttributes {
     /// Capacity in work requests.
     pub max_wr: usize,
-    /// The most scatter elements of a receive.
+    /// Maximum number of scatter elements of a receive.
     pub max_sge: usize,
-    /// The armed limit, 0 for none.
+    /// The armed limit, or 0 if it is not armed.
     pub limit: usize,
-    /// Receives posted and not taken.
+    /// Number of receives that are posted and not taken.
     pub posted: usize,
 }
 
 /// Protection domains, completion queues and shared receive queues.
 impl Engine {
-    /// Makes a protection domain.
+    /// Creates a protection domain.
     ///
     /// # Errors
     ///
-    /// When the configured number is in use.
+    /// Returns an error if the configured number of protection domains is in use.
     pub fn allocate_pd(&mut self) -> Result<PdId, PdError> {
         let limit = self.shared.config.max_pd;
         if self.pds.len() >= limit {
@@ -172,7 +172,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// While anything belongs to it.
+    /// Returns an error while objects belong to the protection domain.
     pub fn deallocate_pd(&mut self, pd: PdId) -> Result<(), PdError> {
         match self.pds.get(pd).ok_or(PdError::Unknown)?.members {
             0 => {
@@ -195,11 +195,11 @@ impl Engine {
         }
     }
 
-    /// Makes a completion queue of `capacity` entries.
+    /// Creates a completion queue with `capacity` entries.
     ///
     /// # Errors
     ///
-    /// When the capacity or the number of queues is out of range.
+    /// Returns an error if the capacity or the number of queues is out of range.
     pub fn create_cq(&mut self, capacity: usize) -> Result<CqId, CqError> {
         let limit = self.shared.config.max_cq;
         if self.shared.cqs.len() >= limit {
@@ -213,11 +213,11 @@ impl Engine {
         Ok(CqId::new(self.shared.config.process_slot, position))
     }
 
-    /// Gives a completion queue another capacity; what it holds stays.
+    /// Changes the capacity of a completion queue and keeps its completions.
     ///
     /// # Errors
     ///
-    /// When it holds more than would fit.
+    /// Returns an error if the queue holds more completions than the new capacity.
     pub fn resize_cq(&mut self, cq: CqId, capacity: usize) -> Result<(), CqError> {
         let most = self.shared.config.max_cqe;
         let queue = self.shared.cqs.get_mut(cq.index()).ok_or(CqError::Unknown)?;
@@ -231,7 +231,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// While queue pairs complete into it.
+    /// Returns an error while queue pairs complete into the queue.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), CqError> {
         match self.shared.cqs.get(cq.index()).ok_or(CqError::Unknown)?.users {
             0 => {
@@ -242,7 +242,7 @@ impl Engine {
         }
     }
 
-    /// Makes a shared receive queue for `max_wr` receives of up to `max_sge` elements.
+    /// Creates a shared receive queue for `max_wr` receives of up to `max_sge` elements.
     ///
     /// # Errors
     ///
@@ -267,7 +267,7 @@ impl Engine {
         Ok(SrqId::new(self.shared.config.process_slot, position))
     }
 
-    /// Arms the limit: one event when fewer than `limit` receives are left; 0 disarms.
+    /// Arms the limit: one event is raised when fewer than `limit` receives are left. 0 disarms the limit.
     ///
     /// # Errors
     ///
@@ -282,11 +282,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a shared receive queue another capacity; what is posted stays, and an armed limit above the new capacity becomes it.
+    /// Changes the capacity of a shared receive queue and keeps its receives. An armed limit is reduced to
+    /// the new capacity.
     ///
     /// # Errors
     ///
-    /// When more is posted than would fit, or the capacity is out of range.
+    /// Returns an error if more receives are posted than the new capacity, or the capacity is out of range.
     pub fn resize_srq(&mut self, srq: SrqId, max_wr: usize) -> Result<(), SrqError> {
         if max_wr > MAX_QP_WR {
             return Err(SrqError::OutOfRange { name: "max_wr", have: max_wr, limit: MAX_QP_WR });
@@ -300,11 +301,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a shared receive queue with whatever is posted in it.
+    /// Removes a shared receive queue and the receives posted in it.
     ///
     /// # Errors
     ///
-    /// While queue pairs take from it.
+    /// Returns an error while queue pairs take receives from the queue.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), SrqError> {
         match self.shared.srqs.get(srq.index()).ok_or(SrqError::Unknown)?.users {
             0 => {
@@ -326,8 +327,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the access flags contradict each other, or the address range or the number of keys is out of
-    /// range.
+    /// Returns an error if the access flags contradict each other, or the address range or the number of keys
+    /// is out of range.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -343,13 +344,14 @@ impl Engine {
         Ok(region)
     }
 
-    /// Changes the protection domain, the memory or the rights of a region, which keeps its keys. A message of a peer that
-    /// has begun, and a work request that does not fit any more, fails.
+    /// Changes the protection domain, the memory or the access rights of a region, which keeps its keys.
+    /// Messages in progress and work requests fail if the new attributes do not allow them.
     ///
     /// # Errors
     ///
-    /// When the key is unknown or names a window, windows are bound over the region, or the protection domain, the rights or the
-    /// range are refused as [`register`](Self::register) does. The region is as it was then.
+    /// Returns an error if the key is unknown or names a window, windows are bound over the region, or
+    /// [`register`](Self::register) would refuse the protection domain, the rights or the range. The region
+    /// is then unchanged.
     pub fn change_region(
         &mut self,
         lkey: LKey,
@@ -367,8 +369,8 @@ impl Engine {
         Ok(changed.attributes)
     }
 
-    /// Revokes a region. Work requests that still use it fail with a protection error; the memory is
-    /// not touched any more once this returns.
+    /// Revokes a region. Work requests that still use it fail with a protection error. Once this returns, the
+    /// engine does not access the memory any more.
     ///
     /// # Errors
     ///
@@ -383,8 +385,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Revokes a region as [`deregister`](Self::deregister) does, also while windows are bound over it: its own keys are
-    /// dead once this returns, and only the windows still give access to the memory, each to its part until it is unbound.
+    /// Revokes a region like [`deregister`](Self::deregister), but also while windows are bound over it. Once
+    /// this returns, the keys of the region are invalid. Each window still gives access to its part of the
+    /// memory until it is unbound.
     ///
     /// # Errors
     ///
@@ -395,7 +398,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The attributes of a region.
+    /// Returns the attributes of a region.
     ///
     /// # Errors
     ///
@@ -404,7 +407,7 @@ impl Engine {
         self.shared.keys.region(lkey).map(|(_, region)| region)
     }
 
-    /// Makes an unbound memory window.
+    /// Creates an unbound memory window.
     ///
     /// # Errors
     ///
@@ -418,17 +421,19 @@ impl Engine {
         Ok(key)
     }
 
-    /// Binds a type 1 window and returns its new key; the old one is dead. A length of 0 unbinds it.
+    /// Binds a type 1 window and returns its new key; the old key becomes invalid. A length of 0 unbinds the
+    /// window.
     ///
     /// # Errors
     ///
-    /// When the window or region is unknown, of another protection domain, or lacks a permission.
+    /// Returns an error if the window or region is unknown, belongs to another protection domain, or lacks a
+    /// permission.
     pub fn bind_window(&mut self, pd: PdId, window: RKey, binding: &WindowBinding) -> Result<RKey, KeyError> {
         self.shared.keys.bind(window, None, pd, None, binding)
     }
 
-    /// The key that a window has now, by any variant of its key. It differs from what the owner of the window expects after a
-    /// binding that failed.
+    /// Returns the current key of a window, given any variant of its key. After a failed binding it differs
+    /// from the key that the owner of the window expects.
     ///
     /// # Errors
     ///
@@ -437,7 +442,7 @@ impl Engine {
         self.shared.keys.window_key(window)
     }
 
-    /// Removes a window, bound or not.
+    /// Removes a bound or unbound window.
     ///
     /// # Errors
     ///
@@ -451,7 +456,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Keys in use.
+    /// Returns the number of keys in use.
     #[must_use]
     pub fn keys_in_use(&self) -> usize {
         self.shared.keys.len()

@@ -1,4 +1,4 @@
-//! The verbs that post work.
+//! The verbs that post work requests.
 
 use super::Engine;
 use super::qp::Qp;
@@ -11,11 +11,11 @@ use roce_packet::Qpn;
 
 /// Work requests.
 impl Engine {
-    /// Queues a send request. It is sent at the next [`poll_transmit`](Self::poll_transmit).
+    /// Queues a send request. The next [`poll_transmit`](Self::poll_transmit) sends it.
     ///
     /// # Errors
     ///
-    /// When the queue pair cannot take it; nothing is queued then.
+    /// Returns an error if the queue pair cannot accept the request; nothing is queued then.
     #[inline]
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.set_now(now);
@@ -30,7 +30,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// The position of the first request that was not taken and the reason; those before it are queued.
+    /// Returns the position of the first request that was not accepted and the reason; those before it are
+    /// queued.
     pub fn post_send_list(
         &mut self,
         now: Instant,
@@ -39,7 +40,7 @@ impl Engine {
     ) -> Result<(), (usize, PostError)> {
         let Some((first, others)) = list.split_first() else { return Ok(()) };
         self.post_send(now, qpn, first).map_err(|error| (0, error))?;
-        // The queue pair is found once more, for all the others, and is scheduled already.
+        // Look up the queue pair once for all other requests. It is already scheduled.
         let qp = self.numbers.get(qpn.get()).and_then(|index| self.qps.get_mut(index));
         let qp = qp.ok_or((1, PostError::UnknownQp))?;
         for (position, wr) in (1..).zip(others) {
@@ -52,7 +53,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the queue pair cannot take it; nothing is queued then.
+    /// Returns an error if the queue pair cannot accept the receive; nothing is queued then.
     #[inline]
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let index = self.numbers.get(qpn.get()).ok_or(PostError::UnknownQp)?;
@@ -75,7 +76,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the queue cannot take it; nothing is queued then.
+    /// Returns an error if the queue cannot accept the receive; nothing is queued then.
     pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.shared.srqs.get_mut(srq.index()).ok_or(PostError::UnknownSrq)?.queue.push(wr)
     }
@@ -97,7 +98,7 @@ impl Qp {
     }
 }
 
-/// Whether the transport has the operation, and whether the queue pair can carry it out .
+/// Checks that the transport supports the operation and that the queue pair can execute it.
 fn check_operation(core: &QpCore, wr: &SendWr<'_>) -> Result<(), PostError> {
     if (core.qp_type == QpType::Ud) != wr.destination.is_some() {
         return Err(PostError::Destination);

@@ -1,4 +1,4 @@
-//! A queue pair with its two halves, as the engine holds it.
+//! A queue pair with its two halves, as the engine stores it.
 
 use crate::qp::QpCore;
 use crate::rc::{RcRequester, RcResponder};
@@ -12,11 +12,11 @@ use crate::ud::{UdRequester, UdResponder};
 pub(crate) struct Qp {
     pub(crate) core: QpCore,
     pub(crate) halves: Halves,
-    /// Whether the sending half goes before the other one: the half that sent last goes last.
+    /// Whether the requester sends before the responder: the half that sent last comes last.
     pub(crate) requester_turn: bool,
-    /// Requests in a row that left before an acknowledgement that was owed.
+    /// Number of consecutive requests sent ahead of a pending acknowledgement.
     pub(crate) passed: u8,
-    /// Whether it waits in the engine's ready queue.
+    /// Whether the queue pair is in the engine's ready queue.
     pub(crate) scheduled: bool,
 }
 
@@ -49,14 +49,14 @@ impl Halves {
         }
     }
 
-    /// Drops what the responder still owes to the peer.
+    /// Drops pending answers of the responder.
     pub(crate) fn abandon_answers(&mut self) {
         if let Self::Rc(_, responder) = self {
             responder.abandon_answers();
         }
     }
 
-    /// Takes a half-filled receive back out of the responder, so that it can be flushed.
+    /// Takes a partly filled receive out of the responder, so that it can be flushed.
     pub(crate) fn take_receive(&mut self) -> Option<Receive> {
         match self {
             Self::Rc(_, responder) => responder.take_receive(),

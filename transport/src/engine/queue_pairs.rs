@@ -1,4 +1,4 @@
-//! The verbs for queue pairs: making, changing, removing them.
+//! The verbs that create, modify and destroy queue pairs.
 
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -25,38 +25,39 @@ use crate::uc::{UcRequester, UcResponder};
 use crate::ud::{UdRequester, UdResponder};
 use crate::wr::MAX_SGE;
 
-/// Numbers of queue pairs that were removed last and are not given out again.
+/// Number of recently destroyed queue pairs whose numbers are not reused.
 const RETIRED: usize = 2_048;
-/// Numbers that no queue pair has, so that a random draw finds one soon: of 65,536 they leave 65,000.
+/// Numbers that stay unused, so that a random draw soon finds a free one: 65,000 of 65,536 can be used.
 pub(super) const KEPT_FREE: usize = 536;
 
-/// Queue pair numbers that begin with this slot.
+/// Returns how many QP numbers begin with this slot.
 pub(super) const fn numbers_of(slot: ProcessSlot) -> usize {
     1 << slot.bits_below()
 }
 
 /// Queue pairs.
 impl Engine {
-    /// Makes a queue pair in state RESET and returns its number.
+    /// Creates a queue pair in state RESET and returns its number.
     ///
     /// # Errors
     ///
-    /// When something it refers to does not exist, a size is out of range, or all numbers are in use.
+    /// Returns an error if an object that it refers to does not exist, a size is out of range, or all numbers
+    /// are in use.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, CreateQpError> {
         self.create_qp_with(init, &QpOptions::default())
     }
 
-    /// The same with settings of its own where the engine has some for all.
+    /// Creates a queue pair like [`Self::create_qp`], with options that override those of the engine.
     ///
     /// # Errors
     ///
-    /// As [`Self::create_qp`].
+    /// Returns the errors of [`Self::create_qp`].
     pub fn create_qp_with(&mut self, init: &QpInit, options: &QpOptions) -> Result<Qpn, CreateQpError> {
         self.check_init(init)?;
         self.add_qp(init, options)
     }
 
-    /// Makes a queue pair of what was checked.
+    /// Creates a queue pair from checked arguments.
     pub(super) fn add_qp(&mut self, init: &QpInit, options: &QpOptions) -> Result<Qpn, CreateQpError> {
         let position = self.qps.vacant_key();
         let number = self.draw_number(position)?;
@@ -64,11 +65,13 @@ impl Engine {
         Ok(number)
     }
 
-    /// Makes the UD queue pair 1, where connection management arrives (IBTA 10.2.5). Only it can have that number.
+    /// Creates the UD queue pair 1, which receives connection management datagrams (IBTA 10.2.5). No other
+    /// queue pair can have that number.
     ///
     /// # Errors
     ///
-    /// When there is one already, it is not UD, something it refers to does not exist, or a size is out of range.
+    /// Returns an error if queue pair 1 exists, `init` is not for UD, an object that it refers to does not
+    /// exist, or a size is out of range.
     pub fn create_gsi_qp(&mut self, init: &QpInit) -> Result<Qpn, CreateQpError> {
         self.check_init(init)?;
         let position = self.qps.vacant_key();
@@ -82,7 +85,7 @@ impl Engine {
     fn insert_qp(&mut self, init: &QpInit, options: &QpOptions, position: usize, number: Qpn) {
         let capabilities = &init.capabilities;
         let recovery = match init.qp_type {
-            // Requests that are kept until their turn have forgotten their shared receive queue.
+            // The reorder buffer does not keep the shared receive queue number of a request.
             QpType::XrcSend | QpType::XrcRecv => Recovery::GoBackN,
             _ => options.recovery.unwrap_or(self.shared.config.recovery),
         };
@@ -99,7 +102,7 @@ impl Engine {
             _ => PathMtu::Mtu1024,
         };
         let congestion = match init.qp_type {
-            // It sends to many peers, so one rate does not apply.
+            // A UD queue pair sends to many peers, so a single rate does not apply.
             QpType::Ud => Congestion::none(),
             _ => options.congestion.as_ref().unwrap_or(&self.shared.config.congestion).clone(),
         };
@@ -141,7 +144,7 @@ impl Engine {
         core.start_control(&self.shared);
         let qp = Qp { core, halves, requester_turn: true, passed: 0, scheduled: false };
         self.qps.insert(Box::new(qp));
-        // A queue pair waits in the ready queue at most once, so this room suffices permanently.
+        // A queue pair is in the ready queue at most once, so this capacity is always sufficient.
         self.ready.reserve(self.qps.len().saturating_sub(self.ready.len()));
         self.timers.reserve(position + 1);
         self.count_users(init, 1);
@@ -159,14 +162,14 @@ impl Engine {
         if !cqs.contains(init.send_cq.index()) || !cqs.contains(init.recv_cq.index()) {
             return Err(CreateQpError::UnknownCq);
         }
-        // Its protection domain may be another one: receives then use memory of that one.
+        // The SRQ may belong to another protection domain: receives then use the memory of that domain.
         if init.srq.is_some_and(|srq| !self.shared.srqs.contains(srq.index())) {
             return Err(CreateQpError::UnknownSrq);
         }
         init.capabilities.check()
     }
 
-    /// An unpredictable number: the process slot, then random bits (0 and 1 are reserved).
+    /// Draws an unpredictable number: the process slot, then random bits (0 and 1 are reserved).
     fn draw_number(&mut self, position: usize) -> Result<Qpn, CreateQpError> {
         let limit = self.shared.config.max_qp;
         if self.qps.len() >= limit {
@@ -174,9 +177,10 @@ impl Engine {
         }
         let slot = self.shared.config.process_slot;
         let (first, random_bits) = (slot.first_qpn(), (1 << slot.bits_below()) - 1);
-        // A peer may keep a number in time-wait for a while, so it is not used again at once, unless most numbers are in use.
+        // A peer may keep a number in time-wait, so recent numbers are avoided unless most numbers are in
+        // use.
         let avoid_retired = self.qps.len() < numbers_of(slot) / 2;
-        // The limits keep some numbers free, so a draw succeeds sooner or later.
+        // The limits keep some numbers free, so the loop ends.
         loop {
             let number = first | self.rng.next_u32() & random_bits;
             let reserved = number < 2 || number == Qpn::MULTICAST.get();
@@ -198,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// Removes a queue pair in any state. Completions that it produced stay in their queues.
+    /// Destroys a queue pair in any state. Its completions stay in their queues.
     ///
     /// # Errors
     ///
@@ -229,12 +233,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Changes attributes and state, or nothing at all.
+    /// Changes attributes and state. A call that fails changes nothing.
     ///
     /// # Errors
     ///
-    /// When the transition does not exist, attributes are missing or out of place, or a value is out of
-    /// range.
+    /// Returns an error if the transition does not exist, attributes are missing or not allowed, or a value
+    /// is out of range.
     pub fn modify_qp(&mut self, now: Instant, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyQpError> {
         self.set_now(now);
         let index = self.numbers.get(qpn.get()).ok_or(ModifyQpError::UnknownQp)?;
@@ -258,7 +262,7 @@ impl Engine {
             QpState::Rtr if from == QpState::Init => qp.start_receiving(&self.shared),
             QpState::Rts if from == QpState::Rtr => qp.start_sending(),
             QpState::Sqd if from == QpState::Rts => qp.start_draining(&mut self.shared),
-            // A queue that is started again is no longer drained.
+            // A restarted queue is no longer draining.
             QpState::Rts => qp.core.drain_pending = false,
             _ => {}
         }
@@ -268,11 +272,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether [`modify_qp`](Self::modify_qp) would take these changes, one after the other. Nothing changes.
+    /// Checks whether [`modify_qp`](Self::modify_qp) would accept these changes in sequence. Changes nothing.
     ///
     /// # Errors
     ///
-    /// The error of the first change that would be refused.
+    /// Returns the error of the first change that would be refused.
     pub fn check_modify_qp(&self, qpn: Qpn, steps: &[QpAttr]) -> Result<(), ModifyQpError> {
         let core = &self.qp(qpn).ok_or(ModifyQpError::UnknownQp)?.core;
         let mut from = core.attr.state;
@@ -284,11 +288,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets a UD queue pair receive what is sent to a multicast group.
+    /// Lets a UD queue pair receive datagrams for a multicast group. Joining twice makes one membership.
     ///
     /// # Errors
     ///
-    /// When there is no such queue pair, or it is not UD. Joining twice is one membership.
+    /// Returns an error if the queue pair does not exist or is not UD.
     pub fn attach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), DestroyError> {
         if self.qp(qpn).ok_or(DestroyError::UnknownQp)?.core.qp_type != QpType::Ud {
             return Err(DestroyError::NotDatagram);
@@ -299,7 +303,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends a membership.
+    /// Ends the membership of a UD queue pair in a multicast group.
     ///
     /// # Errors
     ///
@@ -371,7 +375,7 @@ impl Qp {
             let controlled = self.core.control.as_ref().is_some_and(|control| control.is_chosen());
             let path = if controlled { path.with_ecn(Ecn::Capable0) } else { path };
             own.path = Some(path);
-            // On another path another interface of the peer may send, or another host.
+            // The new path may lead to another interface of the peer, or to another host.
             self.core.peer_identification = PeerIdentification::default();
             self.core.outgoing = Some(KnownPath::new(path));
         }
@@ -382,7 +386,7 @@ impl Qp {
         }
     }
 
-    /// Forgets everything without completions (IBTA 10.3.1).
+    /// Discards all work requests without completions (IBTA 10.3.1).
     fn reset(&mut self) {
         match &mut self.halves {
             Halves::Rc(requester, responder) => {
@@ -432,7 +436,7 @@ impl Qp {
         }
     }
 
-    /// Going to SQD: started requests finish, and then an event reports it if it is enabled.
+    /// Enters SQD: started requests finish, and then an event reports this if it is enabled.
     fn start_draining(&mut self, shared: &mut crate::shared::Shared) {
         self.core.drain_pending = true;
         if self.halves.sq().is_drained() {

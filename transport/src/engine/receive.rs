@@ -1,12 +1,13 @@
-//! The receive path: every check before a queue pair handles a packet.
+//! The receive path: all checks before a queue pair handles a packet.
 //!
-//! The order is: it parses, its ICRC is right, its queue pair exists, the opcode fits the transport and
-//! the state, the partition key and the addresses match. Then its half of the queue pair compares the PSN. A packet that
-//! fails is dropped and counted, and nothing else happens.
+//! The order of checks: the packet parses, its ICRC is correct, its queue pair exists, its opcode fits the
+//! transport and the state, and its partition key and addresses match. Then the requester or responder
+//! compares the PSN. A packet that fails a check is dropped and counted, and has no other effect.
 //!
-//! Some of what a packet says is neither a request nor an answer: a congestion mark, in-band telemetry, its hop limit, which
-//! Identification the peer sends, that the peer is there. It counts only if the packet is proven ([`Qp::expects`]), because
-//! anyone who knows the addresses and the queue pair number can send the rest.
+//! Some information in a packet is neither request nor response: a congestion mark, in-band telemetry, the
+//! hop limit, the peer's use of the Identification field, and the evidence that the peer is alive. The engine
+//! uses such information only if the packet is proven to be from the peer ([`Qp::expects`]), because anyone
+//! who knows the addresses and the QP number can send other packets.
 
 use roce_packet::{
     Cnp, Datagram, Deth, Direction, Ecn, Envelope, Opcode, OpcodeInfo, ParseError, ParseErrorKind, Path, Qpn,
@@ -28,9 +29,9 @@ use crate::time::Instant;
 use crate::verdict::{DropReason, Verdict};
 
 impl Engine {
-    /// Handles one datagram that arrived with in-band telemetry, which is not part of `received`: a device that knows
-    /// the trailer takes it off. The telemetry of data is returned with the next acknowledgement of its queue pair; that of an
-    /// acknowledgement is for the congestion control here.
+    /// Handles one datagram that arrived with in-band telemetry, which is not part of `received`: a device
+    /// that knows the trailer removes it. The queue pair returns the telemetry of data with its next
+    /// acknowledgement; its congestion control uses the telemetry of an acknowledgement.
     pub fn handle_with_telemetry(
         &mut self,
         now: Instant,
@@ -43,8 +44,8 @@ impl Engine {
         verdict
     }
 
-    /// Handles one datagram, BTH to ICRC, and returns the outcome. Where the settings say so
-    /// ([`EngineConfig::telemetry`](crate::EngineConfig::telemetry)), a trailer of in-band telemetry may follow the ICRC.
+    /// Handles one datagram, BTH to ICRC, and returns the outcome. A trailer of in-band telemetry may follow
+    /// the ICRC if [`EngineConfig::telemetry`](crate::EngineConfig::telemetry) is set.
     #[inline]
     pub fn handle_datagram(&mut self, now: Instant, received: &Received<'_>) -> Verdict {
         self.set_now(now);
@@ -54,7 +55,7 @@ impl Engine {
         self.handle_sealed(received)
     }
 
-    /// Handles a datagram without what follows its ICRC.
+    /// Handles a datagram that ends with its ICRC.
     #[inline(always)]
     pub(super) fn handle_sealed(&mut self, received: &Received<'_>) -> Verdict {
         let len = received.head.len() + received.tail.len();
@@ -78,7 +79,8 @@ impl Engine {
         verdict
     }
 
-    /// An ICRC that is wrong, or right as often as random damage is: once in 65,536 times, and so would one at the end of a trailer be.
+    /// Handles a packet whose ICRC is wrong or inconclusive: random damage passes this check once in 65,536
+    /// packets, and so would a wrong ICRC at the end of a trailer.
     #[inline(never)]
     fn handle_uncertain(
         &mut self,
@@ -93,8 +95,8 @@ impl Engine {
         }
     }
 
-    /// Here and nowhere else the device counts what became of a packet: a multicast may reach several queue pairs and is
-    /// still one packet.
+    /// Counts the outcome of a packet for the device. Only this function does so, because a multicast packet
+    /// may reach several queue pairs but counts once.
     #[inline]
     pub(super) fn count_verdict(&mut self, received: &Received<'_>, verdict: Verdict) {
         match verdict {
@@ -136,7 +138,7 @@ impl Engine {
     ) -> Verdict {
         let Some(qp) = self.qps.get_mut(index) else { return Verdict::Dropped(DropReason::UnknownQpn) };
         let shared = &mut self.shared;
-        // The device counted it before its queue pair was known.
+        // The device counters already include this packet.
         qp.core.counters.rdma_rx_packets += 1;
         qp.core.counters.rdma_rx_bytes += datagram.len() as u64;
         let verdict = match qp.admit(received, datagram, integrity) {
@@ -174,8 +176,8 @@ impl Engine {
         verdict
     }
 
-    /// Gives a copy to every queue pair that joined the group. The packet counts as handled when at least
-    /// one took it.
+    /// Gives a copy to each queue pair that joined the group. The packet counts as handled if at least one
+    /// queue pair handled it.
     fn deliver_multicast(
         &mut self,
         received: &Received<'_>,
@@ -198,7 +200,7 @@ impl Engine {
     }
 }
 
-/// Whether a switch marked the packet.
+/// Tells whether a switch marked the packet as having experienced congestion.
 #[inline]
 pub(super) fn is_marked(received: &Received<'_>) -> bool {
     received.path.ecn() == Ecn::CongestionExperienced
@@ -212,8 +214,8 @@ pub(super) struct Marked {
     pub(super) has_payload: bool,
 }
 
-/// A marked packet came from the peer. If it carries data, its sender is notified: by a notification, or by the next
-/// acknowledgement where that was agreed on.
+/// Handles a marked packet from the peer. If it carries data, its sender is notified by a CNP, or by the next
+/// acknowledgement if both sides agreed on that.
 pub(super) fn notify(
     notifier: &mut Notifier,
     shared: &mut Shared,
@@ -230,7 +232,7 @@ pub(super) fn notify(
     if marked.dest_qp == Qpn::MULTICAST {
         return;
     }
-    // A READ response is not acknowledged, so its marks are answered in the usual way.
+    // READ responses are not acknowledged, so a CNP reports their marks.
     if core.congestion.echo && core.qp_type.is_reliable() && info.direction == Direction::Request {
         core.echo_owed = true;
         return;
@@ -244,7 +246,8 @@ pub(super) fn notify(
     }
     let dest_qp = marked.deth.map_or(core.attr.dest_qpn, |deth| deth.source_qp);
     let cnp = Cnp { dest_qp, p_key: core.attr.p_key };
-    // The notification has the whole way back before it, and not the hops that were left to the data.
+    // The CNP needs the hop limit for the whole way back, not the remainder that the data packet arrived
+    // with.
     let path = Path { hop_limit: own_hop_limit(core), ..received.path };
     let own = (core.number, &mut core.cnp_pace);
     if !notifier.mark(shared.now, point, own, cnp, &path) {
@@ -252,16 +255,17 @@ pub(super) fn notify(
     }
 }
 
-/// Hop limit of packets that this queue pair sends unprompted. UD has no path of its own.
+/// Returns the hop limit of packets that this queue pair sends unprompted. A UD queue pair has no path, so it
+/// uses the default.
 fn own_hop_limit(core: &QpCore) -> u8 {
     let path = core.attr.path.filter(|_| core.qp_type != QpType::Ud);
     path.map_or(DEFAULT_HOP_LIMIT, |path| path.hop_limit)
 }
 
-/// The default of operating systems.
+/// The default hop limit of operating systems.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// The destination queue pair of a datagram, if it is long enough to have one. For trace events.
+/// Returns the destination QP number of a datagram that is long enough to have one. For trace events.
 fn destination(head: &[u8]) -> Option<u32> {
     let [high, middle, low] = head.get(5..8)?.first_chunk::<3>().copied()?;
     Some(u32::from_be_bytes([0, high, middle, low]))
@@ -277,10 +281,12 @@ pub(super) fn parse_failure(error: ParseError) -> DropReason {
     }
 }
 
-/// Compares the ICRC. Where the Identification was not seen it is zero for our own peers, or the place of the segment in
-/// its superpacket, or else the one value for which the ICRC is right, if there is one.
+/// Compares the ICRC. If the device did not see the Identification, three values are tried: zero or the index
+/// of the segment in its superpacket, which our own peers send, and otherwise the single value that makes the
+/// ICRC correct, if it exists.
 ///
-/// `arrival` is the path of the last datagram: most come on the same one, whose share of the ICRC is known then.
+/// `arrival` is the path of the last datagram: most datagrams have the same path, and its part of the ICRC is
+/// cached.
 #[inline(always)]
 pub(super) fn check_icrc(
     arrival: &mut Option<KnownPath>,
@@ -303,8 +309,8 @@ pub(super) fn check_icrc(
             (datagram.compute_icrc(&envelope) == found).then_some(Integrity::Known)
         }
         Identification::Unknown { hint } => {
-            // The hint first: it is right for all that our own peers send, and to find another value takes as long as
-            // everything else that is done with a small datagram.
+            // Try the hint first: it is correct for all datagrams of our own peers, and recovering another
+            // value takes as long as all other processing of a small datagram.
             let computed = datagram.compute_icrc_from(seed_of(arrival, &received.path), hint);
             let mut identification = hint;
             if computed != found {
@@ -316,7 +322,8 @@ pub(super) fn check_icrc(
             }
             Some(match identification {
                 0 => Integrity::Zero,
-                // The hint counts what arrived joined. What the network split may arrive one by one, or joined elsewhere.
+                // The hint is the index within the received buffer; a network may have split or rejoined the
+                // superpacket.
                 _ if identification == hint || identification < MOST_SEGMENTS => Integrity::Segment,
                 _ => Integrity::Recovered,
             })
@@ -333,7 +340,7 @@ fn seed_of<'a>(arrival: &'a mut Option<KnownPath>, path: &Path) -> &'a Seed {
 }
 
 impl Qp {
-    /// The checks that need no more than the attributes (IBTA 9.6.1).
+    /// Makes the checks that only need the attributes (IBTA 9.6.1).
     #[inline]
     fn admit(
         &mut self,
@@ -348,8 +355,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether only the peer can have sent this packet, or whoever reads what the peer sends: it has the PSN that is expected
-    /// next, answers a packet in flight, or has the Q_Key. A notification of congestion has none of them.
+    /// Tells whether only the peer, or someone who can read its packets, can have sent this packet: it has
+    /// the expected PSN, answers a packet in flight, or has the Q_Key. A CNP has none of these.
     #[inline]
     fn expects(&self, datagram: &Datagram<'_>) -> bool {
         let psn = datagram.bth().psn;
@@ -358,20 +365,20 @@ impl Qp {
             (Halves::Rc(requester, _), Direction::Response) => requester.awaits(psn),
             (Halves::Rc(_, responder), Direction::Request) => responder.awaits(psn),
             (Halves::Uc(_, responder), Direction::Request) => responder.expected_psn() == psn,
-            // Its half compares the Q_Key.
+            // The UD responder compares the Q_Key.
             (Halves::Ud(..), Direction::Request) => true,
             (_, Direction::Response) => false,
         }
     }
 
-    /// Whether an expected packet with this verdict is from the peer. UC drops packets in order, too: those of a message whose
-    /// beginning was lost.
+    /// Tells whether an expected packet with this verdict is from the peer. UC also drops packets that arrive
+    /// in order: those of a message whose beginning was lost.
     #[inline]
     fn is_proof(&self, verdict: Verdict) -> bool {
         verdict == Verdict::Handled || matches!(self.halves, Halves::Uc(..))
     }
 
-    /// The same without the ICRC.
+    /// Makes the checks of [`Self::admit`] except the one of the ICRC.
     #[inline]
     pub(super) fn admit_fields(
         &self,
@@ -386,7 +393,7 @@ impl Qp {
             QpType::Ud => Transport::Ud,
             QpType::XrcSend | QpType::XrcRecv => Transport::Xrc,
         };
-        // Each end of an extended connection has one direction.
+        // Each end of an XRC connection lacks one direction.
         let missing = match core.qp_type {
             QpType::XrcSend => Some(Direction::Request),
             QpType::XrcRecv => Some(Direction::Response),
@@ -456,7 +463,7 @@ impl Qp {
     }
 }
 
-/// The lower 15 bits agree, and at least one side is a full member (IBTA 10.9.1.1).
+/// Tells whether the lower 15 bits agree and at least one side is a full member (IBTA 10.9.1.1).
 #[inline]
 fn p_keys_match(own: u16, theirs: u16) -> bool {
     (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0

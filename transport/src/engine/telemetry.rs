@@ -1,4 +1,4 @@
-//! In-band telemetry behind the ICRC of datagrams, where the settings have it on.
+//! In-band telemetry behind the ICRC of datagrams, if the settings enable it.
 
 use core::num::NonZeroU16;
 
@@ -12,7 +12,8 @@ use crate::segment::Sealed;
 use crate::verdict::Verdict;
 
 impl Engine {
-    /// Handles a datagram that a trailer may follow. Apart from [`Engine::handle_datagram`], which most datagrams take.
+    /// Handles a datagram that a trailer may follow. Kept out of [`Engine::handle_datagram`], the path of
+    /// most datagrams.
     #[inline(never)]
     pub(super) fn handle_before_trailer(&mut self, received: &Received<'_>) -> Verdict {
         let verdict = match self.split_telemetry(received) {
@@ -26,8 +27,9 @@ impl Engine {
         verdict
     }
 
-    /// A datagram without its trailer, and what that says. That there is one, the ICRC in front of it shows: with the Identification
-    /// that our own peers send, because no others write trailers, so with 25 bits of it at least.
+    /// Splits a datagram into the part before its trailer and the telemetry. A correct ICRC before the
+    /// trailer proves that it is one. The Identification must be one that our own peers send, because no
+    /// others write trailers, so at least 25 bits of the ICRC are checked.
     #[inline(never)]
     fn split_telemetry<'a>(&mut self, received: &Received<'a>) -> Option<(Received<'a>, Telemetry)> {
         if received.identification == Identification::Unsealed {
@@ -37,7 +39,7 @@ impl Engine {
         let rest = Received { head, tail, ..*received };
         let datagram = Datagram::parse(head, tail).ok()?;
         match check_icrc(&mut self.arrival, &rest, &datagram)? {
-            // It has been compared.
+            // The ICRC has been compared above.
             Integrity::Known | Integrity::Zero | Integrity::Segment => {
                 Some((Received { identification: Identification::Unsealed, ..rest }, telemetry))
             }
@@ -45,7 +47,8 @@ impl Engine {
         }
     }
 
-    /// Whether a datagram for a queue pair here has a trailer, where telemetry is off: then its ICRC is not at the end.
+    /// Tells whether a datagram for a local queue pair has a trailer although telemetry is off, so that its
+    /// ICRC is not at the end.
     #[cold]
     pub(super) fn refuse_telemetry(&mut self, received: &Received<'_>) -> bool {
         let Some((rest, _)) = self.split_telemetry(received) else { return false };
@@ -64,7 +67,7 @@ impl Engine {
         true
     }
 
-    /// Whether the queue pair that the datagram names exists, and has a peer with this address if it is connected.
+    /// Tells whether the named queue pair exists and, if it is connected, has a peer with this address.
     fn is_for_queue_pair(&self, received: &Received<'_>) -> bool {
         let Ok(datagram) = Datagram::parse(received.head, received.tail) else { return false };
         let Some(qp) = self.qp(datagram.bth().dest_qp) else { return false };
@@ -72,8 +75,8 @@ impl Engine {
         qp.core.attr.path.is_none_or(|path| (path.source, path.destination) == ends)
     }
 
-    /// Adds the trailer to a datagram that has to leave with telemetry. Its superpacket may have no room for that length: then it gets
-    /// the ICRC of a datagram that begins another one.
+    /// Adds the trailer to a datagram that has to leave with telemetry. If the open superpacket has no room
+    /// for the new length, the datagram gets the ICRC of one that begins a superpacket.
     #[inline(never)]
     pub(super) fn add_telemetry(
         &mut self,
@@ -84,7 +87,7 @@ impl Engine {
         let outgoing = self.qps.get(index)?.core.outgoing.as_ref()?;
         let len = usize::from(sealed.len.get());
         let end = len + Telemetry::LEN;
-        // A device whose slots are shorter than those of our own sends the datagram without telemetry.
+        // A device with slots that are too short sends the datagram without telemetry.
         if let Some(telemetry) = self.shared.telemetry_out.take()
             && let Some(all) = slot.buffer.get_mut(..end)
             && let Some((datagram, trailer)) = all.split_at_mut_checked(len)

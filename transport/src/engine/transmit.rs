@@ -1,4 +1,4 @@
-//! The send path: which queue pair sends next, and what.
+//! The send path: selects the queue pair that sends next, and its next packet.
 
 use roce_packet::{Path, Psn, Telemetry};
 
@@ -13,19 +13,20 @@ use crate::segment::Sealed;
 use crate::shared::Shared;
 use crate::time::Instant;
 
-/// The most requests that leave before an acknowledgement that is owed: as many as a superpacket of 4 KiB segments has.
+/// Maximum number of requests sent ahead of a pending acknowledgement: the segments of a superpacket of 4 KiB
+/// segments.
 const MOST_PASSING: u8 = 15;
-/// With more queue pairs that have something to send, none is looked at.
+/// Maximum length of the ready queue for which `owes_only_acknowledgements` examines the queue pairs.
 const MOST_LOOKED_AT: usize = 4;
 
 impl Engine {
-    /// Writes the next datagram, BTH to ICRC, into the slot, and says where it goes; `None` when there is
-    /// nothing to send now. The slot must have room for the headers and the path MTU of every queue pair.
+    /// Writes the next datagram, BTH to ICRC, into the slot, and returns its destination, or `None` if there
+    /// is nothing to send now. The slot must have room for the headers and the path MTU of every queue pair.
     ///
-    /// Queue pairs take turns of [`quantum`](crate::EngineConfig::quantum) packets, so that a
-    /// device can put neighbours into one superpacket and a peer that asks for gigabytes leaves the others their share. A call
-    /// writes one packet; a caller bounds its own calls by their number and asks [`may_transmit`](Self::may_transmit) whether
-    /// more waits.
+    /// Queue pairs take turns of [`quantum`](crate::EngineConfig::quantum) packets. A device can therefore
+    /// put consecutive packets into one superpacket, and a peer that reads gigabytes leaves the others their
+    /// share. A call writes one packet. A caller that limits its number of calls asks
+    /// [`may_transmit`](Self::may_transmit) whether more packets may be waiting.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         self.set_now(now);
@@ -41,15 +42,16 @@ impl Engine {
         self.leave(index, sealed, slot)
     }
 
-    /// The in-band telemetry that the datagram has to leave with which was written last, if any; see [`Telemetry`]. It is not
-    /// part of the datagram, unless the settings say so ([`EngineConfig::telemetry`](crate::EngineConfig::telemetry)) and there is
-    /// none left here: a device or a simulator that has another place for it adds it. Without it, what needs it never moves from its
-    /// first window, and nothing else changes.
+    /// Takes the in-band telemetry, if any, that must accompany the last written datagram; see [`Telemetry`].
+    /// A device or a simulator with its own place for telemetry adds it. The datagram does not contain it
+    /// unless [`EngineConfig::telemetry`](crate::EngineConfig::telemetry) is set; then this call returns
+    /// `None`. Without telemetry, congestion control that depends on it stays at its first window, and
+    /// nothing else changes.
     pub fn take_telemetry(&mut self) -> Option<Telemetry> {
         self.shared.telemetry_out.take()
     }
 
-    /// A datagram leaves on the path of its queue pair.
+    /// Finishes a datagram that leaves on the path of its queue pair.
     #[inline]
     fn leave(&mut self, index: usize, mut sealed: Sealed, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         if self.shared.config.telemetry && self.shared.telemetry_out.is_some() {
@@ -62,7 +64,7 @@ impl Engine {
         Some(sealed.on(path))
     }
 
-    /// What a queue pair sends next, without regard to the link.
+    /// Returns the next packet of any queue pair, regardless of the link.
     #[inline]
     fn transmit_next(&mut self, slot: &mut TxSlot<'_>) -> Option<(usize, Sealed)> {
         while let Some(&index) = self.ready.front() {
@@ -89,14 +91,14 @@ impl Engine {
         None
     }
 
-    /// The same for what answers a peer and nothing else: notifications, and what responders send. For a device that may
-    /// send no requests now, because their priority is paused, but has an answer's.
+    /// Sends like [`Self::poll_transmit`], but only CNPs and packets of responders. For a device whose
+    /// priority of requests is paused while the priority of answers is not.
     pub fn poll_transmit_answer(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         self.transmit_by(now, slot, Qp::transmit_answer)
     }
 
-    /// The same for requests and nothing else. For a caller that lets acknowledgements wait a moment, because the processor and the network
-    /// are better used for what the application has just posted.
+    /// Sends like [`Self::poll_transmit`], but only requests. For a caller that delays acknowledgements a
+    /// moment because the processor and the network are better used for newly posted work.
     pub fn poll_transmit_request(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
         self.set_now(now);
         if !self.link_is_free() {
@@ -106,8 +108,9 @@ impl Engine {
         self.leave(index, sealed, slot)
     }
 
-    /// The same for acknowledgements and notifications, and for requests and READ responses whose path `may_send` accepts. For a
-    /// device that holds back some or all priorities of data.
+    /// Sends like [`Self::poll_transmit`], but requests and READ responses only if `may_send` accepts their
+    /// path. Acknowledgements and CNPs are always sent. For a device that holds back some or all priorities
+    /// of data.
     pub fn poll_transmit_where(
         &mut self,
         now: Instant,
@@ -123,7 +126,7 @@ impl Engine {
         })
     }
 
-    /// A notification, or what the first queue pair sends for which `transmit` writes something.
+    /// Sends a CNP, or a packet of the first queue pair for which `transmit` writes one.
     fn transmit_by(
         &mut self,
         now: Instant,
@@ -143,7 +146,7 @@ impl Engine {
         self.leave(index, sealed, slot)
     }
 
-    /// What the first queue pair sends for which `transmit` writes something.
+    /// Sends a packet of the first queue pair for which `transmit` writes one.
     #[inline]
     fn transmit_first(
         &mut self,
@@ -162,14 +165,15 @@ impl Engine {
         None
     }
 
-    /// Whether a packet may leave now. If not, [`poll_timeout`](Self::poll_timeout) says when one may.
+    /// Tells whether a packet may leave now. If not, [`poll_timeout`](Self::poll_timeout) returns the time
+    /// when one may.
     #[inline]
     fn link_is_free(&mut self) -> bool {
         let now = self.shared.now;
         self.line_limit.as_mut().is_none_or(|limit| !limit.is_busy(now))
     }
 
-    /// Notifications of congestion leave before everything else.
+    /// Tells whether a congestion notification is due. Notifications leave before everything else.
     #[inline]
     fn owes_notification(&self) -> bool {
         self.notifier.due(self.shared.now).is_some()
@@ -210,15 +214,17 @@ impl Engine {
         None
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) may have something to send at `now`: for a caller that stopped before it
-    /// gave `None`, because a call is not to take longer. Such a caller sends the rest soon, and receives in between.
+    /// Tells whether [`poll_transmit`](Self::poll_transmit) may have something to send at `now`. For a caller
+    /// that stopped before `None` to bound the duration of a call. Such a caller sends the rest soon, and
+    /// receives in between.
     #[must_use]
     pub fn may_transmit(&self, now: Instant) -> bool {
         !self.ready.is_empty() || self.notifier.due(self.shared.now.max(now)).is_some()
     }
 
-    /// Whether nothing is to be sent but acknowledgements, and those of a few queue pairs only. They can leave with what the
-    /// application posts next, which is often the answer to what they acknowledge, and is worth a datagram of its own.
+    /// Tells whether only acknowledgements of a few queue pairs are to be sent. They can wait for the
+    /// application's next request, which often follows from the acknowledged one, and saves a datagram of its
+    /// own.
     #[must_use]
     pub fn owes_only_acknowledgements(&self) -> bool {
         self.ready.len() <= MOST_LOOKED_AT
@@ -229,15 +235,17 @@ impl Engine {
                 .all(|&index| self.qps.get(index).is_none_or(|qp| qp.owes_at_most_acknowledgement()))
     }
 
-    /// Whether nothing is to be sent but acknowledgements, as [`owes_only_acknowledgements`](Self::owes_only_acknowledgements) says, and there
-    /// is one. A queue pair may also be ready because an acknowledgement came to it, and send nothing.
+    /// Tells whether at least one acknowledgement and nothing else is to be sent, as
+    /// [`owes_only_acknowledgements`](Self::owes_only_acknowledgements) describes. A queue pair may also be
+    /// ready without anything to send, because an acknowledgement came for it.
     #[must_use]
     pub fn owes_acknowledgements(&self) -> bool {
         self.owes_only_acknowledgements()
             && self.ready.iter().any(|&index| self.qps.get(index).is_some_and(|qp| qp.owes_acknowledgement()))
     }
 
-    /// The queue pair at this place of the ready queue sent a packet: moves it behind the others when its turn is over.
+    /// Counts a packet of the queue pair at this position of the ready queue, and moves it to the end when
+    /// its turn is over.
     #[inline]
     fn take_turn(&mut self, place: usize) {
         self.quantum_left = self.quantum_left.saturating_sub(1);
@@ -253,7 +261,7 @@ impl Engine {
         }
     }
 
-    /// The PSN that a queue pair will send next, for tests and tools.
+    /// Returns the PSN that a queue pair will send next, for tests and tools.
     #[must_use]
     pub fn next_psn(&self, qpn: roce_packet::Qpn) -> Option<Psn> {
         self.query_qp(qpn).map(|attr| attr.sq_psn)
@@ -294,7 +302,7 @@ impl Qp {
         Some(sealed)
     }
 
-    /// What the requester sends.
+    /// Sends a packet of the requester.
     fn transmit_request(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
         if !matches!(self.core.attr.state, QpState::Rts | QpState::Sqd) {
             return None;
@@ -309,12 +317,12 @@ impl Qp {
         Some(sealed)
     }
 
-    /// What the responder of an RC queue pair sends.
+    /// Sends a packet of the responder of an RC queue pair.
     fn transmit_answer(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
         let Halves::Rc(_, responder) = &mut self.halves else { return None };
         let may_send = match self.core.attr.state {
             QpState::Rtr | QpState::Rts | QpState::Sqd => true,
-            // The peer still receives the fatal NAK.
+            // The fatal NAK is still sent to the peer.
             QpState::Err => responder.owes_fatal_nak(),
             _ => false,
         };
@@ -323,7 +331,7 @@ impl Qp {
         Some(sealed)
     }
 
-    /// The same without READ responses, and without what has to wait behind one.
+    /// Sends a packet of the responder unless it is a READ response or must wait for one.
     fn transmit_short_answer(&mut self, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
         let Halves::Rc(_, responder) = &mut self.halves else { return None };
         if responder.sends_read_response() { None } else { self.transmit_answer(shared, slot) }
@@ -336,13 +344,14 @@ impl Qp {
     }
 }
 
-/// Lets the halves of an RC queue pair take turns, so that a long READ response does not hold up
-/// requests, nor a long WRITE the acknowledgements of the other direction.
+/// Lets the halves of an RC queue pair take turns, so that a long READ response does not delay requests, and
+/// a long WRITE does not delay the acknowledgements of the other direction.
 ///
-/// Only sending uses up a turn: where packets are paced, both halves often have nothing to send between
-/// any two of them. A half that sends out of its turn leaves the next turn to the other.
+/// Only sending uses up a turn: if packets are paced, both halves often have nothing to send between two
+/// packets. A half that sends out of its turn leaves the next turn to the other.
 ///
-/// An acknowledgement, which is shorter than most requests, lets some of them pass where it can be the end of their superpacket.
+/// An acknowledgement is shorter than most requests and so ends its superpacket. Up to [`MOST_PASSING`]
+/// requests therefore go first if it still fits into the same superpacket behind them.
 fn alternate(
     (requester_turn, passed): (&mut bool, &mut u8),
     requester: &mut RcRequester,

@@ -1,4 +1,4 @@
-//! Packets whose payload a switch cut away: the checks before any queue pair.
+//! Trimmed packets, whose payload a switch removed: the checks before any queue pair handles them.
 
 use roce_packet::{Bth, Direction, Opcode, OpcodeInfo, Qpn};
 
@@ -11,17 +11,18 @@ use crate::time::Instant;
 use crate::verdict::{DropReason, Verdict};
 
 impl Engine {
-    /// Handles a datagram whose payload a switch cut away because it had no room for it, and returns the outcome. `received.head`
-    /// begins with the headers that the opcode has; what follows them does not count.
+    /// Handles a datagram whose payload a congested switch removed, and returns the outcome. `received.head`
+    /// begins with the headers that the opcode requires; any bytes after them are ignored.
     ///
-    /// The packet is asked for again at once, as `docs/congestion.md` explains: an RC requester sends a trimmed request of a SEND
-    /// or WRITE again alone, if both ends use [`SelectiveRepeat`](crate::SelectiveRepeat), and goes back to it otherwise; a trimmed
-    /// READ response is asked for again with those behind it. Nothing that was trimmed changes memory or completes anything.
+    /// The engine recovers the packet at once, as `docs/congestion.md` explains. An RC requester sends a
+    /// trimmed packet of a SEND or WRITE again alone if both ends use
+    /// [`SelectiveRepeat`](crate::SelectiveRepeat), and otherwise goes back to it. It requests a trimmed READ
+    /// response and those after it again. A trimmed packet never changes memory or completes a work request.
     ///
-    /// **The ICRC cannot be checked**, because it covers the payload. Everything else is checked as by
-    /// [`handle_datagram`](Self::handle_datagram): version, opcode, queue pair, state, partition key and addresses. A damaged or
-    /// forged packet can cause a retransmission, and no more. This entry is for the simulator, and for devices that know how
-    /// their network marks such packets.
+    /// **The ICRC cannot be checked**, because it covers the payload. All other checks of
+    /// [`handle_datagram`](Self::handle_datagram) are made: version, opcode, queue pair, state, partition key
+    /// and addresses. A damaged or forged packet can only cause a retransmission. Only the simulator, and
+    /// devices that know how their network marks such packets, may call this function.
     pub fn handle_trimmed(&mut self, now: Instant, received: &Received<'_>) -> Verdict {
         self.set_now(now);
         let counters = &mut self.shared.counters;
@@ -58,9 +59,9 @@ impl Engine {
         let verdict = match qp.admit_fields(received, info, bth.p_key) {
             Ok(()) => {
                 let verdict = qp.handle_trimmed(shared, (bth, info));
-                // Only RC asks for a trimmed packet, and there the connection names its sender.
+                // Only RC recovers trimmed packets, and its connection identifies their sender.
                 if verdict == Verdict::Handled && is_marked(received) {
-                    // It had payload, or there was nothing to cut away.
+                    // A trimmed packet had a payload.
                     let marked = Marked { info, dest_qp: bth.dest_qp, deth: None, has_payload: true };
                     notify(&mut self.notifier, shared, &mut qp.core, received, &marked);
                 }

@@ -1,6 +1,8 @@
-//! What exists in every engine of a context under the same name: protection domains, memory regions and memory windows.
+//! Objects that exist in each engine of a context under the same name: protection domains, memory regions and
+//! windows.
 //!
-//! One engine draws the name, and the others make the same object under it. The caller has exclusive use of all of them meanwhile.
+//! One engine draws the name, and the others create the same object under that name. The caller must have
+//! exclusive access to all engines during this.
 
 use alloc::sync::Arc;
 
@@ -10,14 +12,15 @@ use crate::ids::{LKey, PdId, RKey};
 use crate::memory::{Access, KeyError, Memory, RegisterError, WindowType};
 
 impl Engine {
-    /// Makes the protection domain that another engine has under this name.
+    /// Creates the protection domain that another engine has under this name.
     ///
     /// # Errors
     ///
-    /// When the configured number is in use, or the name is: then the caller has another one drawn.
+    /// Returns an error if the configured number of domains is in use, or if the name is. In the second case
+    /// the caller draws another name.
     pub fn allocate_pd_as(&mut self, pd: PdId) -> Result<(), PdError> {
         let limit = self.shared.config.max_pd;
-        // A name beyond the limit would make the table longer than it may become.
+        // A name beyond the limit would make the table longer than allowed.
         if self.pds.len() >= limit || pd.index() >= limit {
             return Err(PdError::TooMany { limit });
         }
@@ -28,7 +31,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As for [`register`](Self::register), or [`RegisterError::KeyInUse`]: then the caller has another one drawn.
+    /// Returns the errors of [`register`](Self::register), or [`RegisterError::KeyInUse`]. In the latter case
+    /// the caller draws another key.
     pub fn register_as(
         &mut self,
         key: LKey,
@@ -45,11 +49,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes an unbound window under the key that another engine has drawn for it.
+    /// Creates an unbound window under the key that another engine has drawn for it.
     ///
     /// # Errors
     ///
-    /// As for [`allocate_window`](Self::allocate_window), or [`RegisterError::KeyInUse`]: then the caller has another one drawn.
+    /// Returns the errors of [`allocate_window`](Self::allocate_window), or [`RegisterError::KeyInUse`]. In
+    /// the latter case the caller draws another key.
     pub fn allocate_window_as(
         &mut self,
         key: RKey,
@@ -64,22 +69,24 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a window the key that it has in another engine, where a binding that only one of them made left it with another variant.
+    /// Gives a window the key that it has in another engine. This is needed if only one of the engines made a
+    /// binding, which changed the variant of the key there.
     ///
     /// # Errors
     ///
-    /// When no window has this index.
+    /// Returns an error if no window has this index.
     pub fn align_window(&mut self, window: RKey) -> Result<(), KeyError> {
         self.shared.keys.align_window(window)
     }
 
-    /// How many objects of this engine belong to a protection domain; `None` where there is no such domain.
+    /// Returns the number of objects of this engine in a protection domain, or `None` if the domain does not
+    /// exist.
     #[must_use]
     pub fn pd_members(&self, pd: PdId) -> Option<usize> {
         self.pds.get(pd).map(|domain| domain.members)
     }
 
-    /// How many windows are bound over a region in this engine.
+    /// Returns the number of windows that are bound over a region in this engine.
     ///
     /// # Errors
     ///
@@ -102,7 +109,7 @@ mod tests {
     #[test]
     fn a_region_has_the_same_key_in_two_engines() {
         let [mut first, mut second] = engines();
-        // The second has one more domain of its own.
+        // The second engine has an additional domain.
         let (pd, own) = (first.allocate_pd().unwrap(), PdId::from_index(7));
         second.allocate_pd_as(own).unwrap();
         second.allocate_pd_as(pd).unwrap();
@@ -112,7 +119,7 @@ mod tests {
         let mut twin = |key, pd| second.register_as(key, pd, 0x1000, memory.clone(), Access::LOCAL_WRITE);
         assert_eq!(twin(region.lkey, PdId::from_index(3)), Err(RegisterError::UnknownProtectionDomain));
         assert_eq!(twin(region.lkey, pd), Ok(()));
-        // Another variant is the same entry.
+        // A key with another variant names the same entry.
         assert_eq!(twin(LKey(region.lkey.0 ^ 1), pd), Err(RegisterError::KeyInUse));
         assert_eq!(second.query_region(region.lkey), first.query_region(region.lkey));
         assert_eq!(second.deallocate_pd(pd), Err(PdError::InUse { members: 1 }));

@@ -1,4 +1,4 @@
-//! The verbs of extended reliable connections.
+//! The verbs of extended reliable connections (XRC).
 
 use rand_core::Rng as _;
 use roce_packet::Qpn;
@@ -9,34 +9,34 @@ use crate::ids::{CqId, PdId, SrqId, XrcdId};
 use crate::qp::{CreateQpError, QpCapabilities, QpCore, QpInit, QpOptions, QpType};
 use crate::xrc::{XrcDomain, XrcSrq};
 
-/// What can go wrong with an XRC domain.
+/// An error of an operation on an XRC domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum XrcdError {
-    /// It does not exist.
+    /// The XRC domain does not exist.
     #[error("there is no such XRC domain")]
     Unknown,
-    /// Something still belongs to it.
+    /// Objects still belong to the XRC domain.
     #[error("{members} targets and shared receive queues still belong to the XRC domain; destroy them first")]
     InUse {
-        /// How many.
+        /// Number of targets and shared receive queues.
         members: usize,
     },
-    /// It needs a protection domain of its own.
+    /// The XRC domain could not get its own protection domain.
     #[error("XRC domain: {0}")]
     Pd(#[from] PdError),
-    /// It needs a completion queue of its own.
+    /// The XRC domain could not get its own completion queue.
     #[error("XRC domain: {0}")]
     Cq(#[from] CqError),
 }
 
 /// Extended reliable connections.
 impl Engine {
-    /// Makes an XRC domain. It counts as a protection domain and a completion queue.
+    /// Creates an XRC domain. It counts as a protection domain and a completion queue.
     ///
     /// # Errors
     ///
-    /// When the configured number of one of these is in use.
+    /// Returns an error if the configured number of protection domains or completion queues is in use.
     pub fn allocate_xrcd(&mut self) -> Result<XrcdId, XrcdError> {
         let pd = self.allocate_pd()?;
         let cq = match self.create_cq(1) {
@@ -53,7 +53,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// While targets or shared receive queues belong to it.
+    /// Returns an error while targets or shared receive queues belong to the XRC domain.
     pub fn deallocate_xrcd(&mut self, xrcd: XrcdId) -> Result<(), XrcdError> {
         let domain = self.shared.xrcds.get(xrcd.index()).ok_or(XrcdError::Unknown)?;
         if domain.members > 0 {
@@ -65,11 +65,13 @@ impl Engine {
         Ok(self.deallocate_pd(pd)?)
     }
 
-    /// Makes a shared receive queue of an XRC domain, whose receives complete in `cq`; and its number, which peers name.
+    /// Creates a shared receive queue of an XRC domain, whose receives complete in `cq`. Also returns its
+    /// number, which peers put into their requests.
     ///
     /// # Errors
     ///
-    /// As for [`create_srq`](Self::create_srq), or when the XRC domain or the completion queue does not exist.
+    /// Returns the errors of [`create_srq`](Self::create_srq), or an error if the XRC domain or the
+    /// completion queue does not exist.
     pub fn create_xrc_srq(
         &mut self,
         pd: PdId,
@@ -82,7 +84,7 @@ impl Engine {
             return Err(SrqError::UnknownXrcDomainOrCq);
         }
         let srq = self.create_srq(pd, max_wr, max_sge)?;
-        // There are far fewer queues than numbers, so a free one is found within a few draws.
+        // There are far fewer queues than numbers, so a few draws find a free one.
         let number = loop {
             let number = self.rng.next_u32() & 0x00ff_ffff;
             if number != 0 && self.shared.srq_numbers.insert(number, srq.index()) {
@@ -96,17 +98,17 @@ impl Engine {
         Ok((srq, number))
     }
 
-    /// The number by which peers name a shared receive queue of an XRC domain.
+    /// Returns the number by which peers name a shared receive queue of an XRC domain.
     ///
     /// # Errors
     ///
-    /// When it does not exist or belongs to no XRC domain.
+    /// Returns an error if the queue does not exist or does not belong to an XRC domain.
     pub fn xrc_srq_number(&self, srq: SrqId) -> Result<u32, SrqError> {
         let xrc = self.shared.srqs.get(srq.index()).and_then(|queue| queue.xrc);
         xrc.map(|xrc| xrc.number).ok_or(SrqError::Unknown)
     }
 
-    /// Makes the target of an extended connection, which has no queues of its own.
+    /// Creates the target of an XRC connection, which has no queues of its own.
     ///
     /// # Errors
     ///
@@ -139,7 +141,8 @@ impl Engine {
         Ok(number)
     }
 
-    /// A queue pair goes: if it is a target, its domain has one member fewer, and the queue pair only what it was made with.
+    /// Removes a queue pair from its XRC domain if it is a target, and restores the attributes that it was
+    /// created with.
     pub(super) fn leave_xrcd(&mut self, core: &mut QpCore) {
         if let Some(domain) = core.xrcd.and_then(|xrcd| self.shared.xrcds.get_mut(xrcd.index())) {
             domain.members = domain.members.saturating_sub(1);
@@ -147,14 +150,14 @@ impl Engine {
         }
     }
 
-    /// A shared receive queue goes: targets that receive into it now have none.
+    /// Removes a shared receive queue from the targets that receive into it.
     pub(super) fn leave_targets(&mut self, srq: SrqId, xrc: XrcSrq) {
         self.shared.srq_numbers.remove(xrc.number);
         self.count_xrc(xrc.xrcd, xrc.cq, -1);
         let Some(domain) = self.shared.xrcds.get(xrc.xrcd.index()) else { return };
         for (_, qp) in &mut self.qps {
             if qp.core.xrcd.is_some() && qp.core.srq == Some(srq) {
-                // Its receive went with the queue. The next packet of the message is refused.
+                // The receive went with the queue. The next packet of the message is refused.
                 let _ = qp.halves.take_receive();
                 qp.core.forget_srq(domain);
             }
