@@ -1,4 +1,4 @@
-//! How RC recovers lost requests.
+//! The loss recovery of RC.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -8,46 +8,48 @@ use core::str::FromStr;
 use crate::parameters::ParameterRange::Number;
 use crate::parameters::{self, ParameterError, Parameters as _, parameters};
 
-/// What is sent again after a loss.
+/// The packets to be sent again after a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recovery {
-    /// Everything from the lost packet on (IBTA 9.7.5.1.4). Every peer supports it.
+    /// All packets from the lost one on (IBTA 9.7.5.1.4). Every peer supports this.
     #[default]
     GoBackN,
-    /// Only what is missing. **This is not part of any standard**: both ends must be configured; the wire has no
-    /// negotiation. See [`SelectiveRepeat`].
+    /// Only the missing packets. **This is not part of any standard**: the protocol has no negotiation, so
+    /// both ends must be configured. See [`SelectiveRepeat`].
     SelectiveRepeat(SelectiveRepeat),
 }
 
 parameters! {
-    /// Selective repeat after IRN (SIGCOMM 2018), with the timeouts of the paper.
+    /// Selective repeat as in IRN (SIGCOMM 2018), with the timeouts of the paper.
     ///
-    /// The responder keeps early requests, and reports each of them with the missing PSN: an ACKNOWLEDGE
-    /// with the reserved syndrome 0x40, the missing PSN in the BTH and the received PSN in place of the message count. Once
-    /// the gap is filled, the requests are executed in order, so completions, acknowledgements, RNR NAKs and atomics are
-    /// those of go-back-N. The requester sends what is missing once, and again after a timeout.
+    /// The responder keeps early requests and reports each of them: an ACKNOWLEDGE with the reserved syndrome
+    /// 0x40, the missing PSN in the BTH, and the received PSN instead of the MSN. Once the gap is filled, the
+    /// requests are executed in order, so completions, acknowledgements, RNR NAKs and atomics are those of
+    /// go-back-N. The requester sends a missing packet once, and again after a timeout.
     ///
-    /// While READs or atomics are in flight the requester goes back as usual; what the responder kept is then not
-    /// executed twice. READ responses that are lost are asked for again as usual.
+    /// While READs or atomics are in flight, the requester goes back; requests that the responder kept are
+    /// then not executed twice. Lost READ responses are requested again as with go-back-N.
     ///
-    /// Where switches trim packets ([`Engine::handle_trimmed`](crate::Engine::handle_trimmed)), the responder reports each trimmed
-    /// request in the same way with the syndrome 0x41, and the requester sends that one again and nothing else.
+    /// If switches trim packets ([`Engine::handle_trimmed`](crate::Engine::handle_trimmed)), the responder
+    /// reports each trimmed request in this way with the syndrome 0x41, and the requester sends only that
+    /// request again.
     pub struct SelectiveRepeat {
-        /// PSNs that a requester leaves unacknowledged at most and a responder keeps ahead; the same at both ends.
+        /// Maximum number of unacknowledged PSNs, and of early packets that are kept; equal at both ends.
         cap: u32 = 128, Number(1, SelectiveRepeat::MOST), "packets", "";
         /// Timeout with few packets in flight. It replaces the local ACK timeout.
         rto_low: u32 = 100, Number(1, 4_000_000), "us", "";
-        /// Timeout otherwise.
+        /// Timeout with more packets in flight.
         rto_high: u32 = 320, Number(1, 4_000_000), "us", "";
-        /// Most packets in flight for which the lower timeout applies.
+        /// Maximum number of packets in flight for which `rto_low` applies.
         few: u32 = 3, Number(0, SelectiveRepeat::MOST), "packets", "";
-        /// How far packets may overtake a missing one before it is taken for lost; above 0 where frames are sprayed.
+        /// Packets that may overtake a missing one before it counts as lost; above 0 if frames are sprayed.
         reorder: u32 = 0, Number(0, SelectiveRepeat::MOST), "packets", "";
     }
 }
 
 impl SelectiveRepeat {
-    /// The largest cap; a responder keeps at most this number of packets, each in memory of its own.
+    /// Maximum of `cap`; a responder keeps at most this number of packets, each in separately allocated
+    /// memory.
     pub const MOST: u32 = 4_096;
 
     pub(crate) fn cap(&self) -> u32 {
@@ -55,22 +57,22 @@ impl SelectiveRepeat {
     }
 }
 
-/// Why a text is not the name of a recovery.
+/// An error in the text of a loss recovery.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
-    /// No recovery has this name.
+    /// The loss recovery does not exist.
     #[error("there is no loss recovery {name:?}; there are go-back-n and selective-repeat")]
     Unknown {
-        /// What was given.
+        /// The given name.
         name: String,
     },
-    /// A parameter.
+    /// A parameter is wrong.
     #[error("selective-repeat: {0}")]
     Parameter(#[from] ParameterError),
 }
 
-/// Reads `go-back-n` or `selective-repeat[:name=value,…]` with the parameters of [`SelectiveRepeat`], for example
-/// `selective-repeat:cap=256,rto_high=1000`.
+/// Reads `go-back-n` or `selective-repeat[:name=value,…]` with the parameters of [`SelectiveRepeat`], for
+/// example `selective-repeat:cap=256,rto_high=1000`.
 impl FromStr for Recovery {
     type Err = RecoveryError;
 
@@ -103,9 +105,9 @@ impl fmt::Display for Recovery {
     }
 }
 
-/// The syndrome of an acknowledgement that reports an early packet: in the range that IBTA reserves.
+/// Syndrome of an acknowledgement that reports an early packet, from the range that IBTA reserves.
 pub(crate) const SELECTIVE_SYNDROME: u8 = 0x40;
-/// The syndrome of one that reports a trimmed packet.
+/// Syndrome of an acknowledgement that reports a trimmed packet.
 pub(crate) const TRIMMED_SYNDROME: u8 = 0x41;
 
 #[cfg(test)]

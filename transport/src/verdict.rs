@@ -2,25 +2,25 @@
 
 use crate::counters::Counters;
 
-/// The outcome of handling one packet. Everything a peer does wrong ends here and never as an error.
+/// The outcome of handling one packet. Every error of a peer results in a verdict and never in an `Err`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was handled; the answer may be a NAK.
+    /// The packet was handled; the answer may be a NAK.
     Handled,
-    /// It was dropped without an answer and without effect.
+    /// The packet was dropped without an answer and without effect.
     Dropped(DropReason),
 }
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident => $counter:ident,)+) => {
-        /// Why a packet was dropped. Each reason has a counter of its own.
+        /// The reason why a packet was dropped. Each reason has its own counter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum DropReason {
             $($(#[doc = $doc])+ $variant,)+
         }
 
         impl DropReason {
-            /// The name of the counter that counts it.
+            /// Returns the name of the counter of this reason.
             #[must_use]
             pub const fn counter(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($counter),)+ }
@@ -35,53 +35,53 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// Shorter than its headers, pad and ICRC say.
+    /// The packet is shorter than required by its headers, padding and ICRC.
     Short => drop_short,
-    /// A length or pad count that the opcode does not allow.
+    /// The opcode does not allow the length or pad count.
     BadLength => drop_bad_length,
-    /// A transport version other than 0.
+    /// The transport version is not 0.
     BadVersion => drop_bad_version,
-    /// An opcode that does not exist.
+    /// The opcode does not exist.
     UnknownOpcode => drop_unknown_opcode,
-    /// Anything else that does not parse.
+    /// The packet does not parse for another reason.
     Malformed => drop_malformed,
-    /// A wrong ICRC.
+    /// The ICRC is wrong.
     BadIcrc => rx_icrc_encapsulated,
-    /// No such queue pair.
+    /// The queue pair does not exist.
     UnknownQpn => drop_unknown_qpn,
-    /// An opcode of another transport, or one that this side never receives.
+    /// The opcode belongs to another transport, or this side never receives it.
     BadOpcodeForQp => drop_bad_opcode_for_qp,
-    /// A state that receives nothing.
+    /// The queue pair is in a state that does not receive.
     BadState => drop_bad_state,
-    /// A partition key that does not match.
+    /// The partition key does not match.
     BadPkey => drop_bad_pkey,
-    /// A Q_Key that does not match.
+    /// The Q_Key does not match.
     BadQkey => drop_bad_qkey,
-    /// Addresses other than those of the connection.
+    /// The addresses are not those of the connection.
     BadAddress => drop_bad_address,
-    /// Ahead of the expected PSN while a NAK is out.
+    /// The packet is ahead of the expected PSN after a NAK was sent.
     OutOfSequence => drop_out_of_sequence,
-    /// A duplicate READ or atomic that cannot be answered again.
+    /// The duplicate READ or atomic cannot be answered again.
     DuplicateUnanswerable => drop_duplicate_unanswerable,
-    /// An answer to something never sent.
+    /// The response is for a PSN that was never sent.
     UnsentPsn => drop_unsent_psn,
-    /// A response that was handled before.
+    /// The response was already handled.
     StaleResponse => drop_stale_response,
-    /// A response behind a lost one.
+    /// The response follows a lost one.
     ResponseGap => drop_response_gap,
-    /// A reserved AETH syndrome.
+    /// The AETH syndrome is reserved.
     ReservedSyndrome => drop_reserved_syndrome,
-    /// No receive posted (UC, UD).
+    /// No receive is posted (UC, UD).
     NoReceive => drop_no_receive,
-    /// Longer than the receive (UC, UD).
+    /// The message is longer than the receive (UC, UD).
     ReceiveTooSmall => drop_receive_too_small,
-    /// A key, range or permission (UC).
+    /// The key, range or permission is wrong (UC).
     Access => drop_access,
-    /// Part of a message that began with a loss (UC).
+    /// The packet belongs to a message whose beginning was lost (UC).
     IncompleteMessage => drop_incomplete_message,
-    /// Duplicated or overtaken in the network (UC).
+    /// The packet was duplicated or overtaken in the network (UC).
     LatePacket => drop_late_packet,
-    /// A switch cut its payload away, and nothing is to be asked for.
+    /// A switch trimmed the packet, and no retransmission is needed.
     Trimmed => drop_trimmed,
     /// No local queue pair joined the multicast group.
     NoMulticastMember => drop_no_multicast_member,

@@ -1,4 +1,5 @@
-//! Extended reliable connections: the domains, and how a target finds the shared receive queue of a message (annex A14).
+//! Extended reliable connections: the domains, and the shared receive queue that a target uses for a message
+//! (annex A14).
 
 use roce_packet::Datagram;
 
@@ -9,25 +10,26 @@ use crate::shared::Shared;
 /// An XRC domain.
 #[derive(Debug)]
 pub(crate) struct XrcDomain {
-    /// What a target has while no message arrives. Nothing is registered in this domain, and nothing completes in this queue.
+    /// Attributes of a target while no message arrives. Nothing is registered in this protection domain, and
+    /// nothing completes in this queue.
     pub(crate) pd: PdId,
     pub(crate) cq: CqId,
-    /// Targets and shared receive queues.
+    /// Number of targets and shared receive queues.
     pub(crate) members: usize,
 }
 
-/// What makes a shared receive queue one of an XRC domain.
+/// Attributes of a shared receive queue in an XRC domain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct XrcSrq {
     pub(crate) xrcd: XrcdId,
-    /// The number that peers name.
+    /// The number that peers use.
     pub(crate) number: u32,
-    /// Where its receives complete.
+    /// The queue in which the receives complete.
     pub(crate) cq: CqId,
 }
 
 impl Shared {
-    /// The shared receive queue of a domain with this number.
+    /// Returns the shared receive queue of a domain with this number.
     fn xrc_srq(&self, xrcd: XrcdId, number: u32) -> Option<(SrqId, PdId, XrcSrq)> {
         let position = self.srq_numbers.get(number)?;
         let srq = self.srqs.get(position)?;
@@ -37,7 +39,8 @@ impl Shared {
 }
 
 impl QpCore {
-    /// Takes on the shared receive queue that a request names. All packets of a message name the same.
+    /// Selects the shared receive queue that a request names. All packets of a message must name the same
+    /// queue.
     pub(crate) fn choose_srq(
         &mut self,
         shared: &Shared,
@@ -52,7 +55,7 @@ impl QpCore {
         Some(())
     }
 
-    /// As while no message arrives.
+    /// Restores the attributes that a target has while no message arrives.
     pub(crate) fn forget_srq(&mut self, domain: &XrcDomain) {
         (self.srq, self.pd, self.receive_pd, self.recv_cq) = (None, domain.pd, domain.pd, domain.cq);
     }

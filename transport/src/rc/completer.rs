@@ -20,15 +20,15 @@ use crate::wr::SendOp;
 /// The result of a cumulative acknowledgement.
 #[derive(Clone, Copy)]
 pub(super) struct Advance {
-    /// At least one PSN that was unacknowledged is acknowledged now.
+    /// Whether at least one unacknowledged PSN is now acknowledged.
     pub(super) moved: bool,
-    /// A READ or atomic in between has not been answered: its response was lost. Otherwise everything up to
-    /// the PSN is answered.
+    /// Whether an earlier READ or atomic is unanswered because its response was lost. Otherwise everything up
+    /// to the PSN is answered.
     response_missing: bool,
 }
 
 impl Advance {
-    /// The verdict on a packet that had no further effect.
+    /// Returns the verdict on a packet that had no further effect.
     pub(super) const fn verdict(self, reason: DropReason) -> Verdict {
         if self.moved { Verdict::Handled } else { Verdict::Dropped(reason) }
     }
@@ -86,7 +86,7 @@ impl RcRequester {
         }
     }
 
-    /// A PSN that is not outstanding: a duplicate of an old one, or one that was never sent.
+    /// Handles a PSN that is not outstanding: a duplicate of an old one, or one that was never sent.
     fn outside_window(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
         if psn.before(self.una) {
             count!(shared, core, stale_responses);
@@ -96,8 +96,7 @@ impl RcRequester {
         }
     }
 
-    /// Answers everything up to and including `psn`, except READs and atomics: those need more than an
-    /// acknowledgement.
+    /// Acknowledges everything up to and including `psn`, except READs and atomics, which need a response.
     fn advance(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Advance {
         if psn.before(self.una) {
             return Advance { moved: false, response_missing: false };
@@ -121,7 +120,7 @@ impl RcRequester {
                 break;
             }
             let last = wqe.last_psn();
-            // A partial acknowledgement may have come before.
+            // A partial acknowledgement may have arrived before.
             let from = if self.una.before(wqe.first_psn) { wqe.first_psn } else { self.una };
             self.una = if psn.before(last) { psn.next() } else { last.next() };
             let index = |psn| payload_before(wqe, wqe.first_psn.distance_to(psn), core.mtu());
@@ -139,8 +138,8 @@ impl RcRequester {
         Advance { moved, response_missing }
     }
 
-    /// `una` moved over so many bytes of payload: reloads the retry counts, restarts the timer, completes what is
-    /// finished.
+    /// Handles progress of `una` over `payload` bytes: reloads the retry counts, restarts the timer, and
+    /// completes finished requests.
     fn progressed(&mut self, core: &mut QpCore, shared: &mut Shared, payload: u64) {
         core.take_answer(shared);
         self.asked = self.asked.filter(|psn| !psn.before(self.una));
@@ -156,7 +155,7 @@ impl RcRequester {
             core.deadlines.set(Timer::Rnr, None);
         }
         if self.cursor.before(self.una) {
-            // The acknowledgement arrived before the retransmission.
+            // The acknowledgement arrived before the retransmission left.
             count!(shared, core, spurious_retransmits);
             self.cursor = self.una;
             self.cursor_wqe = self.sq.head();
@@ -165,7 +164,7 @@ impl RcRequester {
         self.retire(core, shared);
     }
 
-    /// `una` moved here from `before`.
+    /// Tells the loss recovery that `una` moved here from `before`.
     fn passed(&mut self, before: Psn) {
         if let Some(recovery) = &mut self.recovery {
             recovery.on_progress(before, self.una);
@@ -177,10 +176,10 @@ impl RcRequester {
         if advance.response_missing { self.on_lost_response(core, shared, advance) } else { Verdict::Handled }
     }
 
-    /// A later answer arrived while a READ or atomic is unanswered: an implied NAK (IBTA 9.7.5.2.9).
+    /// Handles a later answer while a READ or atomic is unanswered: an implied NAK (IBTA 9.7.5.2.9).
     fn on_lost_response(&mut self, core: &mut QpCore, shared: &mut Shared, advance: Advance) -> Verdict {
         if self.recovering == Some(self.una) || self.cursor == self.una {
-            // The request is being retransmitted already; the packets that arrive meanwhile were sent before that.
+            // The request is already being retransmitted; the arriving packets were sent before that.
             return advance.verdict(DropReason::ResponseGap);
         }
         if self.spend_retry(core, shared, Cause::SequenceRetries) {
@@ -193,11 +192,11 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// A NAK acknowledges every PSN before its own.
+    /// Acknowledges every PSN before `psn`, which a NAK names.
     ///
     /// # Errors
     ///
-    /// The verdict on the packet, when the response to an earlier READ or atomic is missing.
+    /// Returns the verdict on the packet if the response to an earlier READ or atomic is missing.
     pub(super) fn advance_before(
         &mut self,
         core: &mut QpCore,
@@ -217,7 +216,7 @@ impl RcRequester {
             Err(verdict) => return verdict,
         };
         if self.recovering == Some(psn) || self.cursor == psn {
-            // Retransmitted already. The NAK may still have acknowledged earlier packets.
+            // Already retransmitted. The NAK may still have acknowledged earlier packets.
             if !advance.moved {
                 count!(shared, core, stale_responses);
             }
@@ -282,7 +281,7 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// The request that `psn` belongs to, the oldest one if none is found.
+    /// Returns the position of the request that contains `psn`, or of the oldest request if none contains it.
     fn position_of(&self, psn: Psn) -> u64 {
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get(position) {
@@ -294,7 +293,7 @@ impl RcRequester {
         self.sq.head()
     }
 
-    /// The answer to a READ, an atomic, an ATOMIC WRITE or a FLUSH.
+    /// Handles the answer to a READ, an atomic, an ATOMIC WRITE or a FLUSH.
     fn on_response(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Verdict {
         let psn = datagram.bth().psn;
         if let Err(verdict) = self.advance_before(core, shared, psn) {
@@ -354,7 +353,8 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// A response that no correct peer sends: the request it claims to answer fails (IBTA 9.9.2.3).
+    /// Handles a response that no correct peer sends: fails the request that it claims to answer (IBTA
+    /// 9.9.2.3).
     fn bad_response(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, cause: Cause) -> Verdict {
         let position = self.position_of(psn);
         self.fail(core, shared, position, WcStatus::BadResponseError, cause);
@@ -362,13 +362,13 @@ impl RcRequester {
     }
 }
 
-/// READ Response Middle has no AETH and stands for an acknowledgement.
+/// Returns the syndrome of a READ Response Middle, which has no AETH and counts as an acknowledgement.
 fn middle_syndrome(datagram: &Datagram<'_>) -> Option<Syndrome> {
     (datagram.info().operation == Operation::ReadResponse).then_some(Syndrome::Ack { credit_code: 31 })
 }
 
-/// Position and length that the response packet with this index must have. First and Middle are not
-/// told apart: a late Middle of the first request may arrive where the second one begins.
+/// Checks the position and the length of the response packet with this index. First and Middle are not
+/// distinguished: a late Middle of the first request may arrive where the second one begins.
 fn check_read_response(
     wqe: &crate::sq::Wqe,
     index: u32,

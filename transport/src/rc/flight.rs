@@ -1,4 +1,4 @@
-//! Request packets that leave one after the other, and what a loss among them says of the rate.
+//! Consecutively sent request packets, and what a loss among them indicates about the rate.
 
 use core::time::Duration;
 
@@ -7,24 +7,25 @@ use roce_packet::Psn;
 use crate::congestion::LostAfter;
 use crate::time::Instant;
 
-/// More packets than this are forgotten, half of them at a time.
+/// Maximum number of recorded packets; half of them are forgotten when it is exceeded.
 const LONGEST: u32 = 1 << 20;
-/// Where fewer were under way at a time, the rate is not why a queue had no room.
+/// Minimum number of packets in flight at a time for which a loss indicates that the rate is too high for a
+/// queue.
 pub(super) const FEW_UNDER_WAY: u32 = 8;
 
-/// Packets that left without a loss and without a long pause.
+/// A series of packets sent without a loss and without a long pause.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
-    /// The first packet.
+    /// The first packet of the series.
     first: Psn,
     began: Instant,
-    /// When the newest packet left.
+    /// The time at which the newest packet left.
     last: Instant,
-    /// The most packets that were under way at a time.
+    /// Maximum number of packets in flight at a time.
     under_way: u32,
-    /// A probe was sent since the newest packet: what is reported now may have been lost long ago.
+    /// Whether a probe was sent since the newest packet: a loss reported now may have happened long ago.
     is_probed: bool,
-    /// A loss ended it.
+    /// Whether a loss ended the series.
     is_over: bool,
 }
 
@@ -36,7 +37,7 @@ impl Default for Flight {
 }
 
 impl Flight {
-    /// The packet at `cursor` leaves, while everything before `una` is answered.
+    /// Records that the packet at `cursor` leaves while everything before `una` is answered.
     #[inline]
     pub(super) fn leaves(&mut self, now: Instant, cursor: Psn, una: Psn) {
         if self.is_over || cursor == una && now.since(self.last) > self.last.since(self.began) / 8 {
@@ -46,23 +47,24 @@ impl Flight {
         self.last = now;
         self.under_way = self.under_way.max(una.distance_to(cursor) + 1);
         if self.first.distance_to(cursor) >= LONGEST {
-            // Only the rate matters, and PSNs come again after 2^24.
+            // Only the rate matters, and PSNs repeat after 2^24 packets.
             self.first = self.first.add(LONGEST / 2);
             self.began = self.began.plus_nanos(now.since(self.began).as_nanos() as u64 / 2);
         }
     }
 
-    /// A packet was sent again to find out what the peer has.
+    /// Records that a packet was sent again to find out the state of the peer.
     pub(super) fn probed(&mut self) {
         self.is_probed = true;
     }
 
-    /// The packet with this PSN was lost, and `cursor` would have been the next to leave. Returns what that says, the first time.
+    /// Handles the loss of the packet with this PSN; `cursor` is the next packet to send. Returns the
+    /// evidence of the loss, once per series.
     pub(super) fn lost(&mut self, now: Instant, psn: Psn, cursor: Psn) -> Option<LostAfter> {
         let (packets, sent) = (self.first.distance_to(psn), self.first.distance_to(cursor));
         let is_of_it = !core::mem::replace(&mut self.is_over, true) && packets < sent;
         (is_of_it && self.under_way >= FEW_UNDER_WAY).then(|| {
-            // As if they were spaced evenly.
+            // Assume that the packets were spaced evenly.
             let whole = self.last.since(self.began).as_nanos() * u128::from(packets) / u128::from(sent);
             let time = Duration::from_nanos(whole as u64);
             let delay = now.since(self.began).saturating_sub(time);

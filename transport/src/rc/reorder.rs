@@ -1,4 +1,4 @@
-//! What a responder keeps that came too early, with selective repeat.
+//! Early requests that a responder keeps, with selective repeat.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -13,24 +13,24 @@ use crate::qp::QpCore;
 use crate::shared::Shared;
 use crate::verdict::Verdict;
 
-/// Packets ahead of the expected one. Without such packets it has no memory: each gets its own when it arrives, and all of it is
-/// given back when the gap is closed. Most queue pairs never lose a packet, and thousands of them with room for `cap` packets each
-/// would take all memory of a machine.
+/// Packets ahead of the expected one. Memory is allocated for each packet on arrival and freed when the gap
+/// is closed, so an empty buffer takes none. Most queue pairs never lose a packet, and space for `cap`
+/// packets in each of thousands of queue pairs would exhaust the memory of a machine.
 #[derive(Debug)]
 pub(super) struct Reorder {
-    /// The packets from `first` on, each at its distance from it. The last place is never empty.
+    /// The packets from `first` on, indexed by their distance from it. The last entry is always occupied.
     places: VecDeque<Option<Early>>,
     first: Psn,
     cap: u32,
-    /// The longest packet that is kept.
+    /// Length limit of a kept packet in bytes.
     longest: usize,
 }
 
-/// A packet that arrived too early.
+/// A packet that arrived early.
 #[derive(Debug)]
 pub(super) struct Early {
     bytes: Box<[u8]>,
-    /// The number of implied bytes behind these (see [`Received::implied`](crate::Received::implied)).
+    /// Number of implied bytes after `bytes` (see [`Received::implied`](crate::Received::implied)).
     implied: usize,
 }
 
@@ -51,12 +51,12 @@ impl Early {
 /// Headers and ICRC of the longest request.
 const OVERHEAD: usize = 64;
 
-/// What became of a packet that came too early.
+/// The result of keeping an early packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// It is kept, now or since before.
+    /// The packet is kept, now or already before.
     Yes,
-    /// It is too far ahead.
+    /// The packet is too far ahead, or too long.
     No,
 }
 
@@ -82,13 +82,13 @@ impl Reorder {
         Kept::Yes
     }
 
-    /// Whether a packet with this PSN would be kept, and is not.
+    /// Tells whether a packet with this PSN would be kept, and is not yet.
     pub(super) fn is_missing(&self, expected: Psn, psn: Psn) -> bool {
         let place = self.first.distance_to(psn) as usize;
         expected.distance_to(psn) < self.cap && !matches!(self.places.get(place), Some(Some(_)))
     }
 
-    /// Takes the packet with this PSN out. Those before it are not needed any more.
+    /// Removes and returns the packet with this PSN. Earlier packets are discarded.
     pub(super) fn take(&mut self, psn: Psn) -> Option<Early> {
         if self.places.is_empty() {
             return None;
@@ -101,7 +101,7 @@ impl Reorder {
         early
     }
 
-    /// Removes the packets before this one, which the places begin with from now on.
+    /// Discards the packets before `psn`, which becomes `first`.
     fn forget_before(&mut self, psn: Psn) {
         let passed = (self.first.distance_to(psn) as usize).min(self.places.len());
         self.places.drain(..passed);
@@ -113,7 +113,7 @@ impl Reorder {
 }
 
 impl RcResponder {
-    /// A packet ahead of the expected one, with selective repeat: it is kept, and its arrival is reported.
+    /// With selective repeat, keeps a packet ahead of the expected one, and reports its arrival.
     pub(super) fn keep_early(
         &mut self,
         core: &mut QpCore,
@@ -132,7 +132,7 @@ impl RcResponder {
         Verdict::Handled
     }
 
-    /// The expected packet was executed: what was kept behind it follows, up to the next gap.
+    /// Executes the kept packets that follow the expected one, up to the next gap.
     pub(super) fn catch_up(&mut self, core: &mut QpCore, shared: &mut Shared) {
         let mut caught_up = false;
         while core.failure.is_none() {
@@ -146,7 +146,7 @@ impl RcResponder {
             }
         }
         if caught_up && core.failure.is_none() {
-            // The peer waits for this one, whether or not a packet asked for it.
+            // The peer waits for this acknowledgement, whether or not a packet requested it.
             self.owe_acknowledgement(core, shared);
         }
     }
@@ -156,7 +156,7 @@ impl RcResponder {
 mod tests {
     use super::*;
 
-    /// A SEND Only with four bytes of payload and an ICRC that is not checked here.
+    /// Returns a SEND Only with four bytes of payload and an ICRC that is not checked here.
     fn send_only(psn: u8, payload: u8) -> [u8; 20] {
         let mut bytes = [0; 20];
         (bytes[0], bytes[11]) = (0x04, psn);
@@ -172,7 +172,7 @@ mod tests {
         reorder.take(Psn::new(psn)).map(|early| early.bytes)
     }
 
-    /// 2^24 packets later the same PSN is another packet, which has neither come nor is kept already.
+    /// After 2^24 packets the same PSN names another packet, which has neither arrived nor been kept.
     #[test]
     fn what_was_taken_is_gone_when_its_number_comes_again() {
         let mut reorder = Reorder::new(4, 256);
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// A READ passes several numbers at once, and what was kept for these is gone with it.
+    /// A READ takes several PSNs at once; packets that were kept for these PSNs are discarded with it.
     #[test]
     fn a_place_gives_its_packet_for_its_own_number_only() {
         let mut reorder = Reorder::new(4, 256);
@@ -200,8 +200,8 @@ mod tests {
         assert_eq!(take(&mut reorder, 9).unwrap()[..], send_only(9, 3));
     }
 
-    /// The expected packet was refused after it was taken, for example because it found no receive: it comes again, and those
-    /// behind it are still there.
+    /// If the expected packet is refused after it was taken, for example because no receive is posted, it
+    /// arrives again, and the packets after it are still kept.
     #[test]
     fn a_packet_that_is_refused_leaves_those_behind_it() {
         let mut reorder = Reorder::new(8, 256);
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(reorder.keep(Psn::new(4), &datagram), Kept::Yes);
         let early = reorder.take(Psn::new(5)).unwrap();
         assert_eq!((early.bytes.len(), early.datagram().unwrap().payload_len()), (12, 4_096));
-        // Zeros of someone else are bytes like others.
+        // Zeros from another source are kept like other bytes.
         let datagram = Datagram::parse(headers, &[0; 8]).unwrap();
         assert_eq!(reorder.keep(Psn::new(4), &datagram), Kept::Yes);
         assert_eq!(reorder.take(Psn::new(5)).unwrap().bytes.len(), 20);

@@ -14,61 +14,63 @@ use crate::recovery::{SELECTIVE_SYNDROME, TRIMMED_SYNDROME};
 use crate::segment::Sealed;
 use crate::shared::Shared;
 
-/// The one acknowledgement or NAK that is owed.
+/// The pending acknowledgement or NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// Everything before the expected PSN arrived.
     Ack,
-    /// The expected PSN did not arrive, a later one did.
+    /// A packet with a later PSN arrived instead of the expected one.
     SequenceNak,
-    /// The expected PSN did not arrive; this later one did, and is kept.
+    /// A packet with this later PSN arrived instead of the expected one, and is kept.
     Kept(Psn),
-    /// This packet was trimmed. Several may be owed beside another reply, so they are kept apart.
+    /// The packet with this PSN was trimmed. Several reports and another reply may be pending at once, so
+    /// they are stored separately.
     Trimmed(Psn),
-    /// The expected PSN needs a receive and there is none.
+    /// The packet with the expected PSN needs a receive, but none is posted.
     Rnr,
-    /// The packet with this PSN was refused; the connection ends.
+    /// The packet with this PSN was refused, and the connection ends.
     FatalNak { code: NakCode, psn: Psn },
 }
 
 impl RcResponder {
-    /// Whether a fatal NAK is still to be sent, which the error state allows.
+    /// Tells whether a fatal NAK is still to be sent, which the error state allows.
     ///
-    /// The responses that are owed go before it: all of them answer requests with an earlier PSN, because the refused request
-    /// was the expected one. A requester that finds a NAK while an earlier READ or atomic is unanswered takes that response
-    /// for lost (IBTA 9.7.5.2.9) and asks again, and this queue pair no longer answers: instead of the reason it would
-    /// report that its retries are used up, and lose the results of requests that were executed. Only the turns of the
-    /// engine and the owner bound how long that takes: moving the queue pair to ERR ends it, see
-    /// [`Self::abandon_answers`].
+    /// Pending responses go first: all of them answer requests with an earlier PSN, because the refused
+    /// request was the expected one. A requester that receives a NAK while an earlier READ or atomic is
+    /// unanswered takes that response for lost (IBTA 9.7.5.2.9) and requests it again, but this queue pair no
+    /// longer answers. The requester would then report exhausted retries instead of the actual reason, and
+    /// lose the results of executed requests. The time for this is not limited here: it ends when the owner
+    /// moves the queue pair to ERR, see [`Self::abandon_answers`].
     pub(crate) fn owes_fatal_nak(&self) -> bool {
         matches!(self.reply, Some(Reply::FatalNak { .. }))
     }
 
-    /// Whether all that is owed to the peer is one acknowledgement. A NAK is not one.
+    /// Tells whether one acknowledgement, which is not a NAK, is all that is to be sent.
     pub(crate) fn owes_only_acknowledgement(&self) -> bool {
         self.reply == Some(Reply::Ack) && self.resources.is_idle() && !self.owes_trimmed()
     }
 
-    /// Whether the next packet is one of a READ response.
+    /// Tells whether the next packet belongs to a READ response.
     pub(crate) fn sends_read_response(&mut self) -> bool {
         self.resources.next().is_some_and(|resource| matches!(resource.answer, Answer::Read { .. }))
     }
 
-    /// Whether there is an acknowledgement to send, or nothing.
+    /// Tells whether at most an acknowledgement is to be sent.
     pub(crate) fn owes_at_most_acknowledgement(&self) -> bool {
         let is_quiet = self.resources.is_idle() && !self.owes_trimmed();
         matches!(self.reply, None | Some(Reply::Ack)) && is_quiet
     }
 
-    /// Drops all that is owed to the peer: the owner moved the queue pair to ERR, in which nothing is sent (IBTA 10.3.1).
+    /// Drops all pending answers: the owner moved the queue pair to ERR, in which nothing is sent (IBTA
+    /// 10.3.1).
     pub(crate) fn abandon_answers(&mut self) {
         self.resources.abandon();
         self.forget_trimmed();
         self.reply = None;
     }
 
-    /// Writes the next packet into `slot`, if one is owed. Responses go before the acknowledgement: it
-    /// covers everything up to its PSN, so the responses before it must be sent first (IBTA 9.7.5.1.2).
+    /// Writes the next pending packet into `slot`. Responses precede the acknowledgement: it covers
+    /// everything up to its PSN, so earlier responses must be sent first (IBTA 9.7.5.1.2).
     pub(crate) fn transmit(
         &mut self,
         core: &mut QpCore,
@@ -76,7 +78,7 @@ impl RcResponder {
         slot: &mut TxSlot<'_>,
     ) -> Option<Sealed> {
         if let Some(resource) = self.resources.next() {
-            // The bytes of a READ are data like any other. What comes after them waits with them.
+            // The bytes of a READ are paced as data. Later answers wait with them.
             let is_data = matches!(resource.answer, Answer::Read { .. });
             if is_data && !core.may_send(shared.now) {
                 return None;
@@ -154,8 +156,8 @@ impl RcResponder {
         }
     }
 
-    /// One packet of a READ response. The bytes are read now, and the key is checked again: the owner may
-    /// have revoked it since the request came.
+    /// Sends one packet of a READ response. The bytes are read now, and the key is checked again, because the
+    /// owner may have revoked it since the request arrived.
     fn send_read_packet(
         &mut self,
         core: &mut QpCore,
@@ -206,7 +208,7 @@ impl RcResponder {
         Some(sealed)
     }
 
-    /// The key of a READ was revoked while its response was being sent.
+    /// Handles a READ whose key was revoked while its response was being sent.
     fn response_refused(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) {
         count!(shared, core, resp_remote_access_errors);
         self.resources.abandon();

@@ -1,7 +1,7 @@
-//! The sending half of RC: chooses the next packet, and goes back when one was lost.
+//! The requester of RC: chooses the next packet, and goes back after a loss.
 //!
-//! Every request packet has a PSN; a READ takes as many as its response has packets. Three PSNs say
-//! where the queue stands, in this order around the circle:
+//! Each request packet has a PSN; a READ takes as many PSNs as its response has packets. Three PSNs describe
+//! the state of the queue, in this order around the circle:
 //!
 //! ```text
 //!   una ............ cursor ............ unsent
@@ -10,7 +10,7 @@
 //!   answer
 //! ```
 //!
-//! In undisturbed traffic `cursor` equals `unsent`; a retransmission moves it back to `una`.
+//! Without losses `cursor` equals `unsent`; a retransmission moves it back to `una`.
 
 use alloc::boxed::Box;
 
@@ -33,43 +33,44 @@ use crate::sq::{Progress, SendQueue, Wqe, local_cause};
 use crate::timer::Timer;
 use crate::wr::{Course, SendFlags, SendOp};
 
-/// A count of packets since the last acknowledge request that makes the next packet request one.
+/// Value of `since_ack_request` that makes the next packet request an acknowledgement.
 pub(super) const LONG_AGO: u32 = u32::MAX / 2;
-/// While packets are spaced after a loss, one of so many requests an acknowledgement: at a low rate a quarter of the window would take
-/// longer than the timer waits.
+/// Maximum interval, in packets, between acknowledge requests while packets are spaced after a loss. At a low
+/// rate, a quarter of the window would take longer than the retransmission timer.
 const SPACED_INTERVAL: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct RcRequester {
     pub(crate) sq: SendQueue,
-    /// The oldest PSN without an answer, and the first that was never sent.
+    /// The oldest unanswered PSN, and the first PSN that was never sent.
     pub(super) una: Psn,
     pub(super) unsent: Psn,
-    /// The next packet to send: the request it belongs to, and its PSN.
+    /// The next packet to send (`cursor`) and the position of its request.
     pub(super) cursor: Psn,
     pub(super) cursor_wqe: u64,
-    /// READ and atomic requests sent and not answered; at most `max_rd_atomic`.
+    /// READ and atomic requests sent and not answered, at most `max_rd_atomic`.
     pub(super) outstanding: u32,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
-    /// An RNR NAK asked for a pause.
+    /// Whether the requester pauses because of an RNR NAK.
     pub(super) rnr_waiting: bool,
-    /// The PSN that a NAK made this half go back to. A second NAK for it is a duplicate.
+    /// The PSN of the NAK that made the requester go back. A second NAK for this PSN is a duplicate.
     pub(super) recovering: Option<Psn>,
     pub(super) since_ack_request: u32,
-    /// The newest packet in flight whose answer was requested: only then does a missing answer show a loss.
+    /// The newest packet in flight whose acknowledgement was requested. Without one, a missing answer does
+    /// not show a loss.
     pub(super) asked: Option<Psn>,
-    /// The oldest packet is to be sent again after a timeout and has not left yet.
+    /// Whether the oldest packet waits for its retransmission after a timeout.
     pub(super) is_held: bool,
-    /// The packets that left one after the other.
+    /// The packets sent consecutively, to assess a loss.
     pub(super) flight: Flight,
-    /// The oldest response that is known to have been trimmed.
+    /// The oldest response known to have been trimmed.
     pub(super) trimmed_response: Option<Psn>,
-    /// The cursor is at a trimmed packet, and returns from there.
+    /// Whether the cursor is temporarily at a single packet to be sent again: a trimmed one or a probe.
     pub(super) is_aside: bool,
-    /// Early retransmission.
+    /// State of early retransmission.
     pub(super) early: Early,
-    /// The loss recovery, unless it is go-back-N.
+    /// The loss recovery, or `None` for go-back-N.
     pub(super) recovery: Option<Box<dyn LossRecovery>>,
 }
 
@@ -77,7 +78,7 @@ pub(crate) struct RcRequester {
 enum Next {
     Send,
     Blocked,
-    /// A local operation was carried out, look again.
+    /// A local operation was executed; prepare the next request.
     Again,
 }
 
@@ -114,7 +115,7 @@ impl RcRequester {
         self.start(Psn::new(0));
     }
 
-    /// Takes the first PSN, at the transition to RTS.
+    /// Sets the first PSN, at the transition to RTS.
     pub(crate) fn start(&mut self, sq_psn: Psn) {
         self.una = sq_psn;
         self.unsent = sq_psn;
@@ -134,7 +135,7 @@ impl RcRequester {
         }
     }
 
-    /// Reloads the retry counts from the attributes: at the start and after progress.
+    /// Reloads the retry counts from the attributes, at the start and after progress.
     pub(crate) fn reload_retries(&mut self, core: &QpCore) {
         self.retries_left = core.attr.retry_cnt;
         self.rnr_retries_left = core.attr.rnr_retry;
@@ -148,23 +149,23 @@ impl RcRequester {
         self.una
     }
 
-    /// Whether all requests that were posted are on their way or done.
+    /// Tells whether all posted requests have been sent.
     pub(crate) fn has_sent_all(&self) -> bool {
         self.sq.get(self.cursor_wqe).is_none()
     }
 
-    /// PSNs that await an answer.
+    /// Returns the number of PSNs that await an answer.
     pub(super) fn in_flight(&self) -> u32 {
         self.una.distance_to(self.unsent)
     }
 
-    /// Whether the packet with this PSN, or a READ that covers it, is in flight.
+    /// Tells whether the packet with this PSN, or a READ that covers it, is in flight.
     #[inline]
     pub(crate) fn awaits(&self, psn: Psn) -> bool {
         self.una.distance_to(psn) < self.in_flight()
     }
 
-    /// Writes the packet under the cursor into `slot`, if one may go.
+    /// Writes the packet at the cursor into `slot`, if one may be sent.
     pub(super) fn transmit_at_cursor(
         &mut self,
         core: &mut QpCore,
@@ -197,7 +198,7 @@ impl RcRequester {
             Course::Segments => self.send_segment(core, shared, slot)?,
             Course::Read => self.send_read(core, shared, slot)?,
             Course::Single => self.send_single(core, shared, slot)?,
-            // Carried out when it was prepared.
+            // `prepare` has executed the local operation.
             Course::Local => return None,
         };
         if sent_before {
@@ -216,12 +217,12 @@ impl RcRequester {
         Some(sealed)
     }
 
-    /// Looks at the request under the cursor: starts it if that is allowed now.
+    /// Starts the request at the cursor if that is allowed now.
     fn prepare(&mut self, core: &mut QpCore, shared: &mut Shared) -> Next {
         let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Next::Blocked };
         match wqe.progress {
             Progress::Done => {
-                // Executed before a go-back passed over it again.
+                // A local operation executed before a go-back; skip it.
                 self.cursor_wqe += 1;
                 return Next::Again;
             }
@@ -254,16 +255,16 @@ impl RcRequester {
         Next::Send
     }
 
-    /// PSNs that may be unacknowledged.
+    /// Returns the maximum number of unacknowledged PSNs.
     fn window(&self, shared: &Shared) -> u32 {
         let most = shared.config.max_outstanding_packets;
         self.recovery.as_ref().map_or(most, |recovery| most.min(recovery.window()))
     }
 
-    /// Whether the window has room for the next packet of `wqe`, which takes `psns` PSNs in all.
+    /// Tells whether the window has room for the next packet of `wqe`, which takes `psns` PSNs in total.
     fn window_allows(&self, core: &QpCore, shared: &Shared, wqe: &Wqe, psns: u32) -> bool {
         if self.early.is_sending() {
-            // It is in flight already.
+            // The packet is already in flight.
             return true;
         }
         let window = self.window(shared);
@@ -275,25 +276,25 @@ impl RcRequester {
             return false;
         }
         if wqe.progress == Progress::Started && wqe.first_psn.before(self.cursor) && self.una != self.cursor {
-            // The next piece of a READ waits for the piece before it: then only one end of a piece
-            // is outstanding, and a response can be checked against it.
+            // The next piece of a READ waits for the previous one. Only one end of a piece is therefore
+            // outstanding, and responses are checked against it.
             return false;
         }
         let piece = read_piece(shared, psns);
         used == 0 || used + piece <= window
     }
 
-    /// Whether the congestion control has room for the next packet.
+    /// Tells whether the congestion control has room for the next packet.
     fn control_allows(&self, core: &QpCore) -> bool {
         let Some(control) = &core.control else { return true };
         if self.is_resending() {
-            // It counts as in flight already, and has left the network.
+            // The packet is already counted as in flight, but has left the network.
             return true;
         }
         control.has_room(self.asked.is_some())
     }
 
-    /// Binds or invalidates a window; takes no PSN.
+    /// Binds or invalidates a memory window. Takes no PSN.
     fn execute_local(&mut self, core: &mut QpCore, shared: &mut Shared, wqe: &Wqe) -> Next {
         let (result, status, cause) = match &wqe.op {
             SendOp::BindWindow { window, new_rkey, binding } => (
@@ -356,26 +357,28 @@ impl RcRequester {
         Some(sealed)
     }
 
-    /// Whether the packet under the cursor is one of a selective retransmission.
+    /// Tells whether the packet at the cursor belongs to a selective retransmission or is a single repeated
+    /// packet.
     fn is_resending(&self) -> bool {
         self.is_aside
             || self.cursor != self.unsent
                 && self.recovery.as_ref().is_some_and(|recovery| recovery.is_resending())
     }
 
-    /// Notes a packet under the cursor, whose answer is that to `psn`, and tells the congestion control of it.
+    /// Records the packet at the cursor and reports it to the congestion control. `psn` is the PSN of its
+    /// answer.
     fn note_sent(&mut self, core: &mut QpCore, shared: &Shared, psn: Psn, payload: usize, ack_req: bool) {
         // Selective retransmission sends older packets after newer ones.
         if ack_req && self.asked.is_none_or(|asked| asked.before(psn)) {
             self.asked = Some(psn);
         }
         if ack_req && self.cursor == self.unsent && shared.config.retransmission.early {
-            // A response shows a sign of life with its first packet.
+            // The first packet of a response proves that the peer is alive.
             self.early.leaves(self.cursor, shared.watched());
         }
         if let Some(control) = &mut core.control {
-            // The response to a READ takes as long as its data, so it is not a sample of the round trip,
-            // and a retransmission is ambiguous.
+            // The last response packet of a READ arrives after all data, so it is not a round-trip sample;
+            // the answer to a retransmission is ambiguous.
             let measures = psn == self.cursor && self.cursor == self.unsent;
             // Going back resets the bytes in flight; selective retransmission does not add to them.
             let payload = if self.is_resending() { 0 } else { payload };
@@ -386,8 +389,8 @@ impl RcRequester {
         }
     }
 
-    /// Asks for an acknowledgement at quarters of the window, so that a long message keeps the window
-    /// moving, and on the packet that fills it: otherwise only the timer would make progress.
+    /// Requests an acknowledgement at each quarter of the window, so that a long message keeps the window
+    /// moving, and on the packet that fills the window. Otherwise only the timer would make progress.
     fn wants_acknowledgement(&self, core: &QpCore, shared: &Shared, payload: usize) -> bool {
         if core.congestion.echo {
             return true;
@@ -409,8 +412,8 @@ impl RcRequester {
         let mtu = core.mtu();
         let index = wqe.first_psn.distance_to(self.cursor);
         let left = wqe.psns.saturating_sub(index);
-        // A piece that was requested before is requested again up to the same end, so that late
-        // responses to the first request still fit.
+        // A piece that was requested before is requested again up to the same end, so that late responses to
+        // the first request still fit.
         let repeated = self.cursor.distance_to(wqe.requested_to.next());
         let piece = if repeated > 0 && repeated <= left { repeated } else { read_piece(shared, left) };
         let offset = index * mtu as u32;
@@ -432,7 +435,7 @@ impl RcRequester {
         Some(sealed)
     }
 
-    /// Atomics, ATOMIC WRITE and FLUSH: one packet, one PSN.
+    /// Sends an atomic, ATOMIC WRITE or FLUSH: one packet with one PSN.
     fn send_single(
         &mut self,
         core: &mut QpCore,
@@ -489,10 +492,10 @@ impl RcRequester {
         self.cursor = self.una;
         self.cursor_wqe = self.sq.head();
         self.outstanding = 0;
-        // The first packet requests an acknowledgement: a responder that has it reports its position.
+        // The first packet requests an acknowledgement: a responder that already has it reports its position.
         self.since_ack_request = LONG_AGO;
         self.early.went_back();
-        // Answers to what left before are not waited for.
+        // Answers to packets sent before the go-back are not awaited.
         (self.asked, self.trimmed_response) = (None, None);
         if let Some(recovery) = &mut self.recovery {
             recovery.on_go_back();
@@ -502,8 +505,9 @@ impl RcRequester {
         }
     }
 
-    /// The packet with this PSN was lost on its way to the peer. The congestion control is told; without one the rate may be the
-    /// reason. What a READ or an atomic misses may be its answer, which the peer has sent.
+    /// Handles the loss of the request packet with this PSN. Informs the congestion control, and without one
+    /// the rate limit after losses. A loss at a READ or atomic is no evidence for the latter, because the
+    /// response of the peer may be lost.
     pub(super) fn lost(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, loss: Loss) {
         core.lost(shared.now, loss);
         let is_payload = |wqe: &Wqe| !wqe.op.awaits_response();
@@ -514,7 +518,7 @@ impl RcRequester {
         }
     }
 
-    /// Uses up one retry for a timeout or a sequence error; fails the oldest request when none is left.
+    /// Uses up one retry for a timeout or a sequence error. Fails the oldest request if no retry is left.
     pub(super) fn spend_retry(&mut self, core: &mut QpCore, shared: &mut Shared, cause: Cause) -> bool {
         if let Some(left) = self.retries_left.checked_sub(1) {
             self.retries_left = left;
@@ -525,12 +529,12 @@ impl RcRequester {
         false
     }
 
-    /// The pause that an RNR NAK asked for is over.
+    /// Ends the pause that an RNR NAK requested.
     pub(crate) fn on_rnr_timer(&mut self) {
         self.rnr_waiting = false;
     }
 
-    /// Completes every finished request at the head of the queue, in order.
+    /// Completes the finished requests at the head of the queue, in order.
     pub(super) fn retire(&mut self, core: &mut QpCore, shared: &mut Shared) {
         while let Some(wqe) = self.sq.get(self.sq.head()).filter(|wqe| wqe.progress == Progress::Done) {
             core.complete_send(shared, wqe);
@@ -542,8 +546,8 @@ impl RcRequester {
         }
     }
 
-    /// Fails the request at `position` and with it the queue pair. Every older request without an answer
-    /// is flushed before it, so that completions stay in order.
+    /// Fails the request at `position`, and with it the queue pair. Older unanswered requests are flushed
+    /// first, so that completions stay in order.
     pub(super) fn fail(
         &mut self,
         core: &mut QpCore,
@@ -567,7 +571,7 @@ impl RcRequester {
     }
 }
 
-/// Begins a request packet: its BTH, and for an extended connection the shared receive queue that it is for.
+/// Begins a request packet: its BTH, and for an XRC connection the number of the shared receive queue.
 #[inline]
 fn writer<'a>(core: &QpCore, buffer: &'a mut [u8], bth: &Bth, wqe: &Wqe) -> Option<DatagramWriter<'a>> {
     let mut writer = DatagramWriter::new(buffer, bth).ok()?;

@@ -1,4 +1,4 @@
-//! Responder resources: READs and atomics that can be answered, and answered again (IBTA 9.7.5.1.2).
+//! Responder resources: READs and atomics whose answer is sent, or sent again (IBTA 9.7.5.1.2).
 
 use alloc::collections::VecDeque;
 
@@ -9,24 +9,24 @@ use crate::congestion::LostAfter;
 use crate::ids::{PdId, RKey};
 use crate::time::Instant;
 
-/// What a resource answers with.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    /// READ: the bytes of the range, read when each packet is made.
+    /// READ: the bytes of the range, read when each packet is written.
     Read { pd: PdId, va: u64, rkey: RKey, len: u32 },
-    /// An atomic: the value it found.
+    /// Atomic: the original value.
     Atomic { original: u64 },
     /// ATOMIC WRITE or FLUSH: an empty READ Response Only.
     Empty,
 }
 
-/// A READ response that is being sent: the part of the range that is left.
+/// An answer that is being sent: the remaining part of the range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sending {
     pub(super) psn: Psn,
     pub(super) va: u64,
     pub(super) left: u32,
-    /// Whether a packet of this response went out already: decides between First and Middle.
+    /// Whether a packet of this response has left; decides between First and Middle.
     pub(super) begun: bool,
 }
 
@@ -34,45 +34,45 @@ pub(super) struct Sending {
 pub(super) struct Resource {
     pub(super) first_psn: Psn,
     pub(super) psns: u32,
-    /// The message count that the answer carries.
+    /// The MSN in the answer.
     pub(super) msn: Msn,
     pub(super) answer: Answer,
-    /// What is still to be sent; `None` when the peer waits for nothing.
+    /// The part of the answer that is still to be sent, or `None` if there is nothing to send.
     pub(super) sending: Option<Sending>,
     /// Whether the whole answer was sent at least once.
     pub(super) answered: bool,
-    /// The part of a READ response that was sent last; `None` before the first packet.
+    /// The part of a READ response that was sent last, or `None` before the first packet.
     pub(super) train: Option<Train>,
 }
 
-/// Why a peer asks for a READ response again.
+/// The reason why a peer requests a READ response again.
 pub(super) enum Repeated {
-    /// It was lost.
+    /// The response was lost.
     Lost(LostAfter),
-    /// It was lost, but too few packets were under way to fill a queue.
+    /// The response was lost, but too few packets were in flight to fill a queue.
     OfFew,
-    /// It was lost together with another one, for which the peer asked before.
+    /// The loss is already known: the peer has requested another response of the same loss.
     Known,
-    /// It has not left yet.
+    /// The response has not left yet.
     Unsent,
 }
 
-/// The packets of a READ response that left one after the other.
+/// Packets of a READ response that left consecutively.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Train {
-    /// The first PSN, and when it left.
+    /// The first PSN, and the time at which it left.
     pub(super) first: Psn,
     pub(super) began: Instant,
-    /// When the last packet left, once it has.
+    /// The time at which the last packet left, once it has.
     pub(super) ended: Option<Instant>,
-    /// How many losses had been seen when it began.
+    /// Number of known losses when the train began.
     pub(super) round: u32,
-    /// The first packet of the responses that left before it without a pause, and when that left.
+    /// The first packet of the preceding responses that left without a pause, and the time at which it left.
     pub(super) stream: (Psn, Instant),
 }
 
 impl Train {
-    /// A response begins at `psn`, after another one that may have left without a pause before.
+    /// Begins a train at `psn`. It continues the stream of `before` if there was no pause between them.
     pub(super) fn after(before: Option<&Self>, psn: Psn, now: Instant, round: u32) -> Self {
         const LONGEST: u32 = 1 << 20;
         let joins = |before: &&Self| {
@@ -91,13 +91,14 @@ impl Resource {
         self.first_psn.distance_to(psn) < self.psns
     }
 
-    /// The first PSN that has not left yet.
+    /// Returns the first PSN of this answer that has not left yet.
     fn unsent(&self) -> Psn {
         let end = self.first_psn.add(self.psns);
         self.sending.filter(|sending| sending.begun).map_or(end, |sending| sending.psn)
     }
 
-    /// What it says when the peer asks again from `psn` on. Of all answers, those before `unsent` have left.
+    /// Returns the reason for a repeated request from `psn` on. `unsent` is the first PSN of all answers that
+    /// has not left.
     pub(super) fn repeated_from(&self, psn: Psn, unsent: Psn, now: Instant, round: u32) -> Repeated {
         let Some(train) = self.train else { return Repeated::Unsent };
         let sent = match self.sending {
@@ -116,7 +117,7 @@ impl Resource {
             return Repeated::Known;
         }
         let whole = train.ended.unwrap_or(now).since(train.began);
-        // The packets of a train are spaced evenly, and `sent` is more than `packets`.
+        // The packets of a train are spaced evenly, and `sent` is greater than `packets`.
         let time = whole / sent * packets;
         let delay = now.since(train.began).saturating_sub(time);
         let (first, began) = train.stream;
@@ -128,18 +129,19 @@ impl Resource {
     }
 }
 
-/// The last `max_dest_rd_atomic` READs and atomics in the order of their PSNs.
+/// The last `max_dest_rd_atomic` READs and atomics, in the order of their PSNs.
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     ring: VecDeque<Resource>,
     limit: usize,
-    /// How many of the ring have something to send. It changes with each `sending` that becomes or ceases to be `Some`, so it
-    /// is at least 1 wherever one is found.
+    /// Number of resources with something to send. It changes whenever a `sending` becomes or ceases to be
+    /// `Some`, so it is at least 1 while such a resource exists.
     waiting: usize,
 }
 
 impl Resources {
-    /// How many there may be. The first one allocates room for all: most queue pairs of many never have one.
+    /// Sets the maximum number of resources. Memory for all is allocated with the first one, because most
+    /// queue pairs of a large number never use any.
     pub(super) fn set_limit(&mut self, limit: u8) {
         self.limit = usize::from(limit);
         while self.ring.len() > self.limit {
@@ -160,9 +162,9 @@ impl Resources {
         }
     }
 
-    /// Whether one more request fits. The oldest one makes room unless its answer is still being sent:
-    /// then the peer exceeds its limit of outstanding requests. A repeated answer does not count: a
-    /// peer that sends a new request has received the answer.
+    /// Tells whether one more request fits. The oldest resource is replaced unless its first answer is still
+    /// being sent: in that case the peer exceeds its limit of outstanding requests. A repeated answer does
+    /// not count, because a peer that sends a new request has received the answer.
     pub(super) fn has_room(&self) -> bool {
         let is_free = |oldest: &Resource| oldest.sending.is_none() || oldest.answered;
         self.limit > 0 && (self.ring.len() < self.limit || self.ring.front().is_some_and(is_free))
@@ -181,18 +183,18 @@ impl Resources {
         self.ring.push_back(resource);
     }
 
-    /// The record of the latest request that used `psn`. Where an older one has stayed since the PSNs wrapped around, the
-    /// newer one is returned.
+    /// Returns the record of the latest request that used `psn`. An older record with the same PSN may exist
+    /// after the PSNs wrapped around.
     pub(super) fn find(&mut self, psn: Psn) -> Option<&mut Resource> {
         self.ring.iter_mut().rev().find(|resource| resource.contains(psn))
     }
 
-    /// The first PSN after all that has left; `None` if nothing has.
+    /// Returns the first PSN after all packets that have left, or `None` if none has.
     pub(super) fn unsent(&self) -> Option<Psn> {
         self.ring.iter().rev().find(|resource| resource.train.is_some()).map(Resource::unsent)
     }
 
-    /// Makes a resource send (again); called after [`Self::find`] on the same PSN.
+    /// Makes a resource send its answer (again). Call this after [`Self::find`] with the same PSN.
     pub(super) fn send_again(&mut self, psn: Psn, sending: Sending) {
         if let Some(resource) = self.ring.iter_mut().rev().find(|resource| resource.contains(psn))
             && resource.sending.replace(sending).is_none()
@@ -201,12 +203,12 @@ impl Resources {
         }
     }
 
-    /// Whether none of them has anything to send.
+    /// Tells whether no resource has anything to send.
     pub(super) const fn is_idle(&self) -> bool {
         self.waiting == 0
     }
 
-    /// The oldest answer that is still to be sent.
+    /// Returns the oldest resource with something to send.
     pub(super) fn next(&mut self) -> Option<&mut Resource> {
         if self.waiting == 0 {
             return None;
@@ -214,7 +216,7 @@ impl Resources {
         self.ring.iter_mut().find(|resource| resource.sending.is_some())
     }
 
-    /// The first packet of the answer that [`Self::next`] gives leaves now.
+    /// Records that the first packet of the answer returned by [`Self::next`] leaves now.
     pub(super) fn begins(&mut self, psn: Psn, now: Instant, round: u32) {
         let Some(position) = self.ring.iter().position(|resource| resource.sending.is_some()) else { return };
         let before = position.checked_sub(1).and_then(|before| self.ring.get(before));
@@ -226,7 +228,7 @@ impl Resources {
         }
     }
 
-    /// The resource that [`Self::next`] gave has nothing left to send.
+    /// Records that the resource returned by [`Self::next`] has nothing left to send.
     pub(super) fn finished(&mut self, now: Instant) {
         if let Some(resource) = self.ring.iter_mut().find(|resource| resource.sending.is_some()) {
             if let Some(train) = &mut resource.train {

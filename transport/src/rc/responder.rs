@@ -1,4 +1,4 @@
-//! The receiving half of RC: checks and executes requests (IBTA 9.7.4, 9.7.5.1).
+//! The responder of RC: checks and executes requests (IBTA 9.7.4, 9.7.5.1).
 
 use alloc::boxed::Box;
 
@@ -24,33 +24,34 @@ use crate::wr::MAX_MESSAGE;
 
 #[derive(Debug)]
 pub(crate) struct RcResponder {
-    /// The PSN that is expected next, and the count of finished messages.
+    /// The next expected PSN, and the number of finished messages.
     pub(super) epsn: Psn,
     pub(super) msn: Msn,
-    /// The newest PSN that an acknowledgement may carry, and the messages complete there: not that of a READ or an
-    /// atomic, which only its response answers. A requester of Soft-RoCE takes an acknowledgement with that PSN for the
-    /// end of the READ, although none of its bytes came.
+    /// The newest PSN that an acknowledgement may carry, and the MSN at that PSN. It is never the PSN of a
+    /// READ or an atomic, which only its response answers: a Soft-RoCE requester would take such an
+    /// acknowledgement for the end of the READ, although none of its bytes arrived.
     pub(super) acknowledgeable: (Psn, Msn),
     inbound: Inbound,
-    /// A NAK for the expected PSN is out: later packets are dropped until that PSN comes.
+    /// Whether a NAK for the expected PSN was sent: later packets are dropped until that PSN arrives.
     pub(super) nak_sent: bool,
     pub(super) resources: Resources,
-    /// The acknowledgement or NAK that is owed. One is enough: they are cumulative.
+    /// The pending acknowledgement or NAK. One is sufficient, because they are cumulative.
     pub(super) reply: Option<Reply>,
-    /// Requests that came too early, with selective repeat; and whether an RNR NAK asked the peer for a pause, in which
-    /// no further reply is sent.
+    /// Requests that arrived early, with selective repeat (`reorder`). Whether an RNR NAK paused the peer, so
+    /// that no further reply is sent (`paused`).
     pub(super) reorder: Option<Reorder>,
     pub(super) paused: bool,
     pub(super) trimmed: Option<Box<TrimmedRequests>>,
-    /// Losses of READ responses that the peer has shown, each of which may make it repeat many requests.
+    /// Number of losses of READ responses that the peer has reported. Each loss may make it repeat many
+    /// requests.
     pub(super) losses: u32,
 }
 
-/// How a request is refused.
+/// The way in which a request is refused.
 pub(super) enum Refusal {
     Nak(NakCode, Cause, WcStatus),
     Rnr,
-    /// A remote invalidate failed: no answer, but the receive completes with an error.
+    /// A remote invalidate failed: the request is not answered, but the receive completes with an error.
     Invalidate(u64),
 }
 
@@ -98,7 +99,7 @@ impl RcResponder {
         self.resources.clear();
     }
 
-    /// Takes the first expected PSN, at the transition to RTR.
+    /// Sets the first expected PSN, at the transition to RTR.
     pub(crate) fn start(&mut self, rq_psn: Psn, recovery: &Recovery, mtu: usize) {
         self.reorder = match recovery {
             Recovery::GoBackN => None,
@@ -114,7 +115,7 @@ impl RcResponder {
         self.reply = None;
     }
 
-    /// Makes room for `max_dest_rd_atomic` resources.
+    /// Sets the number of responder resources (`max_dest_rd_atomic`).
     pub(crate) fn set_resources(&mut self, limit: u8) {
         self.resources.set_limit(limit);
     }
@@ -123,8 +124,8 @@ impl RcResponder {
         self.epsn
     }
 
-    /// Whether a request with this PSN is executed or kept when it arrives: the next one, or with selective repeat one
-    /// of the following that has not arrived.
+    /// Tells whether a request with this PSN is executed or kept when it arrives: the expected one, or with
+    /// selective repeat a later one that has not arrived.
     #[inline]
     pub(crate) fn awaits(&self, psn: Psn) -> bool {
         psn == self.epsn || self.reorder.as_ref().is_some_and(|reorder| reorder.is_missing(self.epsn, psn))
@@ -155,7 +156,7 @@ impl RcResponder {
         core.established(shared);
         if self.nak_sent {
             self.nak_sent = false;
-            // An unsent NAK is obsolete, but the acknowledgement that it carried is still owed.
+            // An unsent NAK is obsolete, but the acknowledgement that it included is still pending.
             self.reply = self.reply.map(|_| Reply::Ack);
         }
         self.paused = false;
@@ -167,7 +168,7 @@ impl RcResponder {
         Verdict::Handled
     }
 
-    /// A packet is missing: one NAK per gap, then no further reply (IBTA 9.7.5.1.4).
+    /// Handles a missing packet: sends one NAK per gap, then no further reply (IBTA 9.7.5.1.4).
     pub(super) fn gap(&mut self, core: &mut QpCore, shared: &mut Shared) -> Verdict {
         count!(shared, core, out_of_sequence);
         if self.nak_sent {
@@ -179,14 +180,15 @@ impl RcResponder {
         Verdict::Handled
     }
 
-    /// A request that was executed before (IBTA 9.7.5.1.3).
+    /// Handles a request that was already executed (IBTA 9.7.5.1.3).
     fn duplicate(&mut self, core: &mut QpCore, shared: &mut Shared, datagram: &Datagram<'_>) -> Verdict {
         count!(shared, core, duplicate_request);
         let psn = datagram.bth().psn;
         match datagram.info().operation {
             Operation::Send | Operation::Write => {
-                // Only on request, as with new packets: Soft-RoCE loses a request permanently when it is
-                // acknowledged during its retransmission. Selective repeat expects an acknowledgement of each packet.
+                // Only on request, as for new packets: Soft-RoCE permanently loses a request that is
+                // acknowledged during its retransmission. Selective repeat expects an acknowledgement of each
+                // packet.
                 if datagram.bth().ack_req || self.reorder.is_some() {
                     self.owe_acknowledgement(core, shared);
                 }
@@ -212,7 +214,7 @@ impl RcResponder {
         }
     }
 
-    /// A repeated READ, from its start or from the middle: its range must lie inside the range of the
+    /// Handles a repeated READ, from its start or a later packet. Its range must lie within the range of the
     /// first request, under the same key.
     fn duplicate_read(
         &mut self,
@@ -232,11 +234,12 @@ impl RcResponder {
             return UNANSWERABLE;
         }
         let repeated = resource.repeated_from(psn, unsent, shared.now, self.losses);
-        // Nothing goes before it, and it has not left since the peer asked for it: only the rate can be why.
+        // The response is the next to be sent, and was not sent since the peer requested it: the rate is too
+        // low.
         let is_next = self.resources.next().and_then(|next| next.sending).is_some_and(|it| it.psn == psn);
         self.resources.send_again(psn, Sending { psn, va: reth.va, left: reth.dma_len, begun: false });
         match repeated {
-            // After an RNR NAK the peer repeats what it has no answer to, although nothing was lost.
+            // After an RNR NAK the peer repeats all unanswered requests, although nothing was lost.
             Repeated::Lost(loss) if !self.paused => {
                 self.losses = self.losses.wrapping_add(1);
                 core.lost_after(shared, &loss);
@@ -247,8 +250,8 @@ impl RcResponder {
         Verdict::Handled
     }
 
-    /// Executes the expected packet. Nothing has changed when this returns an error, except for
-    /// payload of earlier packets of the same message.
+    /// Executes the expected packet. If this returns an error, nothing has changed except for the payload of
+    /// earlier packets of the same message.
     pub(super) fn execute(
         &mut self,
         core: &mut QpCore,
@@ -291,7 +294,7 @@ impl RcResponder {
             | Operation::Resync
             | Operation::Cnp => return Err(Refusal::INVALID),
         }
-        // The PSN of the packet is the expected one.
+        // The packet has the expected PSN.
         let psn = datagram.bth().psn;
         self.acknowledgeable = (psn, self.msn);
         self.epsn = psn.next();
@@ -307,7 +310,7 @@ impl RcResponder {
         shared: &mut Shared,
         datagram: &Datagram<'_>,
     ) -> Result<(), Refusal> {
-        // First, so that a malformed packet takes no receive.
+        // Check first, so that a malformed packet does not consume a receive.
         check_length(datagram, core.mtu())?;
         if matches!(self.inbound, Inbound::Idle) {
             let receive = core.take_receive(shared).ok_or(Refusal::Rnr)?;
@@ -340,7 +343,7 @@ impl RcResponder {
             if reth.dma_len > MAX_MESSAGE {
                 return Err(Refusal::INVALID);
             }
-            // Written where it stays: a copy of something just written waits for the writes.
+            // Constructed in place: copying a recently written value stalls on the writes.
             self.inbound = Inbound::write(core, shared, reth)?;
         }
         if let Err(error) = self.inbound.check_place(datagram) {
@@ -349,7 +352,7 @@ impl RcResponder {
             }
             return Err(error.into());
         }
-        // Immediate data needs a receive, and the packet is not executed without one.
+        // Immediate data needs a receive; without one the packet is not executed.
         let receive = match datagram.imm_dt() {
             Some(_) => match core.take_receive(shared) {
                 Some(receive) => Some(receive),
@@ -372,7 +375,7 @@ impl RcResponder {
                 if let Some(receive) = receive {
                     let (status, cause) = (WcStatus::LocalAccessError, Cause::RemoteAccessRefused);
                     core.fail_recv(shared, receive.wr_id, status, cause);
-                    // The completion reports the error, so an event is not needed.
+                    // The completion reports the error, so no event is needed.
                     core.fail(Failure::Reported);
                 }
                 return Err(error.into());
@@ -500,8 +503,8 @@ impl RcResponder {
         self.keep(answer, 1, Sending { psn, va: 0, left: 0, begun: false });
     }
 
-    /// Stores a request that is answered with more than an acknowledgement. Its answer acknowledges
-    /// everything before it too.
+    /// Stores a request whose answer is more than an acknowledgement. The answer also acknowledges everything
+    /// before it.
     fn keep(&mut self, answer: Answer, psns: u32, sending: Sending) {
         self.msn = self.msn.next();
         let (first_psn, msn) = (self.epsn, self.msn);
@@ -526,7 +529,7 @@ impl RcResponder {
         } else if self.reply.is_none() || !self.nak_sent {
             self.reply = Some(Reply::Ack);
         }
-        // Else a NAK is owed, which acknowledges everything before it.
+        // Otherwise a NAK is pending, which acknowledges everything before it.
     }
 
     /// Answers a request that was not executed (section 5.4 of the protocol notes; IBTA 9.9.3).
@@ -557,7 +560,7 @@ impl RcResponder {
         }
     }
 
-    /// Reports to the application why the queue pair fails: by the receive in use, else by an event.
+    /// Reports the failure of the queue pair to the application: by the receive in use, or else by an event.
     pub(super) fn fail_with(
         &mut self,
         core: &mut QpCore,

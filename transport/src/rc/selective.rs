@@ -1,7 +1,7 @@
-//! The requester's side of loss recovery: which packets are sent again.
+//! Loss recovery of the requester: selects the packets to be sent again.
 //!
-//! Going back (IBTA 9.7.5.1.4) is what the requester does by itself. Anything else is a [`LossRecovery`]: it is told what
-//! the responder says and names the packets that a retransmission passes over and where it ends.
+//! By default the requester goes back (IBTA 9.7.5.1.4). Any other method implements [`LossRecovery`]: it is
+//! informed of the reports of the responder, and selects the packets and the end of a retransmission.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -20,66 +20,70 @@ use crate::shared::Shared;
 use crate::sq::Progress;
 use crate::verdict::{DropReason, Verdict};
 
-/// A way to make up for losses other than going back.
+/// A method of loss recovery other than go-back-N.
 pub(super) trait LossRecovery: fmt::Debug + Send {
-    /// PSNs that may be unacknowledged.
+    /// Returns the maximum number of unacknowledged PSNs.
     fn window(&self) -> u32;
 
-    /// Nanoseconds without an answer after which something is taken for lost, with so many PSNs in flight.
+    /// Returns the time in nanoseconds after which an unanswered packet counts as lost, with `in_flight` PSNs
+    /// in flight.
     fn timeout(&self, in_flight: u32) -> u64;
 
-    /// The responder has `received` but not `una`. Gives the first packet of a retransmission that this begins, and
-    /// whether it is the first since everything was well.
+    /// Handles a report that the responder has `received` but not `una`. Returns the first packet of the
+    /// retransmission that this starts, and whether it is the first of its loss episode.
     fn on_received(&mut self, una: Psn, unsent: Psn, received: Psn) -> Option<(Psn, bool)>;
 
-    /// A switch trimmed this packet, which is in flight. Returns whether it is to be sent again, unless it already waits for that.
+    /// Handles a report that a packet in flight was trimmed. Returns `false` if the packet already waits to
+    /// be sent again.
     fn on_trimmed(&mut self, trimmed: Psn) -> bool;
 
-    /// The next trimmed packet that is to be sent again, which is then taken for sent.
+    /// Takes the next trimmed packet to be sent again. The packet then counts as sent.
     fn next_trimmed(&mut self, una: Psn, unsent: Psn) -> Option<Psn>;
 
-    /// A loss was seen. Returns whether it is the first since everything was well.
+    /// Records a loss. Returns whether it begins a loss episode.
     fn begins(&mut self, unsent: Psn) -> bool;
 
-    /// Nothing came for too long: a retransmission begins at `una`.
+    /// Starts a retransmission at `una` after a timeout.
     fn on_timeout(&mut self, una: Psn, unsent: Psn);
 
-    /// Everything from `before` to `una` is acknowledged.
+    /// Handles the acknowledgement of all packets from `before` up to `una`.
     fn on_progress(&mut self, before: Psn, una: Psn);
 
-    /// The requester goes back and sends everything again.
+    /// Handles a go-back of the requester, which sends everything again.
     fn on_go_back(&mut self);
 
-    /// Whether a retransmission of its own is under way.
+    /// Tells whether this recovery has a retransmission in progress.
     fn is_resending(&self) -> bool;
 
-    /// The first packet from `cursor` on that is to be sent again; `None` when the retransmission is over.
+    /// Returns the first packet from `cursor` on to be sent again, or `None` if the retransmission is over.
     fn next(&self, una: Psn, cursor: Psn) -> Option<Psn>;
 }
 
-/// Selective repeat: see [`SelectiveRepeat`].
+/// The state of selective repeat; see [`SelectiveRepeat`].
 #[derive(Debug)]
 pub(super) struct Selective {
     settings: SelectiveRepeat,
-    /// What is known of a packet, by the low bits of its PSN; only those in flight count. Empty until something is known.
+    /// The known state of each packet in flight, indexed by the low bits of its PSN. Empty until a state is
+    /// known.
     known: Box<[Known]>,
-    /// Trimmed packets that wait for being sent again.
+    /// Trimmed packets that wait to be sent again.
     trimmed: VecDeque<Psn>,
-    /// Packets before this one are sent again unless they were received. `None` while nothing is sent again.
+    /// End of the retransmission: packets before this one are sent again unless received. `None` without a
+    /// retransmission.
     end: Option<Psn>,
-    /// The first packet that was unsent when the loss was seen; beyond it begins another loss.
+    /// The first unsent packet when the loss was detected; a loss beyond it begins another episode.
     until: Option<Psn>,
 }
 
-/// What is known of a packet that was sent.
+/// The known state of a sent packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Nothing,
-    /// The responder has it.
+    /// The responder has the packet.
     Received,
-    /// It was trimmed and waits for being sent again.
+    /// The packet was trimmed and waits to be sent again.
     Trimmed,
-    /// It was trimmed and sent again since.
+    /// The packet was trimmed and then sent again.
     Repeated,
 }
 
@@ -88,7 +92,7 @@ impl Selective {
         Self { settings: *settings, known: Box::default(), trimmed: VecDeque::new(), end: None, until: None }
     }
 
-    /// A place that does not exist while nothing is known.
+    /// Returns the index of a PSN in `known`; it is out of range while `known` is empty.
     fn slot(&self, psn: Psn) -> usize {
         psn.get() as usize & self.known.len().wrapping_sub(1)
     }
@@ -126,10 +130,10 @@ impl LossRecovery for Selective {
             return None;
         }
         self.set(received, Known::Received);
-        // Packets in front of it may be late and not lost.
+        // Packets shortly before it may be late instead of lost.
         let late = self.settings.reorder.min(ahead);
         let end = received.sub(late);
-        // What was sent again once is given the time to arrive; the timer knows how long.
+        // Packets that were sent again get time to arrive; the timer decides how long.
         let from = self.end.filter(|end| !end.before(una)).unwrap_or(una);
         if !from.before(end) {
             return None;
@@ -149,7 +153,7 @@ impl LossRecovery for Selective {
 
     fn next_trimmed(&mut self, una: Psn, unsent: Psn) -> Option<Psn> {
         while let Some(psn) = self.trimmed.pop_front() {
-            // It may have arrived since: as a copy, or by going back.
+            // The packet may have arrived since, as a copy or because of a go-back.
             if una.distance_to(psn) < una.distance_to(unsent) && self.known(psn) == Known::Trimmed {
                 self.set(psn, Known::Repeated);
                 return Some(psn);
@@ -167,7 +171,7 @@ impl LossRecovery for Selective {
     fn on_timeout(&mut self, _una: Psn, unsent: Psn) {
         self.end = Some(unsent);
         self.until = Some(unsent);
-        // What was trimmed is sent again with the rest.
+        // Trimmed packets are sent again with the others.
         self.trimmed.clear();
         for known in &mut self.known {
             if *known != Known::Received {
@@ -206,9 +210,9 @@ impl LossRecovery for Selective {
         while psn.before(end) {
             match self.known(psn) {
                 Known::Nothing => return Some(psn),
-                // The oldest one is what the responder waits for, whatever it said before.
+                // The responder waits for the oldest packet, whatever it reported before.
                 Known::Received if psn == una => return Some(psn),
-                // What was trimmed is sent on its own.
+                // Trimmed packets are sent separately.
                 Known::Received | Known::Trimmed | Known::Repeated => {}
             }
             psn = psn.next();
@@ -217,7 +221,7 @@ impl LossRecovery for Selective {
     }
 }
 
-/// What a [`LossRecovery`] makes of the cursor.
+/// Control of the cursor by a [`LossRecovery`].
 impl RcRequester {
     /// Moves the cursor to a packet that is in flight, or to the first unsent one.
     pub(super) fn seek(&mut self, psn: Psn) {
@@ -231,7 +235,8 @@ impl RcRequester {
         (self.cursor, self.cursor_wqe) = (psn, position);
     }
 
-    /// In a retransmission: moves the cursor over what the responder has, and at its end to what was never sent.
+    /// During a retransmission, moves the cursor past received packets, and at the end to the first unsent
+    /// packet.
     pub(super) fn pass_over_received(&mut self) {
         let Some(recovery) = self.recovery.as_ref().filter(|recovery| recovery.is_resending()) else {
             return;
@@ -245,7 +250,7 @@ impl RcRequester {
         }
     }
 
-    /// Whether a READ or atomic is in flight, whose answer has to come in order.
+    /// Tells whether a READ or atomic is in flight, whose response must arrive in order.
     pub(super) fn awaits_responses(&self) -> bool {
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get(position).filter(|wqe| wqe.progress != Progress::Posted) {
@@ -257,7 +262,7 @@ impl RcRequester {
         false
     }
 
-    /// The responder kept `received` and misses `psn`.
+    /// Handles a report that the responder kept `received` and misses `psn`.
     pub(super) fn on_selective_nak(
         &mut self,
         core: &mut QpCore,
@@ -276,7 +281,7 @@ impl RcRequester {
             Err(verdict) => return verdict,
         };
         let (una, unsent) = (self.una, self.unsent);
-        // Where everything is being sent again there is nothing to choose.
+        // If everything is being sent again, no packets are selected.
         let goes_back = self.cursor != unsent;
         let Some(recovery) = &mut self.recovery else { return Verdict::Handled };
         if una != psn || goes_back && !recovery.is_resending() {
@@ -300,7 +305,8 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// After a timeout: retransmits what the responder has not reported as received, if that is possible.
+    /// After a timeout, retransmits the packets not reported as received. Returns `false` if that is not
+    /// possible.
     pub(super) fn resend_after_timeout(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
         if self.recovery.is_none() || self.awaits_responses() {
             return false;
@@ -323,7 +329,7 @@ mod tests {
     #[test]
     fn a_packet_is_late_and_not_lost_until_enough_others_have_overtaken_it() {
         let mut selective = Selective::new(&SelectiveRepeat { reorder: 3, ..SelectiveRepeat::default() });
-        // Near the end of the number space, where numbers start again.
+        // Near the end of the PSN space, to test the wraparound.
         let una = Psn::new(0xff_fffe);
         let unsent = una.add(20);
         for ahead in 1..=3 {
@@ -333,7 +339,7 @@ mod tests {
         assert_eq!(selective.on_received(una, unsent, una.add(4)), Some((una, true)), "it is lost");
         assert_eq!(selective.next(una, una), Some(una));
         assert_eq!(selective.next(una, una.add(1)), None, "the others may be late only");
-        // Packets 5 and 7 are missing, too; 5 is four behind 9.
+        // Packets 5 and 7 are also missing; packet 5 is four before packet 9.
         for ahead in [6, 8] {
             assert_eq!(selective.on_received(una, unsent, una.add(ahead)), Some((una.add(ahead - 5), false)));
             assert_eq!(selective.next(una, una.add(1)), None);

@@ -4,7 +4,7 @@ use roce_packet::{AtomicEth, DatagramWriter, Feth, FlushSelectivity, Reth};
 
 use crate::wr::{FlushPlacement, SendOp};
 
-/// A request of one packet, as its headers say it.
+/// A request of one packet, in the form of its headers.
 pub(super) enum Single {
     CompareSwap(AtomicEth),
     FetchAdd(AtomicEth),

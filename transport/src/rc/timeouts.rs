@@ -1,9 +1,10 @@
-//! When the requester sends again what was not answered: early probes, then the local ACK timeout (IBTA 9.7.6.1.3).
+//! Retransmission of unanswered packets: early probes, then the local ACK timeout (IBTA 9.7.6.1.3).
 //!
-//! A probe is one packet. The newest packet comes first: a responder that misses an earlier one answers with a NAK, and one that has
-//! everything acknowledges it again, so either answer shows where the responder is. A responder reports a gap once, and that NAK may be
-//! the packet that was lost. Every second probe is therefore the oldest packet, which a responder always answers. Probes use up no retry,
-//! and no packet but the probe is sent again until the peer has answered: a peer that is not scheduled finds few copies when it returns.
+//! A probe is one packet, first the newest one. A responder that misses an earlier packet answers with a NAK,
+//! and one that has all packets acknowledges again, so either answer shows its position. A responder reports
+//! a gap only once, and that NAK may have been lost. Every second probe is therefore the oldest packet, which
+//! a responder always answers. Probes use up no retry, and only probes are sent again until the peer has
+//! answered: a peer that is not scheduled finds few copies when it returns.
 
 use roce_packet::Psn;
 
@@ -19,27 +20,27 @@ use crate::sq::Progress;
 use crate::time::Instant;
 use crate::timer::Timer;
 
-/// The least time before the first probe: half of the shortest one that ConnectX-6 was seen to wait (8.6 ms), and as long as a time slice
-/// of Linux, so that most acknowledgements of a peer that waits for a processor are not overtaken. It also limits how often the timer of a
-/// busy queue pair is looked at.
+/// Minimum time before the first probe. It is half of the shortest timeout seen on a ConnectX-6 (8.6 ms), and
+/// as long as a time slice of Linux, so that a probe rarely overtakes the acknowledgement of a peer that
+/// waits for a processor. It also limits how often the timer of a busy queue pair expires.
 const LEAST_PROBE_NANOS: u64 = 4_096 << 10;
 
 /// The state of early retransmission of one queue pair.
 #[derive(Debug, Default)]
 pub(super) struct Early {
-    /// The smoothed round trip and its variation in nanoseconds (RFC 6298); 0 before the first sample.
+    /// Smoothed round-trip time and its variation in nanoseconds (RFC 6298), 0 before the first sample.
     round_trip: u64,
     variation: u64,
-    /// The packet whose answer is awaited for the next sample, and when it left.
+    /// The packet whose answer gives the next sample, and the time at which it left.
     sample: Option<(Psn, Instant)>,
-    /// How often the time until the next probe was doubled since the last sample: before a round trip longer than the first time is known,
-    /// every answer would come after a probe, and be no sample.
+    /// Number of doublings of the probe interval since the last sample. Without doubling, each answer of a
+    /// path with a longer round trip than the first interval would come after a probe and give no sample.
     doublings: u32,
-    /// Probes since the peer last answered.
+    /// Number of probes since the last answer of the peer.
     probes: u32,
-    /// A probe is to be sent.
+    /// Whether a probe is to be sent.
     is_due: bool,
-    /// A probe is being written.
+    /// Whether a probe is being written.
     is_sending: bool,
 }
 
@@ -52,7 +53,7 @@ impl Early {
         self.is_sending
     }
 
-    /// The packet `psn`, which was never sent before and whose answer was asked for, leaves.
+    /// Records the first transmission of packet `psn`, whose answer was requested.
     #[inline]
     pub(super) fn leaves(&mut self, psn: Psn, now: Instant) {
         if self.sample.is_none() {
@@ -60,25 +61,26 @@ impl Early {
         }
     }
 
-    /// Packets are sent again: the answer to the sample cannot be told from the answer to its copy (Karn's rule).
+    /// Discards the sample when packets are sent again: the answers to the packet and to its copy are
+    /// indistinguishable (Karn's algorithm).
     pub(super) fn forget_sample(&mut self) {
         self.sample = None;
     }
 
-    /// The time until the next probe is over.
+    /// Records the end of the interval before a probe.
     fn expired(&mut self) {
         self.forget_sample();
         self.probes = self.probes.saturating_add(1);
         self.doublings = self.doublings.saturating_add(1);
     }
 
-    /// The queue goes back: probes find out what became of that.
+    /// Records a go-back. New probes find out its result.
     pub(super) fn went_back(&mut self) {
         self.forget_sample();
         (self.probes, self.doublings) = (0, 0);
     }
 
-    /// Everything before `una` is answered.
+    /// Records that everything before `una` is answered.
     #[inline]
     pub(super) fn answered(&mut self, una: Psn, now: Instant) {
         self.probes = 0;
@@ -93,7 +95,8 @@ impl Early {
         }
     }
 
-    /// Nanoseconds until the next probe, twice as long after each; `first`: the first such time, if the recovery has one of its own.
+    /// Returns the interval until the next probe in nanoseconds, doubled after each probe. `first` is the
+    /// first interval, if the loss recovery defines one.
     fn interval(&self, first: Option<u64>) -> u64 {
         let measured = self.round_trip.saturating_add((4 * self.variation).max(LEAST_PROBE_NANOS));
         first.unwrap_or(measured).saturating_mul(1_u64.checked_shl(self.doublings).unwrap_or(u64::MAX))
@@ -101,9 +104,10 @@ impl Early {
 }
 
 impl RcRequester {
-    /// Sets the retransmission timer: T = 4.096 µs × 2^timeout (IBTA 9.7.6.1.3), and no less than the settings say. 0 means never. Where
-    /// packets are paced, the packet that requests an acknowledgement may leave long after those before it, and one that is sent again
-    /// long after the timer ran out: the timer starts with it.
+    /// Sets the retransmission timer: T = 4.096 µs × 2^timeout (IBTA 9.7.6.1.3), but at least the configured
+    /// minimum. 0 disables it. With pacing, a packet that requests an acknowledgement may leave long after
+    /// the packets before it, and a retransmission long after the timer expired. The timer therefore starts
+    /// with that packet.
     pub(super) fn arm(&mut self, core: &mut QpCore, shared: &Shared) {
         self.early.is_due = false;
         let awaits = self.in_flight() > 0 && self.asked.is_some() && !self.is_held;
@@ -120,7 +124,7 @@ impl RcRequester {
         core.deadlines.set(Timer::Probe, probe.map(|probe| watched.plus_nanos(probe)));
     }
 
-    /// The retransmission timer ran out.
+    /// Handles the expiration of the retransmission timer.
     pub(crate) fn on_retry_timer(&mut self, core: &mut QpCore, shared: &mut Shared) {
         if self.in_flight() == 0 {
             return;
@@ -139,7 +143,7 @@ impl RcRequester {
         self.arm(core, shared);
     }
 
-    /// The peer has not answered for longer than it usually takes.
+    /// Handles the expiration of the probe timer: the peer has not answered for longer than usual.
     pub(crate) fn on_probe_timer(&mut self, core: &mut QpCore, shared: &mut Shared) {
         if self.in_flight() == 0 || core.deadlines.get(Timer::Retry).is_none() {
             return;
@@ -150,7 +154,7 @@ impl RcRequester {
             self.lost(core, shared, self.una, Loss::Timeout);
             self.resend_after_timeout(core, shared);
         } else {
-            // While the queue goes back, the packets that are still to be sent again are the probe.
+            // During a go-back, the remaining packets of the retransmission serve as the probe.
             self.early.is_due = self.cursor == self.unsent;
         }
         let of_recovery = self.recovery.as_ref().map(|recovery| recovery.timeout(self.in_flight()));
@@ -159,7 +163,7 @@ impl RcRequester {
         core.deadlines.set(Timer::Probe, is_earlier.then_some(next));
     }
 
-    /// The packet that the next probe repeats.
+    /// Returns the packet that the next probe repeats.
     fn probed_packet(&self) -> Psn {
         let newest = self.unsent.sub(1);
         if self.early.probes.is_multiple_of(2) {
@@ -168,7 +172,7 @@ impl RcRequester {
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get(position).filter(|wqe| wqe.progress != Progress::Posted) {
             if wqe.progress == Progress::Started && wqe.contains(newest) && wqe.op.awaits_response() {
-                // Its request is one packet with the first PSN of the response, or of the piece that is awaited.
+                // Its request is one packet with the first PSN of the response, or of the awaited piece.
                 return if wqe.first_psn.before(self.una) { self.una } else { wqe.first_psn };
             }
             position += 1;
@@ -176,7 +180,7 @@ impl RcRequester {
         newest
     }
 
-    /// Writes the probe that is due, if it may leave now.
+    /// Writes the due probe, if it may leave now.
     #[cold]
     pub(super) fn transmit_probe(
         &mut self,
@@ -208,7 +212,7 @@ impl RcRequester {
     }
 }
 
-/// Nothing is awaited from the peer.
+/// Stops the retransmission timers because no answer is awaited.
 pub(super) fn disarm(core: &mut QpCore) {
     core.deadlines.set(Timer::Retry, None);
     core.deadlines.set(Timer::Probe, None);

@@ -1,8 +1,9 @@
-//! Packets whose payload a switch cut away because it had no room: what both halves do about one.
+//! Trimmed packets, whose payload a congested switch removed: the recovery by requester and responder.
 //!
-//! Of requests, the responder asks for exactly the one that was trimmed, if both ends use selective repeat; else it sends
-//! an ordinary NAK once nothing before that packet is missing. Of READ responses, the requester asks again from the trimmed one
-//! on as soon as it has those before it. A trimmed packet shows that the network works, so none uses up a retry.
+//! For requests, the responder asks for exactly the trimmed packet if both ends use selective repeat.
+//! Otherwise it sends an ordinary NAK once no packet before it is missing. For READ responses, the requester
+//! repeats its request from the trimmed packet on as soon as it has those before it. A trimmed packet shows
+//! that the network works, so it uses up no retry.
 
 use alloc::collections::VecDeque;
 
@@ -20,19 +21,19 @@ use crate::shared::Shared;
 use crate::sq::Progress;
 use crate::verdict::{DropReason, Verdict};
 
-/// A packet that was trimmed, and for which nothing is asked.
+/// Verdict on a trimmed packet that needs no retransmission request.
 const NOTHING_TO_ASK: Verdict = Verdict::Dropped(DropReason::Trimmed);
 
-/// Trimmed requests of which the peer has not been told yet.
+/// Trimmed requests that the peer does not know of yet.
 #[derive(Debug, Default)]
 pub(super) struct TrimmedRequests {
-    /// With selective repeat: those that a report is owed for. At most as many as the responder keeps ahead.
+    /// With selective repeat: requests with a pending report. At most as many as the responder keeps ahead.
     owed: VecDeque<Psn>,
-    /// With go-back-N: the first one, which a NAK can name once it is the expected one.
+    /// With go-back-N: the first trimmed request, for which a NAK can be sent once it is the expected one.
     first: Option<Psn>,
 }
 
-/// Keeps the older of the packet that is known and another one. A known packet before `awaited` is over.
+/// Keeps the older of two packets. A known packet before `awaited` is obsolete.
 fn keep_oldest(known: &mut Option<Psn>, awaited: Psn, psn: Psn) {
     if known.is_none_or(|known| known.before(awaited) || psn.before(known)) {
         *known = Some(psn);
@@ -40,17 +41,18 @@ fn keep_oldest(known: &mut Option<Psn>, awaited: Psn, psn: Psn) {
 }
 
 impl RcResponder {
-    /// No report of a trimmed request is owed any more, for example because the peer goes back and sends all of it again.
+    /// Drops pending reports of trimmed requests, for example because the peer goes back and sends all of
+    /// them again.
     pub(super) fn forget_trimmed(&mut self) {
         self.trimmed = None;
     }
 
-    /// Whether a report is owed.
+    /// Tells whether a report is pending.
     pub(super) fn owes_trimmed(&self) -> bool {
         self.trimmed.as_ref().is_some_and(|trimmed| !trimmed.owed.is_empty())
     }
 
-    /// The header of a request arrived, and its payload was cut away on the way.
+    /// Handles a trimmed request, of which only the headers arrived.
     pub(crate) fn handle_trimmed(
         &mut self,
         core: &mut QpCore,
@@ -63,7 +65,7 @@ impl RcResponder {
             if !is_acknowledged || !bth.ack_req && self.reorder.is_none() {
                 return NOTHING_TO_ASK;
             }
-            // Repeated although it had arrived: an acknowledgement is all that its sender waits for.
+            // A retransmission of a request that had arrived: its sender only waits for an acknowledgement.
             count!(shared, core, duplicate_request);
             self.owe_acknowledgement(core, shared);
             return Verdict::Handled;
@@ -88,7 +90,8 @@ impl RcResponder {
         Verdict::Handled
     }
 
-    /// With go-back-N: sends the NAK for the expected packet if that is known to have been trimmed. Returns whether one is known.
+    /// With go-back-N, sends the NAK if the expected packet is known to have been trimmed. Returns whether a
+    /// trimmed packet is known.
     pub(super) fn nak_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
         let Some(psn) = self.trimmed.as_ref().and_then(|trimmed| trimmed.first) else { return false };
         if psn.before(self.epsn) {
@@ -104,7 +107,7 @@ impl RcResponder {
         true
     }
 
-    /// The trimmed request that the next report names: one that has not come since.
+    /// Returns the trimmed request for the next report: one that has not arrived since.
     pub(super) fn next_trimmed(&mut self) -> Option<Psn> {
         if self.paused || self.owes_fatal_nak() {
             return None;
@@ -118,14 +121,14 @@ impl RcResponder {
         next
     }
 
-    /// The report of this one was sent.
+    /// Records that the report of this request was sent.
     pub(super) fn reported_trimmed(&mut self, psn: Psn) {
         let Some(trimmed) = &mut self.trimmed else { return };
         while trimmed.owed.pop_front().is_some_and(|owed| owed != psn) {}
     }
 }
 
-/// Where the requester was before it turned aside to repeat a trimmed packet.
+/// The position of the requester before it repeats a trimmed packet.
 #[derive(Clone, Copy, Debug)]
 struct Aside {
     trimmed: Psn,
@@ -134,7 +137,7 @@ struct Aside {
 }
 
 impl RcRequester {
-    /// The responder misses everything from `expected` on that it did not report, and the packet `trimmed` was trimmed.
+    /// Handles a report that `trimmed` was trimmed and that `expected` is the oldest missing packet.
     pub(super) fn on_trimmed_report(
         &mut self,
         core: &mut QpCore,
@@ -154,7 +157,8 @@ impl RcRequester {
             return advance.verdict(DropReason::StaleResponse);
         }
         if self.awaits_responses() {
-            // The queue goes back, as for any loss beside a READ, once nothing before the packet is missing.
+            // The queue goes back, as for any loss while a READ is in flight, once no packet before the
+            // trimmed one is missing.
             if trimmed != una || self.recovering == Some(una) || self.cursor == una {
                 return advance.verdict(DropReason::StaleResponse);
             }
@@ -175,12 +179,12 @@ impl RcRequester {
             count!(shared, core, retransmit_rounds);
             self.lost(core, shared, trimmed, Loss::Nak);
         }
-        // A report is a sign of life, and the packet gets the whole time again.
+        // A report proves that the peer is alive, so the timer restarts.
         self.arm(core, shared);
         Verdict::Handled
     }
 
-    /// Writes the next packet into `slot`, if one may go: a probe and a trimmed one before all others.
+    /// Writes the next packet into `slot`, if one may be sent. Probes and trimmed packets precede all others.
     #[inline]
     pub(crate) fn transmit(
         &mut self,
@@ -199,7 +203,7 @@ impl RcRequester {
         sealed
     }
 
-    /// Moves the cursor to a trimmed packet that is to be sent now. The caller returns with [`Self::turn_back`].
+    /// Moves the cursor to a trimmed packet to be sent now. The caller must then call [`Self::turn_back`].
     #[inline]
     fn turn_aside(&mut self) -> Option<Aside> {
         let (una, unsent) = (self.una, self.unsent);
@@ -215,7 +219,7 @@ impl RcRequester {
         Some(aside)
     }
 
-    /// Returns from a trimmed packet, which was sent or has to wait.
+    /// Returns the cursor from a trimmed packet, which was sent or has to wait.
     fn turn_back(&mut self, aside: Aside, was_sent: bool) {
         self.is_aside = false;
         (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe.max(self.sq.head()));
@@ -224,7 +228,7 @@ impl RcRequester {
         }
     }
 
-    /// The header of a response arrived, and its payload was cut away on the way.
+    /// Handles a trimmed response, of which only the headers arrived.
     pub(crate) fn handle_trimmed(
         &mut self,
         core: &mut QpCore,
@@ -237,7 +241,7 @@ impl RcRequester {
             return NOTHING_TO_ASK;
         }
         if self.recovering == Some(self.una) && psn != self.una {
-            // It left before the request that is under way now, which asks for it as well.
+            // The response left before the retransmitted request, which also covers this response.
             return NOTHING_TO_ASK;
         }
         let known = self.trimmed_response;
@@ -249,11 +253,12 @@ impl RcRequester {
         NOTHING_TO_ASK
     }
 
-    /// Asks again for the oldest response if it is known to have been trimmed. Returns whether one is known that will be asked for.
+    /// Requests the oldest missing response again if it is known to have been trimmed. Returns whether a
+    /// trimmed response is known that will be requested.
     pub(super) fn ask_for_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
         let Some(psn) = self.trimmed_response else { return false };
         if psn != self.una {
-            // Those before it are on their way.
+            // Earlier responses are still on their way.
             let is_ahead = self.una.before(psn);
             self.trimmed_response = self.trimmed_response.filter(|_| is_ahead);
             return is_ahead;
