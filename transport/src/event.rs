@@ -15,19 +15,19 @@ pub enum Event {
     Async(AsyncEvent),
 }
 
-/// Asynchronous events, named after libibverbs' (IBTA 11.6.3).
+/// An asynchronous event, named as in libibverbs (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// The queue pair failed, and no completion reports it.
+    /// The queue pair failed, and no completion reports the failure.
     QpFatal(Qpn),
-    /// A peer's request was invalid while no receive was in use; the queue pair is in the error state.
+    /// A request of the peer was invalid while no receive was in use. The queue pair is in the error state.
     QpRequestError(Qpn),
-    /// A peer's access was refused while no receive was in use; the queue pair is in the error state.
+    /// An access of the peer was refused while no receive was in use. The queue pair is in the error state.
     QpAccessError(Qpn),
     /// The first packet arrived on a queue pair in RTR.
     CommunicationEstablished(Qpn),
-    /// All requests that had been started before SQD have completed.
+    /// All requests started before SQD have completed.
     SqDrained(Qpn),
     /// A queue pair with a shared receive queue failed and has taken its last receive.
     LastWqeReached(Qpn),
@@ -42,7 +42,7 @@ pub enum AsyncEvent {
 pub(crate) struct EventQueue {
     queue: VecDeque<Event>,
     capacity: usize,
-    /// Events that were lost because the queue was full.
+    /// Number of events lost because the queue was full.
     pub(crate) lost: u64,
 }
 

@@ -11,7 +11,8 @@ macro_rules! object_id {
         pub struct $name(pub(crate) u32);
 
         impl $name {
-            /// The position in the engine's table: stable while the object lives, used again later.
+            /// Returns the index in the engine's table. It is stable while the object exists, and reused
+            /// later.
             #[must_use]
             pub const fn index(self) -> usize {
                 self.0 as usize
@@ -30,8 +31,9 @@ macro_rules! object_id {
     };
 }
 
-/// The identifier of a queue: like a queue pair number it begins with the process slot of its engine
-/// ([`EngineConfig::process_slot`](crate::EngineConfig::process_slot)), so that queues of several engines have different ones.
+/// Defines the identifier of a queue. Like a queue pair number it begins with the process slot of its engine
+/// ([`EngineConfig::process_slot`](crate::EngineConfig::process_slot)), so identifiers of several engines
+/// differ.
 macro_rules! queue_id {
     ($(#[$meta:meta])* $name:ident, $label:literal) => {
         $(#[$meta])*
@@ -39,20 +41,21 @@ macro_rules! queue_id {
         pub struct $name(u32);
 
         impl $name {
-            /// The position in the engine's table: stable while the object lives, used again later.
+            /// Returns the index in the engine's table. It is stable while the object exists, and reused
+            /// later.
             #[inline]
             #[must_use]
             pub const fn index(self) -> usize {
                 (self.0 & QUEUE_MASK) as usize
             }
 
-            /// The process slot of the engine that holds the queue.
+            /// Returns the process slot of the engine that contains the queue.
             #[inline]
             #[must_use]
             pub const fn slot(self) -> ProcessSlot {
                 match ProcessSlot::new((self.0 >> QUEUE_BITS) as u16) {
                     Some(slot) => slot,
-                    // Never: it was made of one.
+                    // Unreachable: the identifier was made from a valid slot.
                     None => ProcessSlot::NONE,
                 }
             }
@@ -71,15 +74,15 @@ macro_rules! queue_id {
     };
 }
 
-/// The 10 bits above them are the slot.
+/// Bits of the index of a queue. The 10 bits above them are the slot.
 const QUEUE_BITS: u32 = 22;
 const _: () = assert!((ProcessSlot::MAX.get() as u32) < 1 << (u32::BITS - QUEUE_BITS));
 const QUEUE_MASK: u32 = (1 << QUEUE_BITS) - 1;
-/// The most queues of one kind that an engine can tell apart.
+/// Maximum number of queues of one kind in an engine.
 pub(crate) const MOST_QUEUES: usize = 1 << QUEUE_BITS;
 
 object_id!(
-    /// A protection domain: queue pairs cannot use the memory of another domain.
+    /// A protection domain: a queue pair cannot use the memory of another domain.
     PdId, "protection domain"
 );
 queue_id!(
@@ -92,7 +95,7 @@ queue_id!(
 );
 
 object_id!(
-    /// An XRC domain: its target queue pairs and its shared receive queues go together.
+    /// An XRC domain: its targets receive into its shared receive queues.
     XrcdId, "XRC domain"
 );
 
@@ -103,8 +106,8 @@ macro_rules! memory_key {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The same table entry with the next variant: what `ibv_inc_rkey` makes for a type 2
-            /// window before it is bound again. The low 8 bits belong to the owner of the key.
+            /// Returns the key with the same table entry and the next variant, as `ibv_inc_rkey` does for a
+            /// type 2 window before it is bound again. The low 8 bits belong to the owner of the key.
             #[must_use]
             pub const fn next_variant(self) -> Self {
                 Self((self.0 & 0xffff_ff00) | (self.0.wrapping_add(1) & 0xff))
@@ -132,10 +135,10 @@ macro_rules! memory_key {
 }
 
 memory_key!(
-    /// The key that work requests use for local memory: 24 bits of entry, 8 bits of variant.
+    /// The key for local memory in work requests: 24 bits of entry, 8 bits of variant.
     LKey
 );
 memory_key!(
-    /// The key that a peer presents for remote access: 24 bits of entry, 8 bits of variant.
+    /// The key that a peer sends for remote access: 24 bits of entry, 8 bits of variant.
     RKey
 );

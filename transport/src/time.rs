@@ -1,4 +1,4 @@
-//! The time of the engine: a number of nanoseconds that the caller read from a clock.
+//! The time of the engine: nanoseconds that the caller read from a clock.
 
 use core::fmt;
 use core::ops::{Add, Sub};
@@ -6,8 +6,8 @@ use core::time::Duration;
 
 /// A point in time, in nanoseconds since an origin that the caller chose.
 ///
-/// std's `Instant` cannot be built from a number, so simulated runs and logs would not be
-/// reproducible with it. 2^64 ns are 584 years: nothing here handles a wrap.
+/// `Instant` of the standard library cannot be built from a number, so simulated runs and logs would not be
+/// reproducible. 2^64 ns are 584 years, so wraparound is not handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
@@ -17,25 +17,25 @@ impl Instant {
     /// A point later than every deadline.
     pub const FAR_FUTURE: Self = Self(u64::MAX);
 
-    /// The point `nanos` nanoseconds after the origin.
+    /// Returns the instant `nanos` nanoseconds after the origin.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The time from `earlier` to here, zero when `earlier` is in fact later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// This point moved `nanos` nanoseconds into the future, stopping at [`Self::FAR_FUTURE`].
+    /// Returns the instant `nanos` nanoseconds later, at most [`Self::FAR_FUTURE`].
     #[must_use]
     pub const fn plus_nanos(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))

@@ -1,11 +1,12 @@
 //! The rate of a queue pair without congestion control, from a loss until it is as fast as before.
 //!
-//! A queue that overflows gives no other sign than losses, and what is sent again at once finds the queue still full. The law
-//! compares two times: how long packets left without a loss, and how long it then took until the loss was reported. Where
-//! the report took longer, packets left faster than they were delivered: the rate is reduced to what was
-//! delivered in both times together. So a reduction never costs more time than the losses themselves, also where losses are
-//! random. Without further losses the rate grows, slowly at first, until it limits nothing any more. Where losses
-//! go on, the limit is lifted now and then, and stays lifted for a while if more gets through without it.
+//! Losses are the only sign of a queue that overflows, and packets that are retransmitted at once find the
+//! queue still full. The law compares two times: how long packets left without a loss, and how long the
+//! report of the loss then took. If the report took longer, packets left faster than they were delivered, and
+//! the rate is reduced to the rate of delivery over both times. A reduction therefore never costs more time
+//! than the losses themselves, even if losses are random. Without further losses the rate grows, slowly at
+//! first, until it limits nothing any more. If losses continue, the limit is lifted occasionally, and stays
+//! lifted for a while if more packets are then delivered.
 
 use core::time::Duration;
 
@@ -14,75 +15,78 @@ use roce_packet::Psn;
 use super::{CongestionControl, Rate};
 use crate::time::Instant;
 
-/// A rate grows after so much time by a part of the top, then by two, and so on: it is at the top after a second.
+/// Interval of increases. The rate grows by one part of the top, then by two, and so on, and reaches the top
+/// after 1 s.
 const STEP_NANOS: u64 = 8_000_000;
 const PARTS: u64 = 8_192;
 /// A loss after fewer packets says little about the rate of delivery.
 const FEW: u32 = 32;
-/// The least part of the rate that a reduction leaves where the rate of delivery is not known.
+/// Minimum part of the rate after a reduction if the rate of delivery is unknown.
 const LEAST_PART: f64 = 0.5;
-/// What a rate of delivery still counts after another reduction.
+/// Factor of the recorded rate of delivery at each reduction.
 const FADING: f64 = 7.0 / 8.0;
-/// How many losses of one kind outweigh one of the other kind.
+/// Maximum number of losses of one kind that offset losses of the other kind.
 const MOST_VOTES: i32 = 4;
-/// Losses with more packets between them are rare. Of those, the delay is to be less than this part of the time between them.
+/// Losses with more packets between them are rare. Their delay must be less than this part of the time
+/// between them.
 const RARE: u32 = 768;
 const RARE_PART: u32 = 8;
-/// After so many losses with the limit it is lifted, to see whether more gets through without it. Where not, the next trial comes after twice
-/// as many, up to the most.
+/// Number of losses with the limit before a trial without it. If the trial does not deliver more packets, the
+/// number doubles for the next trial, up to the maximum.
 const BETWEEN_TRIALS: u32 = 16;
 const MOST_BETWEEN_TRIALS: u32 = BETWEEN_TRIALS << 8;
-/// The losses of a trial.
+/// Number of losses in a trial.
 const TRIAL: u32 = 16;
-/// After so many losses of a trial it may end early, where so many times as much got through in the time with the limit.
+/// Number of losses after which a trial may end early, if `CLEAR` times as much was delivered per time with
+/// the limit.
 const CLEAR_AFTER: u32 = 3;
 const CLEAR: f64 = 4.0;
-/// Where more gets through, the limit stays lifted for so many losses, twice as many the next time.
+/// Number of losses for which the limit stays lifted if a trial delivers more. It doubles the next time.
 const LIFTED: u32 = 4 * TRIAL;
 const MOST_LIFTED: u32 = LIFTED << 8;
-/// Steps without a loss after which a lifted limit is forgotten.
+/// Number of steps without a loss after which a lifted limit is removed.
 const QUIET_STEPS: u64 = 125;
-/// The least rate in packets a second.
+/// Minimum rate in packets per second.
 const LEAST_PACKETS: u64 = 1_000;
 
-/// What is known of a loss.
+/// The evidence of a loss.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LostAfter {
-    /// Packets that left before the lost one without a loss, and the time they took.
+    /// Packets that left before the lost one without a loss, and the time that they took.
     pub(crate) packets: u32,
     pub(crate) time: Duration,
-    /// The time since then: until the loss was reported.
+    /// Time from then until the report of the loss.
     pub(crate) delay: Duration,
-    /// Whether the report had to wait for a timer, so that the delay says little about the queue.
+    /// Whether the report waited for a timer, so that the delay says little about the queue.
     pub(crate) by_timeout: bool,
-    /// The lost packet: those before it got through.
+    /// The lost packet: those before it were delivered.
     pub(crate) psn: Psn,
 }
 
-/// The law for one queue pair.
+/// The law of one queue pair.
 #[derive(Debug)]
 pub(crate) struct AfterLoss {
     rate: Rate,
-    /// The rate that is not limited any more.
+    /// The rate from which on there is no limit.
     top: Rate,
     floor: Rate,
     mtu: u32,
-    /// The highest rate of delivery in bits a second that was seen lately. The queue cannot have been faster.
+    /// Highest recent rate of delivery in bits per second. The queue cannot have been faster.
     delivered: f64,
-    /// Losses that were a reason to reduce the rate less those that were none.
+    /// Number of losses that support a reduction minus those that do not.
     votes: i32,
-    /// When the last loss was seen, and the bytes since then.
+    /// Time of the last loss, and bytes sent since then.
     event: Instant,
     sent: u64,
     trial: Trial,
-    /// Steps since the last reduction, and when the next one is due.
+    /// Number of steps since the last reduction, and the time of the next step.
     steps: u64,
     next_step: Instant,
 }
 
 impl AfterLoss {
-    /// The law after a first loss; `None` if that is no reason for a limit. `mtu` and `line_rate` are those of the queue
-    /// pair.
+    /// Creates the law after a first loss, or returns `None` if the loss does not justify a limit. `mtu` and
+    /// `line_rate` are those of the queue pair.
     pub(crate) fn begin(now: Instant, loss: &LostAfter, mtu: u32, line_rate: Rate) -> Option<Self> {
         let top = match rate_of(loss.packets, mtu, loss.time) {
             rate if loss.packets >= FEW && rate.is_finite() => line_rate.min(Rate::from_float(rate)),
@@ -105,9 +109,9 @@ impl AfterLoss {
         law.reduce(now, loss).then_some(law)
     }
 
-    /// Something was lost. Returns whether that reduced the rate.
+    /// Handles a loss. Returns whether it reduced the rate.
     pub(crate) fn lost(&mut self, now: Instant, loss: &LostAfter) -> bool {
-        // What left since the last loss and before this one.
+        // Packets that left after the previous loss and before this one.
         let whole = now.since(self.event);
         let time = whole.saturating_sub(loss.delay);
         let packets = self.sent / u64::from(self.mtu.max(1));
@@ -125,7 +129,7 @@ impl AfterLoss {
         self.reduce(now, longer)
     }
 
-    /// Whether nothing is limited any more, and no loss is awaited.
+    /// Tells whether there is no limit any more, and no trial in progress.
     pub(crate) fn is_over(&self) -> bool {
         if self.trial.is_lifted() { self.steps >= QUIET_STEPS } else { self.rate >= self.top }
     }
@@ -137,7 +141,7 @@ impl AfterLoss {
         }
     }
 
-    /// Reduces the rate if the losses are a reason to; says whether they are.
+    /// Reduces the rate if the losses justify it. Returns whether they do.
     fn reduce(&mut self, now: Instant, loss: &LostAfter) -> bool {
         self.note_delivery(loss);
         let bearable = if loss.packets < RARE { loss.time } else { loss.time / RARE_PART };
@@ -155,7 +159,8 @@ impl AfterLoss {
         true
     }
 
-    /// The peer asks again for what has not left yet: the rate is below its patience.
+    /// Doubles the rate because the peer requests packets again that have not left yet: it does not wait long
+    /// enough.
     pub(crate) fn too_slow(&mut self) {
         self.rate = Rate::bits_per_second(self.rate.get().saturating_mul(2));
     }
@@ -170,7 +175,7 @@ impl CongestionControl for AfterLoss {
             if self.trial.is_lifted() {
                 return;
             }
-            // The same for all queue pairs of a device, so that those with little get nearer to those with much.
+            // The step is equal for all queue pairs of a device, so slow queue pairs approach fast ones.
             let more = (self.top.get() / PARTS).saturating_mul(self.steps);
             self.rate = Rate::bits_per_second(self.rate.get().saturating_add(more));
         }
@@ -181,17 +186,17 @@ impl CongestionControl for AfterLoss {
     }
 }
 
-/// Whether the limit is worth it: it is lifted now and then, and what gets through in the time is compared.
+/// Trials whether the limit is useful: it is lifted occasionally, and the rates of delivery are compared.
 #[derive(Debug)]
 struct Trial {
     phase: Phase,
-    /// Losses that are left of the phase.
+    /// Number of losses left in the phase.
     left: u32,
     began: Instant,
-    /// The newest lost packet, and the packets that have got through since the phase began.
+    /// The newest lost packet, and the number of packets delivered since the phase began.
     last: Psn,
     passed: u64,
-    /// Packets a second that got through with the limit.
+    /// Packets per second delivered with the limit.
     limited: f64,
     between: u32,
     lifted: u32,
@@ -200,9 +205,9 @@ struct Trial {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Limited,
-    /// The limit is lifted to see what gets through.
+    /// The limit is lifted to measure the rate of delivery.
     Tried,
-    /// More got through without it.
+    /// The limit stays lifted because more was delivered without it.
     Lifted,
 }
 
@@ -224,9 +229,10 @@ impl Trial {
         !matches!(self.phase, Phase::Limited)
     }
 
-    /// The packet `psn` was lost; `is_limited`: the rate was reduced and is below the top.
+    /// Handles the loss of packet `psn`. `is_limited` tells whether the rate was reduced and is below the
+    /// top.
     fn lost(&mut self, now: Instant, psn: Psn, is_limited: bool) {
-        // An older one was sent again and lost again.
+        // An older packet was retransmitted and lost again.
         if self.last.before(psn) {
             self.passed += u64::from(self.last.distance_to(psn));
             self.last = psn;
@@ -261,7 +267,7 @@ impl Trial {
     }
 }
 
-/// Bits a second of so many packets in a time; infinite in none.
+/// Returns the bits per second of `packets` in a time, or infinity if the time is zero.
 fn rate_of(packets: u32, mtu: u32, time: Duration) -> f64 {
     f64::from(packets) * f64::from(mtu) * 8.0 / time.as_secs_f64()
 }
@@ -298,8 +304,8 @@ mod tests {
         assert!(begin(100, 100, 50).is_none());
     }
 
-    /// The time between two losses never becomes longer than the delay of a report by a reduction, so random loss costs at
-    /// most about twice the time that it costs anyway.
+    /// A reduction never makes the time between two losses longer than the delay of a report. Random losses
+    /// therefore cost at most about twice the time that they cost without the law.
     #[test]
     fn random_loss_does_not_collapse() {
         let delay = 50;
@@ -357,7 +363,7 @@ mod tests {
         }
     }
 
-    /// The limit is lifted for a trial, and stays lifted only while more gets through.
+    /// The limit is lifted for a trial, and stays lifted only while more packets are delivered.
     #[test]
     fn a_limit_that_lets_less_through_is_lifted() {
         for (without_us, is_lifted) in [(400, true), (900, false)] {

@@ -1,4 +1,4 @@
-//! Which algorithm a queue pair uses, as a value and as text.
+//! The congestion control of a queue pair, as a value and as text.
 
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
@@ -18,36 +18,36 @@ use crate::units::{self, UnitError};
 /// An algorithm with its parameters.
 #[derive(Clone, Default)]
 pub enum Algorithm {
-    /// Without control: packets leave as fast as the device and the window allow.
+    /// No control: packets leave as fast as the device and the engine's window allow.
     #[default]
     None,
-    /// One rate that never changes.
+    /// A constant rate.
     Fixed(Rate),
     /// DCQCN.
     Dcqcn(DcqcnParameters),
-    /// A window cut in proportion to marks.
+    /// DCTCP: a window that is cut in proportion to marks.
     Dctcp(DctcpParameters),
-    /// A window that keeps the round trip at a target.
+    /// Swift: a window that keeps the round trip at a target.
     Swift(SwiftParameters),
-    /// A rate that follows the gradient of the round trip.
+    /// TIMELY: a rate that follows the gradient of the round trip.
     Timely(TimelyParameters),
-    /// A window from in-band telemetry, which keeps links below their rate.
+    /// HPCC: a window from in-band telemetry that keeps the utilization of links below 100 %.
     Hpcc(HpccParameters),
-    /// A window from in-band telemetry, by the power of queues.
+    /// PowerTCP: a window from in-band telemetry, based on the power of queues.
     PowerTcp(PowerTcpParameters),
-    /// A window from round trips, by the power of queues.
+    /// Theta-PowerTCP: a window from round trips, based on the power of queues.
     ThetaPowerTcp(PowerTcpParameters),
-    /// An algorithm from outside this crate; see [`Algorithm::custom`].
+    /// An algorithm from another crate; see [`Algorithm::custom`].
     Custom {
-        /// The name.
+        /// The name of the algorithm.
         name: &'static str,
-        /// Makes an instance for each queue pair.
+        /// A function that creates an instance for each queue pair.
         make: Arc<Make>,
     },
 }
 
 impl Algorithm {
-    /// An algorithm that this crate does not have.
+    /// Returns an algorithm that this crate does not contain.
     pub fn custom(
         name: &'static str,
         make: impl Fn(&Start) -> Box<dyn CongestionControl> + Send + Sync + 'static,
@@ -55,7 +55,7 @@ impl Algorithm {
         Self::Custom { name, make: Arc::new(make) }
     }
 
-    /// The name.
+    /// Returns the name of the algorithm.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -72,7 +72,7 @@ impl Algorithm {
         }
     }
 
-    /// Makes an instance for a queue pair.
+    /// Creates an instance for a queue pair.
     pub(crate) fn make(&self, start: &Start) -> Option<Box<dyn CongestionControl>> {
         Some(match self {
             Self::None => return None,
@@ -124,7 +124,7 @@ impl PartialEq for Algorithm {
 
 impl Eq for Algorithm {}
 
-/// The form that [`Congestion::parse`] takes.
+/// The form that [`Congestion::parse`] accepts.
 impl fmt::Display for Algorithm {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -162,86 +162,87 @@ impl<P: Parameters> Settable for P {
     }
 }
 
-/// How a queue pair takes part in congestion control.
+/// The part of a queue pair in congestion control.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Congestion {
-    /// What sets its rate. RC and UC only; data of a queue pair with an algorithm is sent as ECN capable.
+    /// The algorithm that sets the rate. RC and UC only; data of a queue pair with an algorithm is sent as
+    /// ECN-capable.
     pub algorithm: Algorithm,
-    /// Marks are echoed in acknowledgements (their BECN bit) instead of answered with notifications, and every packet
-    /// asks for one: what the simulators on ns-3 do, for comparison with them. No standard defines it, so it has to be
-    /// set at both ends. RC only.
+    /// Whether acknowledgements echo marks (in their BECN bit) instead of notifications, and every packet
+    /// requests an acknowledgement. This is the behaviour of the simulators on ns-3, for comparison with
+    /// them. No standard defines it, so it must be set at both ends. RC only.
     pub echo: bool,
 }
 
-/// Why a text does not name a congestion control.
+/// An error in the text of a congestion control.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CongestionError {
-    /// No such algorithm.
+    /// The algorithm does not exist.
     #[error("there is no congestion control {name:?}; there are {known}")]
     UnknownAlgorithm {
-        /// What was given.
+        /// The given name.
         name: String,
-        /// The algorithms that exist.
+        /// The existing algorithms.
         known: String,
     },
-    /// No such preset.
+    /// The preset does not exist.
     #[error("there is no preset {name:?} of {algorithm}; there are {known}")]
     UnknownPreset {
-        /// What was given.
+        /// The given name.
         name: String,
         /// The algorithm.
         algorithm: &'static str,
-        /// The presets that exist.
+        /// The existing presets.
         known: String,
     },
     /// The text after `fixed:` is not a rate.
     #[error("fixed: {0}")]
     Rate(#[from] UnitError),
-    /// A parameter.
+    /// A parameter is wrong.
     #[error("{algorithm}: {error}")]
     Parameter {
         /// The algorithm.
         algorithm: &'static str,
-        /// What is wrong with it.
+        /// The error of the parameter.
         error: ParameterError,
     },
 }
 
 impl Congestion {
-    /// The names that [`Self::parse`] knows.
+    /// The names that [`Self::parse`] accepts.
     pub const NAMES: [&'static str; 9] =
         ["none", "fixed", "dcqcn", "dctcp", "swift", "timely", "hpcc", "powertcp", "theta-powertcp"];
 
-    /// No control and no echo.
+    /// Returns a value without an algorithm and without echo.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// This algorithm, without echo.
+    /// Returns a value with this algorithm, without echo.
     #[must_use]
     pub fn new(algorithm: Algorithm) -> Self {
         Self { algorithm, echo: false }
     }
 
-    /// Reads `NAME[:PRESET][,name=value…]`, for example `dcqcn:paper,rpg_ai_rate=40`, or `fixed:RATE`. A colon or a comma
-    /// may stand between any two parts. Parameters of the notification point ([`NotificationPoint`]) and `echo=1` may
-    /// stand among the others.
+    /// Reads `NAME[:PRESET][,name=value…]`, for example `dcqcn:paper,rpg_ai_rate=40`, or `fixed:RATE`. A
+    /// colon or a comma may separate any two parts. Parameters of the notification point
+    /// ([`NotificationPoint`]) and `echo=1` may appear among the others.
     ///
     /// # Errors
     ///
-    /// The text is not valid; the error names the piece and what is expected in its place.
+    /// Returns an error if the text is not valid; the error names the wrong part and the expected one.
     pub fn parse(text: &str) -> Result<(Self, NotificationPoint), CongestionError> {
         Self::parse_among(text, &[])
     }
 
-    /// The same where `own` may be named too: algorithms that this crate does not have ([`Algorithm::custom`]). Their
-    /// names take precedence.
+    /// Reads text like [`Self::parse`], but also accepts the names in `own`: algorithms that this crate does
+    /// not contain ([`Algorithm::custom`]). These names take precedence.
     ///
     /// # Errors
     ///
-    /// As [`Self::parse`].
+    /// Returns the errors of [`Self::parse`].
     pub fn parse_among(text: &str, own: &[Algorithm]) -> Result<(Self, NotificationPoint), CongestionError> {
         let mut pieces = text.split([':', ',']);
         let name = pieces.next().unwrap_or_default();
@@ -321,7 +322,7 @@ impl Congestion {
     }
 }
 
-/// Reads a rate as [`units::rate`] does, such as `10G`, from 1 bit per second up to 1,000 Tbps.
+/// Reads a rate like [`units::rate`], such as `10G`, from 1 bit per second up to 1,000 Tbps.
 impl core::str::FromStr for Rate {
     type Err = UnitError;
 

@@ -1,4 +1,4 @@
-//! What the engine keeps around an algorithm: the pacer, the window, the round trip that is being measured.
+//! The state of congestion control around an algorithm: the pacer, the window, the measured round trip.
 
 use alloc::boxed::Box;
 
@@ -16,34 +16,34 @@ use crate::time::Instant;
 /// The reaction point of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Control {
-    /// The queue pair, for trace events.
+    /// The queue pair number, for trace events.
     qpn: Qpn,
     limiter: Limiter,
     pacer: Pacer,
     preamble: bool,
-    /// The rate and the window that the algorithm returned last.
+    /// The last rate and window of the algorithm.
     rate: Rate,
     window: Option<u64>,
-    /// Payload bytes sent and not acknowledged; after going back, those sent since.
+    /// Unacknowledged payload bytes; after going back, those sent since.
     in_flight: u64,
-    /// The packet whose round trip is measured, and when it left.
+    /// The packet whose round trip is being measured, and the time at which it left.
     watched: Option<(Psn, Instant)>,
-    /// The peer echoed a mark since the last acknowledgement.
+    /// Whether the peer echoed a mark since the last acknowledgement.
     echoed: bool,
     /// Whether data leaves with in-band telemetry.
     telemetry: bool,
-    /// One packet of this number asks for an acknowledgement, whatever the window.
+    /// Number of packets of which at least one requests an acknowledgement, whatever the window.
     interval: u64,
-    /// Hops on the way of the last answer.
+    /// Number of hops on the path of the last answer.
     hops: Option<u8>,
 }
 
-/// What sets rate and window.
+/// The source of the rate and the window.
 #[derive(Debug)]
 enum Limiter {
-    /// The algorithm that was chosen.
+    /// The chosen algorithm.
     Algorithm(Box<dyn CongestionControl>),
-    /// None was chosen, and something was lost.
+    /// The law that applies after a loss if no algorithm was chosen.
     AfterLoss(AfterLoss),
 }
 
@@ -63,14 +63,15 @@ impl Limiter {
     }
 }
 
-/// What of a request was sent: the part that [`Control::request_sent`] looks at.
+/// The properties of a sent request packet for [`Control::request_sent`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentRequest {
-    /// The PSN whose answer says that it arrived.
+    /// The PSN of the answer that acknowledges the packet.
     pub(crate) psn: Psn,
     pub(crate) payload: u64,
     pub(crate) ack_req: bool,
-    /// Whether its answer measures a round trip: not when it was sent before, nor when the answer takes long.
+    /// Whether the answer measures a round trip. It does not for a retransmission, or if the answer itself
+    /// takes long.
     pub(crate) measures: bool,
 }
 
@@ -84,7 +85,7 @@ impl Control {
         Self::with_limiter(Limiter::Algorithm(algorithm), qpn, now, pacing)
     }
 
-    /// For a queue pair without an algorithm, after a loss.
+    /// Creates the control of a queue pair without an algorithm, after a loss.
     pub(crate) fn after_loss(law: AfterLoss, qpn: Qpn, now: Instant, pacing: &Pacing) -> Self {
         let control = Self::with_limiter(Limiter::AfterLoss(law), qpn, now, pacing);
         control.trace_changes(Rate::UNLIMITED, None);
@@ -115,7 +116,8 @@ impl Control {
         }
     }
 
-    /// Notifies the algorithm of something that may change the rate. The debt until now is paid off at the rate before.
+    /// Notifies the algorithm of an event that may change the rate. The elapsed time is settled at the
+    /// previous rate.
     fn tell(&mut self, now: Instant, what: impl FnOnce(&mut dyn CongestionControl)) {
         self.pacer.settle(now, self.rate);
         self.notify(what);
@@ -131,13 +133,13 @@ impl Control {
         }
     }
 
-    /// Reports how rate and window differ from those before, unless the algorithm does so by itself.
+    /// Traces the changes of rate and window, unless the algorithm reports them itself.
     fn trace_changes(&self, rate: Rate, window: Option<u64>) {
         if !tracing::enabled!(tracing::Level::DEBUG) || self.limiter.algorithm().reports_changes() {
             return;
         }
         let qpn = self.qpn.get();
-        // Without a limit, the field is missing.
+        // The field is missing if there is no limit.
         let bits = |rate: Rate| (!rate.is_unlimited()).then_some(rate.get());
         let (from_bits_per_second, bits_per_second) = (bits(rate), bits(self.rate));
         if self.rate < rate {
@@ -154,7 +156,8 @@ impl Control {
         }
     }
 
-    /// When the next packet may leave, if that is not now: at the latest when the rate changes by itself.
+    /// Returns the time when the next packet may leave, or `None` for now. The time is at most that of the
+    /// next timer, when the rate changes by itself.
     #[inline]
     pub(crate) fn ready_at(&mut self, now: Instant) -> Option<Instant> {
         let timer = self.limiter.algorithm().next_timer();
@@ -167,12 +170,12 @@ impl Control {
         Some(self.limiter.algorithm().next_timer().map_or(ready, |at| ready.min(at)))
     }
 
-    /// When the window changes by itself, if there is one.
+    /// Returns the time when the window changes by itself, if there is a window.
     pub(crate) fn window_timer(&self) -> Option<Instant> {
         self.window.and_then(|_| self.limiter.algorithm().next_timer())
     }
 
-    /// A data packet left.
+    /// Records that a data packet left.
     pub(crate) fn sent(&mut self, now: Instant, path: &Path, len: usize) {
         let trailer = if self.telemetry { Telemetry::LEN } else { 0 };
         let bytes = wire_len(path, len + trailer, self.preamble);
@@ -181,7 +184,7 @@ impl Control {
         self.notify(|algorithm| algorithm.on_send(now, bytes));
     }
 
-    /// A packet of a request left (RC).
+    /// Records that a request packet left (RC).
     pub(crate) fn request_sent(&mut self, now: Instant, request: SentRequest) {
         self.in_flight += request.payload;
         if request.ack_req && request.measures && self.watched.is_none() {
@@ -189,15 +192,16 @@ impl Control {
         }
     }
 
-    /// Whether the next packet may leave: while fewer bytes than the window are in flight, as with TCP and in HPCC's simulator. One
-    /// packet may always be in flight, and one that requests an answer (`is_asked`: one in flight does): a window that has shrunk opens
-    /// only when an answer arrives.
+    /// Tells whether the next packet may leave: it may while fewer bytes than the window are in flight, as in
+    /// TCP and HPCC's simulator. One packet may always be in flight. A packet may also leave if none in
+    /// flight requests an answer (`!is_asked`), because a reduced window grows only when an answer arrives.
     pub(crate) fn has_room(&self, is_asked: bool) -> bool {
         self.window.is_none_or(|window| self.in_flight < window) || self.in_flight == 0 || !is_asked
     }
 
-    /// Whether a packet of `payload` bytes, after `unasked` packets that requested none, should request an answer: as often as the
-    /// algorithm needs it, at quarters of the window, and if it fills the window.
+    /// Tells whether a packet of `payload` bytes, after `unasked` packets without a request, should request
+    /// an answer. It should as often as the algorithm requires, at quarters of the window, and if it fills
+    /// the window.
     pub(crate) fn wants_answer(&self, payload: u64, unasked: u64) -> bool {
         unasked + 1 >= self.interval
             || self.window.is_some_and(|window| {
@@ -205,14 +209,14 @@ impl Control {
             })
     }
 
-    /// The law that applies without an algorithm, changed by `what`.
+    /// Changes the law that applies without an algorithm, by calling `what`.
     pub(crate) fn change_law(&mut self, now: Instant, what: impl FnOnce(&mut AfterLoss)) {
         self.pacer.settle(now, self.rate);
         let before = self.rate;
         if let Limiter::AfterLoss(law) = &mut self.limiter {
             what(law);
             self.rate = law.rate();
-            // What was lost is not to be followed by a burst.
+            // A burst must not follow a loss.
             self.pacer.forget_credit();
         }
         if self.rate != before {
@@ -220,22 +224,22 @@ impl Control {
         }
     }
 
-    /// Whether an algorithm was chosen, which this runs.
+    /// Tells whether an algorithm was chosen.
     pub(crate) fn is_chosen(&self) -> bool {
         matches!(self.limiter, Limiter::Algorithm(_))
     }
 
-    /// Whether this is the law after a loss, and limits nothing any more.
+    /// Tells whether this is the law after a loss and no longer limits anything.
     pub(crate) fn is_over(&self) -> bool {
         matches!(&self.limiter, Limiter::AfterLoss(law) if law.is_over())
     }
 
-    /// Whether packets are spaced although no algorithm was chosen.
+    /// Tells whether packets are spaced although no algorithm was chosen.
     pub(crate) fn is_spaced_after_loss(&self) -> bool {
         !self.is_chosen() && !self.rate.is_unlimited()
     }
 
-    /// Everything before `una` is answered, `bytes` of payload for the first time.
+    /// Records that everything before `una` is answered, including `bytes` of payload for the first time.
     pub(crate) fn acknowledged(&mut self, now: Instant, una: Psn, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         let rtt = self.watched.filter(|(psn, _)| psn.before(una)).map(|(_, left)| now.since(left));
@@ -247,13 +251,13 @@ impl Control {
         self.tell(now, |algorithm| algorithm.on_ack(now, &ack));
     }
 
-    /// An acknowledgement carries an echoed mark. The algorithm is notified of it with the next acknowledgement.
+    /// Records an echoed mark. The algorithm is notified of it with the next acknowledgement.
     pub(crate) fn echo(&mut self) {
         self.echoed = true;
     }
 
-    /// An answer arrived with this hop limit, 0 if the device does not report it. Hosts start at 64, 128 or 255, and no path of a
-    /// network has as many hops as lie between these.
+    /// Records the hop limit of an answer, 0 if the device does not report it. Hosts start at 64, 128 or 255,
+    /// and these values are further apart than the number of hops of any path.
     #[inline]
     pub(crate) fn answered_over(&mut self, hop_limit: u8) {
         let start = match hop_limit {
@@ -265,44 +269,44 @@ impl Control {
         self.hops = Some(start - hop_limit);
     }
 
-    /// Whether data leaves with in-band telemetry.
+    /// Tells whether data leaves with in-band telemetry.
     pub(crate) fn wants_telemetry(&self) -> bool {
         self.telemetry
     }
 
-    /// The peer returned the telemetry of a packet. What it changes takes effect with the acknowledgement that it came on.
+    /// Passes returned telemetry to the algorithm. It takes effect with the acknowledgement that carried it.
     pub(crate) fn stamped(&mut self, now: Instant, telemetry: &Telemetry) {
         self.limiter.algorithm_mut().on_telemetry(now, telemetry);
     }
 
-    /// The requester goes back: nothing counts as in flight any more.
+    /// Records a go-back of the requester: no bytes are in flight.
     pub(crate) fn went_back(&mut self) {
         (self.in_flight, self.watched) = (0, None);
     }
 
-    /// A packet is sent again. The answer to what was sent before may be to either of two packets, or have waited for the one
-    /// that was missing: no round trip is measured on it.
+    /// Cancels the measured round trip when a packet is sent again. The next answer may be to either copy, or
+    /// may have waited for the missing packet.
     pub(crate) fn forget_round_trip(&mut self) {
         self.watched = None;
     }
 
-    /// Something is lost.
+    /// Notifies the algorithm of a loss.
     pub(crate) fn lost(&mut self, now: Instant, loss: Loss) {
         self.tell(now, |algorithm| algorithm.on_loss(now, loss));
     }
 
-    /// A notification arrived.
+    /// Notifies the algorithm of a CNP.
     pub(crate) fn notified(&mut self, now: Instant) {
         self.tell(now, |algorithm| algorithm.on_cnp(now));
     }
 
-    /// The state of the algorithm, for plots.
+    /// Returns the state of the algorithm, for plots.
     pub(crate) fn observe(&self, now: Instant) -> Observation {
         self.limiter.algorithm().observe(now)
     }
 }
 
-/// Bytes that a datagram takes on Ethernet, with or without preamble and gap.
+/// Returns the bytes that a datagram takes on Ethernet, with or without preamble and gap.
 pub(super) fn wire_len(path: &Path, len: usize, preamble: bool) -> u32 {
     let network = match (path.encapsulation, path.source.is_ipv4()) {
         (Encapsulation::RoceV1, _) => Grh::LEN,

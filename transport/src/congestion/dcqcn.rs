@@ -1,19 +1,20 @@
 //! DCQCN, the reaction point of RDMA NICs: notifications cut the rate, time and bytes raise it again.
 //!
-//! It has three forms. Two differ in how they update alpha, the estimate of congestion, the third also in when it cuts:
+//! DCQCN has three forms, which differ in the update of alpha, the estimate of congestion, and in the cuts:
 //!
-//! - [`DcqcnForm::Paper`] (SIGCOMM 2015): each notification that cuts also raises alpha; without one for a period
-//!   alpha decays. In hyper increase the step grows with each round.
-//! - [`DcqcnForm::Device`] (ConnectX-4 and later): alpha is updated once a period, upward if a notification came in it
-//!   and downward if not. The step of hyper increase is fixed.
-//! - [`DcqcnForm::Ns3`] (HPCC's simulator on ns-3, commit 9f4be2a, and those derived from it): alpha as in the device form. The
-//!   first notification starts a clock of the monitor period, and the rate is cut at each of its ticks if a notification came
-//!   since the tick before; so the first cut comes one period after the first notification. The time at which a
-//!   packet leaves follows from the rate when the packet before it left: a later change has no effect on it.
+//! - [`DcqcnForm::Paper`] (SIGCOMM 2015): each notification that cuts also raises alpha, and alpha decays in
+//!   each period without one. In hyper increase the step grows with each round.
+//! - [`DcqcnForm::Device`] (ConnectX-4 and later): alpha is updated once per period, upward if a notification
+//!   arrived in it and otherwise downward. The step of hyper increase is fixed.
+//! - [`DcqcnForm::Ns3`] (HPCC's simulator on ns-3, commit 9f4be2a, and derived ones): alpha as in the device
+//!   form. The first notification starts a clock of the monitor period. At each tick the rate is cut if a
+//!   notification arrived since the previous tick: the first cut comes one period after the first
+//!   notification. The time of a packet follows from the rate when the previous one left, regardless of later
+//!   changes.
 //!
-//! The algorithm has no timer of its own. The state is that of the last call, and each call first applies what has been due
-//! since: the decay of alpha in closed form, cuts and increases one by one in the order of their time. So a period of one
-//! microsecond costs no more than one of a second.
+//! The algorithm has no timer. Its state is that of the last call, and each call first applies what has
+//! become due: the decay of alpha in closed form, cuts and increases one by one in the order of time. A
+//! period of one microsecond therefore costs no more than one of a second.
 
 use core::fmt;
 
@@ -25,14 +26,14 @@ use crate::parameters::ParameterRange::{Number, Words};
 use crate::parameters::{Parameters as _, Value, parameters};
 use crate::time::Instant;
 
-/// How alpha is kept.
+/// The way in which alpha is updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DcqcnForm {
-    /// With each cut.
+    /// Alpha is updated with each cut.
     Paper,
-    /// Once a period.
+    /// Alpha is updated once per period.
     Device,
-    /// Once a period, with cuts at the ticks of a clock, as HPCC's simulator on ns-3 has it.
+    /// Alpha is updated once per period, and cuts occur at clock ticks, as in HPCC's simulator on ns-3.
     Ns3,
 }
 
@@ -50,16 +51,16 @@ impl Value for DcqcnForm {
 }
 
 parameters! {
-    /// Everything that can be set in [`Dcqcn`], under the names of the hardware (sysfs `roce_rp`, kernel debugfs
-    /// `cc_params`), and four switches of our own at the end. The default is the preset `cx-default`.
+    /// The parameters of [`Dcqcn`], named as in the hardware (sysfs `roce_rp`, kernel debugfs `cc_params`),
+    /// and four switches of our own at the end. The default is the preset `cx-default`.
     pub struct DcqcnParameters {
-        /// Whether every cut first sets the target rate to the present rate.
+        /// Whether every cut first sets the target rate to the current rate.
         clamp_tgt_rate: bool = false, Number(0, 1), "", "rp_clamp_tgt_rate";
-        /// Whether a cut does so if the last increase since the cut before was one of the timer.
+        /// Whether a cut does so if the last increase since the previous cut was one of the timer.
         clamp_tgt_rate_after_time_inc: bool = true, Number(0, 1), "", "rp_clamp_tgt_rate_ati";
         /// Time between two increases by the timer.
         rpg_time_reset: u32 = 300, Number(1, 131_071), "us", "rp_time_reset";
-        /// Bytes sent between two increases by the byte counter; 0 for no byte counter.
+        /// Bytes sent between two increases by the byte counter; 0 disables the byte counter.
         rpg_byte_reset: u32 = 32_767, Number(0, 1 << 24), "x 64 bytes", "rp_byte_reset";
         /// Increases of one kind before additive increase begins.
         rpg_threshold: u32 = 1, Number(1, 31), "", "rp_threshold";
@@ -67,25 +68,25 @@ parameters! {
         rpg_ai_rate: u32 = 5, Number(1, 1_000_000), "Mb/s", "rp_ai_rate";
         /// Step of hyper increase.
         rpg_hai_rate: u32 = 50, Number(1, 1_000_000), "Mb/s", "rp_hai_rate";
-        /// Rate that is never exceeded; 0 for that of the link.
+        /// Maximum rate; 0 means the rate of the link.
         rpg_max_rate: u32 = 0, Number(0, 1_000_000), "Mb/s", "rp_max_rate";
-        /// Lowest rate.
+        /// Minimum rate.
         rpg_min_rate: u32 = 1, Number(1, 1_000_000), "Mb/s", "rp_min_rate";
-        /// Share of the rate that one cut leaves at least.
+        /// Minimum share of the rate after one cut.
         rpg_min_dec_fac: u32 = 50, Number(0, 100), "%", "rp_min_dec_fac";
-        /// A cut takes alpha, in 1024ths, over 2 to this power; 11 is half of alpha.
+        /// A cut reduces the rate by alpha, in 1024ths, divided by 2 to this power; 11 means half of alpha.
         rpg_gd: u32 = 11, Number(0, 15), "", "rp_gd";
-        /// Rate that the first notification sets instead of cutting; 0 to cut.
+        /// Rate that the first notification sets instead of a cut; 0 means a cut.
         rate_to_set_on_first_cnp: u32 = 0, Number(0, 1_000_000), "Mb/s", "rp_rate_to_set_on_first_cnp";
         /// Weight of the old alpha in an update; the rest to 1024 is g.
         dce_tcp_g: u32 = 1_019, Number(0, 1_023), "/ 1024", "rp_dce_tcp_g";
         /// Period after which alpha is updated.
         dce_tcp_rtt: u32 = 1, Number(1, 131_071), "us", "rp_dce_tcp_rtt";
-        /// At most one cut in such a time; a notification inside it cuts at its end. In the form `ns3` the period of the clock.
+        /// Minimum time between cuts; a notification within it cuts at its end. Period of the clock in `ns3`.
         rate_reduce_monitor_period: u32 = 4, Number(0, 1_000_000), "us", "rp_rate_reduce_monitor_period";
         /// Alpha at the first notification.
         initial_alpha_value: u32 = 1_023, Number(0, 1_024), "/ 1024", "rp_initial_alpha_value";
-        /// How alpha is kept, and when a notification cuts.
+        /// How alpha is updated, and when a notification cuts.
         form: DcqcnForm = DcqcnForm::Device, Words(&["paper", "device", "ns3"]), "", "";
         /// Whether a notification updates alpha before it cuts; not in the form `ns3`.
         alpha_first: bool = false, Number(0, 1), "", "";
@@ -96,9 +97,9 @@ impl DcqcnParameters {
     /// The names of the presets.
     pub const PRESETS: [&'static str; 5] = ["paper", "cx-default", "hpcc", "ns3", "tester"];
 
-    /// The preset of this name: `paper` (SIGCOMM 2015), `cx-default` (defaults of ConnectX), `hpcc` (the values of the RDMA
-    /// simulators on ns-3 at 100 Gb/s, in the form of a device), `ns3` (the same values in the form of those simulators),
-    /// `tester` (a traffic generator).
+    /// Returns the preset with this name: `paper` (SIGCOMM 2015), `cx-default` (defaults of ConnectX), `hpcc`
+    /// (values of the RDMA simulators on ns-3 at 100 Gb/s, in the device form), `ns3` (these values in the
+    /// form of the simulators), `tester` (a traffic generator).
     #[must_use]
     pub fn preset(name: &str) -> Option<Self> {
         let device = Self::default();
@@ -154,14 +155,14 @@ impl Source {
     }
 }
 
-/// What an increase does, by how many there were since the last cut.
+/// The kind of an increase, which depends on the number of increases since the last cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Halves the distance to the target rate.
     FastRecovery,
-    /// Raises the target rate by a small step first.
+    /// First raises the target rate by a small step.
     AdditiveIncrease,
-    /// Raises it by a large step.
+    /// First raises the target rate by a large step.
     HyperIncrease,
 }
 
@@ -175,11 +176,11 @@ impl Phase {
     }
 }
 
-/// The notifications in the present period of alpha. Device form only.
+/// The notifications in the current period of alpha. Device form only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Period {
     Quiet,
-    /// A notification arrived; the end of the period applies it.
+    /// A notification arrived and takes effect at the end of the period.
     Notified,
     /// A notification arrived and was applied to alpha at once.
     Applied,
@@ -189,9 +190,9 @@ enum Period {
 #[derive(Clone, Debug)]
 pub struct Dcqcn {
     parameters: DcqcnParameters,
-    /// The queue pair of the trace events; `None` for a copy that only looks ahead.
+    /// The queue pair for trace events, or `None` for a copy that looks ahead.
     traced: Option<Qpn>,
-    /// Bits a second, like the five below.
+    /// Bits per second, like the next four fields.
     rate: f64,
     /// The rate when the last packet left, which spaces the next one in the form `ns3`.
     pace: f64,
@@ -199,32 +200,32 @@ pub struct Dcqcn {
     least: f64,
     most: f64,
     alpha: f64,
-    /// When the present period of alpha began.
+    /// Beginning of the current period of alpha.
     alpha_at: Instant,
     period: Period,
-    /// Increases of each kind since the last cut.
+    /// Number of increases of each kind since the last cut.
     time_stage: u32,
     byte_stage: u32,
     last_increase: Option<Source>,
-    /// When the timer raises the rate next; `None` before the first notification.
+    /// The time of the next increase by the timer, or `None` before the first notification.
     increase_at: Option<Instant>,
-    /// Bytes since the byte counter was reset.
+    /// Bytes sent since the last reset of the byte counter.
     bytes: u64,
-    /// When the first notification arrived.
+    /// The time of the first notification.
     first: Option<Instant>,
     last_cut: Option<Instant>,
-    /// A notification waits for the end of the monitor period, or for this tick of the clock.
+    /// Whether a notification waits for the end of the monitor period, or for `tick` of the clock.
     cut_pending: bool,
     tick: Instant,
 }
 
 const MEGABIT: f64 = 1e6;
-/// After so many rounds without a call a queue pair is at its highest rate: the smallest step, a megabit, has raised it by a
-/// terabit by then. That bounds what one call makes up for, however long ago the last one was.
+/// After this number of rounds without a call, the rate is at its maximum: even the smallest step, 1 Mb/s,
+/// has raised the target by 1 Tb/s. This bounds the work of one call after a long time.
 const MOST_ROUNDS: u64 = 1 << 20;
 
 impl Dcqcn {
-    /// An instance that starts at line rate.
+    /// Creates an instance that starts at line rate.
     #[must_use]
     pub fn new(parameters: &DcqcnParameters, start: &Start) -> Self {
         let parameters = &parameters.in_range();
@@ -269,7 +270,7 @@ impl Dcqcn {
         1.0 - self.kept()
     }
 
-    /// 1 - g.
+    /// Returns 1 - g.
     fn kept(&self) -> f64 {
         f64::from(self.parameters.dce_tcp_g) / 1024.0
     }
@@ -278,7 +279,7 @@ impl Dcqcn {
         self.alpha = self.kept() * self.alpha + self.g();
     }
 
-    /// Lets the periods of alpha that ended by `now` take effect: the first with its notifications, the others as decay.
+    /// Applies the periods of alpha that ended by `now`: the first with its notifications, others as decay.
     fn age_alpha(&mut self, now: Instant) {
         let length = micros(self.parameters.dce_tcp_rtt);
         let periods = now.as_nanos().saturating_sub(self.alpha_at.as_nanos()) / length;
@@ -307,7 +308,7 @@ impl Dcqcn {
     fn advance(&mut self, now: Instant) {
         loop {
             let cut = self.cut_due().filter(|at| *at <= now);
-            // The far future never comes: a deadline there cannot move on.
+            // A deadline in the far future cannot move on, so it never counts as reached.
             let increase = self.increase_at.filter(|at| *at <= now && *at < Instant::FAR_FUTURE);
             match (cut, increase) {
                 (None, None) => break,
@@ -324,7 +325,7 @@ impl Dcqcn {
         if (now.as_nanos() - at.as_nanos()) / step > MOST_ROUNDS {
             (self.rate, self.target) = (self.most, self.most);
         }
-        // At the top nothing is left to raise, whatever the number of rounds.
+        // At the maximum there is nothing left to raise, whatever the number of rounds.
         let rounds = if self.is_at_most() && !self.cut_pending {
             (now.as_nanos() - at.as_nanos()) / step + 1
         } else {
@@ -334,7 +335,7 @@ impl Dcqcn {
         self.increase_at = Some(at.plus_nanos(rounds.saturating_mul(step)));
     }
 
-    /// One step of fast recovery, additive or hyper increase.
+    /// Makes one step of fast recovery, additive or hyper increase.
     fn increase(&mut self, at: Instant, source: Source) {
         let (before, phase) = (self.rate, self.phase());
         let step = match phase {
@@ -362,7 +363,7 @@ impl Dcqcn {
         self.trace_increase(at, source, phase, before);
     }
 
-    /// Rounds of both kinds since the last cut. Without a byte counter the timer alone decides.
+    /// Returns the number of rounds of both kinds since the last cut, or of the timer if it is the only kind.
     fn rounds(&self) -> u32 {
         if self.parameters.rpg_byte_reset == 0 {
             self.time_stage
@@ -371,7 +372,7 @@ impl Dcqcn {
         }
     }
 
-    /// The phase of the next increase.
+    /// Returns the phase of the next increase.
     fn phase(&self) -> Phase {
         let threshold = self.parameters.rpg_threshold;
         if self.time_stage.max(self.byte_stage) < threshold {
@@ -412,7 +413,7 @@ impl Dcqcn {
         self.trace_stage(at, phase);
     }
 
-    /// Reports that another phase began than the one before.
+    /// Traces the begin of a phase other than `before`.
     fn trace_stage(&self, at: Instant, before: Phase) {
         let Some(qpn) = self.traced.map(Qpn::get) else { return };
         let phase = self.phase();
@@ -453,7 +454,7 @@ impl Dcqcn {
         self.cut_pending = false;
     }
 
-    /// The first notification sets the rate, if a parameter says so. Returns whether it did.
+    /// Sets the rate at the first notification, if a parameter says so. Returns whether it did.
     fn set_on_first(&mut self, now: Instant) -> bool {
         let set = self.parameters.rate_to_set_on_first_cnp;
         if set > 0 {
@@ -465,7 +466,7 @@ impl Dcqcn {
         set > 0
     }
 
-    /// A notification in the form `ns3`: it cuts at the next tick of the clock that the first one started.
+    /// Handles a notification in the form `ns3`: it cuts at the next tick of the clock.
     fn wait_for_tick(&mut self, now: Instant) {
         let Some(first) = self.first else {
             self.first = Some(now);
@@ -485,7 +486,7 @@ impl Dcqcn {
         }
     }
 
-    /// The period of the clock; at least a nanosecond.
+    /// Returns the period of the clock, at least one nanosecond.
     fn clock(&self) -> u64 {
         micros(self.parameters.rate_reduce_monitor_period).max(1)
     }
@@ -506,7 +507,7 @@ impl CongestionControl for Dcqcn {
         }
     }
 
-    /// A mark that the peer echoed is a notification, as in the simulators on ns-3.
+    /// An echoed mark is a notification, as in the simulators on ns-3.
     fn on_ack(&mut self, now: Instant, ack: &Ack) {
         if ack.marked {
             self.on_cnp(now);
@@ -562,7 +563,7 @@ impl CongestionControl for Dcqcn {
         Rate::from_float(self.rate)
     }
 
-    /// Each step is reported with its own time, of which one call may make up for several.
+    /// Each step is traced with its own time; one call may apply several steps.
     fn reports_changes(&self) -> bool {
         true
     }

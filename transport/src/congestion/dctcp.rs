@@ -1,4 +1,4 @@
-//! A window after DCTCP (SIGCOMM 2010): cut in proportion to how much was marked.
+//! DCTCP (SIGCOMM 2010): a window that is cut in proportion to the marked share.
 
 use super::round::Round;
 use super::{Ack, CongestionControl, Loss, Observation, Start};
@@ -7,30 +7,30 @@ use crate::parameters::{Parameters as _, parameters};
 use crate::time::Instant;
 
 parameters! {
-    /// What can be set in [`Dctcp`].
+    /// The parameters of [`Dctcp`].
     pub struct DctcpParameters {
         /// Weight of a new measurement in alpha.
         gain: u32 = 64, Number(1, 1_024), "/ 1024", "";
-        /// Window at the start.
+        /// Initial window.
         initial_window: u32 = 64, Number(1, 1 << 20), "packets", "";
-        /// Window that is never exceeded.
+        /// Maximum window.
         max_window: u32 = 4_096, Number(1, 1 << 20), "packets", "";
-        /// Growth of the window in a round trip without marks, once the start is over.
+        /// Growth of the window in a round trip without marks, after the start.
         additive_increase: u32 = 1, Number(1, 1_024), "packets", "";
     }
 }
 
 /// The window of one queue pair.
 ///
-/// Alpha is the moving average of the marked share of rounds. The first mark cuts the window by half of alpha; there is no other cut and
-/// no increase until a packet is acknowledged that left after the cut. A round without that ends with a small increase. Marks
-/// have to be echoed ([`Congestion::echo`](super::Congestion::echo)) for that: a notification counts as a mark
-/// on the whole round.
+/// Alpha is the moving average of the marked share of rounds. The first mark cuts the window by half of
+/// alpha. Until a packet is acknowledged that left after the cut, there is no other cut and no increase. A
+/// round without a cut ends with a small increase. This requires echoed marks
+/// ([`Congestion::echo`](super::Congestion::echo)): a notification counts as a mark on the whole round.
 #[derive(Clone, Debug)]
 pub struct Dctcp {
     parameters: DctcpParameters,
     mtu: f64,
-    /// Bytes.
+    /// Window in bytes.
     window: f64,
     most: f64,
     alpha: f64,
@@ -48,7 +48,7 @@ pub struct Dctcp {
 }
 
 impl Dctcp {
-    /// An instance with the initial window.
+    /// Creates an instance with the initial window.
     #[must_use]
     pub fn new(parameters: &DctcpParameters, start: &Start) -> Self {
         let parameters = &parameters.in_range();
@@ -74,7 +74,7 @@ impl Dctcp {
         self.window = window.clamp(self.mtu, self.most);
     }
 
-    /// A round ends: its marked share goes into alpha.
+    /// Ends a round: adds its marked share to alpha.
     fn update_alpha(&mut self) {
         let share = match (self.notified, self.acknowledged) {
             (true, _) => 1.0,
@@ -86,7 +86,7 @@ impl Dctcp {
         (self.acknowledged, self.marked, self.notified) = (0, 0, false);
     }
 
-    /// Cuts the window to `share`, unless that has happened since a packet left that is in flight.
+    /// Cuts the window to `share`, unless a packet that left after the last cut is still to be acknowledged.
     fn reduce(&mut self, share: f64) {
         self.starting = false;
         if self.reduced.is_none() {
@@ -115,7 +115,7 @@ impl CongestionControl for Dctcp {
             self.reduce(1.0 - self.alpha / 2.0);
             return;
         }
-        // The window of a sender that does not use all of it must not grow.
+        // The window of a sender that does not use it fully must not grow.
         let was_full = ack.in_flight.saturating_add(ack.bytes).saturating_mul(2) >= self.window as u64;
         if !was_full || self.reduced.is_some() {
             return;

@@ -1,8 +1,9 @@
-//! A rate that never changes.
+//! A constant rate.
 
 use super::{CongestionControl, Rate};
 
-/// Sends at one rate and ignores all notifications. For measurements, and as the smallest example of an algorithm.
+/// Sends at a constant rate and ignores all notifications. For measurements, and as the smallest example of
+/// an algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedRate(pub Rate);
 

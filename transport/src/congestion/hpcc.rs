@@ -1,4 +1,4 @@
-//! HPCC (SIGCOMM 2019): a window from what the switches on the way report.
+//! HPCC (SIGCOMM 2019): a window from the reports of the switches on the path.
 
 use roce_packet::Telemetry;
 
@@ -10,33 +10,33 @@ use crate::parameters::{Parameters as _, parameters};
 use crate::time::Instant;
 
 parameters! {
-    /// What can be set in [`Hpcc`].
+    /// The parameters of [`Hpcc`].
     pub struct HpccParameters {
         /// Round trip through empty queues, the longest in the network: T of the paper.
         base_rtt: u32 = 13_000, Number(100, 100_000_000), "ns", "";
-        /// Utilization that is aimed at: eta of the paper.
+        /// Target utilization: eta of the paper.
         target: u32 = 95, Number(50, 100), "%", "";
         /// Rounds of additive increase before a multiplicative step.
         max_stage: u32 = 5, Number(0, 1_000), "", "";
         /// Growth of the window with each update of the reference window: W_AI of the paper.
         additive_increase: u32 = 80, Number(1, 1_000_000), "bytes", "";
-        /// Lowest rate.
+        /// Minimum rate.
         min_rate: u32 = 100, Number(1, 1_000_000), "Mb/s", "";
-        /// Whether acknowledgements inside a round trip change the window too.
+        /// Whether acknowledgements within a round trip also change the window.
         fast_react: bool = true, Number(0, 1), "", "";
     }
 }
 
 /// The window of one queue pair.
 ///
-/// Each acknowledgement brings the state of each hop. The utilization of a hop is the rate at which it sent plus what its
-/// queue would need in a round trip; the largest one, averaged over a round trip, scales the reference window, which is
-/// replaced once in a round trip.
+/// Each acknowledgement contains the state of each hop. The utilization of a hop is the rate at which it sent
+/// plus the rate that would empty its queue in a round trip. The largest utilization, averaged over a round
+/// trip, scales the reference window, which is replaced once per round trip.
 #[derive(Clone, Debug)]
 pub struct Hpcc {
     parameters: HpccParameters,
     window: Window,
-    /// Bytes.
+    /// Reference window in bytes.
     reference: f64,
     utilization: Signal,
     stage: u32,
@@ -44,7 +44,7 @@ pub struct Hpcc {
 }
 
 impl Hpcc {
-    /// An instance whose window is that of the line for the base round trip.
+    /// Creates an instance whose window is that of the line for the base round trip.
     #[must_use]
     pub fn new(parameters: &HpccParameters, start: &Start) -> Self {
         let parameters = parameters.in_range();
@@ -53,7 +53,7 @@ impl Hpcc {
         Self { parameters, window, reference, utilization: Signal::new(), stage: 0, round: Round::default() }
     }
 
-    /// The window that follows from the reference, and the stage after it.
+    /// Returns the window that follows from the reference window, and the next stage.
     fn next_window(&self) -> (f64, u32) {
         let excess = self.utilization.average / (f64::from(self.parameters.target) / 100.0);
         let increase = f64::from(self.parameters.additive_increase);

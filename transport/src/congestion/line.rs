@@ -1,4 +1,4 @@
-//! The rate of the link as a limit of everything that an engine sends.
+//! The rate of the link as a limit of all packets of an engine.
 
 use super::Rate;
 use super::control::wire_len;
@@ -8,8 +8,8 @@ use roce_packet::Path;
 use crate::config::EngineConfig;
 use crate::time::Instant;
 
-/// Spaces the packets of all queue pairs at the rate of the link, as the port of a NIC does. It comes after the spacing
-/// of each queue pair by its own algorithm.
+/// Spaces the packets of all queue pairs at the rate of the link, like the port of a NIC, in addition to the
+/// spacing of each queue pair by its own algorithm.
 #[derive(Debug)]
 pub(crate) struct LineLimit {
     pacer: Pacer,
@@ -18,7 +18,7 @@ pub(crate) struct LineLimit {
 }
 
 impl LineLimit {
-    /// `None` if the settings do not limit the engine.
+    /// Creates the limit, or returns `None` if the settings do not limit the engine.
     pub(crate) fn new(config: &EngineConfig) -> Option<Self> {
         let pacing = &config.pacing;
         config.limit_to_line_rate.then(|| Self {
@@ -28,18 +28,19 @@ impl LineLimit {
         })
     }
 
-    /// Whether the packets before still occupy the link at `now`.
+    /// Tells whether earlier packets still occupy the link at `now`.
     pub(crate) fn is_busy(&mut self, now: Instant) -> bool {
         self.pacer.settle(now, self.rate);
         self.free_at().is_some()
     }
 
-    /// When the link is free, unless it was at the last call of [`Self::is_busy`].
+    /// Returns the time when the link becomes free, or `None` if it was free at the last call of
+    /// [`Self::is_busy`].
     pub(crate) fn free_at(&self) -> Option<Instant> {
         self.pacer.ready_at(self.rate)
     }
 
-    /// A packet leaves. Call [`Self::is_busy`] first.
+    /// Records a packet that leaves. Call [`Self::is_busy`] first.
     pub(crate) fn sent(&mut self, path: &Path, len: usize) {
         self.pacer.charge(wire_len(path, len, self.preamble), self.rate);
     }

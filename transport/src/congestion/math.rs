@@ -1,6 +1,7 @@
-//! Arithmetic that `core` does not have. It uses only sums, products and quotients, so results are the same on every machine.
+//! Arithmetic functions that `core` lacks. They only use sums, products and quotients, so results are equal
+//! on all machines.
 
-/// `base` to the power of a whole number.
+/// Returns `base` to the power of `exponent`.
 pub(super) fn power(base: f64, exponent: u64) -> f64 {
     let (mut result, mut base, mut exponent) = (1.0, base, exponent);
     while exponent > 0 {
@@ -13,12 +14,13 @@ pub(super) fn power(base: f64, exponent: u64) -> f64 {
     result
 }
 
-/// The square root of a number from about 1e-6 to 1e9, by Newton's method; 0 for a number that has none.
+/// Returns the square root of a number from about 1e-6 to 1e9, by Newton's method, or 0 if there is no square
+/// root.
 pub(super) fn square_root(number: f64) -> f64 {
     if number.is_nan() || number <= 0.0 {
         return 0.0;
     }
-    // Halving the exponent is a first guess within a factor of 1.5.
+    // Halving the exponent gives a first guess within a factor of 1.5.
     let mut root = f64::from_bits((number.to_bits() >> 1) + (1023 << 51));
     for _ in 0..6 {
         root = (root + number / root) / 2.0;

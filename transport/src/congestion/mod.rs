@@ -1,9 +1,9 @@
-//! Congestion control: decides how fast a queue pair may send.
+//! Congestion control: determines how fast a queue pair may send.
 //!
-//! An algorithm is a struct that implements [`CongestionControl`]. It is notified of what happens to one queue pair
-//! and answers with a [`Rate`] and optionally with a window of bytes. The engine does everything else: it spaces
-//! packets at that rate, holds back what does not fit the window, measures round trips, receives and
-//! checks congestion notification packets. So an algorithm sees no packet and owns no timer; the guide
+//! An algorithm is a struct that implements [`CongestionControl`]. The engine notifies it of events of one
+//! queue pair, and the algorithm returns a [`Rate`] and optionally a window in bytes. The engine spaces
+//! packets at that rate, holds back packets beyond the window, measures round trips, and receives and checks
+//! congestion notification packets. An algorithm therefore never sees a packet and has no timer. The guide
 //! `docs/write-a-congestion-control.md` builds one in about 100 lines.
 //!
 //! ```text
@@ -14,8 +14,9 @@
 //!        |<----------------------- CNP, DSCP 48 -----------------|
 //! ```
 //!
-//! An algorithm is chosen by [`Congestion`], for all queue pairs of an engine
-//! ([`EngineConfig::congestion`](crate::EngineConfig::congestion)) or for one ([`QpOptions`](crate::QpOptions)).
+//! [`Congestion`] selects an algorithm, for all queue pairs of an engine
+//! ([`EngineConfig::congestion`](crate::EngineConfig::congestion)) or for one
+//! ([`QpOptions`](crate::QpOptions)).
 
 mod after_loss;
 mod choice;
@@ -65,34 +66,34 @@ use roce_packet::{Qpn, Telemetry};
 pub struct Rate(u64);
 
 impl Rate {
-    /// No limit: packets leave as fast as the device takes them.
+    /// No limit: packets leave as fast as the device accepts them.
     pub const UNLIMITED: Self = Self(u64::MAX);
 
-    /// This many bits per second; 0 is taken as 1, because a queue pair that never sends hangs.
+    /// Returns a rate of `bits` per second. 0 becomes 1, because a queue pair that never sends would hang.
     #[must_use]
     pub const fn bits_per_second(bits: u64) -> Self {
         Self(if bits == 0 { 1 } else { bits })
     }
 
-    /// This many megabits (10^6 bits) per second.
+    /// Returns a rate of `megabits` (10^6 bits) per second.
     #[must_use]
     pub const fn megabits_per_second(megabits: u64) -> Self {
         Self::bits_per_second(megabits.saturating_mul(1_000_000))
     }
 
-    /// Bits a second.
+    /// Returns the bits per second.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Whether the rate is unlimited.
+    /// Tells whether the rate is unlimited.
     #[must_use]
     pub const fn is_unlimited(self) -> bool {
         self.0 == Self::UNLIMITED.0
     }
 
-    /// The nearest rate to a number of bits a second that was computed.
+    /// Returns the rate that is nearest to a computed number of bits per second.
     pub(crate) fn from_float(bits: f64) -> Self {
         // Casts of floating-point numbers saturate, and NaN becomes 0.
         Self::bits_per_second((bits + 0.5) as u64)
@@ -108,133 +109,135 @@ impl fmt::Display for Rate {
     }
 }
 
-/// What an algorithm knows when it is made.
+/// The information for a new instance of an algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
-    /// The time now.
+    /// The current time.
     pub now: Instant,
-    /// The queue pair that it runs for, to be named in trace events.
+    /// The queue pair that the instance controls, for trace events.
     pub qpn: Qpn,
     /// Payload bytes of a full packet.
     pub mtu: u32,
-    /// What the link can carry.
+    /// Rate of the link.
     pub line_rate: Rate,
 }
 
 /// The content of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ack {
-    /// Payload bytes that it acknowledged for the first time; 0 for requests without payload.
+    /// Payload bytes that are acknowledged for the first time; 0 for requests without payload.
     pub bytes: u64,
     /// Payload bytes that are still unacknowledged.
     pub in_flight: u64,
-    /// How long ago the packet left that it answers, if that is known: one packet at a time is watched, and
-    /// never one that was sent twice.
+    /// Time since the answered packet left, if it is known: one packet at a time is measured, and never a
+    /// retransmitted one.
     pub rtt: Option<Duration>,
-    /// The receiver echoed a congestion mark in it; only with [`Congestion::echo`].
+    /// Whether the receiver echoed a congestion mark; only with [`Congestion::echo`].
     pub marked: bool,
-    /// Routers and switches that lowered its hop limit on the way here, if the device reports that.
+    /// Number of routers and switches on the way back that lowered the hop limit, if the device reports it.
     pub hops: Option<u8>,
 }
 
-/// How often an algorithm needs an acknowledgement besides that of the last packet of each message.
+/// The rate at which an algorithm needs acknowledgements, besides that of the last packet of each message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Feedback {
-    /// At quarters of its window; without a window, at quarters of that of the engine
-    /// ([`max_outstanding_packets`](crate::EngineConfig::max_outstanding_packets)), which may be thousands of packets.
+    /// At quarters of its window. Without a window, at quarters of the engine's window
+    /// ([`max_outstanding_packets`](crate::EngineConfig::max_outstanding_packets)), which may be thousands of
+    /// packets.
     #[default]
     Window,
-    /// One for this number of packets at least. Algorithms without a window that follow the round trip need this: one packet at a time is
-    /// measured, and only one that asks for an acknowledgement.
+    /// At least one for this number of packets. Algorithms that follow the round trip without a window need
+    /// this: one packet at a time is measured, and only one that requests an acknowledgement.
     Packets(u32),
 }
 
-/// How a loss showed.
+/// The evidence of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The peer saw a gap, or an answer is missing that a later one overtook.
+    /// The peer reported a gap, or a later answer overtook a missing one.
     Nak,
-    /// The retransmission timer ran out.
+    /// The retransmission timer expired.
     Timeout,
 }
 
 /// The internal state of an algorithm, for plots.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Observation {
-    /// The present rate in bits a second; infinite without limit.
+    /// The current rate in bits per second; infinite without a limit.
     pub rate: f64,
-    /// The rate that recovery aims at, if the algorithm has one.
+    /// The target rate of recovery, if the algorithm has one.
     pub target_rate: Option<f64>,
     /// The estimate of congestion, 0 to 1, if the algorithm has one.
     pub alpha: Option<f64>,
     /// The window in bytes, if the algorithm has one.
     pub window: Option<u64>,
-    /// The last round trip, where one was measured.
+    /// The last measured round trip.
     pub rtt: Option<Duration>,
 }
 
-/// A congestion control algorithm, as it runs for one queue pair.
+/// A congestion control algorithm, as an instance for one queue pair.
 ///
-/// The engine calls it in the order of time; `now` never goes backward. Every notification has a default that does
-/// nothing. [`Self::rate`] and [`Self::window`] are read after each call, and only then.
+/// The engine calls it in the order of time; `now` never goes backward. Each notification has a default that
+/// does nothing. [`Self::rate`] and [`Self::window`] are read after each call, and at no other time.
 ///
-/// No call may allocate, panic or take long: `on_send` and `on_ack` are on the way of every packet.
+/// Calls must not allocate, panic or take long: `on_send` and `on_ack` run for every packet.
 pub trait CongestionControl: fmt::Debug + Send {
-    /// A data packet left: a SEND, a WRITE, a request, a READ response. `bytes` are those on the wire, as
-    /// [`EngineConfig::pacing`](crate::EngineConfig::pacing) counts them.
+    /// Notifies of a data packet that left: a SEND, a WRITE, a request, a READ response. `bytes` is its size
+    /// on the network, as [`EngineConfig::pacing`](crate::EngineConfig::pacing) counts it.
     fn on_send(&mut self, _now: Instant, _bytes: u32) {}
 
-    /// An acknowledgement reported something new (RC only).
+    /// Notifies of an acknowledgement that reported progress (RC only).
     fn on_ack(&mut self, _now: Instant, _ack: &Ack) {}
 
-    /// Whether it needs in-band telemetry ([`Telemetry`]): then data leaves with room for it, and every packet asks for an
-    /// acknowledgement. The answer never changes.
+    /// Tells whether the algorithm needs in-band telemetry ([`Telemetry`]): then data leaves with space for
+    /// it, and every packet requests an acknowledgement. The answer must never change.
     fn wants_telemetry(&self) -> bool {
         false
     }
 
-    /// How often it needs an acknowledgement. The answer never changes.
+    /// Returns how often the algorithm needs an acknowledgement. The answer must never change.
     fn feedback(&self) -> Feedback {
         Feedback::Window
     }
 
-    /// An acknowledgement brought the telemetry of the packet that it answers; [`Self::on_ack`] follows if it reported something new.
+    /// Notifies of the telemetry of a packet that came with its acknowledgement. [`Self::on_ack`] follows if
+    /// the acknowledgement reported progress.
     fn on_telemetry(&mut self, _now: Instant, _telemetry: &Telemetry) {}
 
-    /// A congestion notification packet arrived for this queue pair, from its peer.
+    /// Notifies of a CNP for this queue pair, from its peer.
     fn on_cnp(&mut self, _now: Instant) {}
 
-    /// Something was lost and is sent again (RC only).
+    /// Notifies of a loss that is about to be retransmitted (RC only).
     fn on_loss(&mut self, _now: Instant, _loss: Loss) {}
 
-    /// The time that [`Self::next_timer`] asked for has come, or passed: while the queue pair has nothing to
-    /// send there are no calls, so that idle queue pairs cost nothing, and everything due since then is made up for in one
-    /// call.
+    /// Notifies that the time of [`Self::next_timer`] has been reached or passed. Idle queue pairs get no
+    /// calls, so that they cost nothing; one call then applies everything that has become due.
     fn on_timer(&mut self, _now: Instant) {}
 
-    /// When rate or window change by themselves. It is asked while packets wait for them.
+    /// Returns the time when rate or window change by themselves. It is called while packets wait for them.
     fn next_timer(&self) -> Option<Instant> {
         None
     }
 
-    /// Whether it reports its cuts and increases as trace events by itself. If not, the engine reports every change of rate and
-    /// window that it sees after a call.
+    /// Tells whether the algorithm traces its cuts and increases itself. If not, the engine traces every
+    /// change of rate and window that it finds after a call.
     fn reports_changes(&self) -> bool {
         false
     }
 
-    /// How fast packets may leave now.
+    /// Returns the current rate for packets.
     fn rate(&self) -> Rate {
         Rate::UNLIMITED
     }
 
-    /// The payload bytes that may be unacknowledged (RC only); `None` for no limit beyond the engine's own. A packet may leave while
-    /// fewer bytes than these are in flight, so one packet may always be in flight, and the last one may exceed the window.
+    /// Returns the maximum number of unacknowledged payload bytes (RC only), or `None` for no limit other
+    /// than the engine's. A packet may leave while fewer bytes are in flight. One packet may therefore always
+    /// be in flight, and the last one may exceed the window.
     fn window(&self) -> Option<u64> {
         None
     }
 
-    /// The state at `now`, which is not before the last call. The call changes nothing.
+    /// Returns the state at `now`, which is not before the last call. Changes nothing.
     fn observe(&self, _now: Instant) -> Observation {
         let rate = self.rate();
         let rate = if rate.is_unlimited() { f64::INFINITY } else { rate.get() as f64 };
@@ -242,5 +245,5 @@ pub trait CongestionControl: fmt::Debug + Send {
     }
 }
 
-/// Makes an algorithm for one queue pair.
+/// A function that creates an algorithm for one queue pair.
 pub type Make = dyn Fn(&Start) -> Box<dyn CongestionControl> + Send + Sync;

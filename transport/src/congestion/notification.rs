@@ -1,9 +1,9 @@
 //! The notification point: the receiver of marked packets notifies their sender (Annex A17).
 //!
-//! It is paced twice. A marked packet leads to a notification only if none was made for its flow within
-//! `min_time_between_cnps`; and when one leaves later than it was made, because of `cnp_delay` or of a
-//! device that took no packets, it is dropped if another left within that time. So two of them are never closer than
-//! the interval, whatever the device does.
+//! Two intervals limit notifications. A marked packet causes one only if none was made for its flow within
+//! `min_time_between_cnps`. A notification that leaves later than it was made, because of `cnp_delay` or
+//! because the device accepted no packets, is dropped if another one left within that time. Two notifications
+//! are therefore never closer than the interval, whatever the device does.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -17,14 +17,14 @@ use crate::parameters::ParameterRange::{Number, Words};
 use crate::parameters::{Value, parameters};
 use crate::time::Instant;
 
-/// What shares one pace of notifications.
+/// The scope of the minimum interval between notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CnpScope {
-    /// Each queue pair that receives.
+    /// One interval for each receiving queue pair.
     QueuePair,
-    /// Each pair of addresses.
+    /// One interval for each pair of addresses.
     AddressPair,
-    /// Everything that this engine receives.
+    /// One interval for everything that this engine receives.
     Port,
 }
 
@@ -42,26 +42,27 @@ impl Value for CnpScope {
 }
 
 parameters! {
-    /// How marks are answered, under the names of the hardware (sysfs `roce_np`, kernel debugfs `cc_params`), and
-    /// three settings of our own. It works for RC, UC and UD, and whether or not this side controls its own rate.
+    /// Settings for notifications of marks, named as in the hardware (sysfs `roce_np`, kernel debugfs
+    /// `cc_params`), and three settings of our own. They apply to RC, UC and UD, whether or not this side
+    /// controls its own rate.
     pub struct NotificationPoint {
-        /// Whether marks are answered at all.
+        /// Whether marks are answered with notifications.
         cnp_enable: bool = true, Number(0, 1), "", "";
-        /// Least time between two notifications of one scope.
+        /// Minimum time between two notifications of one scope.
         min_time_between_cnps: u32 = 4, Number(0, 1_000_000), "us", "np_min_time_between_cnps";
-        /// Code point of notifications.
+        /// DSCP of notifications.
         cnp_dscp: u32 = DEFAULT_CNP_DSCP as u32, Number(0, 63), "", "np_cnp_dscp";
         /// Priority of notifications on a VLAN.
         cnp_802p_prio: u32 = DEFAULT_CNP_PCP as u32, Number(0, 7), "", "np_cnp_prio";
         /// Time from a marked packet to its notification.
         cnp_delay: u32 = 0, Number(0, 1_000_000_000), "ns", "";
-        /// What shares one pace.
+        /// Scope of the minimum time between notifications.
         cnp_scope: CnpScope = CnpScope::QueuePair, Words(&["qp", "address-pair", "port"]), "", "";
     }
 }
 
 impl NotificationPoint {
-    /// The side of the receiver in a preset of [`DcqcnParameters`](super::DcqcnParameters).
+    /// Returns the settings of the receiver in a preset of [`DcqcnParameters`](super::DcqcnParameters).
     #[must_use]
     pub fn preset(name: &str) -> Option<Self> {
         let min_time_between_cnps = match name {
@@ -88,10 +89,10 @@ impl fmt::Display for CnpScope {
     }
 }
 
-/// The pace of one scope.
+/// The times of the last notifications of one scope.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CnpPace {
-    /// When the last notification was made, and when the last one left.
+    /// Time at which the last notification was made, and at which the last one left.
     made: Option<Instant>,
     left: Option<Instant>,
 }
@@ -102,7 +103,7 @@ impl CnpPace {
     }
 }
 
-/// A notification that is to leave.
+/// A pending notification.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     at: Instant,
@@ -115,18 +116,18 @@ struct Waiting {
 /// The notification point of an engine, for all of its queue pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
-    /// In the order of their time, because each waits equally long.
+    /// Pending notifications in the order of their time, because each has the same delay.
     waiting: VecDeque<Waiting>,
     port: CnpPace,
-    /// Sorted.
+    /// Times of pairs of addresses, sorted by pair.
     pairs: Vec<((IpAddr, IpAddr), CnpPace)>,
 }
 
-/// The most notifications that wait, and the most pairs of addresses that are kept apart.
+/// Maximum number of pending notifications, and of pairs of addresses.
 const MOST_WAITING: usize = 4_096;
 const MOST_PAIRS: usize = 4_096;
 
-/// The outcome for a notification that was due.
+/// The outcome for a due notification.
 pub(crate) enum Leaving {
     /// Another one of the same pace left too recently.
     TooEarly,
@@ -137,8 +138,8 @@ pub(crate) enum Leaving {
 }
 
 impl Notifier {
-    /// A marked packet came on `path` for the queue pair `own`: notifies `to` unless that was done recently, in which
-    /// case it returns `false`. `pace` is that of the queue pair.
+    /// Handles a marked packet that came on `path` for the queue pair `own`: makes a notification `to` its
+    /// sender. Returns `false` if one was made recently. `pace` is that of the queue pair.
     pub(crate) fn mark(
         &mut self,
         now: Instant,
@@ -155,14 +156,14 @@ impl Notifier {
             return false;
         }
         pace.made = Some(now);
-        // Both were checked against their ranges.
+        // Both values were checked against their ranges.
         let path = Cnp::path(path, point.cnp_dscp as u8, point.cnp_802p_prio as u8);
         let at = now.plus_nanos(point.cnp_delay.into());
         self.waiting.push_back(Waiting { at, own, cnp: to, path });
         true
     }
 
-    /// The pace that counts for packets on `path`, of the sender of data; `None` when too many pairs are in use.
+    /// Returns the pace for the sender of data on `path`, or `None` if too many pairs are in use.
     fn pace<'a>(
         &'a mut self,
         now: Instant,
@@ -196,18 +197,18 @@ impl Notifier {
         self.pairs.get_mut(index).map(|(_, pace)| pace)
     }
 
-    /// When the next notification leaves.
+    /// Returns the time of the next notification.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.waiting.front().map(|waiting| waiting.at)
     }
 
-    /// The queue pair whose notification is due.
+    /// Returns the queue pair whose notification is due.
     pub(crate) fn due(&self, now: Instant) -> Option<Qpn> {
         self.waiting.front().filter(|waiting| waiting.at <= now).map(|waiting| waiting.own)
     }
 
-    /// Takes the notification that [`Self::due`] named. `pace` is that of its queue pair, or a new one if that no longer
-    /// exists.
+    /// Takes the notification that [`Self::due`] returned. `pace` is that of its queue pair, or a new one if
+    /// the queue pair no longer exists.
     pub(crate) fn leave(
         &mut self,
         now: Instant,
@@ -220,7 +221,7 @@ impl Notifier {
             return Some(Leaving::NoRoom);
         };
         self.waiting.pop_front();
-        // The path of the notification, reversed, is the path of the data.
+        // The reverse path of the notification is the path of the data.
         if let Some(pace) = self.pace(now, point, &path.reply(), pace) {
             if CnpPace::is_too_early(pace.left, now, point.interval()) {
                 return Some(Leaving::TooEarly);

@@ -1,15 +1,16 @@
-//! Spacing packets at a rate, exact to the bit.
+//! Spaces packets at a rate, exact to the bit.
 //!
-//! Each packet adds its bits to a debt, which time pays off at the rate; a packet may leave while there is no debt. A
-//! sender that is late has credit, up to the burst, so neither coarse timers nor rounding to nanoseconds cost rate. Debts
-//! are counted in billionths of a bit: a rate in bits per second times nanoseconds, without any division.
+//! Each packet adds its bits to a debt, which elapsed time reduces at the rate; a packet may leave while
+//! there is no debt. A late sender has credit, up to the burst, so coarse timers and rounding to nanoseconds
+//! do not reduce the rate. A debt is counted in billionths of a bit: a rate in bits per second times
+//! nanoseconds, without a division.
 
 use super::Rate;
 use crate::time::Instant;
 
 /// Billionths of a bit in a byte.
 const BYTE: i64 = 8_000_000_000;
-/// The largest burst. Its billionths of bits are far below 2^63.
+/// Maximum burst. In billionths of a bit it is far below 2^63.
 const MOST_BURST: u32 = 1 << 24;
 
 #[derive(Clone, Copy, Debug)]
@@ -20,12 +21,13 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// `burst`: bytes that may leave at once after a pause, in addition to the one packet that may always leave.
+    /// Creates a pacer. `burst` is the number of bytes that may leave at once after a pause, in addition to
+    /// the one packet that may always leave.
     pub(super) fn new(now: Instant, burst: u32) -> Self {
         Self { debt: 0, at: now, burst: i64::from(burst.min(MOST_BURST)) * BYTE }
     }
 
-    /// Reduces the debt by what `rate` allows for the time since the last call.
+    /// Reduces the debt by the amount that `rate` allows for the time since the last call.
     pub(super) fn settle(&mut self, now: Instant, rate: Rate) {
         if rate.is_unlimited() {
             self.debt = 0;
@@ -39,19 +41,19 @@ impl Pacer {
         self.at = self.at.max(now);
     }
 
-    /// Gives up what may leave at once.
+    /// Discards the credit for a burst.
     pub(super) fn forget_credit(&mut self) {
         self.debt = self.debt.max(0);
     }
 
-    /// Adds a packet that left. Call [`Self::settle`] first.
+    /// Charges a packet that left. Call [`Self::settle`] first.
     pub(super) fn charge(&mut self, bytes: u32, rate: Rate) {
         if !rate.is_unlimited() {
             self.debt = self.debt.saturating_add(i64::from(bytes).saturating_mul(BYTE));
         }
     }
 
-    /// When the next packet may leave, if that is not now. Call [`Self::settle`] first.
+    /// Returns the time when the next packet may leave, or `None` for now. Call [`Self::settle`] first.
     pub(super) fn ready_at(&self, rate: Rate) -> Option<Instant> {
         let debt = u64::try_from(self.debt).ok().filter(|debt| *debt > 0 && !rate.is_unlimited())?;
         Some(self.at.plus_nanos(debt.div_ceil(rate.get())))
@@ -66,7 +68,8 @@ mod tests {
         Instant::from_nanos(nanos)
     }
 
-    /// Sends whenever it may for `nanos`, woken as asked and `late` nanoseconds after; returns bytes.
+    /// Sends whenever it may for `nanos`, woken `late` nanoseconds after each requested time. Returns the
+    /// bytes sent.
     fn run(rate: Rate, packet: u32, burst: u32, late: u64, nanos: u64) -> u64 {
         let mut pacer = Pacer::new(at(0), burst);
         let (mut now, mut sent) = (0, 0);

@@ -1,4 +1,5 @@
-//! PowerTCP (NSDI 2022) with in-band telemetry: a window from the power of a queue, its length times its growth.
+//! PowerTCP (NSDI 2022) with in-band telemetry: a window from the power of a queue, its length times its
+//! growth.
 
 use roce_packet::Telemetry;
 
@@ -10,42 +11,43 @@ use crate::parameters::{Parameters as _, parameters};
 use crate::time::Instant;
 
 parameters! {
-    /// What can be set in [`PowerTcp`] and [`ThetaPowerTcp`](super::ThetaPowerTcp).
+    /// The parameters of [`PowerTcp`] and [`ThetaPowerTcp`](super::ThetaPowerTcp).
     pub struct PowerTcpParameters {
         /// Round trip through empty queues, the longest in the network: tau of the paper.
         base_rtt: u32 = 13_000, Number(100, 100_000_000), "ns", "";
         /// Weight of a new window: gamma of the paper.
         gamma: u32 = 922, Number(1, 1_024), "/ 1024", "";
-        /// Flows that are expected to share a port; the additive increase (beta of the paper) is the window of the line over this.
+        /// Expected flows of a port; beta of the paper is the window of the line divided by this.
         flows: u32 = 10, Number(1, 1_000_000), "", "";
-        /// Lowest rate.
+        /// Minimum rate.
         min_rate: u32 = 100, Number(1, 1_000_000), "Mb/s", "";
     }
 }
 
 /// The window of one queue pair.
 ///
-/// The power of a hop is (growth of its queue + rate at which it sent) × (queue + what the line holds in a round trip), over its value for
-/// a full line and an empty queue. The largest one, averaged over a round trip, divides the window that was in force a round trip ago.
+/// The power of a hop is (growth of its queue + rate at which it sent) × (queue + what the line holds in a
+/// round trip), divided by its value for a full line and an empty queue. The largest power, averaged over a
+/// round trip, divides the window that was in force one round trip ago.
 #[derive(Clone, Debug)]
 pub struct PowerTcp {
     gamma: f64,
-    /// Bytes.
+    /// Additive increase in bytes.
     increase: f64,
     window: Window,
-    /// The window that was in force a round trip ago, in bytes.
+    /// The window that was in force one round trip ago, in bytes.
     before: f64,
     power: Signal,
     round: Round,
 }
 
-/// The least current, as a part of that of a full line. A queue can shrink faster than its port sends, or a port can be idle between two
-/// packets; the power would be negative or zero and the window would grow without regard to the queue. The value is that of the
-/// simulation of the authors.
+/// Minimum current, relative to that of a full line. A queue can shrink faster than its port sends, or a port
+/// can be idle between two packets. The power would then be negative or zero, and the window would grow
+/// regardless of the queue. The value is from the simulation of the authors.
 pub(super) const LEAST_CURRENT: f64 = 0.5;
 
 impl PowerTcp {
-    /// An instance whose window is that of the line for the base round trip.
+    /// Creates an instance whose window is that of the line for the base round trip.
     #[must_use]
     pub fn new(parameters: &PowerTcpParameters, start: &Start) -> Self {
         let parameters = &parameters.in_range();

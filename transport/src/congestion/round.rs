@@ -1,20 +1,20 @@
-//! Round trips, counted in bytes.
+//! Round trips, measured in bytes.
 
 use super::Ack;
 
-/// Tells when a packet is acknowledged that left after the last round began: `ack.seq > lastUpdateSeq` of HPCC's algorithm 1,
-/// `SEG.ACK > DCTCP.WindowEnd` of RFC 8257.
+/// Detects the acknowledgement of a packet that left after the last round began: `ack.seq > lastUpdateSeq` of
+/// HPCC's algorithm 1, `SEG.ACK > DCTCP.WindowEnd` of RFC 8257.
 ///
-/// The acknowledgement of everything that was in flight at that time does not end a round; the next one does. With windows of one or
-/// two packets, a round would otherwise be half as long.
+/// The acknowledgement of everything that was in flight at that time does not end a round; the next one does.
+/// With windows of one or two packets, a round would otherwise be half as long.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
-    /// Bytes of the packets that were in flight when the round began and are not acknowledged yet.
+    /// Bytes that were in flight when the round began and are not acknowledged yet.
     left: u64,
 }
 
 impl Round {
-    /// An acknowledgement arrived. Returns whether it ends the round; then the next one begins.
+    /// Handles an acknowledgement. Returns whether it ends the round; if so, the next round begins.
     pub(super) fn ends(&mut self, ack: &Ack) -> bool {
         let ends = ack.bytes > self.left;
         if ends {
@@ -25,7 +25,7 @@ impl Round {
         ends
     }
 
-    /// A round begins with this acknowledgement.
+    /// Begins a round with this acknowledgement.
     pub(super) fn begin(&mut self, ack: &Ack) {
         self.left = ack.in_flight;
     }
@@ -35,7 +35,8 @@ impl Round {
 mod tests {
     use super::*;
 
-    /// Regression: a round ended with the acknowledgement of the last byte in flight, and the paper waits for one more packet.
+    /// Regression: a round ended with the acknowledgement of the last byte in flight; the paper waits for one
+    /// more packet.
     #[test]
     fn a_round_ends_with_the_first_packet_that_left_after_its_begin() {
         let ack = |bytes, in_flight| Ack { bytes, in_flight, ..Ack::default() };

@@ -1,4 +1,4 @@
-//! A window after Swift (SIGCOMM 2020): keeps the round trip at a target.
+//! Swift (SIGCOMM 2020): a window that keeps the round trip at a target.
 
 use core::time::Duration;
 
@@ -9,58 +9,59 @@ use crate::parameters::{Parameters as _, parameters};
 use crate::time::Instant;
 
 parameters! {
-    /// What can be set in [`Swift`].
+    /// The parameters of [`Swift`].
     pub struct SwiftParameters {
-        /// Round trip to keep, for a large window.
+        /// Target round trip for a large window.
         base_target: u32 = 25, Number(1, 1_000_000), "us", "";
-        /// What the target grows by for each router or switch on the way that lowers the hop limit; 0 for no scaling.
+        /// Increase of the target for each hop on the path that lowers the hop limit; 0 disables this.
         hop_target: u32 = 0, Number(0, 1_000_000), "ns", "";
-        /// What the target grows by at most for a small window, so that many flows share fairly.
+        /// Maximum increase of the target for a small window, so that many flows share fairly.
         fs_range: u32 = 50, Number(0, 1_000_000), "us", "";
-        /// Window from which on the target is the base.
+        /// Window from which on the target is `base_target`.
         fs_max_window: u32 = 100, Number(2, 1 << 20), "packets", "";
         /// Growth of the window in a round trip below the target.
         additive_increase: u32 = 1, Number(1, 1_024), "packets", "";
         /// Weight of the excess over the target in a cut.
         beta: u32 = 819, Number(1, 1_024), "/ 1024", "";
-        /// What one cut takes at most.
+        /// Maximum share of the window that one cut removes.
         max_decrease: u32 = 512, Number(1, 1_023), "/ 1024", "";
-        /// Window at the start.
+        /// Initial window.
         initial_window: u32 = 64, Number(1, 1 << 20), "packets", "";
-        /// Window that is never exceeded.
+        /// Maximum window.
         max_window: u32 = 4_096, Number(1, 1 << 20), "packets", "";
     }
 }
 
-/// The smallest window, in packets: what is below one packet is sent as one packet in several round trips.
+/// Minimum window in packets. A window below one packet sends one packet in several round trips.
 const LEAST: f64 = 0.001;
-/// The window below which the target does not grow any more.
+/// The window in packets below which the target does not grow any more.
 const FS_LEAST: f64 = 0.1;
-/// With this number of timeouts in a row the window becomes the smallest one: RETX_RESET_THRESHOLD of the paper, which has no value for it.
+/// Number of consecutive timeouts that reset the window to the minimum: RETX_RESET_THRESHOLD of the paper,
+/// which gives no value.
 const RESET_AFTER: u32 = 5;
 
 /// The window of one queue pair.
 ///
-/// Below the target the window grows by a packet in a round trip; above, it shrinks in proportion to the excess, at most once
-/// in a round trip. The target grows with the number of hops, as far as hop limits show it, and with a smaller window. There is one
-/// target for the whole delay, because no timestamps separate the delay of the hosts from that of the network. Notifications are
-/// ignored.
+/// Below the target the window grows by one packet per round trip. Above the target it shrinks in proportion
+/// to the excess, at most once per round trip. The target grows with the number of hops, if hop limits show
+/// it, and with a smaller window. There is one target for the whole delay, because no timestamps separate the
+/// delay of the hosts from that of the network. Notifications are ignored.
 #[derive(Clone, Debug)]
 pub struct Swift {
     parameters: SwiftParameters,
     mtu: f64,
-    /// Packets.
+    /// Window in packets.
     window: f64,
     rtt: Option<Duration>,
     last_decrease: Option<Instant>,
-    /// Timeouts in a row.
+    /// Number of consecutive timeouts.
     timeouts: u32,
-    /// On the way of the last acknowledgement.
+    /// Number of hops on the path of the last acknowledgement.
     hops: u8,
 }
 
 impl Swift {
-    /// An instance with the initial window.
+    /// Creates an instance with the initial window.
     #[must_use]
     pub fn new(parameters: &SwiftParameters, start: &Start) -> Self {
         let parameters = &parameters.in_range();
@@ -75,7 +76,8 @@ impl Swift {
         }
     }
 
-    /// The target for the present window, in nanoseconds: the base, more with each hop, and more the smaller the window is.
+    /// Returns the target for the current window in nanoseconds: the base, more with each hop, and more for a
+    /// small window.
     fn target(&self) -> f64 {
         let parameters = &self.parameters;
         let (range, most) = (f64::from(parameters.fs_range), f64::from(parameters.fs_max_window));
@@ -90,7 +92,7 @@ impl Swift {
         self.window = window.clamp(LEAST, f64::from(self.parameters.max_window));
     }
 
-    /// Cuts the window to `share`, at most once in a round trip.
+    /// Cuts the window to `share`, at most once per round trip.
     fn decrease(&mut self, now: Instant, share: f64) {
         let rtt = self.rtt.unwrap_or_default();
         if self.last_decrease.is_some_and(|last| now.since(last) < rtt) {
@@ -115,12 +117,13 @@ impl CongestionControl for Swift {
             let packets = ack.bytes as f64 / self.mtu;
             let was_full = 2.0 * ack.in_flight.saturating_add(ack.bytes) as f64 >= self.window * self.mtu;
             if was_full {
-                // This adds up to the increase per round trip, in which one window of packets is acknowledged.
+                // The steps of one round trip, in which one window of packets is acknowledged, add up to the
+                // configured increase.
                 let step = f64::from(self.parameters.additive_increase) * packets / self.window.max(1.0);
                 self.set_window(self.window + step);
             }
         } else if ack.rtt.is_some() {
-            // A delay that was measured before has had its effect.
+            // A delay that was measured earlier has already had its effect.
             let excess = (delay - target) / delay;
             self.decrease(now, 1.0 - f64::from(self.parameters.beta) / 1024.0 * excess);
         }

@@ -1,23 +1,24 @@
-//! What algorithms with in-band telemetry have in common: a signal from the differences of two trailers, and a window for a base round
-//! trip.
+//! Common parts of the algorithms with in-band telemetry: a signal from the difference of two trailers, and a
+//! window for a base round trip.
 
 use roce_packet::{Telemetry, TelemetryHop};
 
 use super::{Observation, Rate};
 use crate::time::Instant;
 
-/// Longer apart, the counters of two trailers may have turned over.
+/// Maximum time between two compared trailers in nanoseconds; counters may wrap around in a longer time.
 const MOST_APART: u64 = 8_000_000;
-/// The paths of which the last trailer is kept. A fat tree of 1,024 hosts has 64 paths between two pods; then a quarter of the
-/// acknowledgements brings a sample.
+/// Number of paths whose last trailer is kept. A fat tree of 1,024 hosts has 64 paths between two pods; there
+/// a quarter of the acknowledgements gives a sample.
 const MOST_PATHS: usize = 16;
-/// A trailer has rates in units of 100 Mb/s, so a port may have half a unit more.
+/// A trailer has rates in units of 100 Mb/s, so a port may be half a unit faster.
 const HALF_UNIT: f64 = 50e6;
-/// And bytes in units of 64.
+/// A trailer has bytes in units of 64.
 const UNIT: f64 = 64.0;
 
-/// The last trailer of each path. The counters of different ports cannot be subtracted, so a trailer is compared with the one before it on
-/// its own path: where a network has several paths to a host, the packets of one flow may take all of them.
+/// The last trailer of each path. Counters of different ports cannot be subtracted, so a trailer is compared
+/// with the previous one on its own path. If a network has several paths to a host, the packets of one flow
+/// may take all of them.
 #[derive(Clone, Debug)]
 struct Paths {
     last: [Option<(Instant, Telemetry)>; MOST_PATHS],
@@ -28,10 +29,11 @@ impl Paths {
         Self { last: [None; MOST_PATHS] }
     }
 
-    /// Keeps `telemetry` as the last of its path, and returns the one before on that path if the difference of the two means something.
+    /// Stores `telemetry` as the last trailer of its path, and returns the previous one if their difference
+    /// is meaningful.
     ///
-    /// While more paths are in use than are kept, the trailers of some paths are ignored. The ones that are kept stay, because a path
-    /// that is replaced before it comes again never brings a sample.
+    /// If more paths are in use than are kept, the trailers of some paths are ignored. Kept paths are not
+    /// replaced, because a path that is replaced before its next trailer never gives a sample.
     fn replace(&mut self, now: Instant, telemetry: &Telemetry) -> Option<Telemetry> {
         if telemetry.hops().is_empty() || !telemetry.is_complete() {
             return None;
@@ -49,7 +51,7 @@ impl Paths {
             return None;
         };
         if is_older(telemetry, &before) {
-            // An acknowledgement that was overtaken.
+            // The acknowledgement was overtaken.
             return None;
         }
         *last = Some((now, *telemetry));
@@ -57,14 +59,14 @@ impl Paths {
     }
 }
 
-/// Whether `telemetry` was written before `other`: then a difference of their times turns over.
+/// Tells whether `telemetry` was written before `other`: then a difference of their times wraps around.
 fn is_older(telemetry: &Telemetry, other: &Telemetry) -> bool {
     let mut hops = telemetry.hops().iter().zip(other.hops());
     hops.any(|(hop, other)| u64::from(hop.ns_since(other)) > MOST_APART)
 }
 
-/// Whether one port after the other can have written `before` and then `telemetry`: the hops have the same rates, and no port
-/// sent more than its rate allows. Two paths whose bits agree by chance do not pass.
+/// Tells whether the same ports can have written `before` and then `telemetry`: the hops have the same rates,
+/// and no port sent more than its rate allows. Two paths whose bits agree by chance do not pass this check.
 fn is_possible(telemetry: &Telemetry, before: &Telemetry) -> bool {
     telemetry.hops().len() == before.hops().len()
         && telemetry.hops().iter().zip(before.hops()).all(|(hop, before)| {
@@ -80,18 +82,18 @@ fn is_possible(telemetry: &Telemetry, before: &Telemetry) -> bool {
 pub(super) struct Signal {
     paths: Paths,
     pub(super) average: f64,
-    /// The last acknowledgement brought a new value.
+    /// Whether the last acknowledgement gave a new value.
     is_new: bool,
 }
 
 impl Signal {
-    /// A signal of 1: a full line and an empty queue.
+    /// Creates a signal of 1: a full line and an empty queue.
     pub(super) const fn new() -> Self {
         Self { paths: Paths::new(), average: 1.0, is_new: false }
     }
 
-    /// An acknowledgement brought `telemetry`. `of_hop` is the signal of a hop from its two stamps, the newer first, and the seconds
-    /// between them.
+    /// Updates the signal from `telemetry`. `of_hop` computes the signal of a hop from its two stamps, newer
+    /// first, and the seconds between them.
     pub(super) fn update(
         &mut self,
         now: Instant,
@@ -114,7 +116,7 @@ impl Signal {
         self.is_new = true;
     }
 
-    /// Whether there was a new value since the last call.
+    /// Tells whether there was a new value since the last call.
     pub(super) fn take_new(&mut self) -> bool {
         core::mem::take(&mut self.is_new)
     }
@@ -123,7 +125,7 @@ impl Signal {
 /// A window in bytes, and the rate that sends it once in a base round trip.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
-    /// Seconds.
+    /// Base round trip in seconds.
     pub(super) base_rtt: f64,
     pub(super) bytes: f64,
     least: f64,
@@ -131,7 +133,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The window of the line for a base round trip of so many nanoseconds. It falls to that of `min_rate` in Mb/s at least.
+    /// Creates the window of the line for a base round trip in nanoseconds. Its minimum is that of `min_rate`
+    /// in Mb/s.
     pub(super) fn of_line(line_rate: Rate, base_rtt: u32, min_rate: u32) -> Self {
         let base_rtt = f64::from(base_rtt) / 1e9;
         let most = line_rate.get() as f64 * base_rtt / 8.0;
@@ -139,7 +142,7 @@ impl Window {
         Self { base_rtt, bytes: most, least, most }
     }
 
-    /// The nearest possible window.
+    /// Returns the nearest allowed window.
     pub(super) fn clamp(&self, bytes: f64) -> f64 {
         bytes.clamp(self.least, self.most)
     }
@@ -152,7 +155,7 @@ impl Window {
         Rate::from_float(self.bits_per_second())
     }
 
-    /// The state for plots; `signal` is the average that the window follows.
+    /// Returns the state for plots; `signal` is the average that the window follows.
     pub(super) fn observe(&self, signal: f64) -> Observation {
         Observation {
             rate: self.bits_per_second(),

@@ -1,4 +1,5 @@
-//! PowerTCP without telemetry (theta-PowerTCP, NSDI 2022): a window from the round trip and how fast it changes.
+//! Theta-PowerTCP (NSDI 2022), PowerTCP without telemetry: a window from the round trip and its rate of
+//! change.
 
 use core::time::Duration;
 
@@ -10,25 +11,26 @@ use crate::time::Instant;
 
 /// The window of one queue pair.
 ///
-/// With one bottleneck, its queue grows as the round trip does, so the power of the bottleneck over that of a full line with an empty queue is
-/// (1 + change of the round trip over time) × round trip / round trip through empty queues. Each measured round trip replaces the
-/// window. The engine watches one packet at a time, so this is once in a round trip, as in the paper, and the packet left
-/// under the present window. A shorter round trip than the base that was measured takes its place for the power.
+/// With one bottleneck, its queue grows like the round trip. The power of the bottleneck, relative to that of
+/// a full line with an empty queue, is therefore (1 + change of the round trip over time) × round trip /
+/// round trip through empty queues. Each measured round trip replaces the window. The engine measures one
+/// packet at a time, so this happens once per round trip, as in the paper, and the packet left under the
+/// current window. A measured round trip shorter than the base replaces it for the power.
 #[derive(Clone, Debug)]
 pub struct ThetaPowerTcp {
     gamma: f64,
-    /// Bytes.
+    /// Additive increase in bytes.
     increase: f64,
     window: Window,
     /// The shortest round trip so far, at most the base, in seconds.
     least: f64,
     power: f64,
-    /// When the last round trip ended, and how long it was.
+    /// The end of the last round trip, and its duration.
     last: Option<(Instant, Duration)>,
 }
 
 impl ThetaPowerTcp {
-    /// An instance whose window is that of the line for the base round trip.
+    /// Creates an instance whose window is that of the line for the base round trip.
     #[must_use]
     pub fn new(parameters: &PowerTcpParameters, start: &Start) -> Self {
         let parameters = &parameters.in_range();
@@ -43,7 +45,7 @@ impl ThetaPowerTcp {
         }
     }
 
-    /// The power between two round trips, averaged over the least one.
+    /// Updates the power from two consecutive round trips, averaged over the shortest one.
     fn update_power(&mut self, rtt: f64, before: f64, seconds: f64) {
         self.least = self.least.min(rtt);
         let current = ((rtt - before) / seconds + 1.0).max(LEAST_CURRENT);

@@ -1,4 +1,4 @@
-//! A rate after TIMELY (SIGCOMM 2015): follows the gradient of the round trip.
+//! TIMELY (SIGCOMM 2015): a rate that follows the gradient of the round trip.
 
 use core::time::Duration;
 
@@ -7,12 +7,14 @@ use crate::parameters::ParameterRange::{Number, Words};
 use crate::parameters::{Parameters as _, Value, parameters};
 use crate::time::Instant;
 
-/// When the rate rises by five steps at once, and when a change of the rate has an effect.
+/// Determines when the rate rises by five steps at once, and when a new rate takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimelyForm {
-    /// After increases in a row by the gradient; those below `t_low` do not count. A new rate holds for a packet that waits.
+    /// Five steps after consecutive increases by the gradient; those below `t_low` do not count. A new rate
+    /// applies to a packet that already waits.
     Paper,
-    /// After any increases in a row, as HPCC's simulator on ns-3 has it (commit 9f4be2a). A new rate holds from the next packet on.
+    /// Five steps after any consecutive increases, as in HPCC's simulator on ns-3 (commit 9f4be2a). A new
+    /// rate applies from the next packet on.
     Ns3,
 }
 
@@ -26,9 +28,9 @@ impl Value for TimelyForm {
 }
 
 parameters! {
-    /// What can be set in [`Timely`].
+    /// The parameters of [`Timely`].
     pub struct TimelyParameters {
-        /// Round trip of an idle network, by which gradients are measured.
+        /// Round trip of an idle network, the unit of gradients.
         min_rtt: u32 = 20, Number(1, 1_000_000), "us", "";
         /// Round trip below which the rate grows whatever the gradient.
         t_low: u32 = 50, Number(0, 1_000_000), "us", "";
@@ -36,15 +38,15 @@ parameters! {
         t_high: u32 = 500, Number(1, 1_000_000), "us", "";
         /// Step of an increase.
         additive_increase: u32 = 10, Number(1, 1_000_000), "Mb/s", "";
-        /// Increases in a row after which five steps are taken at once.
+        /// Consecutive increases after which five steps are taken at once.
         hai_threshold: u32 = 5, Number(1, 1_000), "", "";
         /// Weight of the gradient, or of the excess over t_high, in a cut.
         beta: u32 = 819, Number(1, 1_024), "/ 1024", "";
         /// Weight of a new difference of round trips in the gradient.
         gain: u32 = 896, Number(1, 1_024), "/ 1024", "";
-        /// Lowest rate.
+        /// Minimum rate.
         min_rate: u32 = 10, Number(1, 1_000_000), "Mb/s", "";
-        /// One packet of this number asks for an acknowledgement, which is a measured round trip.
+        /// Packets of which one requests an acknowledgement, which is a measured round trip.
         segment: u32 = 1, Number(1, 64), "packets", "";
         /// When several steps are taken at once.
         form: TimelyForm = TimelyForm::Paper, Words(&["paper", "ns3"]), "", "";
@@ -53,24 +55,25 @@ parameters! {
 
 /// The rate of one queue pair.
 ///
-/// It starts at line rate. Each measured round trip is one step. The engine watches one packet at a time, the last one of a segment, so
-/// there is at most one step in a round trip. Notifications and losses change nothing.
+/// It starts at line rate. Each measured round trip is one step. The engine measures one packet at a time,
+/// the last one of a segment, so there is at most one step per round trip. Notifications and losses have no
+/// effect.
 #[derive(Clone, Debug)]
 pub struct Timely {
     parameters: TimelyParameters,
-    /// Bits a second.
+    /// Bits per second.
     rate: f64,
     /// The rate when the last packet left, which spaces the next one in the form `ns3`.
     pace: f64,
     most: f64,
     rtt: Option<Duration>,
-    /// Smoothed difference of one round trip to the one before, in nanoseconds.
+    /// Smoothed difference between consecutive round trips, in nanoseconds.
     difference: f64,
     increases: u32,
 }
 
 impl Timely {
-    /// An instance that starts at line rate.
+    /// Creates an instance that starts at line rate.
     #[must_use]
     pub fn new(parameters: &TimelyParameters, start: &Start) -> Self {
         let parameters = &parameters.in_range();
@@ -86,7 +89,7 @@ impl Timely {
         }
     }
 
-    /// An increase. Returns the number of steps that it takes.
+    /// Records an increase. Returns the number of its steps.
     fn steps(&mut self, is_by_gradient: bool) -> f64 {
         let threshold = self.parameters.hai_threshold;
         let before = self.increases;
@@ -103,7 +106,7 @@ impl Timely {
     }
 }
 
-/// N of the paper.
+/// The constant N of the paper.
 const MOST_STEPS: f64 = 5.0;
 
 impl CongestionControl for Timely {
@@ -133,7 +136,8 @@ impl CongestionControl for Timely {
             self.increases = 0;
             let excess = match parameters.form {
                 _ if rtt > nanos(parameters.t_high) => 1.0 - nanos(parameters.t_high) / rtt,
-                // The paper has no bound, and from 1 / beta on the rate would be negative: one sample would end a flow.
+                // The paper has no bound. From 1 / beta on the rate would be negative, so one sample would
+                // stop a flow.
                 TimelyForm::Paper => gradient.min(1.0),
                 TimelyForm::Ns3 => gradient,
             };

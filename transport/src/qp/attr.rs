@@ -11,25 +11,25 @@ use crate::memory::Access;
 use crate::recovery::Recovery;
 use crate::wr::{MAX_INLINE, MAX_SGE};
 
-/// The most work requests that one queue can hold.
+/// Maximum number of work requests in one queue.
 pub const MAX_QP_WR: usize = 1 << 16;
-/// The most READs and atomics that can be outstanding in one direction of a queue pair.
+/// Maximum number of outstanding READs and atomics in one direction of a queue pair.
 pub const MAX_RD_ATOMIC: u8 = 128;
 /// The only partition key of a RoCE port: the default partition, full member.
 pub const DEFAULT_P_KEY: u16 = 0xffff;
 
-/// How much a queue pair can hold.
+/// The sizes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCapabilities {
-    /// Send requests, 1 to [`MAX_QP_WR`].
+    /// Maximum number of send requests, 1 to [`MAX_QP_WR`].
     pub max_send_wr: usize,
-    /// Receives, 0 to [`MAX_QP_WR`]; ignored with a shared receive queue.
+    /// Maximum number of receives, 0 to [`MAX_QP_WR`]; ignored with a shared receive queue.
     pub max_recv_wr: usize,
-    /// Elements of a send request, 0 to [`MAX_SGE`].
+    /// Maximum number of elements of a send request, 0 to [`MAX_SGE`].
     pub max_send_sge: usize,
-    /// Elements of a receive, 0 to [`MAX_SGE`].
+    /// Maximum number of elements of a receive, 0 to [`MAX_SGE`].
     pub max_recv_sge: usize,
-    /// Inline bytes of a send request, 0 to [`MAX_INLINE`].
+    /// Maximum number of inline bytes of a send request, 0 to [`MAX_INLINE`].
     pub max_inline: usize,
 }
 
@@ -57,36 +57,36 @@ impl QpCapabilities {
     }
 }
 
-/// What a queue pair is made from.
+/// The arguments for the creation of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
     /// Transport.
     pub qp_type: QpType,
     /// Protection domain.
     pub pd: PdId,
-    /// Where send requests complete.
+    /// Completion queue of send requests.
     pub send_cq: CqId,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: CqId,
-    /// Take receives from here instead of from an own queue.
+    /// Shared receive queue that replaces the receive queue of the queue pair.
     pub srq: Option<SrqId>,
     /// Sizes.
     pub capabilities: QpCapabilities,
-    /// Whether every send request completes visibly, whatever its flags.
+    /// Whether all send requests are signaled, whatever their flags.
     pub signal_all: bool,
 }
 
-/// What a queue pair can have of its own beyond what it is made from. The default takes everything from
+/// Optional settings of a queue pair. Those that are `None` are taken from
 /// [`EngineConfig`](crate::EngineConfig).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QpOptions {
-    /// Its congestion control.
+    /// The congestion control.
     pub congestion: Option<Congestion>,
     /// The loss recovery (RC).
     pub recovery: Option<Recovery>,
 }
 
-/// Why a queue pair was not made.
+/// An error of the creation of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateQpError {
@@ -99,23 +99,23 @@ pub enum CreateQpError {
     /// The XRC domain does not exist.
     #[error("there is no such XRC domain")]
     UnknownXrcDomain,
-    /// A target of an XRC domain is made by a verb of its own.
+    /// The target of an XRC domain was requested from the wrong verb.
     #[error("an XRC target is made from an XRC domain alone")]
     XrcTarget,
     /// The shared receive queue does not exist.
     #[error("there is no such shared receive queue")]
     UnknownSrq,
-    /// A size beyond what is possible.
+    /// A size is above its limit.
     #[error("{name} is {have}, the most is {limit}")]
     CapabilityTooLarge {
-        /// The field.
+        /// Name of the field.
         name: &'static str,
-        /// Asked for.
+        /// Requested size.
         have: usize,
-        /// Possible.
+        /// Maximum size.
         limit: usize,
     },
-    /// Queue pair 1 exists already, or was to be something else than UD.
+    /// Queue pair 1 already exists, or it was requested with a transport other than UD.
     #[error("queue pair 1 exists once and is UD")]
     Gsi,
     /// The configured number of queue pairs is in use.
@@ -126,55 +126,57 @@ pub enum CreateQpError {
     },
 }
 
-/// Attributes for a modify call: those that are `Some` are given. `QpAttr::default()` gives none.
+/// The attributes of a modify call: those that are `Some` are given. `QpAttr::default()` gives none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QpAttr {
-    /// The state to go to.
+    /// The new state.
     pub state: Option<QpState>,
-    /// The state that the caller believes the queue pair is in; a mismatch is an error.
+    /// The state that the caller expects the queue pair to be in; a mismatch is an error.
     pub cur_state: Option<QpState>,
     /// Whether draining raises [`crate::AsyncEvent::SqDrained`].
     pub en_sqd_async_notify: Option<bool>,
-    /// What peers may do through this queue pair: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC, FLUSH_*.
+    /// Operations that peers may perform through this queue pair: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC,
+    /// FLUSH_*.
     pub access: Option<Access>,
-    /// Only 0: a RoCE port has one partition key.
+    /// Partition key index. Must be 0, because a RoCE port has one partition key.
     pub pkey_index: Option<u16>,
-    /// Only 1.
+    /// Port number. Must be 1.
     pub port: Option<u8>,
     /// Q_Key (UD).
     pub qkey: Option<u32>,
     /// The route to the peer. Its UDP source port is final: the device was asked for it.
     pub path: Option<Path>,
-    /// Path MTU, the same at both ends.
+    /// Path MTU, equal at both ends.
     pub path_mtu: Option<PathMtu>,
-    /// Local ACK timeout: 4.096 µs × 2^timeout, 1 to 31; 0 disables the timer, so a lost packet hangs.
+    /// Local ACK timeout: 4.096 µs × 2^timeout, 1 to 31. 0 disables the timer, so a lost packet is never
+    /// recovered.
     pub timeout: Option<u8>,
     /// Retries after timeouts and sequence errors, 0 to 7.
     pub retry_cnt: Option<u8>,
-    /// Retries after RNR NAKs, 0 to 6; 7 is for ever.
+    /// Retries after RNR NAKs, 0 to 6; 7 means forever.
     pub rnr_retry: Option<u8>,
-    /// First PSN to expect.
+    /// First expected PSN.
     pub rq_psn: Option<Psn>,
-    /// READs and atomics outstanding as requester, at most the peer's `max_dest_rd_atomic`.
+    /// Outstanding READs and atomics as requester, at most the peer's `max_dest_rd_atomic`.
     pub max_rd_atomic: Option<u8>,
-    /// The delay that RNR NAKs ask the peer for.
+    /// The delay that RNR NAKs request from the peer.
     pub min_rnr_timer: Option<RnrTimer>,
-    /// First PSN to send.
+    /// First PSN to be sent.
     pub sq_psn: Option<Psn>,
     /// READs and atomics kept as responder, at most [`MAX_RD_ATOMIC`].
     pub max_dest_rd_atomic: Option<u8>,
-    /// The peer's queue pair.
+    /// The queue pair number of the peer.
     pub dest_qpn: Option<Qpn>,
 }
 
 impl QpAttr {
-    /// Only a state.
+    /// Creates attributes that only contain a state.
     #[must_use]
     pub fn to_state(state: QpState) -> Self {
         Self { state: Some(state), ..Self::default() }
     }
 
-    /// Which attributes are given.
+    /// Returns the mask of the attributes that are given.
     #[must_use]
     pub fn mask(&self) -> AttrMask {
         let given = [
@@ -201,64 +203,64 @@ impl QpAttr {
     }
 }
 
-/// Why a modify call changed nothing.
+/// An error of a modify call. The call changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModifyQpError {
-    /// No such queue pair.
+    /// The queue pair does not exist.
     #[error("there is no such queue pair")]
     UnknownQp,
-    /// The caller was wrong about the present state.
+    /// The queue pair is not in the state that the caller expected.
     #[error("the queue pair is in state {}, not in {}", .actual.name(), .believed.name())]
     CurrentState {
-        /// Where it is.
+        /// The actual state.
         actual: QpState,
-        /// What the caller gave.
+        /// The state given by the caller.
         believed: QpState,
     },
-    /// No such transition.
+    /// The transition does not exist.
     #[error("a {qp_type:?} queue pair cannot go from {} to {}", .from.name(), .to.name())]
     Transition {
         /// Transport.
         qp_type: QpType,
-        /// Present state.
+        /// Current state.
         from: QpState,
-        /// Wanted state.
+        /// Requested state.
         to: QpState,
     },
-    /// Attributes are missing.
+    /// Required attributes are missing.
     #[error("going from {} to {} also needs {}", .from.name(), .to.name(), Names(*.missing))]
     Missing {
-        /// Present state.
+        /// Current state.
         from: QpState,
-        /// Wanted state.
+        /// Requested state.
         to: QpState,
-        /// What is missing.
+        /// The missing attributes.
         missing: AttrMask,
     },
-    /// Attributes that cannot be set here.
+    /// Attributes are not allowed in this transition.
     #[error("going from {} to {} does not take {}", .from.name(), .to.name(), Names(*.extra))]
     NotAllowed {
-        /// Present state.
+        /// Current state.
         from: QpState,
-        /// Wanted state.
+        /// Requested state.
         to: QpState,
-        /// What may not be given.
+        /// The attributes that are not allowed.
         extra: AttrMask,
     },
-    /// A value outside its range.
+    /// A value is out of range.
     #[error("{name} cannot be {have}, the largest legal value is {limit}")]
     OutOfRange {
-        /// The attribute.
+        /// Name of the attribute.
         name: &'static str,
-        /// Given.
+        /// Given value.
         have: u32,
-        /// Largest legal value.
+        /// Largest valid value.
         limit: u32,
     },
 }
 
-/// Prints the names in a mask.
+/// The names in a mask, for messages.
 struct Names(AttrMask);
 
 impl fmt::Display for Names {
@@ -271,20 +273,20 @@ impl fmt::Display for Names {
     }
 }
 
-/// The attributes as they are in force: what a query returns.
+/// The attributes in force, as returned by a query.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QpAttributes {
     /// State.
     pub state: QpState,
     /// Whether draining raises an event.
     pub en_sqd_async_notify: bool,
-    /// What peers may do.
+    /// Operations that peers may perform.
     pub access: Access,
     /// Partition key, always [`DEFAULT_P_KEY`].
     pub p_key: u16,
     /// Q_Key (UD).
     pub qkey: u32,
-    /// The route to the peer, once known.
+    /// The route to the peer, or `None` before it is set.
     pub path: Option<Path>,
     /// Path MTU.
     pub path_mtu: PathMtu,
@@ -296,15 +298,15 @@ pub struct QpAttributes {
     pub rnr_retry: u8,
     /// Outstanding READs and atomics as requester.
     pub max_rd_atomic: u8,
-    /// Kept READs and atomics as responder.
+    /// READs and atomics kept as responder.
     pub max_dest_rd_atomic: u8,
-    /// RNR delay asked for.
+    /// Requested RNR delay.
     pub min_rnr_timer: RnrTimer,
-    /// The peer's queue pair.
+    /// The queue pair number of the peer.
     pub dest_qpn: Qpn,
     /// The next PSN that will be sent for the first time.
     pub sq_psn: Psn,
-    /// The next PSN that is expected.
+    /// The next expected PSN.
     pub rq_psn: Psn,
 }
 

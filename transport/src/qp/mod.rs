@@ -1,4 +1,4 @@
-//! A queue pair: what its two halves have in common.
+//! The part of a queue pair that its two halves share.
 
 mod attr;
 mod state;
@@ -31,71 +31,74 @@ use crate::time::Instant;
 use crate::timer::{Deadlines, Timer};
 use crate::wr::SendFlags;
 
-/// What both halves of a queue pair use.
+/// The state that both halves of a queue pair use.
 #[derive(Debug)]
 pub(crate) struct QpCore {
     pub(crate) number: Qpn,
     pub(crate) qp_type: QpType,
     pub(crate) pd: PdId,
-    /// The domain of the memory of receives: that of the shared receive queue, if there is one.
+    /// Protection domain for the memory of receives: the one of the shared receive queue, if there is one.
     pub(crate) receive_pd: PdId,
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
-    /// Of an XRC target, this, the receive completion queue and the protection domain are those of the message that arrives now.
+    /// Shared receive queue. For an XRC target, this, `recv_cq` and the protection domains belong to the
+    /// message in progress.
     pub(crate) srq: Option<SrqId>,
-    /// Of an XRC target.
+    /// XRC domain of an XRC target.
     pub(crate) xrcd: Option<XrcdId>,
     pub(crate) rq: ReceiveQueue,
-    /// Where the receive in use lands: there is one at a time.
+    /// Destination of the receive in use; only one receive is in use at a time.
     pub(crate) landing: Landing,
     pub(crate) signal_all: bool,
     pub(crate) capabilities: QpCapabilities,
     pub(crate) attr: QpAttributes,
-    /// Where its packets go: follows from the path of the attributes. That of UD is the path of the last message.
+    /// Path of outgoing packets, derived from the path in the attributes. For UD, the path of the last
+    /// message.
     pub(crate) outgoing: Option<KnownPath>,
     pub(crate) counters: Counters,
     pub(crate) deadlines: Deadlines,
-    /// Set by a half that met an error; the engine then moves the queue pair to `ERR` (or `SQE`) and
-    /// raises the event, if there is one to raise.
+    /// Set by a half that found an error. The engine then moves the queue pair to `ERR` (or `SQE`) and raises
+    /// an event if the failure requires one.
     pub(crate) failure: Option<Failure>,
-    /// Which IPv4 Identification the peer sends.
+    /// The IPv4 Identification that the peer sends.
     pub(crate) peer_identification: PeerIdentification,
-    /// A packet came that only the peer can have sent.
+    /// Whether a packet arrived that only the peer can have sent.
     pub(crate) has_heard_peer: bool,
-    /// The next completion of SQD is still to be announced.
+    /// Whether the end of draining (SQD) is still to be announced.
     pub(crate) drain_pending: bool,
-    /// The congestion control and its state.
+    /// Settings (`congestion`) and state (`control`) of the congestion control.
     pub(crate) congestion: Congestion,
     pub(crate) control: Option<Box<Control>>,
     pub(crate) recovery: Recovery,
-    /// The pace of notifications for what it receives.
+    /// Pace of congestion notifications for received packets.
     pub(crate) cnp_pace: CnpPace,
-    /// A mark is to be echoed in the next acknowledgement.
+    /// Whether the next acknowledgement echoes a congestion mark.
     pub(crate) echo_owed: bool,
-    /// The telemetry of the newest data packet, and whether it is to be returned with the next acknowledgement.
+    /// Telemetry of the newest data packet, and whether the next acknowledgement returns it.
     pub(crate) telemetry: Option<Box<Telemetry>>,
     pub(crate) telemetry_owed: bool,
-    /// The first packet in RTR has been announced.
+    /// Whether the arrival of the first packet in RTR has been announced.
     pub(crate) established: bool,
 }
 
-/// Which IPv4 Identification the peer of a connection sends, where the device does not see it. Only proven packets change
-/// it, and it is decided once: a peer that counts is at zero once in 65,536 datagrams.
+/// The IPv4 Identification that the peer of a connection sends, if the device does not see it. Only proven
+/// packets change this state, and the decision is final: a peer that counts sends zero in only one of 65,536
+/// datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerIdentification {
-    /// Not known: this many packets had zero, and none a value that our own peers do not send.
+    /// Undecided: this number of packets had zero, and none had a value that our own peers do not send.
     Undecided(u8),
-    /// Zero, or the place in a superpacket: any other value is damage.
+    /// The peer sends zero or the index in a superpacket; any other value is damage.
     Zero,
-    /// It counts, so any value may be right. Zeros do not change that.
+    /// The peer counts, so any value may be correct. Zeros do not change this state.
     Counts,
 }
 
 impl PeerIdentification {
-    /// Packets with zero, and none with another value between them, that decide for [`Self::Zero`].
+    /// Number of packets with zero, without another value between them, that decide for [`Self::Zero`].
     const TRUSTED_AFTER: u8 = 4;
 
-    /// A proven packet had an ICRC that agrees like this.
+    /// Learns from the ICRC check of a proven packet.
     #[inline]
     fn learn(&mut self, integrity: Integrity) {
         let Self::Undecided(zeros) = *self else { return };
@@ -114,25 +117,25 @@ impl Default for PeerIdentification {
     }
 }
 
-/// How a queue pair failed.
+/// The way in which a queue pair failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// To the error state; a completion reported the reason.
+    /// Enter the error state. A completion has reported the reason.
     Reported,
-    /// To the error state with an event, because no completion could tell.
+    /// Enter the error state and raise this event, because no completion can report the reason.
     Event(AsyncEvent),
-    /// Only the send queue stops (UC, UD).
+    /// Stop only the send queue (UC, UD).
     SendQueue,
 }
 
 impl QpCore {
-    /// Whether the access flags of the queue pair let a request of this kind in.
+    /// Tells whether the access flags of the queue pair allow a request of this kind.
     pub(crate) fn lets_in(&self, info: &OpcodeInfo) -> bool {
         let need = match info.operation {
             Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
             Operation::ReadRequest => Access::REMOTE_READ,
             Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-            // Every queue pair takes a SEND, and a FLUSH checks its own two rights.
+            // Every queue pair accepts a SEND. A FLUSH checks its own two rights.
             Operation::Send | Operation::Flush => Access::empty(),
             Operation::ReadResponse
             | Operation::Acknowledge
@@ -143,7 +146,7 @@ impl QpCore {
         self.attr.access.contains(need)
     }
 
-    /// The header of an outgoing packet, as this queue pair fills it in.
+    /// Returns the header of an outgoing packet with the fields that this queue pair determines.
     #[inline]
     pub(crate) fn bth(&self, shared: &Shared, opcode: Opcode, psn: Psn) -> Bth {
         let opcode = if self.qp_type.is_xrc() { opcode.with_transport(Transport::Xrc) } else { opcode };
@@ -161,7 +164,7 @@ impl QpCore {
         }
     }
 
-    /// Begins congestion control anew, with what the attributes say by now.
+    /// Starts congestion control anew, with the current attributes.
     pub(crate) fn start_control(&mut self, shared: &Shared) {
         let mtu = u32::try_from(self.mtu()).unwrap_or(u32::MAX);
         let start = Start { now: shared.now, qpn: self.number, mtu, line_rate: shared.config.line_rate };
@@ -172,8 +175,8 @@ impl QpCore {
         (self.echo_owed, self.telemetry_owed) = (false, false);
     }
 
-    /// A proven packet came: the Identification of the peer and the telemetry of data count. That of an answer has been
-    /// taken already ([`take_answer`](Self::take_answer)).
+    /// Uses a proven packet: learns the Identification of the peer, and stores the telemetry of data. The
+    /// telemetry of an answer was already used ([`take_answer`](Self::take_answer)).
     #[inline]
     pub(crate) fn take_evidence(&mut self, shared: &Shared, integrity: Integrity, direction: Direction) {
         self.has_heard_peer = true;
@@ -191,8 +194,9 @@ impl QpCore {
         }
     }
 
-    /// The answer that is being handled has an effect, so it is from the peer: what it says about its path goes to the congestion
-    /// control, before the acknowledgement in it. A second call for an answer does nothing.
+    /// Passes the path information of the answer in progress to the congestion control, before its
+    /// acknowledgement. The answer had an effect, so it is from the peer. A second call for the same answer
+    /// does nothing.
     #[inline]
     pub(crate) fn take_answer(&mut self, shared: &mut Shared) {
         let Some(answer) = shared.answer.take() else { return };
@@ -206,12 +210,12 @@ impl QpCore {
         }
     }
 
-    /// Whether data leaves with in-band telemetry.
+    /// Tells whether data leaves with in-band telemetry.
     pub(crate) fn wants_telemetry(&self) -> bool {
         self.control.as_ref().is_some_and(|control| control.wants_telemetry())
     }
 
-    /// Whether a data packet may leave now. If not, the queue pair is looked at again when one may.
+    /// Tells whether a data packet may leave now. If not, a timer reschedules the queue pair when one may.
     #[inline]
     pub(crate) fn may_send(&mut self, now: Instant) -> bool {
         let Some(control) = &mut self.control else { return true };
@@ -220,14 +224,14 @@ impl QpCore {
         ready.is_none()
     }
 
-    /// A window may be what holds the next packet back: it is looked at again when it changes by itself.
+    /// Sets the timer for a packet that a window may hold back: it expires when the window changes by itself.
     pub(crate) fn await_window(&mut self) {
         if let Some(control) = &self.control {
             self.deadlines.set(Timer::Pace, control.window_timer());
         }
     }
 
-    /// A data packet leaves: it is charged to the rate.
+    /// Charges a data packet that leaves to the rate.
     #[inline]
     pub(crate) fn charge(&mut self, now: Instant, len: NonZeroU16) {
         if let (Some(control), Some(outgoing)) = (&mut self.control, &self.outgoing) {
@@ -238,20 +242,20 @@ impl QpCore {
         }
     }
 
-    /// Something was lost and will be sent again.
+    /// Informs the congestion control of a loss that is about to be retransmitted.
     pub(crate) fn lost(&mut self, now: Instant, loss: Loss) {
         if let Some(control) = &mut self.control {
             control.lost(now, loss);
         }
     }
 
-    /// Something that was sent got lost in the network: without congestion control, packets are paced from now on.
+    /// Handles a loss in the network. Without congestion control, packets are paced from now on.
     pub(crate) fn lost_after(&mut self, shared: &mut Shared, loss: &LostAfter) {
         let (now, pacing) = (shared.now, shared.config.pacing);
         if !pacing.after_loss {
             return;
         }
-        // The peer's timer is not known; both ends of a connection usually have the same.
+        // The peer's timeout is unknown; both ends of a connection usually use the same value.
         let is_long = self.attr.timeout != 0 && loss.delay.as_nanos() >= 4_096 << self.attr.timeout;
         let loss = &LostAfter { by_timeout: loss.by_timeout || is_long, ..*loss };
         let mut reduced = false;
@@ -268,14 +272,14 @@ impl QpCore {
         }
     }
 
-    /// The peer repeated a request for something that waits here to be sent.
+    /// Handles a repeated request of the peer for data that still waits here to be sent.
     pub(crate) fn too_slow(&mut self, now: Instant) {
         if let Some(control) = &mut self.control {
             control.change_law(now, AfterLoss::too_slow);
         }
     }
 
-    /// Whether a packet on `path` comes from the peer of this connection.
+    /// Tells whether a packet on `path` comes from the peer of this connection.
     #[inline]
     pub(crate) fn is_from_peer(&self, path: &Path) -> bool {
         self.attr.path.as_ref().is_some_and(|own| {
@@ -285,7 +289,7 @@ impl QpCore {
         })
     }
 
-    /// A request arrived: in RTR the first one is announced.
+    /// Handles an arrived request: announces the first one in RTR.
     pub(crate) fn established(&mut self, shared: &mut Shared) {
         if !self.established && self.attr.state == QpState::Rtr {
             self.established = true;
@@ -293,21 +297,21 @@ impl QpCore {
         }
     }
 
-    /// All requests that had been started before SQD have completed: announces that once, if it is wanted.
+    /// Announces once, if requested, that all requests started before SQD have completed.
     pub(crate) fn drained(&mut self, shared: &mut Shared) {
         if core::mem::take(&mut self.drain_pending) && self.attr.en_sqd_async_notify {
             shared.events.push_async(AsyncEvent::SqDrained(self.number));
         }
     }
 
-    /// Fails the queue pair unless it has failed already; the first reason counts.
+    /// Fails the queue pair unless it has already failed; the first reason counts.
     pub(crate) fn fail(&mut self, failure: Failure) {
         if self.failure.is_none() {
             self.failure = Some(failure);
         }
     }
 
-    /// Queues the completion of a send request that succeeded, if it is to be seen.
+    /// Queues the completion of a successful send request, if it is signaled.
     #[inline]
     pub(crate) fn complete_send(&mut self, shared: &mut Shared, wqe: &Wqe) {
         if !self.signal_all && !wqe.flags.contains(SendFlags::SIGNALED) {
@@ -323,7 +327,7 @@ impl QpCore {
         });
     }
 
-    /// Queues the completion of a send request that failed; it is always seen.
+    /// Queues the completion of a failed send request, signaled or not.
     pub(crate) fn fail_send(&mut self, shared: &mut Shared, wqe: &Wqe, status: WcStatus, cause: Cause) {
         count!(shared, self, req_cqe_error);
         if status == WcStatus::WrFlushError {
@@ -335,13 +339,13 @@ impl QpCore {
         self.push_wc(shared, self.send_cq, false, || wc);
     }
 
-    /// Queues the completion of a receive that succeeded.
+    /// Queues the completion of a successful receive.
     #[inline]
     pub(crate) fn complete_recv(&mut self, shared: &mut Shared, wc: Wc, solicited: bool) {
         self.push_wc(shared, self.recv_cq, solicited, || wc);
     }
 
-    /// Queues the completion of a receive that failed.
+    /// Queues the completion of a failed receive.
     pub(crate) fn fail_recv(&mut self, shared: &mut Shared, wr_id: u64, status: WcStatus, cause: Cause) {
         count!(shared, self, resp_cqe_error);
         if status == WcStatus::WrFlushError {
@@ -356,12 +360,12 @@ impl QpCore {
     #[inline]
     fn push_wc(&mut self, shared: &mut Shared, cq: CqId, solicited: bool, make: impl FnOnce() -> Wc) {
         if shared.push_wc(cq, solicited, make).is_err() {
-            // Completions are being lost: the application cannot know the state of this queue pair.
+            // The completion is lost, so the application cannot know the state of this queue pair.
             self.fail(Failure::Event(AsyncEvent::QpFatal(self.number)));
         }
     }
 
-    /// Takes the next receive, from the own queue or the shared one.
+    /// Takes the next receive from the queue pair's own queue or the shared one.
     pub(crate) fn take_receive(&mut self, shared: &mut Shared) -> Option<Receive> {
         let Some(srq) = self.srq else { return self.rq.pop(&mut self.landing) };
         let (receive, below_limit) = shared.srqs.get_mut(srq.index())?.take(&mut self.landing)?;
@@ -371,7 +375,7 @@ impl QpCore {
         Some(receive)
     }
 
-    /// Bytes that the next receive holds, without taking it.
+    /// Returns the capacity in bytes of the next receive, without taking it.
     pub(crate) fn next_receive_capacity(&self, shared: &Shared) -> Option<u64> {
         match self.srq {
             Some(srq) => shared.srqs.get(srq.index())?.queue.next_capacity(),
@@ -379,7 +383,7 @@ impl QpCore {
         }
     }
 
-    /// Bytes of the path MTU.
+    /// Returns the path MTU in bytes.
     #[inline]
     pub(crate) fn mtu(&self) -> usize {
         self.attr.path_mtu.bytes()

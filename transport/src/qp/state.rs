@@ -1,4 +1,4 @@
-//! Queue pair states and the table of transitions between them (IBTA 10.3, as `ibv_modify_qp` has it).
+//! Queue pair states, and the table of transitions between them (IBTA 10.3, as in `ibv_modify_qp`).
 
 use bitflags::bitflags;
 
@@ -11,44 +11,45 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// The initiator of an extended reliable connection: it sends, each message to a shared receive queue at the peer (annex A14).
+    /// The initiator of an XRC connection: sends each message to a shared receive queue of the peer (annex
+    /// A14).
     XrcSend,
-    /// The target of an extended reliable connection: it receives into the shared receive queues of its XRC domain.
+    /// The target of an XRC connection: receives into the shared receive queues of its XRC domain.
     XrcRecv,
 }
 
 impl QpType {
-    /// Whether packets are acknowledged and sent again.
+    /// Tells whether packets are acknowledged and retransmitted.
     #[must_use]
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
     }
 
-    /// Whether it is an end of an extended reliable connection.
+    /// Tells whether the queue pair is an end of an XRC connection.
     #[must_use]
     pub const fn is_xrc(self) -> bool {
         matches!(self, Self::XrcSend | Self::XrcRecv)
     }
 }
 
-/// The state of a queue pair. Numbers are those of libibverbs.
+/// The state of a queue pair. The numbers are those of libibverbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum QpState {
-    /// Just made, or reset: forgets everything.
+    /// New or reset: has no work requests and default attributes.
     #[default]
     Reset = 0,
-    /// Takes receives, moves nothing.
+    /// Accepts receives, and neither sends nor receives packets.
     Init = 1,
     /// Ready to receive.
     Rtr = 2,
     /// Ready to send.
     Rts = 3,
-    /// Send queue drained: finishes what was started, holds the rest.
+    /// Send queue drained: finishes started requests and holds the others.
     Sqd = 4,
-    /// Send queue error: a UC or UD send failed; receives go on.
+    /// Send queue error: a UC or UD send failed; receives continue.
     Sqe = 5,
-    /// Everything is flushed.
+    /// Error: all work requests are flushed.
     Err = 6,
 }
 
@@ -57,37 +58,37 @@ impl QpState {
     pub const ALL: [Self; 7] =
         [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
 
-    /// Whether send requests may be posted (in ERR and SQE they are flushed).
+    /// Tells whether send requests may be posted (in ERR and SQE they are flushed).
     #[must_use]
     pub const fn accepts_send(self) -> bool {
         matches!(self, Self::Rts | Self::Sqd | Self::Sqe | Self::Err)
     }
 
-    /// Whether receives may be posted (in ERR they are flushed).
+    /// Tells whether receives may be posted (in ERR they are flushed).
     #[must_use]
     pub const fn accepts_recv(self) -> bool {
         !matches!(self, Self::Reset)
     }
 
-    /// Whether incoming requests are executed.
+    /// Tells whether incoming requests are executed.
     #[must_use]
     pub const fn responds(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 
-    /// Whether incoming responses are looked at.
+    /// Tells whether incoming responses are handled.
     #[must_use]
     pub const fn requests(self) -> bool {
         matches!(self, Self::Rts | Self::Sqd)
     }
 
-    /// Whether send requests that were not started yet are started.
+    /// Tells whether posted send requests are started.
     #[must_use]
     pub const fn starts_requests(self) -> bool {
         matches!(self, Self::Rts)
     }
 
-    /// What has to be done before work requests can be posted, for the end of a message.
+    /// Returns advice on how to make the queue pair accept work requests, for the end of an error message.
     pub(crate) const fn when_it_takes_work(self) -> &'static str {
         match self {
             Self::Reset => {
@@ -99,7 +100,7 @@ impl QpState {
         }
     }
 
-    /// The name in capitals, as the specification writes it.
+    /// Returns the name in capitals, as in the specification.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -115,16 +116,16 @@ impl QpState {
 }
 
 bitflags! {
-    /// Which attributes a modify call carries. Bit values are those of libibverbs.
+    /// The attributes in a modify call. The bit values are those of libibverbs.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct AttrMask: u32 {
-        /// The state to go to.
+        /// The new state.
         const STATE = 1;
         /// The state that the caller believes the queue pair is in.
         const CUR_STATE = 1 << 1;
         /// Whether draining raises an event.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
-        /// What peers may do.
+        /// The operations that peers may perform.
         const ACCESS_FLAGS = 1 << 3;
         /// Partition key index.
         const PKEY_INDEX = 1 << 4;
@@ -142,22 +143,22 @@ bitflags! {
         const RETRY_CNT = 1 << 10;
         /// Retries after RNR NAKs.
         const RNR_RETRY = 1 << 11;
-        /// First PSN to expect.
+        /// First expected PSN.
         const RQ_PSN = 1 << 12;
-        /// READs and atomics outstanding as requester (ORD).
+        /// Outstanding READs and atomics as requester (ORD).
         const MAX_QP_RD_ATOMIC = 1 << 13;
-        /// The delay that RNR NAKs ask for.
+        /// The delay that RNR NAKs request.
         const MIN_RNR_TIMER = 1 << 15;
-        /// First PSN to send.
+        /// First PSN to be sent.
         const SQ_PSN = 1 << 16;
         /// READs and atomics kept as responder (IRD).
         const MAX_DEST_RD_ATOMIC = 1 << 17;
-        /// The peer's queue pair.
+        /// The queue pair number of the peer.
         const DEST_QPN = 1 << 20;
     }
 }
 
-/// What one transition asks for.
+/// The attributes of one transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// Attributes that must be given.
@@ -176,20 +177,21 @@ const fn union(masks: &[AttrMask]) -> AttrMask {
     sum
 }
 
-/// The rule for going from one state to another, or `None` where that is not possible.
+/// Returns the attributes for the transition between two states, or `None` if it is not possible.
 ///
-/// `STATE` is required everywhere but where the state stays as it is.
+/// `STATE` is required unless the state does not change.
 #[must_use]
 pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     use AttrMask as A;
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let connected = !matches!(qp_type, QpType::Ud);
     let rc = qp_type.is_reliable();
-    // The two directions of a reliable connection, of which an extended one has one. What belongs to the other direction is taken
-    // and has no effect: there are programs that give both ends everything (perftest).
+    // The directions of the connection: an XRC connection has only one. Attributes of the other direction are
+    // accepted and ignored, because some programs pass all attributes to both ends (perftest).
     let (sends, receives) = (qp_type != QpType::XrcRecv, qp_type != QpType::XrcSend);
     let only = |has: bool, mask: A| if has { mask } else { A::empty() };
-    // What a running queue pair may have changed: the Q_Key of a UD, the rights of a connected one.
+    // Attributes that may change while the queue pair runs: the Q_Key for UD, the access flags for a
+    // connection.
     let running = match qp_type {
         QpType::Ud => union(&[A::CUR_STATE, A::QKEY]),
         QpType::Uc => union(&[A::CUR_STATE, A::ACCESS_FLAGS]),
