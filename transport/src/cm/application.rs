@@ -16,7 +16,7 @@ use super::{
 use crate::qp::DEFAULT_P_KEY;
 use crate::time::Instant;
 
-/// The LID that stands for "routed" (IBTA 12.7.11).
+/// The LID that means "routed" (IBTA 12.7.11).
 const PERMISSIVE_LID: u16 = 0xffff;
 
 impl ConnectionManager {
@@ -24,7 +24,7 @@ impl ConnectionManager {
     ///
     /// # Errors
     ///
-    /// When the service has a listener.
+    /// Returns an error if the service already has a listener.
     pub fn listen(&mut self, service_id: ServiceId, listen: CmListen) -> Result<(), CmError> {
         if self.listeners.contains_key(&service_id) {
             return Err(CmError::InUse(service_id));
@@ -37,12 +37,12 @@ impl ConnectionManager {
     ///
     /// # Errors
     ///
-    /// When the service has no listener.
+    /// Returns an error if the service does not have a listener.
     pub fn unlisten(&mut self, service_id: ServiceId) -> Result<(), CmError> {
         self.listeners.remove(&service_id).map(|_| ()).ok_or(CmError::NotListening(service_id))
     }
 
-    /// Whether a service has a listener.
+    /// Tells whether a service has a listener.
     #[must_use]
     pub fn is_listening(&self, service_id: ServiceId) -> bool {
         self.listeners.contains_key(&service_id)
@@ -52,7 +52,8 @@ impl ConnectionManager {
     ///
     /// # Errors
     ///
-    /// When the transport is not connected, the private data are too long, or all records are in use.
+    /// Returns an error if the transport is not connected, the private data is too long, or all records are
+    /// in use.
     pub fn connect(&mut self, now: Instant, connect: &CmConnect<'_>) -> Result<CommId, CmError> {
         self.set_now(now);
         if !matches!(connect.transport, TransportService::Rc | TransportService::Uc) {
@@ -91,12 +92,12 @@ impl ConnectionManager {
         Ok(id)
     }
 
-    /// Accepts a request: the queue pair of `own` is ready to receive. Returns what it needs to send.
-    ///
+    /// Accepts a request. The queue pair of `own` must be ready to receive. Returns the attributes that it
+    /// needs to send.
     /// # Errors
     ///
-    /// When the request is gone or was answered, the private data are longer than 196 bytes, or too many peers have not
-    /// answered their REP yet.
+    /// Returns an error if the request no longer exists or was answered, the private data is longer than 196
+    /// bytes, or too many peers have not answered their REP yet.
     pub fn accept(
         &mut self,
         now: Instant,
@@ -118,7 +119,7 @@ impl ConnectionManager {
                 responder_resources: parameters.map_or(0, |agreed| agreed.max_dest_rd_atomic),
                 initiator_depth: parameters.map_or(0, |agreed| agreed.max_rd_atomic),
                 target_ack_delay: manager.config.ack_delay,
-                // Only an alternate path could be refused.
+                // Only an alternate path can be refused.
                 failover_accepted: 0,
                 flow_control: false,
                 rnr_retry_count: own.rnr_retry_count & 7,
@@ -133,11 +134,11 @@ impl ConnectionManager {
         })
     }
 
-    /// Whether [`accept`](Self::accept) would succeed now; nothing changes.
+    /// Tells whether [`accept`](Self::accept) would succeed now. Changes nothing.
     ///
     /// # Errors
     ///
-    /// Those of `accept`.
+    /// Returns the errors of `accept`.
     pub fn check_accept(&self, id: CommId, data: &[u8]) -> Result<(), CmError> {
         check_length(data, CmRep::PRIVATE_DATA)?;
         let state = self.connections.get(&id).ok_or(CmError::Unknown(id))?.state;
@@ -148,12 +149,12 @@ impl ConnectionManager {
         if self.half_open >= limit { Err(CmError::TooManyHalfOpen { limit }) } else { Ok(()) }
     }
 
-    /// What the queue pair of a request will need once it is accepted with this offer; nothing is sent and
-    /// nothing changes.
+    /// Returns the attributes that the queue pair of a request needs once it is accepted with this offer.
+    /// Sends and changes nothing.
     ///
     /// # Errors
     ///
-    /// When the request is gone.
+    /// Returns an error if the request no longer exists.
     pub fn preview(&self, id: CommId, own: &CmOffer) -> Result<CmQpParameters, CmError> {
         let connection = self.connections.get(&id).ok_or(CmError::Unknown(id))?;
         let wrong = CmError::WrongState { id, state: connection.state };
@@ -163,12 +164,12 @@ impl ConnectionManager {
         connection.terms.map(|terms| terms.agreed(own)).ok_or(wrong)
     }
 
-    /// Refuses a request, or abandons a handshake.
+    /// Refuses a request, or aborts a handshake.
     ///
     /// # Errors
     ///
-    /// When there is no such connection, it is established already, or the private data are longer than 148
-    /// bytes.
+    /// Returns an error if the connection does not exist or is already established, or the private data is
+    /// longer than 148 bytes.
     pub fn reject(
         &mut self,
         now: Instant,
@@ -204,11 +205,11 @@ impl ConnectionManager {
         })
     }
 
-    /// Sends an MRA: the answer follows within `service_timeout`.
+    /// Sends an MRA, which promises the answer within `service_timeout`.
     ///
     /// # Errors
     ///
-    /// When no message of the peer waits for an answer.
+    /// Returns an error if no message of the peer waits for an answer.
     pub fn delay(&mut self, now: Instant, id: CommId, service_timeout: CmTimeout) -> Result<(), CmError> {
         self.with(now, id, CmInput::Delay, |manager, mut connection| {
             manager.send_mra(&mut connection, service_timeout);
@@ -227,11 +228,12 @@ impl ConnectionManager {
         }
     }
 
-    /// The queue pair of an accepted connection is ready: sends the RTU.
+    /// Sends the RTU of an accepted connection, whose queue pair is ready.
     ///
     /// # Errors
     ///
-    /// When the peer has accepted no such connection, or the private data are longer than 224 bytes.
+    /// Returns an error if the peer has not accepted this connection, or the private data is longer than 224
+    /// bytes.
     pub fn ready(&mut self, now: Instant, id: CommId, data: &[u8]) -> Result<(), CmError> {
         check_length(data, CmRtu::PRIVATE_DATA)?;
         self.with(now, id, CmInput::Ready, |manager, mut connection| {
@@ -246,11 +248,11 @@ impl ConnectionManager {
         })
     }
 
-    /// A packet of the peer arrived on the queue pair before its RTU, which it replaces.
+    /// Establishes a connection because a packet of the peer arrived on the queue pair before the RTU.
     ///
     /// # Errors
     ///
-    /// When no RTU is awaited.
+    /// Returns an error if no RTU is awaited.
     pub fn notify_first_packet(&mut self, now: Instant, id: CommId) -> Result<(), CmError> {
         self.with(now, id, CmInput::FirstPacket, |manager, mut connection| {
             manager.establish(&mut connection, [0; CmRtu::PRIVATE_DATA]);
@@ -270,7 +272,7 @@ impl ConnectionManager {
     ///
     /// # Errors
     ///
-    /// When it is not established, or the private data are longer than 220 bytes.
+    /// Returns an error if the connection is not established, or the private data is longer than 220 bytes.
     pub fn disconnect(&mut self, now: Instant, id: CommId, data: &[u8]) -> Result<(), CmError> {
         check_length(data, roce_packet::mad::CmDreq::PRIVATE_DATA)?;
         self.with(now, id, CmInput::Disconnect, |manager, mut connection| {
@@ -286,8 +288,8 @@ impl ConnectionManager {
         self.send_repeatedly(connection, mad);
     }
 
-    /// Releases a connection in any state: it is refused, abandoned or disconnected as needed,
-    /// and raises no more events.
+    /// Releases a connection in any state: refuses, aborts or disconnects it as needed, and raises no more
+    /// events for it.
     pub fn release(&mut self, now: Instant, id: CommId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.silent = true;
@@ -300,7 +302,8 @@ impl ConnectionManager {
         debug_assert!(ended.is_ok(), "every state has its way to let go: {ended:?}");
     }
 
-    /// Works on a record after it took `input`. The record is put back if the state does not allow that.
+    /// Applies `input` to a record and calls `work` with it. Puts the record back if its state does not allow
+    /// `input`.
     pub(super) fn with<T>(
         &mut self,
         now: Instant,
@@ -320,7 +323,7 @@ impl ConnectionManager {
     }
 }
 
-/// The passive side computes and stores the attributes that both sides support.
+/// Computes and stores the attributes that both sides support, on the passive side.
 fn agree(connection: &mut Connection, own: &CmOffer) -> Option<CmQpParameters> {
     let terms = connection.terms.as_mut()?;
     let parameters = terms.agreed(own);
@@ -329,7 +332,8 @@ fn agree(connection: &mut Connection, own: &CmOffer) -> Option<CmQpParameters> {
 }
 
 impl Terms {
-    /// The passive side: neither end has more READs outstanding than the other holds.
+    /// Returns the attributes of the passive side: no end has more outstanding READs than the other end can
+    /// hold.
     pub(super) fn agreed(&self, own: &CmOffer) -> CmQpParameters {
         let mut parameters = CmQpParameters {
             rq_psn: own.starting_psn,
@@ -342,8 +346,8 @@ impl Terms {
     }
 }
 
-/// While a connection is made, the path of its queue pair holds the flow label of the REQ. This turns it into
-/// the UDP source port; packets themselves carry no label.
+/// Converts the flow label into the UDP source port. While a connection is being established, the path of its
+/// queue pair contains the flow label of the REQ; the packets themselves have no label.
 pub(super) fn set_source_port(parameters: &mut CmQpParameters, own: Qpn) {
     let label = match parameters.path.flow_label & 0xf_ffff {
         0 => flow::qp_pair_flow_label(own, parameters.dest_qpn),
@@ -414,7 +418,7 @@ pub(super) fn check_length(data: &[u8], limit: usize) -> Result<(), CmError> {
     if data.len() <= limit { Ok(()) } else { Err(CmError::PrivateDataTooLong { have: data.len(), limit }) }
 }
 
-/// Private data of `N` bytes: the header of rdma_cm, if there is one, and what the application gives.
+/// Returns private data of `N` bytes: the rdma_cm header, if there is one, and the data of the application.
 pub(super) fn with_header<const N: usize>(ip_cm: Option<IpCm>, data: &[u8]) -> Result<[u8; N], CmError> {
     let skip = if ip_cm.is_some() { IpCm::LEN } else { 0 };
     check_length(data, N - skip)?;

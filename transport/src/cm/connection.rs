@@ -1,4 +1,4 @@
-//! The record of one connection or question.
+//! The record of one connection or SIDR request.
 
 use roce_packet::mad::{
     CmDreq, CmMad, CmMessage, CmMessageKind, CmMra, CmRej, CmTimeout, CommId, MAD_LEN, RejReason, ServiceId,
@@ -9,40 +9,41 @@ use roce_packet::{Path, Qpn};
 use super::{CmOffer, CmQpParameters, CmState, CmTiming};
 use crate::time::Instant;
 
-/// Where messages of a connection go.
+/// The destination of the messages of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Route {
-    /// From here to there.
+    /// The path from this end to the peer.
     pub(super) path: Path,
     pub(super) qpn: Qpn,
 }
 
-/// How messages are repeated, with the limits applied.
+/// The repetition of messages, with the limits applied.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repetition {
     pub(super) interval_ns: u64,
     pub(super) retries: u8,
-    /// There and back.
+    /// Round-trip time in nanoseconds.
     pub(super) round_trip_ns: u64,
-    /// The packet lifetime: how long a packet may take to arrive.
+    /// The packet lifetime: the maximum time that a packet takes to arrive.
     pub(super) lifetime: CmTimeout,
 }
 
-/// The shortest interval of repetitions, for any timeout of a peer.
+/// Minimum interval of repetitions, whatever timeout a peer requests.
 const SHORTEST_INTERVAL_NS: u64 = 1_000_000;
-/// All repetitions of one message together take no longer, for any timeout of a peer.
+/// Maximum time of all repetitions of one message, whatever timeout a peer requests.
 const LONGEST_EXCHANGE_NS: u64 = 140_000_000_000;
-/// The most time that a peer gets by asking for more of it: twice the service timeout of kernels.
+/// Maximum additional time for a peer that requests more time: twice the service timeout of the Linux kernel.
 const LONGEST_DELAY_NS: u64 = 140_000_000_000;
-/// So long a peer is waited for that has not answered and that may be sent nothing more.
+/// Maximum time to wait for a peer that has not answered and may not be sent more messages.
 const LONGEST_SILENCE_NS: u64 = 20_000_000_000;
-/// Messages that go to an address for each request that came from it, until something shows that a peer reads them there. All
-/// messages are of one length, so this is the rule of QUIC: at most three times the bytes that came (RFC 9000, 8.1).
+/// Messages that may be sent to an address for each request from it, until its peer has proven to receive
+/// them. All messages have the same length, so this is the rule of QUIC: at most three times the received
+/// bytes (RFC 9000, 8.1).
 const MESSAGES_PER_REQUEST: u32 = 3;
 
 impl Repetition {
     pub(super) fn new(timing: &CmTiming, longest: CmTimeout) -> Self {
-        // The shortest one counts also where the longest wait is set below it.
+        // The minimum also applies if the longest wait is set below it.
         let interval_ns = timing.interval_ns().min(longest.nanos()).max(SHORTEST_INTERVAL_NS);
         let most = (LONGEST_EXCHANGE_NS / interval_ns).saturating_sub(1);
         Self {
@@ -53,20 +54,20 @@ impl Repetition {
         }
     }
 
-    /// After this time the peer has stopped waiting.
+    /// Returns the time after which the peer has stopped waiting.
     pub(super) fn all_ns(&self) -> u64 {
         self.interval_ns.saturating_mul(u64::from(self.retries) + 1)
     }
 }
 
-/// What both ends agree on, as far as it is known.
+/// The attributes that both ends agree on, as far as they are known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
-    /// This end; of the passive side nothing before it accepts.
+    /// The offer of this end. On the passive side it is empty until the application accepts.
     pub(super) own: CmOffer,
-    /// For the queue pair. Complete once the peer's offer is known.
+    /// The attributes for the queue pair. They are complete once the peer's offer is known.
     pub(super) parameters: CmQpParameters,
-    /// What the peer's REQ offered (passive side).
+    /// The resources and the depth in the peer's REQ (passive side).
     pub(super) peer_resources: u8,
     pub(super) peer_depth: u8,
 }
@@ -75,29 +76,29 @@ pub(super) struct Terms {
 pub(super) struct Connection {
     pub(super) id: CommId,
     pub(super) state: CmState,
-    /// This end sent the REQ.
+    /// Whether this end sent the REQ.
     pub(super) active: bool,
-    /// The application has let go: no events.
+    /// Whether the application has released the connection, so that it raises no events.
     pub(super) silent: bool,
     /// The ID of the peer.
     pub(super) remote: Option<CommId>,
     pub(super) route: Route,
-    /// Of the exchange that made the connection.
+    /// The transaction ID of the handshake.
     pub(super) transaction_id: u64,
     pub(super) service_id: ServiceId,
-    /// Waits for the application and counts against the listener's backlog.
+    /// Whether the request waits for the application and counts against the listener's backlog.
     pub(super) pending: bool,
     pub(super) terms: Option<Terms>,
     pub(super) repetition: Repetition,
     pub(super) retries_left: u8,
     pub(super) deadline: Option<Instant>,
-    /// The last message of its own: repeated by the timer, or for a duplicate.
+    /// The last message of this end, to be repeated by the timer or for a duplicate.
     pub(super) last: Option<CmMad>,
-    /// Messages that may still go to the address of the peer, which has not answered yet; `None` once it has.
+    /// Number of messages that may still be sent to a peer that has not answered; `None` once it has.
     pub(super) credit: Option<u32>,
-    /// Without a sign of the peer it is waited for until then, once nothing more may be sent to it.
+    /// The time until which a silent peer is awaited once nothing more may be sent to it.
     pub(super) silent_from: Instant,
-    /// However often the peer asks for more time, it is waited for no longer.
+    /// The latest time until which the peer is awaited, however often it requests more time.
     pub(super) latest: Instant,
 }
 
@@ -130,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// A request came from the address of the peer, which gives it more messages until it has answered.
+    /// Adds credit for a request from the address of the peer, unless the peer has already answered.
     pub(super) fn earn_credit(&mut self, now: Instant) {
         if let Some(credit) = &mut self.credit {
             *credit = credit.saturating_add(MESSAGES_PER_REQUEST);
@@ -138,23 +139,25 @@ impl Connection {
         }
     }
 
-    /// Whether nothing has come from the address of the peer for a while after the request, however long it asked for.
+    /// Tells whether the peer may not be sent more messages and has been silent for too long, however long it
+    /// requested.
     pub(super) fn is_forsaken(&self, now: Instant) -> bool {
         self.credit == Some(0) && now >= self.silent_from
     }
 
-    /// The peer has named what only a message of this end told it: it reads what goes to its address.
+    /// Records an answer with an ID that only a message of this end contains: the peer receives messages at
+    /// its address.
     pub(super) fn has_answered(&mut self) {
         self.credit = None;
     }
 
-    /// The queue pair of the peer, as long as the connection holds it.
+    /// Returns the queue pair number of the peer, as long as the connection holds that queue pair.
     pub(super) fn peer_qpn(&self) -> Option<Qpn> {
         let known = self.remote.is_some() && !self.state.lingers();
         self.terms.as_ref().filter(|_| known).map(|terms| terms.parameters.dest_qpn)
     }
 
-    /// How long late packets may be on their way after the end: the local ACK timeout.
+    /// Returns how long late packets may arrive after the end: the local ACK timeout.
     pub(super) fn timewait_ns(&self) -> u64 {
         self.terms.as_ref().map_or(self.repetition.round_trip_ns, |terms| terms.parameters.timeout.nanos())
     }
@@ -168,8 +171,8 @@ impl Connection {
         CmMad::new(self.transaction_id, CmMessage::Rej(rej))
     }
 
-    /// The REJ after a timeout. The peer's ID may be unknown, so the REJ names the adapter
-    /// and ID to find the connection (IBTA 12.6.7.2, reason 4).
+    /// Returns the REJ after a timeout. The peer's ID may be unknown, so the REJ contains the adapter's GUID,
+    /// by which together with the ID the peer finds the connection (IBTA 12.6.7.2, reason 4).
     pub(super) fn rej_timeout(&self, rejected: CmMessageKind, ca_guid: u64) -> CmMad {
         let mut mad = self.rej(rejected, RejReason::TIMEOUT, &[]);
         if let CmMessage::Rej(rej) = &mut mad.message {
@@ -202,7 +205,7 @@ impl Connection {
     }
 }
 
-/// A REJ without additional information, from the end of the first ID to that of the second.
+/// Returns a REJ without additional information, from the end with the first ID to that with the second.
 pub(super) fn rej(
     (local_comm_id, remote_comm_id): (CommId, CommId),
     rejected: CmMessageKind,
@@ -213,15 +216,15 @@ pub(super) fn rej(
     CmRej { local_comm_id, remote_comm_id, rejected, info_length, reason, info, private_data }
 }
 
-/// The bytes of a datagram.
+/// Returns the bytes of a datagram.
 pub(super) fn bytes_of(mad: &CmMad) -> [u8; MAD_LEN] {
     let mut bytes = [0; MAD_LEN];
     mad.emit(&mut bytes);
     bytes
 }
 
-/// The local ACK timeout for a path on which a packet may be under way for `lifetime`, to a peer that may take
-/// `ack_delay` to acknowledge (IBTA 12.7.34): there, the delay, and back, rounded up to a code.
+/// Returns the local ACK timeout for a path on which a packet takes up to `lifetime`, to a peer that takes up
+/// to `ack_delay` to acknowledge (IBTA 12.7.34): twice the lifetime plus the delay, rounded up to a code.
 pub(super) fn local_ack_timeout(lifetime: CmTimeout, ack_delay: CmTimeout) -> CmTimeout {
     let (there_and_back, delay) = (lifetime.code() + 1, ack_delay.code());
     let code = if there_and_back >= delay {
@@ -236,7 +239,7 @@ pub(super) fn local_ack_timeout(lifetime: CmTimeout, ack_delay: CmTimeout) -> Cm
 mod tests {
     use super::*;
 
-    /// A ConnectX and kernel RXE announce these for a lifetime of 16.
+    /// A ConnectX and the kernel's RXE announce these timeouts for a lifetime of 16.
     #[test]
     fn ack_timeouts_of_real_nics() {
         let timeout =
@@ -261,7 +264,7 @@ mod tests {
         assert_eq!((endless.interval_ns, endless.retries), (longest.nanos(), 1));
         assert_eq!(endless.all_ns(), 2 * longest.nanos());
         assert!(endless.all_ns() <= LONGEST_EXCHANGE_NS);
-        // What kernels say is kept: 16 times 4.8 s.
+        // The values of the kernel are kept: 16 times 4.8 s.
         let kernel = Repetition::new(&timing(20, 16, 15), longest);
         assert_eq!((kernel.interval_ns, kernel.retries), (timing(20, 16, 15).interval_ns(), 15));
     }

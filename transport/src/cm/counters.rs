@@ -1,30 +1,31 @@
-//! What a connection manager counts.
+//! The counters of a connection manager.
 
-/// Counters of connection management: 64 bits, from zero, never reset.
+/// Counters of connection management: 64 bits, starting at zero, never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CmCounters {
-    /// Messages that arrived and were understood.
+    /// Valid messages received.
     pub received: u64,
-    /// Datagrams for queue pair 1 that are not messages of connection management.
+    /// Datagrams for queue pair 1 that are not connection management messages.
     pub malformed: u64,
-    /// Messages handed out for sending, repeated ones included.
+    /// Messages queued for sending, including repeated ones.
     pub sent: u64,
-    /// Messages sent again, because the answer did not come or because a duplicate arrived.
+    /// Messages sent again because the answer did not arrive or a duplicate arrived.
     pub repeated: u64,
-    /// Messages and calls that change nothing in the state that the connection is in.
+    /// Messages and calls that have no effect in the current state of the connection.
     pub unexpected: u64,
-    /// Messages about connections that do not exist, or from another host than the peer.
+    /// Messages for connections that do not exist, or from a host that is not the peer.
     pub unknown: u64,
     /// Requests refused because a table was full.
     pub refused_full: u64,
-    /// Requests for a service without listener, or whose listener takes only the other kind of request.
+    /// Requests for a service without a listener, or of a kind that its listener does not accept.
     pub refused_service: u64,
-    /// Requests whose queue pair is still connected in the records of this end.
+    /// Requests whose queue pair is still connected according to the records of this end.
     pub stale: u64,
-    /// Messages not sent because too many waited.
+    /// Messages not sent because the send queue was full.
     pub dropped_queue_full: u64,
-    /// Messages not sent because their address has not answered, and three have gone there for each request from it.
+    /// Messages not sent because their address has not answered, and its credit of three messages per request
+    /// is used up.
     pub withheld: u64,
     /// Connections established, by either side.
     pub established: u64,
@@ -33,7 +34,7 @@ pub struct CmCounters {
 }
 
 impl CmCounters {
-    /// Calls `visit` with every name and value.
+    /// Calls `visit` with each name and value.
     pub fn visit(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         visit("cm_received", self.received);
         visit("cm_malformed", self.malformed);

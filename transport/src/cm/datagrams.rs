@@ -14,11 +14,11 @@ use crate::qp::DEFAULT_P_KEY;
 use crate::time::Instant;
 
 impl ConnectionManager {
-    /// Asks which queue pair answers datagrams for a service.
+    /// Sends a SIDR request for the queue pair that receives the datagrams of a service.
     ///
     /// # Errors
     ///
-    /// When the private data are too long or all records are in use.
+    /// Returns an error if the private data is too long or all records are in use.
     pub fn resolve(&mut self, now: Instant, resolve: &CmResolve<'_>) -> Result<CommId, CmError> {
         self.set_now(now);
         check_families(&resolve.path)?;
@@ -38,11 +38,12 @@ impl ConnectionManager {
         Ok(id)
     }
 
-    /// Answers a question for a service. With any status but [`SidrStatus::VALID`] the numbers do not matter.
+    /// Answers a SIDR request. The queue pair number and the Q_Key only matter with [`SidrStatus::VALID`].
     ///
     /// # Errors
     ///
-    /// When the question is gone or was answered, or the private data are longer than 136 bytes.
+    /// Returns an error if the request no longer exists or was answered, or the private data is longer than
+    /// 136 bytes.
     pub fn answer(
         &mut self,
         now: Instant,
@@ -83,10 +84,10 @@ impl ConnectionManager {
                 }
                 return self.put(connection);
             }
-            // The peer has begun anew, and so does this end.
+            // The peer has sent a new request, so this end starts anew.
             self.close(connection);
         }
-        // The specification does not define this value; rdma_cm sends the same.
+        // The specification does not define this value; rdma_cm sends the same value.
         let timing = CmTiming { response_timeout: CmTimeout::new(20), ..CmTiming::default() };
         let repetition = Repetition::new(&timing, self.config.longest_wait);
         let mut connection = Connection::new(CommId(0), *route, req.service_id, repetition, self.now);

@@ -1,8 +1,8 @@
-//! Connection management: sets connections up and exchanges their attributes (IBTA 12, Annex A11).
+//! Connection management: establishes connections and exchanges their attributes (IBTA 12, Annex A11).
 //!
-//! A [`ConnectionManager`] exchanges the messages of connection management for one device. Like the engine it owns no
-//! clock, socket or randomness, and it does not touch queue pairs: its events carry what a queue pair needs, and
-//! its caller passes in the datagrams of queue pair 1.
+//! A [`ConnectionManager`] exchanges the connection management messages of one device. Like the engine it
+//! owns no clock, socket or random source. It does not access queue pairs: its events contain the attributes
+//! for a queue pair, and its caller passes the datagrams of queue pair 1.
 //!
 //! ```text
 //!   active                                    passive
@@ -15,13 +15,13 @@
 //!   TimewaitExit                      TimewaitExit
 //! ```
 //!
-//! Every message that expects an answer is repeated until one arrives, and every duplicate is answered again, so
-//! any of them may be lost. The table [`TRANSITIONS`] has all that can happen.
+//! A message that expects an answer is repeated until an answer arrives, and each duplicate is answered
+//! again, so any message may be lost. The table [`TRANSITIONS`] contains all state transitions.
 //!
-//! Three things differ from the kernel's manager. A DREQ is answered at once, without asking the application. A refusal is
-//! remembered for a while, so that a repeated REQ is not a new request. And until a peer has answered a message of this end, at
-//! most three messages go to its address for each REQ that came from there: whoever writes another host's address into a REQ
-//! does not make this end flood that host.
+//! This manager differs from the kernel's in three ways. It answers a DREQ at once, without asking the
+//! application. It remembers a refusal for a while, so that a repeated REQ is not a new request. Until a peer
+//! has answered a message, at most three messages are sent to its address for each REQ from that address. A
+//! REQ with the forged address of another host therefore cannot make this end flood that host.
 
 mod application;
 mod connection;
@@ -52,13 +52,13 @@ use crate::slot::ProcessSlot;
 use crate::time::Instant;
 use connection::{Connection, Route, bytes_of};
 
-/// The connections of one device. See the [module](self) for what it does.
+/// The connections of one device. See the [module documentation](self).
 ///
-/// The contract is the engine's: make one input ([`handle_mad`](Self::handle_mad),
+/// The contract is that of the engine: make one input ([`handle_mad`](Self::handle_mad),
 /// [`handle_timeout`](Self::handle_timeout), or a call such as [`connect`](Self::connect)), then drain
 /// [`poll_transmit`](Self::poll_transmit) and [`poll_event`](Self::poll_event), then read
-/// [`poll_timeout`](Self::poll_timeout). No call panics, whatever a peer sends, and all tables are bounded by
-/// [`CmConfig`].
+/// [`poll_timeout`](Self::poll_timeout). No call panics, whatever a peer sends. [`CmConfig`] limits the size
+/// of all tables.
 #[derive(Debug)]
 pub struct ConnectionManager {
     config: CmConfig,
@@ -66,17 +66,18 @@ pub struct ConnectionManager {
     rng: ChaCha12Rng,
     listeners: BTreeMap<ServiceId, Listener>,
     connections: BTreeMap<CommId, Box<Connection>>,
-    /// By the peer's ID, and by the peer's queue pair while the connection holds it.
+    /// Connections by the peer's ID, and by the peer's queue pair number while the connection holds that
+    /// queue pair.
     by_remote: BTreeMap<(IpAddr, CommId), CommId>,
     by_peer_qpn: BTreeMap<(IpAddr, Qpn), CommId>,
-    /// Requests for a service have numbers of their own.
+    /// SIDR requests have a separate number space.
     sidr_by_remote: BTreeMap<(IpAddr, CommId), CommId>,
     deadlines: BTreeSet<(Instant, CommId)>,
-    /// Records that only linger, oldest first, as far as they are still there.
+    /// Records that only linger, oldest first. Some of them may have been removed already.
     lingering: VecDeque<CommId>,
-    /// Requests that wait for the application.
+    /// Number of requests that wait for the application.
     pending: usize,
-    /// Accepted requests whose peer has not answered the REP.
+    /// Number of accepted requests whose peer has not answered the REP.
     half_open: usize,
     transmits: VecDeque<CmTransmit>,
     events: VecDeque<CmEvent>,
@@ -90,7 +91,7 @@ struct Listener {
 }
 
 impl ConnectionManager {
-    /// A manager without connections and listeners.
+    /// Creates a manager without connections and listeners.
     #[must_use]
     pub fn new(config: CmConfig) -> Self {
         Self {
@@ -112,48 +113,48 @@ impl ConnectionManager {
         }
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub fn config(&self) -> &CmConfig {
         &self.config
     }
 
-    /// The next datagram to send from queue pair 1.
+    /// Returns the next datagram to be sent from queue pair 1.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<CmTransmit> {
         self.set_now(now);
         self.transmits.pop_front()
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         self.events.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called next.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) is to be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// The counters.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &CmCounters {
         &self.counters
     }
 
-    /// The state of a connection; [`CmState::Closed`] if it does not exist.
+    /// Returns the state of a connection, or [`CmState::Closed`] if it does not exist.
     #[must_use]
     pub fn state(&self, id: CommId) -> CmState {
         self.connections.get(&id).map_or(CmState::Closed, |connection| connection.state)
     }
 
-    /// Records in use, those that only linger included.
+    /// Returns the number of records, including those that only linger.
     #[must_use]
     pub fn len(&self) -> usize {
         self.connections.len()
     }
 
-    /// Whether there are no records.
+    /// Tells whether there are no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.connections.is_empty()
@@ -163,11 +164,11 @@ impl ConnectionManager {
         self.now = self.now.max(now);
     }
 
-    /// A random ID that is not in use, in the process slot if there is one. 0 stands for "unknown" in rejections.
+    /// Draws a random unused ID, within the process slot if there is one. 0 means "unknown" in rejections.
     fn draw_id(&mut self) -> Result<CommId, CmError> {
         let limit = self.config.max_connections.min(1 << 20);
         let slot = self.config.process_slot;
-        // Without a slot all bits are drawn, for they are what others have to guess.
+        // Without a slot all bits are random, so that others cannot guess an ID.
         let (first, drawn) = match slot {
             ProcessSlot::NONE => (0, u32::MAX),
             slot => (slot.first_qpn() << 8, u32::MAX >> (24 - slot.bits_below())),
@@ -187,7 +188,7 @@ impl ConnectionManager {
         u64::from(self.rng.next_u32()) << 32 | u64::from(id.0)
     }
 
-    /// Moves a connection along the table. `None`: the input changes nothing here.
+    /// Moves a connection to its next state. Returns `None` if the input has no effect in the current state.
     fn advance(&mut self, connection: &mut Connection, input: CmInput) -> Option<CmState> {
         let Some(to) = connection.state.after(input) else {
             self.counters.unexpected += 1;
@@ -218,7 +219,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Accepted requests whose peer has not answered the REP.
+    /// Returns the number of accepted requests whose peer has not answered the REP.
     #[must_use]
     pub fn half_open(&self) -> usize {
         self.half_open
@@ -239,7 +240,8 @@ impl ConnectionManager {
         }
     }
 
-    /// Removes a record to change it. Either [`put`](Self::put) or [`close`](Self::close) it afterwards.
+    /// Removes a record to change it. The caller must then [`put`](Self::put) it back or
+    /// [`close`](Self::close) it.
     fn take(&mut self, id: CommId) -> Result<Box<Connection>, CmError> {
         self.connections.remove(&id).ok_or(CmError::Unknown(id))
     }
@@ -248,7 +250,7 @@ impl ConnectionManager {
         self.connections.insert(connection.id, connection);
     }
 
-    /// Removes every trace of a record that was taken out.
+    /// Removes all references to a record that was taken out.
     fn close(&mut self, mut connection: Box<Connection>) {
         self.set_deadline(&mut connection, None);
         self.count_half_open(connection.state, CmState::Closed);
@@ -283,7 +285,7 @@ impl ConnectionManager {
         self.set_deadline(connection, Some(deadline));
     }
 
-    /// Sends a message that is repeated until its answer comes.
+    /// Sends a message and repeats it until its answer arrives.
     fn send_repeatedly(&mut self, connection: &mut Connection, mad: CmMad) {
         connection.retries_left = connection.repetition.retries;
         connection.last = Some(mad);
@@ -291,7 +293,7 @@ impl ConnectionManager {
         self.wake_after(connection, connection.repetition.interval_ns);
     }
 
-    /// Sends the last message once more.
+    /// Sends the last message again.
     fn send_again(&mut self, connection: &mut Connection) {
         if let Some(mad) = connection.last {
             let sent = self.send_of(connection, &mad);
@@ -299,8 +301,8 @@ impl ConnectionManager {
         }
     }
 
-    /// Sends a message of a connection, unless its peer has not answered yet and enough has gone to that address: it may be
-    /// that of a host which never asked. Returns whether it did.
+    /// Sends a message of a connection, unless the credit of an unanswered address is used up: the address
+    /// may belong to a host that never made a request. Returns whether the message was sent.
     fn send_of(&mut self, connection: &mut Connection, mad: &CmMad) -> bool {
         if let Some(credit) = &mut connection.credit {
             let Some(left) = credit.checked_sub(1) else {
@@ -329,7 +331,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Keeps a record for late packets. If there are too many of them the oldest goes.
+    /// Keeps a record for late packets. Removes the oldest such record if there are too many.
     fn linger(&mut self, mut connection: Box<Connection>, nanos: u64) {
         let nanos = nanos.min(self.config.longest_wait.nanos());
         self.wake_after(&mut connection, nanos);
@@ -346,7 +348,7 @@ impl ConnectionManager {
         }
     }
 
-    /// The end of a record that lingered in `state`.
+    /// Removes a record that lingered in `state`.
     fn finish_lingering(&mut self, connection: Box<Connection>, state: CmState) {
         if state == CmState::Timewait {
             self.tell(&connection, CmEvent::TimewaitExit { id: connection.id });

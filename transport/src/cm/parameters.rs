@@ -12,35 +12,38 @@ use roce_packet::{Path, PathMtu, Psn, Qpn};
 use super::CmState;
 use crate::slot::ProcessSlot;
 
-/// The settings of a connection manager. All tables have a limit, so that strangers cannot fill the memory.
+/// The settings of a connection manager. All tables have a limit, so that strangers cannot exhaust the
+/// memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CmConfig {
     /// Seed of communication IDs and transaction IDs.
     pub seed: [u8; 32],
-    /// Communication IDs and request IDs of SIDR begin with it ([`ProcessSlot::of_id`]). Without a slot all 32 bits are random. Where several
-    /// processes share an address, what arrives for queue pair 1 is given to a process by these bits.
+    /// The process slot that communication IDs and SIDR request IDs begin with ([`ProcessSlot::of_id`]).
+    /// Without a slot all 32 bits are random. If several processes share an address, these bits select the
+    /// process for datagrams of queue pair 1.
     pub process_slot: ProcessSlot,
-    /// World-wide number of this adapter: the EUI-64 of its port.
+    /// Globally unique number of this adapter: the EUI-64 of its port.
     pub ca_guid: u64,
-    /// How long this end may take to acknowledge a packet, for every REP. Soft-RoCE sends 15, 134 ms.
+    /// Maximum time of this end to acknowledge a packet, for every REP. Soft-RoCE sends 15, which is 134 ms.
     pub ack_delay: CmTimeout,
-    /// The most records at once, whatever state they are in.
+    /// Maximum number of records, whatever their state.
     pub max_connections: usize,
-    /// The most requests that wait for the application, over all listeners. Further ones are refused for lack
-    /// of resources.
+    /// Maximum number of requests that wait for the application, over all listeners. Further requests are
+    /// refused for lack of resources.
     pub max_pending: usize,
-    /// The most accepted requests whose peer has not answered the REP yet. Further ones are not accepted.
+    /// Maximum number of accepted requests whose peer has not answered the REP yet. Further ones are not
+    /// accepted.
     pub max_half_open: usize,
-    /// The most records that are kept for late packets only. The oldest goes first.
+    /// Maximum number of records that are only kept for late packets. The oldest is removed first.
     pub max_lingering: usize,
-    /// The most datagrams that wait to be sent. Further ones are dropped, as a network would drop them.
+    /// Maximum number of datagrams that wait to be sent. Further ones are dropped, as in a network.
     pub max_queued: usize,
-    /// The longest wait that a peer can request.
+    /// Maximum wait that a peer can request.
     pub longest_wait: CmTimeout,
 }
 
 impl CmConfig {
-    /// The default settings with this seed and number.
+    /// Returns the default settings with this seed and GUID.
     #[must_use]
     pub fn new(seed: [u8; 32], ca_guid: u64) -> Self {
         Self {
@@ -58,98 +61,98 @@ impl CmConfig {
     }
 }
 
-/// How an exchange of messages is repeated.
+/// The timing of repeated messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmTiming {
-    /// Within this time either end is to answer a message.
+    /// The time within which either end has to answer a message.
     pub response_timeout: CmTimeout,
-    /// The packet lifetime: how long a packet may take to arrive.
+    /// The packet lifetime: the maximum time that a packet takes to arrive.
     pub packet_lifetime: CmTimeout,
-    /// How often a message is repeated, 0 to 15.
+    /// Maximum number of repetitions of a message, 0 to 15.
     pub max_retries: u8,
 }
 
 impl CmTiming {
-    /// After this time a message is repeated: there, the answer, and back.
+    /// Returns the time after which a message is repeated: the way there, the answer, and the way back.
     #[must_use]
     pub const fn interval_ns(&self) -> u64 {
         self.response_timeout.nanos() + 2 * self.packet_lifetime.nanos()
     }
 }
 
-/// The values of recent kernels: response timeout 1.07 s, packet lifetime 268 ms, 15 repetitions.
+/// The values of recent Linux kernels: response timeout 1.07 s, packet lifetime 268 ms, 15 repetitions.
 impl Default for CmTiming {
     fn default() -> Self {
         Self { response_timeout: CmTimeout::new(18), packet_lifetime: CmTimeout::new(16), max_retries: 15 }
     }
 }
 
-/// What an end offers for a connection: `rdma_conn_param` and the facts of its queue pair.
+/// The offer of one end for a connection: `rdma_conn_param` and the properties of its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmOffer {
-    /// The queue pair.
+    /// The queue pair number.
     pub qpn: Qpn,
-    /// PSN of the first packet that it will receive: the peer starts with it (IBTA 12.7.33).
+    /// PSN of the first packet that the queue pair will receive: the peer starts with it (IBTA 12.7.33).
     pub starting_psn: Psn,
-    /// READs and atomics of the peer that it can hold.
+    /// Maximum number of READs and atomics of the peer that the queue pair can hold.
     pub responder_resources: u8,
-    /// READs and atomics that it wants to have outstanding.
+    /// Maximum number of outstanding READs and atomics that the queue pair requests.
     pub initiator_depth: u8,
-    /// How often the peer retries after an RNR NAK; 7 is no limit.
+    /// Number of retries of the peer after RNR NAKs; 7 means no limit.
     pub rnr_retry_count: u8,
-    /// It receives from a shared queue.
+    /// Whether the queue pair uses a shared receive queue.
     pub srq: bool,
 }
 
 /// The parameters of a connection request.
 #[derive(Clone, Copy, Debug)]
 pub struct CmConnect<'a> {
-    /// The way to queue pair 1 of the peer.
+    /// The path to queue pair 1 of the peer.
     pub path: Path,
-    /// The service of the listener.
+    /// The service ID of the listener.
     pub service_id: ServiceId,
     /// RC or UC.
     pub transport: TransportService,
-    /// This end.
+    /// The offer of this end.
     pub offer: CmOffer,
     /// Path MTU of the connection.
     pub path_mtu: PathMtu,
-    /// Both ends make the UDP source port of the connection from it, 20 bits; 0 leaves it to the queue pair
-    /// numbers.
+    /// Flow label of 20 bits, from which both ends compute the UDP source port of the connection. With 0 they
+    /// compute it from the queue pair numbers.
     pub flow_label: u32,
-    /// How often both ends send a lost packet again, 0 to 7.
+    /// Number of retransmissions of a lost packet by both ends, 0 to 7.
     pub retry_count: u8,
-    /// Repetition of messages.
+    /// Timing of messages.
     pub timing: CmTiming,
-    /// The header of rdma_cm, which listeners of rdma_cm insist on.
+    /// The rdma_cm header, which listeners of rdma_cm require.
     pub ip_cm: Option<IpCm>,
-    /// Bytes of the application: at most 92, or 56 behind the header.
+    /// Data of the application: at most 92 bytes, or 56 after the header.
     pub private_data: &'a [u8],
 }
 
-/// The parameters of a service request.
+/// The parameters of a SIDR request.
 #[derive(Clone, Copy, Debug)]
 pub struct CmResolve<'a> {
-    /// The way to queue pair 1 of the peer.
+    /// The path to queue pair 1 of the peer.
     pub path: Path,
-    /// The service.
+    /// The service ID.
     pub service_id: ServiceId,
-    /// Repetition of messages.
+    /// Timing of messages.
     pub timing: CmTiming,
-    /// The header of rdma_cm, which listeners of rdma_cm insist on.
+    /// The rdma_cm header, which listeners of rdma_cm require.
     pub ip_cm: Option<IpCm>,
-    /// Bytes of the application: at most 216, or 180 behind the header.
+    /// Data of the application: at most 216 bytes, or 180 after the header.
     pub private_data: &'a [u8],
 }
 
-/// Which requests a listener accepts. Others are refused at once.
+/// The kinds of requests that a listener accepts. Others are refused at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmAccepts {
     /// Requests for connections.
     Connections,
-    /// Requests for the queue pair of a datagram service.
+    /// SIDR requests for the queue pair of a datagram service.
     Datagrams,
-    /// Both.
+    /// Both kinds.
     Both,
 }
 
@@ -163,7 +166,7 @@ impl CmAccepts {
     }
 }
 
-/// The requests that the services of a port space accept.
+/// The kinds of requests that the services of a port space accept.
 impl From<PortSpace> for CmAccepts {
     fn from(port_space: PortSpace) -> Self {
         match port_space {
@@ -177,28 +180,28 @@ impl From<PortSpace> for CmAccepts {
 /// The settings of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmListen {
-    /// Which of them.
+    /// The accepted kinds of requests.
     pub accepts: CmAccepts,
-    /// Requests that may wait for the application.
+    /// Maximum number of requests that wait for the application.
     pub backlog: usize,
     /// Whether private data must begin with the header of rdma_cm.
     pub ip_cm: bool,
 }
 
-/// What a queue pair needs for RTR and RTS; everything is agreed with the peer.
+/// The attributes that a queue pair needs for RTR and RTS, all agreed with the peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CmQpParameters {
     /// Transport.
     pub transport: TransportService,
-    /// The way to the peer, with the UDP source port that the rules give.
+    /// The path to the peer, with the UDP source port of the connection.
     pub path: Path,
     /// Path MTU.
     pub path_mtu: PathMtu,
-    /// The peer's queue pair.
+    /// The queue pair number of the peer.
     pub dest_qpn: Qpn,
     /// First PSN that the peer sends.
     pub rq_psn: Psn,
-    /// First PSN to send.
+    /// First PSN to be sent.
     pub sq_psn: Psn,
     /// Local ACK timeout.
     pub timeout: CmTimeout,
@@ -210,18 +213,18 @@ pub struct CmQpParameters {
     pub max_rd_atomic: u8,
     /// READs and atomics as responder.
     pub max_dest_rd_atomic: u8,
-    /// The peer receives from a shared queue.
+    /// Whether the peer uses a shared receive queue.
     pub peer_srq: bool,
 }
 
-/// A request for a connection that waits for the application.
+/// A connection request that waits for the application.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CmConnectRequest {
-    /// What to call it in [`accept`](super::ConnectionManager::accept) and its like.
+    /// The ID for calls such as [`accept`](super::ConnectionManager::accept).
     pub id: CommId,
     /// The requested service.
     pub service_id: ServiceId,
-    /// The way to the peer.
+    /// The path to the peer.
     pub path: Path,
     /// The rdma_cm header of the peer, unchecked.
     pub ip_cm: Option<IpCm>,
@@ -230,7 +233,7 @@ pub struct CmConnectRequest {
 }
 
 impl CmConnectRequest {
-    /// The bytes of the peer's application.
+    /// Returns the data of the peer's application.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         let skip = if self.ip_cm.is_some() { IpCm::LEN } else { 0 };
@@ -238,21 +241,21 @@ impl CmConnectRequest {
     }
 }
 
-/// A question for a service that waits for the application.
+/// A SIDR request that waits for the application.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CmSidrRequest {
-    /// What to call it in [`answer`](super::ConnectionManager::answer).
+    /// The ID for [`answer`](super::ConnectionManager::answer).
     pub id: CommId,
-    /// The way to the peer.
+    /// The path to the peer.
     pub path: Path,
     /// The rdma_cm header of the peer, unchecked.
     pub ip_cm: Option<IpCm>,
-    /// The whole question.
+    /// The whole request.
     pub request: CmSidrReq,
 }
 
 impl CmSidrRequest {
-    /// The bytes of the peer's application.
+    /// Returns the data of the peer's application.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         let skip = if self.ip_cm.is_some() { IpCm::LEN } else { 0 };
@@ -266,74 +269,75 @@ impl CmSidrRequest {
 pub enum CmEvent {
     /// A peer requests a connection: accept or reject it.
     ConnectRequest(Box<CmConnectRequest>),
-    /// A peer requests a service: answer.
+    /// A peer sent a SIDR request: answer it.
     SidrRequest(Box<CmSidrRequest>),
-    /// The peer accepted: make the queue pair ready to send, then call [`ready`](super::ConnectionManager::ready).
+    /// The peer accepted. Make the queue pair ready to send, then call
+    /// [`ready`](super::ConnectionManager::ready).
     ConnectResponse {
         /// The connection.
         id: CommId,
-        /// What the queue pair needs.
+        /// The attributes for the queue pair.
         parameters: CmQpParameters,
-        /// Bytes of the peer's application.
+        /// Data of the peer's application.
         private_data: Box<[u8; CmRep::PRIVATE_DATA]>,
     },
     /// Both ends are ready.
     Established {
         /// The connection.
         id: CommId,
-        /// Bytes that the peer's application put into the RTU; zeros where there was none.
+        /// Data of the peer's application in the RTU, or zeros if there was no RTU.
         private_data: Box<[u8; CmRtu::PRIVATE_DATA]>,
     },
     /// The peer refused, or gave up.
     Rejected {
-        /// The connection, which exists no more.
+        /// The connection, which no longer exists.
         id: CommId,
-        /// Why.
+        /// The reason.
         reason: RejReason,
-        /// Bytes of the peer's application.
+        /// Data of the peer's application.
         private_data: Box<[u8; CmRej::PRIVATE_DATA]>,
     },
     /// The peer does not answer.
     Unreachable {
-        /// The connection or the question, which exists no more.
+        /// The connection or SIDR request, which no longer exists.
         id: CommId,
-        /// Where it stood.
+        /// The last state.
         state: CmState,
     },
-    /// The connection is over.
+    /// The connection has ended.
     Disconnected {
         /// The connection.
         id: CommId,
     },
-    /// No packet of the connection can be on its way any more.
+    /// Packets of the connection can no longer arrive.
     TimewaitExit {
-        /// The connection, which exists no more.
+        /// The connection, which no longer exists.
         id: CommId,
     },
-    /// A service was found. librdmacm calls this event ESTABLISHED, too.
+    /// The SIDR request succeeded. librdmacm also calls this event ESTABLISHED.
     Resolved {
-        /// The question, which exists no more.
+        /// The SIDR request, which no longer exists.
         id: CommId,
-        /// Where datagrams go.
+        /// The queue pair number for datagrams.
         qpn: Qpn,
-        /// The key that they must carry.
+        /// The Q_Key of these datagrams.
         q_key: u32,
-        /// Bytes of the peer's application.
+        /// Data of the peer's application.
         private_data: Box<[u8; CmSidrRep::PRIVATE_DATA]>,
     },
-    /// A service was not found.
+    /// The SIDR request failed.
     Unresolved {
-        /// The question, which exists no more.
+        /// The SIDR request, which no longer exists.
         id: CommId,
-        /// Why.
+        /// The reason.
         status: SidrStatus,
-        /// Bytes of the peer's application.
+        /// Data of the peer's application.
         private_data: Box<[u8; CmSidrRep::PRIVATE_DATA]>,
     },
 }
 
 impl CmEvent {
-    /// The connection or question that it is about.
+    /// Returns the connection or SIDR request of the event.
     #[must_use]
     pub fn id(&self) -> CommId {
         match self {
@@ -350,7 +354,7 @@ impl CmEvent {
         }
     }
 
-    /// The name in librdmacm.
+    /// Returns the name in librdmacm.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -368,28 +372,28 @@ impl CmEvent {
 /// A datagram for queue pair 1 of a peer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CmTransmit {
-    /// The way there. Its source port is whatever the peer used, or the application gave.
+    /// The path to the peer. Its source port is the one that the peer used or the application chose.
     pub path: Path,
-    /// The queue pair, normally 1.
+    /// The destination queue pair number, normally 1.
     pub remote_qpn: Qpn,
     /// The management datagram.
     pub mad: Box<[u8; MAD_LEN]>,
 }
 
-/// Why a call of the connection manager failed.
+/// An error of a call of the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// The service has a listener.
+    /// The service already has a listener.
     #[error("{0} has a listener already; choose another port")]
     InUse(ServiceId),
-    /// The service has no listener.
+    /// The service does not have a listener.
     #[error("{0} has no listener")]
     NotListening(ServiceId),
-    /// The connection never was, or is over.
+    /// The connection never existed, or has ended.
     #[error("connection {0} does not exist: it has ended, or its peer did not answer")]
     Unknown(CommId),
-    /// The call does not fit the state.
+    /// The state of the connection does not allow the call.
     #[error("connection {id} is in state {state:?}, which does not allow this")]
     WrongState {
         /// The connection.
@@ -409,23 +413,23 @@ pub enum CmError {
         /// [`CmConfig::max_half_open`].
         limit: usize,
     },
-    /// The message has no room for so much.
+    /// The private data is too long for the message.
     #[error("{have} bytes of private data where the message has room for {limit}")]
     PrivateDataTooLong {
-        /// Bytes given.
+        /// Number of bytes given.
         have: usize,
-        /// Bytes that fit.
+        /// Maximum number of bytes.
         limit: usize,
     },
-    /// Connections are RC or UC.
+    /// The transport is neither RC nor UC.
     #[error("connections are RC or UC, not {0:?}")]
     Transport(TransportService),
-    /// RoCE v2 addresses have to be of one family.
+    /// The addresses belong to different families.
     #[error("{source_address} and {destination} are of different families")]
     Addresses {
-        /// The own one.
+        /// The own address.
         source_address: IpAddr,
-        /// The peer's.
+        /// The address of the peer.
         destination: IpAddr,
     },
 }

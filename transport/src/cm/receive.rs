@@ -15,12 +15,13 @@ use super::{
 };
 use crate::time::Instant;
 
-/// The service timeout of the MRA that answers a duplicate until the application decides: 68 s, as in kernels.
+/// Service timeout of the MRA that answers duplicates until the application decides: 68 s, as in the Linux
+/// kernel.
 const SERVICE_TIMEOUT: CmTimeout = CmTimeout::new(24);
 
 impl ConnectionManager {
-    /// Takes in one datagram for queue pair 1. `path` is as the sender wrote it (not reversed), `source_qpn`
-    /// comes from its DETH.
+    /// Handles one datagram for queue pair 1. `path` is as the sender wrote it (not reversed), and
+    /// `source_qpn` comes from the DETH.
     pub fn handle_mad(&mut self, now: Instant, path: &Path, source_qpn: Qpn, bytes: &[u8]) {
         self.set_now(now);
         let mad = match CmMad::parse(bytes) {
@@ -65,7 +66,8 @@ impl ConnectionManager {
         }
     }
 
-    /// A REQ whose sender uses this ID already. Returns whether it is to be taken as a new one.
+    /// Handles a REQ whose sender already uses this ID. Returns whether the REQ is to be handled as a new
+    /// one.
     fn on_known_req(&mut self, id: CommId, route: &Route, transaction_id: u64, req: &CmReq) -> bool {
         let Ok(mut connection) = self.take(id) else { return true };
         let qpn = connection.terms.as_ref().map(|terms| terms.parameters.dest_qpn);
@@ -74,7 +76,7 @@ impl ConnectionManager {
             connection.earn_credit(self.now);
             match self.advance(&mut connection, CmInput::Req) {
                 Some(CmState::MraReqSent) => self.send_mra(&mut connection, SERVICE_TIMEOUT),
-                // The REP again, or the REJ.
+                // Repeat the REP or the REJ.
                 Some(_) => self.send_again(&mut connection),
                 None => {}
             }
@@ -82,7 +84,7 @@ impl ConnectionManager {
             return false;
         }
         if connection.state.lingers() {
-            // The peer has begun anew, and so does this end.
+            // The peer has started a new connection, so this end does the same.
             let state = connection.state;
             self.finish_lingering(connection, state);
             return true;
@@ -93,7 +95,8 @@ impl ConnectionManager {
         false
     }
 
-    /// The peer uses the queue pair of a connection for something else: it has forgotten the connection.
+    /// Drops a connection whose queue pair the peer uses for another one: the peer has forgotten the
+    /// connection.
     fn drop_stale(&mut self, id: CommId) {
         self.counters.stale += 1;
         let Ok(mut connection) = self.take(id) else { return };
@@ -111,7 +114,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Whether a request can be offered to the application.
+    /// Checks whether a request can be passed to the application.
     fn judge(&mut self, route: &Route, req: &CmReq) -> Result<(Option<IpCm>, PathMtu), RejReason> {
         let Some(listener) = self.listeners.get(&req.service_id) else {
             self.counters.refused_service += 1;
@@ -124,7 +127,7 @@ impl ConnectionManager {
         if !matches!(req.transport, TransportService::Rc | TransportService::Uc) {
             return Err(RejReason::INVALID_TRANSPORT_TYPE);
         }
-        // A peer must not direct the packets of a connection to another host.
+        // A peer must not be able to direct the packets of a connection to another host.
         let path = &route.path;
         let ends = (Gid::from_ip(path.destination), Gid::from_ip(path.source));
         if (req.primary.local_gid, req.primary.remote_gid) != ends {
@@ -143,7 +146,7 @@ impl ConnectionManager {
         Ok((ip_cm, path_mtu))
     }
 
-    /// Refuses without a record: a repeated REQ is judged again.
+    /// Refuses a request without a record: a repeated REQ is checked again.
     fn refuse(&mut self, route: &Route, transaction_id: u64, req: &CmReq, reason: RejReason) {
         let rej = rej((CommId(0), req.local_comm_id), CmMessageKind::Req, reason, &[]);
         self.send(route, &CmMad::new(transaction_id, CmMessage::Rej(rej)));
@@ -195,8 +198,8 @@ impl ConnectionManager {
         self.put(connection);
     }
 
-    /// The record that a message is about: it names this end's ID, and comes from the peer of the
-    /// connection, under the ID that the peer gave itself.
+    /// Returns the record of a message: the message contains this end's ID, comes from the peer of the
+    /// connection, and contains the peer's ID.
     fn find(&mut self, route: &Route, own: CommId, theirs: CommId) -> Option<Box<Connection>> {
         let fits = self.connections.get(&own).is_some_and(|connection| {
             connection.route.path.destination == route.path.destination
@@ -233,7 +236,7 @@ impl ConnectionManager {
             known => known,
         };
         let theirs = match (rej.local_comm_id, self.connections.get(&own)) {
-            // The peer never had an ID of its own.
+            // The peer never had an ID.
             (CommId(0), Some(connection)) => connection.remote_id(),
             (theirs, _) => theirs,
         };
@@ -260,7 +263,7 @@ impl ConnectionManager {
             self.counters.unexpected += 1;
             return self.put(connection);
         }
-        // Only where the REP would be taken: a question for a service has no peer's ID either.
+        // Only in a state that accepts the REP: a SIDR request does not have the ID of a peer either.
         if connection.state.after(CmInput::Rep) == Some(CmState::RepReceived) {
             let peer = route.path.destination;
             if let Some(other) = self.by_peer_qpn.get(&(peer, rep.local_qpn)).copied() {
@@ -275,7 +278,7 @@ impl ConnectionManager {
         match self.advance(&mut connection, CmInput::Rep) {
             Some(CmState::RepReceived) => self.take_rep(&mut connection, route, rep),
             Some(CmState::MraRepSent) => self.send_mra(&mut connection, SERVICE_TIMEOUT),
-            // The RTU again, or the REJ.
+            // Repeat the RTU or the REJ.
             Some(_) => self.send_again(&mut connection),
             None => {}
         }
@@ -298,7 +301,7 @@ impl ConnectionManager {
         parameters.max_rd_atomic = terms.own.initiator_depth.min(rep.responder_resources);
         parameters.max_dest_rd_atomic = terms.own.responder_resources.min(rep.initiator_depth);
         parameters.peer_srq = rep.srq;
-        // The REQ had the delay of this end; the timeout needs that of the peer.
+        // The REQ contained the delay of this end; the timeout needs that of the peer.
         parameters.timeout = local_ack_timeout(connection.repetition.lifetime, rep.target_ack_delay);
         parameters.path.flow_label = req.primary.flow_label;
         set_source_port(parameters, terms.own.qpn);
@@ -331,7 +334,7 @@ impl ConnectionManager {
         };
         let drep = CmMad::new(transaction_id, CmMessage::Drep(drep));
         let Some(mut connection) = self.find(route, dreq.remote_comm_id, dreq.local_comm_id) else {
-            // It is over here already, so the answer is true.
+            // The connection no longer exists here, so the answer is correct.
             return self.send(route, &drep);
         };
         let own_qpn = connection.terms.as_ref().map(|terms| terms.own.qpn);
@@ -364,7 +367,7 @@ impl ConnectionManager {
     }
 }
 
-/// The way back. A mark of congestion on the way here does not go with it.
+/// Returns the reverse path, without a congestion mark of the received packet.
 fn reply(path: &Path) -> Path {
     let reply = path.reply();
     match reply.ecn() {
@@ -373,7 +376,7 @@ fn reply(path: &Path) -> Path {
     }
 }
 
-/// The attributes of a REQ for the queue pair of the passive side.
+/// Returns the attributes of a REQ for the queue pair of the passive side.
 fn terms(route: &Route, req: &CmReq, path_mtu: PathMtu) -> Terms {
     let path = Path {
         traffic_class: req.primary.traffic_class,

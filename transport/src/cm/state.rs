@@ -1,46 +1,46 @@
-//! The states of a connection and what leads from one to the next (IBTA 12.9), as one table.
+//! The states of a connection and their transitions (IBTA 12.9), as one table.
 
-/// Where a connection, or a question for a service, stands.
+/// The state of a connection or of a SIDR request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CmState {
     /// Before the first message; no record exists.
     Idle,
-    /// Active side: the REQ is out.
+    /// Active side: the REQ was sent.
     ReqSent,
     /// Active side: the peer answered the REQ with an MRA.
     MraReqReceived,
-    /// Active side: the REP is here, the application has to make its queue pair ready.
+    /// Active side: the REP arrived, and the application has to make its queue pair ready.
     RepReceived,
-    /// The same, and an MRA was sent.
+    /// Active side: as `RepReceived`, and an MRA was sent.
     MraRepSent,
-    /// Passive side: the application has to accept or to refuse.
+    /// Passive side: the application has to accept or refuse the request.
     ReqReceived,
-    /// The same, and an MRA was sent.
+    /// Passive side: as `ReqReceived`, and an MRA was sent.
     MraReqSent,
-    /// Passive side: the REP is out.
+    /// Passive side: the REP was sent.
     RepSent,
     /// Passive side: the peer answered the REP with an MRA.
     MraRepReceived,
     /// Both sides may send.
     Established,
-    /// The DREQ is out.
+    /// The DREQ was sent.
     DreqSent,
     /// The connection has ended; late packets may still arrive.
     Timewait,
-    /// A REJ was sent; it is repeated for each duplicate of the refused message.
+    /// A REJ was sent. It is repeated for each duplicate of the refused message.
     Refused,
-    /// The SIDR_REQ is out.
+    /// The SIDR_REQ was sent.
     SidrReqSent,
     /// The application has to answer a SIDR_REQ.
     SidrReqReceived,
-    /// The SIDR_REP was sent; it is repeated for each duplicate of the request.
+    /// The SIDR_REP was sent. It is repeated for each duplicate of the request.
     SidrAnswered,
-    /// No record exists any more.
+    /// The record no longer exists.
     Closed,
 }
 
-/// What can happen to a connection.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CmInput {
@@ -54,7 +54,7 @@ pub enum CmInput {
     Delay,
     /// The application's queue pair is ready.
     Ready,
-    /// The application refuses, or lets go of a connection that is being made.
+    /// The application refuses, or aborts a handshake.
     Refuse,
     /// The application disconnects.
     Disconnect,
@@ -80,11 +80,11 @@ pub enum CmInput {
     SidrReq,
     /// A SIDR_REP arrives.
     SidrRep,
-    /// The last deadline passed.
+    /// The last deadline has passed.
     Expire,
 }
 
-/// Every transition there is: from a state, by an input, to a state. Whatever is not here changes nothing and is
+/// All transitions: from a state, by an input, to a state. An input without an entry has no effect and is
 /// counted.
 pub const TRANSITIONS: &[(CmState, CmInput, CmState)] = {
     use CmInput as I;
@@ -157,10 +157,10 @@ pub const TRANSITIONS: &[(CmState, CmInput, CmState)] = {
         (S::Timewait, I::Expire, S::Closed),
         (S::Refused, I::Req, S::Refused),
         (S::Refused, I::Rep, S::Refused),
-        // The REJ was lost, and the peer took the connection for established.
+        // The REJ was lost, and the peer considered the connection established.
         (S::Refused, I::Dreq, S::Refused),
         (S::Refused, I::Expire, S::Closed),
-        // Questions for a service.
+        // SIDR requests.
         (S::SidrReqSent, I::SidrRep, S::Closed),
         (S::SidrReqSent, I::Refuse, S::Closed),
         (S::SidrReqSent, I::Expire, S::Closed),
@@ -173,14 +173,14 @@ pub const TRANSITIONS: &[(CmState, CmInput, CmState)] = {
 };
 
 impl CmState {
-    /// Where `input` leads from here, or `None` if it changes nothing.
+    /// Returns the state after `input`, or `None` if it has no effect in this state.
     #[must_use]
     pub fn after(self, input: CmInput) -> Option<Self> {
         let found = TRANSITIONS.iter().find(|(from, by, _)| (*from, *by) == (self, input));
         found.map(|(_, _, to)| *to)
     }
 
-    /// A message is out and repeated until its answer comes.
+    /// Tells whether a message is repeated until its answer arrives.
     pub(super) const fn repeats(self) -> bool {
         matches!(
             self,
@@ -193,7 +193,7 @@ impl CmState {
         )
     }
 
-    /// Only remembered for the sake of late packets.
+    /// Tells whether the record is only kept for late packets.
     #[must_use]
     pub const fn lingers(self) -> bool {
         matches!(self, Self::Timewait | Self::Refused | Self::SidrAnswered)

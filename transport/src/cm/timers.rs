@@ -1,4 +1,4 @@
-//! Timeouts.
+//! Timeouts of connection management.
 
 use alloc::boxed::Box;
 
@@ -9,7 +9,7 @@ use super::{CmEvent, CmInput, CmState, ConnectionManager};
 use crate::time::Instant;
 
 impl ConnectionManager {
-    /// Handles every expired deadline. An early call has no effect.
+    /// Handles all expired deadlines. An early call has no effect.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.set_now(now);
         while let Some((deadline, id)) = self.deadlines.first().copied()
@@ -51,7 +51,7 @@ impl ConnectionManager {
         }
     }
 
-    /// The peer does not answer: sends a REJ and reports it to the application.
+    /// Sends a REJ to a peer that does not answer, and reports the failure to the application.
     fn give_up(&mut self, mut connection: Box<Connection>, from: CmState) {
         let rejected = match from {
             CmState::ReqSent | CmState::MraReqReceived => Some(CmMessageKind::Req),
@@ -66,7 +66,7 @@ impl ConnectionManager {
         self.close(connection);
     }
 
-    /// The connection is over: late packets have to be waited for.
+    /// Ends a connection, and keeps its record for late packets.
     pub(super) fn end(&mut self, connection: Box<Connection>) {
         self.tell(&connection, CmEvent::Disconnected { id: connection.id });
         let nanos = connection.timewait_ns();
