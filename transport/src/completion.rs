@@ -1,4 +1,4 @@
-//! Completion queues and what they hold.
+//! Completion queues and work completions.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,16 +11,16 @@ use roce_packet::{ImmDt, Qpn};
 
 use crate::ids::RKey;
 
-/// How a work request ended. Numbers are those of libibverbs.
+/// The result of a work request. The numbers are those of libibverbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WcStatus {
     /// The request succeeded.
     #[default]
     Success = 0,
-    /// A message longer than its buffer.
+    /// The message was longer than its buffer.
     LocalLengthError = 1,
-    /// A malformed work request.
+    /// The work request was malformed.
     LocalQpOperationError = 2,
     /// RD only.
     LocalEecOperationError = 3,
@@ -30,7 +30,7 @@ pub enum WcStatus {
     WrFlushError = 5,
     /// A memory window could not be bound.
     MemoryWindowBindError = 6,
-    /// A response that does not fit its request.
+    /// The response did not match its request.
     BadResponseError = 7,
     /// The peer's access to local memory was refused while this receive was in use.
     LocalAccessError = 8,
@@ -38,7 +38,7 @@ pub enum WcStatus {
     RemoteInvalidRequestError = 9,
     /// The peer refused the key, range or permission.
     RemoteAccessError = 10,
-    /// The peer could not carry the request out.
+    /// The peer could not execute the request.
     RemoteOperationError = 11,
     /// The peer did not answer within all retries.
     RetryExceededError = 12,
@@ -48,7 +48,7 @@ pub enum WcStatus {
     LocalRddViolationError = 14,
     /// RD only.
     RemoteInvalidRdRequestError = 15,
-    /// The peer aborted.
+    /// The peer aborted the operation.
     RemoteAbortedError = 16,
     /// RD only.
     InvalidEecNumberError = 17,
@@ -56,9 +56,9 @@ pub enum WcStatus {
     InvalidEecStateError = 18,
     /// The device failed.
     FatalError = 19,
-    /// No response in time.
+    /// No response arrived in time.
     ResponseTimeoutError = 20,
-    /// Anything else.
+    /// Any other error.
     GeneralError = 21,
     /// Tag matching only.
     TagMatchingError = 22,
@@ -67,7 +67,7 @@ pub enum WcStatus {
 }
 
 impl WcStatus {
-    /// All of them, by number.
+    /// All values, by number.
     pub const ALL: [Self; 24] = [
         Self::Success,
         Self::LocalLengthError,
@@ -95,7 +95,7 @@ impl WcStatus {
         Self::TagMatchingRendezvousIncomplete,
     ];
 
-    /// The name that libibverbs gives the number, without its prefix.
+    /// Returns the name of the number in libibverbs, without its prefix.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -127,7 +127,7 @@ impl WcStatus {
     }
 }
 
-/// The exact check that failed: more detail than the status, and than a peer receives.
+/// The check that failed. It is more detailed than the status, and than the information that a peer receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
@@ -135,9 +135,9 @@ pub enum Cause {
     /// Nothing failed.
     #[default]
     None = 0,
-    /// The queue pair had failed or was moved to the error state before this request was done.
+    /// The queue pair failed or was moved to the error state before this request completed.
     Flushed = 1,
-    /// The local ACK timer ran out `retry_cnt` + 1 times: the peer never answered.
+    /// The local ACK timer expired `retry_cnt` + 1 times: the peer never answered.
     AckTimeout = 2,
     /// Sequence-error NAKs or lost responses used up `retry_cnt`.
     SequenceRetries = 3,
@@ -149,29 +149,29 @@ pub enum Cause {
     NakRemoteAccess = 6,
     /// The peer sent NAK 0x63.
     NakRemoteOperational = 7,
-    /// The peer sent a NAK code this engine does not know.
+    /// The peer sent a NAK code that this engine does not know.
     NakUnknown = 8,
-    /// A response of the wrong kind for the oldest outstanding request.
+    /// The response had the wrong kind for the oldest outstanding request.
     UnexpectedResponse = 9,
-    /// A READ response with more or fewer bytes than its place in the message has.
+    /// The READ response had more or fewer bytes than its position in the message requires.
     ResponseLength = 10,
     /// A local key is unknown or was revoked.
     LocalKeyUnknown = 11,
-    /// A local key of another protection domain.
+    /// The local key belongs to another protection domain.
     LocalKeyWrongDomain = 12,
-    /// A local key without the needed permission.
+    /// The local key lacks the required permission.
     LocalKeyPermission = 13,
-    /// A local range outside its region.
+    /// The local range is outside its region.
     LocalKeyRange = 14,
-    /// An incoming message longer than the receive it landed in.
+    /// The incoming message was longer than its receive.
     MessageTooLong = 15,
-    /// A key named by a remote invalidate that cannot be invalidated.
+    /// The key in a remote invalidate cannot be invalidated.
     RemoteInvalidate = 16,
-    /// A peer's access to local memory was refused in the middle of a message.
+    /// An access of the peer to local memory was refused within a message.
     RemoteAccessRefused = 17,
-    /// A peer's request was invalid in the middle of a message.
+    /// A request of the peer was invalid within a message.
     RemoteRequestInvalid = 18,
-    /// A window bind was refused.
+    /// A bind of a memory window was refused.
     WindowBind = 19,
     /// A local invalidate was refused.
     LocalInvalidate = 20,
@@ -180,7 +180,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All of them, by number.
+    /// All values, by number.
     pub const ALL: [Self; 22] = [
         Self::None,
         Self::Flushed,
@@ -207,7 +207,7 @@ impl Cause {
     ];
 }
 
-/// What a completion is about.
+/// The operation of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WcOpcode {
     /// SEND, with or without immediate data or invalidate.
@@ -225,7 +225,7 @@ pub enum WcOpcode {
     AtomicWrite,
     /// FLUSH.
     Flush,
-    /// A window bind.
+    /// A bind of a memory window.
     BindWindow,
     /// A local invalidate.
     LocalInvalidate,
@@ -236,65 +236,67 @@ pub enum WcOpcode {
 }
 
 bitflags! {
-    /// What else a completion carries. Bit values are those of libibverbs.
+    /// The optional contents of a completion. The bit values are those of libibverbs.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct WcFlags: u32 {
-        /// The first 40 bytes of the buffer hold the GRH area (UD).
+        /// The first 40 bytes of the buffer contain the GRH area (UD).
         const GRH = 1;
-        /// [`Wc::imm`] is meaningful.
+        /// [`Wc::imm`] is valid.
         const WITH_IMM = 2;
-        /// [`Wc::invalidated`] is meaningful.
+        /// [`Wc::invalidated`] is valid.
         const WITH_INV = 8;
     }
 }
 
 /// A work completion.
 ///
-/// After an error only `wr_id`, `status`, `cause`, `qpn` and `src_qp` mean anything.
+/// After an error only `wr_id`, `status`, `cause`, `qpn` and `src_qp` are valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wc {
-    /// From the work request.
+    /// Identifier from the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// The result.
     pub status: WcStatus,
-    /// Why, when it failed: what libibverbs calls `vendor_err`.
+    /// The cause of a failure, called `vendor_err` in libibverbs.
     pub cause: Cause,
-    /// What it was.
+    /// The operation.
     pub opcode: WcOpcode,
-    /// Bytes received or read; for a UD receive 40 more than the message.
+    /// Bytes received or read. For a UD receive, 40 more than the message.
     pub byte_len: u32,
-    /// Immediate data, as the four bytes on the wire.
+    /// Immediate data, as the four bytes in the packet.
     pub imm: ImmDt,
     /// The key that the peer invalidated.
     pub invalidated: RKey,
-    /// The queue pair here.
+    /// The local queue pair.
     pub qpn: Qpn,
-    /// The sender's queue pair. After an error of a connection that of the peer, and 0 after one of UD.
+    /// The sender's queue pair. After an error, the peer's queue pair for a connection, and 0 for UD.
     pub src_qp: Qpn,
-    /// What else is meaningful.
+    /// The valid optional contents.
     pub flags: WcFlags,
-    /// How a datagram of UD arrived, as RNICs tell it in this field: 10 with an IPv4 header, 9 with an IPv6 header, and 0 with a
-    /// GRH, which is RoCE v1. Bit 3 stands for a UDP header, the lower bits for the network header.
+    /// The headers of a UD datagram, encoded in this field as RNICs do: 10 with an IPv4 header, 9 with an
+    /// IPv6 header, and 0 with a GRH, which is RoCE v1. Bit 3 means a UDP header, the lower bits the network
+    /// header.
     pub service_level: u8,
 }
 
 /// A work request that failed.
 ///
-/// Its text names both ends of the connection, as far as they are known: from [`Wc::result`] the numbers of both queue pairs,
-/// and with [`ends`](Self::ends) their addresses as well.
+/// Its text names both ends of the connection, as far as they are known: the numbers of both queue pairs
+/// after [`Wc::result`], and with [`ends`](Self::ends) their addresses as well.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("work request {} {} ended with {}, {:?}", .wc.wr_id, OfQueuePair(self), .wc.status.name(), .wc.cause)]
 pub struct WorkError {
-    /// How it ended.
+    /// The completion of the work request.
     pub wc: Wc,
-    /// Where the queue pair and its peer are, for the text. [`Engine::ends`](crate::Engine::ends) knows it.
+    /// The addresses of the queue pair and its peer, for the text. [`Engine::ends`](crate::Engine::ends)
+    /// returns them.
     pub ends: Option<Ends>,
 }
 
 /// The addresses of the two ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// The address here.
+    /// The local address.
     pub local: IpAddr,
     /// The address of the peer.
     pub remote: IpAddr,
@@ -317,7 +319,7 @@ impl fmt::Display for OfQueuePair<'_> {
     }
 }
 
-/// The text for people: a `main` that returns the error prints this.
+/// The text for people: a `main` that returns the error prints it.
 impl fmt::Debug for WorkError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, formatter)
@@ -325,11 +327,11 @@ impl fmt::Debug for WorkError {
 }
 
 impl Wc {
-    /// This completion, if the work request succeeded.
+    /// Returns this completion if the work request succeeded.
     ///
     /// # Errors
     ///
-    /// When it failed.
+    /// Returns an error if the work request failed.
     pub const fn result(self) -> Result<Self, WorkError> {
         match self.status {
             WcStatus::Success => Ok(self),
@@ -338,28 +340,30 @@ impl Wc {
     }
 }
 
-/// Which completions are to raise an event.
+/// The completions that raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// The next one.
+    /// The next completion.
     Next,
-    /// The next one that the sender solicited, or that failed.
+    /// The next completion that the sender solicited, or that failed.
     Solicited,
 }
 
-/// Whether polling a completion queue would give anything, for callers that do not hold the engine: a thread that polls an empty
-/// queue need not wait for another that runs the engine. Clones show the same queue.
+/// Tells whether polling a completion queue would return anything, without access to the engine: a thread
+/// that polls an empty queue need not wait for another thread that runs the engine. Clones refer to the same
+/// queue.
 #[derive(Clone, Debug, Default)]
 pub struct Occupancy(Arc<OwnLine>);
 
-/// Alone in its cache line, and in the pair of lines that a processor fetches together: another engine, which another thread uses, may have
-/// its own next to it in memory otherwise, and both change with each completion.
+/// A flag alone in its cache line, and in the pair of lines that a processor fetches together. Otherwise the
+/// flag of another engine, which another thread uses, may be adjacent in memory, and both change with each
+/// completion.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct OwnLine(AtomicBool);
 
 impl Occupancy {
-    /// Whether [`Engine::poll_cq`](crate::Engine::poll_cq) would give completions or an error.
+    /// Tells whether [`Engine::poll_cq`](crate::Engine::poll_cq) would return completions or an error.
     #[inline]
     #[must_use]
     pub fn is_occupied(&self) -> bool {
@@ -375,11 +379,11 @@ impl Occupancy {
 /// The effects of queueing a completion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pushed {
-    /// The queue was armed for this.
+    /// Whether the queue was armed for this completion.
     pub(crate) notify: bool,
-    /// The queue was full for the first time.
+    /// Whether the queue overflowed for the first time.
     pub(crate) overflowed: bool,
-    /// The queue is full, or was: this completion is lost.
+    /// Whether this completion is lost, because the queue is full or has overflowed before.
     pub(crate) is_lost: bool,
 }
 
@@ -392,7 +396,7 @@ pub(crate) struct CompletionQueue {
     armed: Option<Notify>,
     overflowed: bool,
     pub(crate) occupancy: Occupancy,
-    /// Queue pairs that complete into it; it cannot be destroyed while there are any.
+    /// Number of queue pairs that complete into this queue. The queue cannot be destroyed unless it is 0.
     pub(crate) users: usize,
 }
 
@@ -422,13 +426,14 @@ impl CompletionQueue {
         }
     }
 
-    /// Queues what `make` returns. It is made in its place, because a copy of something just written waits for the writes.
+    /// Queues the result of `make`. It is constructed in place, because copying a recently written value
+    /// stalls on the writes.
     #[inline]
     pub(crate) fn push(&mut self, solicited: bool, make: impl FnOnce() -> Wc) -> Pushed {
         if self.overflowed || self.len == self.ring.len() {
             let first = !self.overflowed;
             self.overflowed = true;
-            // Polling gives the error from now on.
+            // Polling returns the error from now on.
             self.occupancy.set(true);
             return Pushed { notify: false, overflowed: first, is_lost: true };
         }
@@ -453,7 +458,7 @@ impl CompletionQueue {
         Pushed { notify, overflowed: false, is_lost: false }
     }
 
-    /// Moves up to `out.len()` completions out, oldest first.
+    /// Moves up to `out.len()` completions into `out`, oldest first.
     pub(crate) fn poll(&mut self, out: &mut [Wc]) -> usize {
         let count = out.len().min(self.len);
         for target in out.iter_mut().take(count) {
@@ -473,7 +478,7 @@ impl CompletionQueue {
         self.occupancy.set(self.len > 0 || self.overflowed);
     }
 
-    /// Gives the queue another capacity, keeping what it holds; `false` if that does not fit.
+    /// Changes the capacity and keeps the completions. Returns `false` if they do not fit.
     pub(crate) fn resize(&mut self, capacity: usize) -> bool {
         if capacity < self.len {
             return false;
@@ -488,7 +493,7 @@ impl CompletionQueue {
         true
     }
 
-    /// Forgets the completions of a queue pair that was reset.
+    /// Discards the completions of a queue pair that was reset.
     pub(crate) fn discard(&mut self, qpn: Qpn) {
         let mut kept = alloc::vec![Wc::default(); self.len];
         let count = self.poll(&mut kept);
@@ -528,7 +533,7 @@ mod tests {
         queue.push(false, || wc(7));
         assert!(queue.resize(1) && occupancy.is_occupied());
         assert_eq!((queue.poll(&mut out), occupancy.is_occupied()), (1, false));
-        // A queue that lost something has an error to give.
+        // A queue that lost a completion has an error to return.
         queue.push(false, || wc(7));
         assert!(queue.push(false, || wc(7)).overflowed);
         queue.poll(&mut out);

@@ -6,92 +6,98 @@ use crate::congestion::{Congestion, NotificationPoint, Rate};
 use crate::recovery::Recovery;
 use crate::slot::ProcessSlot;
 
-/// The settings of an engine. `EngineConfig::new(seed)` gives the defaults.
+/// The settings of an engine. `EngineConfig::new(seed)` returns the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
     /// Seed of all numbers that peers must not guess: queue pair numbers and memory keys.
     pub seed: [u8; 32],
-    /// All queue pair numbers begin with it, so that several processes can share one address. If they do, connection management puts
-    /// it into the numbers that it draws as well ([`CmConfig::process_slot`](crate::cm::CmConfig::process_slot)).
+    /// The process slot that all queue pair numbers begin with, so that several processes can share one
+    /// address. Connection management then also uses it in the numbers that it draws
+    /// ([`CmConfig::process_slot`](crate::cm::CmConfig::process_slot)).
     pub process_slot: ProcessSlot,
-    /// BTH MigReq on packets sent. Peers such as ConnectX take a slow path when it is 0.
+    /// The MigReq bit in the BTH of sent packets. Peers such as ConnectX use a slow path if it is 0.
     pub mig_req: bool,
-    /// The most PSNs that a requester leaves unacknowledged, 1 to 2^23 - 1 (IBTA 9.7.2); the
-    /// nearest of these is used. It bounds the loss in a socket buffer when the peer is slow.
+    /// Maximum number of unacknowledged PSNs of a requester, 1 to 2^23 - 1 (IBTA 9.7.2); other values are
+    /// replaced by the nearest of these. It bounds the loss in a socket buffer if the peer is slow.
     pub max_outstanding_packets: u32,
-    /// A READ is requested in pieces of at most so many response packets, so that responses cannot
-    /// overrun this end; 0 requests every READ at once.
+    /// Maximum number of response packets in one piece of a READ, so that responses cannot overrun this end.
+    /// 0 requests each READ at once.
     pub max_read_packets: u32,
-    /// The largest UD message: the path MTU of the port.
+    /// Maximum length of a UD message: the path MTU of the port.
     pub port_mtu: PathMtu,
     /// Packets that one queue pair may send before the next one.
     pub quantum: u32,
-    /// The most queue pairs, up to 65,000, or 15,848 with a process slot of 10 bits.
+    /// Maximum number of queue pairs, up to 65,000, or 15,848 with a process slot of 10 bits.
     pub max_qp: usize,
-    /// The most completion queues.
+    /// Maximum number of completion queues.
     pub max_cq: usize,
-    /// The most completions in one queue, up to 2^24.
+    /// Maximum number of completions in one queue, up to 2^24.
     pub max_cqe: usize,
-    /// The most shared receive queues.
+    /// Maximum number of shared receive queues.
     pub max_srq: usize,
-    /// The most protection domains.
+    /// Maximum number of protection domains.
     pub max_pd: usize,
-    /// The most memory regions and windows together, up to 2^20.
+    /// Maximum number of memory regions and windows together, up to 2^20.
     pub max_mr: usize,
-    /// The most events that wait to be fetched.
+    /// Maximum number of queued events.
     pub max_events: usize,
-    /// The congestion control of RC and UC queue pairs that do not set their own.
+    /// The congestion control of RC and UC queue pairs without their own.
     pub congestion: Congestion,
-    /// How the engine answers marked packets.
+    /// The settings for notifications of marked packets.
     pub notification: NotificationPoint,
     /// The rate of the link, at which algorithms start.
     pub line_rate: Rate,
-    /// Whether all packets together are sent at most at [`line_rate`](Self::line_rate). Not needed where a device or a
-    /// simulated port has that rate.
+    /// Whether all packets together are limited to [`line_rate`](Self::line_rate). Not needed if a device or
+    /// a simulated port has that rate.
     pub limit_to_line_rate: bool,
-    /// The loss recovery of RC queue pairs that do not set their own.
+    /// The loss recovery of RC queue pairs without their own.
     pub recovery: Recovery,
-    /// When an RC requester sends again what was not answered. [`Retransmission::IBTA`] unless said otherwise.
+    /// The retransmission times of RC requesters. The default is [`Retransmission::IBTA`].
     pub retransmission: Retransmission,
-    /// How packets are paced at the rate of a congestion control, and at that of the link.
+    /// The pacing of packets at the rate of a congestion control, and at that of the link.
     pub pacing: Pacing,
-    /// Whether in-band telemetry travels behind the ICRC of datagrams ([`Telemetry`](roce_packet::Telemetry)): data and acknowledgements
-    /// that have some leave with a trailer, and datagrams that arrive with one are accepted. Not part of a standard, so both ends
-    /// have to be set so. Off, a trailer makes the ICRC wrong.
+    /// Whether in-band telemetry is sent behind the ICRC of datagrams
+    /// ([`Telemetry`](roce_packet::Telemetry)). If set, data and acknowledgements with telemetry have a
+    /// trailer, and received datagrams may have one. It is not part of a standard, so both ends must use the
+    /// same setting. If not set, a trailer makes the ICRC wrong.
     pub telemetry: bool,
 }
 
-/// When an RC requester sends again what was not answered (`docs/run.md`, "Time until a peer is taken for lost").
+/// The retransmission times of an RC requester (`docs/run.md`, "Time until a peer is taken for lost").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retransmission {
-    /// Whether one packet is sent again early, as soon as an answer takes longer than the measured round trip and its variation explain,
-    /// and 4 ms at least. The next one follows after twice the time, and so on, until the local ACK timeout. They use up no retry.
+    /// Whether one packet is sent again early, as soon as an answer takes longer than the measured round trip
+    /// and its variation explain, but at least 4 ms. The next one follows after twice that time, and so on,
+    /// until the local ACK timeout. Early retransmissions use up no retry.
     ///
-    /// With [`SelectiveRepeat`](crate::SelectiveRepeat) its timeouts are the time before the first one, and use up no retry either.
+    /// With [`SelectiveRepeat`](crate::SelectiveRepeat), its timeouts are the time before the first one, and
+    /// use up no retry either.
     pub early: bool,
-    /// The least local ACK timeout as its code: T = 4.096 µs × 2^code. Smaller codes of queue pairs count as this one, except 0, which
-    /// means never. At most 31.
+    /// Minimum local ACK timeout as a code: T = 4.096 µs × 2^code, at most 31. Smaller codes of queue pairs
+    /// are raised to this one, except 0, which means never.
     pub least_timeout: u8,
 }
 
 impl Retransmission {
-    /// Exactly the local ACK timeout (IBTA 9.7.6.1.3): for simulations, tests, and programs that want to notice the loss of a peer soon.
+    /// Exactly the local ACK timeout (IBTA 9.7.6.1.3). For simulations, tests, and programs that must notice
+    /// the loss of a peer soon.
     pub const IBTA: Self = Self { early: false, least_timeout: 0 };
 
-    /// As ConnectX with its default settings: early, and 537 ms at least. That is the interval which was measured there for every timeout
-    /// code up to 16: the code is raised to 16, and the interval is twice as long as it says.
+    /// Like ConnectX with its default settings: early, and at least 537 ms. That interval was measured there
+    /// for all timeout codes up to 16: the code is raised to 16, and the interval is twice the nominal one.
     pub const ADAPTIVE: Self = Self { early: true, least_timeout: 17 };
 }
 
-/// How packets are paced.
+/// The settings for the pacing of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
-    /// Bytes that may leave at once after a pause, before the packet that may always leave: compensates for
-    /// late timers. At most 2^24.
+    /// Bytes that may leave at once after a pause, in addition to the packet that may always leave, to
+    /// compensate for late timers. At most 2^24.
     pub burst: u32,
-    /// Whether preamble and gap of Ethernet, 20 bytes a frame, count as sent. Headers and FCS always do.
+    /// Whether the preamble and the gap of Ethernet, 20 bytes per frame, count as sent. Headers and FCS
+    /// always do.
     pub preamble: bool,
-    /// Whether a queue pair without congestion control is paced after losses, until there are none for a while
+    /// Whether a queue pair without congestion control is paced after losses, until none occurs for a while
     /// (`docs/congestion.md`).
     pub after_loss: bool,
 }
@@ -103,7 +109,7 @@ impl Default for Pacing {
 }
 
 impl EngineConfig {
-    /// The default settings with this seed.
+    /// Returns the default settings with this seed.
     #[must_use]
     pub fn new(seed: [u8; 32]) -> Self {
         Self {
@@ -132,7 +138,7 @@ impl EngineConfig {
         }
     }
 
-    /// The same with a seed made from one number, for tests and repeatable runs.
+    /// Returns the default settings with a seed made from one number, for tests and repeatable runs.
     #[must_use]
     pub fn from_number(seed: u64) -> Self {
         let mut bytes = [0; 32];

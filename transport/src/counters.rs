@@ -1,11 +1,11 @@
-//! What happened, counted. Names follow the kernel's mlx5 driver where it has one.
+//! Event counters. Names are those of the kernel's mlx5 driver if it has the counter.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// Event counts since the engine or the queue pair was made. 64-bit, never reset by reading.
+        /// Event counts since the engine or the queue pair was created. 64 bits, never reset by reading.
         ///
-        /// Each event is counted once for the device and, where it belongs to one, once for its queue
-        /// pair. `docs/counters.md` explains each.
+        /// Each event is counted once for the device and, if it belongs to a queue pair, once for that queue
+        /// pair. `docs/counters.md` explains all counters.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: u64,)+
@@ -15,7 +15,7 @@ macro_rules! counters {
             /// All names, in the order of [`Self::visit`].
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
 
-            /// Adds the counts of another engine, for what has several.
+            /// Adds the counts of another engine, for a context with several.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)+
             }
@@ -39,21 +39,21 @@ counters! {
     out_of_buffer,
     /// Request packets ahead of the expected PSN.
     out_of_sequence,
-    /// Request packets whose PSN was executed before.
+    /// Request packets whose PSN was already executed.
     duplicate_request,
-    /// NAKs for a sequence error that were answered by a retransmission.
+    /// Retransmissions because of a NAK for a sequence error.
     packet_seq_err,
-    /// Responses that showed that an earlier READ or atomic response was lost.
+    /// Responses that proved the loss of an earlier READ or atomic response.
     implied_nak_seq_err,
-    /// Reports that a packet was trimmed, and trimmed READ responses, that were answered by a retransmission.
+    /// Retransmissions because of a report that a packet was trimmed, or of a trimmed READ response.
     packet_trimmed_err,
-    /// Local ACK timeouts that were answered by a retransmission.
+    /// Retransmissions because of a local ACK timeout.
     local_ack_timeout_err,
-    /// Packets that were sent again early, before the local ACK timeout and without using up a retry.
+    /// Packets retransmitted early, before the local ACK timeout and without using up a retry.
     roce_adp_retrans,
-    /// Times that timers of retransmission stood still, because this process did not run.
+    /// Pauses of retransmission timers because this process did not run.
     timer_pauses,
-    /// RNR NAKs that were answered by a later retransmission.
+    /// Retransmissions because of an RNR NAK.
     rnr_nak_retry_err,
     /// Queue pairs that failed because `retry_cnt` was used up.
     req_transport_retries_exceeded,
@@ -61,108 +61,108 @@ counters! {
     req_rnr_retries_exceeded,
     /// Send completions with an error.
     req_cqe_error,
-    /// Of those, flushed ones.
+    /// Flushed send completions, also counted in `req_cqe_error`.
     req_cqe_flush_error,
     /// Receive completions with an error.
     resp_cqe_error,
-    /// Of those, flushed ones.
+    /// Flushed receive completions, also counted in `resp_cqe_error`.
     resp_cqe_flush_error,
     /// NAKs received for a remote access error.
     req_remote_access_errors,
     /// NAKs received for an invalid request.
     req_remote_invalid_request,
-    /// Requests refused for their key, range or permission.
+    /// Requests refused because of their key, range or permission.
     resp_remote_access_errors,
-    /// Messages longer than the receive they landed in.
+    /// Messages that were longer than their receive.
     resp_local_length_error,
     /// RoCE packets received with the congestion-experienced mark.
     np_ecn_marked_roce_packets,
     /// CNPs sent.
     np_cnp_sent,
-    /// Marked packets that led to no CNP of their own, because another one stood for them.
+    /// Marked packets without a CNP of their own, because another CNP covers them.
     np_cnp_coalesced,
     /// Marks echoed in acknowledgements.
     np_marks_echoed,
     /// CNPs applied to a rate.
     rp_cnp_handled,
-    /// CNPs received without a congestion control to apply them to, or that were refused: for an unknown queue
-    /// pair, from another address than its peer's.
+    /// CNPs received without a congestion control that uses them, or refused: for an unknown queue pair, or
+    /// from an address that is not the peer's.
     rp_cnp_ignored,
-    /// Losses after which a queue pair without congestion control was slowed down.
+    /// Rate reductions of queue pairs without congestion control after losses.
     loss_rate_cuts,
-    /// Packets dropped for a wrong ICRC.
+    /// Packets dropped because of a wrong ICRC.
     rx_icrc_encapsulated,
-    /// Of those, packets with in-band telemetry behind the ICRC, which is off on this side.
+    /// Packets with in-band telemetry while it is off on this side, also counted in `rx_icrc_encapsulated`.
     rx_telemetry_refused,
     /// Packets sent.
     rdma_tx_packets,
     /// Bytes sent, BTH to ICRC.
     rdma_tx_bytes,
-    /// Packets handed to the engine.
+    /// Packets passed to the engine.
     rdma_rx_packets,
-    /// Bytes handed to the engine, BTH to ICRC.
+    /// Bytes passed to the engine, BTH to ICRC.
     rdma_rx_bytes,
-    /// Of those, packets whose payload a switch had cut away.
+    /// Received packets whose payload a switch had removed, also counted in `rdma_rx_packets`.
     rx_trimmed,
-    /// Packets that an engine worked on: all received ones but the dropped.
+    /// Received packets that were handled instead of dropped.
     rx_handled,
-    /// Request and READ response packets sent again.
+    /// Retransmitted request and READ response packets.
     retransmitted_packets,
-    /// Payload bytes sent again.
+    /// Retransmitted bytes, BTH to ICRC.
     retransmitted_bytes,
-    /// Acknowledgements that one later acknowledgement stood for.
+    /// Acknowledgements that a later acknowledgement covered.
     acks_coalesced,
-    /// Acknowledgements and READ responses for what had been answered already.
+    /// Acknowledgements and READ responses for packets that had already been answered.
     stale_responses,
-    /// Retransmissions whose original turned out to have arrived.
+    /// Retransmissions whose original had arrived.
     spurious_retransmits,
     /// Retransmission rounds: each go-back to an earlier PSN, whatever its reason.
     retransmit_rounds,
-    /// Dropped: shorter than its headers, pad and ICRC say.
+    /// Dropped: shorter than required by headers, padding and ICRC.
     drop_short,
-    /// Dropped: a length or pad count that the opcode does not allow.
+    /// Dropped: the opcode does not allow the length or pad count.
     drop_bad_length,
-    /// Dropped: a transport version other than 0.
+    /// Dropped: the transport version is not 0.
     drop_bad_version,
-    /// Dropped: an opcode that does not exist.
+    /// Dropped: the opcode does not exist.
     drop_unknown_opcode,
-    /// Dropped: anything else that does not parse.
+    /// Dropped: the packet does not parse for another reason.
     drop_malformed,
-    /// Dropped: no such queue pair.
+    /// Dropped: the queue pair does not exist.
     drop_unknown_qpn,
-    /// Dropped: an opcode of another transport, or of the side that this queue pair does not play.
+    /// Dropped: the opcode belongs to another transport, or this side never receives it.
     drop_bad_opcode_for_qp,
-    /// Dropped: a state that receives nothing.
+    /// Dropped: the queue pair is in a state that does not receive.
     drop_bad_state,
-    /// Dropped: a partition key that does not match.
+    /// Dropped: the partition key does not match.
     drop_bad_pkey,
-    /// Dropped: a Q_Key that does not match (UD).
+    /// Dropped: the Q_Key does not match (UD).
     drop_bad_qkey,
-    /// Dropped: addresses other than those of the connection.
+    /// Dropped: the addresses are not those of the connection.
     drop_bad_address,
-    /// Dropped: the request is ahead of the expected PSN, and a NAK for the gap is out already.
+    /// Dropped: the request is ahead of the expected PSN, and a NAK for the gap was already sent.
     drop_out_of_sequence,
-    /// Dropped: a duplicate READ or atomic whose answer is no longer kept, or that asks for something else.
+    /// Dropped: the duplicate READ or atomic requests other data, or its answer is no longer stored.
     drop_duplicate_unanswerable,
-    /// Dropped: an acknowledgement or response for something never sent.
+    /// Dropped: the acknowledgement or response is for a PSN that was never sent.
     drop_unsent_psn,
-    /// Dropped: a response that repeats one handled before.
+    /// Dropped: the response was already handled.
     drop_stale_response,
-    /// Dropped: a response behind a lost one; the retransmission is under way.
+    /// Dropped: the response follows a lost one; the retransmission is in progress.
     drop_response_gap,
-    /// Dropped: an acknowledgement with a reserved syndrome.
+    /// Dropped: the acknowledgement has a reserved syndrome.
     drop_reserved_syndrome,
     /// Dropped: no receive was posted (UC, UD).
     drop_no_receive,
-    /// Dropped: longer than the receive that was posted (UC, UD).
+    /// Dropped: the message is longer than its receive (UC, UD).
     drop_receive_too_small,
-    /// Dropped: a key, range or permission was wrong (UC).
+    /// Dropped: the key, range or permission is wrong (UC).
     drop_access,
-    /// Dropped: part of a message whose beginning was lost (UC).
+    /// Dropped: the packet belongs to a message whose beginning was lost (UC).
     drop_incomplete_message,
-    /// Dropped: doubled or overtaken on the way (UC).
+    /// Dropped: the packet was duplicated or overtaken in the network (UC).
     drop_late_packet,
-    /// Dropped: a switch cut its payload away, and nothing is to be asked for.
+    /// Dropped: a switch trimmed the packet, and no retransmission is needed.
     drop_trimmed,
     /// Dropped: no queue pair of this engine joined the multicast group.
     drop_no_multicast_member,
@@ -182,13 +182,13 @@ macro_rules! count {
 pub(crate) use count;
 
 impl Counters {
-    /// Expired timers of retransmission: early ones and local ACK timeouts.
+    /// Returns the number of expired retransmission timers: early ones and local ACK timeouts.
     #[must_use]
     pub fn expired_timers(&self) -> u64 {
         self.roce_adp_retrans + self.local_ack_timeout_err
     }
 
-    /// All packets that were dropped, whatever the reason.
+    /// Returns the number of all dropped packets, whatever the reason.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         let mut sum = self.rx_icrc_encapsulated;

@@ -1,7 +1,8 @@
 //! A map from 24-bit numbers to table positions: one array with open addressing.
 //!
-//! Queue pair numbers and memory keys are drawn at random, and no peer chooses them: their low bits are as good as a hash. At most half
-//! of the places are taken, so nearly every number is found at the first place that is looked at.
+//! Queue pair numbers and memory keys are drawn at random and never chosen by a peer, so their low bits are
+//! as good as a hash. At most half of the slots are occupied, so nearly every number is found in the first
+//! slot examined.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -14,13 +15,13 @@ struct Place {
 
 const FREE: Place = Place { number: u32::MAX, position: 0 };
 const MOST_NUMBER: u32 = 0x00ff_ffff;
-/// Places of a map with few numbers. Any power of two.
+/// Number of slots of a small map. Must be a power of two.
 const FEWEST_PLACES: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct NumberMap {
-    /// A power of two of them, and at least half of them free. A number lies at the place that its low bits say or, with no free place
-    /// in between, behind it.
+    /// The slots. Their number is a power of two, and at least half of them are free. A number is stored in
+    /// the slot of its low bits, or in a later one without a free slot in between.
     places: Box<[Place]>,
     len: usize,
 }
@@ -34,7 +35,7 @@ impl NumberMap {
         self.len
     }
 
-    /// The position stored for the low 24 bits of `number`.
+    /// Returns the position stored for the low 24 bits of `number`.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<usize> {
         let number = number & MOST_NUMBER;
@@ -45,14 +46,14 @@ impl NumberMap {
         self.get_behind(number)
     }
 
-    /// The same for a number that is not at the first place that is looked at. Apart, so that the callers stay small.
+    /// Finds a number that is not in the first slot examined. Separate, so that the callers stay small.
     #[cold]
     fn get_behind(&self, number: u32) -> Option<usize> {
         let place = self.places.get(self.find(number))?;
         (place.number != FREE.number).then_some(place.position as usize)
     }
 
-    /// Stores `position`, unless the number is taken.
+    /// Stores `position`. Returns `false` if the number is already stored.
     pub(crate) fn insert(&mut self, number: u32, position: usize) -> bool {
         let Ok(position) = u32::try_from(position) else { return false };
         if self.get(number).is_some() {
@@ -71,7 +72,8 @@ impl NumberMap {
         let mut at = self.find(number & MOST_NUMBER);
         self.len -= 1;
         self.places[at] = FREE;
-        // What lies behind it up to the next free place may have been put there because it was taken.
+        // The entries up to the next free slot may have been stored there because this slot was occupied;
+        // store them again.
         loop {
             at = self.wrap(at + 1);
             let moved = self.places[at];
@@ -83,7 +85,7 @@ impl NumberMap {
         }
     }
 
-    /// Where `number` lies, or where it would be put. There is a free place always, so the search ends.
+    /// Returns the slot of `number`, or the free slot for it. A free slot always exists, so the search ends.
     fn find(&self, number: u32) -> usize {
         let mut at = self.wrap(number as usize);
         while let Some(place) = self.places.get(at)
@@ -109,7 +111,7 @@ impl NumberMap {
         }
     }
 
-    /// Always the index of a place.
+    /// Returns a valid slot index.
     #[inline]
     fn wrap(&self, at: usize) -> usize {
         at & (self.places.len() - 1)
@@ -136,7 +138,8 @@ mod tests {
         assert_eq!(map.len(), 5);
     }
 
-    /// Numbers that meet at the same places, entered and removed in a random order, beside a map of the standard library.
+    /// Inserts and removes numbers with equal low bits in random order, and compares with a map of the
+    /// standard library.
     #[test]
     fn numbers_with_the_same_low_bits_are_kept_apart() {
         use alloc::collections::BTreeMap;
@@ -145,7 +148,7 @@ mod tests {
         let mut state = 1_u64;
         for step in 0..100_000_usize {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Few low bits and few high ones, so that searches are long and go around the end.
+            // Few low bits and few high ones, so that searches are long and wrap around the end.
             let number = (state >> 40) as u32 & 0x00ff_000f | (state >> 20) as u32 & 0x30;
             if state >> 63 == 0 {
                 assert_eq!(map.insert(number, step), !expected.contains_key(&number));

@@ -1,28 +1,28 @@
-//! Parameters of algorithms: a table of names, units and ranges for each, and `name=value` text.
+//! Parameters of algorithms: a table of names, units and ranges for each algorithm, and `name=value` text.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
 use core::fmt;
 
-/// One parameter, as tools list it.
+/// One parameter, as listed by tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its name in text, for DCQCN that of the hardware.
+    /// The name in text. For DCQCN it is the name in the hardware.
     pub name: &'static str,
-    /// Another name that is taken too: that of the kernel's debugfs, or the empty string.
+    /// Another accepted name, used in the kernel's debugfs, or the empty string.
     pub alias: &'static str,
-    /// The unit of its values, for example `us`; empty for a bare number.
+    /// The unit of the values, for example `us`; empty for a bare number.
     pub unit: &'static str,
     /// The allowed values.
     pub range: ParameterRange,
-    /// What it does, in one line.
+    /// The effect, in one line.
     pub meaning: &'static str,
 }
 
 /// The allowed values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterRange {
-    /// A whole number from the first to the second.
+    /// A whole number in this inclusive range.
     Number(u32, u32),
     /// One of these words.
     Words(&'static [&'static str]),
@@ -50,7 +50,7 @@ impl ParameterRange {
     }
 }
 
-/// What is wrong with the text of a parameter.
+/// An error in the text of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParameterError {
@@ -60,29 +60,29 @@ pub enum ParameterError {
         /// The piece of text.
         text: String,
     },
-    /// No such parameter.
+    /// The parameter does not exist.
     #[error("there is no parameter {name:?}; there are {known}")]
     Unknown {
-        /// What was given.
+        /// The given name.
         name: String,
-        /// The names that exist.
+        /// The existing names.
         known: String,
     },
-    /// The value is outside its range or is not a number.
+    /// The value is out of range or not a number.
     #[error("{name} is {value:?} and must be {range}{}{unit}", if unit.is_empty() { "" } else { " " })]
     OutOfRange {
-        /// The parameter.
+        /// Name of the parameter.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
         /// The allowed values.
         range: ParameterRange,
-        /// Its unit.
+        /// Unit of the parameter.
         unit: &'static str,
     },
 }
 
-/// A field of a set of parameters.
+/// A field type of a set of parameters.
 pub(crate) trait Value: Copy {
     fn from_raw(raw: u32) -> Self;
     fn raw(self) -> u32;
@@ -106,13 +106,13 @@ impl Value for bool {
     }
 }
 
-/// A set of parameters: settable by name.
+/// A set of parameters that can be set by name.
 pub(crate) trait Parameters {
     const TABLE: &'static [Parameter];
     fn put(&mut self, index: usize, raw: u32);
     fn raw(&self, index: usize) -> u32;
 
-    /// Takes one `name=value`, if the name is one of these.
+    /// Sets a parameter from its name and value. Returns `false` if the set does not have this name.
     fn take(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
         let Some(index) =
             Self::TABLE.iter().position(|row| row.name == name || !name.is_empty() && row.alias == name)
@@ -130,7 +130,8 @@ pub(crate) trait Parameters {
         Ok(true)
     }
 
-    /// The same with every number moved into its range: fields are public, so their values may never have been text.
+    /// Moves every number into its range. The fields are public, so their values may not have been parsed
+    /// from text.
     fn in_range(mut self) -> Self
     where
         Self: Sized,
@@ -144,7 +145,7 @@ pub(crate) trait Parameters {
         self
     }
 
-    /// Writes all as `name=value`, with commas between.
+    /// Writes all parameters as `name=value`, separated by commas.
     fn write(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, row) in Self::TABLE.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
@@ -166,7 +167,7 @@ pub(crate) fn split(piece: &str) -> Result<(&str, &str), ParameterError> {
     piece.split_once('=').ok_or_else(|| ParameterError::Form { text: piece.to_owned() })
 }
 
-/// The error for a name that is in none of these tables.
+/// Returns the error for a name that none of these tables contains.
 pub(crate) fn unknown(name: &str, tables: &[&'static [Parameter]]) -> ParameterError {
     let mut known = String::new();
     for row in tables.iter().flat_map(|table| table.iter()) {
@@ -178,7 +179,7 @@ pub(crate) fn unknown(name: &str, tables: &[&'static [Parameter]]) -> ParameterE
     ParameterError::Unknown { name: name.to_owned(), known }
 }
 
-/// Makes a struct of parameters with its table: name in text, field, type, range, unit, alias, default.
+/// Defines a struct of parameters with its table: name in text, field, type, range, unit, alias, default.
 macro_rules! parameters {
     (
         $(#[$outer:meta])*

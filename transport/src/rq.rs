@@ -1,4 +1,4 @@
-//! Receive queues, of one queue pair or shared by several.
+//! Receive queues of one queue pair, or shared by several.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -13,7 +13,7 @@ use crate::xrc::XrcSrq;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receive {
     pub(crate) wr_id: u64,
-    /// Bytes that fit.
+    /// Maximum number of bytes.
     pub(crate) capacity: u64,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Landing {
 }
 
 impl Landing {
-    /// Room for receives of up to `max_elements` elements.
+    /// Creates space for a receive of up to `max_elements` elements.
     pub(crate) fn new(max_elements: usize) -> Self {
         Self { elements: vec![Sge::default(); max_elements].into_boxed_slice(), len: 0 }
     }
@@ -41,7 +41,7 @@ impl Landing {
         }
     }
 
-    /// Copies one or two pieces of a message into the buffer from `offset` on.
+    /// Copies one or two parts of a message into the buffer, starting at `offset`.
     pub(crate) fn scatter(
         &self,
         keys: &KeyTable,
@@ -52,7 +52,7 @@ impl Landing {
         scatter(keys, pd, self.elements(), offset, data)
     }
 
-    /// Checks every element's key, so that a message is refused before its first byte is written.
+    /// Checks the key of each element, so that a message is refused before its first byte is written.
     pub(crate) fn check(&self, keys: &KeyTable, pd: PdId) -> Result<(), KeyError> {
         for element in self.elements().iter().filter(|element| element.length > 0) {
             let range = (element.addr, u64::from(element.length));
@@ -97,7 +97,7 @@ impl ReceiveQueue {
         self.max_elements
     }
 
-    /// Gives the queue another capacity, keeping what it holds; `false` if that does not fit.
+    /// Changes the capacity and keeps the receives. Returns `false` if they do not fit.
     pub(crate) fn resize(&mut self, depth: usize) -> bool {
         if depth < self.len {
             return false;
@@ -155,7 +155,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Bytes that the next receive holds.
+    /// Returns the capacity in bytes of the next receive.
     pub(crate) fn next_capacity(&self) -> Option<u64> {
         if self.len == 0 {
             return None;
@@ -166,7 +166,7 @@ impl ReceiveQueue {
         Some(stored.iter().map(|element| u64::from(element.length)).sum())
     }
 
-    /// Takes the next receive out and puts its elements into `landing`.
+    /// Removes the next receive and stores its elements in `landing`.
     pub(crate) fn pop(&mut self, landing: &mut Landing) -> Option<Receive> {
         if self.len == 0 {
             return None;
@@ -181,7 +181,7 @@ impl ReceiveQueue {
         Some(Receive { wr_id, capacity })
     }
 
-    /// Takes the next receive out, of which only the identifier matters.
+    /// Removes the next receive and returns only its identifier.
     pub(crate) fn skip(&mut self) -> Option<u64> {
         if self.len == 0 {
             return None;
@@ -193,21 +193,22 @@ impl ReceiveQueue {
     }
 }
 
-/// A receive queue that several queue pairs take from.
+/// A receive queue that is shared by several queue pairs.
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {
     pub(crate) pd: PdId,
     pub(crate) queue: ReceiveQueue,
-    /// Raise an event when fewer receives than this are left; 0 is disarmed.
+    /// Limit below which the number of receives raises an event; 0 is disarmed.
     pub(crate) limit: usize,
-    /// Queue pairs that take from it, unless they choose one for each message.
+    /// Number of queue pairs that use this queue. XRC targets, which select a queue for each message, do not
+    /// count.
     pub(crate) users: usize,
-    /// What an XRC target needs of it.
+    /// Attributes for XRC targets.
     pub(crate) xrc: Option<XrcSrq>,
 }
 
 impl SharedReceiveQueue {
-    /// Takes a receive; the flag says that the limit event is due.
+    /// Takes a receive. The flag tells whether the limit event is due.
     pub(crate) fn take(&mut self, landing: &mut Landing) -> Option<(Receive, bool)> {
         let receive = self.queue.pop(landing)?;
         let below = self.limit > 0 && self.queue.len() < self.limit;

@@ -1,4 +1,4 @@
-//! How a message is cut into packets: shared by RC and UC, for sending and receiving (IBTA 9.4, table 35).
+//! Segmentation of messages into packets, for sending and receiving with RC and UC (IBTA 9.4, table 35).
 
 use core::num::NonZeroU16;
 
@@ -9,7 +9,7 @@ use crate::io::{Batch, Transmit};
 use crate::sq::Wqe;
 use crate::wr::SendOp;
 
-/// The position of a packet in its message, which decides the opcode.
+/// The position of a packet in its message, which determines the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     First,
@@ -33,16 +33,16 @@ impl Place {
     }
 }
 
-/// How many packets a message of `len` bytes takes; an empty one takes one.
+/// Returns the number of packets of a message of `len` bytes, at least one.
 #[inline]
 pub(crate) fn packets(len: u32, mtu: usize) -> u32 {
-    // Path MTUs are powers of two up to 4096. The compiler does not know that, and would divide.
+    // Path MTUs are powers of two up to 4096, which the compiler does not know; it would use a division.
     let whole = len >> mtu.trailing_zeros();
     let rest = len & (mtu as u32).wrapping_sub(1);
     (whole + u32::from(rest > 0)).max(1)
 }
 
-/// The part of a SEND or WRITE that one packet carries.
+/// The part of a SEND or WRITE in one packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     pub(crate) opcode: Opcode,
@@ -51,7 +51,7 @@ pub(crate) struct Segment {
     pub(crate) is_end: bool,
 }
 
-/// Packet `index` of `wqe`; `None` for an operation that is not cut into packets.
+/// Returns packet `index` of `wqe`, or `None` for an operation that is not segmented.
 #[inline]
 pub(crate) fn segment(transport: Transport, wqe: &Wqe, index: u32, mtu: usize) -> Option<Segment> {
     let offset = index * mtu as u32;
@@ -121,8 +121,8 @@ pub(crate) fn write_headers(
     }
 }
 
-/// A path, and what its headers contribute to the ICRC of each datagram: computed once, because a queue pair keeps its
-/// path.
+/// A path with the contribution of its headers to the ICRC of each datagram. It is computed once, because a
+/// queue pair keeps its path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownPath {
     path: Path,
@@ -145,7 +145,7 @@ impl KnownPath {
         &self.seed
     }
 
-    /// Adds the ICRC.
+    /// Finishes the datagram with its ICRC.
     #[inline]
     pub(crate) fn seal(&self, writer: DatagramWriter<'_>, remote_qpn: Qpn, batch: &Batch) -> Option<Sealed> {
         let identification = batch.identification(&self.path, remote_qpn, writer.len_with_icrc());
@@ -154,13 +154,13 @@ impl KnownPath {
         } else {
             writer.finish_from(&self.seed, identification).ok()?
         };
-        // Longer ones do not fit into an IP packet. So small, it returns in a register.
+        // Longer datagrams do not fit into an IP packet. The small result is returned in a register.
         Some(Sealed { len: NonZeroU16::new(u16::try_from(len).ok()?)?, remote_qpn, identification })
     }
 }
 
-/// A finished datagram: what a [`Transmit`] says of it beyond its path. The path is added where the datagram leaves the engine:
-/// copied from function to function with the rest, it was a tenth of the time of a small packet.
+/// A finished datagram: a [`Transmit`] without its path. The path is added where the datagram leaves the
+/// engine, because copying it through all functions took a tenth of the time of a small packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sealed {
     /// Bytes from BTH to ICRC inclusive.

@@ -1,4 +1,4 @@
-//! The send queue: a ring of work queue elements, allocated once when the queue pair is made.
+//! The send queue: a ring of work queue elements, allocated once when the queue pair is created.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -11,14 +11,14 @@ use crate::memory::{Access, KeyError, KeyTable};
 use crate::qp::QpCapabilities;
 use crate::wr::{MAX_MESSAGE, Payload, PostError, SendFlags, SendOp, SendWr, Sge, UdDestination};
 
-/// How far a work request has come.
+/// The progress of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Not looked at yet: it has no PSN.
+    /// The request is posted and has no PSN yet.
     Posted,
-    /// It has PSNs, and packets of it may be out.
+    /// The request has PSNs, and its packets may have been sent.
     Started,
-    /// Nothing is left to wait for but its turn to complete.
+    /// The request is finished, and only waits for earlier requests to complete.
     Done,
 }
 
@@ -31,10 +31,10 @@ pub(crate) struct Wqe {
     /// Bytes of the message.
     pub(crate) len: u32,
     pub(crate) progress: Progress,
-    /// The PSN of the first packet, and how many PSNs the message takes. Meaningful once started.
+    /// PSN of the first packet, and number of PSNs of the message. Valid once the request is started.
     pub(crate) first_psn: Psn,
     pub(crate) psns: u32,
-    /// READ only: the last PSN that has been requested so far.
+    /// READ only: the last PSN requested so far.
     pub(crate) requested_to: Psn,
     /// XRC only: the shared receive queue of the peer.
     pub(crate) remote_srqn: u32,
@@ -61,7 +61,7 @@ impl Wqe {
         self.first_psn.add(self.psns.saturating_sub(1))
     }
 
-    /// Whether `psn` is one of the message's.
+    /// Tells whether `psn` belongs to the message.
     pub(crate) fn contains(&self, psn: Psn) -> bool {
         self.progress == Progress::Started && self.first_psn.distance_to(psn) < self.psns
     }
@@ -81,20 +81,22 @@ impl Wqe {
     }
 }
 
-/// The ring. Positions are counted from the first request ever posted and never wrap.
+/// The send queue. Positions are counted from the first request ever posted and never wrap.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    /// As many as the next power of two, so that a position finds its slot without a division.
+    /// The ring. Its length is the next power of two, so that the slot of a position is found without a
+    /// division.
     wqes: Box<[Wqe]>,
-    /// How many of them may be in use.
+    /// Maximum number of requests in the queue.
     depth: usize,
     elements: Box<[Sge]>,
     inline: Box<[u8]>,
-    /// Only where there are some: UD.
+    /// Destination of each request. Empty except for UD.
     destinations: Box<[Option<UdDestination>]>,
     max_elements: usize,
     max_inline: usize,
-    /// The oldest request that has not completed, and one past the newest: `head` never passes `tail`.
+    /// Position of the oldest incomplete request, and one past the newest request: `head` never passes
+    /// `tail`.
     head: u64,
     tail: u64,
 }
@@ -116,7 +118,7 @@ impl SendQueue {
         }
     }
 
-    /// The same with a destination for each request.
+    /// Creates a queue with a destination for each request.
     pub(crate) fn with_destinations(capabilities: &QpCapabilities) -> Self {
         let queue = Self::new(capabilities);
         Self { destinations: vec![None; queue.wqes.len()].into_boxed_slice(), ..queue }
@@ -127,7 +129,7 @@ impl SendQueue {
         self.head
     }
 
-    /// Where the request at `position` goes.
+    /// Returns the destination of the request at `position`.
     pub(crate) fn destination(&self, position: u64) -> Option<UdDestination> {
         *self.destinations.get(self.slot(position))?
     }
@@ -158,7 +160,7 @@ impl SendQueue {
         self.wqes.get_mut(slot)
     }
 
-    /// Takes the oldest request out.
+    /// Removes and returns the oldest request.
     pub(crate) fn pop(&mut self) -> Option<Wqe> {
         let wqe = *self.get(self.head)?;
         self.head += 1;
@@ -173,7 +175,7 @@ impl SendQueue {
         }
     }
 
-    /// Whether every request that was started has completed.
+    /// Tells whether all started requests have completed.
     pub(crate) fn is_drained(&self) -> bool {
         self.get(self.head).is_none_or(|wqe| wqe.progress == Progress::Posted)
     }
@@ -182,7 +184,7 @@ impl SendQueue {
         self.head = self.tail;
     }
 
-    /// Checks a request against everything that does not change later and queues it.
+    /// Makes all checks of a request that do not depend on later changes, and queues the request.
     pub(crate) fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.len() >= self.depth {
             return Err(PostError::QueueFull { capacity: self.depth });
@@ -202,7 +204,7 @@ impl SendQueue {
     }
 
     fn check_payload(&self, wr: &SendWr<'_>) -> Result<u32, PostError> {
-        // The length that the operation prescribes, and whether the payload is where its result goes.
+        // The length that the operation requires, and whether the payload receives its result.
         let (required, returns_data) = match wr.op {
             SendOp::Send
             | SendOp::SendWithImm(_)
@@ -244,7 +246,7 @@ impl SendQueue {
                 if let Some(target) = self.elements.get_mut(start..start + elements.len()) {
                     target.copy_from_slice(elements);
                 }
-                // At most MAX_SGE, which QpCapabilities was checked against.
+                // At most MAX_SGE, because QpCapabilities was checked.
                 (u8::try_from(elements.len()).unwrap_or(0), None)
             }
             Payload::Inline(bytes) => {
@@ -263,7 +265,7 @@ impl SendQueue {
         self.elements.get(start..start + usize::from(wqe.elements)).unwrap_or(&[])
     }
 
-    /// Copies `out.len()` bytes of the message at `position`, from byte `offset` on.
+    /// Copies `out.len()` bytes of the message at `position`, starting at byte `offset`.
     pub(crate) fn gather(
         &self,
         keys: &KeyTable,
@@ -283,7 +285,7 @@ impl SendQueue {
         gather(keys, pd, self.elements_of(position), offset, out)
     }
 
-    /// Copies READ or atomic results into the local elements of the request at `position`.
+    /// Copies a READ or atomic result into the local elements of the request at `position`.
     pub(crate) fn scatter(
         &self,
         keys: &KeyTable,
@@ -296,10 +298,10 @@ impl SendQueue {
     }
 }
 
-/// Copies out of `elements`, which together form one message, `out.len()` bytes from `offset` on.
+/// Copies `out.len()` bytes from `offset` on out of `elements`, which together form one message.
 fn gather(keys: &KeyTable, pd: PdId, elements: &[Sge], offset: u32, out: &mut [u8]) -> Result<(), KeyError> {
     let mut out = out;
-    // Nearly all requests have one element, for which the walk would be most of the work.
+    // Nearly all requests have one element, for which the loop would be most of the work.
     if let [element] = elements {
         let end = u64::from(offset).saturating_add(out.len() as u64);
         let addr = element.addr.checked_add(offset.into()).filter(|_| end <= element.length.into());
@@ -319,7 +321,7 @@ fn gather(keys: &KeyTable, pd: PdId, elements: &[Sge], offset: u32, out: &mut [u
     })
 }
 
-/// Copies the two pieces of `data` one after the other into `elements`, from `offset` on.
+/// Copies the two parts of `data` consecutively into `elements`, starting at `offset`.
 pub(crate) fn scatter(
     keys: &KeyTable,
     pd: PdId,
@@ -341,8 +343,8 @@ pub(crate) fn scatter(
     Ok(())
 }
 
-/// Walks the pieces of local memory that hold `len` bytes of a message from `offset` on. Ends with
-/// `OutOfRange` when the elements hold fewer.
+/// Calls `piece` for each range of local memory that contains bytes of the message from `offset` to `offset +
+/// len`. Returns `OutOfRange` if the elements contain fewer bytes.
 fn for_pieces(
     elements: &[Sge],
     offset: u32,
@@ -368,7 +370,7 @@ fn for_pieces(
     if left == 0 { Ok(()) } else { Err(KeyError::OutOfRange) }
 }
 
-/// The cause to report for a local key that failed.
+/// Returns the cause to report for an invalid local key.
 pub(crate) fn local_cause(error: KeyError) -> Cause {
     match error {
         KeyError::Unknown | KeyError::Unbound | KeyError::WrongQueuePair => Cause::LocalKeyUnknown,

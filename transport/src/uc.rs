@@ -1,4 +1,4 @@
-//! Unreliable connection: packets have PSNs, but lost ones are not sent again (IBTA 9.8.2).
+//! Unreliable connection: packets have PSNs, but lost packets are not retransmitted (IBTA 9.8.2).
 
 use roce_packet::{Datagram, DatagramWriter, Operation, Position, Psn, Transport};
 
@@ -15,7 +15,7 @@ use crate::sq::{Progress, SendQueue, local_cause};
 use crate::verdict::{DropReason, Verdict};
 use crate::wr::{MAX_MESSAGE, SendFlags};
 
-/// The sending half of UC: a request is complete when its last packet is sent.
+/// The requester of UC: a request completes when its last packet is sent.
 #[derive(Debug)]
 pub(crate) struct UcRequester {
     pub(crate) sq: SendQueue,
@@ -82,19 +82,19 @@ impl UcRequester {
     }
 }
 
-/// A packet at most this far behind the expected PSN was duplicated or overtaken: it is dropped, because otherwise a
-/// message could arrive twice or after a later one. A packet further behind means that the sender advanced by more
-/// than half of all PSNs while no packet arrived.
+/// Maximum distance behind the expected PSN at which a packet counts as duplicated or overtaken. Such a
+/// packet is dropped, because otherwise a message could arrive twice or after a later one. For a packet
+/// further behind, the sender must have advanced by more than half of all PSNs while no packet arrived.
 const LATE_PACKETS: u32 = 1 << 16;
 
-/// The receiving half of UC: a lost packet loses its whole message.
+/// The responder of UC: a lost packet loses its whole message.
 #[derive(Debug)]
 pub(crate) struct UcResponder {
     epsn: Psn,
     inbound: Inbound,
-    /// A receive whose message was abandoned; the next message takes it.
+    /// A receive whose message was abandoned. The next message uses it.
     spare: Option<Receive>,
-    /// The rest of the present message is dropped.
+    /// Whether the rest of the current message is dropped.
     skipping: bool,
 }
 
@@ -157,7 +157,7 @@ impl UcResponder {
         }
     }
 
-    /// Abandons the present message and skips its remaining packets.
+    /// Abandons the current message and skips its remaining packets.
     fn abandon(&mut self) {
         self.set_aside();
         self.skipping = true;
@@ -217,7 +217,7 @@ impl UcResponder {
                 let wc = ended.completion(core, datagram);
                 core.complete_recv(shared, wc, datagram.bth().solicited);
             }
-            // The fault is in the receive, so another message must not use it (IBTA 10.3.1).
+            // The receive is faulty, so another message must not use it (IBTA 10.3.1).
             Err(PlaceError::Local(cause)) => {
                 if let Some(receive) = self.inbound.take_receive() {
                     core.fail_recv(shared, receive.wr_id, WcStatus::LocalProtectionError, cause);

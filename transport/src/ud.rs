@@ -1,4 +1,4 @@
-//! Unreliable datagram: one packet a message, to any queue pair (IBTA 9.8.3).
+//! Unreliable datagram: one packet per message, to any queue pair (IBTA 9.8.3).
 
 use core::net::IpAddr;
 
@@ -18,13 +18,13 @@ use crate::sq::{SendQueue, local_cause};
 use crate::verdict::{DropReason, Verdict};
 use crate::wr::SendFlags;
 
-/// Bytes before the message in every UD receive.
+/// Length of the area before the message in each UD receive.
 pub const GRH_AREA: usize = 40;
 
-/// A Q_Key with this bit stands for the sender's own (IBTA 10.2.5).
+/// A Q_Key with this bit means the sender's own Q_Key (IBTA 10.2.5).
 const PRIVILEGED_QKEY: u32 = 0x8000_0000;
 
-/// The sending half of UD.
+/// The requester of UD.
 #[derive(Debug)]
 pub(crate) struct UdRequester {
     pub(crate) sq: SendQueue,
@@ -60,7 +60,8 @@ impl UdRequester {
         let mut bth = core.bth(shared, segment.opcode, self.psn);
         bth.dest_qp = to.remote_qpn;
         bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
-        // Nothing acknowledges it. Soft-RoCE sets the bit on the last packet of every message, whatever the transport.
+        // UD is not acknowledged. Soft-RoCE sets the bit on the last packet of every message, whatever the
+        // transport.
         bth.ack_req = true;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         let q_key = if to.remote_qkey & PRIVILEGED_QKEY != 0 { core.attr.qkey } else { to.remote_qkey };
@@ -86,7 +87,7 @@ impl UdRequester {
     }
 }
 
-/// The receiving half of UD. It does not check PSNs and keeps no state.
+/// The responder of UD. It does not check PSNs and has no state.
 #[derive(Debug)]
 pub(crate) struct UdResponder;
 
@@ -111,7 +112,7 @@ impl UdResponder {
                 count!(shared, core, out_of_buffer);
                 return Verdict::Dropped(DropReason::NoReceive);
             }
-            // An oversized message is dropped and takes no receive: the queue pair stays usable.
+            // An oversized message is dropped and takes no receive, so the queue pair stays usable.
             Some(capacity) if capacity < needed as u64 => {
                 return Verdict::Dropped(DropReason::ReceiveTooSmall);
             }
@@ -151,7 +152,8 @@ impl UdResponder {
     }
 }
 
-/// What [`Wc::service_level`] says of a datagram. Its first bytes in memory cannot tell: those of an IPv4 header are nothing.
+/// Returns [`Wc::service_level`] of a datagram. The GRH area cannot show it, because with IPv4 its first
+/// bytes are undefined.
 const fn packet_type(path: &Path) -> u8 {
     match (path.encapsulation, path.source) {
         (Encapsulation::RoceV1, _) => 0,
@@ -160,8 +162,8 @@ const fn packet_type(path: &Path) -> u8 {
     }
 }
 
-/// The 40 bytes before a UD message: the IP header of the packet, right-aligned, as kernel drivers lay it
-/// out. A device that did not see the header has it made again from the path.
+/// Returns the 40 bytes before a UD message: the IP header of the packet, right-aligned, as in kernel
+/// drivers. If the device did not see the header, it is constructed from the path.
 fn grh_area(path: &Path, identification: &Identification, datagram_len: usize) -> [u8; GRH_AREA] {
     let mut area = [0; GRH_AREA];
     match (path.encapsulation, path.source, path.destination) {

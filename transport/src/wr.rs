@@ -1,4 +1,4 @@
-//! Work requests: what an application asks of a queue pair (IBTA 11.4, names after libibverbs).
+//! Work requests of an application (IBTA 11.4, names as in libibverbs).
 
 use bitflags::bitflags;
 use roce_packet::{ImmDt, Path, Qpn};
@@ -7,71 +7,71 @@ use crate::ids::{LKey, RKey};
 use crate::memory::WindowBinding;
 use crate::qp::QpType;
 
-/// The most scatter/gather elements one work request can have.
+/// Maximum number of scatter/gather elements of one work request.
 pub const MAX_SGE: usize = 32;
-/// The most bytes that can be posted inline.
+/// Maximum number of inline bytes.
 pub const MAX_INLINE: usize = 512;
-/// The longest message, 2^31 bytes (IBTA 9.7.7).
+/// Maximum length of a message, 2^31 bytes (IBTA 9.7.7).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 
-/// One piece of local memory.
+/// One range of local memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
     /// First virtual address.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// The key of the region it lies in.
+    /// The key of the region that contains the range.
     pub lkey: LKey,
 }
 
 bitflags! {
-    /// How a send work request is to be treated. Bit values are those of libibverbs.
+    /// Options of a send work request. The bit values are those of libibverbs.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SendFlags: u32 {
         /// Do not start before all earlier READs and atomics of this queue have completed.
         const FENCE = 1;
         /// Produce a completion on success (errors always produce one).
         const SIGNALED = 2;
-        /// Ask the receiver for a solicited event.
+        /// Request a solicited event at the receiver.
         const SOLICITED = 4;
     }
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
-    /// Into the peer's next receive.
+    /// Sends the message into the peer's next receive.
     Send,
-    /// The same with four bytes of immediate data.
+    /// Sends the message into the peer's next receive, with four bytes of immediate data.
     SendWithImm(ImmDt),
-    /// The same, and the peer invalidates this key of its own.
+    /// Sends the message into the peer's next receive, and makes the peer invalidate this key of its own.
     SendWithInvalidate(RKey),
-    /// Into the peer's memory.
+    /// Writes the message into the peer's memory.
     Write {
         /// First remote virtual address.
         remote_addr: u64,
         /// The peer's key.
         rkey: RKey,
     },
-    /// Into the peer's memory, then a completion at the peer that carries the immediate data.
+    /// Writes the message into the peer's memory, then produces a completion with immediate data at the peer.
     WriteWithImm {
         /// First remote virtual address.
         remote_addr: u64,
         /// The peer's key.
         rkey: RKey,
-        /// Delivered with the completion.
+        /// Immediate data for the completion.
         imm: ImmDt,
     },
-    /// From the peer's memory into the local elements.
+    /// Reads the peer's memory into the local elements.
     Read {
         /// First remote virtual address.
         remote_addr: u64,
         /// The peer's key.
         rkey: RKey,
     },
-    /// 8 bytes: replace by `swap` if equal to `compare`. The old value lands in the local element, in
-    /// host byte order.
+    /// Replaces 8 bytes with `swap` if they are equal to `compare`. The old value is written to the local
+    /// element, in host byte order.
     CompareSwap {
         /// Remote virtual address, aligned to 8.
         remote_addr: u64,
@@ -82,16 +82,16 @@ pub enum SendOp {
         /// New value.
         swap: u64,
     },
-    /// 8 bytes: add. The old value lands in the local element, in host byte order.
+    /// Adds to 8 bytes. The old value is written to the local element, in host byte order.
     FetchAdd {
         /// Remote virtual address, aligned to 8.
         remote_addr: u64,
         /// The peer's key.
         rkey: RKey,
-        /// What to add, wrapping.
+        /// The value to add, wrapping.
         add: u64,
     },
-    /// 8 bytes written at once, in order with earlier READs and atomics.
+    /// Writes 8 bytes at once, in order with earlier READs and atomics.
     AtomicWrite {
         /// Remote virtual address, aligned to 8.
         remote_addr: u64,
@@ -104,21 +104,22 @@ pub enum SendOp {
         remote_addr: u64,
         /// The peer's key.
         rkey: RKey,
-        /// Bytes, ignored for the whole region.
+        /// Length in bytes, ignored for the whole region.
         length: u32,
-        /// What is promised at completion.
+        /// The guarantee at completion.
         placement: FlushPlacement,
         /// Flush the whole region instead of the range.
         whole_region: bool,
     },
-    /// Binds a type 2 window to this queue pair under the key `new_rkey`; or a type 1 window, for all queue pairs of the protection
-    /// domain.
+    /// Binds a type 2 window to this queue pair under the key `new_rkey`, or a type 1 window for all queue
+    /// pairs of the protection domain.
     BindWindow {
-        /// The window's present key.
+        /// The window's current key.
         window: RKey,
-        /// The key from now on; only the variant (low 8 bits) may differ. For a type 1 window it is [`RKey::next_variant`].
+        /// The new key. Only its variant (low 8 bits) may differ. For a type 1 window it is
+        /// [`RKey::next_variant`].
         new_rkey: RKey,
-        /// What it covers.
+        /// The memory and the rights of the window.
         binding: WindowBinding,
     },
     /// Invalidates a type 2 window bound to this queue pair.
@@ -128,16 +129,16 @@ pub enum SendOp {
     },
 }
 
-/// How the requester carries an operation out.
+/// The way in which the requester executes an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Course {
-    /// In as many packets as the message needs; an acknowledgement completes it.
+    /// Sends as many packets as the message needs; an acknowledgement completes it.
     Segments,
-    /// By requests for pieces of the message; the responses complete it.
+    /// Requests pieces of the message; the responses complete it.
     Read,
-    /// By one packet; its response completes it.
+    /// Sends one packet; its response completes it.
     Single,
-    /// Without a packet.
+    /// Sends no packet.
     Local,
 }
 
@@ -159,13 +160,13 @@ impl SendOp {
         }
     }
 
-    /// Whether a response packet completes the request, and not an acknowledgement.
+    /// Tells whether a response packet completes the request, instead of an acknowledgement.
     #[inline]
     pub(crate) const fn awaits_response(&self) -> bool {
         matches!(self.course(), Course::Read | Course::Single)
     }
 
-    /// Whether queue pairs of this type have the operation (IBTA table 34).
+    /// Tells whether queue pairs of this type support the operation (IBTA table 34).
     pub(crate) const fn is_supported_by(&self, qp_type: QpType) -> bool {
         match self {
             // An XRC target sends nothing.
@@ -185,30 +186,31 @@ impl SendOp {
 }
 
 bitflags! {
-    /// What a FLUSH promises at its completion.
+    /// The guarantee of a FLUSH at its completion.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FlushPlacement: u8 {
         /// Written data is visible to everyone.
         const GLOBAL_VISIBILITY = 1;
-        /// Written data survives a loss of power.
+        /// Written data survives a power failure.
         const PERSISTENCE = 2;
     }
 }
 
-/// Where the bytes of a send come from.
+/// The source of the bytes of a send.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// Registered memory, read while the packets are built. It must stay unchanged until completion.
+    /// Registered memory, read while the packets are built. It must not change until completion.
     Elements(&'a [Sge]),
-    /// Copied now; needs no registration. At most the queue pair's `max_inline`.
+    /// Bytes that are copied at once and need no registration. At most the queue pair's `max_inline`.
     Inline(&'a [u8]),
 }
 
 impl Payload<'_> {
-    /// No bytes.
+    /// An empty payload.
     pub const NONE: Self = Payload::Elements(&[]);
 
-    /// The length of the message in bytes: what an operation sends, or what a READ or an atomic returns.
+    /// Returns the length in bytes of the message that an operation sends, or that a READ or an atomic
+    /// returns.
     #[allow(clippy::len_without_is_empty, reason = "whether there are none makes no difference")]
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -219,14 +221,14 @@ impl Payload<'_> {
     }
 }
 
-/// The receiver of a UD message: what an address handle and the two numbers of `ibv_send_wr` say.
+/// The receiver of a UD message: the address handle and the two numbers of `ibv_send_wr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdDestination {
     /// The route, made from an address handle.
     pub path: Path,
-    /// The receiving queue pair, or [`Qpn::MULTICAST`].
+    /// The receiving queue pair number, or [`Qpn::MULTICAST`].
     pub remote_qpn: Qpn,
-    /// Its Q_Key. With the top bit set the sender's own Q_Key goes out instead (IBTA 10.2.5).
+    /// The receiver's Q_Key. If its top bit is set, the sender's own Q_Key is sent instead (IBTA 10.2.5).
     pub remote_qkey: u32,
 }
 
@@ -235,42 +237,42 @@ pub struct UdDestination {
 pub struct SendWr<'a> {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// How.
+    /// The options.
     pub flags: SendFlags,
-    /// With which bytes.
+    /// The source of the bytes, or the destination of the result.
     pub payload: Payload<'a>,
     /// For UD only: the receiver.
     pub destination: Option<UdDestination>,
-    /// For XRC only: the number of the shared receive queue at the peer, whose protection domain also decides what a WRITE, READ or
-    /// atomic may access; 24 bits.
+    /// For XRC only: the 24-bit number of the shared receive queue at the peer. Its protection domain also
+    /// determines the memory that a WRITE, READ or atomic may access.
     pub remote_srqn: u32,
 }
 
 impl<'a> SendWr<'a> {
-    /// A signaled request on a connected queue pair.
+    /// Creates a signaled request for a connected queue pair.
     #[must_use]
     pub fn new(wr_id: u64, op: SendOp, elements: &'a [Sge]) -> Self {
         let payload = Payload::Elements(elements);
         Self { wr_id, op, flags: SendFlags::SIGNALED, payload, destination: None, remote_srqn: 0 }
     }
 
-    /// A signaled request whose bytes are copied at once.
+    /// Creates a signaled request whose bytes are copied at once.
     #[must_use]
     pub fn inline(wr_id: u64, op: SendOp, bytes: &'a [u8]) -> Self {
         let payload = Payload::Inline(bytes);
         Self { wr_id, op, flags: SendFlags::SIGNALED, payload, destination: None, remote_srqn: 0 }
     }
 
-    /// With other flags.
+    /// Sets the flags.
     #[must_use]
     pub fn with_flags(mut self, flags: SendFlags) -> Self {
         self.flags = flags;
         self
     }
 
-    /// To a UD receiver.
+    /// Sets the UD receiver.
     #[must_use]
     pub fn to(mut self, destination: impl Into<UdDestination>) -> Self {
         self.destination = Some(destination.into());
@@ -279,7 +281,7 @@ impl<'a> SendWr<'a> {
 }
 
 impl SendWr<'_> {
-    /// To a shared receive queue of an XRC target.
+    /// Sets the shared receive queue of an XRC target.
     #[must_use]
     pub fn to_srq(mut self, number: u32) -> Self {
         self.remote_srqn = number;
@@ -292,18 +294,18 @@ impl SendWr<'_> {
 pub struct RecvWr<'a> {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// Where the message goes. A UD receive needs 40 bytes more than the message.
+    /// The memory for the message. A UD receive needs 40 bytes more than the message.
     pub elements: &'a [Sge],
 }
 
-/// Why a work request was not taken. Nothing of it was queued.
+/// An error of posting a work request. Nothing was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// No such queue pair.
+    /// The queue pair does not exist.
     #[error("there is no such queue pair")]
     UnknownQp,
-    /// No such shared receive queue.
+    /// The shared receive queue does not exist.
     #[error("there is no such shared receive queue")]
     UnknownSrq,
     /// The state forbids posting (IBTA 10.3).
@@ -312,51 +314,51 @@ pub enum PostError {
         .0.when_it_takes_work()
     )]
     WrongState(crate::qp::QpState),
-    /// The queue holds as many requests as it can.
+    /// The queue is full.
     #[error("the queue is full with {capacity} work requests; poll completions first")]
     QueueFull {
-        /// Its capacity.
+        /// Capacity of the queue.
         capacity: usize,
     },
-    /// More scatter/gather elements than the queue pair was made for.
+    /// The request has more scatter/gather elements than the queue pair supports.
     #[error("{have} scatter/gather elements where the queue pair takes {limit}")]
     TooManyElements {
-        /// Elements given.
+        /// Number of elements given.
         have: usize,
         /// `max_send_sge` or `max_recv_sge`.
         limit: usize,
     },
-    /// More inline bytes than the queue pair was made for.
+    /// The request has more inline bytes than the queue pair supports.
     #[error("{have} inline bytes where the queue pair takes {limit}")]
     InlineTooLong {
-        /// Bytes given.
+        /// Number of bytes given.
         have: usize,
         /// `max_inline`.
         limit: usize,
     },
-    /// Longer than 2^31 bytes, or than the path MTU on UD.
+    /// The message is longer than 2^31 bytes, or than the path MTU on UD.
     #[error("a message of {have} bytes is longer than the {limit} bytes that are possible here")]
     MessageTooLong {
-        /// Bytes.
+        /// Length in bytes.
         have: u64,
         /// The limit.
         limit: u64,
     },
-    /// The transport of this queue pair has no such operation (IBTA table 34).
+    /// The transport of this queue pair does not support the operation (IBTA table 34).
     #[error("this transport has no such operation")]
     UnsupportedOperation,
-    /// A UD request without a destination, or a connected one with it.
+    /// A UD request lacks a destination, or a connected one has a destination.
     #[error("a UD work request needs a destination and any other must have none")]
     Destination,
-    /// Atomics and ATOMIC WRITE move exactly 8 bytes.
+    /// The operation moves exactly 8 bytes (atomics and ATOMIC WRITE).
     #[error("this operation needs exactly {need} bytes of local memory, not {have}")]
     WrongLength {
-        /// Bytes needed.
+        /// Required number of bytes.
         need: u64,
-        /// Bytes given.
+        /// Number of bytes given.
         have: u64,
     },
-    /// READs and atomic results need memory to land in.
+    /// READs and atomics need memory for their result.
     #[error("this operation cannot be inline")]
     CannotBeInline,
     /// A queue pair with a shared receive queue has no receive queue of its own.

@@ -1,4 +1,4 @@
-//! Memory keys: the table behind L_Keys and R_Keys, and every check made with it (IBTA 10.6).
+//! Memory keys: the table of L_Keys and R_Keys, and all checks made with it (IBTA 10.6).
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -12,20 +12,21 @@ use super::{Access, Memory, OutOfBounds};
 use crate::ids::{LKey, PdId, RKey};
 use crate::number_map::NumberMap;
 
-/// Why a key did not give access. A peer learns only "remote access error"; this names the check.
+/// The reason why a key did not give access. A peer only receives "remote access error"; this names the
+/// failed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// No entry has this number, or the entry has another variant: the key was revoked or never made.
+    /// The number has no entry, or its entry has another variant: the key was revoked or never existed.
     Unknown,
-    /// The entry exists in another protection domain.
+    /// The entry belongs to another protection domain.
     WrongProtectionDomain,
-    /// A type 2 window that is bound to another queue pair.
+    /// The type 2 window is bound to another queue pair.
     WrongQueuePair,
-    /// A memory window that is not bound to memory now.
+    /// The memory window is not bound.
     Unbound,
     /// The entry does not grant this kind of access.
     PermissionDenied,
-    /// The range is not wholly inside the entry.
+    /// The range is not completely inside the entry.
     OutOfRange,
 }
 
@@ -51,33 +52,33 @@ impl From<OutOfBounds> for KeyError {
 /// The two kinds of memory windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowType {
-    /// Bound by a verb; usable by every queue pair of the protection domain; the key changes at each bind.
+    /// Bound by a verb and usable by each queue pair of the protection domain. The key changes at each bind.
     Type1,
-    /// Bound by a work request to one queue pair (type 2B); the owner chooses the key's variant; can be
-    /// invalidated by either side.
+    /// Bound by a work request to one queue pair (type 2B). The owner chooses the variant of the key, and
+    /// either side can invalidate the window.
     Type2,
 }
 
-/// What a window is to cover.
+/// The memory and the rights of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBinding {
-    /// The region underneath, which needs [`Access::MW_BIND`].
+    /// The underlying region, which needs [`Access::MW_BIND`].
     pub region: LKey,
     /// First virtual address inside the region.
     pub addr: u64,
-    /// Bytes; 0 unbinds a type 1 window.
+    /// Length in bytes; 0 unbinds a type 1 window.
     pub len: usize,
-    /// Rights that the window grants; [`Access::ZERO_BASED`] makes it start at address 0.
+    /// Rights that the window grants. With [`Access::ZERO_BASED`] the window starts at address 0.
     pub access: Access,
 }
 
-/// A region that was changed.
+/// The result of changing a region.
 pub(crate) struct Changed {
     pub(crate) old_pd: PdId,
     pub(crate) attributes: RegionAttributes,
 }
 
-/// A range of memory that a key gave access to.
+/// A range of memory to which a key gave access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolved {
     entry: u32,
@@ -89,17 +90,17 @@ pub(crate) struct Resolved {
 #[derive(Debug)]
 struct Entry {
     key: u32,
-    /// Counts the bindings of a window and the changes of a region. A message that began under one does not go on
-    /// under the next, which may have the same key.
+    /// Number of bindings of a window, or of changes of a region. A message that began under one binding does
+    /// not continue under the next, which may have the same key.
     binding: u32,
     pd: PdId,
-    /// First virtual address, and bytes.
+    /// First virtual address, and length in bytes.
     start: u64,
     len: u64,
     access: Access,
-    /// The bytes behind it; a window has none while it is unbound.
+    /// The underlying memory; `None` for an unbound window.
     memory: Option<Arc<dyn Memory>>,
-    /// Where `start` lies in `memory`.
+    /// Offset of `start` in `memory`.
     base: usize,
     kind: Kind,
 }
@@ -117,19 +118,20 @@ enum Kind {
     },
 }
 
-/// What lies under a bound window.
+/// The memory of a bound window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Under {
-    /// The region at this place of the table.
+    /// The region with this index in the table.
     Region(u32),
-    /// A region that was released: only its windows still hold the memory.
+    /// A released region: only its windows still hold the memory.
     Released,
 }
 
 /// All keys of one engine.
 #[derive(Debug)]
 pub(crate) struct KeyTable {
-    /// The place in `entries` of every number: entered and removed together with its entry, so the place is occupied.
+    /// Index into `entries` by key number. A number exists exactly as long as its entry, so the index is
+    /// always valid.
     numbers: NumberMap,
     entries: Slab<Entry>,
     limit: usize,
@@ -159,7 +161,7 @@ impl KeyTable {
         Ok(RegionAttributes { lkey: LKey(key), rkey: RKey(key), addr: start, len, access })
     }
 
-    /// The same under a key that another engine of the context has drawn.
+    /// Registers memory under a key that another engine of the context has drawn.
     pub(crate) fn register_as(
         &mut self,
         key: LKey,
@@ -180,7 +182,7 @@ impl KeyTable {
         self.insert(rng, Entry::window(pd, window_type)).map(RKey)
     }
 
-    /// The same under a key that another engine of the context has drawn.
+    /// Creates a window under a key that another engine of the context has drawn.
     pub(crate) fn allocate_window_as(
         &mut self,
         key: RKey,
@@ -190,7 +192,7 @@ impl KeyTable {
         self.insert_as(key.0, Entry::window(pd, window_type))
     }
 
-    /// Gives the window with this index the whole of the key, which is that of the same window in another engine.
+    /// Gives a window the complete key that the same window has in another engine.
     pub(crate) fn align_window(&mut self, window: RKey) -> Result<(), KeyError> {
         let own = self.window_key(window)?;
         let (position, _) = self.find(own.0)?;
@@ -210,14 +212,15 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Gives `entry` an unpredictable number and a variant that differs from the last 255 keys.
+    /// Inserts `entry` with an unpredictable number and a variant that differs from that of the last 255
+    /// keys.
     fn insert(&mut self, rng: &mut impl Rng, mut entry: Entry) -> Result<u32, RegisterError> {
         if self.entries.len() >= self.limit {
             return Err(RegisterError::TooManyKeys { limit: self.limit });
         }
         self.next_variant = self.next_variant.wrapping_add(1);
         let position = self.entries.vacant_key();
-        // The limit keeps the table far from full, so a free number is found within a few draws.
+        // The limit keeps the table far from full, so a few draws find a free number.
         let number = loop {
             let number = rng.next_u32() & 0x00ff_ffff;
             if number != 0 && self.numbers.insert(number, position) {
@@ -236,7 +239,7 @@ impl KeyTable {
         if entry.key == key { Ok((position, entry)) } else { Err(KeyError::Unknown) }
     }
 
-    /// The key that the window has now whose index this key names.
+    /// Returns the current key of the window with the index of this key.
     pub(crate) fn window_key(&self, window: RKey) -> Result<RKey, KeyError> {
         let position = self.numbers.get(window.0 >> 8).ok_or(KeyError::Unknown)?;
         match self.entries.get(position) {
@@ -245,7 +248,7 @@ impl KeyTable {
         }
     }
 
-    /// The attributes of a region.
+    /// Returns the attributes of a region.
     pub(crate) fn region(&self, lkey: LKey) -> Result<(PdId, RegionAttributes), KeyError> {
         let (_, entry) = self.find(lkey.0)?;
         if !matches!(entry.kind, Kind::Region { .. }) {
@@ -256,7 +259,8 @@ impl KeyTable {
         Ok((entry.pd, RegionAttributes { lkey, rkey: RKey(lkey.0), addr, len, access }))
     }
 
-    /// Changes what the keys of a region stand for. Messages that peers have begun do not go on with it.
+    /// Changes the attributes behind the keys of a region. Messages in progress do not continue with the new
+    /// attributes.
     pub(crate) fn change(&mut self, lkey: LKey, change: RegionChange) -> Result<Changed, ChangeError> {
         let (position, entry) = self.find(lkey.0)?;
         let Kind::Region { windows } = entry.kind else { return Err(ChangeError::Key(KeyError::Unknown)) };
@@ -284,7 +288,7 @@ impl KeyTable {
         Ok(Changed { old_pd, attributes })
     }
 
-    /// Whether windows are bound over the region.
+    /// Returns the number of windows that are bound over the region.
     pub(crate) fn windows_over(&self, lkey: LKey) -> Result<u32, KeyError> {
         match self.find(lkey.0)?.1.kind {
             Kind::Region { windows } => Ok(windows),
@@ -292,7 +296,7 @@ impl KeyTable {
         }
     }
 
-    /// Forgets a key: a region, or a window whatever it is bound to.
+    /// Removes a key: a region, or a window whether or not it is bound.
     pub(crate) fn remove(&mut self, key: u32) -> Result<PdId, KeyError> {
         let (position, _) = self.find(key)?;
         self.unbind(position);
@@ -300,7 +304,7 @@ impl KeyTable {
         Ok(self.entries.remove(position).pd)
     }
 
-    /// Forgets the keys of a region. Windows over it stay bound, and hold the memory until they are unbound.
+    /// Removes the keys of a region. Windows over it stay bound, and hold the memory until they are unbound.
     pub(crate) fn release(&mut self, lkey: LKey) -> Result<PdId, KeyError> {
         let windows = self.windows_over(lkey)?;
         let (position, _) = self.find(lkey.0)?;
@@ -317,7 +321,7 @@ impl KeyTable {
         self.remove(lkey.0)
     }
 
-    /// Checks that `[va, va + len)` may be used by a peer through `rkey` for all of `need`.
+    /// Checks that a peer may use `[va, va + len)` through `rkey` with all rights in `need`.
     #[inline]
     pub(crate) fn resolve_remote(
         &self,
@@ -342,7 +346,8 @@ impl KeyTable {
         entry.resolve(position, va, len, need)
     }
 
-    /// The bytes behind `lkey`, and where `addr` lies in them, if a work request may use `[addr, addr + len)` through it.
+    /// Returns the memory of `lkey` and the offset of `addr` in it, if a work request may use `[addr, addr +
+    /// len)` through it.
     #[inline]
     pub(crate) fn local(
         &self,
@@ -362,7 +367,7 @@ impl KeyTable {
         Ok((entry.memory.as_deref().ok_or(KeyError::Unbound)?, resolved.offset))
     }
 
-    /// The bytes behind an earlier answer, if its key is still valid.
+    /// Returns the memory of an earlier resolved range, if its key is still valid.
     #[inline]
     pub(crate) fn memory(&self, resolved: &Resolved) -> Result<&dyn Memory, KeyError> {
         let entry = self.entries.get(resolved.entry as usize).ok_or(KeyError::Unknown)?;
@@ -372,7 +377,7 @@ impl KeyTable {
         entry.memory.as_deref().ok_or(KeyError::Unbound)
     }
 
-    /// Flushes what a peer wrote: a range of an entry, or all of it.
+    /// Flushes what a peer wrote: a range of an entry, or the whole entry.
     pub(crate) fn flush(
         &self,
         rkey: RKey,
@@ -395,8 +400,8 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Binds a window. `new_key` is the key of a type 2 window; a type 1 window gets the next variant, which a work request names too.
-    /// `owner` is the queue pair a type 2 window is tied to. Returns the key that is valid now.
+    /// Binds a window and returns its new key. `new_key` is the key of a type 2 window; a type 1 window gets
+    /// the next variant, which a work request must name too. `owner` is the queue pair of a type 2 window.
     pub(crate) fn bind(
         &mut self,
         window: RKey,
@@ -415,8 +420,8 @@ impl KeyTable {
         let new_key = match (window_type, new_key) {
             (WindowType::Type1, None) => window.next_variant(),
             (WindowType::Type1, Some(key)) if key == window.next_variant() => key,
-            // Only the variant is the owner's, and a bound type 2 window must be invalidated first: a binding of no bytes does not
-            // do that (IBTA o10-37.2.40).
+            // The owner may only choose the variant. A bound type 2 window must be invalidated first, and a
+            // binding of length 0 does not do that (IBTA o10-37.2.40).
             (WindowType::Type2, Some(key))
                 if key.0 >> 8 == window.0 >> 8 && bound.is_none() && binding.len > 0 =>
             {
@@ -447,7 +452,8 @@ impl KeyTable {
         Ok(new_key)
     }
 
-    /// The checks of a bind on the region's side: first address, place in memory, region position.
+    /// Makes the checks of a bind on its region. Returns first address, offset in the memory, and index of
+    /// the region.
     fn check_binding(&self, pd: PdId, binding: &WindowBinding) -> Result<(u64, usize, usize), KeyError> {
         let (position, region) = self.find(binding.region.0)?;
         if !matches!(region.kind, Kind::Region { .. }) {
@@ -465,7 +471,7 @@ impl KeyTable {
         Ok((start, resolved.offset, position))
     }
 
-    /// Invalidates a bound type 2 window, from the owner's work request or a peer's SEND.
+    /// Invalidates a bound type 2 window, for a work request of the owner or a SEND of a peer.
     pub(crate) fn invalidate(&mut self, rkey: RKey, pd: PdId, qpn: Qpn) -> Result<(), KeyError> {
         let (position, entry) = self.find(rkey.0)?;
         if entry.pd != pd {
@@ -486,7 +492,7 @@ impl KeyTable {
         }
     }
 
-    /// Unbinds every type 2 window that is bound to a queue pair, which is destroyed or reset.
+    /// Unbinds all type 2 windows of a queue pair that is destroyed or reset.
     pub(crate) fn release_owner(&mut self, qpn: Qpn) {
         let owned =
             |entry: &Entry| matches!(entry.kind, Kind::Window { owner: Some(owner), .. } if owner == qpn);
@@ -540,7 +546,8 @@ impl Entry {
         if !self.access.contains(need) {
             return Err(KeyError::PermissionDenied);
         }
-        // Written as differences: va + len wraps for a hostile RETH near the end of the address space.
+        // Compare differences, because va + len wraps around for a hostile RETH near the end of the address
+        // space.
         let inside = va.checked_sub(self.start).ok_or(KeyError::OutOfRange)?;
         if len > self.len || inside > self.len - len {
             return Err(KeyError::OutOfRange);

@@ -14,17 +14,16 @@ pub use region::{ChangeError, RegionAttributes, RegionChange, RegisterError};
 pub use words::WordMemory;
 
 bitflags! {
-    /// What may be done to a region, a window or through a queue pair. Bit values are those of
-    /// libibverbs.
+    /// Rights for a region, for a window, or through a queue pair. The bit values are those of libibverbs.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
-        /// The owner's receives, READ responses and atomic results may be written here.
+        /// The owner's receives, READ responses and atomic results may be written to the memory.
         const LOCAL_WRITE = 1;
-        /// Peers may WRITE. Needs [`Self::LOCAL_WRITE`].
+        /// Peers may WRITE. Requires [`Self::LOCAL_WRITE`].
         const REMOTE_WRITE = 1 << 1;
         /// Peers may READ.
         const REMOTE_READ = 1 << 2;
-        /// Peers may use atomics. Needs [`Self::LOCAL_WRITE`].
+        /// Peers may use atomics. Requires [`Self::LOCAL_WRITE`].
         const REMOTE_ATOMIC = 1 << 3;
         /// Memory windows may be bound over the region.
         const MW_BIND = 1 << 4;
@@ -40,7 +39,7 @@ bitflags! {
 }
 
 impl Access {
-    /// Every right that lets a peer in.
+    /// All rights for access by peers.
     pub const REMOTE: Self = Self::REMOTE_WRITE
         .union(Self::REMOTE_READ)
         .union(Self::REMOTE_ATOMIC)
@@ -48,8 +47,8 @@ impl Access {
         .union(Self::FLUSH_PERSISTENT);
 }
 
-/// An access outside a [`Memory`]. The engine checks bounds before every call, so a `Memory`
-/// returns this only if it has become shorter in the meantime.
+/// An access outside a [`Memory`]. The engine checks bounds before each call, so a `Memory` only returns this
+/// error if it has become shorter since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBounds;
 
@@ -66,7 +65,7 @@ impl OutOfBounds {
     ///
     /// # Errors
     ///
-    /// When they do not, or their end is beyond the numbers.
+    /// Returns an error if the range is not within the bounds, or its end overflows.
     #[inline]
     pub const fn check(offset: usize, len: usize, size: usize) -> Result<(), Self> {
         match offset.checked_add(len) {
@@ -78,56 +77,56 @@ impl OutOfBounds {
 
 /// Bytes that an engine reads and writes on behalf of work requests and of peers.
 ///
-/// Methods take `&self` because a peer writes while the owner reads: an implementation must make
-/// that race defined, as [`WordMemory`] does with atomics. Torn values are allowed, except for the
-/// three 8-byte operations, which are atomic towards each other.
+/// The methods take `&self` because a peer writes while the owner reads. An implementation must make that
+/// race defined, as [`WordMemory`] does with atomics. Torn values are allowed, except for the three 8-byte
+/// operations, which are atomic with respect to each other.
 pub trait Memory: Send + Sync + fmt::Debug {
-    /// The length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether the length is 0.
+    /// Tells whether the length is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies `out.len()` bytes from `offset` on.
+    /// Copies `out.len()` bytes, starting at `offset`, into `out`.
     ///
     /// # Errors
     ///
-    /// When the range is not wholly inside.
+    /// Returns an error if the range is out of bounds.
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds>;
 
     /// Copies `data` to `offset`.
     ///
     /// # Errors
     ///
-    /// When the range is not wholly inside; nothing was written then.
+    /// Returns an error if the range is out of bounds; nothing is written then.
     fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds>;
 
-    /// Replaces the host-endian `u64` at `offset` by `swap` if it equals `compare`; returns the
+    /// Replaces the host-endian `u64` at `offset` with `swap` if it is equal to `compare`. Returns the
     /// previous value.
     ///
     /// # Errors
     ///
-    /// When the range is not wholly inside or not aligned to 8 bytes.
+    /// Returns an error if the range is out of bounds or not aligned to 8 bytes.
     fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, OutOfBounds>;
 
-    /// Adds to the host-endian `u64` at `offset`, wrapping; returns the previous value.
+    /// Adds to the host-endian `u64` at `offset`, wrapping. Returns the previous value.
     ///
     /// # Errors
     ///
-    /// When the range is not wholly inside or not aligned to 8 bytes.
+    /// Returns an error if the range is out of bounds or not aligned to 8 bytes.
     fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, OutOfBounds>;
 
-    /// Stores 8 bytes at once, so that no reader sees half of them (ATOMIC WRITE).
+    /// Stores 8 bytes at once, so that no reader sees a part of them (ATOMIC WRITE).
     ///
     /// # Errors
     ///
-    /// When the range is not wholly inside or not aligned to 8 bytes.
+    /// Returns an error if the range is out of bounds or not aligned to 8 bytes.
     fn store(&self, offset: usize, bytes: [u8; 8]) -> Result<(), OutOfBounds>;
 
-    /// Makes earlier writes to the range visible to everyone, and persistent if asked (FLUSH).
-    /// Ordinary memory is coherent, so the default does nothing.
+    /// Makes earlier writes to the range visible to everyone, and persistent if requested (FLUSH). Ordinary
+    /// memory is coherent, so the default implementation does nothing.
     fn flush(&self, offset: usize, len: usize, persistent: bool) {
         let _ = (offset, len, persistent);
     }

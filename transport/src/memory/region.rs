@@ -1,38 +1,38 @@
-//! What a region is like, how it changes, and what is refused.
+//! The attributes of a region, their changes, and the errors.
 
 use alloc::sync::Arc;
 
 use super::{Access, KeyError, Memory};
 use crate::ids::{LKey, PdId, RKey};
 
-/// Why memory could not be registered or a window not made.
+/// An error of registering memory or creating a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
     /// The protection domain does not exist.
     #[error("there is no such protection domain")]
     UnknownProtectionDomain,
-    /// Remote writes and atomics need local write permission (IBTA 10.6.3).
+    /// Remote writes or atomics are requested without local write permission (IBTA 10.6.3).
     #[error("remote write and remote atomic access need LOCAL_WRITE as well")]
     LocalWriteMissing,
-    /// A region has at least one byte.
+    /// The region is empty.
     #[error("a region of zero bytes cannot be registered")]
     Empty,
-    /// The region would reach past the end of the 64-bit address space.
+    /// The region extends beyond the end of the 64-bit address space.
     #[error("the region at {addr:#x} with {len} bytes reaches past the end of the address space")]
     AddressOverflow {
-        /// Virtual address asked for.
+        /// Requested virtual address.
         addr: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: usize,
     },
-    /// The system does not give that much memory.
+    /// The system does not have enough memory.
     #[error("{len} bytes of memory cannot be had here; ask for fewer")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Requested length in bytes.
         len: usize,
     },
-    /// The key that was asked for belongs to something else.
+    /// The requested key is in use.
     #[error("the memory key is in use")]
     KeyInUse,
     /// The configured number of keys is in use.
@@ -43,46 +43,46 @@ pub enum RegisterError {
     },
 }
 
-/// What registering a region gave, and what a query returns.
+/// The attributes of a region, as returned by registration and by a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionAttributes {
-    /// For the owner's work requests.
+    /// The key for the owner's work requests.
     pub lkey: LKey,
-    /// For peers. Equal in value to the L_Key.
+    /// The key for peers. Its value is equal to that of the L_Key.
     pub rkey: RKey,
     /// The first virtual address, 0 for a zero-based region.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
-    /// What is allowed.
+    /// The granted access rights.
     pub access: Access,
 }
 
-/// What a region is to become; what is `None` stays.
+/// Changes of a region. An attribute that is `None` is not changed.
 #[derive(Clone, Debug, Default)]
 pub struct RegionChange {
-    /// The protection domain.
+    /// The new protection domain.
     pub pd: Option<PdId>,
-    /// The virtual address of the first byte, and the bytes.
+    /// The virtual address of the first byte, and the new memory.
     pub memory: Option<(u64, Arc<dyn Memory>)>,
-    /// What is allowed.
+    /// The new access rights.
     pub access: Option<Access>,
 }
 
-/// Why a region could not be changed. It is as it was.
+/// An error of changing a region. The region is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// No region has this key.
+    /// The key does not belong to a region.
     #[error("{0}")]
     Key(KeyError),
-    /// What it is to become cannot be registered.
+    /// The new attributes cannot be registered.
     #[error("{0}")]
     Register(#[from] RegisterError),
-    /// Windows are bound over the region, each with rights and an address of its own.
+    /// Windows are bound over the region, each with its own rights and address.
     #[error("{windows} memory windows are bound over the region; unbind or invalidate them first")]
     WindowsBound {
-        /// How many.
+        /// Number of windows.
         windows: u32,
     },
 }
@@ -93,7 +93,7 @@ impl From<KeyError> for ChangeError {
     }
 }
 
-/// The checks of what is to become a region; gives its first virtual address.
+/// Checks the attributes of a region and returns its first virtual address.
 pub(super) fn check_region(addr: u64, len: usize, access: Access) -> Result<u64, RegisterError> {
     if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
         && !access.contains(Access::LOCAL_WRITE)

@@ -1,4 +1,4 @@
-//! Memory made of atomic words: safe under concurrent access without `unsafe`.
+//! Memory of atomic words, which is safe under concurrent access without `unsafe`.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +9,8 @@ const WORD: usize = 8;
 
 /// A zeroed buffer of atomic 64-bit words.
 ///
-/// Every access is atomic, so a peer's WRITE may race with the owner's read: the reader may see old
-/// and new bytes side by side but never anything else. Whole aligned words are never torn.
+/// Every access is atomic, so a peer's WRITE may race with the owner's read: the reader may see a mix of old
+/// and new bytes, but never any others. Aligned words are never torn.
 #[derive(Debug)]
 pub struct WordMemory {
     words: Vec<AtomicU64>,
@@ -18,9 +18,10 @@ pub struct WordMemory {
 }
 
 impl WordMemory {
-    /// `len` zero bytes.
+    /// Creates a memory of `len` zero bytes.
     ///
-    /// A length that the system does not give ends the process, as it does with a `Vec`; [`Self::try_new`] reports it.
+    /// If the system does not have enough memory, the process ends, as with a `Vec`; [`Self::try_new`]
+    /// returns an error.
     #[must_use]
     pub fn new(len: usize) -> Self {
         let mut words = Vec::new();
@@ -28,11 +29,11 @@ impl WordMemory {
         Self { words, len }
     }
 
-    /// `len` zero bytes, for a length that the application or its user chose.
+    /// Creates a memory of `len` zero bytes, for a length chosen by the application or its user.
     ///
     /// # Errors
     ///
-    /// When the system does not give that much memory.
+    /// Returns an error if the system does not have enough memory.
     pub fn try_new(len: usize) -> Result<Self, RegisterError> {
         let count = len.div_ceil(WORD);
         let mut words = Vec::new();
@@ -41,7 +42,7 @@ impl WordMemory {
         Ok(Self { words, len })
     }
 
-    /// A buffer that holds a copy of `data`.
+    /// Creates a memory with a copy of `data`.
     #[must_use]
     pub fn from_bytes(data: &[u8]) -> Self {
         let memory = Self::new(data.len());
@@ -50,7 +51,7 @@ impl WordMemory {
         memory
     }
 
-    /// A copy of the whole content.
+    /// Returns a copy of the whole content.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = alloc::vec![0; self.len];
@@ -59,7 +60,7 @@ impl WordMemory {
         bytes
     }
 
-    /// The words themselves. The last one has bytes beyond [`Memory::len`] when that is not a multiple of 8.
+    /// Returns the words. The last one has bytes beyond [`Memory::len`] if the length is not a multiple of 8.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
         &self.words
@@ -77,8 +78,8 @@ impl WordMemory {
         self.words.get(offset / WORD).ok_or(OutOfBounds)
     }
 
-    /// Changes some bytes of one word. Read-modify-write, because another thread may change the
-    /// other bytes of the same word at the same time.
+    /// Changes some bytes of one word. This is a read-modify-write operation, because another thread may
+    /// change the other bytes of the word at the same time.
     fn patch(word: &AtomicU64, at: usize, bytes: &[u8]) {
         let update = |old: u64| {
             let mut array = old.to_ne_bytes();
@@ -87,7 +88,7 @@ impl WordMemory {
             }
             Some(u64::from_ne_bytes(array))
         };
-        // The closure always gives a value, so the update cannot fail.
+        // The closure always returns a value, so the update cannot fail.
         let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
     }
 }
@@ -114,8 +115,7 @@ impl Memory for WordMemory {
         }
         let last = chunks.into_remainder();
         if !last.is_empty() {
-            // `zip` above took one word more than it used only if chunks ran out last, which
-            // `chunks` as the first of the pair rules out.
+            // The `zip` above never takes an unused word, because `chunks` is the first iterator of the pair.
             let bytes = words.next().ok_or(OutOfBounds)?.load(Ordering::Relaxed).to_ne_bytes();
             for (target, byte) in last.iter_mut().zip(bytes.iter()) {
                 *target = *byte;
