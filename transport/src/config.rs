@@ -66,9 +66,9 @@ pub struct EngineConfig {
 /// The retransmission times of an RC requester (`docs/run.md`, "Time until a peer is taken for lost").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retransmission {
-    /// Whether one packet is sent again early, as soon as an answer takes longer than the measured round trip
-    /// and its variation explain, but at least 4 ms. The next one follows after twice that time, and so on,
-    /// until the local ACK timeout. Early retransmissions use up no retry.
+    /// Whether one packet is sent again early, if an answer takes longer than the measured round trip and its
+    /// variation explain, and at least 4 ms. The next one follows after twice that time, and so on, until the
+    /// local ACK timeout. Early retransmissions use up no retry.
     ///
     /// With [`SelectiveRepeat`](crate::SelectiveRepeat), its timeouts are the time before the first one, and
     /// use up no retry either.

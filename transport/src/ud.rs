@@ -152,8 +152,8 @@ impl UdResponder {
     }
 }
 
-/// Returns [`Wc::service_level`] of a datagram. The GRH area cannot show it, because with IPv4 its first
-/// bytes are undefined.
+/// Returns [`Wc::service_level`] of a datagram. The GRH area cannot show it, because its first bytes have no
+/// meaning with IPv4.
 const fn packet_type(path: &Path) -> u8 {
     match (path.encapsulation, path.source) {
         (Encapsulation::RoceV1, _) => 0,

@@ -96,8 +96,8 @@ impl ConnectionManager {
     /// needs to send.
     /// # Errors
     ///
-    /// Returns an error if the request no longer exists or was answered, the private data is longer than 196
-    /// bytes, or too many peers have not answered their REP yet.
+    /// Returns an error if the request no longer exists or was answered, or the private data is longer than
+    /// 196 bytes. Also returns an error if too many peers have not answered their REP yet.
     pub fn accept(
         &mut self,
         now: Instant,

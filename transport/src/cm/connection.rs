@@ -171,8 +171,8 @@ impl Connection {
         CmMad::new(self.transaction_id, CmMessage::Rej(rej))
     }
 
-    /// Returns the REJ after a timeout. The peer's ID may be unknown, so the REJ contains the adapter's GUID,
-    /// by which together with the ID the peer finds the connection (IBTA 12.6.7.2, reason 4).
+    /// Returns the REJ after a timeout. The peer's ID may be unknown, so the REJ contains the adapter's GUID.
+    /// The peer finds the connection by this GUID and the ID of this end (IBTA 12.6.7.2, reason 4).
     pub(super) fn rej_timeout(&self, rejected: CmMessageKind, ca_guid: u64) -> CmMad {
         let mut mad = self.rej(rejected, RejReason::TIMEOUT, &[]);
         if let CmMessage::Rej(rej) = &mut mad.message {
@@ -223,8 +223,8 @@ pub(super) fn bytes_of(mad: &CmMad) -> [u8; MAD_LEN] {
     bytes
 }
 
-/// Returns the local ACK timeout for a path on which a packet takes up to `lifetime`, to a peer that takes up
-/// to `ack_delay` to acknowledge (IBTA 12.7.34): twice the lifetime plus the delay, rounded up to a code.
+/// Returns the local ACK timeout for a path and a peer: twice the `lifetime` of packets on the path plus the
+/// `ack_delay` of the peer, rounded up to a code (IBTA 12.7.34).
 pub(super) fn local_ack_timeout(lifetime: CmTimeout, ack_delay: CmTimeout) -> CmTimeout {
     let (there_and_back, delay) = (lifetime.code() + 1, ack_delay.code());
     let code = if there_and_back >= delay {

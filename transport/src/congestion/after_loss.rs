@@ -186,7 +186,7 @@ impl CongestionControl for AfterLoss {
     }
 }
 
-/// Trials whether the limit is useful: it is lifted occasionally, and the rates of delivery are compared.
+/// Tests whether the limit is useful: it is lifted occasionally, and the rates of delivery are compared.
 #[derive(Debug)]
 struct Trial {
     phase: Phase,

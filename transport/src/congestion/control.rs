@@ -156,8 +156,8 @@ impl Control {
         }
     }
 
-    /// Returns the time when the next packet may leave, or `None` for now. The time is at most that of the
-    /// next timer, when the rate changes by itself.
+    /// Returns the time when the next packet may leave, or `None` if it may leave now. The time is at most
+    /// that of the next timer, when the rate changes.
     #[inline]
     pub(crate) fn ready_at(&mut self, now: Instant) -> Option<Instant> {
         let timer = self.limiter.algorithm().next_timer();

@@ -8,8 +8,8 @@ use roce_packet::Path;
 use crate::config::EngineConfig;
 use crate::time::Instant;
 
-/// Spaces the packets of all queue pairs at the rate of the link, like the port of a NIC, in addition to the
-/// spacing of each queue pair by its own algorithm.
+/// Spaces the packets of all queue pairs at the rate of the link, like the port of a NIC. This applies in
+/// addition to the spacing of each queue pair by its own algorithm.
 #[derive(Debug)]
 pub(crate) struct LineLimit {
     pacer: Pacer,

@@ -146,8 +146,8 @@ pub enum Feedback {
     /// packets.
     #[default]
     Window,
-    /// At least one for this number of packets. Algorithms that follow the round trip without a window need
-    /// this: one packet at a time is measured, and only one that requests an acknowledgement.
+    /// At least one acknowledgement for this number of packets. Algorithms that follow the round trip without
+    /// a window need this: one packet at a time is measured, and only one that requests an acknowledgement.
     Packets(u32),
 }
 

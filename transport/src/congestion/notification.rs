@@ -1,9 +1,9 @@
 //! The notification point: the receiver of marked packets notifies their sender (Annex A17).
 //!
-//! Two intervals limit notifications. A marked packet causes one only if none was made for its flow within
-//! `min_time_between_cnps`. A notification that leaves later than it was made, because of `cnp_delay` or
-//! because the device accepted no packets, is dropped if another one left within that time. Two notifications
-//! are therefore never closer than the interval, whatever the device does.
+//! Two checks limit notifications. A marked packet causes one only if none was made for its flow within
+//! `min_time_between_cnps`. A notification may leave later than it was made, because of `cnp_delay` or
+//! because the device accepted no packets. It is then dropped if another one left within that time. Two
+//! notifications are therefore never closer than the interval, whatever the device does.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -129,9 +129,9 @@ const MOST_PAIRS: usize = 4_096;
 
 /// The outcome for a due notification.
 pub(crate) enum Leaving {
-    /// Another one of the same pace left too recently.
+    /// Another notification of the same scope left too recently.
     TooEarly,
-    /// It was written into the slot.
+    /// The notification was written into the slot.
     Sent(Transmit),
     /// The slot has no room.
     NoRoom,

@@ -53,7 +53,8 @@ impl Pacer {
         }
     }
 
-    /// Returns the time when the next packet may leave, or `None` for now. Call [`Self::settle`] first.
+    /// Returns the time when the next packet may leave, or `None` if it may leave now. Call [`Self::settle`]
+    /// first.
     pub(super) fn ready_at(&self, rate: Rate) -> Option<Instant> {
         let debt = u64::try_from(self.debt).ok().filter(|debt| *debt > 0 && !rate.is_unlimited())?;
         Some(self.at.plus_nanos(debt.div_ceil(rate.get())))

@@ -26,9 +26,9 @@ parameters! {
 
 /// The window of one queue pair.
 ///
-/// The power of a hop is (growth of its queue + rate at which it sent) × (queue + what the line holds in a
-/// round trip), divided by its value for a full line and an empty queue. The largest power, averaged over a
-/// round trip, divides the window that was in force one round trip ago.
+/// The power of a hop is (growth of its queue + rate at which it sent) × (queue + content of the line in a
+/// round trip). It is divided by its value for a full line and an empty queue. The largest power, averaged
+/// over a round trip, divides the window that was in force one round trip ago.
 #[derive(Clone, Debug)]
 pub struct PowerTcp {
     gamma: f64,

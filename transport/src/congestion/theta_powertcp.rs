@@ -11,11 +11,11 @@ use crate::time::Instant;
 
 /// The window of one queue pair.
 ///
-/// With one bottleneck, its queue grows like the round trip. The power of the bottleneck, relative to that of
-/// a full line with an empty queue, is therefore (1 + change of the round trip over time) × round trip /
-/// round trip through empty queues. Each measured round trip replaces the window. The engine measures one
-/// packet at a time, so this happens once per round trip, as in the paper, and the packet left under the
-/// current window. A measured round trip shorter than the base replaces it for the power.
+/// With one bottleneck, its queue grows like the round trip. Relative to a full line with an empty queue, the
+/// power of the bottleneck is therefore (1 + change of the round trip over time) × round trip / round trip
+/// through empty queues. Each measured round trip replaces the window. The engine measures one packet at a
+/// time, so this happens once per round trip, as in the paper, and the packet left under the current window.
+/// A measured round trip shorter than the base replaces the base for the power.
 #[derive(Clone, Debug)]
 pub struct ThetaPowerTcp {
     gamma: f64,

@@ -48,7 +48,7 @@ parameters! {
         min_rate: u32 = 10, Number(1, 1_000_000), "Mb/s", "";
         /// Packets of which one requests an acknowledgement, which is a measured round trip.
         segment: u32 = 1, Number(1, 64), "packets", "";
-        /// When several steps are taken at once.
+        /// Rule for taking five steps at once, and for the time at which a new rate applies.
         form: TimelyForm = TimelyForm::Paper, Words(&["paper", "ns3"]), "", "";
     }
 }

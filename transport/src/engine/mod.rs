@@ -263,7 +263,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When there is no such completion queue.
+    /// Returns an error if the completion queue does not exist.
     pub fn request_notification(&mut self, cq: CqId, notify: Notify) -> Result<(), CqError> {
         self.shared.cqs.get_mut(cq.index()).ok_or(CqError::Unknown)?.arm(notify);
         Ok(())

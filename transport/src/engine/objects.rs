@@ -246,7 +246,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When a size is out of range or the protection domain does not exist.
+    /// Returns an error if a size is out of range or the protection domain does not exist.
     pub fn create_srq(&mut self, pd: PdId, max_wr: usize, max_sge: usize) -> Result<SrqId, SrqError> {
         if !self.pds.contains(pd) {
             return Err(SrqError::UnknownProtectionDomain);
@@ -271,7 +271,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the limit is above the capacity.
+    /// Returns an error if the limit is above the capacity.
     pub fn arm_srq_limit(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError> {
         let queue = self.shared.srqs.get_mut(srq.index()).ok_or(SrqError::Unknown)?;
         let capacity = queue.queue.capacity();
@@ -349,9 +349,9 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Returns an error if the key is unknown or names a window, windows are bound over the region, or
-    /// [`register`](Self::register) would refuse the protection domain, the rights or the range. The region
-    /// is then unchanged.
+    /// Returns an error if the key is unknown or names a window, or if windows are bound over the region.
+    /// Also returns an error if [`register`](Self::register) would refuse the protection domain, the rights
+    /// or the range. The region is unchanged after an error.
     pub fn change_region(
         &mut self,
         lkey: LKey,
@@ -374,7 +374,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the key is unknown or windows are bound over the region.
+    /// Returns an error if the key is unknown or windows are bound over the region.
     pub fn deregister(&mut self, lkey: LKey) -> Result<(), DestroyError> {
         let windows = self.shared.keys.windows_over(lkey).map_err(DestroyError::Key)?;
         if windows > 0 {
@@ -391,7 +391,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the key is unknown or names a window.
+    /// Returns an error if the key is unknown or names a window.
     pub fn release_region(&mut self, lkey: LKey) -> Result<(), DestroyError> {
         let pd = self.shared.keys.release(lkey).map_err(DestroyError::Key)?;
         self.leave_pd(pd);
@@ -402,7 +402,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the key is unknown or names a window.
+    /// Returns an error if the key is unknown or names a window.
     pub fn query_region(&self, lkey: LKey) -> Result<RegionAttributes, KeyError> {
         self.shared.keys.region(lkey).map(|(_, region)| region)
     }
@@ -411,7 +411,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the protection domain does not exist or all keys are in use.
+    /// Returns an error if the protection domain does not exist or all keys are in use.
     pub fn allocate_window(&mut self, pd: PdId, window_type: WindowType) -> Result<RKey, RegisterError> {
         if !self.pds.contains(pd) {
             return Err(RegisterError::UnknownProtectionDomain);
@@ -437,7 +437,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the key is unknown or names a region.
+    /// Returns an error if the key is unknown or names a region.
     pub fn window_key(&self, window: RKey) -> Result<RKey, KeyError> {
         self.shared.keys.window_key(window)
     }
@@ -446,7 +446,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the key is unknown or names a region.
+    /// Returns an error if the key is unknown or names a region.
     pub fn deallocate_window(&mut self, window: RKey) -> Result<(), DestroyError> {
         if self.shared.keys.region(LKey(window.0)).is_ok() {
             return Err(DestroyError::Key(KeyError::PermissionDenied));

@@ -70,8 +70,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Returns an error if queue pair 1 exists, `init` is not for UD, an object that it refers to does not
-    /// exist, or a size is out of range.
+    /// Returns an error if queue pair 1 exists or `init` is not for UD. Also returns an error if an object
+    /// that it refers to does not exist, or a size is out of range.
     pub fn create_gsi_qp(&mut self, init: &QpInit) -> Result<Qpn, CreateQpError> {
         self.check_init(init)?;
         let position = self.qps.vacant_key();
@@ -206,7 +206,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When there is no such queue pair.
+    /// Returns an error if the queue pair does not exist.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
         let index = self.numbers.remove(qpn.get()).ok_or(DestroyError::UnknownQp)?;
         let qp = self.qps.remove(index);
@@ -307,7 +307,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When there is no such queue pair.
+    /// Returns an error if the queue pair does not exist.
     pub fn detach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), DestroyError> {
         self.qp(qpn).ok_or(DestroyError::UnknownQp)?;
         self.groups.retain(|member| *member != (group, qpn));

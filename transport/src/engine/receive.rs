@@ -6,8 +6,8 @@
 //!
 //! Some information in a packet is neither request nor response: a congestion mark, in-band telemetry, the
 //! hop limit, the peer's use of the Identification field, and the evidence that the peer is alive. The engine
-//! uses such information only if the packet is proven to be from the peer ([`Qp::expects`]), because anyone
-//! who knows the addresses and the QP number can send other packets.
+//! uses such information only from packets that are proven to be from the peer ([`Qp::expects`]). Anyone who
+//! knows the addresses and the QP number can send other packets.
 
 use roce_packet::{
     Cnp, Datagram, Deth, Direction, Ecn, Envelope, Opcode, OpcodeInfo, ParseError, ParseErrorKind, Path, Qpn,
@@ -281,9 +281,9 @@ pub(super) fn parse_failure(error: ParseError) -> DropReason {
     }
 }
 
-/// Compares the ICRC. If the device did not see the Identification, three values are tried: zero or the index
-/// of the segment in its superpacket, which our own peers send, and otherwise the single value that makes the
-/// ICRC correct, if it exists.
+/// Compares the ICRC. If the device did not see the Identification, the hint is tried first: zero, or the
+/// index of the segment in its superpacket, as our own peers send it. Otherwise the single value that makes
+/// the ICRC correct is computed, if it exists.
 ///
 /// `arrival` is the path of the last datagram: most datagrams have the same path, and its part of the ICRC is
 /// cached.

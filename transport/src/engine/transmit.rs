@@ -344,8 +344,8 @@ impl Qp {
     }
 }
 
-/// Lets the halves of an RC queue pair take turns, so that a long READ response does not delay requests, and
-/// a long WRITE does not delay the acknowledgements of the other direction.
+/// Lets the halves of an RC queue pair take turns. A long READ response therefore does not delay requests,
+/// and a long WRITE does not delay the acknowledgements of the other direction.
 ///
 /// Only sending uses up a turn: if packets are paced, both halves often have nothing to send between two
 /// packets. A half that sends out of its turn leaves the next turn to the other.

@@ -90,7 +90,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the key is unknown or names a window.
+    /// Returns an error if the key is unknown or names a window.
     pub fn windows_over(&self, lkey: LKey) -> Result<u32, KeyError> {
         self.shared.keys.windows_over(lkey)
     }

@@ -112,7 +112,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the XRC domain does not exist or all numbers are in use.
+    /// Returns an error if the XRC domain does not exist or all numbers are in use.
     pub fn create_xrc_target(&mut self, xrcd: XrcdId, options: &QpOptions) -> Result<Qpn, CreateQpError> {
         let domain = self.shared.xrcds.get(xrcd.index()).ok_or(CreateQpError::UnknownXrcDomain)?;
         let capabilities = QpCapabilities {

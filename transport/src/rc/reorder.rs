@@ -200,8 +200,8 @@ mod tests {
         assert_eq!(take(&mut reorder, 9).unwrap()[..], send_only(9, 3));
     }
 
-    /// If the expected packet is refused after it was taken, for example because no receive is posted, it
-    /// arrives again, and the packets after it are still kept.
+    /// The expected packet may be refused after it was taken, for example because no receive is posted. It
+    /// then arrives again, and the packets after it are still kept.
     #[test]
     fn a_packet_that_is_refused_leaves_those_behind_it() {
         let mut reorder = Reorder::new(8, 256);

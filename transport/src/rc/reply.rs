@@ -37,10 +37,10 @@ impl RcResponder {
     ///
     /// Pending responses go first: all of them answer requests with an earlier PSN, because the refused
     /// request was the expected one. A requester that receives a NAK while an earlier READ or atomic is
-    /// unanswered takes that response for lost (IBTA 9.7.5.2.9) and requests it again, but this queue pair no
-    /// longer answers. The requester would then report exhausted retries instead of the actual reason, and
-    /// lose the results of executed requests. The time for this is not limited here: it ends when the owner
-    /// moves the queue pair to ERR, see [`Self::abandon_answers`].
+    /// unanswered takes that response for lost (IBTA 9.7.5.2.9). It requests the response again, but this
+    /// queue pair no longer answers. The requester would then report exhausted retries instead of the actual
+    /// reason, and lose the results of executed requests. Only the turns of the engine limit the time that
+    /// this takes. The owner ends it by moving the queue pair to ERR, see [`Self::abandon_answers`].
     pub(crate) fn owes_fatal_nak(&self) -> bool {
         matches!(self.reply, Some(Reply::FatalNak { .. }))
     }

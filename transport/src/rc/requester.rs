@@ -506,8 +506,8 @@ impl RcRequester {
     }
 
     /// Handles the loss of the request packet with this PSN. Informs the congestion control, and without one
-    /// the rate limit after losses. A loss at a READ or atomic is no evidence for the latter, because the
-    /// response of the peer may be lost.
+    /// the rate limit after losses. The latter ignores a loss at a READ or atomic, because the lost packet
+    /// may be the peer's response.
     pub(super) fn lost(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, loss: Loss) {
         core.lost(shared.now, loss);
         let is_payload = |wqe: &Wqe| !wqe.op.awaits_response();

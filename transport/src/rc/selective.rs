@@ -33,8 +33,8 @@ pub(super) trait LossRecovery: fmt::Debug + Send {
     /// retransmission that this starts, and whether it is the first of its loss episode.
     fn on_received(&mut self, una: Psn, unsent: Psn, received: Psn) -> Option<(Psn, bool)>;
 
-    /// Handles a report that a packet in flight was trimmed. Returns `false` if the packet already waits to
-    /// be sent again.
+    /// Handles a report that a packet in flight was trimmed. Returns `false` if it was received or already
+    /// waits to be sent again.
     fn on_trimmed(&mut self, trimmed: Psn) -> bool;
 
     /// Takes the next trimmed packet to be sent again. The packet then counts as sent.
