@@ -288,8 +288,7 @@ pub struct Wc {
 pub struct WorkError {
     /// The completion of the work request.
     pub wc: Wc,
-    /// The addresses of the queue pair and its peer, for the text. [`Engine::ends`](crate::Engine::ends)
-    /// returns them.
+    /// The addresses of the queue pair and its peer. [`Engine::ends`](crate::Engine::ends) returns them.
     pub ends: Option<Ends>,
 }
 

@@ -94,8 +94,7 @@ pub struct Pacing {
     /// Bytes that may leave at once after a pause, in addition to the packet that may always leave, to
     /// compensate for late timers. At most 2^24.
     pub burst: u32,
-    /// Whether the preamble and the gap of Ethernet, 20 bytes per frame, count as sent. Headers and FCS
-    /// always do.
+    /// Whether the preamble and gap of Ethernet, 20 bytes per frame, count. Headers and FCS always do.
     pub preamble: bool,
     /// Whether a queue pair without congestion control is paced after losses, until none occurs for a while
     /// (`docs/congestion.md`).

@@ -11,8 +11,8 @@ macro_rules! object_id {
         pub struct $name(pub(crate) u32);
 
         impl $name {
-            /// Returns the index in the engine's table. It is stable while the object exists, and reused
-            /// later.
+            /// Returns the index in the engine's table. It is stable while the object exists, and then
+            /// reused.
             #[must_use]
             pub const fn index(self) -> usize {
                 self.0 as usize
@@ -41,8 +41,8 @@ macro_rules! queue_id {
         pub struct $name(u32);
 
         impl $name {
-            /// Returns the index in the engine's table. It is stable while the object exists, and reused
-            /// later.
+            /// Returns the index in the engine's table. It is stable while the object exists, and then
+            /// reused.
             #[inline]
             #[must_use]
             pub const fn index(self) -> usize {

@@ -124,8 +124,7 @@ impl Inbound {
         if fits { Ok(()) } else { Err(PlaceError::Length) }
     }
 
-    /// Places the payload, whose length was checked. At the end of the message, becomes idle and returns the
-    /// message.
+    /// Places the payload, whose length was checked. At the end of a message, returns it and becomes idle.
     pub(crate) fn place(
         &mut self,
         core: &QpCore,

@@ -5,8 +5,7 @@
 pub(crate) enum Integrity {
     /// All inputs were known, or the device vouches for the packet: 32 bits are checked.
     Known,
-    /// The Identification was not seen, and is assumed to be zero, as our own peers send it: 32 bits are
-    /// checked.
+    /// The Identification was not seen, and is assumed to be zero, as in our own peers: 32 bits are checked.
     Zero,
     /// The Identification is one that segments of our own peers' superpackets have: at least 25 bits are
     /// checked. A peer that counts also sends such values, so this does not identify the sender.

@@ -140,8 +140,7 @@ impl Batch {
         }
     }
 
-    /// Tells whether `transmit` may join this superpacket. The Identification that it was sealed for must be
-    /// its index.
+    /// Tells whether `transmit` may join this superpacket. It must be sealed for its index as Identification.
     #[must_use]
     pub fn accepts(&self, transmit: &Transmit) -> bool {
         self.open.as_ref().is_some_and(|open| {

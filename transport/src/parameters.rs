@@ -130,8 +130,8 @@ pub(crate) trait Parameters {
         Ok(true)
     }
 
-    /// Moves every number into its range. The fields are public, so their values may not have been parsed
-    /// from text.
+    /// Moves every number into its range. The fields are public, so values may not have been parsed from
+    /// text.
     fn in_range(mut self) -> Self
     where
         Self: Sized,

@@ -48,8 +48,7 @@ parameters! {
 }
 
 impl SelectiveRepeat {
-    /// Maximum of `cap`; a responder keeps at most this number of packets, each in separately allocated
-    /// memory.
+    /// Maximum of `cap`; a responder keeps at most this number of packets, each allocated separately.
     pub const MOST: u32 = 4_096;
 
     pub(crate) fn cap(&self) -> u32 {

@@ -200,8 +200,7 @@ pub(crate) struct SharedReceiveQueue {
     pub(crate) queue: ReceiveQueue,
     /// Limit below which the number of receives raises an event; 0 is disarmed.
     pub(crate) limit: usize,
-    /// Number of queue pairs that use this queue. XRC targets, which select a queue for each message, do not
-    /// count.
+    /// Number of queue pairs of this queue, except XRC targets, which select a queue for each message.
     pub(crate) users: usize,
     /// Attributes for XRC targets.
     pub(crate) xrc: Option<XrcSrq>,

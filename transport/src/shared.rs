@@ -14,8 +14,7 @@ use crate::rq::SharedReceiveQueue;
 use crate::time::Instant;
 use crate::xrc::XrcDomain;
 
-/// Tables and queues outside the queue pairs, so that one queue pair can be borrowed together with all of
-/// them.
+/// Tables and queues outside the queue pairs, so that one queue pair can be borrowed together with them.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) now: Instant,
@@ -30,8 +29,7 @@ pub(crate) struct Shared {
     pub(crate) xrcds: Slab<XrcDomain>,
     pub(crate) events: EventQueue,
     pub(crate) counters: Counters,
-    /// In-band telemetry of the datagram that is being handled (`in`) and of the last written datagram
-    /// (`out`).
+    /// In-band telemetry of the datagram in progress (`in`) and of the last written datagram (`out`).
     pub(crate) telemetry_in: Option<Telemetry>,
     pub(crate) telemetry_out: Option<Telemetry>,
     /// Path information of the answer that is being handled, until the answer is proven to be from the peer.
@@ -51,8 +49,7 @@ pub(crate) struct AnswerOverPath {
 pub(crate) struct Overflow;
 
 impl Shared {
-    /// Returns the clock of retransmission timers, which excludes the time during which this process did not
-    /// run.
+    /// Returns the clock of retransmission timers, which excludes the time while this process did not run.
     #[inline]
     pub(crate) fn watched(&self) -> Instant {
         Instant::from_nanos(self.now.as_nanos().saturating_sub(self.paused))

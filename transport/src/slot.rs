@@ -2,8 +2,7 @@
 
 use core::fmt;
 
-/// Identifies a process among those that share an address. Queue pair numbers and communication IDs begin
-/// with the slot.
+/// A process among those that share an address. Queue pair numbers and communication IDs begin with the slot.
 ///
 /// Slots 1 to 63 take the upper 8 of the 24 bits of a queue pair number and leave 16 random bits. Slots 64 to
 /// 831, for addresses with many processes, take the upper 10 bits and leave 14 random bits.

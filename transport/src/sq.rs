@@ -84,8 +84,7 @@ impl Wqe {
 /// The send queue. Positions are counted from the first request ever posted and never wrap.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    /// The ring. Its length is the next power of two, so that the slot of a position is found without a
-    /// division.
+    /// The ring. Its length is a power of two, so that the slot of a position is found without a division.
     wqes: Box<[Wqe]>,
     /// Maximum number of requests in the queue.
     depth: usize,
@@ -95,8 +94,7 @@ pub(crate) struct SendQueue {
     destinations: Box<[Option<UdDestination>]>,
     max_elements: usize,
     max_inline: usize,
-    /// Position of the oldest incomplete request, and one past the newest request: `head` never passes
-    /// `tail`.
+    /// Position of the oldest incomplete request, and one past the newest one: `head` never passes `tail`.
     head: u64,
     tail: u64,
 }

@@ -60,8 +60,7 @@ impl UdRequester {
         let mut bth = core.bth(shared, segment.opcode, self.psn);
         bth.dest_qp = to.remote_qpn;
         bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
-        // UD is not acknowledged. Soft-RoCE sets the bit on the last packet of every message, whatever the
-        // transport.
+        // UD is not acknowledged. Soft-RoCE sets the bit on the last packet of a message of any transport.
         bth.ack_req = true;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         let q_key = if to.remote_qkey & PRIVILEGED_QKEY != 0 { core.attr.qkey } else { to.remote_qkey };

@@ -209,8 +209,7 @@ impl Payload<'_> {
     /// An empty payload.
     pub const NONE: Self = Payload::Elements(&[]);
 
-    /// Returns the length in bytes of the message that an operation sends, or that a READ or an atomic
-    /// returns.
+    /// Returns the length in bytes of the message: the bytes sent, or the result of a READ or an atomic.
     #[allow(clippy::len_without_is_empty, reason = "whether there are none makes no difference")]
     #[must_use]
     pub fn len(&self) -> u64 {

@@ -1,5 +1,5 @@
-//! Extended reliable connections: the domains, and the shared receive queue that a target uses for a message
-//! (annex A14).
+//! Extended reliable connections: the domains, and the shared receive queue of a message at a target (annex
+//! A14).
 
 use roce_packet::Datagram;
 
@@ -39,8 +39,7 @@ impl Shared {
 }
 
 impl QpCore {
-    /// Selects the shared receive queue that a request names. All packets of a message must name the same
-    /// queue.
+    /// Selects the shared receive queue that a request names, which all packets of a message must name.
     pub(crate) fn choose_srq(
         &mut self,
         shared: &Shared,

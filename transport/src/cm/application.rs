@@ -52,8 +52,8 @@ impl ConnectionManager {
     ///
     /// # Errors
     ///
-    /// Returns an error if the transport is not connected, the private data is too long, or all records are
-    /// in use.
+    /// Returns an error if the transport is not connected, the private data is too long, or no record is
+    /// free.
     pub fn connect(&mut self, now: Instant, connect: &CmConnect<'_>) -> Result<CommId, CmError> {
         self.set_now(now);
         if !matches!(connect.transport, TransportService::Rc | TransportService::Uc) {
@@ -232,8 +232,7 @@ impl ConnectionManager {
     ///
     /// # Errors
     ///
-    /// Returns an error if the peer has not accepted this connection, or the private data is longer than 224
-    /// bytes.
+    /// Returns an error if the peer has not accepted this connection, or the private data exceeds 224 bytes.
     pub fn ready(&mut self, now: Instant, id: CommId, data: &[u8]) -> Result<(), CmError> {
         check_length(data, CmRtu::PRIVATE_DATA)?;
         self.with(now, id, CmInput::Ready, |manager, mut connection| {
@@ -288,8 +287,8 @@ impl ConnectionManager {
         self.send_repeatedly(connection, mad);
     }
 
-    /// Releases a connection in any state: refuses, aborts or disconnects it as needed, and raises no more
-    /// events for it.
+    /// Releases a connection in any state: refuses, aborts or disconnects it, and raises no more events for
+    /// it.
     pub fn release(&mut self, now: Instant, id: CommId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.silent = true;
@@ -302,8 +301,8 @@ impl ConnectionManager {
         debug_assert!(ended.is_ok(), "every state has its way to let go: {ended:?}");
     }
 
-    /// Applies `input` to a record and calls `work` with it. Puts the record back if its state does not allow
-    /// `input`.
+    /// Calls `work` with a record that accepts `input`. Puts the record back if its state does not allow
+    /// that.
     pub(super) fn with<T>(
         &mut self,
         now: Instant,
@@ -332,8 +331,7 @@ fn agree(connection: &mut Connection, own: &CmOffer) -> Option<CmQpParameters> {
 }
 
 impl Terms {
-    /// Returns the attributes of the passive side: no end has more outstanding READs than the other end can
-    /// hold.
+    /// Returns the attributes of the passive side: each end has at most as many READs as the other can hold.
     pub(super) fn agreed(&self, own: &CmOffer) -> CmQpParameters {
         let mut parameters = CmQpParameters {
             rq_psn: own.starting_psn,

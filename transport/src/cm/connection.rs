@@ -139,14 +139,12 @@ impl Connection {
         }
     }
 
-    /// Tells whether the peer may not be sent more messages and has been silent for too long, however long it
-    /// requested.
+    /// Tells whether the peer may not be sent more messages and has been silent for too long.
     pub(super) fn is_forsaken(&self, now: Instant) -> bool {
         self.credit == Some(0) && now >= self.silent_from
     }
 
-    /// Records an answer with an ID that only a message of this end contains: the peer receives messages at
-    /// its address.
+    /// Records an answer with an ID that only this end's messages contain: the peer receives its messages.
     pub(super) fn has_answered(&mut self) {
         self.credit = None;
     }

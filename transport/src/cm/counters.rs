@@ -24,8 +24,7 @@ pub struct CmCounters {
     pub stale: u64,
     /// Messages not sent because the send queue was full.
     pub dropped_queue_full: u64,
-    /// Messages not sent because their address has not answered, and its credit of three messages per request
-    /// is used up.
+    /// Messages not sent to an address that has not answered and has used up three messages per request.
     pub withheld: u64,
     /// Connections established, by either side.
     pub established: u64,

@@ -42,8 +42,7 @@ impl ConnectionManager {
     ///
     /// # Errors
     ///
-    /// Returns an error if the request no longer exists or was answered, or the private data is longer than
-    /// 136 bytes.
+    /// Returns an error if the request is gone or was answered, or the private data is longer than 136 bytes.
     pub fn answer(
         &mut self,
         now: Instant,

@@ -66,8 +66,7 @@ pub struct ConnectionManager {
     rng: ChaCha12Rng,
     listeners: BTreeMap<ServiceId, Listener>,
     connections: BTreeMap<CommId, Box<Connection>>,
-    /// Connections by the peer's ID, and by the peer's queue pair number while the connection holds that
-    /// queue pair.
+    /// Connections by the peer's ID, and by the peer's queue pair while the connection holds that queue pair.
     by_remote: BTreeMap<(IpAddr, CommId), CommId>,
     by_peer_qpn: BTreeMap<(IpAddr, Qpn), CommId>,
     /// SIDR requests have a separate number space.

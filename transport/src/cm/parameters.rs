@@ -12,8 +12,7 @@ use roce_packet::{Path, PathMtu, Psn, Qpn};
 use super::CmState;
 use crate::slot::ProcessSlot;
 
-/// The settings of a connection manager. All tables have a limit, so that strangers cannot exhaust the
-/// memory.
+/// The settings of a connection manager. All tables have a limit, so strangers cannot exhaust the memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CmConfig {
     /// Seed of communication IDs and transaction IDs.
@@ -31,7 +30,7 @@ pub struct CmConfig {
     /// Maximum number of requests that wait for the application, over all listeners. Further requests are
     /// refused for lack of resources.
     pub max_pending: usize,
-    /// Maximum number of accepted requests whose peer has not answered the REP yet. Further ones are not
+    /// Maximum number of accepted requests whose peer has not answered the REP. Further ones are not
     /// accepted.
     pub max_half_open: usize,
     /// Maximum number of records that are only kept for late packets. The oldest is removed first.

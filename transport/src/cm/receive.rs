@@ -15,8 +15,7 @@ use super::{
 };
 use crate::time::Instant;
 
-/// Service timeout of the MRA that answers duplicates until the application decides: 68 s, as in the Linux
-/// kernel.
+/// Service timeout of the MRA that answers duplicates until the application decides: 68 s, as in Linux.
 const SERVICE_TIMEOUT: CmTimeout = CmTimeout::new(24);
 
 impl ConnectionManager {
@@ -66,8 +65,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Handles a REQ whose sender already uses this ID. Returns whether the REQ is to be handled as a new
-    /// one.
+    /// Handles a REQ whose sender already uses this ID. Returns whether it is to be handled as a new one.
     fn on_known_req(&mut self, id: CommId, route: &Route, transaction_id: u64, req: &CmReq) -> bool {
         let Ok(mut connection) = self.take(id) else { return true };
         let qpn = connection.terms.as_ref().map(|terms| terms.parameters.dest_qpn);
@@ -95,8 +93,7 @@ impl ConnectionManager {
         false
     }
 
-    /// Drops a connection whose queue pair the peer uses for another one: the peer has forgotten the
-    /// connection.
+    /// Drops a connection that the peer has forgotten: the peer uses its queue pair for another one.
     fn drop_stale(&mut self, id: CommId) {
         self.counters.stale += 1;
         let Ok(mut connection) = self.take(id) else { return };

@@ -84,8 +84,7 @@ pub enum CmInput {
     Expire,
 }
 
-/// All transitions: from a state, by an input, to a state. An input without an entry has no effect and is
-/// counted.
+/// All transitions: from a state, by an input, to a state. Any other input has no effect and is counted.
 pub const TRANSITIONS: &[(CmState, CmInput, CmState)] = {
     use CmInput as I;
     use CmState as S;

@@ -15,8 +15,7 @@ use roce_packet::Psn;
 use super::{CongestionControl, Rate};
 use crate::time::Instant;
 
-/// Interval of increases. The rate grows by one part of the top, then by two, and so on, and reaches the top
-/// after 1 s.
+/// Interval of increases. The rate grows by one part of the top, then by two, and so on: to the top in 1 s.
 const STEP_NANOS: u64 = 8_000_000;
 const PARTS: u64 = 8_192;
 /// A loss after fewer packets says little about the rate of delivery.
@@ -27,8 +26,7 @@ const LEAST_PART: f64 = 0.5;
 const FADING: f64 = 7.0 / 8.0;
 /// Maximum number of losses of one kind that offset losses of the other kind.
 const MOST_VOTES: i32 = 4;
-/// Losses with more packets between them are rare. Their delay must be less than this part of the time
-/// between them.
+/// Losses with more packets between them are rare. Their delay must be less than this part of that time.
 const RARE: u32 = 768;
 const RARE_PART: u32 = 8;
 /// Number of losses with the limit before a trial without it. If the trial does not deliver more packets, the
@@ -37,8 +35,7 @@ const BETWEEN_TRIALS: u32 = 16;
 const MOST_BETWEEN_TRIALS: u32 = BETWEEN_TRIALS << 8;
 /// Number of losses in a trial.
 const TRIAL: u32 = 16;
-/// Number of losses after which a trial may end early, if `CLEAR` times as much was delivered per time with
-/// the limit.
+/// Losses after which a trial may end early, if `CLEAR` times as much was delivered with the limit.
 const CLEAR_AFTER: u32 = 3;
 const CLEAR: f64 = 4.0;
 /// Number of losses for which the limit stays lifted if a trial delivers more. It doubles the next time.
@@ -129,7 +126,7 @@ impl AfterLoss {
         self.reduce(now, longer)
     }
 
-    /// Tells whether there is no limit any more, and no trial in progress.
+    /// Tells whether there is no limit any more, and no further loss is expected.
     pub(crate) fn is_over(&self) -> bool {
         if self.trial.is_lifted() { self.steps >= QUIET_STEPS } else { self.rate >= self.top }
     }
@@ -159,8 +156,7 @@ impl AfterLoss {
         true
     }
 
-    /// Doubles the rate because the peer requests packets again that have not left yet: it does not wait long
-    /// enough.
+    /// Doubles the rate because the peer is impatient: it repeats requests for packets that have not left.
     pub(crate) fn too_slow(&mut self) {
         self.rate = Rate::bits_per_second(self.rate.get().saturating_mul(2));
     }
@@ -229,8 +225,7 @@ impl Trial {
         !matches!(self.phase, Phase::Limited)
     }
 
-    /// Handles the loss of packet `psn`. `is_limited` tells whether the rate was reduced and is below the
-    /// top.
+    /// Handles the loss of `psn`. `is_limited` tells whether the rate was reduced and is below the top.
     fn lost(&mut self, now: Instant, psn: Psn, is_limited: bool) {
         // An older packet was retransmitted and lost again.
         if self.last.before(psn) {

@@ -165,8 +165,7 @@ impl<P: Parameters> Settable for P {
 /// The part of a queue pair in congestion control.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Congestion {
-    /// The algorithm that sets the rate. RC and UC only; data of a queue pair with an algorithm is sent as
-    /// ECN-capable.
+    /// The algorithm that sets the rate. RC and UC only; data with an algorithm is sent as ECN-capable.
     pub algorithm: Algorithm,
     /// Whether acknowledgements echo marks (in their BECN bit) instead of notifications, and every packet
     /// requests an acknowledgement. This is the behaviour of the simulators on ns-3, for comparison with

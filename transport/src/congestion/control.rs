@@ -70,8 +70,8 @@ pub(crate) struct SentRequest {
     pub(crate) psn: Psn,
     pub(crate) payload: u64,
     pub(crate) ack_req: bool,
-    /// Whether the answer measures a round trip. It does not for a retransmission, or if the answer itself
-    /// takes long.
+    /// Whether the answer measures a round trip. It does not after a retransmission, or if the answer takes
+    /// long.
     pub(crate) measures: bool,
 }
 
@@ -116,8 +116,7 @@ impl Control {
         }
     }
 
-    /// Notifies the algorithm of an event that may change the rate. The elapsed time is settled at the
-    /// previous rate.
+    /// Notifies the algorithm of an event that may change the rate. Settles the elapsed time at the old rate.
     fn tell(&mut self, now: Instant, what: impl FnOnce(&mut dyn CongestionControl)) {
         self.pacer.settle(now, self.rate);
         self.notify(what);

@@ -2,8 +2,7 @@
 
 use super::{CongestionControl, Rate};
 
-/// Sends at a constant rate and ignores all notifications. For measurements, and as the smallest example of
-/// an algorithm.
+/// Sends at a constant rate and ignores all notifications. For measurements, and as a minimal algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedRate(pub Rate);
 

@@ -14,8 +14,7 @@ pub(super) fn power(base: f64, exponent: u64) -> f64 {
     result
 }
 
-/// Returns the square root of a number from about 1e-6 to 1e9, by Newton's method, or 0 if there is no square
-/// root.
+/// Returns the square root of a number from about 1e-6 to 1e9, by Newton's method, or 0 if it has none.
 pub(super) fn square_root(number: f64) -> f64 {
     if number.is_nan() || number <= 0.0 {
         return 0.0;

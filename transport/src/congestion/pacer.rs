@@ -53,7 +53,7 @@ impl Pacer {
         }
     }
 
-    /// Returns the time when the next packet may leave, or `None` if it may leave now. Call [`Self::settle`]
+    /// Returns the time when the next packet may leave, or `None` for immediately. Call [`Self::settle`]
     /// first.
     pub(super) fn ready_at(&self, rate: Rate) -> Option<Instant> {
         let debt = u64::try_from(self.debt).ok().filter(|debt| *debt > 0 && !rate.is_unlimited())?;
@@ -69,8 +69,8 @@ mod tests {
         Instant::from_nanos(nanos)
     }
 
-    /// Sends whenever it may for `nanos`, woken `late` nanoseconds after each requested time. Returns the
-    /// bytes sent.
+    /// Sends whenever it may for `nanos`, woken `late` nanoseconds after the requested time. Returns the
+    /// bytes.
     fn run(rate: Rate, packet: u32, burst: u32, late: u64, nanos: u64) -> u64 {
         let mut pacer = Pacer::new(at(0), burst);
         let (mut now, mut sent) = (0, 0);

@@ -1,5 +1,4 @@
-//! PowerTCP (NSDI 2022) with in-band telemetry: a window from the power of a queue, its length times its
-//! growth.
+//! PowerTCP (NSDI 2022) with in-band telemetry: a window from the power of a queue, its length times growth.
 
 use roce_packet::Telemetry;
 

@@ -35,8 +35,8 @@ impl Round {
 mod tests {
     use super::*;
 
-    /// Regression: a round ended with the acknowledgement of the last byte in flight; the paper waits for one
-    /// more packet.
+    /// Regression: a round ended when the last byte in flight was acknowledged; the paper waits one packet
+    /// more.
     #[test]
     fn a_round_ends_with_the_first_packet_that_left_after_its_begin() {
         let ack = |bytes, in_flight| Ack { bytes, in_flight, ..Ack::default() };

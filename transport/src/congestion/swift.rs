@@ -76,8 +76,8 @@ impl Swift {
         }
     }
 
-    /// Returns the target for the current window in nanoseconds: the base, more with each hop, and more for a
-    /// small window.
+    /// Returns the target for the current window in nanoseconds. It grows with each hop, and for small
+    /// windows.
     fn target(&self) -> f64 {
         let parameters = &self.parameters;
         let (range, most) = (f64::from(parameters.fs_range), f64::from(parameters.fs_max_window));

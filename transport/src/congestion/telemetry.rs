@@ -29,8 +29,7 @@ impl Paths {
         Self { last: [None; MOST_PATHS] }
     }
 
-    /// Stores `telemetry` as the last trailer of its path, and returns the previous one if their difference
-    /// is meaningful.
+    /// Stores `telemetry` as the last of its path, and returns the previous one if the two can be compared.
     ///
     /// If more paths are in use than are kept, the trailers of some paths are ignored. Kept paths are not
     /// replaced, because a path that is replaced before its next trailer never gives a sample.
@@ -133,8 +132,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Creates the window of the line for a base round trip in nanoseconds. Its minimum is that of `min_rate`
-    /// in Mb/s.
+    /// Creates the window of the line for a base round trip in ns. Its minimum is that of `min_rate` in Mb/s.
     pub(super) fn of_line(line_rate: Rate, base_rtt: u32, min_rate: u32) -> Self {
         let base_rtt = f64::from(base_rtt) / 1e9;
         let most = line_rate.get() as f64 * base_rtt / 8.0;

@@ -1,5 +1,4 @@
-//! Theta-PowerTCP (NSDI 2022), PowerTCP without telemetry: a window from the round trip and its rate of
-//! change.
+//! Theta-PowerTCP (NSDI 2022), PowerTCP without telemetry: a window from the round trip and its change.
 
 use core::time::Duration;
 

@@ -136,8 +136,8 @@ impl CongestionControl for Timely {
             self.increases = 0;
             let excess = match parameters.form {
                 _ if rtt > nanos(parameters.t_high) => 1.0 - nanos(parameters.t_high) / rtt,
-                // The paper has no bound. From 1 / beta on the rate would be negative, so one sample would
-                // stop a flow.
+                // The paper has no bound. From 1 / beta on the rate would be negative: one sample would stop
+                // a flow.
                 TimelyForm::Paper => gradient.min(1.0),
                 TimelyForm::Ns3 => gradient,
             };

@@ -64,8 +64,8 @@ use queue_pairs::{KEPT_FREE, numbers_of};
 pub struct Engine {
     shared: Shared,
     qps: Slab<Box<Qp>>,
-    /// Index into `qps` by QP number. An entry exists exactly as long as its queue pair, so the index is
-    /// always valid.
+    /// Index into `qps` by QP number. An entry exists as long as its queue pair, so the index is always
+    /// valid.
     numbers: NumberMap,
     pds: Domains,
     /// Indices of queue pairs that may have something to send.
@@ -211,8 +211,7 @@ impl Engine {
         let notification = self.notifier.next().filter(|at| *at > self.shared.now);
         let waits = !self.ready.is_empty() || self.notifier.next().is_some();
         let link = self.line_limit.as_ref().filter(|_| waits).and_then(LineLimit::free_at);
-        // Compare numbers: optimized comparison of `Option`s reads the value of a `None`, which memcheck
-        // reports.
+        // Compare numbers: an optimized comparison of `Option`s reads the value of a `None` (memcheck).
         let nanos = |time: Option<Instant>| time.map_or(u64::MAX, Instant::as_nanos);
         let earliest = nanos(self.timers.next()).min(nanos(notification)).min(nanos(link));
         (earliest != u64::MAX).then(|| Instant::from_nanos(earliest))
@@ -389,8 +388,7 @@ impl Engine {
                 self.shared.events.push_async(event);
             }
         }
-        // Flushing may overflow a completion queue and set another failure, which requests the state already
-        // reached.
+        // Flushing may overflow a completion queue, which sets another failure; the state is already reached.
         if let Some(qp) = self.qps.get_mut(index) {
             qp.core.failure = None;
         }

@@ -63,8 +63,8 @@ pub enum CqError {
         /// Largest possible capacity.
         most: usize,
     },
-    /// The queue overflowed and completions were lost. Its queue pairs are in the error state or about to
-    /// enter it.
+    /// The queue overflowed and lost completions. Its queue pairs are in the error state or about to enter
+    /// it.
     #[error(
         "the completion queue with {capacity} entries overflowed and lost completions; make it larger or poll it more often"
     )]
@@ -421,13 +421,12 @@ impl Engine {
         Ok(key)
     }
 
-    /// Binds a type 1 window and returns its new key; the old key becomes invalid. A length of 0 unbinds the
+    /// Binds a type 1 window and returns its new key; the old key is invalid. A length of 0 unbinds the
     /// window.
     ///
     /// # Errors
     ///
-    /// Returns an error if the window or region is unknown, belongs to another protection domain, or lacks a
-    /// permission.
+    /// Returns an error if the window or region is unknown, in another protection domain, or lacks a right.
     pub fn bind_window(&mut self, pd: PdId, window: RKey, binding: &WindowBinding) -> Result<RKey, KeyError> {
         self.shared.keys.bind(window, None, pd, None, binding)
     }

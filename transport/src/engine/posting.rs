@@ -30,8 +30,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Returns the position of the first request that was not accepted and the reason; those before it are
-    /// queued.
+    /// Returns the position of the first rejected request and the reason; the requests before it are queued.
     pub fn post_send_list(
         &mut self,
         now: Instant,

@@ -41,8 +41,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Returns an error if an object that it refers to does not exist, a size is out of range, or all numbers
-    /// are in use.
+    /// Returns an error if a referenced object does not exist, a size is out of range, or no number is free.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, CreateQpError> {
         self.create_qp_with(init, &QpOptions::default())
     }
@@ -177,8 +176,7 @@ impl Engine {
         }
         let slot = self.shared.config.process_slot;
         let (first, random_bits) = (slot.first_qpn(), (1 << slot.bits_below()) - 1);
-        // A peer may keep a number in time-wait, so recent numbers are avoided unless most numbers are in
-        // use.
+        // A peer may keep a number in time-wait, so recent numbers are avoided unless most are in use.
         let avoid_retired = self.qps.len() < numbers_of(slot) / 2;
         // The limits keep some numbers free, so the loop ends.
         loop {

@@ -79,8 +79,8 @@ impl Engine {
         verdict
     }
 
-    /// Handles a packet whose ICRC is wrong or inconclusive: random damage passes this check once in 65,536
-    /// packets, and so would a wrong ICRC at the end of a trailer.
+    /// Handles a packet whose ICRC is wrong or inconclusive. Random damage passes the check once in 65,536
+    /// packets, and so does the end of a trailer that is taken for an ICRC.
     #[inline(never)]
     fn handle_uncertain(
         &mut self,
@@ -246,8 +246,7 @@ pub(super) fn notify(
     }
     let dest_qp = marked.deth.map_or(core.attr.dest_qpn, |deth| deth.source_qp);
     let cnp = Cnp { dest_qp, p_key: core.attr.p_key };
-    // The CNP needs the hop limit for the whole way back, not the remainder that the data packet arrived
-    // with.
+    // The CNP needs the hop limit for the whole way back, not what is left of that of the data packet.
     let path = Path { hop_limit: own_hop_limit(core), ..received.path };
     let own = (core.number, &mut core.cnp_pace);
     if !notifier.mark(shared.now, point, own, cnp, &path) {
@@ -285,8 +284,8 @@ pub(super) fn parse_failure(error: ParseError) -> DropReason {
 /// index of the segment in its superpacket, as our own peers send it. Otherwise the single value that makes
 /// the ICRC correct is computed, if it exists.
 ///
-/// `arrival` is the path of the last datagram: most datagrams have the same path, and its part of the ICRC is
-/// cached.
+/// `arrival` is the path of the last datagram: most datagrams have the same path, whose part of the ICRC is
+/// known.
 #[inline(always)]
 pub(super) fn check_icrc(
     arrival: &mut Option<KnownPath>,
@@ -322,7 +321,7 @@ pub(super) fn check_icrc(
             }
             Some(match identification {
                 0 => Integrity::Zero,
-                // The hint is the index within the received buffer; a network may have split or rejoined the
+                // The hint is an index within the received buffer; a network may have split or joined the
                 // superpacket.
                 _ if identification == hint || identification < MOST_SEGMENTS => Integrity::Segment,
                 _ => Integrity::Recovered,

@@ -13,8 +13,7 @@ use crate::segment::Sealed;
 use crate::shared::Shared;
 use crate::time::Instant;
 
-/// Maximum number of requests sent ahead of a pending acknowledgement: the segments of a superpacket of 4 KiB
-/// segments.
+/// Maximum number of requests ahead of a pending acknowledgement: the 4 KiB segments of a superpacket.
 const MOST_PASSING: u8 = 15;
 /// Maximum length of the ready queue for which `owes_only_acknowledgements` examines the queue pairs.
 const MOST_LOOKED_AT: usize = 4;
@@ -165,8 +164,7 @@ impl Engine {
         None
     }
 
-    /// Tells whether a packet may leave now. If not, [`poll_timeout`](Self::poll_timeout) returns the time
-    /// when one may.
+    /// Tells whether a packet may leave now. If not, [`poll_timeout`](Self::poll_timeout) tells when one may.
     #[inline]
     fn link_is_free(&mut self) -> bool {
         let now = self.shared.now;
@@ -222,9 +220,9 @@ impl Engine {
         !self.ready.is_empty() || self.notifier.due(self.shared.now.max(now)).is_some()
     }
 
-    /// Tells whether only acknowledgements of a few queue pairs are to be sent. They can wait for the
-    /// application's next request, which often follows from the acknowledged one, and saves a datagram of its
-    /// own.
+    /// Tells whether only acknowledgements of a few queue pairs are to be sent. They can leave together with
+    /// the next request of the application, which often answers the acknowledged message and needs a datagram
+    /// anyway.
     #[must_use]
     pub fn owes_only_acknowledgements(&self) -> bool {
         self.ready.len() <= MOST_LOOKED_AT

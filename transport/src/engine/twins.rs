@@ -1,5 +1,4 @@
-//! Objects that exist in each engine of a context under the same name: protection domains, memory regions and
-//! windows.
+//! Objects with the same name in each engine of a context: protection domains, memory regions and windows.
 //!
 //! One engine draws the name, and the others create the same object under that name. The caller must have
 //! exclusive access to all engines during this.
@@ -79,8 +78,7 @@ impl Engine {
         self.shared.keys.align_window(window)
     }
 
-    /// Returns the number of objects of this engine in a protection domain, or `None` if the domain does not
-    /// exist.
+    /// Returns the number of objects in a protection domain, or `None` if the domain does not exist.
     #[must_use]
     pub fn pd_members(&self, pd: PdId) -> Option<usize> {
         self.pds.get(pd).map(|domain| domain.members)

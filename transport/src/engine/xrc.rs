@@ -141,8 +141,7 @@ impl Engine {
         Ok(number)
     }
 
-    /// Removes a queue pair from its XRC domain if it is a target, and restores the attributes that it was
-    /// created with.
+    /// Removes a target from its XRC domain, and restores the attributes that it was created with.
     pub(super) fn leave_xrcd(&mut self, core: &mut QpCore) {
         if let Some(domain) = core.xrcd.and_then(|xrcd| self.shared.xrcds.get_mut(xrcd.index())) {
             domain.members = domain.members.saturating_sub(1);

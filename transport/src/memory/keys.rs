@@ -12,8 +12,7 @@ use super::{Access, Memory, OutOfBounds};
 use crate::ids::{LKey, PdId, RKey};
 use crate::number_map::NumberMap;
 
-/// The reason why a key did not give access. A peer only receives "remote access error"; this names the
-/// failed check.
+/// The reason why a key did not give access. A peer only receives "remote access error".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
     /// The number has no entry, or its entry has another variant: the key was revoked or never existed.
@@ -130,8 +129,8 @@ enum Under {
 /// All keys of one engine.
 #[derive(Debug)]
 pub(crate) struct KeyTable {
-    /// Index into `entries` by key number. A number exists exactly as long as its entry, so the index is
-    /// always valid.
+    /// Index into `entries` by key number. A number exists as long as its entry, so the index is always
+    /// valid.
     numbers: NumberMap,
     entries: Slab<Entry>,
     limit: usize,
@@ -212,8 +211,7 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Inserts `entry` with an unpredictable number and a variant that differs from that of the last 255
-    /// keys.
+    /// Inserts `entry` with an unpredictable number and a variant other than those of the last 255 keys.
     fn insert(&mut self, rng: &mut impl Rng, mut entry: Entry) -> Result<u32, RegisterError> {
         if self.entries.len() >= self.limit {
             return Err(RegisterError::TooManyKeys { limit: self.limit });
@@ -259,8 +257,7 @@ impl KeyTable {
         Ok((entry.pd, RegionAttributes { lkey, rkey: RKey(lkey.0), addr, len, access }))
     }
 
-    /// Changes the attributes behind the keys of a region. Messages in progress do not continue with the new
-    /// attributes.
+    /// Changes the attributes behind the keys of a region. Messages in progress do not continue with them.
     pub(crate) fn change(&mut self, lkey: LKey, change: RegionChange) -> Result<Changed, ChangeError> {
         let (position, entry) = self.find(lkey.0)?;
         let Kind::Region { windows } = entry.kind else { return Err(ChangeError::Key(KeyError::Unknown)) };
@@ -452,8 +449,7 @@ impl KeyTable {
         Ok(new_key)
     }
 
-    /// Makes the checks of a bind on its region. Returns first address, offset in the memory, and index of
-    /// the region.
+    /// Makes the checks of a bind on its region. Returns first address, offset in memory, and region index.
     fn check_binding(&self, pd: PdId, binding: &WindowBinding) -> Result<(u64, usize, usize), KeyError> {
         let (position, region) = self.find(binding.region.0)?;
         if !matches!(region.kind, Kind::Region { .. }) {
@@ -546,8 +542,7 @@ impl Entry {
         if !self.access.contains(need) {
             return Err(KeyError::PermissionDenied);
         }
-        // Compare differences, because va + len wraps around for a hostile RETH near the end of the address
-        // space.
+        // Compare differences, because va + len wraps for a hostile RETH near the end of the address space.
         let inside = va.checked_sub(self.start).ok_or(KeyError::OutOfRange)?;
         if len > self.len || inside > self.len - len {
             return Err(KeyError::OutOfRange);

@@ -135,8 +135,7 @@ pub struct QpAttr {
     pub cur_state: Option<QpState>,
     /// Whether draining raises [`crate::AsyncEvent::SqDrained`].
     pub en_sqd_async_notify: Option<bool>,
-    /// Operations that peers may perform through this queue pair: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC,
-    /// FLUSH_*.
+    /// Rights of peers through this queue pair: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC, FLUSH_*.
     pub access: Option<Access>,
     /// Partition key index. Must be 0, because a RoCE port has one partition key.
     pub pkey_index: Option<u16>,
@@ -148,8 +147,7 @@ pub struct QpAttr {
     pub path: Option<Path>,
     /// Path MTU, equal at both ends.
     pub path_mtu: Option<PathMtu>,
-    /// Local ACK timeout: 4.096 µs × 2^timeout, 1 to 31. 0 disables the timer, so a lost packet is never
-    /// recovered.
+    /// Local ACK timeout: 4.096 µs × 2^timeout, 1 to 31. 0 means no timer: a lost packet is never recovered.
     pub timeout: Option<u8>,
     /// Retries after timeouts and sequence errors, 0 to 7.
     pub retry_cnt: Option<u8>,

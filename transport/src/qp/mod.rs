@@ -52,8 +52,7 @@ pub(crate) struct QpCore {
     pub(crate) signal_all: bool,
     pub(crate) capabilities: QpCapabilities,
     pub(crate) attr: QpAttributes,
-    /// Path of outgoing packets, derived from the path in the attributes. For UD, the path of the last
-    /// message.
+    /// Path of outgoing packets, from the path in the attributes. For UD, the path of the last message.
     pub(crate) outgoing: Option<KnownPath>,
     pub(crate) counters: Counters,
     pub(crate) deadlines: Deadlines,

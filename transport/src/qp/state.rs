@@ -11,8 +11,7 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// The initiator of an XRC connection: sends each message to a shared receive queue of the peer (annex
-    /// A14).
+    /// The initiator of an XRC connection: sends each message to a shared receive queue of the peer (A14).
     XrcSend,
     /// The target of an XRC connection: receives into the shared receive queues of its XRC domain.
     XrcRecv,
@@ -190,8 +189,7 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
     // accepted and ignored, because some programs pass all attributes to both ends (perftest).
     let (sends, receives) = (qp_type != QpType::XrcRecv, qp_type != QpType::XrcSend);
     let only = |has: bool, mask: A| if has { mask } else { A::empty() };
-    // Attributes that may change while the queue pair runs: the Q_Key for UD, the access flags for a
-    // connection.
+    // Attributes that may change while the queue pair runs: the Q_Key (UD) or the access flags (RC, UC).
     let running = match qp_type {
         QpType::Ud => union(&[A::CUR_STATE, A::QKEY]),
         QpType::Uc => union(&[A::CUR_STATE, A::ACCESS_FLAGS]),

@@ -353,8 +353,7 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// Handles a response that no correct peer sends: fails the request that it claims to answer (IBTA
-    /// 9.9.2.3).
+    /// Handles an impossible response: fails the request that it claims to answer (IBTA 9.9.2.3).
     fn bad_response(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, cause: Cause) -> Verdict {
         let position = self.position_of(psn);
         self.fail(core, shared, position, WcStatus::BadResponseError, cause);

@@ -9,8 +9,7 @@ use crate::time::Instant;
 
 /// Maximum number of recorded packets; half of them are forgotten when it is exceeded.
 const LONGEST: u32 = 1 << 20;
-/// Minimum number of packets in flight at a time for which a loss indicates that the rate is too high for a
-/// queue.
+/// Minimum number of packets in flight at which a loss indicates that the rate is too high for a queue.
 pub(super) const FEW_UNDER_WAY: u32 = 8;
 
 /// A series of packets sent without a loss and without a long pause.

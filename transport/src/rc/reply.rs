@@ -61,8 +61,7 @@ impl RcResponder {
         matches!(self.reply, None | Some(Reply::Ack)) && is_quiet
     }
 
-    /// Drops all pending answers: the owner moved the queue pair to ERR, in which nothing is sent (IBTA
-    /// 10.3.1).
+    /// Drops all pending answers: the owner moved the queue pair to ERR, which sends nothing (IBTA 10.3.1).
     pub(crate) fn abandon_answers(&mut self) {
         self.resources.abandon();
         self.forget_trimmed();

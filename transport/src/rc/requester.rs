@@ -357,16 +357,14 @@ impl RcRequester {
         Some(sealed)
     }
 
-    /// Tells whether the packet at the cursor belongs to a selective retransmission or is a single repeated
-    /// packet.
+    /// Tells whether the packet at the cursor is one of a selective retransmission or a single repeated one.
     fn is_resending(&self) -> bool {
         self.is_aside
             || self.cursor != self.unsent
                 && self.recovery.as_ref().is_some_and(|recovery| recovery.is_resending())
     }
 
-    /// Records the packet at the cursor and reports it to the congestion control. `psn` is the PSN of its
-    /// answer.
+    /// Records the packet at the cursor for the congestion control. `psn` is the PSN of its answer.
     fn note_sent(&mut self, core: &mut QpCore, shared: &Shared, psn: Psn, payload: usize, ack_req: bool) {
         // Selective retransmission sends older packets after newer ones.
         if ack_req && self.asked.is_none_or(|asked| asked.before(psn)) {

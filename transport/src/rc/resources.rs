@@ -97,8 +97,7 @@ impl Resource {
         self.sending.filter(|sending| sending.begun).map_or(end, |sending| sending.psn)
     }
 
-    /// Returns the reason for a repeated request from `psn` on. `unsent` is the first PSN of all answers that
-    /// has not left.
+    /// Returns the reason for a repeated request from `psn` on. The answers before `unsent` have left.
     pub(super) fn repeated_from(&self, psn: Psn, unsent: Psn, now: Instant, round: u32) -> Repeated {
         let Some(train) = self.train else { return Repeated::Unsent };
         let sent = match self.sending {

@@ -42,8 +42,7 @@ pub(crate) struct RcResponder {
     pub(super) reorder: Option<Reorder>,
     pub(super) paused: bool,
     pub(super) trimmed: Option<Box<TrimmedRequests>>,
-    /// Number of losses of READ responses that the peer has reported. Each loss may make it repeat many
-    /// requests.
+    /// Number of losses of READ responses that the peer reported; each may make it repeat many requests.
     pub(super) losses: u32,
 }
 
@@ -234,8 +233,7 @@ impl RcResponder {
             return UNANSWERABLE;
         }
         let repeated = resource.repeated_from(psn, unsent, shared.now, self.losses);
-        // The response is the next to be sent, and was not sent since the peer requested it: the rate is too
-        // low.
+        // The response is the next to be sent, and has not left since the last request: the rate is too low.
         let is_next = self.resources.next().and_then(|next| next.sending).is_some_and(|it| it.psn == psn);
         self.resources.send_again(psn, Sending { psn, va: reth.va, left: reth.dma_len, begun: false });
         match repeated {
@@ -250,8 +248,9 @@ impl RcResponder {
         Verdict::Handled
     }
 
-    /// Executes the expected packet. If this returns an error, nothing has changed except for the payload of
-    /// earlier packets of the same message.
+    /// Executes the expected packet. After `Refusal::Rnr` nothing has changed except for the payload of
+    /// earlier packets of the message, and the packet can be executed again. After another error the queue
+    /// pair fails.
     pub(super) fn execute(
         &mut self,
         core: &mut QpCore,
@@ -503,8 +502,8 @@ impl RcResponder {
         self.keep(answer, 1, Sending { psn, va: 0, left: 0, begun: false });
     }
 
-    /// Stores a request whose answer is more than an acknowledgement. The answer also acknowledges everything
-    /// before it.
+    /// Stores a request whose answer is more than an acknowledgement. The answer also acknowledges older
+    /// packets.
     fn keep(&mut self, answer: Answer, psns: u32, sending: Sending) {
         self.msn = self.msn.next();
         let (first_psn, msn) = (self.epsn, self.msn);

@@ -25,8 +25,8 @@ pub(super) trait LossRecovery: fmt::Debug + Send {
     /// Returns the maximum number of unacknowledged PSNs.
     fn window(&self) -> u32;
 
-    /// Returns the time in nanoseconds after which an unanswered packet counts as lost, with `in_flight` PSNs
-    /// in flight.
+    /// Returns the time in ns after which an unanswered packet counts as lost, with `in_flight` PSNs in
+    /// flight.
     fn timeout(&self, in_flight: u32) -> u64;
 
     /// Handles a report that the responder has `received` but not `una`. Returns the first packet of the
@@ -63,13 +63,11 @@ pub(super) trait LossRecovery: fmt::Debug + Send {
 #[derive(Debug)]
 pub(super) struct Selective {
     settings: SelectiveRepeat,
-    /// The known state of each packet in flight, indexed by the low bits of its PSN. Empty until a state is
-    /// known.
+    /// The known state of each packet in flight, by the low bits of its PSN. Empty until a state is known.
     known: Box<[Known]>,
     /// Trimmed packets that wait to be sent again.
     trimmed: VecDeque<Psn>,
-    /// End of the retransmission: packets before this one are sent again unless received. `None` without a
-    /// retransmission.
+    /// End of the retransmission, `None` without one: packets before this one are sent again unless received.
     end: Option<Psn>,
     /// The first unsent packet when the loss was detected; a loss beyond it begins another episode.
     until: Option<Psn>,
@@ -235,8 +233,7 @@ impl RcRequester {
         (self.cursor, self.cursor_wqe) = (psn, position);
     }
 
-    /// During a retransmission, moves the cursor past received packets, and at the end to the first unsent
-    /// packet.
+    /// During a retransmission, moves the cursor past received packets, and finally to the first unsent one.
     pub(super) fn pass_over_received(&mut self) {
         let Some(recovery) = self.recovery.as_ref().filter(|recovery| recovery.is_resending()) else {
             return;
@@ -305,8 +302,7 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// After a timeout, retransmits the packets not reported as received. Returns `false` if that is not
-    /// possible.
+    /// After a timeout, retransmits the packets not reported as received. Returns `false` if it cannot.
     pub(super) fn resend_after_timeout(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
         if self.recovery.is_none() || self.awaits_responses() {
             return false;

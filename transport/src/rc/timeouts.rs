@@ -20,9 +20,9 @@ use crate::sq::Progress;
 use crate::time::Instant;
 use crate::timer::Timer;
 
-/// Minimum time before the first probe. It is half of the shortest timeout seen on a ConnectX-6 (8.6 ms). It
-/// is also a time slice of Linux, so a probe rarely overtakes the acknowledgement of a peer that waits for a
-/// processor. It limits how often the timer of a busy queue pair expires.
+/// Minimum time before the first probe: half of the shortest timeout seen on a ConnectX-6 (8.6 ms). It is as
+/// long as a time slice of Linux, so a probe rarely overtakes the acknowledgement of a peer that waits for a
+/// processor. It also limits how often the timer of a busy queue pair expires.
 const LEAST_PROBE_NANOS: u64 = 4_096 << 10;
 
 /// The state of early retransmission of one queue pair.

@@ -41,8 +41,7 @@ fn keep_oldest(known: &mut Option<Psn>, awaited: Psn, psn: Psn) {
 }
 
 impl RcResponder {
-    /// Drops pending reports of trimmed requests, for example because the peer goes back and sends all of
-    /// them again.
+    /// Drops pending reports of trimmed requests, for example because the peer sends all of them again.
     pub(super) fn forget_trimmed(&mut self) {
         self.trimmed = None;
     }
