@@ -53,8 +53,8 @@ static IMPLIED: [u8; 4096 + 8] = [0; 4096 + 8];
 
 impl<'a> Received<'a> {
     /// Creates a datagram of which only the headers exist. `implied` further bytes, payload to ICRC, are
-    /// taken as zeros, and no ICRC is compared. A value beyond the largest path MTU leaves these bytes out,
-    /// and the engine then refuses the datagram because of its length.
+    /// taken as zeros, and no ICRC is compared. Bytes beyond the need of the largest path MTU are left out,
+    /// and the engine refuses such a datagram because of its length.
     ///
     /// Together with [`Batch::UNSEALED`] and a [`Memory`](crate::Memory) that copies nothing, an engine
     /// transports datagrams without their payload. Everything else behaves as with a payload.

@@ -341,8 +341,8 @@ pub(crate) fn scatter(
     Ok(())
 }
 
-/// Calls `piece` for each range of local memory that contains bytes of the message from `offset` to `offset +
-/// len`. Returns `OutOfRange` if the elements contain fewer bytes.
+/// Calls `piece` for each range of local memory that contains a part of the `len` bytes of a message from
+/// `offset` on. Returns `OutOfRange` if the elements contain fewer bytes.
 fn for_pieces(
     elements: &[Sge],
     offset: u32,

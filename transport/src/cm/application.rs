@@ -94,6 +94,7 @@ impl ConnectionManager {
 
     /// Accepts a request. The queue pair of `own` must be ready to receive. Returns the attributes that it
     /// needs to send.
+    ///
     /// # Errors
     ///
     /// Returns an error if the request no longer exists or was answered, or the private data is longer than

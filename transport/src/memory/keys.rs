@@ -343,8 +343,8 @@ impl KeyTable {
         entry.resolve(position, va, len, need)
     }
 
-    /// Returns the memory of `lkey` and the offset of `addr` in it, if a work request may use `[addr, addr +
-    /// len)` through it.
+    /// Checks that a work request may use `[addr, addr + len)` through `lkey`. Returns the memory and the
+    /// offset of `addr` in it.
     #[inline]
     pub(crate) fn local(
         &self,
