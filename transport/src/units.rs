@@ -1,7 +1,8 @@
-//! Reads rates, sizes and durations with units, as command-line options, scenario files and device texts write them.
+//! Readers for rates, sizes and durations with units, as used in command-line options, scenario files and
+//! device texts.
 //!
-//! Every reader takes a decimal number (`2.5`, `1_000`, `1e3`), optional blanks, and a unit in upper or lower case. The
-//! result is a whole number, rounded to the nearest.
+//! Each reader accepts a decimal number (`2.5`, `1_000`, `1e3`), optional blanks, and a unit in upper or
+//! lower case. The result is a whole number, rounded to the nearest.
 //!
 //! ```
 //! use roce_transport::units;
@@ -17,7 +18,7 @@ use alloc::borrow::ToOwned as _;
 use alloc::string::String;
 use core::num::{IntErrorKind, ParseIntError};
 
-/// A text that is not a number with one of the expected units, or a number that is too large.
+/// The error for text that is not a number with one of the expected units, or for a number that is too large.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is {} a {quantity}; write for example {example}", if *.is_too_large { "too large for" } else { "not" })]
 pub struct UnitError {
@@ -27,10 +28,10 @@ pub struct UnitError {
     is_too_large: bool,
 }
 
-/// How a rate is written, and its units.
+/// An example of a rate, and the units of rates.
 const RATE_EXAMPLE: &str = "10Gbps; the units are bps, Kbps, Mbps, Gbps and Tbps";
 
-/// Why a text is not a number.
+/// The reason why a text is not a valid number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Problem {
     NotANumber,
@@ -38,7 +39,7 @@ enum Problem {
 }
 
 impl UnitError {
-    /// For a rate that is outside the range of its use.
+    /// Returns the error for a rate that is out of range.
     pub(crate) fn rate(text: &str) -> Self {
         Self::new(Problem::NotANumber, text, "rate", RATE_EXAMPLE)
     }
@@ -48,41 +49,42 @@ impl UnitError {
     }
 }
 
-/// A rate in bits per second. The units are `bps`, `Kbps`, `Mbps`, `Gbps` and `Tbps`, or `K`, `M`, `G` and `T`; each is
-/// 1,000 of the previous one.
+/// Reads a rate in bits per second. The units are `bps`, `Kbps`, `Mbps`, `Gbps` and `Tbps`, or `K`, `M`, `G`
+/// and `T`; each is 1,000 times the previous one.
 ///
 /// # Errors
 ///
-/// The text is not a rate, or it has no unit: a number alone is more often a rate in Gb/s than one in bits per second.
+/// Returns an error if the text is not a rate or lacks a unit: a number alone more often means Gb/s than bits
+/// per second.
 pub fn rate(text: &str) -> Result<u64, UnitError> {
     to_u64(read(text, RATES)).map_err(|problem| UnitError::new(problem, text, "rate", RATE_EXAMPLE))
 }
 
-/// A size in bytes. `KB`, `MB` and `GB` are powers of 1,000; `KiB`, `MiB` and `GiB`, or `K`, `M` and `G`, are powers of
-/// 1,024. A number without a unit is in bytes.
+/// Reads a size in bytes. `KB`, `MB` and `GB` are powers of 1,000; `KiB`, `MiB` and `GiB`, or `K`, `M` and
+/// `G`, are powers of 1,024. A number without a unit is in bytes.
 ///
 /// # Errors
 ///
-/// The text is not a size.
+/// Returns an error if the text is not a size.
 pub fn size(text: &str) -> Result<u64, UnitError> {
     let error = |problem| UnitError::new(problem, text, "size", "64K, 400KB or 9MiB");
     to_u64(read(text, SIZES)).map_err(error)
 }
 
-/// A duration in picoseconds. The units are `ps`, `ns`, `us`, `µs`, `ms` and `s`.
+/// Reads a duration in picoseconds. The units are `ps`, `ns`, `us`, `µs`, `ms` and `s`.
 ///
 /// # Errors
 ///
-/// The text is not a duration, or it is 213 days or more.
+/// Returns an error if the text is not a duration, or if it is 213 days or more.
 pub fn duration_ps(text: &str) -> Result<u64, UnitError> {
     duration(text, read(text, TIMES))
 }
 
-/// A duration in nanoseconds, with the units of [`duration_ps`].
+/// Reads a duration in nanoseconds, with the units of [`duration_ps`].
 ///
 /// # Errors
 ///
-/// The text is not a duration, or it is 584 years or more.
+/// Returns an error if the text is not a duration, or if it is 584 years or more.
 pub fn duration_ns(text: &str) -> Result<u64, UnitError> {
     duration(text, read(text, TIMES).map(|ps| ps.saturating_add(500) / 1_000))
 }
@@ -95,7 +97,7 @@ fn to_u64(value: Result<u128, Problem>) -> Result<u64, Problem> {
     value?.try_into().map_err(|_| Problem::TooLarge)
 }
 
-/// Names of units in lower case, and the value of each.
+/// Names of units in lower case, with the value of each.
 type Units = &'static [(&'static [&'static str], u64)];
 
 const RATES: Units = &[
@@ -114,7 +116,7 @@ const SIZES: Units = &[
     (&["m", "mib"], 1 << 20),
     (&["g", "gib"], 1 << 30),
 ];
-/// In picoseconds.
+/// Values in picoseconds.
 const TIMES: Units = &[
     (&["ps"], 1),
     (&["ns"], 1_000),
@@ -122,10 +124,11 @@ const TIMES: Units = &[
     (&["ms"], 1_000_000_000),
     (&["s"], 1_000_000_000_000),
 ];
-/// Decimal places that count. Further ones are below one picosecond, byte or bit per second.
+/// Maximum number of decimal places. Further ones are below one picosecond, byte or bit per second.
 const PLACES: usize = 18;
 
-/// Integers only: floating-point numbers would round large values before their last digit.
+/// Reads a number with integer arithmetic: floating-point numbers would round large values before their last
+/// digit.
 fn read(text: &str, units: Units) -> Result<u128, Problem> {
     let text = text.trim();
     let text = text.strip_prefix('+').unwrap_or(text);
@@ -160,7 +163,7 @@ fn read(text: &str, units: Units) -> Result<u128, Problem> {
     value.ok_or(Problem::TooLarge)
 }
 
-/// The exponent of `e3Gbps`, and what follows it.
+/// Returns the exponent of `e3Gbps` and the text after it.
 fn split_exponent(text: &str) -> Option<(i32, &str)> {
     let Some(rest) = text.strip_prefix(['e', 'E']) else { return Some((0, text)) };
     let digits = rest.strip_prefix(['+', '-']).unwrap_or(rest);
