@@ -25,9 +25,10 @@ use series::Series;
 
 /// Forward frames between two devices, and impair RoCE packets as a bad network does
 ///
-/// The bridge replaces the cable between two hosts, which may have RDMA hardware. Frames other than RoCE pass unchanged.
-/// RoCE packets pass --fault, then a queue with --rate, ECN marking and PFC, then --delay. A scenario file has more
-/// settings, such as different ones for each direction; see docs/bridge.md. The bridge runs until --duration or Ctrl-C.
+/// The bridge replaces the cable between two hosts, which may have RDMA hardware. Frames other than RoCE pass
+/// unchanged. RoCE packets pass --fault, then a queue with --rate, ECN marking and PFC, then --delay. A
+/// scenario file has more settings, such as different ones for each direction; see docs/bridge.md. The bridge
+/// runs until --duration or Ctrl-C.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Device on the left: raw:INTERFACE or tap:NAME
@@ -38,7 +39,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "DEVICE")]
     right: Option<String>,
 
-    /// Read the settings from this TOML file; also accepts a scenario of `roce sim` with one switch, or the name of a shipped one
+    /// Read the settings from this TOML file; also accepts a scenario of `roce sim` with one switch, or the
+    /// name of a shipped one
     #[arg(long, value_name = "FILE", conflicts_with_all = FILE_OPTIONS)]
     scenario: Option<String>,
 
@@ -46,7 +48,8 @@ pub(super) struct Args {
     #[arg(long, value_enum, hide_possible_values = true, value_name = "SIDE", default_value = "both")]
     from: Origin,
 
-    /// Faults to inject, such as drop=1% or rule:rpsn=5,pass=1,action=drop; `roce ping --help` explains the syntax
+    /// Faults to inject, such as drop=1% or rule:rpsn=5,pass=1,action=drop; `roce ping --help` explains the
+    /// syntax
     #[arg(long, value_name = "PLAN")]
     fault: Option<FaultPlan>,
 
@@ -74,11 +77,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "SHARE")]
     pmax: Option<f64>,
 
-    /// Mark exactly the packets that leave more than this many bytes queued; replaces --kmin, --kmax and --pmax
+    /// Mark exactly the packets that leave more than this many bytes queued; replaces --kmin, --kmax and
+    /// --pmax
     #[arg(long, value_name = "BYTES")]
     step: Option<String>,
 
-    /// Write the queue into the in-band telemetry of packets that have some (`roce blast --telemetry`); needs --rate
+    /// Write the queue into the in-band telemetry of packets that have some (`roce blast --telemetry`); needs
+    /// --rate
     #[arg(long)]
     telemetry: bool,
 

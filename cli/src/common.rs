@@ -33,8 +33,8 @@ pub(super) struct DeviceArgs {
 
     /// Write every packet sent and received to this file (pcapng)
     ///
-    /// Packets that --fault drops are in it too, with a comment. The time of a packet is when this process handed it to
-    /// the device or read it from the device, not when it was on the wire.
+    /// Packets that --fault drops are in it too, with a comment. The time of a packet is when this process
+    /// handed it to the device or read it from the device, not when it was on the wire.
     #[arg(long, value_name = "FILE")]
     pub(super) pcap: Option<PathBuf>,
 
@@ -72,15 +72,18 @@ pub(super) struct DeviceArgs {
     #[arg(long, value_name = "ALGORITHM", value_parser = algorithms::parse_congestion, long_help = CONGESTION_HELP)]
     pub(super) congestion: Option<(Congestion, NotificationPoint)>,
 
-    /// Rate of the link, such as 25G: nothing is sent faster, and congestion control starts at it [default: no limit]
+    /// Rate of the link, such as 25G: nothing is sent faster, and congestion control starts at it [default:
+    /// no limit]
     #[arg(long, value_name = "RATE", hide_short_help = true)]
     pub(super) line_rate: Option<Rate>,
 
-    /// Send and accept in-band telemetry, which hpcc and powertcp need; not part of any standard, so both sides must use it
+    /// Send and accept in-band telemetry, which hpcc and powertcp need; not part of any standard, so both
+    /// sides must use it
     #[arg(long, hide_short_help = true, long_help = TELEMETRY_HELP)]
     pub(super) telemetry: bool,
 
-    /// What to retransmit after a loss: go-back-n, or selective-repeat if both sides use it [default: go-back-n]
+    /// What to retransmit after a loss: go-back-n, or selective-repeat if both sides use it [default:
+    /// go-back-n]
     #[arg(long, value_name = "RECOVERY", hide_short_help = true, long_help = RECOVERY_HELP)]
     pub(super) recovery: Option<Recovery>,
 }

@@ -35,11 +35,12 @@ const MESSAGES: u64 = 1_000;
 ///
 /// Two processes on 127.0.0.1 and 127.0.0.2 (UDP port 4791) run every RC operation, UC and UD, and verify the
 /// contents. They repeat this while 1 % of the packets is dropped, then print a short ping table and a short
-/// blast table. The packets of the first two parts are written to demo.pcapng. If these addresses cannot be used, the demo
-/// chooses other loopback addresses, or one for both processes.
+/// blast table. The packets of the first two parts are written to demo.pcapng. If these addresses cannot be
+/// used, the demo chooses other loopback addresses, or one for both processes.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// File to write the packets to [default: demo.pcapng, in the directory for temporary files if this one is read-only]
+    /// File to write the packets to [default: demo.pcapng, in the directory for temporary files if this one
+    /// is read-only]
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 

@@ -19,7 +19,8 @@ pub(super) struct Args {
     #[arg(long, short)]
     verbose: bool,
 
-    /// Open this device, such as raw:eth0 or tap:roce0,ip=198.18.0.2/24, and show its GID table in the format of show_gids
+    /// Open this device, such as raw:eth0 or tap:roce0,ip=198.18.0.2/24, and show its GID table in the format
+    /// of show_gids
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
 

@@ -15,10 +15,11 @@ use roce_tools::exchange::{ClientQueue, Listening};
 
 /// Find out why two machines cannot communicate over RoCE, and suggest remedies
 ///
-/// Start `roce doctor` on one side, which then waits, and `roce doctor PEER` on the other side. Each side sends packets
-/// of every kind, and the doctor compares what the other side receives: ICRC, losses, DSCP, ECN, ports, every path MTU,
-/// and messages in both directions. If the peer does not run `roce doctor`, the doctor sends a connection request of
-/// rdma_cm, which every RoCE device with rdma_cm answers. The exit status is 0 if there is no problem.
+/// Start `roce doctor` on one side, which then waits, and `roce doctor PEER` on the other side. Each side
+/// sends packets of every kind, and the doctor compares what the other side receives: ICRC, losses, DSCP,
+/// ECN, ports, every path MTU, and messages in both directions. If the peer does not run `roce doctor`, the
+/// doctor sends a connection request of rdma_cm, which every RoCE device with rdma_cm answers. The exit
+/// status is 0 if there is no problem.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Address or name of the other side; if omitted, this side waits for it

@@ -20,11 +20,11 @@ use super::terminal::Output;
 
 /// Explain one packet: its bytes, every field with its meaning, and the computation of its ICRC
 ///
-/// HEX is the packet in hexadecimal digits, in any number of arguments. Spaces, line ends, colons and 0x
-/// are ignored, and the dumps of tshark -x, tcpdump -xx, xxd and hexdump -C are accepted. `-` reads such
-/// text from standard input. FILE NUMBER (or FILE:NUMBER) is a packet of a capture file (pcap or pcapng), with the
-/// number that `roce dissect FILE` shows; `- NUMBER` reads the capture from standard input. Without an argument,
-/// the command explains an example. RoCE inside tunnels is found as by `roce dissect`.
+/// HEX is the packet in hexadecimal digits, in any number of arguments. Spaces, line ends, colons and 0x are
+/// ignored, and the dumps of tshark -x, tcpdump -xx, xxd and hexdump -C are accepted. `-` reads such text
+/// from standard input. FILE NUMBER (or FILE:NUMBER) is a packet of a capture file (pcap or pcapng), with the
+/// number that `roce dissect FILE` shows; `- NUMBER` reads the capture from standard input. Without an
+/// argument, the command explains an example. RoCE inside tunnels is found as by `roce dissect`.
 ///
 /// The exit status is 1 if there is no such packet or HEX cannot be parsed, otherwise 0. Malformed packets
 /// are explained, too.

@@ -26,16 +26,17 @@ use source::Source;
 
 /// Send a frame of your own, or replay a capture
 ///
-/// FRAMES is a capture file (pcap or pcapng), one packet of it (FILE NUMBER), `-` for a capture on standard input, or
-/// the bytes of one frame in hexadecimal digits, as `roce explain` accepts them. Frames are sent byte for byte, except
-/// for the addresses that options replace, and the ICRC, which is made right unless --keep-icrc is given. Checksums of
-/// IP, UDP and TCP follow a new address; one that was wrong stays wrong. RoCE is also found inside tunnels: addresses
-/// are replaced in the outermost headers, and the ICRC is that of the innermost packet. A packet to UDP port 4791 that
-/// is not certainly RoCE, such as an answer of a DNS server, is not changed.
+/// FRAMES is a capture file (pcap or pcapng), one packet of it (FILE NUMBER), `-` for a capture on standard
+/// input, or the bytes of one frame in hexadecimal digits, as `roce explain` accepts them. Frames are sent
+/// byte for byte, except for the addresses that options replace, and the ICRC, which is made right unless
+/// --keep-icrc is given. Checksums of IP, UDP and TCP follow a new address; one that was wrong stays wrong.
+/// RoCE is also found inside tunnels: addresses are replaced in the outermost headers, and the ICRC is that
+/// of the innermost packet. A packet to UDP port 4791 that is not certainly RoCE, such as an answer of a DNS
+/// server, is not changed.
 ///
-/// raw:INTERFACE and xdp:INTERFACE send to the network, tap:NAME to the kernel as if the frames had arrived on the
-/// interface NAME. udp:ADDRESS sends the RoCE v2 datagrams in the frames through a socket, which needs no privilege: the
-/// kernel writes the headers, with its own address and port as the sender.
+/// raw:INTERFACE and xdp:INTERFACE send to the network, tap:NAME to the kernel as if the frames had arrived
+/// on the interface NAME. udp:ADDRESS sends the RoCE v2 datagrams in the frames through a socket, which needs
+/// no privilege: the kernel writes the headers, with its own address and port as the sender.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

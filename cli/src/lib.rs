@@ -58,13 +58,14 @@ struct Cli {
     #[arg(help_heading = EVERY_COMMAND, display_order = LAST)]
     color: ColorChoice,
 
-    /// Write what the engine decides to this file, one JSON object per line: every notification, cut, increase, stage,
-    /// retransmission and so on; of a simulation also every pause, in virtual time (docs/json.md lists the events)
+    /// Write what the engine decides to this file, one JSON object per line: every notification, cut,
+    /// increase, stage, retransmission and so on; of a simulation also every pause, in virtual time
+    /// (docs/json.md lists the events)
     #[arg(long, global = true, value_name = "FILE", help_heading = EVERY_COMMAND, display_order = LAST + 1)]
     trace: Option<PathBuf>,
 
-    /// Level of --trace: error, warn, info (also begin and end of simulated flows), debug (every decision) or trace (also every
-    /// packet that is dropped)
+    /// Level of --trace: error, warn, info (also begin and end of simulated flows), debug (every decision) or
+    /// trace (also every packet that is dropped)
     #[arg(long, global = true, value_name = "LEVEL", default_value = "debug")]
     #[arg(help_heading = EVERY_COMMAND, display_order = LAST + 2)]
     trace_level: tracing::Level,

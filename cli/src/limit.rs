@@ -21,9 +21,9 @@ const SIZES: [usize; 3] = [64, 1024, 4096];
 
 /// Measure the raw speed of a device: throughput and latency of frames without any protocol
 ///
-/// Start `roce limit --device DEVICE` on one side and `roce limit SERVER --device DEVICE` on the other. The frames
-/// look like WRITEs, but are neither acknowledged nor checked. The result is an upper bound for `roce blast` and
-/// `roce ping` on the same device; measure both within the same minute to compare them.
+/// Start `roce limit --device DEVICE` on one side and `roce limit SERVER --device DEVICE` on the other. The
+/// frames look like WRITEs, but are neither acknowledged nor checked. The result is an upper bound for `roce
+/// blast` and `roce ping` on the same device; measure both within the same minute to compare them.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Address or name of the server; if omitted, this side is the server
@@ -53,8 +53,8 @@ pub(super) struct Args {
     #[arg(long)]
     tcp: bool,
 
-    /// Server: address of the TCP exchange before the measurement [default: the addresses of the device; every
-    /// address without --device]
+    /// Server: address of the TCP exchange before the measurement [default: the addresses of the device;
+    /// every address without --device]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<IpAddr>,
 

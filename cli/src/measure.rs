@@ -39,9 +39,10 @@ pub(super) struct PingArgs {
 
 /// Measure throughput: many messages in one direction
 ///
-/// Start `roce blast` on one side, which is the server, and `roce blast SERVER` on the other side. The reported
-/// time is the elapsed time divided by the number of messages. The receiver checks every message, and verifies
-/// the last ones byte by byte. A client that runs longer reports on standard error every 10 seconds.
+/// Start `roce blast` on one side, which is the server, and `roce blast SERVER` on the other side. The
+/// reported time is the elapsed time divided by the number of messages. The receiver checks every message,
+/// and verifies the last ones byte by byte. A client that runs longer reports on standard error every 10
+/// seconds.
 #[derive(Debug, clap::Args)]
 pub(super) struct BlastArgs {
     #[command(flatten)]
@@ -107,7 +108,8 @@ struct MeasureArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value_t = DEFAULT_MEMORY)]
     max_memory: usize,
 
-    /// Server: also send packets to this address of a client that calls from another one; may be given several times
+    /// Server: also send packets to this address of a client that calls from another one; may be given
+    /// several times
     #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
     allow_peer: Vec<IpAddr>,
 

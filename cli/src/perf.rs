@@ -34,10 +34,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Measure together with ib_write_bw, ib_send_bw, ib_read_bw, ib_atomic_bw or their _lat counterparts
 ///
-/// `roce perf write bw` is the counterpart of ib_write_bw, and so on. Without SERVER, this side is the server. The
-/// options are those of perftest; run the perftest program or another `roce perf` with the same options on the other
-/// side. Two `roce perf` verify every message. A perftest program never changes its buffers, which limits what can
-/// be verified. A side that runs longer reports on standard error every 10 seconds.
+/// `roce perf write bw` is the counterpart of ib_write_bw, and so on. Without SERVER, this side is the
+/// server. The options are those of perftest; run the perftest program or another `roce perf` with the same
+/// options on the other side. Two `roce perf` verify every message. A perftest program never changes its
+/// buffers, which limits what can be verified. A side that runs longer reports on standard error every 10
+/// seconds.
 #[derive(Debug, clap::Args)]
 #[command(version, mut_arg("device", |device| device.short('d').alias("ib-dev")))]
 pub(super) struct Args {

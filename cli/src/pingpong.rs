@@ -19,9 +19,9 @@ use roce_tools::pingpong::{Kind, Outcome, PORT, Plan, Session};
 
 /// Exchange messages with ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong or ibv_srq_pingpong
 ///
-/// Without SERVER, this side is the server. The options are those of the original programs. Run the original program
-/// (with -g) or another `roce pingpong` on the other side, with the same size, path MTU and number of iterations.
-/// The content of every message is verified.
+/// Without SERVER, this side is the server. The options are those of the original programs. Run the original
+/// program (with -g) or another `roce pingpong` on the other side, with the same size, path MTU and number of
+/// iterations. The content of every message is verified.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Program that runs on the other side
@@ -67,7 +67,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
 
-    /// Local ACK timeout of rc and srq: 4.096 us x 2^CODE, and 537 ms at least. The connection fails after eight timeouts
+    /// Local ACK timeout of rc and srq: 4.096 us x 2^CODE, and 537 ms at least. The connection fails after
+    /// eight timeouts
     #[arg(long, value_name = "CODE", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: u8,
 

@@ -18,9 +18,9 @@ use roce_tools::rping::{
 
 /// Exchange pings over a connection of rdma_cm, with rping or another `roce rping`
 ///
-/// Start `roce rping -s -a ADDRESS` on one side and `roce rping -c -a ADDRESS` on the other; each side may also be the
-/// rping of rdma-core. The client sends the address of its ping; the server reads it with RDMA READ and writes it back
-/// with RDMA WRITE.
+/// Start `roce rping -s -a ADDRESS` on one side and `roce rping -c -a ADDRESS` on the other; each side may
+/// also be the rping of rdma-core. The client sends the address of its ping; the server reads it with RDMA
+/// READ and writes it back with RDMA WRITE.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Run as server

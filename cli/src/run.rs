@@ -30,15 +30,18 @@ use report::Report;
 
 /// Run an RDMA program, unmodified, on this engine: no RDMA device, kernel module or privilege is needed
 ///
-/// The program's calls of libibverbs and librdmacm go to the libraries beside this command. By default it sees one device, roce0, with
-/// the address of the default route, or 127.0.0.1. The exit status is that of the program.
+/// The program's calls of libibverbs and librdmacm go to the libraries beside this command. By default it
+/// sees one device, roce0, with the address of the default route, or 127.0.0.1. The exit status is that of
+/// the program.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Device that the program sees, such as udp:192.0.2.1; may be given several times: roce0, roce1 and so on
+    /// Device that the program sees, such as udp:192.0.2.1; may be given several times: roce0, roce1 and so
+    /// on
     #[arg(long, value_name = "DEVICE")]
     device: Vec<String>,
 
-    /// Write every packet sent and received to this file (pcapng); %p in the name stands for the number of the process
+    /// Write every packet sent and received to this file (pcapng); %p in the name stands for the number of
+    /// the process
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 
@@ -58,24 +61,29 @@ pub(super) struct Args {
     #[arg(long, value_name = "ALGORITHM", value_parser = congestion)]
     congestion: Option<String>,
 
-    /// Send and accept in-band telemetry, which hpcc and powertcp need; not part of any standard, so both sides must use it
+    /// Send and accept in-band telemetry, which hpcc and powertcp need; not part of any standard, so both
+    /// sides must use it
     #[arg(long)]
     telemetry: bool,
 
-    /// Name that the program sees instead of roce0, such as mlx5_0; may be given several times, for the devices in their order
+    /// Name that the program sees instead of roce0, such as mlx5_0; may be given several times, for the
+    /// devices in their order
     #[arg(long, value_name = "NAME", value_parser = device_name)]
     name: Vec<String>,
 
-    /// Index of the GID, for programs that have a larger one than 3 built in; lower indexes have the same GID [default: 3]
+    /// Index of the GID, for programs that have a larger one than 3 built in; lower indexes have the same GID
+    /// [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=127))]
     gid_index: Option<u8>,
 
-    /// Engines of each device, 1 to 63, for programs with several threads: completion vector i is engine i [default: 1]
+    /// Engines of each device, 1 to 63, for programs with several threads: completion vector i is engine i
+    /// [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63))]
     engines: Option<u8>,
 
-    /// Name of a libibverbs or librdmacm that the program brings along, such as libibverbs-1de1263b.so.1.14.48.0 of a Python
-    /// wheel; it gets the library of this command instead. May be given several times; `ldd` shows the names
+    /// Name of a libibverbs or librdmacm that the program brings along, such as
+    /// libibverbs-1de1263b.so.1.14.48.0 of a Python wheel; it gets the library of this command instead. May
+    /// be given several times; `ldd` shows the names
     #[arg(long, value_name = "NAME", value_parser = library::alias, hide_short_help = true)]
     alias: Vec<String>,
 

@@ -34,9 +34,10 @@ use super::trace::TraceFile;
 
 /// Run a scenario in the simulator: a network of switches whose hosts run the real engine
 ///
-/// SCENARIO is a TOML file or the name of a shipped scenario (`roce sim --list`). The same scenario and seed give the
-/// same trace hash on every machine. The exit status is 1 if flows failed, or if the run of an unchanged scenario does not meet
-/// what its [[expect]] tables say. docs/simulator.md describes the file and the model.
+/// SCENARIO is a TOML file or the name of a shipped scenario (`roce sim --list`). The same scenario and seed
+/// give the same trace hash on every machine. The exit status is 1 if flows failed, or if the run of an
+/// unchanged scenario does not meet what its [[expect]] tables say. docs/simulator.md describes the file and
+/// the model.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Scenario file, or name of a shipped scenario; without one, the shipped scenarios are listed
@@ -46,7 +47,8 @@ pub(super) struct Args {
     #[arg(long)]
     list: bool,
 
-    /// Replace a value of the scenario, such as host.congestion=dcqcn:paper or flows.0.bytes=1MB; may be repeated
+    /// Replace a value of the scenario, such as host.congestion=dcqcn:paper or flows.0.bytes=1MB; may be
+    /// repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
 
@@ -54,26 +56,29 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=MAX_SEED))]
     seed: Option<u64>,
 
-    /// Run once for each value, or once for each combination if repeated; separate values by ; if they contain commas
+    /// Run once for each value, or once for each combination if repeated; separate values by ; if they
+    /// contain commas
     #[arg(long, value_name = "NAME=A,B,C", value_parser = parse_sweep)]
     sweep: Vec<(String, Vec<String>)>,
 
-    /// Run all combinations of the sweeps in the scenario; --set and --sweep override the values of the same name
+    /// Run all combinations of the sweeps in the scenario; --set and --sweep override the values of the same
+    /// name
     #[arg(long)]
     sweeps: bool,
 
-    /// Run each combination with N seeds, from the seed of the scenario or of --seed on; prints means with 95 % confidence
-    /// intervals
+    /// Run each combination with N seeds, from the seed of the scenario or of --seed on; prints means with 95
+    /// % confidence intervals
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=10_000))]
     #[arg(conflicts_with_all = ["live", "pcap_port"])]
     seeds: Option<u64>,
 
-    /// Write CSV files, SVG plots and an HTML report into this directory; of a sweep also sweep.csv and a report of all runs
+    /// Write CSV files, SVG plots and an HTML report into this directory; of a sweep also sweep.csv and a
+    /// report of all runs
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Capture the port of a host (h1), or the port of a switch to a neighbor (s0:h1), to DIR/PORT.pcapng (s0-h1.pcapng);
-    /// the simulation then carries real payload. Needs --out
+    /// Capture the port of a host (h1), or the port of a switch to a neighbor (s0:h1), to DIR/PORT.pcapng
+    /// (s0-h1.pcapng); the simulation then carries real payload. Needs --out
     #[arg(long, value_name = "PORT", requires = "out", conflicts_with_all = ["sweep", "sweeps"])]
     pcap_port: Vec<String>,
 
@@ -81,13 +86,14 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["sweep", "sweeps", "json", "emit", "index"])]
     live: bool,
 
-    /// Threads of a run; all results are the same for any number. The network is divided between switches with hosts. Of a sweep,
-    /// correspondingly fewer runs take place at once. Captures, --trace and --live take one thread
+    /// Threads of a run; all results are the same for any number. The network is divided between switches
+    /// with hosts. Of a sweep, correspondingly fewer runs take place at once. Captures, --trace and --live
+    /// take one thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
 
-    /// Memory that all runs together may take, such as 8GB; a run that needs more is refused. Default: the memory that the machine has
-    /// available, or the control group of the command
+    /// Memory that all runs together may take, such as 8GB; a run that needs more is refused. Default: the
+    /// memory that the machine has available, or the control group of the command
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     memory: Option<u64>,
 
@@ -95,7 +101,8 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Print a job for slurm or kubernetes that runs one combination of the sweep per index, instead of running it
+    /// Print a job for slurm or kubernetes that runs one combination of the sweep per index, instead of
+    /// running it
     #[arg(long, value_name = "SYSTEM", requires = "out")]
     emit: Option<emit::System>,
 
@@ -103,8 +110,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "I", requires = "out", conflicts_with = "emit")]
     index: Option<usize>,
 
-    /// Print the table of the runs in this directory, and write sweep.csv and the report of all runs there; warns if runs of the sweep are missing, or if they differ in
-    /// scenario, version or swept values
+    /// Print the table of the runs in this directory, and write sweep.csv and the report of all runs there;
+    /// warns if runs of the sweep are missing, or if they differ in scenario, version or swept values
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "list"])]
     merge: Option<PathBuf>,
 }

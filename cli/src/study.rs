@@ -19,11 +19,12 @@ use roce_tools::study::{
 
 /// Measure which conclusions of a well-known RDMA study hold for this software NIC
 ///
-/// The study is MacArthur and Russell, "A Performance Study to Guide RDMA Programming Decisions" (2012): latency (ping) and
-/// throughput (blast) by SEND, WRITE, READ and WRITE with immediate data, for many message sizes, inline or not, by
-/// polling or events, with 1 to 128 buffers, beside kernel TCP and the limit of each device. Both sides run on this
-/// machine: on loopback, and as root, or where users may have namespaces, also over virtual cables. Nothing else should run
-/// meanwhile. Ctrl-C stops the study after the current cell, twice at once; the same command resumes it.
+/// The study is MacArthur and Russell, "A Performance Study to Guide RDMA Programming Decisions" (2012):
+/// latency (ping) and throughput (blast) by SEND, WRITE, READ and WRITE with immediate data, for many message
+/// sizes, inline or not, by polling or events, with 1 to 128 buffers, beside kernel TCP and the limit of each
+/// device. Both sides run on this machine: on loopback, and as root, or where users may have namespaces, also
+/// over virtual cables. Nothing else should run meanwhile. Ctrl-C stops the study after the current cell,
+/// twice at once; the same command resumes it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Measure some values of each axis: about 3 minutes instead of hours

@@ -10,8 +10,8 @@ use super::ToolError;
 
 /// Attempts between two reads of the clock, which would slow the spinning down.
 const ATTEMPTS: u32 = 256;
-/// How long nothing may happen before a thread that spins sleeps between its attempts: what takes longer is not measured in
-/// microseconds.
+/// How long nothing may happen before a thread that spins sleeps between its attempts: what takes longer is
+/// not measured in microseconds.
 pub(crate) const SPINNING: Duration = Duration::from_millis(20);
 /// How long such a thread sleeps.
 pub(crate) const NAP: Duration = Duration::from_micros(500);
@@ -36,7 +36,8 @@ enum Spun<T> {
     Crowded,
 }
 
-/// Repeats an attempt until it returns something, `longest` has passed, or another thread competes for the processor.
+/// Repeats an attempt until it returns something, `longest` has passed, or another thread competes for the
+/// processor.
 fn spin_alone<T, E>(
     longest: Duration,
     attempt: &mut impl FnMut() -> Result<Option<T>, E>,
@@ -61,8 +62,8 @@ fn spin_alone<T, E>(
     }
 }
 
-/// Repeats an attempt until it returns something or `patience` has passed. Sleeps between attempts after [`SPINNING`], or as soon as
-/// another thread competes for the processor.
+/// Repeats an attempt until it returns something or `patience` has passed. Sleeps between attempts after
+/// [`SPINNING`], or as soon as another thread competes for the processor.
 pub(crate) fn spin<T, E>(
     patience: Duration,
     mut attempt: impl FnMut() -> Result<Option<T>, E>,
@@ -104,8 +105,8 @@ pub(crate) struct CompletionWait<'a> {
 }
 
 impl CompletionWait<'_> {
-    /// Waits for completions while `watch` finds the other side alive. Polls at first, and sleeps when nothing comes.
-    /// `None`: the time is over.
+    /// Waits for completions while `watch` finds the other side alive. Polls at first, and sleeps when
+    /// nothing comes. `None`: the time is over.
     pub(crate) fn run(
         &self,
         out: &mut [Wc],
@@ -137,8 +138,9 @@ impl CompletionWait<'_> {
 }
 
 impl CompletionWait<'_> {
-    /// Polls unless other threads compete for the processor. Beside 16 busy processes on two processors, a thread that yields runs
-    /// again after 25 ms; a thread that sleeps in [`CompletionQueue::wait`] is woken within 3 ms.
+    /// Polls unless other threads compete for the processor. Beside 16 busy processes on two processors, a
+    /// thread that yields runs again after 25 ms; a thread that sleeps in [`CompletionQueue::wait`] is woken
+    /// within 3 ms.
     fn poll_for_a_while(&self, out: &mut [Wc]) -> Result<Option<usize>, VerbsError> {
         if let Some(left) = ASLEEP.get().checked_sub(1) {
             ASLEEP.set(left);
