@@ -15,6 +15,21 @@ const LONG_FILES: &[(&str, &str)] = &[];
 /// Functions that may be longer, by file and name, and why.
 const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
 
+/// Maximum width of a comment.
+const MOST_COLUMNS_OF_A_COMMENT: usize = 110;
+/// Phrases that readers stumble over. Plain English has a usual word for each.
+const UNUSUAL_PHRASES: &[(&str, &str)] = &[
+    ("in vain", "without effect, or say what fails"),
+    ("for ever", "forever, or name the limit"),
+    ("as ever", "still"),
+    ("so many", "the number or the name of the constant"),
+    ("in place of", "instead of"),
+    ("there is none", "say what does not exist"),
+    ("has it once", "has one"),
+    ("at times", "sometimes"),
+    ("/// The same", "repeat the noun: a doc comment is read alone"),
+];
+
 /// Where `unsafe` may stand: at the system calls and libc, at the memory of the application, and in code that is
 /// not shipped.
 const UNSAFE_PLACES: &[&str] = &[
@@ -57,6 +72,46 @@ const CLOCKS_AND_THREADS: &[&str] = &[
     "tokio",
     "UdpSocket",
 ];
+
+/// The lines of comments of a file with their numbers, without code blocks of doc comments.
+fn comment_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_code = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let comment = line.trim_start().strip_prefix("//")?;
+        let is_fence = comment.trim_start_matches(['/', '!']).trim_start().starts_with("```");
+        is_code ^= is_fence;
+        (!is_code && !is_fence).then_some((index + 1, line))
+    })
+}
+
+/// Returns whether a line contains a phrase as whole words. "The same as" is not the phrase "The same".
+fn has_phrase(line: &str, phrase: &str) -> bool {
+    line.match_indices(phrase).any(|(at, _)| {
+        let after = &line[at + phrase.len()..];
+        !after.starts_with(char::is_alphanumeric) && !(phrase.ends_with("same") && after.starts_with(" as"))
+    })
+}
+
+#[test]
+fn comments_are_narrow_and_in_plain_english() {
+    let mut wrong = Vec::new();
+    for file in sources() {
+        for (number, line) in comment_lines(&file.text) {
+            // A table or an address cannot be broken.
+            let may_be_wide = line.contains('|') || line.contains("http");
+            if line.chars().count() > MOST_COLUMNS_OF_A_COMMENT && !may_be_wide {
+                wrong.push(format!("{}:{number}: wider than {MOST_COLUMNS_OF_A_COMMENT} columns", file.name));
+            }
+            let found = UNUSUAL_PHRASES.iter().find(|(phrase, _)| has_phrase(line, phrase));
+            wrong.extend(found.map(|(phrase, usual)| format!("{}:{number}: `{phrase}`: {usual}", file.name)));
+        }
+    }
+    assert!(wrong.is_empty(), "{} comments:\n{}", wrong.len(), wrong.join("\n"));
+    // The check can fail.
+    let text = "/// ```text\n/// for ever\n/// ```\n//! for ever\nlet a = \"for ever\";";
+    assert_eq!(comment_lines(text).map(|(number, _)| number).collect::<Vec<_>>(), [4]);
+    assert!(has_phrase("waits for ever.", "for ever") && !has_phrase("for every packet", "for ever"));
+}
 
 #[test]
 fn files_are_short() {

@@ -471,7 +471,7 @@ impl Pair {
         self.in_flight.insert((at, self.sequence), packet);
     }
 
-    /// Handles the next event. Returns `false` if there is none.
+    /// Handles the next event. Returns `false` if no event is left.
     pub fn step(&mut self) -> bool {
         self.collect(Side::A);
         self.collect(Side::B);
