@@ -15,6 +15,48 @@ const LONG_FILES: &[(&str, &str)] = &[];
 /// Functions that may be longer, by file and name, and why.
 const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
 
+/// Maximum size of a file of the repository, in bytes.
+const MOST_BYTES_OF_A_FILE: u64 = 128 << 10;
+/// Files that may be larger, and why.
+const LARGE_FILES: &[(&str, &str)] = &[
+    ("pcaps/rxe/rc-read-lost-responses.pcap", "a READ of 128 KiB between two kernels, with lost responses"),
+    ("pcaps/rxe/rc-write-131072-ackreq.pcap", "WRITEs of 128 KiB between two kernels, with their contents"),
+    ("pcaps/rxe/rc-write-lost-requests.pcap", "a WRITE of 128 KiB between two kernels, with lost requests"),
+];
+/// First bytes of programs, libraries, core files and archives.
+const BINARIES: &[(&str, &[u8])] = &[
+    ("an ELF file", b"\x7fELF"),
+    ("an archive of ar", b"!<arch>\n"),
+    ("a gzip file", b"\x1f\x8b"),
+    ("a zip file", b"PK\x03\x04"),
+    ("an xz file", b"\xfd7zXZ\0"),
+];
+/// Folders with files that may have any contents.
+const ANY_CONTENTS: &[&str] = &["pcaps/", "fuzz/seeds/"];
+/// Entries of the root, besides crates of the workspace.
+const ROOT_ENTRIES: &[&str] = &[
+    ".ci",
+    ".dockerignore",
+    ".gitignore",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "README.md",
+    "bench",
+    "benches",
+    "docs",
+    "examples",
+    "fuzz",
+    "pcaps",
+    "rustfmt.toml",
+    "scenarios",
+    "src",
+    "tests",
+];
+
 /// Maximum width of a comment.
 const MOST_COLUMNS_OF_A_COMMENT: usize = 110;
 /// Phrases that readers stumble over. Plain English has a usual word for each.
@@ -72,6 +114,56 @@ const CLOCKS_AND_THREADS: &[&str] = &[
     "tokio",
     "UdpSocket",
 ];
+
+/// Returns the tracked files, or `None` outside a git repository.
+fn tracked_files() -> Option<Vec<String>> {
+    let output =
+        std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().ok()?;
+    let names = output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())?;
+    Some(names.split_terminator('\0').map(str::to_owned).collect())
+}
+
+/// Returns the kind of a program, library, core file or archive.
+fn binary_kind(contents: &[u8]) -> Option<&'static str> {
+    BINARIES.iter().find(|(_, first)| contents.starts_with(first)).map(|(kind, _)| *kind)
+}
+
+/// Regression: a core dump of 199 MB was committed.
+#[test]
+fn tracked_files_are_small_and_no_binaries() {
+    let Some(files) = tracked_files().filter(|files| !files.is_empty()) else {
+        // A copy of the sources has no commits to check, so this is not an error even where every test is required.
+        println!("SKIPPED: not a git repository");
+        return;
+    };
+    let mut wrong = Vec::new();
+    for name in &files {
+        let path = root().join(name);
+        // A file that was deleted but not committed yet.
+        let Ok(meta) = fs::metadata(&path) else { continue };
+        if !meta.is_file() {
+            continue;
+        }
+        let is_allowed = LARGE_FILES.iter().any(|(large, _)| large == name);
+        if meta.len() > MOST_BYTES_OF_A_FILE && !is_allowed {
+            wrong.push(format!("{name} has {} bytes; the limit is {MOST_BYTES_OF_A_FILE}", meta.len()));
+        }
+        if !ANY_CONTENTS.iter().any(|folder| name.starts_with(folder))
+            && let Some(kind) = binary_kind(&fs::read(&path).unwrap_or_default())
+        {
+            wrong.push(format!("{name} is {kind}"));
+        }
+    }
+    let entries: BTreeSet<_> = files.iter().filter_map(|name| name.split('/').next()).collect();
+    let crates: Vec<_> = crates().collect();
+    let is_known = |entry: &str| ROOT_ENTRIES.contains(&entry) || crates.iter().any(|name| *name == entry);
+    wrong.extend(entries.iter().filter(|entry| !is_known(entry)).map(|entry| format!("{entry} at the root")));
+    for (name, reason) in LARGE_FILES {
+        assert!(files.iter().any(|file| file == name), "{name} is gone; its exception ({reason}) can go");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(binary_kind(b"\x7fELF\x02"), Some("an ELF file"), "the check can fail");
+}
 
 /// The lines of comments of a file with their numbers, without code blocks of doc comments.
 fn comment_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
