@@ -1,4 +1,4 @@
-//! The background thread: it makes progress while the application does not, see [`wait`](super::wait).
+//! The background thread, which makes progress while the application does not, see [`wait`](super::wait).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,17 +12,17 @@ use super::crowding;
 use super::wait::{LONGEST_SLEEP, Watcher};
 use crate::driver::wake::wait_readable;
 
-/// While the application polls, and where nothing shows what arrives, look again after so long.
+/// First back-off while the application polls, and longest sleep if the device has no descriptor.
 const BACK_OFF: Duration = Duration::from_micros(250);
-/// The longest such time, for an application that goes on polling: each look takes its thread the processor for a moment, where all
-/// have something to do, and one every 250 µs cost a tenth of the rate.
+/// Longest back-off while the application keeps polling. Each check takes the processor from the polling
+/// thread if all processors are busy: with one check every 250 µs, the rate was 10 % lower.
 const LONGEST_BACK_OFF: Duration = Duration::from_millis(2);
 
-/// How often a thread of a process that runs looks at the device at least: four times the longest back-off, because a thread may stay away
-/// twice before it finds that the application polls no longer.
+/// Longest time without a check of the device while the process runs. Four times the longest back-off,
+/// because the thread may back off twice before it notices that the application has stopped polling.
 const LOOKS_EVERY: Duration = Duration::from_millis(8);
 
-/// Starts the thread. It ends when `stopped` is set, or with the last other owner of the runtime.
+/// Starts the thread. It ends when `stopped` is set, or when the last other owner drops the runtime.
 pub(super) fn start(runtime: &Arc<Runtime>) -> io::Result<JoinHandle<()>> {
     let weak = Arc::downgrade(runtime);
     runtime.lock().nic.looks_every(runtime.activity.pace.time(LOOKS_EVERY));
@@ -46,11 +46,11 @@ fn run(weak: &Weak<Runtime>) {
     }
 }
 
-/// For how long the thread stays away now: while the application polls, twice as long as the last time.
+/// Returns how long the thread backs off now: while the application polls, twice as long as the last time.
 ///
-/// An application that does much between two polls, or polls several engines in turn, is often not polling at the moment that this thread
-/// looks. If it has polled since the last look, the thread stays away all the same, for half as long: two threads that share a processor
-/// cost an application half of its rate.
+/// An application that works between polls, or polls several engines in turn, is often not polling when this
+/// thread checks. If it has polled since the last check, the thread still backs off, for half the time: two
+/// threads that share a processor halve the rate of an application.
 fn back_off_time(
     watcher: Watcher,
     last: Option<Duration>,
@@ -64,16 +64,16 @@ fn back_off_time(
     }
 }
 
-/// How long the thread looks for more before it sleeps: a peer that sends a stream would have to wake it again and again, which costs the
-/// peer more than to send a packet.
+/// How long the thread checks for more packets before it sleeps. Otherwise a peer that sends a stream would
+/// have to wake it often, which costs the peer more than a packet.
 struct Patience {
     spin: Duration,
-    /// When it last began to find nothing.
+    /// Time of the first check in a row that found nothing.
     idle_since: Option<Instant>,
 }
 
 impl Patience {
-    /// After a look; `has_more`: there was something.
+    /// Returns whether to sleep after a check. `has_more` tells whether the check found something.
     fn is_over(&mut self, has_more: bool) -> bool {
         if has_more {
             self.idle_since = None;
@@ -84,8 +84,8 @@ impl Patience {
 }
 
 impl Runtime {
-    /// Sleeps until the next deadline, which another thread that makes an earlier one cuts short, or until the device has
-    /// something if it is to be watched.
+    /// Sleeps until the next deadline or, if `watch_device` is set, until the device is readable. Another
+    /// thread that sets an earlier deadline ends the sleep.
     fn suspend(&self, longest: Duration, watch_device: bool) {
         let (mut timeout, has_failed) = {
             let mut state = self.lock();
@@ -98,7 +98,7 @@ impl Runtime {
             }
             (timeout, state.nic.failure().is_some())
         };
-        // The descriptor of a device that failed may stay readable, and there is nothing to receive.
+        // The descriptor of a failed device may stay readable although there is nothing to receive.
         let device = self.device_descriptor.as_ref().filter(|_| watch_device && !has_failed);
         if watch_device && self.device_descriptor.is_none() {
             timeout = timeout.min(BACK_OFF);
@@ -116,12 +116,12 @@ impl Runtime {
             }
         }
         self.note_awake();
-        // Each call of the application would compare its deadlines with an end of a sleep that is over.
+        // Otherwise each call of the application would compare its deadlines with the end of a past sleep.
         self.lock_state().background_sleeps_until = None;
     }
 
-    /// While threads of the application wait, they watch the device. They do not know of deadlines that came up after
-    /// they had gone to sleep.
+    /// Leaves the device to threads of the application that wait, and handles deadlines that were set after
+    /// those threads went to sleep.
     fn meet_deadlines(&self) {
         let Some(longest) = self.rely(LONGEST_SLEEP, BACK_OFF) else { return };
         self.suspend(longest, false);
@@ -132,7 +132,7 @@ impl Runtime {
         }
     }
 
-    /// Sleeps until there is something to do and does it, for as long as more keeps coming.
+    /// Sleeps until there is something to do, and then makes progress while more keeps coming.
     fn serve(&self) {
         self.suspend(LONGEST_SLEEP, true);
         let mut patience = Patience { spin: self.spin, idle_since: None };
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(micros_after(Watcher::Poller, 1), Some(250));
     }
 
-    /// It took the processor from an application that drove two engines in turn, again and again.
+    /// Regression: the thread kept taking the processor from an application that drove two engines in turn.
     #[test]
     fn the_thread_stays_away_from_an_application_that_polls_now_and_then() {
         let after = |last, polled_ago: u64| {
@@ -184,7 +184,8 @@ mod tests {
         assert_eq!([after(2_000, 2_000), after(250, 251)], [None, None], "not since the last look");
     }
 
-    /// It slept for the first time that nothing was there once it had served a stream for the spin time.
+    /// Regression: after a stream had lasted for the spin time, the thread slept at the first check without a
+    /// packet.
     #[test]
     fn the_thread_looks_for_more_as_long_after_each_packet() {
         let spin = Duration::from_millis(20);

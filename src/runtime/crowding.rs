@@ -1,25 +1,28 @@
-//! Whether other threads want the processor of a thread that polls.
+//! Detects whether other threads need the processor of a polling thread.
 //!
-//! With more threads that poll than processors, a thread that waits for its peer keeps the processor from a thread that has something to
-//! do, for a time slice of milliseconds. A thread cannot see that directly, so it tries: now and then it leaves the processor to others
-//! with `sched_yield`, and compares the time that passed with the processor time that it was charged for. Where another thread ran, it
-//! yields after each look at the device that finds nothing, until a trial finds no other thread.
+//! If more threads poll than there are processors, a thread that waits for its peer keeps the processor from
+//! threads with work, for a time slice of milliseconds. A thread cannot see this directly. So it makes a
+//! trial now and then: it calls `sched_yield` and compares the elapsed time with the processor time that it
+//! was charged for. If another thread ran, it yields after each empty check, until a trial finds no other
+//! thread.
 //!
-//! This pays while the others give the processor back as soon. A thread that computes keeps it for a whole time slice, and
-//! yielding to it would turn each wait for a peer into milliseconds. So the times are compared: where the others take much more than
-//! this thread has had since it last yielded, it stops, and tries again after a while that becomes longer each time.
+//! Yielding helps only if the other threads soon return the processor. A thread that computes keeps it for a
+//! whole time slice, and each wait for a peer would take milliseconds. So a thread stops yielding if others
+//! take much more time than it had since its last yield. It tries again after a pause that grows each time.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A trial comes after so many looks in vain: two system calls more in some 70 µs.
+/// Empty checks until the next trial. A trial takes three system calls, about once in 70 µs.
 const TRIAL_INTERVAL: u32 = 128;
-/// Where others keep the processor, the next one comes after so many, four times as many each time, up to the longest interval.
+/// Empty checks until the next trial if others kept the processor, multiplied by 4 each time up to the
+/// maximum.
 const FIRST_PAUSE: u32 = 16 * TRIAL_INTERVAL;
 const LONGEST_PAUSE: u32 = FIRST_PAUSE << 6;
-/// Others may take so many times what this thread has had, and this much more: a thread that was asleep has some work to do.
+/// Others may take this multiple of the time that this thread had, plus `AWAY_AT_LEAST`: a thread that was
+/// asleep has some work to do.
 const MOST_AWAY: u32 = 4;
 const AWAY_AT_LEAST: Duration = Duration::from_micros(500);
 
@@ -27,20 +30,21 @@ thread_local! {
     static CROWDING: Cell<Crowding> = const { Cell::new(Crowding::NEW) };
 }
 
-/// What a thread knows of others on its processor.
+/// The knowledge of a thread about others on its processor.
 #[derive(Clone, Copy, Debug)]
 struct Crowding {
-    /// Looks until the next trial.
+    /// Empty checks until the next trial.
     until_trial: u32,
-    /// How many follow the next trial in vain.
+    /// Empty checks that follow the next trial if others keep the processor too long.
     pause: u32,
-    /// The last trial found another thread.
+    /// Whether the last trial found another thread.
     is_crowded: bool,
-    /// Since when this thread has had the processor, for all that it knows.
+    /// Time since which this thread has had the processor, as far as it knows.
     since: Option<Instant>,
 }
 
-/// Looked at the device in vain, or at memory that a peer is to write. Returns whether [`share`] is to be called, by a caller without a lock.
+/// Counts an empty check of the device, or of memory that a peer will write. Returns whether the caller must
+/// call [`share`], without holding a lock.
 #[inline]
 pub(super) fn looked_in_vain() -> bool {
     let mut crowding = CROWDING.get();
@@ -52,7 +56,7 @@ pub(super) fn looked_in_vain() -> bool {
     shares
 }
 
-/// The next look in vain is followed by a trial.
+/// Makes the next empty check a trial, unless others kept the processor too long lately.
 pub(super) fn try_soon() {
     let mut crowding = CROWDING.get();
     if crowding.until_trial <= TRIAL_INTERVAL {
@@ -61,7 +65,7 @@ pub(super) fn try_soon() {
     }
 }
 
-/// Leaves the processor to others.
+/// Yields the processor, and makes a trial if one is due.
 #[cold]
 pub(super) fn share() {
     let mut crowding = CROWDING.get();
@@ -79,7 +83,7 @@ pub(super) fn share() {
     CROWDING.set(crowding);
 }
 
-/// The processor time of this thread.
+/// Returns the processor time of this thread.
 fn charged() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
@@ -89,7 +93,7 @@ impl Crowding {
     const NEW: Self =
         Self { until_trial: TRIAL_INTERVAL, pause: FIRST_PAUSE, is_crowded: false, since: None };
 
-    /// Left the processor to others at `before`, and had it again at `after`. Returns whether that was too long.
+    /// Records a yield from `before` to `after`. Returns whether others kept the processor too long.
     fn note_yield(&mut self, before: Instant, after: Instant) -> bool {
         let is_too_long = self.since.is_some_and(|since| {
             let had = before.saturating_duration_since(since);
@@ -104,7 +108,8 @@ impl Crowding {
         is_too_long
     }
 
-    /// The same with the processor time that the thread was charged for, which tells whether another one ran.
+    /// Records a yield during which this thread was charged for `charged`: if more time passed, another
+    /// thread ran.
     fn note_trial(&mut self, before: Instant, after: Instant, charged: Duration) {
         if self.note_yield(before, after) {
             return;
@@ -123,7 +128,7 @@ mod tests {
 
     const MICRO: Duration = Duration::from_micros(1);
 
-    /// A thread that last left the processor 100 µs ago, and when it leaves it now.
+    /// Returns the state of a thread that last yielded 100 µs ago, and the time of its next yield.
     fn crowding() -> (Crowding, Instant) {
         let start = Instant::now();
         (Crowding { since: Some(start), ..Crowding::NEW }, start + 100 * MICRO)
@@ -156,7 +161,7 @@ mod tests {
         assert!(!crowding.is_crowded);
     }
 
-    /// Of as many, each has the processor as long as the others together.
+    /// Five threads take turns: the others together take four times as long as this one.
     #[test]
     fn threads_that_take_as_long_as_this_one_are_not_in_the_way() {
         let (mut crowding, mut before) = crowding();

@@ -1,7 +1,8 @@
-//! The engines of one context: each has a device, a lock and a background thread of its own.
+//! The engines of one context. Each has a device, a lock and a background thread of its own.
 //!
-//! The devices share an address (docs/sharing.md), so each has a process slot, and numbers of queue pairs and queues begin with it: that is how
-//! the engine of an object is found. Engine 0 is the one that a context always has; connection management is in it.
+//! The devices share an address (docs/sharing.md), so each has a process slot. Numbers of queue pairs and
+//! queues begin with the slot, which identifies the engine of an object. Every context has engine 0, which
+//! contains the connection management.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -19,29 +20,29 @@ use crate::driver::Nic;
 use crate::driver::wake::join;
 use crate::observe::{CounterSource, Publisher};
 
-/// What one engine is made of.
+/// The parts that an engine is opened with.
 pub(crate) struct Opening {
     pub(crate) config: EngineConfig,
     pub(crate) device: Box<dyn Device>,
     pub(crate) random: fastrand::Rng,
 }
 
-/// Owns the engines of a context and their threads, and ends them when the last handle is dropped.
+/// The engines of a context and their threads, which end when the last handle is dropped.
 #[derive(Debug)]
 pub(crate) struct Engines {
     first: Arc<Runtime>,
     others: Arc<[Arc<Runtime>]>,
-    /// The engine of each process slot; 0 where there is none.
+    /// The index of the engine of each process slot; 0 if no engine has the slot.
     by_slot: [u8; ProcessSlot::MAX.get() as usize + 1],
     background: Vec<JoinHandle<()>>,
     counters: Arc<EngineCounters>,
-    /// Shows the counters to other processes until it is dropped.
+    /// Publishes the counters to other processes until it is dropped.
     publisher: Option<Publisher>,
     process: Process,
 }
 
 impl Engines {
-    /// Opens an engine around each device, `first` and `others`, which share the clock.
+    /// Opens an engine on each device, `first` and `others`. All engines share the clock.
     pub(crate) fn new(
         first: Opening,
         others: Vec<Opening>,
@@ -83,7 +84,7 @@ impl Engines {
         Ok(())
     }
 
-    /// Lets other processes of the user read the counters.
+    /// Lets other processes of this user read the counters.
     pub(crate) fn publish(&mut self) -> io::Result<()> {
         let Runtime { capabilities, addresses, .. } = &*self.first;
         self.publisher =
@@ -91,7 +92,7 @@ impl Engines {
         Ok(())
     }
 
-    /// Engine 0.
+    /// Returns engine 0.
     #[inline]
     pub(crate) fn first(&self) -> &Runtime {
         &self.first
@@ -108,12 +109,13 @@ impl Engines {
         }
     }
 
-    /// All of them, in their order.
+    /// Returns all engines in their order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Runtime> {
         std::iter::once(self.first()).chain(self.others.iter().map(Arc::as_ref))
     }
 
-    /// The engine of an object whose number begins with this slot: engine 0 where none has it, which then has no such object.
+    /// Returns the engine of an object whose number begins with this slot. If no engine has the slot, returns
+    /// engine 0, which then does not contain the object either.
     #[inline]
     pub(crate) fn of_slot(&self, slot: ProcessSlot) -> &Runtime {
         if self.others.is_empty() { &self.first } else { self.look_up(slot) }
@@ -128,12 +130,12 @@ impl Engines {
         self.by_slot[usize::from(slot.get())].into()
     }
 
-    /// Locks all of them, for what exists in each.
+    /// Locks all engines, for objects that exist in each.
     pub(crate) fn lock_all(&self) -> AllLocked<'_> {
         AllLocked::new(self.iter())
     }
 
-    /// The counters of all engines together.
+    /// Returns the counters of all engines together.
     pub(crate) fn counters(&self) -> &EngineCounters {
         &self.counters
     }
@@ -142,7 +144,7 @@ impl Engines {
 impl Drop for Engines {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // The child of a fork: the threads and the device are those of its parent.
+            // In the child of a fork: the threads and the device belong to the parent.
             self.background.drain(..).for_each(std::mem::forget);
             return;
         }
@@ -151,7 +153,7 @@ impl Drop for Engines {
             runtime.wake_background();
         }
         self.background.drain(..).for_each(join);
-        // What queue pairs still owe their peers, such as an acknowledgement, is sent.
+        // Sends pending responses of queue pairs, such as acknowledgements.
         self.iter().for_each(|runtime| runtime.lock().transmit_owed());
     }
 }
@@ -160,7 +162,7 @@ impl Drop for Engines {
 #[derive(Debug)]
 pub(crate) struct EngineCounters {
     runtimes: Vec<Weak<Runtime>>,
-    /// Counts what was lost here for all engines.
+    /// Counts the events that this queue lost, for all engines.
     events: Arc<EventQueue<AsyncEvent>>,
 }
 
@@ -196,7 +198,8 @@ impl CounterSource for EngineCounters {
     }
 }
 
-/// What connection management in engine 0 reaches the others through. Engine 0 is locked meanwhile: it is before all others in the order.
+/// The other engines for the connection management, which runs in engine 0. The caller has locked engine 0,
+/// which precedes all others in the locking order.
 #[derive(Debug)]
 struct Others(Arc<[Arc<Runtime>]>);
 
@@ -204,14 +207,15 @@ impl OtherEngines for Others {
     fn with_nic_of(&self, slot: ProcessSlot, work: &mut dyn FnMut(&mut Nic)) {
         let has_slot = |runtime: &&Arc<Runtime>| runtime.capabilities.process_slot == slot;
         let Some(runtime) = self.0.iter().find(has_slot) else { return };
-        // Not the guard that delivers: engine 0 is locked, so nothing foreign may run now.
+        // Not `lock`, whose guard delivers events: engine 0 is locked, so no foreign code may run now.
         let mut state = runtime.lock_state();
         work(&mut state.nic);
         state.transmit();
         let has_deliveries = state.has_deliveries();
         drop(state);
         if has_deliveries {
-            // The next thread that locks this engine delivers, and where no other does, this one.
+            // The next thread that locks this engine delivers the events. The background thread is woken to
+            // be one.
             runtime.wake_background();
         }
     }

@@ -1,4 +1,4 @@
-//! Where events wait for the application: behind a descriptor, or with the waker of a task.
+//! Events that wait for the application: behind a descriptor, or for the waker of a task.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -12,7 +12,7 @@ use roce_transport::CqId;
 use crate::device::fork::Mutex;
 use crate::driver::wake::{Wake, drop_each, wake_each};
 
-/// Events behind a descriptor that is readable while there are any.
+/// A queue of events with a descriptor that is readable while the queue is not empty.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T: Send + 'static> {
     wake: Wake,
@@ -22,12 +22,12 @@ pub(crate) struct EventQueue<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> EventQueue<T> {
-    /// A queue for at most so many events.
+    /// Creates a queue for at most `capacity` events.
     pub(crate) fn new(capacity: usize) -> io::Result<Self> {
         Ok(Self { wake: Wake::new()?, events: Mutex::default(), capacity, lost: AtomicU64::new(0) })
     }
 
-    /// Events that found the queue full.
+    /// Returns the number of events that were lost because the queue was full.
     pub(super) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -39,7 +39,8 @@ impl<T: Send + 'static> EventQueue<T> {
             return;
         }
         events.push_back(event);
-        // Under the lock, or another thread might take the event and clear the descriptor before.
+        // Under the lock, because another thread could otherwise take the event and clear the descriptor
+        // first.
         self.wake.signal();
     }
 
@@ -59,7 +60,7 @@ impl<T: Send + 'static> AsFd for EventQueue<T> {
     }
 }
 
-/// The channel and the tasks that wait for completion events, for each completion queue.
+/// The channel of each completion queue, and the tasks that wait for its events.
 #[derive(Debug, Default)]
 pub(crate) struct CompletionEvents {
     receivers: Mutex<Receivers>,
@@ -78,7 +79,7 @@ struct Receiver {
 }
 
 impl CompletionEvents {
-    /// Hands an event to the tasks that wait for it, or to the channel if there are none. Runs foreign code.
+    /// Passes an event to the tasks that wait for it, or to the channel if no task waits. Runs foreign code.
     pub(super) fn notify(&self, cq: CqId) {
         let (channel, tasks) = {
             let mut receivers = self.receivers.lock();
@@ -91,7 +92,8 @@ impl CompletionEvents {
         }
     }
 
-    /// Wakes all that wait, without an event: the device failed, and polling a queue reports it. Runs foreign code.
+    /// Wakes all tasks and channels without an event, because the device failed and polling a queue reports
+    /// this. Runs foreign code.
     pub(super) fn notify_all(&self) {
         let mut tasks = Vec::new();
         for receiver in self.receivers.lock().by_cq.values_mut() {
@@ -109,11 +111,11 @@ impl CompletionEvents {
 
     pub(crate) fn remove(&self, cq: CqId) {
         let receiver = self.receivers.lock().by_cq.remove(&cq);
-        // Dropped after the lock is released: the wakers of tasks that were forgotten instead of dropped.
+        // Wakers of forgotten tasks, which were not dropped. They are dropped after the lock is released.
         drop_each(receiver.into_iter().flat_map(|receiver| receiver.tasks).map(|(_, waker)| waker));
     }
 
-    /// Wakes a task at the next event of this queue, for as long as the registration lives.
+    /// Wakes a task at the next event of this queue, while the returned registration exists.
     pub(crate) fn register(&self, cq: CqId, waker: Waker) -> Registration<'_> {
         let mut receivers = self.receivers.lock();
         receivers.last_task += 1;
@@ -147,7 +149,7 @@ impl Drop for Registration<'_> {
                 Some(tasks.swap_remove(position))
             })
         };
-        // After the lock is released.
+        // Dropped after the lock is released.
         drop_each(waker.map(|(_, waker)| waker));
     }
 }

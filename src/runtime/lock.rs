@@ -1,7 +1,7 @@
-//! The lock guard: what came of a call is delivered when it is dropped, after the mutex is released.
+//! The lock guard, which delivers events when it is dropped, after the mutex is released.
 //!
-//! Wakers, and the drops of what they own, are foreign code: they may use the context, or release the last handle of it. So
-//! none of them runs under the mutex, and no caller has to remember to deliver anything.
+//! Wakers, and the drops of objects that they own, are foreign code: they may use the context or release its
+//! last handle. So they never run under the mutex, and no caller has to remember to deliver anything.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
@@ -12,12 +12,12 @@ use roce_transport::{CqId, Engine, Event};
 use super::{Runtime, State};
 use crate::cm::service::Wakers;
 
-/// Completion events that are delivered for one locking of the mutex.
+/// Maximum number of completion events delivered per lock of the mutex.
 const BATCH: usize = 16;
 
-/// Exclusive use of the state.
+/// Exclusive access to the state.
 pub(crate) struct Locked<'a> {
-    // The order matters: fields are dropped in it, the mutex is released first.
+    // Fields are dropped in this order, so the mutex is released before the deliveries.
     state: MutexGuard<'a, State>,
     deliveries: Option<Deliveries<'a>>,
     runtime: &'a Runtime,
@@ -56,8 +56,8 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Exclusive use of the states of all engines of a context, which are locked in their order. No thread waits for an engine before one
-/// that it has locked, so that threads do not wait for each other. What comes of the use is delivered when no engine is locked any more.
+/// Exclusive access to the states of all engines of a context. Engines are locked in their order, which
+/// prevents deadlocks. Events are delivered after all engines are released.
 pub(crate) struct AllLocked<'a> {
     states: Vec<(MutexGuard<'a, State>, &'a Runtime)>,
 }
@@ -67,7 +67,7 @@ impl<'a> AllLocked<'a> {
         Self { states: runtimes.map(|runtime| (runtime.lock_state(), runtime)).collect() }
     }
 
-    /// The engines in their order.
+    /// Returns the engines in their order.
     pub(crate) fn engines(&mut self) -> impl Iterator<Item = &mut Engine> {
         self.states.iter_mut().map(|(state, _)| &mut state.nic.engine)
     }
@@ -75,7 +75,7 @@ impl<'a> AllLocked<'a> {
 
 impl Drop for AllLocked<'_> {
     fn drop(&mut self) {
-        // Each state is released at the end of its turn, and what is delivered waits for the last.
+        // Each iteration releases one state. Nothing is delivered before the last one is released.
         let deliveries: Vec<_> = self
             .states
             .drain(..)
@@ -88,11 +88,11 @@ impl Drop for AllLocked<'_> {
     }
 }
 
-/// What is to be done without the lock.
+/// Actions for after the release of the lock.
 struct Deliveries<'a> {
     runtime: &'a Runtime,
     completions: ArrayVec<CqId, BATCH>,
-    /// There were more completion events than one batch.
+    /// Whether there were more completion events than one batch.
     has_more: bool,
     wakers: Option<Wakers>,
     device_failed: bool,
@@ -120,7 +120,7 @@ impl<'a> Deliveries<'a> {
         {
             match event {
                 Event::Completion(cq) => self.completions.push(cq),
-                // Under the lock, which keeps them in order. Nothing foreign is called.
+                // Under the lock, which keeps the events in order. No foreign code is called.
                 Event::Async(event) => self.runtime.async_events.push(event),
             }
         }

@@ -1,7 +1,7 @@
-//! What the handles of one open device share: the state behind one mutex, the guard that delivers what came of a call, the
-//! policy of waiting, and the background thread.
+//! The runtime of an open device, which all handles share: the state behind a mutex, the guard that delivers
+//! events, the waiting policy, and the background thread.
 //!
-//! Nothing above this module locks the mutex itself, and nothing below it knows that there is one.
+//! Only this module locks the mutex. The layers below do not know that it exists.
 
 mod background;
 mod crowding;
@@ -44,21 +44,22 @@ pub(crate) use state::State;
 use wait::Activity;
 pub(crate) use wait::WaitFailure;
 
-/// How long a thread that makes progress leaves the lock to others at most. A thread that was asleep needs some 50 µs to run.
+/// Maximum time for which a thread that makes progress leaves the lock to others. A thread that was asleep
+/// needs about 50 µs to run.
 const LONGEST_YIELD: Duration = Duration::from_micros(200);
 
-/// One engine of a context and what is around it: all handles of the context share it. It begins a cache line, and fills pairs of them,
-/// so that threads which use different engines do not write to the same.
+/// One engine of a context with its device and lock, shared by all handles of the context. Its alignment of
+/// two cache lines prevents threads that use different engines from writing to the same lines.
 #[repr(align(128))]
 pub(crate) struct Runtime {
     state: Mutex<State>,
-    /// Threads that wait for it.
+    /// Number of threads that wait for the state's lock.
     queued: AtomicUsize,
     pub(crate) capabilities: Capabilities,
-    /// Bytes that may follow the ICRC of a datagram.
+    /// Maximum number of bytes after the ICRC of a datagram.
     pub(crate) trailer: usize,
     pub(crate) addresses: Vec<IpAddr>,
-    /// Those of all engines of the context.
+    /// The event queue of all engines of the context.
     pub(crate) async_events: Arc<EventQueue<AsyncEvent>>,
     pub(crate) completion_events: CompletionEvents,
     device_descriptor: Option<OwnedFd>,
@@ -108,7 +109,7 @@ impl Runtime {
     }
 
     fn lock_state(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves the engine between two calls, never inside one that matters here.
+        // A panic under the lock leaves the engine between two calls, so the state stays usable.
         if let Some(guard) = self.state.try_lock() {
             return guard;
         }
@@ -118,8 +119,8 @@ impl Runtime {
         guard
     }
 
-    /// Lets threads that wait for the lock have it before this one takes it again. The mutex of the standard library prefers
-    /// the thread that runs, so a loop that makes progress under a flood would keep the others out.
+    /// Lets threads that wait for the lock take it first. The mutex of the standard library is not fair:
+    /// without this call, a loop that makes progress during a flood would keep other threads out.
     pub(crate) fn yield_lock(&self) {
         if self.queued.load(Ordering::Relaxed) == 0 {
             return;
@@ -130,14 +131,14 @@ impl Runtime {
         }
     }
 
-    /// Locks the state. What comes of the caller's use of it is delivered when the guard is dropped.
+    /// Locks the state. Dropping the guard delivers the events of the caller's changes.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
         Locked::new(self, self.lock_state())
     }
 
-    /// The state, for a thread whose queue is empty: `None` while another thread has it, which makes progress or will, and where the
-    /// device was looked at a moment before `now`.
+    /// Locks the state for a poll of an empty queue. Returns `None` if another thread holds the lock, because
+    /// that thread makes progress, or if a poll checked the device shortly before `now`.
     #[inline]
     pub(crate) fn try_look(&self, now: u64) -> Option<Locked<'_>> {
         if !self.activity.is_look_due(now) {
@@ -145,7 +146,7 @@ impl Runtime {
         }
         let state = match self.state.try_lock() {
             Some(state) => state,
-            // After a failure every poll reports it, also while the background thread looks.
+            // Every poll reports a failure of the device, even while the background thread holds the lock.
             None if self.activity.has_failed() => self.lock_state(),
             None => return None,
         };
@@ -163,7 +164,7 @@ impl Runtime {
 }
 
 impl CounterSource for Runtime {
-    /// Of this engine, without what all engines of the context share.
+    /// Visits the counters of this engine, without those that all engines of the context share.
     fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         // Collected first, because the caller's function must not run under the lock.
         let mut counters = Vec::with_capacity(128);

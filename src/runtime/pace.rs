@@ -1,26 +1,27 @@
-//! How fast this machine is. The short times of the runtime, such as 50 µs for which an acknowledgement waits for an answer, are some looks at a device
-//! long on usual machines. In an emulated processor, or where another program stands between this one and the kernel, a look takes ten
-//! times as long, and so does all that these times are to cover: they would always be over.
+//! The speed of this machine. On usual machines, the short times of the runtime last for several checks of a
+//! device, such as the 50 µs for which an acknowledgement waits for a reply. With an emulated processor, or
+//! with another program between this one and the kernel, a check takes ten times as long. All activity that
+//! these times must cover is slower as well, so the times would always be too short.
 
 use std::time::Duration;
 
 use crate::driver::Nic;
 
-/// A look at a device that finds nothing takes no longer on usual machines, with one system call. Twice as much is slow.
+/// Longest usual time of an empty check of a device with one system call. Twice this time is slow.
 const USUAL_LOOK_NS: u64 = 500;
-/// What takes longer still is not the machine's pace.
+/// Maximum factor. A longer check has another cause than the speed of the machine.
 const SLOWEST: u64 = 16;
-/// The shortest of so many looks counts: the others may have been interrupted.
+/// Number of checks of which the shortest counts, because others may have been interrupted.
 const LOOKS: usize = 8;
 
-/// By how much times are longer here.
+/// The factor by which times are longer on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace(u64);
 
 impl Pace {
     pub(super) const USUAL: Self = Self(1);
 
-    /// Looks at the device of an engine that has no queue pairs yet.
+    /// Measures checks of the device, for an engine that has no queue pairs yet.
     pub(super) fn measure(nic: &mut Nic) -> Self {
         let look = |_| {
             let before = nic.now();
@@ -34,7 +35,7 @@ impl Pace {
         Self((time.as_nanos() as u64 / USUAL_LOOK_NS).clamp(1, SLOWEST))
     }
 
-    /// A time in nanoseconds.
+    /// Scales a time in nanoseconds.
     #[inline]
     pub(super) const fn nanos(self, usual: u64) -> u64 {
         usual * self.0

@@ -1,25 +1,28 @@
-//! Acknowledgements that leave with what the application posts next.
+//! Acknowledgements that leave with the next packet of the application.
 //!
-//! A packet costs a system call and a walk through the network, whatever its size. Where an application answers a message with a
-//! message, an acknowledgement that waits for the answer can be in the same superpacket, and the application has its completion sooner.
-//! It leaves with the first of these:
+//! Each packet costs a system call and processing in the network stack, whatever its size. If an application
+//! answers a message with a message, a postponed acknowledgement shares the superpacket of the answer, and
+//! the application receives its completion sooner. The acknowledgement leaves with the first of these events:
 //!
-//! - a work request that the application posts;
-//! - the next call that polls;
-//! - the request for a notification, which comes before a sleep;
-//! - the background thread, when it sees that the application polls no more: within 0.5 ms, and up to 3 ms where it has polled for long.
+//! - the application posts a work request;
+//! - the application polls again;
+//! - the application requests a notification, which precedes a sleep;
+//! - the background thread sees that the application has stopped polling: within 0.5 ms, or within 3 ms after
+//!   long polling.
 //!
-//! An application that computes between two polls would let its peers wait, so one that is seen to do so again and again has nothing
-//! postponed for the next polls.
+//! An application that computes between two polls would delay its peers. If this happens repeatedly, nothing
+//! is postponed during the next polls.
 //!
-//! Where the ends answer each other in turn, an acknowledgement is not needed at all: the next message of the peer comes before it, and the
-//! acknowledgement of that one covers both. So acknowledgements may be held back while the application polls for the next message, for
-//! [`HOLD_NS`] at most and for [`MOST_HELD`] messages in a row. A peer that waits for the acknowledgement before it sends its next message
-//! would lose that time with each one, so that this is tried rarely, and kept up only while the next message comes in time.
+//! If both ends answer each other in turn, the acknowledgement can be omitted: the peer's next message
+//! arrives before it, and the acknowledgement of that message covers both. So acknowledgements may be held
+//! back while the application polls for the next message, for at most [`HOLD_NS`] and at most [`MOST_HELD`]
+//! messages in a row. A peer that waits for each acknowledgement before it sends would lose that time with
+//! each message. So holding back is tried rarely, and continues only while the next message arrives in time.
 //!
-//! An application may also answer what a peer has written into its memory, and look for it there. Whether it does is not to be seen when a
-//! WRITE arrives, and a peer that only writes waits for its acknowledgement. So the acknowledgement of a WRITE is postponed rarely as
-//! well, and as long as a request of the application follows before it polls again.
+//! An application may also find a peer's WRITE in its memory and answer that. An arriving WRITE does not show
+//! whether it will, and a peer that only writes waits for its acknowledgement. So acknowledgements of WRITEs
+//! are also postponed in rare trials, which continue while the application posts a request before it polls
+//! again.
 
 use std::time::Duration;
 
@@ -28,9 +31,10 @@ use roce_transport::Instant;
 use super::pace::Pace;
 use super::policy::{Experiment, Terms};
 
-/// What leaves later than this was postponed in vain.
+/// Time, in nanoseconds, after which postponed packets left too late.
 const LATE_NS: u64 = 50_000;
-/// Acknowledgements wait by default. Three late ones in a row end this: an application that sometimes loses its processor may go on.
+/// Acknowledgements are postponed by default. Three late ones in a row stop this; an application that
+/// sometimes loses its processor does not.
 const WAITING: Terms = Terms {
     first_credit: 20,
     success: 1,
@@ -42,12 +46,14 @@ const WAITING: Terms = Terms {
     longest_interval: 256,
 };
 
-/// How long an acknowledgement is held back at most after the answer has left: a few round trips within a rack.
+/// Longest time, in nanoseconds, to hold back an acknowledgement after the answer: some round trips in a
+/// rack.
 const HOLD_NS: u64 = 20_000;
-/// After so many messages without an acknowledgement one leaves, so that the send queue of the peer does not fill up.
+/// After this many messages without an acknowledgement one leaves, so that the peer's send queue does not
+/// fill.
 const MOST_HELD: u8 = 7;
-/// A wrong guess delays a peer that waits for the acknowledgement by [`HOLD_NS`]; a right one saves a packet. So one failure weighs
-/// eight successes.
+/// A wrong guess delays a peer that waits for the acknowledgement by [`HOLD_NS`]; a right guess saves a
+/// packet. So one failure weighs as much as eight successes.
 const FOR_ONE_MESSAGE: Terms = Terms {
     first_credit: 0,
     success: 1,
@@ -59,31 +65,31 @@ const FOR_ONE_MESSAGE: Terms = Terms {
     longest_interval: 16 << 10,
 };
 
-/// Since when acknowledgements wait.
+/// Decides which acknowledgements are postponed, and how long.
 #[derive(Debug)]
 pub(super) struct Postponed {
-    /// [`LATE_NS`] and [`HOLD_NS`] on this machine.
+    /// [`LATE_NS`] and [`HOLD_NS`], scaled for this machine.
     late_ns: u64,
     hold_ns: u64,
     since: Option<Instant>,
     waiting: Experiment,
     hold: Hold,
-    /// What waits is the acknowledgement of a WRITE, which the application has not answered yet.
+    /// Whether the acknowledgement of a WRITE is pending that the application has not answered yet.
     is_of_write: bool,
     writes: Experiment,
 }
 
-/// Acknowledgements that are held back although the answer has left.
+/// Decides which acknowledgements are held back after the answer has left.
 #[derive(Debug)]
 struct Hold {
     since: Option<Instant>,
-    /// Messages in a row whose acknowledgement was held back.
+    /// Consecutive messages whose acknowledgement was held back.
     messages: u8,
     experiment: Experiment,
 }
 
 impl Hold {
-    /// Whether acknowledgements may stay behind when an answer leaves.
+    /// Returns whether acknowledgements may be held back when an answer leaves.
     fn is_allowed(&mut self) -> bool {
         if self.messages >= MOST_HELD {
             self.messages = 0;
@@ -98,7 +104,7 @@ impl Hold {
         self.experiment.succeeded();
     }
 
-    /// Ends at `now`: in vain after more than `longest_ns`.
+    /// Ends the hold at `now`. It failed if it lasted longer than `longest_ns`.
     fn end(&mut self, now: Instant, longest_ns: u64) {
         self.messages = 0;
         let Some(since) = self.since.take() else { return };
@@ -133,25 +139,26 @@ impl Postponed {
         self.since
     }
 
-    /// Whether acknowledgements may wait from now on. Those that wait already wait no longer.
+    /// Returns whether to postpone acknowledgements from now on. Returns `false` if some are postponed
+    /// already.
     #[inline]
     pub(super) fn may_begin(&mut self) -> bool {
         self.waiting.is_allowed() && self.since.is_none()
     }
 
-    /// Whether acknowledgements wait, and may do so for longer.
+    /// Returns whether acknowledgements are postponed and may wait longer.
     #[inline]
     pub(super) fn may_go_on(&self, now: Instant) -> bool {
         self.since.is_some_and(|since| is_within(since, now, self.late_ns))
     }
 
-    /// Whether the acknowledgements that wait may stay behind when the answer of the application leaves.
+    /// Returns whether the postponed acknowledgements may be held back when the application's answer leaves.
     #[inline]
     pub(super) fn may_hold(&mut self) -> bool {
         self.hold.is_allowed()
     }
 
-    /// The answer has left, and the acknowledgements wait for the next message of the peer.
+    /// Records that the answer has left, and that the acknowledgements wait for the peer's next message.
     #[inline]
     pub(super) fn hold(&mut self, now: Instant) {
         self.hold.since = Some(now);
@@ -162,13 +169,13 @@ impl Postponed {
         self.hold.since.is_some()
     }
 
-    /// Whether what is held back may wait for longer.
+    /// Returns whether the acknowledgements that are held back may wait longer.
     #[inline]
     pub(super) fn may_hold_on(&self, now: Instant) -> bool {
         self.hold.since.is_some_and(|since| is_within(since, now, self.hold_ns))
     }
 
-    /// The next message came before the acknowledgement of the last one had left.
+    /// Records that the next message arrived before the acknowledgement of the last one had left.
     #[inline]
     pub(super) fn supersede(&mut self) {
         self.hold.succeeded();
@@ -181,20 +188,20 @@ impl Postponed {
         self.since = Some(now);
     }
 
-    /// A WRITE has arrived. Whether its acknowledgement may wait for the application to answer it.
+    /// Returns whether the acknowledgement of an arrived WRITE may wait for an answer of the application.
     #[inline]
     pub(super) fn may_await_answer(&mut self) -> bool {
         self.writes.is_allowed()
     }
 
-    /// The acknowledgement of a WRITE waits from now on.
+    /// Records that the acknowledgement of a WRITE waits from now on.
     #[inline]
     pub(super) fn begin_with_write(&mut self, now: Instant) {
         self.begin(now);
         self.is_of_write = true;
     }
 
-    /// The application has posted something.
+    /// Records that the application has posted a request.
     #[inline]
     pub(super) fn note_answer(&mut self) {
         if std::mem::take(&mut self.is_of_write) {
@@ -202,7 +209,7 @@ impl Postponed {
         }
     }
 
-    /// What waits is sent now.
+    /// Records that the postponed packets are sent now.
     #[inline]
     pub(super) fn end(&mut self, now: Instant) {
         let Some(since) = self.since.take() else { return };
@@ -251,7 +258,7 @@ mod tests {
         assert!(postpone_for(1));
     }
 
-    /// Answers as often as `may_hold` has to be asked until it agrees.
+    /// Returns how often `may_hold` must be called until it returns `true`.
     fn opportunities_until_hold(postponed: &mut Postponed) -> u32 {
         (1..).find(|_| postponed.may_hold()).unwrap()
     }
@@ -260,7 +267,7 @@ mod tests {
     fn acknowledgements_are_held_back_only_where_the_next_message_comes_in_time() {
         let mut postponed = Postponed::new(Pace::USUAL);
         let mut now = 0;
-        // The peer waits for its acknowledgement: trials become rare.
+        // The peer waits for its acknowledgement, so trials become rare.
         for interval in [15, 63, 4 * 63] {
             assert_eq!(opportunities_until_hold(&mut postponed), 1 + interval);
             postponed.begin(at(now));
@@ -269,7 +276,7 @@ mod tests {
             postponed.end(at(now + 21));
             now += 1_000;
         }
-        // It does so no longer: one acknowledgement for some messages.
+        // The peer no longer waits, so several messages share one acknowledgement.
         assert_eq!(opportunities_until_hold(&mut postponed), 1 + 16 * 63);
         for _ in 0..10 {
             for _ in 0..MOST_HELD {
@@ -286,7 +293,7 @@ mod tests {
             assert!(!postponed.may_hold(), "one leaves");
             assert!(postponed.may_hold());
         }
-        // And then again: it ends soon.
+        // The peer waits again, and holding back ends soon.
         let mut failures = 0;
         while postponed.may_hold() {
             postponed.begin(at(now));
@@ -298,7 +305,8 @@ mod tests {
         assert_eq!(failures, FOR_ONE_MESSAGE.most_credit / FOR_ONE_MESSAGE.failure);
     }
 
-    /// A peer that wrote and waited for its acknowledgement lost a look at the device with each WRITE.
+    /// Regression: a peer that waited for the acknowledgement of each WRITE lost the time of a check per
+    /// WRITE.
     #[test]
     fn the_acknowledgement_of_a_write_waits_only_where_the_application_answers_writes() {
         let mut postponed = Postponed::new(Pace::USUAL);

@@ -1,35 +1,36 @@
-//! Work requests that are posted one after the other, and leave together.
+//! Consecutively posted work requests that leave together.
 //!
-//! A request that leaves alone costs a system call and a walk through the network. Applications with many requests under way post one after the
-//! other before they poll again, often on many queue pairs; then the packets can share system calls and superpackets. Requests wait
-//! only where the application has posted several between two polls, twice in a row, and has polled soon after: how late they leave is
-//! watched with the acknowledgements that wait, see [`super::postponed`]. They leave with the first of these:
+//! A request that leaves alone costs a system call and processing in the network stack. Applications with
+//! many outstanding requests post several before they poll again, often on many queue pairs. Their packets
+//! can share system calls and superpackets. Requests wait only if the application posted several between two
+//! polls, twice in a row, and polled soon after. The delay is judged as for acknowledgements, see
+//! [`super::postponed`]. Requests leave with the first of these events:
 //!
-//! - so many requests, or so many bytes, that more would not make it cheaper;
-//! - the next call that polls or asks for a notification;
-//! - the background thread, as with acknowledgements.
+//! - more requests, or more bytes, would not make sending cheaper;
+//! - the application polls or requests a notification;
+//! - the background thread sends them, as with acknowledgements.
 
-/// An application that posts so many requests between two polls has more than one under way.
+/// An application that posts this many requests between two polls has several outstanding requests.
 const SEVERAL: u32 = 4;
-/// So many leave at once: a superpacket of small messages, or of full packets.
+/// This many requests or bytes leave at once: a superpacket of small messages, or of full packets.
 const MOST_REQUESTS: u32 = 32;
 const MOST_BYTES: u64 = 1 << 16;
 
-/// What the application has posted since it last polled.
+/// The work requests that the application posted since it last polled.
 #[derive(Debug, Default)]
 pub(super) struct Posts {
     since_poll: u32,
-    /// The lesser number of the two times before that.
+    /// The smaller of the counts of the two previous intervals between polls.
     lately: u32,
     before: u32,
     waiting: u32,
     waiting_bytes: u64,
-    /// Requests were the first to wait, and no acknowledgements.
+    /// Whether requests, and not acknowledgements, were the first to wait.
     has_begun: bool,
 }
 
 impl Posts {
-    /// Requests were posted. Whether they may wait for more.
+    /// Records posted requests. Returns whether they may wait for more.
     #[inline]
     pub(super) fn may_wait(&mut self, requests: usize, bytes: u64) -> bool {
         let requests = u32::try_from(requests).unwrap_or(u32::MAX);
@@ -47,20 +48,20 @@ impl Posts {
         self.waiting > 0
     }
 
-    /// Requests are the first to wait.
+    /// Records that requests are the first to wait.
     #[inline]
     pub(super) const fn begin(&mut self) {
         self.has_begun = true;
     }
 
-    /// What waited leaves now. Returns whether requests had been the first to wait.
+    /// Records that everything that waits leaves now. Returns whether requests were the first to wait.
     #[inline]
     pub(super) const fn leave(&mut self) -> bool {
         (self.waiting, self.waiting_bytes) = (0, 0);
         std::mem::replace(&mut self.has_begun, false)
     }
 
-    /// The application polls. Polls without a post between them say nothing.
+    /// Records a poll. Polls without a post between them do not count.
     #[inline]
     pub(super) fn note_poll(&mut self) {
         if self.since_poll > 0 {

@@ -1,7 +1,8 @@
-//! Waiting for something that any of several engines of a context may bring: an event of a completion channel that has queues in each.
+//! Waits for an event of a completion channel with queues in several engines of a context.
 //!
-//! The policy is that of [`wait`](super::wait): the thread makes progress in each of the engines for the context's spin time, then sleeps
-//! until the device of one, or the descriptor of what it waits for, becomes readable. To each engine it is a thread that waits there.
+//! The policy is that of [`wait`](super::wait): the thread makes progress in each engine for the context's
+//! spin time, then sleeps until a device or the descriptor of the event becomes readable. In each engine it
+//! counts as a waiting thread.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -14,21 +15,21 @@ use super::waiters::Waiting;
 use super::{Runtime, WaitFailure};
 use crate::driver::wake::{MOST_DESCRIPTORS, Sleep, Slept};
 
-/// Two engines or more.
+/// Two or more engines.
 pub(crate) struct Several<'a>(Vec<&'a Runtime>);
 
-/// A wait for an event that its caller may leave between two turns, see [`Standing::turn`].
+/// A wait for an event that the caller may leave between two turns, see [`Standing::turn`].
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
     spell: Spell,
-    /// In each of the engines.
+    /// The place of the thread in each engine.
     waiting: Vec<Waiting>,
 }
 
-/// The result of a turn of such a wait.
+/// The result of a turn of a [`Standing`] wait.
 pub(crate) enum Stand<'a, T> {
     Found(T),
-    /// The next turn comes after this sleep.
+    /// The caller must sleep before the next turn.
     Sleep(Sleep<'a>),
 }
 
@@ -41,7 +42,7 @@ impl<'a> Several<'a> {
         &self.0
     }
 
-    /// As [`Runtime::wait`].
+    /// Waits like [`Runtime::wait`], in all of these engines.
     pub(crate) fn wait<T, E: From<WaitFailure>>(
         &self,
         timeout: Option<Duration>,
@@ -54,8 +55,9 @@ impl<'a> Several<'a> {
 }
 
 impl Standing {
-    /// Takes one turn of a wait in these engines: calls `attempt`, makes progress and spins, as [`Several::wait`] does, and returns
-    /// instead of sleeping. `slept` tells how the sleep before this turn ended.
+    /// Takes one turn of a wait in these engines: calls `attempt`, makes progress and spins like
+    /// [`Several::wait`], but returns instead of sleeping. `slept` tells how the sleep before this turn
+    /// ended.
     pub(crate) fn turn<'a, T, E: From<WaitFailure>>(
         &mut self,
         engines: &'a [&'a Runtime],
@@ -83,7 +85,7 @@ impl Standing {
     }
 }
 
-/// A thread that waits for an event of any of them.
+/// A thread that waits for an event of any of these engines.
 struct Waiter<'a, 'b> {
     engines: &'a [&'a Runtime],
     event: BorrowedFd<'a>,
@@ -96,13 +98,15 @@ impl<'a> Waiter<'a, '_> {
         descriptors.push(self.event);
         let mut timeout = remaining.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
         for runtime in self.engines {
-            // Not what another thread polls anyway: this one would wake at every packet.
+            // A device that another thread polls is left out, because it would wake this thread at every
+            // packet.
             let is_polled = runtime.watcher() == Watcher::Poller;
             let longest = match &runtime.device_descriptor {
                 _ if is_polled => WHILE_POLLED,
                 None => FIRST_RECHECK,
                 Some(device) => {
-                    // Beyond the last place the background threads of the engines wake this one, through the descriptor of the event.
+                    // If no place is left, the background thread of the engine wakes this thread through the
+                    // descriptor of the event.
                     let _ = descriptors.try_push(device.as_fd());
                     LONGEST_SLEEP
                 }

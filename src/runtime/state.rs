@@ -1,4 +1,4 @@
-//! What the mutex protects: the NIC, and the connection management that borrows it.
+//! The state that the mutex protects: the NIC, and the connection management that borrows it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,38 +14,39 @@ use crate::cm::queue_pairs::Siblings;
 use crate::cm::service::{CmService, Wakers};
 use crate::driver::{Budget, Nic};
 
-/// Bursts that one call handles before it returns, so that a flood of packets does not keep a thread in the library.
+/// Maximum number of bursts per call, so that a flood of packets does not keep a thread in the library.
 const MAX_BURSTS: usize = 8;
 
-/// A burst with no more datagrams is small: for the sake of a large one it is worth to look whether more has arrived since.
+/// Maximum number of datagrams in a small burst. After a larger burst, more may have arrived: checking pays
+/// off.
 const SMALL_BURST: usize = 8;
 
-/// Where the thread that makes progress looks next.
+/// The place that the caller of progress checks next.
 #[derive(Clone, Copy, Default)]
 struct Looks<'a> {
     queue: Option<&'a Occupancy>,
-    /// At memory that peers may have written.
+    /// Whether the caller checks memory that peers may have written.
     memory: bool,
 }
 
 /// The NIC and its connection management. The thread that holds the lock makes progress for all handles.
 pub(crate) struct State {
     pub(crate) nic: Nic,
-    /// Made by its first use.
+    /// Created at its first use.
     cm: Option<Box<CmService>>,
-    /// For connection management: the other engines of the context.
+    /// The other engines of the context, for connection management.
     pub(super) siblings: Siblings,
     /// Events of the engine that the lock guard has not delivered yet.
     pub(super) events: VecDeque<Event>,
-    /// Acknowledgements that wait for what the application posts next.
+    /// Acknowledgements that leave with the next post of the application.
     pub(super) postponed: Postponed,
-    /// Requests that wait for others.
+    /// Requests that wait for more requests.
     posts: Posts,
-    /// One-sided requests of peers that had come when the application last posted.
+    /// Number of received one-sided requests of peers at the last post of the application.
     requests_at_post: u64,
     /// Decides whether a poll that found completions stays, see [`Runtime::linger`](super::Runtime::linger).
     pub(super) lingering: Experiment,
-    /// Until when the background thread sleeps if nothing wakes it; `None` while it is awake.
+    /// Time until which the background thread sleeps unless it is woken; `None` while it is awake.
     pub(super) background_sleeps_until: Option<Instant>,
     /// Whether the failure of the device has been announced.
     pub(super) failure_announced: bool,
@@ -67,7 +68,7 @@ impl State {
         }
     }
 
-    /// Calls connection management, and sends what came of the call. The first use makes queue pair 1.
+    /// Calls connection management, and sends the resulting packets. The first call creates queue pair 1.
     pub(crate) fn with_cm<T>(
         &mut self,
         work: impl FnOnce(&mut CmService, Instant, &mut Nic) -> T,
@@ -84,24 +85,25 @@ impl State {
         Ok(outcome)
     }
 
-    /// Connection management, if it has been used.
+    /// Returns connection management if it has been used.
     pub(crate) fn cm(&mut self) -> Option<&mut CmService> {
         self.cm.as_deref_mut()
     }
 
-    /// Takes in what has arrived, lets deadlines take effect, sends what is to be sent, as far as the budget of one call goes.
-    /// Returns whether there may be more to do at once.
+    /// Receives packets, handles deadlines and sends, within the budget of one call. Returns whether more may
+    /// be ready at once.
     pub(crate) fn progress(&mut self) -> bool {
         self.progress_until(self.nic.now(), Looks::default())
     }
 
-    /// The same for a thread that looks at this completion queue next. Where it will find something, there or in memory that a peer has
-    /// written, it gets it at once: what arrived later waits for the next call, and acknowledgements wait for it as well, see [`Postponed`].
+    /// Makes progress for a thread that checks this completion queue next. If the queue, or memory that a
+    /// peer wrote, has something for the thread, it returns at once. Later packets and acknowledgements wait,
+    /// see [`Postponed`].
     pub(crate) fn progress_for(&mut self, now: Instant, occupancy: &Occupancy) -> bool {
         self.progress_until(now, Looks { queue: Some(occupancy), memory: true })
     }
 
-    /// The same for a thread of the application that looks at memory next.
+    /// Makes progress for a thread of the application that checks memory next.
     pub(crate) fn progress_for_memory(&mut self) -> bool {
         self.progress_until(self.nic.now(), Looks { queue: None, memory: true })
     }
@@ -112,7 +114,7 @@ impl State {
         let (mut arrived, mut budget) = (0, Budget::default());
         self.posts.note_poll();
         if self.posts.is_waiting() {
-            // Before what has arrived: the peer can work on it meanwhile.
+            // Before receiving, so that the peer can work on the requests meanwhile.
             self.posts.leave();
             self.postponed.end(now);
             self.nic.transmit(now, &mut budget);
@@ -146,8 +148,8 @@ impl State {
                 arrived += burst;
                 break;
             }
-            // Once the budget is spent, what has arrived is still taken in: behind a flood of READ requests wait those of honest
-            // peers, and one burst for each budget would let the flood fill the queue of the device.
+            // Packets are received even if the budget is spent. Requests of honest peers wait behind a flood
+            // of READs, and with one burst per budget the flood would fill the queue of the device.
             if !budget.is_spent() {
                 self.postponed.end(now);
                 self.nic.transmit(now, &mut budget);
@@ -170,8 +172,8 @@ impl State {
         arrived > 0 || self.nic.has_more()
     }
 
-    /// Whether acknowledgements are held back for longer, see [`Postponed`]; `is_covered`: a message came whose acknowledgement will stand
-    /// for that which is held back.
+    /// Returns whether acknowledgements are held back longer, see [`Postponed`]. `is_covered` tells whether a
+    /// message arrived whose acknowledgement replaces the one that is held back.
     fn goes_on_holding(&mut self, now: Instant, is_covered: bool) -> bool {
         if is_covered {
             self.postponed.supersede();
@@ -180,12 +182,12 @@ impl State {
         self.postponed.may_hold_on(now) && self.nic.owes_only_acknowledgements()
     }
 
-    /// Sends what the engine has to send, as far as the budget of one call goes.
+    /// Sends pending packets of the engine, within the budget of one call.
     pub(crate) fn transmit(&mut self) {
         self.transmit_at(self.nic.now());
     }
 
-    /// After so many requests with so many bytes were posted: sends them, or leaves that to what follows, see [`Posts`].
+    /// Sends posted requests, or leaves them for later, see [`Posts`]. `bytes` is their total length.
     #[inline]
     pub(crate) fn transmit_posted(&mut self, now: Instant, requests: usize, bytes: u64) {
         self.requests_at_post = self.nic.one_sided_requests();
@@ -195,7 +197,7 @@ impl State {
         self.transmit_at(now);
     }
 
-    /// Whether what waits may do so for longer, or may begin to.
+    /// Returns whether posted requests may wait, or wait longer.
     fn goes_on_waiting(&mut self, now: Instant) -> bool {
         if self.postponed.is_pending() {
             return self.postponed.may_go_on(now);
@@ -208,7 +210,7 @@ impl State {
         may_begin
     }
 
-    /// As [`transmit`](Self::transmit), for a caller that has read the clock already.
+    /// Sends like [`transmit`](Self::transmit), for a caller that has already read the clock.
     #[inline]
     pub(crate) fn transmit_at(&mut self, now: Instant) {
         self.postponed.note_answer();
@@ -227,25 +229,27 @@ impl State {
         self.collect_events();
     }
 
-    /// Sends what is owed to peers before something goes away.
+    /// Sends pending responses before an object is destroyed.
     pub(crate) fn transmit_owed(&mut self) {
         self.nic.transmit_owed(self.nic.now());
         self.collect_events();
     }
 
-    /// Whether a peer has written, read or changed memory since the application last posted a request.
+    /// Returns whether a peer has written, read or changed memory since the application last posted a
+    /// request.
     pub(super) fn is_accessed_since_post(&self) -> bool {
         self.nic.one_sided_requests() != self.requests_at_post
     }
 
-    /// Decides whether a poll that found completions stays. Returns `Some(true)` if staying has helped before, `Some(false)` for a
-    /// trial.
+    /// Decides whether a poll that found completions stays. Returns `Some(true)` if staying has helped
+    /// before, `Some(false)` for a trial, and `None` if the poll must not stay.
     pub(crate) fn begin_to_linger(&mut self) -> Option<bool> {
         if !self.lingering.is_allowed() {
             return None;
         }
         if self.is_accessed_since_post() {
-            // The request of the peer arrived together with the completion, and its acknowledgement may wait for the answer.
+            // The request of the peer arrived together with the completion. Its acknowledgement may wait for
+            // the answer.
             self.lingering.succeeded();
             return None;
         }
@@ -257,7 +261,7 @@ impl State {
         self.requests_at_post = u64::MAX;
     }
 
-    /// Sends the acknowledgements that wait for what the application posts next, because it does not post or poll now.
+    /// Sends the postponed acknowledgements and requests, because the application does not post or poll now.
     pub(crate) fn transmit_postponed(&mut self) {
         self.posts.note_poll();
         if self.postponed.is_pending() {
@@ -267,8 +271,8 @@ impl State {
         }
     }
 
-    /// Leaves acknowledgements for later if they are all that is to be sent, and that has paid off lately; `is_written`: they are those of
-    /// WRITEs. Returns whether it did.
+    /// Postpones acknowledgements if nothing else is pending and postponing has paid off recently.
+    /// `is_written` tells whether they acknowledge WRITEs. Returns whether it postponed them.
     fn postpone(&mut self, now: Instant, is_written: bool) -> bool {
         let may_wait = self.nic.owes_acknowledgements() && self.postponed.may_begin();
         if may_wait && is_written {
@@ -287,7 +291,7 @@ impl State {
         }
     }
 
-    /// When [`progress`](Self::progress) has to be called although nothing arrives.
+    /// Returns the time at which [`progress`](Self::progress) must be called even if nothing arrives.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         [self.deadline_without_postponed(), self.postponed.since()].into_iter().flatten().min()
     }
@@ -297,12 +301,12 @@ impl State {
         [self.nic.deadline(), cm].into_iter().flatten().min()
     }
 
-    /// How often any thread has made progress.
+    /// Returns the number of progress calls of all threads.
     pub(super) fn polls(&self) -> u64 {
         self.nic.statistics.busy_polls + self.nic.statistics.idle_polls
     }
 
-    /// Whether there is something to do once the lock is released.
+    /// Returns whether there is something to do after the release of the lock.
     #[inline]
     pub(super) fn has_deliveries(&self) -> bool {
         !self.events.is_empty()
@@ -311,21 +315,22 @@ impl State {
             || self.background_sleeps_too_long()
     }
 
-    /// Whether the device has failed since the last announcement.
+    /// Returns whether the device has failed since the last announcement.
     #[inline]
     pub(super) fn is_failure_new(&self) -> bool {
         !self.failure_announced && self.nic.failure().is_some()
     }
 
-    /// Whether a deadline came up after the background thread had gone to sleep, such as the ACK timeout of what was
-    /// posted just now. What was postponed is not worth a wake-up: in nearly all cases it leaves with a call of the application.
+    /// Returns whether a deadline before the planned end of the background thread's sleep exists, such as the
+    /// ACK timeout of a new request. Postponed packets do not count, because they usually leave with a call
+    /// of the application.
     #[inline]
     pub(super) fn background_sleeps_too_long(&self) -> bool {
         self.background_sleeps_until
             .is_some_and(|until| self.deadline_without_postponed().is_some_and(|deadline| deadline < until))
     }
 
-    /// Wakers to be woken or dropped once the lock is released.
+    /// Takes the wakers to wake or drop after the release of the lock.
     pub(super) fn take_wakers(&mut self) -> Option<Wakers> {
         let wakers = &mut self.cm.as_mut()?.wakers;
         (!wakers.is_empty()).then(|| std::mem::take(wakers))

@@ -1,4 +1,4 @@
-//! The loop of a thread that waits, whichever engines it makes progress in: see [`wait`](super::wait) for the policy.
+//! The loop of a waiting thread, for any number of engines. [`wait`](super::wait) describes the policy.
 
 use std::time::{Duration, Instant};
 
@@ -6,50 +6,51 @@ use super::crowding;
 use super::wait::WaitFailure;
 use crate::driver::wake::{Sleep, Slept};
 
-/// The longest time of one turn: a caller that keeps signals and the cancellation of the thread away meanwhile lets them in after it.
+/// Longest duration of one turn. A caller that blocks signals and the cancellation of the thread during a
+/// turn allows them after it.
 pub(super) const LONGEST_TURN: Duration = Duration::from_millis(5);
 
-/// How far a wait is.
+/// The progress of a wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spell {
     has_begun: bool,
     spin_end: Option<Instant>,
 }
 
-/// How one turn of a wait ended.
+/// The result of one turn of a wait.
 #[derive(Debug)]
 pub(super) enum Turn<T> {
     Found(T),
-    /// It is time to sleep.
+    /// The thread must sleep now.
     Sleep,
-    /// The turn took [`LONGEST_TURN`].
+    /// The turn lasted [`LONGEST_TURN`].
     Pause,
 }
 
-/// What a waiting thread does between two attempts.
+/// The actions of a waiting thread between two attempts.
 pub(super) trait Turns {
-    /// The thread counts as one that waits until it sleeps, and then as long as it planned to.
+    /// Marks the thread as waiting until it sleeps; [`plan`](Self::plan) extends this for the sleep.
     fn begin(&mut self);
 
-    /// The thread does not count as one that waits any more.
+    /// Marks the thread as no longer waiting.
     fn leave(&mut self);
 
-    /// How long the thread spins before it sleeps.
+    /// Returns how long the thread spins before it sleeps.
     fn spin(&self) -> Duration;
 
-    /// Sends the acknowledgements that wait for what the application posts next.
+    /// Sends the acknowledgements that wait for the next post of the application.
     fn transmit_postponed(&self);
 
-    /// Makes progress once. Returns whether there may be more to do at once, and the failure of a device.
+    /// Makes progress once. Returns whether more may be ready at once, and the failure of a device.
     fn progress(&self) -> (bool, Option<WaitFailure>);
 
-    /// Lets threads that wait for a lock have it first.
+    /// Lets threads that wait for a lock take it first.
     fn yield_lock(&self);
 
-    /// How to sleep until there may be something, for `remaining` at most.
+    /// Plans a sleep of at most `remaining` until there may be something.
     fn plan(&mut self, remaining: Option<Duration>) -> Sleep<'_>;
 
-    /// Calls `attempt` until it gives something or it is time to sleep, and makes progress in between.
+    /// Calls `attempt` until it returns a value or it is time to sleep, and makes progress in between.
     fn turn<T, E: From<WaitFailure>>(
         &mut self,
         spell: &mut Spell,
@@ -82,7 +83,7 @@ pub(super) trait Turns {
             if has_more {
                 spell.spin_end = now.checked_add(self.spin());
             }
-            // What is left over from the last call is sent at once, also by a thread that does not spin.
+            // Packets left over from the last call are sent at once, even by a thread that does not spin.
             if !has_more && spell.spin_end.is_some_and(|end| now >= end) {
                 return Ok(Turn::Sleep);
             }
@@ -97,14 +98,15 @@ pub(super) trait Turns {
         }
     }
 
-    /// Notes that the thread has slept.
+    /// Records that the thread has slept. Spins again if a descriptor became readable.
     fn note_sleep(&self, spell: &mut Spell, slept: Slept) {
         if slept == Slept::Readable {
             spell.spin_end = Instant::now().checked_add(self.spin());
         }
     }
 
-    /// Calls `attempt` until it gives something, makes progress in between, and sleeps. A signal does not end the wait.
+    /// Calls `attempt` until it returns a value, makes progress in between, and sleeps. A signal does not end
+    /// the wait.
     fn wait<T, E: From<WaitFailure>>(
         &mut self,
         timeout: Option<Duration>,
@@ -115,13 +117,13 @@ pub(super) trait Turns {
         outcome
     }
 
-    /// [`wait`](Self::wait), after which the thread still counts as one that waits.
+    /// Waits like [`wait`](Self::wait), but the thread still counts as waiting afterwards.
     fn wait_counted<T, E: From<WaitFailure>>(
         &mut self,
         timeout: Option<Duration>,
         mut attempt: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        // A time beyond the end of the clock never ends.
+        // A timeout beyond the range of the clock never ends.
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut spell = Spell::default();
         loop {

@@ -1,36 +1,35 @@
-//! Which thread makes progress, and how long a thread sleeps that waits.
+//! Decides which thread makes progress, and how long a waiting thread sleeps.
 //!
-//! There is no hardware: a thread that is inside the library runs the protocol. At any time there is one kind of thread
-//! that watches the device:
+//! There is no hardware, so threads inside the library run the protocol. At any time, threads of one kind
+//! watch the device, which means that they receive packets and handle timers:
 //!
 //! | the application | watches the device | the background thread |
 //! |---|---|---|
-//! | polled in the last 50 µs, or is still in a long poll, or leaves the processor to others after one | the thread that polls | stays away for 250 µs, for longer and up to 2 ms while the application goes on, half as long where it has polled since then and is not polling now, or until a notification is asked for |
-//! | has a thread in [`Runtime::wait`] | that thread | sleeps until a deadline of the protocol that no thread met, and while such threads come and go, at most for 250 µs |
+//! | polled in the last 50 µs, is inside a long poll, or yields the processor after a poll | the thread that polls | backs off |
+//! | has a thread in [`Runtime::wait`] | that thread | sleeps until a protocol deadline that no thread handled, but at most 250 µs while waits come and go |
 //! | does neither | the background thread | serves peers and timers |
 //!
-//! A thread that waits spins for the context's spin time, and again after each time that something arrived, because an
-//! answer is often on its way. Then it sleeps until the first of these:
+//! A back-off lasts 250 µs. Its length doubles up to 2 ms while the application keeps polling, and halves if
+//! the application has polled since the last check but does not poll now. A request for a notification ends
+//! the back-off.
 //!
-//! - the device's descriptor, or the descriptor of what it waits for, becomes readable;
+//! A waiting thread spins for the context's spin time, and again each time something arrived, because a reply
+//! often follows soon. Then it sleeps until the first of these events:
+//!
+//! - the descriptor of the device, or of the awaited event, becomes readable;
 //! - the caller's timeout ends;
-//! - a deadline of the protocol comes (retransmission, connection management, a device that delays);
-//! - 500 ms pass, if what it waits for has a descriptor, which any thread makes readable. If it has none, another thread may
-//!   take in what this one waits for, so it looks again after 1 ms, and after twice as long each time, up to 8 ms, while
-//!   no other thread makes progress;
-//! - 1 ms passes, if the device has no descriptor, for then nothing shows what arrives.
+//! - a protocol deadline comes (retransmission, connection management, a device that delays packets);
+//! - 500 ms pass, if the awaited event has a descriptor. Without one, another thread may receive the event
+//!   unnoticed, so the limit is 1 ms, doubled up to 8 ms while no other thread makes progress;
+//! - 1 ms passes, if the device has no descriptor that shows arriving packets.
 //!
-//! A thread that spins or polls leaves the processor to others after each look in vain while it is seen that others want it, see
-//! [`crowding`].
+//! A thread that waits for a descriptor while another one polls ignores the device and rechecks after 250 µs.
+//! A device failure ends a wait once the packets that arrived before it are handled.
 //!
-//! If it waits for a descriptor while another thread polls, it leaves the device alone and looks again after 250 µs.
-//!
-//! A poll that found something may stay for a moment, see [`Runtime::linger`]: an application that then watches its memory, and calls
-//! no verb until a peer has written there, would otherwise wait for the background thread.
-//!
-//! The shorter of these times are longer on slow machines, see [`pace`](super::pace).
-//!
-//! A device that failed ends a wait, after what arrived before the failure has been looked at.
+//! A thread that spins or polls yields the processor after each empty check while others need it
+//! ([`crowding`]). A poll that found something may stay in the library for a moment ([`Runtime::linger`]). An
+//! application that then only watches its memory for a peer's write would otherwise depend on the background
+//! thread. The shorter of these times are longer on slow machines ([`pace`](super::pace)).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -47,37 +46,37 @@ use super::{Runtime, crowding};
 use crate::device::Clock;
 use crate::driver::wake::{Sleep, wait_readable};
 
-/// While the application polled so recently, the background thread stays away.
+/// The background thread backs off if the application polled within this time.
 const POLLED_RECENTLY: Duration = Duration::from_micros(50);
-/// The same while a thread has the lock: such a poll takes in up to 1 MiB and sends up to 256 KiB at a time.
+/// [`POLLED_RECENTLY`] while a thread holds the lock; a poll receives up to 1 MiB and sends up to 256 KiB.
 const POLLED_LATELY: Duration = Duration::from_millis(2);
-/// The same while such a thread leaves the processor to others, which have it for some time slices. What the background thread did meanwhile
-/// would take the processor from them only.
+/// [`POLLED_RECENTLY`] while the polling thread yields the processor, which other threads then use for some
+/// time slices. The background thread would only take the processor from them.
 const YIELDED_LATELY: Duration = Duration::from_millis(10);
-/// Of polls that follow each other, the time is noted once in so many nanoseconds.
+/// Minimum interval, in nanoseconds, between two recorded poll times.
 const POLL_NOTED_EVERY: u64 = 5_000;
-/// The background thread is sent away from the device after so many polls that were noted one soon after the other: an application that
-/// polls in passing, before it sleeps again, would have to call it back at once.
+/// After more than this many consecutive recorded polls, the background thread is told to back off. A thread
+/// that polls briefly before it sleeps again would have to wake it at once.
 const POLLS_BESIDE: u32 = 4;
-/// Where so many looks at the device, one after the other, have found nothing, polls of an empty queue look at it only once in so many
-/// nanoseconds: a look is a system call of about half a microsecond, and what comes so late has not been waited for closely.
+/// After `LOOKS_IN_VAIN` empty checks in a row, polls of an empty queue check the device once per
+/// `LOOKED_RECENTLY` nanoseconds. A check is a system call of about 0.5 µs; so late, latency matters less.
 const LOOKED_RECENTLY: u64 = 4_000;
 const LOOKS_IN_VAIN: u32 = 64;
-/// After so many more of these it is tried whether others want the processor, see [`crowding`].
+/// Empty checks between two further tests whether other threads need the processor, see [`crowding`].
 const LATE_LOOKS: u32 = 16;
-/// The first time after which a waiting thread looks at what another thread may have taken in.
+/// First interval after which a waiting thread checks what another thread may have received.
 pub(super) const FIRST_RECHECK: Duration = Duration::from_millis(1);
-/// The longest of these times.
+/// Longest such interval.
 const LONGEST_RECHECK: Duration = Duration::from_millis(8);
-/// No thread sleeps longer. With a tenth of it an idle connection took a third of a per cent of a processor.
+/// Longest sleep of any thread. With 50 ms, an idle connection took 0.3 % of a processor.
 pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
-/// How long a poll that found something stays, where that pays off. Longer than a peer on the same host or switch takes to answer.
+/// Longest stay of a poll if staying has paid off: longer than a peer on this host or switch needs to reply.
 const LINGER: Duration = Duration::from_micros(100);
-/// The same where nothing is known yet. After this time it leaves the processor to others at every turn: the peer may be a process of this
-/// host that waits for one.
+/// Longest stay in a trial. After this time the poll yields the processor in each iteration, because the peer
+/// may be a process of this host that needs it.
 const LINGER_TRIAL: Duration = Duration::from_micros(20);
-/// A poll stays only if a request of the peer often arrives meanwhile. One poll alone proves nothing: staying helps while both ends do it.
+/// A poll stays if peers' requests often arrive meanwhile. One trial proves nothing: both ends must stay.
 pub(super) const LINGERING: Terms = Terms {
     first_credit: 0,
     success: 4,
@@ -89,12 +88,12 @@ pub(super) const LINGERING: Terms = Terms {
     longest_interval: 512 << 8,
 };
 
-/// How long a thread that waits behind a descriptor leaves the device to a thread that polls.
+/// Time for which a thread that waits for a descriptor leaves the device to a polling thread.
 pub(super) const WHILE_POLLED: Duration = Duration::from_micros(250);
-/// While threads of the application wait and leave at this pace, the background thread is not woken each time that one leaves.
+/// While waits end within this time of each other, their ends do not wake the background thread.
 const LEFT_RECENTLY: Duration = Duration::from_micros(2_500);
 
-/// Why a wait ended without what was waited for.
+/// The reason why a wait ended without a result.
 #[derive(Debug)]
 pub(crate) enum WaitFailure {
     TimedOut,
@@ -114,22 +113,22 @@ impl From<WaitFailure> for io::Error {
     }
 }
 
-/// What the threads of the application do, for the background thread.
+/// The activity of the application's threads, which the background thread depends on.
 #[derive(Debug)]
 pub(super) struct Activity {
     /// The clock of the NIC.
     clock: Clock,
     pub(super) pace: Pace,
-    /// When the application last polled, in nanoseconds of the clock; 0 if never, or if it has announced that it stops. In the future
-    /// while a thread that polls yields its processor, see [`Runtime::share_processor`].
+    /// Time of the application's last poll, in nanoseconds. 0 if it never polled or announced that it stops;
+    /// in the future while a polling thread yields its processor, see [`Runtime::share_processor`].
     last_poll: AtomicU64,
-    /// When a poll last began to look at the device, in the same unit.
+    /// Time at which the last check of the device by a poll began, in nanoseconds.
     last_look: AtomicU64,
-    /// Looks one after the other that found nothing.
+    /// Consecutive checks of the device that found nothing.
     vain_looks: AtomicU32,
-    /// The device failed: every poll reports it.
+    /// The device failed, and every poll reports it.
     has_failed: AtomicBool,
-    /// The [`Background`] thread.
+    /// State of the background thread, a [`Background`].
     background: AtomicU8,
     /// Consecutive recorded polls while the background thread watches the device.
     polls_beside: AtomicU32,
@@ -137,17 +136,17 @@ pub(super) struct Activity {
     pub(super) waiters: Waiters,
 }
 
-/// What the background thread does, as far as a thread of the application may have to wake it.
+/// The state of the background thread, as far as an application thread may have to wake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Background {
-    /// It runs, or sleeps for a time that no thread cuts short.
+    /// Runs, or sleeps for a time that no thread shortens.
     Awake,
-    /// It stays away from the device because the application polls.
+    /// Backs off from the device because the application polls.
     BackingOff,
-    /// It sleeps until the device is readable or a deadline comes.
+    /// Sleeps until the device is readable or a deadline comes.
     Watching,
-    /// It relies on threads that wait to watch the device, for longer than [`LEFT_RECENTLY`].
+    /// Relies on waiting threads to watch the device, without a check every 250 µs.
     Relying,
 }
 
@@ -181,7 +180,7 @@ impl Activity {
         self.clock.now().as_nanos()
     }
 
-    /// Whether a poll of an empty queue looks at the device.
+    /// Returns whether a poll of an empty queue must check the device.
     #[inline]
     pub(super) fn is_look_due(&self, now: u64) -> bool {
         self.vain_looks.load(Ordering::Relaxed) < LOOKS_IN_VAIN
@@ -194,18 +193,18 @@ impl Activity {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Notes that a poll begins to look. Polls of other threads have no look due meanwhile, and leave the lock alone.
+    /// Records that a poll begins a check. While checks are rare, other polls then do not take the lock.
     #[inline]
     pub(super) fn begin_look(&self, now: u64) {
         self.last_look.store(now, Ordering::Relaxed);
     }
 
-    /// From now on every poll looks, and finds that the device failed.
+    /// Records the failure of the device, which every poll reports from now on.
     pub(super) fn note_failure(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    /// `is_locked`: whether a thread has the lock of the context now.
+    /// Returns which thread watches the device. `is_locked` returns whether a thread has the lock.
     fn watcher(&self, is_locked: impl FnOnce() -> bool) -> Watcher {
         let (last, now) = (self.last_poll.load(Ordering::Relaxed), self.now());
         let ago = now.saturating_sub(last);
@@ -232,7 +231,7 @@ impl Activity {
         self.background.store(state as u8, Ordering::SeqCst);
     }
 
-    /// Returns whether the background thread was in this state, and marks it as awake: the caller wakes it.
+    /// Returns whether the background thread was in this state, and marks it awake; the caller wakes it.
     fn takes_background_out_of(&self, state: Background) -> bool {
         let (old, awake) = (state as u8, Background::Awake as u8);
         self.background.compare_exchange(old, awake, Ordering::SeqCst, Ordering::SeqCst).is_ok()
@@ -242,9 +241,9 @@ impl Activity {
 /// A thread that waits for something of one engine.
 struct Waiter<'a> {
     runtime: &'a Runtime,
-    /// A descriptor that becomes readable when another thread takes in what is waited for.
+    /// A descriptor that becomes readable when another thread receives the awaited event.
     event: Option<BorrowedFd<'a>>,
-    /// The completion queue that it looks at.
+    /// The completion queue that the thread checks.
     queue: Option<&'a Occupancy>,
     recheck: Recheck,
     waiting: Waiting,
@@ -289,15 +288,15 @@ impl Turns for Waiter<'_> {
     }
 }
 
-/// When a waiting thread looks at what another thread may have taken in.
+/// The interval at which a waiting thread checks what another thread may have received.
 struct Recheck {
     after: Duration,
-    /// How often any thread had made progress at the last look.
+    /// Number of progress calls of all threads at the last check.
     polls: u64,
 }
 
 impl Recheck {
-    /// How long to sleep now. Between two sleeps a thread makes progress once itself.
+    /// Returns how long to sleep now. Between two sleeps the thread itself makes progress once.
     fn next(&mut self, polls: u64) -> Duration {
         let is_alone = polls == self.polls.wrapping_add(1);
         self.after = if is_alone { (2 * self.after).min(LONGEST_RECHECK) } else { FIRST_RECHECK };
@@ -307,17 +306,17 @@ impl Recheck {
 }
 
 impl Runtime {
-    /// Asked by a thread that does not have the lock.
+    /// Returns which thread watches the device. The caller must not hold the lock.
     pub(super) fn watcher(&self) -> Watcher {
         self.activity.watcher(|| self.state.try_lock().is_none())
     }
 
-    /// Notes that the application polls, so that the background thread stays away, unless it polls for the last time before it
-    /// sleeps. Returns the time, for [`try_look`](Self::try_look).
+    /// Records that the application polls, so that the background thread backs off. `goes_on` is `false` for
+    /// the last poll before a sleep. Returns the time, for [`try_look`](Self::try_look).
     #[inline]
     pub(crate) fn note_poll(&self, goes_on: bool) -> u64 {
         let now = self.activity.now();
-        // Written rarely: threads that poll side by side would take the cache line from each other at every poll.
+        // Written rarely: threads that poll side by side would contend for the cache line.
         let last = &self.activity.last_poll;
         let ago = now.saturating_sub(last.load(Ordering::Relaxed));
         if goes_on && ago >= POLL_NOTED_EVERY {
@@ -329,13 +328,13 @@ impl Runtime {
         now
     }
 
-    /// A poll came `ago` nanoseconds after the last one while the background thread sleeps until the device has something. Each packet
-    /// wakes it then, and it looks again whether there is still something; if the application has taken the packet by then, it goes on
-    /// to sleep, and does not find out that the application polls. So an application that goes on polling sends it away.
+    /// Records a poll, `ago` nanoseconds after the last one, while the background thread sleeps until the
+    /// device is readable. Each packet wakes that thread, but it sleeps again without noticing polls if the
+    /// application has taken the packet by then. So an application that keeps polling makes it back off.
     #[cold]
     fn note_poll_beside_watcher(&self, ago: u64) {
         let Activity { polls_beside, pace, .. } = &self.activity;
-        // The first poll of all is as long after the beginning of the clock.
+        // For the first poll, `ago` is the time since the start of the clock.
         if ago >= pace.time(POLLED_RECENTLY).as_nanos() as u64 {
             polls_beside.store(0, Ordering::Relaxed);
         } else if polls_beside.fetch_add(1, Ordering::Relaxed) >= POLLS_BESIDE
@@ -356,7 +355,7 @@ impl Runtime {
         self.activity.set_background(Background::Awake);
     }
 
-    /// Notes that a poll has looked at the device, and whether there was something.
+    /// Records the outcome of a check of the device by a poll.
     #[inline]
     pub(crate) fn note_look(&self, has_arrived: bool) {
         let vain_looks = &self.activity.vain_looks;
@@ -367,14 +366,14 @@ impl Runtime {
         }
     }
 
-    /// Makes progress for an application that looks at its memory next, and goes on to do so: the background thread stays away.
+    /// Makes progress for an application that keeps checking its memory, so the background thread backs off.
     pub(crate) fn progress_for_memory(&self) {
         self.note_poll(true);
         self.lock().progress_for_memory();
     }
 
-    /// After a poll that found nothing, without the lock: yields the processor if other threads need it. The background thread of this
-    /// engine stays away meanwhile, because this thread polls again as soon as it has the processor back.
+    /// Yields the processor after an empty poll if other threads need it; the caller holds no lock. The
+    /// background thread still backs off, because this thread polls again once it has the processor back.
     #[inline]
     pub(crate) fn share_processor(&self) {
         if crowding::looked_in_vain() {
@@ -384,14 +383,14 @@ impl Runtime {
         }
     }
 
-    /// Records that a thread that polls yields its processor: it counts as one that polls for [`YIELDED_LATELY`].
+    /// Records that a polling thread yields its processor: it counts as polling for [`YIELDED_LATELY`].
     fn note_yield(&self) {
         let ahead = YIELDED_LATELY.saturating_sub(self.activity.pace.time(POLLED_RECENTLY));
         self.activity.last_poll.store(self.activity.now() + ahead.as_nanos() as u64, Ordering::SeqCst);
     }
 
-    /// Notes that the application is about to sleep until an event: the background thread watches the device at once, unless the
-    /// application sleeps in [`wait`](Self::wait), where it watches the device itself.
+    /// Records that the application is about to sleep. The background thread watches the device at once,
+    /// unless a thread left [`wait`](Self::wait) recently: that thread probably waits, and watches, again.
     pub(crate) fn note_end_of_polling(&self) {
         self.activity.last_poll.store(0, Ordering::SeqCst);
         if self.activity.is_background(Background::BackingOff) && !self.activity.has_left_recently() {
@@ -401,8 +400,8 @@ impl Runtime {
 
     /// Records that a thread has left its wait.
     pub(super) fn note_leave(&self) {
-        // The background thread sleeps without watching the device while a thread waits, unless it checks soon whether one does: waking
-        // it after each of many short waits would cost more than the waits.
+        // While threads wait for long, the background thread sleeps and does not watch the device. Otherwise
+        // it checks soon by itself, and waking it after each short wait would cost more than the waits.
         if self.activity.is_background(Background::Relying)
             && self.activity.takes_background_out_of(Background::Relying)
         {
@@ -410,8 +409,8 @@ impl Runtime {
         }
     }
 
-    /// How long the background thread relies on threads that wait: for long while they wait for long. Returns `None` where none waits
-    /// any more.
+    /// Returns how long the background thread may rely on waiting threads: `short` if a thread left its wait
+    /// recently, otherwise up to `longest`. Returns `None` if no thread waits.
     pub(super) fn rely(&self, longest: Duration, short: Duration) -> Option<Duration> {
         // A thread that jumped out of its wait does not wake this one.
         let longest = longest.min(self.activity.waiters.longest(self.activity.now()));
@@ -421,11 +420,12 @@ impl Runtime {
         (self.watcher() == Watcher::Waiter).then_some(time)
     }
 
-    /// Called by a poll that found something: stays until a peer has written, read or changed memory here, for a moment at most.
+    /// Stays in a poll that found something until a peer accesses memory here, something else arrives, or a
+    /// short time ends. `pays` is `false` for a trial.
     ///
-    /// An application that waits for a peer by looking at its memory (`ib_write_lat`) polls for the completion of its own request and
-    /// then calls no verb. Whether it is one is learned: a few polls try, and as long as a request of a peer comes within the moment,
-    /// all stay. `pays` is `false` for a trial.
+    /// An application that waits for a peer by reading its memory (`ib_write_lat`) polls for the completion
+    /// of its request, then calls no verb. A few polls try whether staying helps; all stay while requests
+    /// arrive in time.
     #[cold]
     pub(crate) fn linger(&self, pays: bool) {
         let begin = Instant::now();
@@ -454,21 +454,21 @@ impl Runtime {
         }
         self.lock().lingering.failed();
         if pays {
-            // The next request is for the background thread, which would stay away for a while.
+            // The background thread must handle the next request, but would back off for a while.
             self.note_end_of_polling();
         }
     }
 
-    /// Whether the application has polled in this time, and not said that it stops.
+    /// Returns whether the application polled within this time and has not announced that it stops.
     pub(super) fn has_polled_within(&self, time: Duration) -> bool {
         let last = self.activity.last_poll.load(Ordering::SeqCst);
         last != 0 && self.activity.now().saturating_sub(last) < time.as_nanos() as u64
     }
 
-    /// Leaves the device to the application, which polls, for a while or until it has said that it stops.
+    /// Leaves the device to the polling application for `time`, or until it announces that it stops.
     pub(super) fn back_off(&self, time: Duration) {
         self.activity.set_background(Background::BackingOff);
-        // Looked at again, because it may have stopped just before.
+        // Checked again, because the application may have stopped just before the store.
         if self.has_polled_within(time.max(YIELDED_LATELY)) {
             match wait_readable([self.wake.as_fd()], Some(time)) {
                 Ok(true) => self.wake.clear(),
@@ -479,8 +479,8 @@ impl Runtime {
         self.note_awake();
     }
 
-    /// Calls `attempt` until it gives something, and makes progress in between, see the module. `event` is a descriptor
-    /// that becomes readable when another thread takes in what is waited for.
+    /// Calls `attempt` until it returns a value, and makes progress in between, see the module. `event` is a
+    /// descriptor that becomes readable when another thread receives the awaited event.
     pub(crate) fn wait<T, E: From<WaitFailure>>(
         &self,
         timeout: Option<Duration>,
@@ -490,7 +490,7 @@ impl Runtime {
         Waiter::new(self, event, None).wait(timeout, attempt)
     }
 
-    /// The same for completions of the queue whose occupancy this is.
+    /// Waits like [`wait`](Self::wait), for completions of the queue with this occupancy.
     pub(crate) fn wait_for_completions<T, E: From<WaitFailure>>(
         &self,
         timeout: Option<Duration>,
@@ -500,8 +500,8 @@ impl Runtime {
         Waiter::new(self, None, Some(occupancy)).wait(timeout, attempt)
     }
 
-    /// Makes progress, for a thread that looks at `queue` next if there is one. Returns whether there may be more to do at once, and the
-    /// failure of the device.
+    /// Makes progress once, for a thread that checks `queue` next if it is given. Returns whether more may be
+    /// ready at once, and the failure of the device.
     pub(super) fn progress_once(&self, queue: Option<&Occupancy>) -> (bool, Option<WaitFailure>) {
         let mut state = self.lock();
         let has_more = match queue {
@@ -515,7 +515,7 @@ impl Runtime {
         (has_more, failure)
     }
 
-    /// How a thread that waits sleeps now, see the module.
+    /// Plans the next sleep of a waiting thread, see the module.
     fn plan_sleep<'a>(
         &'a self,
         remaining: Option<Duration>,
@@ -523,7 +523,7 @@ impl Runtime {
         recheck: &mut Recheck,
     ) -> Sleep<'a> {
         let device = self.device_descriptor.as_ref().map(AsFd::as_fd);
-        // Not what another thread polls anyway: this one would wake at every packet.
+        // A device that another thread polls is left out, because it would wake this thread at every packet.
         let is_polled = event.is_some() && self.watcher() == Watcher::Poller;
         let device = device.filter(|_| !is_polled);
         let timeout = {
@@ -564,7 +564,7 @@ mod tests {
         Runtime::new(config, Box::new(device), fastrand::Rng::with_seed(1), Duration::ZERO, shared).unwrap()
     }
 
-    /// It slept out its 250 µs, in which no thread watched the device.
+    /// Regression: the back-off went on after a request for a notification, and no thread watched the device.
     #[test]
     fn a_thread_that_backed_off_comes_back_when_a_notification_is_asked_for() {
         let runtime = runtime();
@@ -572,7 +572,7 @@ mod tests {
         let end = started + Duration::from_secs(30);
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
-                // Until it was really asleep.
+                // Until the thread was really asleep.
                 let mut slept = Duration::ZERO;
                 while slept < Duration::from_millis(20) && Instant::now() < end {
                     runtime.note_poll(true);
@@ -603,7 +603,7 @@ mod tests {
         assert_eq!(runtime.watcher(), Watcher::Background);
     }
 
-    /// Each packet woke it, in vain, and it took the processor from the thread that polled.
+    /// Regression: each packet woke the background thread, which took the processor from the polling thread.
     #[test]
     fn an_application_that_goes_on_polling_sends_the_background_thread_away() {
         let runtime = runtime();
@@ -628,7 +628,7 @@ mod tests {
         assert!(!polls(), "once");
     }
 
-    /// It stayed until its time was over.
+    /// Regression: the poll stayed for its full time.
     #[test]
     fn a_poll_does_not_stay_for_a_request_that_came_with_its_completion() {
         let runtime = runtime();
@@ -638,7 +638,7 @@ mod tests {
         assert!(state.lingering.pays());
     }
 
-    /// Each wait woke it, which cost more than the wait.
+    /// Regression: the end of each wait woke the background thread, which cost more than the wait.
     #[test]
     fn the_background_thread_is_woken_by_the_end_of_a_long_wait_and_not_of_each_short_one() {
         let runtime = runtime();
@@ -652,7 +652,7 @@ mod tests {
         waiting.leave(&runtime);
         assert!(is_woken());
         runtime.wake.clear();
-        // The next one comes at once.
+        // The next wait begins at once.
         waiting.renew(&runtime, None);
         assert_eq!(runtime.rely(long, short), Some(short));
         waiting.leave(&runtime);
@@ -663,7 +663,7 @@ mod tests {
         assert!(relies_for_long(), "long ago");
     }
 
-    /// Regression: after a handler of a signal had jumped out of a wait, no thread watched the device any more.
+    /// Regression: after a signal handler had jumped out of a wait, no thread watched the device any more.
     #[test]
     fn a_thread_that_jumped_out_of_its_wait_is_forgotten() {
         let runtime = runtime();
@@ -688,14 +688,14 @@ mod tests {
         assert_eq!(runtime.watcher(), Watcher::Waiter);
         left.leave(&runtime);
         assert_eq!(runtime.watcher(), Watcher::Background);
-        // More threads than places: those beyond are not seen.
+        // There are more threads than places; those without a place are not counted.
         let mut many = [(); 40].map(|()| Waiting::default());
         many.iter_mut().for_each(|waiting| waiting.renew(&runtime, None));
         many.iter_mut().for_each(|waiting| waiting.leave(&runtime));
         assert_eq!(runtime.watcher(), Watcher::Background);
     }
 
-    /// The background thread waited for the lock then, and took the processor from the thread that polled.
+    /// Regression: the background thread waited for the lock and took the processor from the polling thread.
     #[test]
     fn a_thread_in_the_middle_of_a_long_poll_watches_the_device() {
         let runtime = runtime();
@@ -715,7 +715,7 @@ mod tests {
         drop(held);
     }
 
-    /// With two processes that poll on one processor it served the one that waited for its turn, and took it from the other.
+    /// Regression: the background thread took the processor back from a process to which a poll had yielded.
     #[test]
     fn the_background_thread_stays_away_while_a_thread_that_polls_leaves_the_processor_to_others() {
         let runtime = runtime();
@@ -756,7 +756,7 @@ mod tests {
         assert!(is_due(next));
     }
 
-    /// The poll found the queue empty, and said nothing of the failure.
+    /// Regression: the poll found the queue empty and did not report the failure.
     #[test]
     fn a_poll_of_a_failed_device_waits_for_the_lock() {
         let runtime = runtime();
@@ -805,7 +805,7 @@ mod tests {
         let mut recheck = Recheck { after: FIRST_RECHECK, polls: 0 };
         let mut after = |polls| recheck.next(polls).as_millis();
         assert_eq!([7, 8, 9, 10, 11, 12].map(&mut after), [1, 2, 4, 8, 8, 8]);
-        // Another thread polled as well, or this one spun.
+        // Another thread made progress as well, or this one spun.
         assert_eq!([14, 15, 17, 20].map(&mut after), [1, 2, 1, 1]);
     }
 }

@@ -1,7 +1,7 @@
-//! Which threads wait in an engine, so that the background thread leaves the device to them.
+//! The threads that wait in an engine. The background thread leaves the device to them.
 //!
-//! A handler of a signal may jump out of a wait (`siglongjmp`), and then no destructor runs. So a thread that waits
-//! holds a place only until a time, which it moves on before each sleep. A place whose time is over belongs to nobody.
+//! A signal handler may jump out of a wait (`siglongjmp`), and then no destructor runs. So a waiting thread
+//! has a place only until a time, which it extends before each sleep. An expired place is free.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,18 +9,19 @@ use std::time::Duration;
 use super::Runtime;
 use super::wait::LONGEST_SLEEP;
 
-/// Threads that are seen. The background thread serves beside further ones, which costs time and harms nothing.
+/// Number of threads that are counted. For further ones the background thread serves as well, which only
+/// costs time.
 const PLACES: usize = 16;
-/// A thread that has slept until its time needs some time to get a processor and to move it on.
+/// Extra time for a thread that has slept until its time, so that it can get a processor and extend its time.
 const MARGIN: Duration = Duration::from_millis(20);
 
-/// Until when a thread waits in each place, in nanoseconds of the engine's clock. A time in the past is the time at which a thread left
-/// the place; 0 if none had it.
+/// Time until which a thread waits in each place, in nanoseconds of the engine's clock. A past time is the
+/// time at which a thread left the place; 0 if no thread had it.
 #[derive(Debug, Default)]
 pub(super) struct Waiters([AtomicU64; PLACES]);
 
 impl Waiters {
-    /// Whether any thread waits.
+    /// Returns whether any thread waits.
     pub(super) fn are_any(&self, now: u64) -> bool {
         self.0.iter().any(|until| until.load(Ordering::SeqCst) > now)
     }
@@ -31,7 +32,7 @@ impl Waiters {
         self.0.iter().any(|until| (since..=now).contains(&until.load(Ordering::SeqCst)))
     }
 
-    /// How long it takes until the last thread has to move its time on.
+    /// Returns how long it takes until all current times have expired.
     pub(super) fn longest(&self, now: u64) -> Duration {
         let last = self.0.iter().map(|until| until.load(Ordering::SeqCst)).max();
         Duration::from_nanos(last.unwrap_or(0).saturating_sub(now))
@@ -42,12 +43,13 @@ impl Waiters {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     place: usize,
-    /// The time that this thread wrote there; 0 before it has a place.
+    /// The time that this thread wrote there; 0 if it has no place.
     until: u64,
 }
 
 impl Waiting {
-    /// The thread waits for so long from now on, or for the longest time that a thread sleeps.
+    /// Marks the thread as waiting for `time` from now on, at most [`LONGEST_SLEEP`], which is also the
+    /// default.
     pub(super) fn renew(&mut self, runtime: &Runtime, time: Option<Duration>) {
         let (places, now) = (&runtime.activity.waiters.0, runtime.activity.now());
         let until = now + (time.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP) + MARGIN).as_nanos() as u64;
@@ -55,7 +57,7 @@ impl Waiting {
             self.until = until;
             return;
         }
-        // The place that has been free for longest: the others show which threads left recently.
+        // The place that has been free for longest, because the other ones show which threads left recently.
         let places = places.iter().map(|place| place.load(Ordering::SeqCst)).enumerate();
         let free = places.filter(|(_, known)| *known <= now).min_by_key(|(_, known)| *known);
         *self = match free {
@@ -67,7 +69,7 @@ impl Waiting {
         };
     }
 
-    /// The thread does not wait any more.
+    /// Marks the thread as no longer waiting.
     pub(super) fn leave(&mut self, runtime: &Runtime) {
         let until = std::mem::take(&mut self.until);
         if until != 0 && replace(&runtime.activity.waiters.0[self.place], until, runtime.activity.now()) {
