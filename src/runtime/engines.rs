@@ -36,7 +36,7 @@ pub(crate) struct Engines {
     by_slot: [u8; ProcessSlot::MAX.get() as usize + 1],
     background: Vec<JoinHandle<()>>,
     counters: Arc<EngineCounters>,
-    /// Publishes the counters to other processes until it is dropped.
+    /// The publisher of the counters to other processes.
     publisher: Option<Publisher>,
     process: Process,
 }
@@ -162,7 +162,7 @@ impl Drop for Engines {
 #[derive(Debug)]
 pub(crate) struct EngineCounters {
     runtimes: Vec<Weak<Runtime>>,
-    /// Counts the events that this queue lost, for all engines.
+    /// The event queue, which counts lost events for all engines.
     events: Arc<EventQueue<AsyncEvent>>,
 }
 

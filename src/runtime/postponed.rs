@@ -65,7 +65,7 @@ const FOR_ONE_MESSAGE: Terms = Terms {
     longest_interval: 16 << 10,
 };
 
-/// Decides which acknowledgements are postponed, and how long.
+/// The state of postponed acknowledgements.
 #[derive(Debug)]
 pub(super) struct Postponed {
     /// [`LATE_NS`] and [`HOLD_NS`], scaled for this machine.
@@ -79,7 +79,7 @@ pub(super) struct Postponed {
     writes: Experiment,
 }
 
-/// Decides which acknowledgements are held back after the answer has left.
+/// The state of acknowledgements that are held back after the answer has left.
 #[derive(Debug)]
 struct Hold {
     since: Option<Instant>,

@@ -44,7 +44,8 @@ pub(crate) struct State {
     posts: Posts,
     /// Number of received one-sided requests of peers at the last post of the application.
     requests_at_post: u64,
-    /// Decides whether a poll that found completions stays, see [`Runtime::linger`](super::Runtime::linger).
+    /// Experiment whether a poll that found completions stays, see
+    /// [`Runtime::linger`](super::Runtime::linger).
     pub(super) lingering: Experiment,
     /// Time until which the background thread sleeps unless it is woken; `None` while it is awake.
     pub(super) background_sleeps_until: Option<Instant>,

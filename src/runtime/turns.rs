@@ -98,7 +98,7 @@ pub(super) trait Turns {
         }
     }
 
-    /// Records that the thread has slept. Spins again if a descriptor became readable.
+    /// Records a sleep, and lets the thread spin again if a descriptor became readable.
     fn note_sleep(&self, spell: &mut Spell, slept: Slept) {
         if slept == Slept::Readable {
             spell.spin_end = Instant::now().checked_add(self.spin());

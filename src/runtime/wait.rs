@@ -126,7 +126,7 @@ pub(super) struct Activity {
     last_look: AtomicU64,
     /// Consecutive checks of the device that found nothing.
     vain_looks: AtomicU32,
-    /// The device failed, and every poll reports it.
+    /// Whether the device failed, which every poll reports.
     has_failed: AtomicBool,
     /// State of the background thread, a [`Background`].
     background: AtomicU8,
@@ -140,13 +140,13 @@ pub(super) struct Activity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Background {
-    /// Runs, or sleeps for a time that no thread shortens.
+    /// The thread runs, or sleeps for a time that no other thread shortens.
     Awake,
-    /// Backs off from the device because the application polls.
+    /// The thread backs off from the device because the application polls.
     BackingOff,
-    /// Sleeps until the device is readable or a deadline comes.
+    /// The thread sleeps until the device is readable or a deadline comes.
     Watching,
-    /// Relies on waiting threads to watch the device, without a check every 250 µs.
+    /// The thread relies on waiting threads to watch the device, without a check every 250 µs.
     Relying,
 }
 

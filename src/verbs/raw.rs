@@ -1,8 +1,8 @@
-//! Verbs on identifiers, for callers that keep their objects themselves, such as a C library.
+//! Verbs on identifiers, for callers that manage their objects themselves, such as a C library.
 //!
-//! The handles of [`verbs`](super) keep what they depend on alive, so nothing can be destroyed too early. Here nothing is kept:
-//! destroying something that is in use is an error ([`VerbsError::errno`] is `EBUSY`), as with libibverbs, and nothing has
-//! changed. Identifiers of one context mean nothing in another.
+//! The handles of [`verbs`](super) keep their dependencies alive, so no object is destroyed too early. The
+//! verbs of this module do not. Destroying an object in use fails without an effect, as with libibverbs:
+//! [`VerbsError::errno`] is `EBUSY`. Identifiers are valid only in their own context.
 //!
 //! ```
 //! # use roce::device::memory::MemoryDevice;
@@ -47,12 +47,12 @@ pub struct Raw<'a> {
     context: &'a Context,
 }
 
-/// A completion queue, and what a poll needs to know without the lock of the context.
+/// A completion queue, with the data that a poll needs without the lock of the context.
 #[derive(Debug)]
 pub struct RawCq {
     id: CqId,
     occupancy: Occupancy,
-    /// A notification was asked for, and the next poll is the one that the caller makes before it sleeps.
+    /// Whether a notification was requested, so that the next poll is the last one before the caller sleeps.
     is_last_look: AtomicBool,
 }
 
@@ -61,7 +61,7 @@ impl RawCq {
         &self.occupancy
     }
 
-    /// Its name in events of its channel.
+    /// Returns the identifier of the queue in events of its channel.
     #[must_use]
     pub const fn id(&self) -> CqId {
         self.id
@@ -69,7 +69,7 @@ impl RawCq {
 }
 
 impl Context {
-    /// The verbs on identifiers.
+    /// Returns the verbs on identifiers.
     #[must_use]
     pub const fn raw(&self) -> Raw<'_> {
         Raw { context: self }
@@ -78,24 +78,24 @@ impl Context {
 
 /// Engines.
 impl<'a> Raw<'a> {
-    /// Engine 0.
+    /// Returns engine 0.
     fn runtime(self) -> &'a Runtime {
         self.context.runtime()
     }
 
-    /// The engine that has this completion queue.
+    /// Returns the engine that has this completion queue.
     #[inline]
     fn of_cq(self, cq: CqId) -> &'a Runtime {
         self.context.of_slot(cq.slot())
     }
 
-    /// The engine that has this shared receive queue.
+    /// Returns the engine that has this shared receive queue.
     #[inline]
     fn of_srq(self, srq: SrqId) -> &'a Runtime {
         self.context.of_slot(srq.slot())
     }
 
-    /// The engine that has this queue pair.
+    /// Returns the engine that has this queue pair.
     #[inline]
     fn of_qp(self, qpn: Qpn) -> &'a Runtime {
         self.context.of_qp(qpn)
@@ -104,11 +104,13 @@ impl<'a> Raw<'a> {
 
 /// Completion queues.
 impl Raw<'_> {
-    /// Makes a completion queue of `capacity` entries in engine 0 whose events go to `channel`, if one is given.
+    /// Creates a completion queue of `capacity` entries in engine 0. Its events go to `channel`, if one is
+    /// given.
     ///
     /// # Errors
     ///
-    /// When the capacity or the number of queues is out of range, or the channel belongs to another context.
+    /// Fails if the capacity or the number of queues is out of range, or if the channel belongs to another
+    /// context.
     pub fn create_cq(
         self,
         capacity: usize,
@@ -117,11 +119,11 @@ impl Raw<'_> {
         self.create_cq_on(0, capacity, channel)
     }
 
-    /// The same in another engine, in which its queue pairs will be.
+    /// Creates a completion queue in another engine, to which its queue pairs will belong.
     ///
     /// # Errors
     ///
-    /// As for [`create_cq`](Self::create_cq), or when the context has no such engine.
+    /// Fails like [`create_cq`](Self::create_cq), or if the context does not have this engine.
     pub fn create_cq_on(
         self,
         engine: usize,
@@ -144,11 +146,11 @@ impl Raw<'_> {
         Ok(RawCq { id, occupancy, is_last_look: AtomicBool::new(false) })
     }
 
-    /// Removes a completion queue with what it holds.
+    /// Destroys a completion queue with its entries.
     ///
     /// # Errors
     ///
-    /// While queue pairs complete into it.
+    /// Fails if queue pairs use the queue.
     pub fn destroy_cq(self, cq: &RawCq) -> Result<(), VerbsError> {
         let runtime = self.of_cq(cq.id);
         runtime.lock().nic.engine.destroy_cq(cq.id)?;
@@ -156,32 +158,33 @@ impl Raw<'_> {
         Ok(())
     }
 
-    /// Moves completions out, oldest first. Makes progress when there are fewer than `out` has room for. A poll of an empty queue
-    /// takes no lock while another thread makes progress, or while the device was looked at in the last microsecond.
+    /// Moves completions to `out`, oldest first. Makes progress if the queue has fewer than `out` has room
+    /// for. A poll of an empty queue takes no lock while another thread has it. After many polls without a
+    /// packet, it checks the device only every 4 µs.
     ///
     /// # Errors
     ///
-    /// When the queue overflowed and lost completions, or the device failed.
+    /// Fails if the queue overflowed and lost completions, or if the device failed.
     #[inline]
     pub fn poll_cq(self, cq: &RawCq, out: &mut [Wc]) -> Result<usize, VerbsError> {
         self.begin_poll(cq).map_or(Ok(0), |poll| poll.finish(out))
     }
 
-    /// The first half of [`poll_cq`](Self::poll_cq), for callers that need room for completions only if there may be some: `None` while
-    /// the queue is empty, and the device was looked at a moment ago or another thread does so now.
+    /// Begins a [`poll_cq`](Self::poll_cq), for callers that allocate room for completions only if there may
+    /// be some. Returns `None` if the queue is empty and the poll has no check of the device to make.
     #[inline]
     pub fn begin_poll<'a>(self, cq: &'a RawCq) -> Option<PollInProgress<'a>>
     where
         Self: 'a,
     {
         let runtime = self.of_cq(cq.id);
-        // The poll between the request for a notification and the sleep must not keep the background thread away.
+        // The last poll before a sleep must not keep the background thread away.
         let is_last_look =
             cq.is_last_look.load(Ordering::Relaxed) && cq.is_last_look.swap(false, Ordering::Relaxed);
         let now = runtime.note_poll(!is_last_look);
         let (state, now) = if cq.occupancy.is_occupied() || is_last_look {
             let state = runtime.lock();
-            // It may have waited for the lock.
+            // Read again, because the thread may have waited for the lock.
             let now = state.nic.now();
             (state, now)
         } else {
@@ -190,12 +193,12 @@ impl Raw<'_> {
         Some(PollInProgress { runtime, state, cq, now, is_last_look })
     }
 
-    /// Asks for one event in the channel at the next completion (or the next solicited one). What is in the queue already raises
-    /// none: ask, then poll once more, then wait.
+    /// Requests one event in the channel, for the next completion or the next solicited one. Completions that
+    /// are already in the queue cause no event: request the event, poll once more, then wait.
     ///
     /// # Errors
     ///
-    /// When there is no such queue.
+    /// Fails if the queue does not exist.
     pub fn request_notification(self, cq: &RawCq, notify: Notify) -> Result<(), VerbsError> {
         let runtime = self.of_cq(cq.id);
         let mut state = runtime.lock();
@@ -207,17 +210,17 @@ impl Raw<'_> {
         Ok(())
     }
 
-    /// Gives the queue another capacity; what it holds stays.
+    /// Changes the capacity of a queue and keeps its entries.
     ///
     /// # Errors
     ///
-    /// When it holds more than would fit, or the capacity is out of range.
+    /// Fails if the queue holds more entries than would fit, or if the capacity is out of range.
     pub fn resize_cq(self, cq: &RawCq, capacity: usize) -> Result<(), VerbsError> {
         Ok(self.of_cq(cq.id).lock().nic.engine.resize_cq(cq.id, capacity)?)
     }
 }
 
-/// A poll that has the state of the context to itself.
+/// A poll that holds the lock of the state.
 pub struct PollInProgress<'a> {
     runtime: &'a Runtime,
     state: crate::runtime::Locked<'a>,
@@ -233,17 +236,17 @@ impl std::fmt::Debug for PollInProgress<'_> {
 }
 
 impl PollInProgress<'_> {
-    /// Moves completions to `out`, after what has arrived was taken in; returns how many.
+    /// Receives packets if there is room in `out`, and moves completions to it. Returns their number.
     ///
     /// # Errors
     ///
-    /// As [`Raw::poll_cq`].
+    /// Fails like [`Raw::poll_cq`].
     pub fn finish(self, out: &mut [Wc]) -> Result<usize, VerbsError> {
         let Self { runtime, mut state, cq, now, is_last_look } = self;
         let mut found = state.nic.engine.poll_cq(cq.id, out)?;
         let mut is_in_vain = false;
         if found < out.len() {
-            // An application that is about to sleep posts nothing soon.
+            // An application that is about to sleep posts nothing soon, so nothing is postponed.
             let has_arrived =
                 if is_last_look { state.progress() } else { state.progress_for(now, &cq.occupancy) };
             runtime.note_look(has_arrived);
@@ -257,7 +260,7 @@ impl PollInProgress<'_> {
         } else {
             state.transmit_postponed();
         }
-        // An application with more requests on their way will poll for them.
+        // An application with more outstanding requests polls for them anyway.
         let is_last = |wc: &Wc| state.nic.engine.queue_depths(wc.qpn).is_some_and(|(sends, _)| sends == 0);
         let may_linger =
             !is_last_look && out[..found].last().is_some_and(is_last) && !cq.occupancy.is_occupied();
@@ -275,20 +278,20 @@ impl PollInProgress<'_> {
 
 /// Shared receive queues.
 impl Raw<'_> {
-    /// Makes a shared receive queue for `max_wr` receives of up to `max_sge` elements in engine 0.
+    /// Creates a shared receive queue in engine 0, for `max_wr` receives of up to `max_sge` elements.
     ///
     /// # Errors
     ///
-    /// When a size or the number of queues is out of range.
+    /// Fails if a size or the number of queues is out of range.
     pub fn create_srq(self, pd: PdId, max_wr: usize, max_sge: usize) -> Result<SrqId, VerbsError> {
         self.create_srq_on(0, pd, max_wr, max_sge)
     }
 
-    /// The same in another engine, for queue pairs of that engine.
+    /// Creates a shared receive queue in another engine, for queue pairs of that engine.
     ///
     /// # Errors
     ///
-    /// As for [`create_srq`](Self::create_srq), or when the context has no such engine.
+    /// Fails like [`create_srq`](Self::create_srq), or if the context does not have this engine.
     pub fn create_srq_on(
         self,
         engine: usize,
@@ -299,11 +302,11 @@ impl Raw<'_> {
         Ok(self.context.engine(engine)?.lock().nic.engine.create_srq(pd, max_wr, max_sge)?)
     }
 
-    /// Removes a shared receive queue with what is posted in it.
+    /// Destroys a shared receive queue with the receives that are posted in it.
     ///
     /// # Errors
     ///
-    /// While queue pairs take from it.
+    /// Fails if queue pairs use the queue.
     pub fn destroy_srq(self, srq: SrqId) -> Result<(), VerbsError> {
         Ok(self.of_srq(srq).lock().nic.engine.destroy_srq(srq)?)
     }
@@ -312,30 +315,31 @@ impl Raw<'_> {
     ///
     /// # Errors
     ///
-    /// When the queue is full or the request has too many elements.
+    /// Fails if the queue is full or the request has too many elements.
     pub fn post_srq_recv(self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         Ok(self.of_srq(srq).lock().nic.engine.post_srq_recv(srq, wr)?)
     }
 
-    /// Arms the limit: one [`AsyncEvent::SrqLimitReached`](super::AsyncEvent) when fewer receives are left; 0 disarms.
+    /// Arms the limit. One [`AsyncEvent::SrqLimitReached`](super::AsyncEvent) follows when fewer receives are
+    /// left; 0 disarms.
     ///
     /// # Errors
     ///
-    /// When the limit is above the capacity.
+    /// Fails if the limit is above the capacity.
     pub fn arm_srq_limit(self, srq: SrqId, limit: usize) -> Result<(), VerbsError> {
         Ok(self.of_srq(srq).lock().nic.engine.arm_srq_limit(srq, limit)?)
     }
 
-    /// Gives the queue another capacity; what is posted stays.
+    /// Changes the capacity of a queue and keeps the posted receives.
     ///
     /// # Errors
     ///
-    /// When more is posted than would fit, or the capacity is out of range.
+    /// Fails if more receives are posted than would fit, or if the capacity is out of range.
     pub fn resize_srq(self, srq: SrqId, max_wr: usize) -> Result<(), VerbsError> {
         Ok(self.of_srq(srq).lock().nic.engine.resize_srq(srq, max_wr)?)
     }
 
-    /// What it is like now; `None` where there is no such queue.
+    /// Returns the attributes of a queue, or `None` if it does not exist.
     #[must_use]
     pub fn query_srq(self, srq: SrqId) -> Option<SrqAttributes> {
         self.of_srq(srq).lock().nic.engine.query_srq(srq)
@@ -344,12 +348,12 @@ impl Raw<'_> {
 
 /// Queue pairs.
 impl Raw<'_> {
-    /// Makes a queue pair in state RESET, in the engine of its queues.
+    /// Creates a queue pair in state RESET, in the engine of its queues.
     ///
     /// # Errors
     ///
-    /// When a size or the number of queue pairs is out of range, something that it names does not exist, or its queues are in several
-    /// engines.
+    /// Fails if a size or the number of queue pairs is out of range, if an object in `init` does not exist,
+    /// or if the queues belong to several engines.
     pub fn create_qp(self, init: &QpInit, options: &QpOptions) -> Result<Qpn, VerbsError> {
         let own = init.send_cq.slot();
         self.check_same_engine("receive completion queue", own, init.recv_cq.slot())?;
@@ -359,7 +363,7 @@ impl Raw<'_> {
         Ok(self.context.of_slot(own).lock().nic.engine.create_qp_with(init, options)?)
     }
 
-    /// Refuses a queue in another engine than the send completion queue.
+    /// Fails if a queue belongs to another engine than the send completion queue.
     fn check_same_engine(
         self,
         what: &'static str,
@@ -370,11 +374,11 @@ impl Raw<'_> {
         if engine == other { Ok(()) } else { Err(VerbsError::OtherEngine { what, other, engine }) }
     }
 
-    /// Removes a queue pair; what it still owes its peer, an acknowledgement for example, is sent first.
+    /// Destroys a queue pair after sending its pending responses, such as an acknowledgement.
     ///
     /// # Errors
     ///
-    /// When there is no such queue pair.
+    /// Fails if the queue pair does not exist.
     pub fn destroy_qp(self, qpn: Qpn) -> Result<(), VerbsError> {
         let mut state = self.of_qp(qpn).lock();
         if state.nic.engine.query_qp(qpn).is_none() {
@@ -382,22 +386,23 @@ impl Raw<'_> {
         }
         state.transmit_owed();
         let nic = &mut state.nic;
-        // While the queue pair exists: a group that its last member leaves is left by the device.
+        // While the queue pair exists: when the last member leaves a group, the device leaves it.
         nic.leave_all_groups(qpn);
         nic.release_source_ports(PortHolder::QueuePair(qpn));
         Ok(nic.engine.destroy_qp(qpn)?)
     }
 
-    /// Changes attributes and state, or nothing at all. In RESET it gives back its source port.
+    /// Changes attributes and state, or nothing at all. A queue pair in RESET releases its source port.
     ///
     /// # Errors
     ///
-    /// When the transition does not exist, attributes are missing or out of place, or the path MTU is more than the link carries.
+    /// Fails if the transition does not exist, if attributes are missing or not allowed, or if the path MTU
+    /// exceeds that of the link.
     pub fn modify_qp(self, qpn: Qpn, attr: &QpAttr) -> Result<(), VerbsError> {
         self.modify_in_steps(&mut self.of_qp(qpn).lock(), qpn, std::slice::from_ref(attr))
     }
 
-    /// Several changes, or none of them.
+    /// Makes all of these changes or none.
     pub(super) fn modify_in_steps(
         self,
         state: &mut State,
@@ -416,18 +421,18 @@ impl Raw<'_> {
         Ok(())
     }
 
-    /// The attributes in force; `None` where there is no such queue pair.
+    /// Returns the current attributes of a queue pair, or `None` if it does not exist.
     #[must_use]
     pub fn query_qp(self, qpn: Qpn) -> Option<QpAttributes> {
         self.of_qp(qpn).lock().nic.engine.query_qp(qpn)
     }
 
-    /// The path of a queue pair to its peer, for [`QpAttr::path`], with a source port that it holds until it goes to RESET or is
-    /// destroyed.
+    /// Returns the path of a queue pair to its peer, for [`QpAttr::path`]. The queue pair holds the source
+    /// port of the path until it goes to RESET or is destroyed.
     ///
     /// # Errors
     ///
-    /// When the device has no address of that family, or no such GID.
+    /// Fails if the device has no address of this family, or not this GID.
     pub fn path_of_qp(
         self,
         qpn: Qpn,
@@ -440,13 +445,13 @@ impl Raw<'_> {
         path.map_err(VerbsError::io("making a path to the peer"))
     }
 
-    /// Posts a send request. It usually leaves at once, as far as flow and congestion control permit. If the
-    /// application posts several requests between two polls, they may wait for each other: until there are 32
+    /// Posts a send request. The packets usually leave at once, within flow and congestion control. If the
+    /// application posts several requests between two polls, they may wait for each other until there are 32
     /// requests or 64 KiB, until the next poll, or until the background thread sends them.
     ///
     /// # Errors
     ///
-    /// Fails if the queue pair cannot accept the request; nothing is queued then.
+    /// Fails if the queue pair cannot accept the request. Nothing is queued then.
     #[inline]
     pub fn post_send(self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         let mut state = self.of_qp(qpn).lock();
@@ -456,12 +461,12 @@ impl Raw<'_> {
         Ok(())
     }
 
-    /// Posts a chain of send requests. They leave like requests of [`post_send`](Self::post_send).
+    /// Posts a chain of send requests. Their packets leave as with [`post_send`](Self::post_send).
     ///
     /// # Errors
     ///
-    /// Fails with [`VerbsError::PostList`] for the first request that was not accepted; those before it stay
-    /// queued.
+    /// Fails with [`VerbsError::PostList`] for the first request that was not accepted. The requests before
+    /// it stay queued.
     pub fn post_send_list(self, qpn: Qpn, list: &[SendWr<'_>]) -> Result<(), VerbsError> {
         let mut state = self.of_qp(qpn).lock();
         let now = state.nic.now();
@@ -471,31 +476,31 @@ impl Raw<'_> {
         posted.map_err(|(position, error)| VerbsError::PostList { position, error })
     }
 
-    /// Posts a receive, from INIT on.
+    /// Posts a receive, from state INIT on.
     ///
     /// # Errors
     ///
-    /// When the queue pair cannot take it; nothing is queued then.
+    /// Fails if the queue pair cannot accept the receive. Nothing is queued then.
     #[inline]
     pub fn post_recv(self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         Ok(self.of_qp(qpn).lock().nic.engine.post_recv(qpn, wr)?)
     }
 
-    /// Joins a multicast group with a UD queue pair. Joining twice is one membership.
+    /// Joins a multicast group with a UD queue pair. A second join of the same group has no effect.
     ///
     /// # Errors
     ///
-    /// When it is not a UD queue pair, or the device cannot join.
+    /// Fails if the queue pair is not UD, or if the device cannot join.
     pub fn attach_multicast(self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
         let joined = self.of_qp(qpn).lock().nic.join_group(qpn, group);
         joined.map_err(|error| VerbsError::group("joining a multicast group", error))
     }
 
-    /// Leaves a multicast group. Other queue pairs of the context that are in it stay so.
+    /// Leaves a multicast group. Other queue pairs of the context remain members.
     ///
     /// # Errors
     ///
-    /// When the device cannot leave.
+    /// Fails if the device cannot leave.
     pub fn detach_multicast(self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
         let left = self.of_qp(qpn).lock().nic.leave_group(qpn, group);
         left.map_err(|error| VerbsError::group("leaving a multicast group", error))
