@@ -1,7 +1,8 @@
-//! Writes frames that a RoCE receiver must refuse, each wrong in one field only, to a capture file for `roce inject`.
+//! Writes frames that a RoCE receiver must reject to a capture file for `roce inject`. Each is wrong in one
+//! field.
 //!
-//! `cargo run --example frames -- frames.pcapng`, then `roce explain frames.pcapng:2`, then `roce inject frames.pcapng …`;
-//! docs/fuzzing.md has the recipe.
+//! Run `cargo run --example frames -- frames.pcapng`, then `roce explain frames.pcapng:2`, then `roce inject
+//! frames.pcapng …`. The recipe is in docs/fuzzing.md.
 
 use std::error::Error;
 
@@ -10,7 +11,7 @@ use roce_packet::{
     Bth, DatagramWriter, Encapsulation, FrameHeaders, MacAddr, Opcode, Path, Psn, Qpn, ROCE_UDP_PORT, Reth,
 };
 
-/// One RDMA WRITE, and what may differ from it.
+/// The parts of an RDMA WRITE that may differ from a correct one.
 #[derive(Clone)]
 struct Packet {
     bth: Bth,
@@ -19,7 +20,7 @@ struct Packet {
 }
 
 impl Packet {
-    /// Writes the frame. The ICRC is right whatever the packet contains, so that a receiver looks at the rest.
+    /// Writes the frame. The ICRC is always right, so that a receiver checks the other fields.
     fn frame(&self, path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
         let mut datagram = vec![0; 4200];
         let mut writer = DatagramWriter::new(&mut datagram, &self.bth)?;

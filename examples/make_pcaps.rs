@@ -1,12 +1,12 @@
-//! Writes the captures in `pcaps/`: every operation, and how loss, missing receives and refusals look.
+//! Writes the captures in `pcaps/`: all operations, loss, missing receives and rejected requests.
 //!
 //! ```text
 //! cargo run --example make_pcaps                     all of them, into pcaps/
 //! cargo run --example make_pcaps FOLDER [NAME]...    these, into a folder that exists
 //! ```
 //!
-//! The packets are what two contexts send to each other over a pair of devices in memory. RoCE v1, VLAN tags,
-//! congestion notifications and pause frames, which such a device does not carry, are made from them.
+//! Two contexts exchange the packets over a pair of devices in memory. Such a device does not carry RoCE v1,
+//! VLAN tags, congestion notifications or pause frames, so the program builds those from the packets.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ use roce_packet::{
 };
 
 type Outcome = Result<(), Box<dyn Error>>;
-/// A capture: the name of its file and what makes it.
+/// The file name of a capture, and the function that writes it.
 type Recipe = (&'static str, fn(&FilePath) -> Outcome);
 
 const RECIPES: &[Recipe] = &[
@@ -46,7 +46,7 @@ const RECIPES: &[Recipe] = &[
 const V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
-/// 2026-01-01, for frames that nobody sent.
+/// 2026-01-01, the time of frames that no device sent.
 const NEW_YEAR_NS: u64 = 1_767_225_600 * 1_000_000_000;
 
 fn main() -> Outcome {
@@ -63,7 +63,7 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// One end.
+/// One end of a connection.
 struct Side {
     context: Context,
     region: MemoryRegion,
@@ -85,7 +85,7 @@ impl Side {
         Ok(Self { context, region, cq, pd, qp })
     }
 
-    /// Posts, and waits for the completion, which may be of any status.
+    /// Posts a request and waits for its completion, which may have any status.
     fn carry_out(&self, op: SendOp, elements: &[Sge]) -> Result<Wc, Box<dyn Error>> {
         self.qp.post_send(&SendWr::new(1, op, elements))?;
         self.next()
@@ -110,7 +110,7 @@ impl Side {
     }
 }
 
-/// Two connected ends; what the near one sends and receives is written to `file`.
+/// Creates two connected ends. The packets of the near end are written to `file`.
 fn pair(
     file: &FilePath,
     addresses: [&str; 2],
@@ -129,7 +129,7 @@ fn pair(
         receive_faults: injector(faults[1], 2)?,
         capture: interfaces.into_iter().next().map(|file| Box::new(file) as _),
     };
-    // A busy machine changes no capture.
+    // No early retransmission, so that a busy machine does not change a capture.
     let near = Context::builder().seed(1).retransmission(Retransmission::IBTA).options(options);
     let near = near.attach(Box::new(near_device))?;
     let far = Context::builder().seed(2).attach(Box::new(far))?;
@@ -145,7 +145,7 @@ fn pair(
     Ok((near, far))
 }
 
-/// Every operation that RC has, in every position that a packet can have in its message.
+/// Captures every RC operation, with every possible position of a packet in its message.
 fn rc_operations(file: &FilePath, addresses: [&str; 2]) -> Outcome {
     let (near, far) = pair(file, addresses, QpType::Rc, ["", ""])?;
     let (remote_addr, rkey) = far.remote();
@@ -217,7 +217,7 @@ fn ud(file: &FilePath) -> Outcome {
     Ok(())
 }
 
-/// The third packet of a WRITE is lost, then the only packet of a SEND, which no NAK tells about.
+/// Loses the third packet of a WRITE, then the only packet of a SEND, for which no NAK arrives.
 fn rc_loss(file: &FilePath) -> Outcome {
     let plan = "rule:rpsn=2,pass=1,action=drop;rule:rpsn=8,pass=1,action=drop";
     let (near, far) = pair(file, V4, QpType::Rc, [plan, ""])?;
@@ -229,7 +229,7 @@ fn rc_loss(file: &FilePath) -> Outcome {
     Ok(())
 }
 
-/// A READ response is lost on its way.
+/// Loses a READ response.
 fn rc_read_loss(file: &FilePath) -> Outcome {
     let plan = "rule:rpsn=3,pass=1,action=drop";
     let (near, far) = pair(file, V4, QpType::Rc, ["", plan])?;
@@ -238,7 +238,7 @@ fn rc_read_loss(file: &FilePath) -> Outcome {
     Ok(())
 }
 
-/// The receiver is not ready, twice.
+/// Sends to a receiver that is not ready, twice.
 fn rc_rnr(file: &FilePath) -> Outcome {
     let (near, far) = pair(file, V4, QpType::Rc, ["", ""])?;
     near.qp.post_send(&SendWr::new(1, SendOp::Send, &near.first(21)))?;
@@ -250,7 +250,7 @@ fn rc_rnr(file: &FilePath) -> Outcome {
     Ok(())
 }
 
-/// A WRITE with a wrong key, and a SEND that is too long for its receive.
+/// Sends a WRITE with a wrong key, and a SEND that is too long for its receive.
 fn rc_refused(file: &FilePath) -> Outcome {
     let (near, far) = pair(file, V4, QpType::Rc, ["", ""])?;
     let (remote_addr, rkey) = far.remote();
@@ -266,10 +266,10 @@ fn rc_refused(file: &FilePath) -> Outcome {
     Ok(())
 }
 
-/// Time, direction and bytes of each frame.
+/// The time, direction and bytes of each frame.
 type Frames = Vec<(u64, Direction, Vec<u8>)>;
 
-/// The frames of [`rc_operations`] with their times.
+/// Returns the frames of [`rc_operations`] with their times.
 fn operation_frames(beside: &FilePath) -> Result<Frames, Box<dyn Error>> {
     let scratch = beside.with_extension("scratch");
     rc_operations(&scratch, V4)?;
@@ -291,7 +291,7 @@ fn tagged(path: &Path) -> Path {
     Path { vlan: Some(VlanTag { pcp: 3, dei: false, vid: 100 }), ..*path }
 }
 
-/// The same packets on another path.
+/// Writes the frames of [`rc_operations`] on another path.
 fn reframed(file: &FilePath, onto: fn(&Path) -> Path) -> Outcome {
     let mut writer = PcapWriter::create(file, &["near"])?;
     for (time_ns, direction, bytes) in operation_frames(file)? {
@@ -307,7 +307,7 @@ fn reframed(file: &FilePath, onto: fn(&Path) -> Path) -> Outcome {
     Ok(writer.flush()?)
 }
 
-/// Puts all headers in front of a datagram that is sealed for Identification 0.
+/// Puts all headers in front of a datagram whose ICRC is for Identification 0.
 fn whole_frame(
     path: &Path,
     (to, from): (MacAddr, MacAddr),
@@ -320,10 +320,11 @@ fn whole_frame(
     Ok(out)
 }
 
-/// A packet that a switch marked, and the notification that answers it, over IPv4, IPv6 and with a tag.
+/// Writes a packet that a switch marked and the resulting notification, over IPv4, over IPv6 and with a VLAN
+/// tag.
 fn cnp(file: &FilePath) -> Outcome {
     let frames = operation_frames(file)?;
-    // One that is worth slowing down for.
+    // The longest packet.
     let (.., bytes) = frames.iter().max_by_key(|(.., bytes)| bytes.len()).ok_or("no packet")?;
     let frame = Frame::parse(bytes)?;
     let bth = *frame.datagram()?.bth();
@@ -342,8 +343,8 @@ fn cnp(file: &FilePath) -> Outcome {
 
         let answer = Cnp::path(&data, roce_packet::DEFAULT_CNP_DSCP, roce_packet::DEFAULT_CNP_PCP);
         let mut datagram = [0; Cnp::LEN];
-        // The queue pair that sent the data has another number here than in the rest of the capture: nobody
-        // but the two ends knows it.
+        // The sender's queue pair has another number here than in the rest of the capture, because only the
+        // two ends know the number.
         Cnp { dest_qp: Qpn::new(0x0a_0b0c), p_key: bth.p_key }
             .emit(&Envelope::new(&answer, 0), &mut datagram);
         let whole = whole_frame(&answer, (from, to), &datagram)?;
@@ -352,7 +353,7 @@ fn cnp(file: &FilePath) -> Outcome {
     Ok(writer.flush()?)
 }
 
-/// Pauses for the whole link and for priorities, and their ends.
+/// Writes pauses of the whole link and of priorities, and their ends.
 fn pause(file: &FilePath) -> Outcome {
     let mut writer = PcapWriter::create(file, &["near"])?;
     let only = |priority: usize, quanta| {

@@ -1,6 +1,6 @@
 //! Writes the seeds of all targets: `cargo run --manifest-path fuzz/Cargo.toml --example make_seeds`.
 //!
-//! An example and not a second kind of binary, because `cargo fuzz` takes every binary for a target.
+//! This is an example instead of a second binary, because `cargo fuzz` treats every binary as a target.
 
 use std::fs;
 use std::io;

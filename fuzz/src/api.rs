@@ -1,7 +1,7 @@
 //! All calls of the engine in any order, also with ids of destroyed objects, while packets between its own
 //! queue pairs are lost, duplicated and delayed.
 //!
-//! What must hold:
+//! Properties that are checked:
 //!
 //! - no panic, in no call and in no `Display` of an error;
 //! - memory is touched only while it is registered ([`crate::memory`] panics otherwise);
@@ -20,7 +20,7 @@ pub use step::{ACTIONS, Action, Step};
 use crate::records::records;
 use model::Rig;
 
-/// See the module.
+/// Runs the target on an input, see the module.
 pub fn run(data: &[u8]) {
     let mut rig = Rig::new();
     for record in records(data) {

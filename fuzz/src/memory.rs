@@ -11,11 +11,11 @@ use roce_transport::{Memory, OutOfBounds, WordMemory};
 pub struct Change {
     /// The name of the region.
     pub region: &'static str,
-    /// Where it began, from the start of the region.
+    /// Offset of the change in the region.
     pub offset: usize,
-    /// What was written; for atomics the eight bytes afterwards.
+    /// The bytes that were written, or for atomics the eight bytes after the operation.
     pub bytes: Vec<u8>,
-    /// Whether it was a compare-swap or fetch-add.
+    /// Whether the change was a compare-swap or fetch-add.
     pub atomic: bool,
 }
 
@@ -24,13 +24,13 @@ pub struct Change {
 pub struct Log(Arc<Mutex<Vec<Change>>>);
 
 impl Log {
-    /// Everything since the last call.
+    /// Returns all changes since the last call.
     pub fn take(&self) -> Vec<Change> {
         std::mem::take(&mut *lock(&self.0))
     }
 }
 
-/// What may be touched at present.
+/// The ranges that may be accessed now.
 #[derive(Debug, Default)]
 struct Grants {
     readable: Vec<(u64, Range<usize>)>,
@@ -46,14 +46,14 @@ pub struct GuardedMemory {
 }
 
 impl GuardedMemory {
-    /// `len` zero bytes with nothing granted.
+    /// Creates a region of `len` zero bytes without any grants.
     #[must_use]
     pub fn new(name: &'static str, len: usize, log: &Log) -> Arc<Self> {
         let words = WordMemory::new(len);
         Arc::new(Self { name, words, grants: Mutex::default(), log: log.clone() })
     }
 
-    /// Writes a pattern that differs from place to place, past all grants and the log.
+    /// Writes a pattern that differs from byte to byte, without a check of grants and without a log entry.
     pub fn fill(&self, range: Range<usize>) {
         let content: Vec<u8> = range.clone().map(|index| (index * 7 + index / 251) as u8).collect();
         self.words.write(range.start, &content).expect("the oracle writes inside the region");
@@ -69,19 +69,19 @@ impl GuardedMemory {
         lock(&self.grants).writable.push((id, range));
     }
 
-    /// Takes back what was granted under `id`.
+    /// Revokes the grants with this `id`.
     pub fn revoke(&self, id: u64) {
         let mut grants = lock(&self.grants);
         grants.readable.retain(|(granted, _)| *granted != id);
         grants.writable.retain(|(granted, _)| *granted != id);
     }
 
-    /// Takes everything back.
+    /// Revokes all grants.
     pub fn revoke_all(&self) {
         *lock(&self.grants) = Grants::default();
     }
 
-    /// What is there, read past all grants.
+    /// Returns the content, without a check of grants.
     #[must_use]
     pub fn peek(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
@@ -160,7 +160,7 @@ impl Memory for GuardedMemory {
     }
 }
 
-/// Locks; a panic of another holder has ended the run anyway.
+/// Locks the mutex. The panic of another holder has ended the run anyway.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

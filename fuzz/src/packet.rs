@@ -1,4 +1,4 @@
-//! Packets made from a few numbers, and the checks that every packet of an engine passes.
+//! Packets that are built from a few numbers, and the checks of every packet that an engine sends.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,7 +15,7 @@ pub const PEER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
 /// A multicast group.
 pub const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 1, 1));
 
-/// The path from one address to another.
+/// Returns the path from one address to another.
 #[must_use]
 pub const fn path(source: IpAddr, destination: IpAddr) -> Path {
     Path {
@@ -30,7 +30,7 @@ pub const fn path(source: IpAddr, destination: IpAddr) -> Path {
     }
 }
 
-/// The content of every extended header; a packet takes those that its opcode has.
+/// The content of every extended header. A packet contains the headers of its opcode.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields {
     /// RDMA header.
@@ -66,7 +66,7 @@ impl Default for Fields {
     }
 }
 
-/// Writes a datagram with the headers of its opcode and a right ICRC.
+/// Writes a datagram with the headers of its opcode and a correct ICRC.
 #[must_use]
 pub fn build(path: &Path, bth: &Bth, info: &OpcodeInfo, fields: &Fields, payload: &[u8]) -> Vec<u8> {
     let mut buffer = vec![0; 128 + payload.len()];
@@ -103,15 +103,15 @@ fn write(
     writer.finish(&Envelope::new(path, 0))
 }
 
-/// Gives a datagram that was changed a right ICRC again.
+/// Writes a correct ICRC into a changed datagram.
 pub fn repair_icrc(path: &Path, bytes: &mut [u8]) {
     if let Some((covered, icrc)) = bytes.split_last_chunk_mut::<4>() {
         *icrc = roce_packet::icrc::compute(&Envelope::new(path, 0), covered, &[]).to_le_bytes();
     }
 }
 
-/// Hands a packet to an engine, in two slices if `split` says where, and checks now and then that the counters
-/// add up.
+/// Passes a packet to an engine, in two slices if `split` contains a position. Checks from time to time
+/// whether the counters add up.
 #[track_caller]
 pub fn deliver(engine: &mut Engine, now: Instant, path: Path, bytes: &[u8], split: Option<usize>) -> Verdict {
     let (head, tail) = bytes.split_at(split.unwrap_or(bytes.len()).min(bytes.len()));
@@ -124,7 +124,7 @@ pub fn deliver(engine: &mut Engine, now: Instant, path: Path, bytes: &[u8], spli
     verdict
 }
 
-/// Every received packet was handled or dropped for exactly one reason.
+/// Checks that every received packet was handled, or dropped for exactly one reason.
 #[track_caller]
 pub fn check_identity(engine: &Engine) {
     let counters = engine.counters();
@@ -135,11 +135,11 @@ pub fn check_identity(engine: &Engine) {
     );
 }
 
-/// More packets than any engine here sends without new input; an engine that sends more never stops.
+/// More packets than any engine sends here without new input. An engine that sends more never stops.
 const ENDLESS: usize = 20_000;
 
-/// Takes every packet out of an engine and hands it to `look`, after checking that it is well-formed, that
-/// its ICRC is right and that its source is ours.
+/// Takes every packet out of an engine and passes it to `look`, after checking that it is well-formed and has
+/// a correct ICRC.
 pub fn collect(engine: &mut Engine, now: Instant, mut look: impl FnMut(&Transmit, &Datagram<'_>)) {
     let mut buffer = [0; 4096 + 256];
     for _ in 0..ENDLESS {

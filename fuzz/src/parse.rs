@@ -1,8 +1,9 @@
-//! The codec on arbitrary bytes: frames, dissections, outer headers, datagrams in one and two slices, every header.
+//! The codec on arbitrary bytes: frames, dissections, outer headers, datagrams in one and two slices, all
+//! headers.
 //!
-//! What must hold for every input: no panic; a frame, its dissection and its form in two slices agree; a
-//! datagram says the same however it is cut in two; whatever parses is written again byte for byte, but
-//! for reserved bits, and those parse to the same again.
+//! Properties that are checked for every input: no panic; a frame, its dissection and its form in two slices
+//! agree; a datagram has the same content wherever it is split; parsed input is written again byte for byte,
+//! except reserved bits, and parses to the same value again.
 
 use roce_packet::outer::{Link, MAX_LAYERS, Outer};
 use roce_packet::pause::PauseFrame;
@@ -14,7 +15,7 @@ use roce_packet::{
     UdpView, VlanHeader, VlanView, Xrceth, XrcethView,
 };
 
-/// See the module.
+/// Runs the target on an input, see the module.
 pub fn run(data: &[u8]) {
     frame(data);
     split_frames(data);
@@ -32,7 +33,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The frame against its dissection, and the frame written again.
+/// Compares the frame with its dissection, and writes the frame again.
 fn frame(data: &[u8]) {
     let dissection = Dissection::new(data);
     let parsed = Frame::parse(data);
@@ -72,7 +73,7 @@ fn frame(data: &[u8]) {
     }
 }
 
-/// Reserved bits that a frame is written without: the top bit of the IPv4 flags, and with it the checksum.
+/// Clears reserved bits that are not written: the top bit of the IPv4 flags, which also changes the checksum.
 fn forget_reserved(frame: &Frame<'_>, bytes: &mut [u8]) {
     if !matches!(frame.headers.network, roce_packet::NetworkHeader::Ipv4 { .. }) {
         return;
@@ -86,7 +87,7 @@ fn forget_reserved(frame: &Frame<'_>, bytes: &mut [u8]) {
     if *header != old {
         parsed.emit(header);
     } else {
-        // 0x0000 and 0xffff are the same sum; one of them is written.
+        // 0x0000 and 0xffff are equal as checksums, and only one of them is written.
         let mut written = [0; Ipv4Header::LEN];
         parsed.emit(&mut written);
         if old[10..12] == [0xff, 0xff] {
@@ -95,8 +96,8 @@ fn forget_reserved(frame: &Frame<'_>, bytes: &mut [u8]) {
     }
 }
 
-/// Outer headers follow each other, whatever the link and wherever the end is missing, and the decoder finds every frame
-/// that a receiver accepts.
+/// Checks that outer headers follow each other, for every link type and every truncation, and that the
+/// decoder finds every frame that a receiver accepts.
 fn outer_headers(data: &[u8]) {
     let (wire, _) = data.split_at(data.len() / 2);
     for link in [Link::Ethernet, Link::Ip, Link::AddressFamily, Link::LinuxSll, Link::LinuxSll2] {
@@ -130,7 +131,7 @@ fn outer(outer: &Outer<'_>) {
     let _ = (outer.is_answer_of_service(), outer.guess());
 }
 
-/// Every cut of a frame behind its headers gives the same headers and the same bytes.
+/// Checks that every split of a frame after its headers gives the same headers and the same bytes.
 fn split_frames(data: &[u8]) {
     let whole = Frame::parse(data);
     for at in cuts(data) {
@@ -147,8 +148,7 @@ fn split_frames(data: &[u8]) {
     }
 }
 
-/// Some places to cut at: the ends, every place near the headers for short inputs, and one that the input
-/// chooses.
+/// Returns some positions for a split: the ends, the middle, near the end, and one that the input selects.
 fn cuts(data: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let len = data.len();
     let chosen = data.last().map_or(0, |byte| usize::from(*byte) * len / 256);
@@ -173,7 +173,7 @@ fn datagram_in_two_slices(data: &[u8], whole: &Datagram<'_>) {
     }
 }
 
-/// Writes a datagram again from its parts and compares.
+/// Writes a datagram again from its parts and compares both.
 fn datagram_again(datagram: &Datagram<'_>) {
     let mut out = vec![0; datagram.len()];
     let envelope =
@@ -218,7 +218,8 @@ fn write_again(
     writer.finish(envelope)
 }
 
-/// Reads the start of the input as a header; writes it and reads it again: the same must come out.
+/// Reads the start of the input as a header, writes the header, and checks that reading it again gives the
+/// same.
 macro_rules! round_trip {
     ($data:expr, $($header:ty),+) => {$(
         if let Ok((header, rest)) = <$header>::parse($data) {
@@ -235,11 +236,11 @@ macro_rules! round_trip {
 fn headers(data: &[u8]) {
     round_trip!(data, Bth, Reth, Aeth, AtomicEth, AtomicAckEth, Deth, Rdeth, Xrceth, Feth, ImmDt, Ieth);
     round_trip!(data, EthernetHeader, VlanHeader);
-    // These check their length fields against what follows, which a header alone has not.
+    // These headers compare their length fields with the following bytes, which a header alone does not have.
     let _ = (Ipv4Header::parse(data), Ipv6Header::parse(data), UdpHeader::parse(data), Grh::parse(data));
 }
 
-/// Reads every field of every view, for the panics that might hide in one.
+/// Reads every field of every view, to find panics.
 fn views(data: &[u8]) {
     macro_rules! show {
         ($($view:ty),+) => {$(

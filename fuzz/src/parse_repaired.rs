@@ -1,12 +1,12 @@
-//! Frames whose lengths, checksum and ICRC are corrected first, so that they pass the checks:
-//! through the frame parser, the ICRC, the recovery of the Identification, and into an engine with a live
-//! queue pair of every kind.
+//! Frames whose lengths, checksum and ICRC are corrected first, so that they pass the checks of the frame
+//! parser, the ICRC, and the recovery of the Identification. They then enter an engine with a live queue pair
+//! of every kind.
 //!
-//! What must hold: a repaired frame parses and its ICRC is good; with any covered bit flipped it is bad;
-//! the recovered Identification gives the same ICRC; the engine's counters add up.
+//! Properties that are checked: a repaired frame parses and its ICRC is correct; after a change of any
+//! covered bit it is wrong; the recovered Identification gives the same ICRC; the engine's counters add up.
 //!
-//! The input: one byte that chooses the headers, one that chooses the queue pair, one for the bit that is
-//! flipped, one that is the Identification, then BTH to padding.
+//! The input consists of four bytes that select the headers, the queue pair, the bit to change and the
+//! Identification, followed by the bytes from BTH to padding.
 
 use roce_packet::{
     Bth, Encapsulation, Envelope, Frame, FrameHeaders, MacAddr, NetworkHeader, Path, Qpn, VlanTag, icrc,
@@ -17,10 +17,10 @@ use crate::packet::{OWN_ADDRESS, PEER_ADDRESS, check_identity, collect, path};
 use crate::responder::Rig;
 
 const PREFIX: usize = 4;
-/// Neither an engine nor a wire knows longer datagrams.
+/// Longest datagram in bytes. Neither an engine nor a network has longer ones.
 const MOST: usize = 9_000;
 
-/// See the module.
+/// Runs the target on an input, see the module.
 pub fn run(data: &[u8]) {
     let Some((&[shape, target, flip, identification], covered)) = data.split_first_chunk::<PREFIX>() else {
         return;
@@ -45,7 +45,7 @@ pub fn run(data: &[u8]) {
     into_engine(&mut rig, &frame, shape);
 }
 
-/// IPv4, IPv6 or RoCE v1, with or without a tag.
+/// Returns a path with IPv4, IPv6 or RoCE v1, with or without a VLAN tag.
 fn shaped(shape: u8) -> Path {
     let mut shaped = path(PEER_ADDRESS, OWN_ADDRESS);
     let mapped = |address: std::net::IpAddr| match address {
@@ -68,7 +68,7 @@ fn shaped(shape: u8) -> Path {
     shaped
 }
 
-/// The whole frame with all computable fields corrected.
+/// Returns the whole frame with correct values of all computable fields.
 fn assemble(path: &Path, identification: u8, covered: &[u8]) -> Vec<u8> {
     let (from, to) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
     let identification = u16::from(identification) * 257;
@@ -88,7 +88,7 @@ fn check_frame(bytes: &[u8], flip: u8) -> Frame<'_> {
     assert!(check.is_good(), "a repaired ICRC is good: {check:?}");
     let (start, len) = (frame.headers.len_bytes(), frame.transport.len());
     let position = usize::from(flip) * 31 % (len * 8);
-    // The byte with FECN and BECN is the one that the ICRC leaves out.
+    // The ICRC does not cover the byte with FECN and BECN.
     if position / 8 != 4 {
         let mut damaged = bytes.to_vec();
         damaged[start + position / 8] ^= 1 << (position % 8);
@@ -104,12 +104,12 @@ fn check_frame(bytes: &[u8], flip: u8) -> Frame<'_> {
     frame
 }
 
-/// As a device with and without sight of the IP header would hand it in.
+/// Passes the frame to the engine, like a device that sees the IP header or one that does not.
 fn into_engine(rig: &mut Rig, frame: &Frame<'_>, shape: u8) {
     let envelope: Envelope = frame.envelope();
     let mut path = frame.path();
     if shape & 0b1000_0000 == 0 {
-        // Over the addresses that the queue pairs are connected with.
+        // Uses the addresses with which the queue pairs are connected.
         path = crate::packet::path(PEER_ADDRESS, OWN_ADDRESS);
     }
     let known = Identification::Known {

@@ -1,8 +1,8 @@
 //! The capture file reader on arbitrary bytes.
 //!
-//! What must hold: no panic; nothing follows an error; no packet is longer than the reader promises, and
-//! all packets together are not longer than the file; a file that arrives byte by byte reads the same as one
-//! that is there at once; what is read can be written, and reads the same again.
+//! Properties that are checked: no panic; nothing follows an error; no packet is longer than the limit of the
+//! reader; all packets together are not longer than the file; a file that arrives byte by byte gives the same
+//! packets as a complete one; the packets can be written, and reading them again gives the same.
 
 use std::io::{Cursor, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use roce_capture::{CaptureReader, Direction, LinkType, MAX_PACKET, PcapWriter};
 use roce_packet::Dissection;
 
-/// The contents of the packets, and the error at the end as text.
+/// The packets, and the final error as text.
 #[derive(Debug, PartialEq)]
 struct Content {
     packets: Vec<Packet>,
@@ -27,7 +27,7 @@ struct Packet {
     bytes: Vec<u8>,
 }
 
-/// See the module.
+/// Runs the target on an input, see the module.
 pub fn run(data: &[u8]) {
     let whole = read(Cursor::new(data.to_vec()));
     let total: usize = whole.packets.iter().map(|packet| packet.bytes.len()).sum();
@@ -70,7 +70,7 @@ fn read(input: impl Read + Send + 'static) -> Content {
     }
 }
 
-/// Writes the packets as Ethernet frames and reads the file.
+/// Writes the packets as Ethernet frames and reads the file again.
 fn write_again(packets: &[Packet]) {
     let file = Shared::default();
     let mut writer = PcapWriter::new(file.clone(), "fuzz", &["one"]).expect("memory can be written");
@@ -96,7 +96,7 @@ fn write_again(packets: &[Packet]) {
     }
 }
 
-/// One byte at a time.
+/// A reader that returns one byte at a time.
 struct Slow<R>(R);
 
 impl<R: Read> Read for Slow<R> {

@@ -1,14 +1,14 @@
 //! Connected RC, UC and UD responders with a peer that sends any packets.
 //!
-//! What must hold after every packet:
+//! Properties that are checked after every packet:
 //!
 //! - no panic, and the engine stops sending by itself;
 //! - memory changes only where it was granted: regions with remote write permission, bound windows, and the
 //!   elements of posted receives that have not completed ([`crate::memory`] panics otherwise, on reads too);
 //! - only the payload of the packet is written, at the address in its header;
-//! - a packet that was dropped, repeated or came too early changes nothing;
+//! - a packet that was dropped, repeated or arrived too early changes nothing;
 //! - received = handled + dropped;
-//! - a queue pair only ever leaves its state for the error state, and then nothing is left posted;
+//! - a queue pair leaves its state only for the error state, and then no request stays posted;
 //! - receives complete in the order in which they were posted, each once, and never with more bytes than fit;
 //! - every sent packet is well-formed, has a correct ICRC and goes to the peer.
 
@@ -21,7 +21,7 @@ pub use step::{Action, FLAG_ACK_REQUEST, FLAG_OTHER_ADDRESS, FLAG_REVIVE, FLAG_S
 
 use crate::records::records;
 
-/// See the module.
+/// Runs the target on an input, see the module.
 pub fn run(data: &[u8]) {
     let mut rig = Rig::new();
     for record in records(data) {

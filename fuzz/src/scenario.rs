@@ -2,7 +2,7 @@
 //!
 //! The text after a line of `%%%` is the content of every file that the scenario names.
 //!
-//! What must hold:
+//! Properties that are checked:
 //!
 //! - no panic, and no memory without bound;
 //! - the error of a rejected scenario has a reason, and a line that exists in the text;
@@ -12,13 +12,13 @@
 use roce_sim::net::Results;
 use roce_sim::scenario::Scenario;
 
-/// Events that are worked on.
+/// Maximum number of simulated events.
 const MOST_EVENTS: u64 = 300;
-/// Larger networks are read, but not built: the fuzzer learns nothing from them.
+/// Maximum sizes of a network that is built. Larger ones are only read, because they find nothing new.
 const MOST_LINKS: usize = 200;
 const MOST_FLOWS: usize = 500;
 
-/// See the module.
+/// Runs the target on an input, see the module.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (text, file) = text.split_once("\n%%%\n").unwrap_or((text, ""));

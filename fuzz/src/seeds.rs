@@ -1,8 +1,8 @@
-//! The committed seeds: what is in them, and where they lie.
+//! The committed seeds: their content and their location.
 //!
 //! They are made from traffic between two engines over the link of `roce-sim`, from every capture in
-//! `pcaps/`, and from scripts of records. `make_seeds` writes them; a test here replays them, and another
-//! fails if they differ from the output of the code that makes them.
+//! `pcaps/`, and from scripts of records. `make_seeds` writes the seeds. One test replays them, and another
+//! one fails if they differ from the output of the code that makes them.
 
 mod captures;
 mod connections;
@@ -41,7 +41,7 @@ pub fn all() -> Seeds {
     seeds
 }
 
-/// Where the seeds of a target lie in the repository.
+/// Returns the directory of a target's seeds in the repository.
 #[must_use]
 pub fn directory(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target)

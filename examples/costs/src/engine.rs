@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 
-/// Requests posted before anything is sent.
+/// Number of requests posted before anything is sent.
 const BATCH: usize = 64;
 /// Bytes of a message.
 const SIZE: usize = 64;
-/// Where messages land at the other side.
+/// Offset of the messages in the memory of the other side.
 const TARGET: usize = BATCH * SIZE;
 
-/// The rate of WRITEs of 64 bytes, both ends together. Each batch has a number in its messages that is looked for at the other
-/// side, and the last one is compared byte for byte.
+/// Measures the rate of WRITEs of 64 bytes, for both ends together. Each batch puts a number into its
+/// messages, which is checked at the other side. The last batch is compared byte for byte.
 pub(crate) fn writes(count: u64) -> Outcome<Value> {
     let mut direct = Direct::new(&EngineConfig::from_number(11), 2 * TARGET);
     let settings = Settings { mtu: PathMtu::Mtu4096, ..Settings::default() };
@@ -52,7 +52,7 @@ pub(crate) fn writes(count: u64) -> Outcome<Value> {
         if direct.read(Side::B, TARGET + at, 8) != number.to_le_bytes() {
             return Err("a message did not arrive".into());
         }
-        // Time moves, so that deadlines take part.
+        // Time advances, so that deadlines are handled as well.
         direct.now = direct.now.plus_nanos(10_000);
         let now = direct.now;
         for side in [Side::A, Side::B] {

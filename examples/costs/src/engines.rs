@@ -1,8 +1,10 @@
-//! What a second engine of a context is worth: the rate of WRITEs of many queue pairs with one engine and one thread, and with two of each.
+//! Measures the benefit of a second engine in a context: the rate of WRITEs of many queue pairs with one
+//! engine and one thread, and with two of each.
 //!
-//! Two contexts in this process, on loopback. Thread `i` is pinned to processor `i` and drives engine `i` at both ends, so a thread with its
-//! engines is one core. Each message carries its number, which is looked for in the peer's memory when the message completes, and every byte
-//! is compared at the end. The limit are the same two threads with contexts of their own, which share nothing but the kernel.
+//! Both contexts belong to this process, on loopback. Thread `i` is pinned to processor `i` and drives engine
+//! `i` at both ends, so a thread and its engines use one core. Each message carries a number, which is
+//! checked in the peer's memory when the message completes. At the end, every byte is compared. The upper
+//! limit is the rate of two threads with contexts of their own, which share nothing but the kernel.
 
 use std::ops::Range;
 use std::sync::Barrier;
@@ -18,7 +20,7 @@ use serde_json::{Value, json};
 use super::Outcome;
 
 const QUEUE_PAIRS: usize = 64;
-/// Messages that a queue pair has under way.
+/// Number of outstanding messages of a queue pair.
 const DEPTH: usize = 8;
 const WARM_UP: Duration = Duration::from_millis(300);
 
@@ -49,7 +51,7 @@ impl Stream {
         Self { qp, _peer: peer, source, target, size, posted: 0, outstanding: 0 }
     }
 
-    /// Posts a message for each place, with a number that none has had.
+    /// Posts one message per slot, each with a new number.
     fn post(&mut self) {
         let elements: [_; DEPTH] = std::array::from_fn(|place| {
             let at = place * self.size;
@@ -68,7 +70,7 @@ impl Stream {
         self.outstanding = DEPTH;
     }
 
-    /// The last of the messages has completed, and so have those before it.
+    /// Checks the messages. The last one has completed, and so have those before it.
     fn complete(&mut self) {
         for place in 0..DEPTH {
             let mut number = [0; 8];
@@ -95,7 +97,7 @@ struct End {
     cq: CompletionQueue,
 }
 
-/// What one thread drives.
+/// The two ends and the queue pairs that one thread drives.
 struct Core {
     near: End,
     far: End,
@@ -108,7 +110,7 @@ impl Core {
         Self { near, far, streams }
     }
 
-    /// Sends for so long; returns messages.
+    /// Sends messages for `time`, and returns their number.
     fn drive(&mut self, time: Duration) -> u64 {
         let place_of = |streams: &[Stream], wc: &Wc| {
             streams
@@ -145,14 +147,14 @@ impl Core {
     }
 }
 
-/// How the work is divided.
+/// The division of the work among threads, engines and contexts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Division {
     /// One thread, one engine.
     One,
     /// Two threads, two engines of one context.
     Engines,
-    /// Two threads, a context for each.
+    /// Two threads with a context each.
     Contexts,
 }
 
@@ -193,7 +195,7 @@ fn pin(processors: Range<usize>) -> rustix::io::Result<()> {
     rustix::thread::sched_setaffinity(None, &set)
 }
 
-/// Messages per second of all threads together.
+/// Measures the messages per second of all threads together.
 fn rate(division: Division, size: usize, time: Duration) -> f64 {
     let cores = division.cores(size);
     let start = Barrier::new(cores.len());
@@ -211,7 +213,7 @@ fn rate(division: Division, size: usize, time: Duration) -> f64 {
                     let messages = core.drive(time);
                     let took = begin.elapsed();
                     core.streams.iter().for_each(Stream::verify);
-                    // Nothing ends while another thread is measured.
+                    // No thread closes its contexts while another one is measured.
                     start.wait();
                     messages as f64 / took.as_secs_f64()
                 })
@@ -225,7 +227,7 @@ fn rate(division: Division, size: usize, time: Duration) -> f64 {
     rates.into_iter().sum()
 }
 
-/// The messages a second of `division`: "1" or "2" engines, or 2 "contexts".
+/// Measures the messages per second with "1" or "2" engines, or with 2 "contexts".
 pub(crate) fn rates(division: &str, size: u64, millis: u64) -> Outcome<Value> {
     let way = match division {
         "1" => Division::One,
@@ -233,7 +235,8 @@ pub(crate) fn rates(division: &str, size: u64, millis: u64) -> Outcome<Value> {
         "contexts" => Division::Contexts,
         _ => return Err(format!("{division}: write 1, 2 or contexts").into()),
     };
-    // Also where the program was started on one processor. The background threads of the contexts are of these as well.
+    // Needed if the program was started on one processor. The contexts' background threads use these
+    // processors too.
     pin(way.processors()).map_err(|error| format!("two engines need two processors: {error}"))?;
     let size = usize::try_from(size).ok().filter(|size| (8..=1 << 20).contains(size));
     let size = size.ok_or("the size of a message is 8 to 1048576 bytes")?;

@@ -1,4 +1,4 @@
-//! What queue pairs cost while nothing happens.
+//! The costs of queue pairs without traffic.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Outcome;
 use super::pair::{Side, check, connect};
 
-/// The time of one poll of an empty completion queue; its device is a UDP socket, and one queue pair is connected.
+/// Measures a poll of an empty completion queue. Its device is a UDP socket, and one queue pair is connected.
 pub(crate) fn polls(count: u64) -> Outcome<Value> {
     let (near, far) = (Side::new()?, Side::new()?);
     let [qp, _far_qp] = connect(&near, &far, QpCapabilities::default())?;
@@ -26,14 +26,14 @@ pub(crate) fn polls(count: u64) -> Outcome<Value> {
     Ok(json!({"poll_seconds": elapsed / count as f64, "elapsed_seconds": elapsed}))
 }
 
-/// The growth of the process by so many connected pairs of RC queue pairs, both ends in it, with the given numbers of send requests
-/// and receives of one element.
+/// Measures the memory growth of the process for `pairs` pairs of connected RC queue pairs. Both ends belong
+/// to the process. The other numbers are the send requests and receives of one element of each queue pair.
 pub(crate) fn memory(pairs: usize, [max_send_wr, max_recv_wr]: [usize; 2]) -> Outcome<Value> {
     let (near, far) = (Side::new()?, Side::new()?);
     let capabilities =
         QpCapabilities { max_send_wr, max_recv_wr, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
     let mut kept = Vec::with_capacity(pairs + 1);
-    // What the first one makes is not of each.
+    // The first pair also creates objects that the others share.
     kept.push(connect(&near, &far, capabilities)?);
     check(&near, &far, &kept[0][0], 0)?;
     let before = resident_bytes()?;
@@ -48,14 +48,14 @@ pub(crate) fn memory(pairs: usize, [max_send_wr, max_recv_wr]: [usize; 2]) -> Ou
     Ok(json!({"bytes_per_queue_pair": grown as f64 / queue_pairs as f64, "queue_pairs": queue_pairs}))
 }
 
-/// The resident memory of this process.
+/// Returns the resident memory of this process.
 fn resident_bytes() -> Outcome<usize> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("there is no VmRSS")?;
     Ok(line.trim().trim_end_matches("kB").trim().parse::<usize>()? * 1024)
 }
 
-/// The share of one processor that a connection takes whose ends both sleep until an event, for so many seconds.
+/// Measures the share of a processor, in `seconds`, of a connection whose ends both sleep until an event.
 pub(crate) fn waiting(seconds: u64) -> Outcome<Value> {
     let (near, far) = (Side::new()?, Side::new()?);
     let [near_qp, far_qp] = connect(&near, &far, QpCapabilities::default())?;
@@ -71,7 +71,7 @@ pub(crate) fn waiting(seconds: u64) -> Outcome<Value> {
                 side.channel.wait(Some(span + Duration::from_secs(10))).map_err(|error| error.to_string())
             })
         });
-        // The spinning that precedes a sleep is over by then.
+        // The spinning before a sleep has ended by then.
         std::thread::sleep(Duration::from_millis(100));
         let (before, begun) = (processor_time(), Instant::now());
         std::thread::sleep(span);
@@ -79,7 +79,7 @@ pub(crate) fn waiting(seconds: u64) -> Outcome<Value> {
         if waits.iter().any(std::thread::ScopedJoinHandle::is_finished) {
             return Err("something happened to an idle connection".into());
         }
-        // Both wake, so both were connected and waiting.
+        // Both threads wake up, so both were connected and waiting.
         near_qp.post_send(&SendWr::inline(3, SendOp::Send, b"wake up"))?;
         far_qp.post_send(&SendWr::inline(3, SendOp::Send, b"wake up"))?;
         for wait in waits {
@@ -90,7 +90,7 @@ pub(crate) fn waiting(seconds: u64) -> Outcome<Value> {
     })
 }
 
-/// The processor time of this process, user and system, of all its threads.
+/// Returns the user and system time of all threads of this process.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)

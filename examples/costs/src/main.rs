@@ -1,8 +1,10 @@
-//! What the library costs where no device limits it: the engine without I/O, an empty poll, the memory of an idle queue pair, the
-//! time of a connection that waits; several engines in one context; and small requests with responses, beside kernel TCP. `bench/compare` calls it.
+//! Measures costs of the library that no device limits: the engine without I/O, an empty poll, the memory of
+//! an idle queue pair, the processor time of a waiting connection, several engines in one context, and small
+//! requests with responses, compared with kernel TCP. `bench/compare` calls this program.
 //!
-//! `cargo run --release -p costs -- engine`, `poll`, `memory`, `idle` or `engines 2`; each prints one line of JSON.
-//! `costs serve roce 127.0.0.1 18700` and, beside it, `costs call roce 127.0.0.1 127.0.0.2 18700`; `tcp` in the place of `roce`.
+//! `cargo run --release -p costs -- engine`, `poll`, `memory`, `idle` or `engines 2`; each prints one line of
+//! JSON. For requests, run `costs serve roce 127.0.0.1 18700` and `costs call roce 127.0.0.1 127.0.0.2 18700`
+//! together; write `tcp` instead of `roce` for TCP.
 
 mod engine;
 mod engines;
@@ -18,7 +20,7 @@ const USAGE: &str = "costs engine [WRITES] | poll [POLLS] | memory [PAIRS] [SEND
                      engines 1|2|contexts [SIZE [MILLISECONDS]] | \
                      serve roce|tcp ADDRESS PORT | call roce|tcp ADDRESS SERVER PORT [REQUESTS]";
 
-/// The number at this place of the command line, or another where it ends before.
+/// Returns the number at this place of the command line, or `otherwise` if the command line is shorter.
 fn number(words: &[String], place: usize, otherwise: u64) -> Outcome<u64> {
     words.get(place).map_or(Ok(otherwise), |word| Ok(word.parse()?))
 }

@@ -10,7 +10,7 @@ use roce_testing::own_address;
 
 use super::Outcome;
 
-/// One of the two.
+/// One end of a connection.
 pub(crate) struct Side {
     pub(crate) cq: CompletionQueue,
     pub(crate) channel: CompletionChannel,
@@ -32,7 +32,7 @@ impl Side {
     }
 }
 
-/// A connected pair of queue pairs.
+/// Creates two connected queue pairs.
 pub(crate) fn connect(near: &Side, far: &Side, capabilities: QpCapabilities) -> Outcome<[QueuePair; 2]> {
     let pair = [near.queue_pair(capabilities)?, far.queue_pair(capabilities)?];
     pair[0].connect(&pair[1].endpoint()?, &ConnectOptions::default())?;
@@ -40,7 +40,7 @@ pub(crate) fn connect(near: &Side, far: &Side, capabilities: QpCapabilities) -> 
     Ok(pair)
 }
 
-/// Writes eight bytes through a queue pair into the far side's memory and looks whether they are there: it lives.
+/// Checks a connection: writes eight bytes to the far side's memory and reads them there.
 pub(crate) fn check(near: &Side, far: &Side, qp: &QueuePair, value: u64) -> Outcome<()> {
     near.region.write(0, &value.to_le_bytes())?;
     let op = SendOp::Write { remote_addr: far.region.addr(), rkey: far.region.rkey() };

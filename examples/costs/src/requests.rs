@@ -1,6 +1,7 @@
-//! Requests of 32 bytes, each with a response of 32 bytes, on several sessions with several under way on each: the pattern of small
-//! remote procedure calls, over RC queue pairs or over kernel TCP. Neither side sleeps. A side that finds several
-//! messages of a session at once answers all of them in one list, or in one write.
+//! Requests of 32 bytes with responses of 32 bytes, on several sessions with several outstanding requests
+//! each. This is the pattern of small remote procedure calls, over RC queue pairs or over kernel TCP. Neither
+//! side sleeps. A side that finds several messages of a session answers all of them in one list, or in one
+//! write.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -16,17 +17,17 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 
-/// Connections or queue pairs.
+/// Number of connections or queue pairs.
 const SESSIONS: usize = 4;
-/// Requests under way on each.
+/// Outstanding requests per session.
 const DEPTH: usize = 16;
 /// Bytes of a request and of a response.
 const SIZE: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Set in the work request numbers of what is sent.
+/// Marks the work request identifiers of sends.
 const SENT: u64 = 1 << 63;
 
-/// A message: its number, and bytes that depend on it and on who sends it.
+/// Returns a message: its number, and bytes that depend on the number and on the sender.
 fn message(number: u64, is_response: bool) -> [u8; SIZE] {
     let mut bytes = [number as u8 ^ if is_response { 0xff } else { 0 }; SIZE];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -38,16 +39,16 @@ fn expect(found: &[u8], number: u64, is_response: bool) -> Outcome<()> {
     if is_right { Ok(()) } else { Err(format!("message {number} is wrong").into()) }
 }
 
-/// What both transports can do: take what has come on a session, and send messages in their order.
+/// The operations of both transports: receive on all sessions, and send messages of a session in order.
 trait Sessions {
-    /// Adds to `arrived` the number of messages that have come on each session, after checking them against `next`.
+    /// Adds the number of messages received on each session to `next`, after checking their content.
     fn take(&mut self, next: &mut [u64; SESSIONS], is_response: bool) -> Outcome<()>;
 
     /// Sends the messages `first..end` of a session.
     fn send(&mut self, session: usize, first: u64, end: u64, is_response: bool) -> Outcome<()>;
 }
 
-/// The server: answers `limit` requests of each session.
+/// Runs the server, which answers `limit` requests of each session.
 fn answer(sessions: &mut dyn Sessions, limit: u64) -> Outcome<()> {
     let (mut taken, mut answered) = ([0; SESSIONS], [0; SESSIONS]);
     let mut patience = Patience::new();
@@ -65,7 +66,8 @@ fn answer(sessions: &mut dyn Sessions, limit: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// The client: sends `limit` requests on each session, [`DEPTH`] under way. Returns how long it took.
+/// Runs the client, which sends `limit` requests on each session, [`DEPTH`] at a time. Returns the elapsed
+/// time.
 fn request(sessions: &mut dyn Sessions, limit: u64) -> Outcome<Duration> {
     let (mut sent, mut taken) = ([0; SESSIONS], [0; SESSIONS]);
     let mut patience = Patience::new();
@@ -85,7 +87,7 @@ fn request(sessions: &mut dyn Sessions, limit: u64) -> Outcome<Duration> {
     Ok(begun.elapsed())
 }
 
-/// Reads the clock now and then only.
+/// A timeout that rarely reads the clock.
 struct Patience {
     attempts: u32,
     end: Option<Instant>,
@@ -108,7 +110,7 @@ impl Patience {
     }
 }
 
-/// Lines of JSON over TCP before the first message.
+/// The exchange of lines of JSON over TCP before the first message.
 struct Exchange(BufReader<TcpStream>);
 
 impl Exchange {
@@ -140,7 +142,7 @@ pub(crate) fn serve(kind: &str, address: SocketAddr) -> Outcome<()> {
             pairs.connect(&theirs)?;
             exchange.send(&pairs.endpoints()?)?;
             answer(&mut pairs, limit)?;
-            // The last responses may have to be sent again: until the client has them.
+            // The last responses may need retransmission, so the server waits until the client has them.
             let _: u64 = exchange.receive()?;
         }
         other => return Err(format!("{other} is neither roce nor tcp").into()),
@@ -175,10 +177,10 @@ pub(crate) fn call(kind: &str, own: IpAddr, server: SocketAddr, count: u64) -> O
     Ok(json!({"requests_per_second": requests as f64 / elapsed, "elapsed_seconds": elapsed}))
 }
 
-/// Kernel TCP.
+/// The sessions over kernel TCP.
 struct Streams {
     streams: Vec<TcpStream>,
-    /// The begin of a message whose end has not come.
+    /// The beginning of a message that has not arrived completely.
     begun: Vec<Vec<u8>>,
 }
 
@@ -217,12 +219,12 @@ impl Sessions for Streams {
         for (place, number) in bytes.chunks_exact_mut(SIZE).zip(first..end) {
             place.copy_from_slice(&message(number, is_response));
         }
-        // At most DEPTH messages are under way, which any socket buffer takes.
+        // At most DEPTH messages are outstanding, which fit into any socket buffer.
         Ok(self.streams[session].write_all(&bytes[..used])?)
     }
 }
 
-/// RC queue pairs.
+/// The sessions over RC queue pairs.
 struct Pairs {
     qps: Vec<QueuePair>,
     cq: CompletionQueue,
@@ -271,7 +273,7 @@ impl Pairs {
     fn receive(&self, session: usize, number: u64) -> Outcome<()> {
         let place = Self::place(session, number);
         let elements = &[self.region.element(place..place + SIZE)];
-        // The session in the upper half, and the number in the lower one.
+        // The session is in the upper half, and the number in the lower half.
         Ok(self.qps[session]
             .post_recv(&RecvWr { wr_id: (session as u64) << 32 | number & 0xffff_ffff, elements })?)
     }
@@ -309,7 +311,7 @@ impl Sessions for Pairs {
         }
         let mut list = [SendWr::new(0, SendOp::Send, &[]); DEPTH];
         for ((wr, bytes), number) in list.iter_mut().zip(&bytes).zip(first..end) {
-            // Completions are in order, so one of DEPTH frees the others.
+            // Completions are in order, so one completion releases DEPTH requests.
             let is_signaled = (number + 1).is_multiple_of(DEPTH as u64);
             wr.wr_id = SENT | number;
             wr.flags = if is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };

@@ -1,4 +1,5 @@
-//! A key-value service in two tasks: requests and answers are SENDs, and the client fetches a value with a READ.
+//! A key-value service in two tasks. Requests and answers are SENDs, and the client fetches a value with a
+//! READ.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,7 +9,7 @@ use roce::verbs::*;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const MESSAGE: usize = 64;
 
-/// A queue pair with what it needs: a domain, a completion queue and memory.
+/// A queue pair with its protection domain, completion queue and memory.
 struct End {
     pd: ProtectionDomain,
     qp: QueuePair,
@@ -24,13 +25,13 @@ impl End {
         Ok(Self { pd, qp, cq: AsyncCompletionQueue::new(cq), memory })
     }
 
-    /// Posts the receive of the answer and sends a message.
+    /// Posts a receive for the answer, and sends a message.
     fn send(&self, message: &[u8]) -> Result<()> {
         self.qp.post_recv(&RecvWr { wr_id: 0, elements: &[self.memory.element(0..MESSAGE)] })?;
         Ok(self.qp.post_send(&SendWr::inline(0, SendOp::Send, message).with_flags(SendFlags::empty()))?)
     }
 
-    /// The bytes of the next completion: a message that arrived, or a value that was read.
+    /// Returns the bytes of the next completion: a received message, or a value that was read.
     async fn next(&self) -> Result<Vec<u8>> {
         let mut done = [Wc::default()];
         self.cq.poll(&mut done).await?;
@@ -40,7 +41,8 @@ impl End {
     }
 }
 
-/// Stores `key=value`; answers every request with the place of the value, or with nothing.
+/// Runs the service: stores `key=value`, and answers every request with the location of the value, or with an
+/// empty message.
 async fn serve(context: Context, listener: CmListener) -> Result<()> {
     let end = End::new(&context)?;
     let mut values: HashMap<String, MemoryRegion> = HashMap::new();
@@ -60,7 +62,7 @@ async fn serve(context: Context, listener: CmListener) -> Result<()> {
     Ok(())
 }
 
-/// Puts or gets: the value that the service then has under the key.
+/// Stores or fetches a value. Returns the value that the service has under the key afterwards.
 async fn call(end: &End, request: &str) -> Result<String> {
     end.send(request.as_bytes())?;
     let answer = end.next().await?;

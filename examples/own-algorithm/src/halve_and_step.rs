@@ -1,19 +1,20 @@
-//! The oldest algorithm: it halves the rate at a notification, and raises it by small steps without one.
+//! The oldest algorithm: it halves the rate at a notification, and raises it in small steps without one.
 
 use roce_transport::Instant;
 use roce_transport::congestion::{Algorithm, CongestionControl, Observation, Rate, Start};
 
-/// The algorithm with its name.
+/// Returns the algorithm with its name.
 pub(crate) fn algorithm() -> Algorithm {
     Algorithm::custom("halve-and-step", |start| Box::new(HalveAndStep::new(start)))
 }
 
-/// Halves the rate with a notification, at most once in a period, and raises it by a step in each period without one.
+/// Halves the rate at a notification, at most once per period, and raises it by a step in each period without
+/// one.
 #[derive(Debug)]
 struct HalveAndStep {
     rate: u64,
     line_rate: u64,
-    /// When the rate is raised next; `None` before the first notification.
+    /// Time of the next rise of the rate; `None` before the first notification.
     raise_at: Option<Instant>,
 }
 
@@ -26,11 +27,12 @@ impl HalveAndStep {
         Self { rate: start.line_rate.get(), line_rate: start.line_rate.get(), raise_at: None }
     }
 
-    /// Applies the steps that are due. There are no calls while nothing is to be sent, so there may be many.
+    /// Applies the due steps. Several can be due, because the engine makes no calls while it has nothing to
+    /// send.
     fn catch_up(&mut self, now: Instant) {
         while let Some(at) = self.raise_at.filter(|at| *at <= now) {
             self.rate = (self.rate + STEP).min(self.line_rate);
-            // At line rate there is nothing to raise.
+            // At line rate, the rate cannot rise.
             self.raise_at = (self.rate < self.line_rate).then(|| at.plus_nanos(PERIOD_NS));
         }
     }
@@ -39,7 +41,8 @@ impl HalveAndStep {
 impl CongestionControl for HalveAndStep {
     fn on_cnp(&mut self, now: Instant) {
         self.catch_up(now);
-        // The next step is a period after the last cut; an earlier notification is for packets sent before that cut.
+        // The next step is one period after the last cut. An earlier notification is about packets sent
+        // before the cut.
         let just_cut = self.raise_at.is_some_and(|at| now.plus_nanos(PERIOD_NS / 2) < at);
         if !just_cut {
             self.rate = (self.rate / 2).max(FLOOR);

@@ -1,15 +1,16 @@
-//! The command `roce` with one more congestion control algorithm, for simulated networks and real packets.
+//! The `roce` command with an additional congestion control algorithm, for simulated networks and real
+//! packets.
 //!
 //! ```sh
 //! cargo run --profile quick -p own-algorithm -- \
 //!     sim two-to-one --set host.congestion=halve-and-step --out halve-and-step
 //! ```
 //!
-//! `docs/laboratory.md` goes on from here. An edit of this crate compiles this crate alone.
+//! `docs/laboratory.md` describes the next steps. After an edit, only this crate is compiled again.
 
 use std::process::ExitCode;
 
-// Write yours here, or in a module beside it.
+// Write your algorithm here, or in a module beside it.
 mod halve_and_step;
 
 fn main() -> ExitCode {

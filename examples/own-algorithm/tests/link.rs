@@ -1,4 +1,5 @@
-//! The algorithm alone, on two engines and a link in memory: what a test of an algorithm of one's own looks like.
+//! A test of the algorithm alone, on two engines and a link in memory: a model for tests of your own
+//! algorithm.
 
 #[path = "../src/halve_and_step.rs"]
 mod halve_and_step;
@@ -7,8 +8,8 @@ use roce_sim::pair::{Action, Pair, Settings, Side};
 use roce_transport::congestion::{Congestion, Rate};
 use roce_transport::{EngineConfig, QpType, SendOp, SendWr};
 
-/// Sends through a link of 10 Gb/s for 20 ms; the link marks packets that find more than 20 packets waiting. Returns the
-/// time in microseconds and the rate in bits per second, every 50 µs.
+/// Sends through a link of 10 Gb/s for 20 ms. The link marks packets that find more than 20 packets in its
+/// queue. Returns the time in microseconds and the rate in bits per second, every 50 µs.
 fn rates() -> Vec<(u64, f64)> {
     let mut config = EngineConfig::from_number(1);
     config.congestion = Congestion::new(halve_and_step::algorithm());

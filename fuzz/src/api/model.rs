@@ -14,7 +14,8 @@ use super::step::{Action, Step};
 use crate::memory::{GuardedMemory, Log};
 use crate::packet::{GROUP, OWN_ADDRESS, path};
 
-/// Ids that were given out, with whether the object lives. Ids are used again, so each is here once.
+/// The identifiers that were returned, and whether each object exists. Identifiers are reused, but listed
+/// once.
 #[derive(Debug)]
 pub(super) struct Known<T>(Vec<(T, bool)>);
 
@@ -56,21 +57,21 @@ pub(super) struct Region {
     alive: bool,
 }
 
-/// A window: its keys have the same number and differ in the variant.
+/// A memory window. Its keys have the same number and differ in the variant.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// Keys that it had, has or, after a bind by work request, may have.
+    /// Previous keys, the current key, and keys that a bind by work request may set.
     keys: Vec<RKey>,
     alive: bool,
 }
 
-/// A packet between two queue pairs.
+/// A packet in flight between two queue pairs.
 pub(super) struct Flying {
     pub(super) path: Path,
     pub(super) bytes: Vec<u8>,
 }
 
-/// The engine and everything that was ever made on it.
+/// The engine and all objects that were ever created on it.
 pub(super) struct Rig {
     pub(super) engine: Engine,
     pub(super) now: Instant,
@@ -81,16 +82,17 @@ pub(super) struct Rig {
     pub(super) windows: Vec<Window>,
     pub(super) regions: Vec<Region>,
     pub(super) flying: VecDeque<Flying>,
-    /// Work requests that have not completed: the queue pair, if it is known, and whether they send.
+    /// Work requests that have not completed: the queue pair, if it is known, and whether the request is a
+    /// send.
     pub(super) posted: BTreeMap<u64, (Option<Qpn>, bool)>,
-    /// The last one that completed, by queue pair and direction.
+    /// The last request that completed, by queue pair and direction.
     pub(super) completed: BTreeMap<(Qpn, bool), u64>,
     pub(super) next_id: u64,
     log: Log,
 }
 
 impl Rig {
-    /// Small limits, so that the fuzzer meets them.
+    /// Creates an engine with small limits, so that the fuzzer reaches them.
     pub(super) fn new() -> Self {
         let config = EngineConfig {
             max_outstanding_packets: 8,
@@ -151,7 +153,7 @@ impl Rig {
         self.check();
     }
 
-    /// Protection domains, completion queues and shared receive queues.
+    /// Executes calls about protection domains, completion queues and shared receive queues.
     fn queue(&mut self, step: &Step) -> Option<()> {
         let size = size(step);
         let (pd, cq, srq) = (self.pds.pick(step.pd), self.cqs.pick(step.cq), self.srqs.pick(step.srq));
@@ -179,7 +181,7 @@ impl Rig {
         Some(())
     }
 
-    /// Regions and windows.
+    /// Executes calls about regions and windows.
     fn memory(&mut self, step: &Step) -> Option<()> {
         let pd = self.pds.pick(step.pd);
         match step.action() {
@@ -234,7 +236,7 @@ impl Rig {
         }
     }
 
-    /// A key that was given out, or almost one.
+    /// Returns a key that was returned before, or a similar one.
     pub(super) fn lkey(&self, selector: u8) -> Option<LKey> {
         let region = self.region(selector)?;
         let key = region.attributes.lkey;
@@ -245,7 +247,7 @@ impl Rig {
         self.regions.get(usize::from(selector & 0x3f) % self.regions.len().max(1))
     }
 
-    /// The newest key of a window, an older one, or one that never was.
+    /// Returns the newest key of a window, an older one, or a key that never existed.
     pub(super) fn window_key(&self, selector: u8) -> Option<RKey> {
         let window = self.windows.get(usize::from(selector & 0x3f) % self.windows.len().max(1))?;
         let (newest, oldest) = (*window.keys.last()?, *window.keys.first()?);
@@ -262,7 +264,7 @@ impl Rig {
         self.windows.iter_mut().find(same)
     }
 
-    /// A window was bound under this key, or will be.
+    /// Records that a window was or will be bound under this key.
     pub(super) fn may_be_keyed(&mut self, key: RKey) {
         if let Some(window) = self.window_of(key) {
             window.keys.push(key);
@@ -280,7 +282,7 @@ impl Rig {
         Some(WindowBinding { region: region.lkey, addr, len, access: access(step.rights) })
     }
 
-    /// Queue pairs.
+    /// Executes calls about queue pairs.
     fn queue_pair(&mut self, step: &Step) -> Option<()> {
         let (qpn, other) = (self.qps.pick(step.qp), self.qps.pick(step.other));
         match step.action() {
@@ -307,9 +309,10 @@ impl Rig {
         Some(())
     }
 
-    /// What was posted on this queue pair never completes.
+    /// Records that the posted requests of this queue pair may never complete.
     fn forget(&mut self, qpn: Qpn) {
-        // Completions that are already in a queue may follow after a destroy, so only their order is forgotten.
+        // Completions that are already in a queue may follow after a destroy, so only their order is
+        // forgotten.
         self.completed.retain(|(known, _), _| *known != qpn);
     }
 
@@ -335,7 +338,8 @@ impl Rig {
         Some(())
     }
 
-    /// The attributes that each state needs, with some left out, added or spoiled.
+    /// Modifies a queue pair with the attributes that the state requires, some of which are missing, added or
+    /// wrong.
     fn modify(&mut self, step: &Step, qpn: Qpn, other: Qpn) -> Option<()> {
         let qp_type = self.engine.qp_type(qpn).unwrap_or(QpType::Rc);
         let state = QpState::ALL[usize::from(step.kind) % QpState::ALL.len()];
@@ -436,7 +440,7 @@ impl Rig {
     }
 }
 
-/// The attributes that going to `state` asks for.
+/// Returns the attributes that the transition to `state` requires.
 fn attributes(qp_type: QpType, state: QpState, peer: Qpn, psn: u32) -> QpAttr {
     let connected = qp_type != QpType::Ud;
     let rc = qp_type == QpType::Rc;
@@ -466,7 +470,7 @@ fn attributes(qp_type: QpType, state: QpState, peer: Qpn, psn: u32) -> QpAttr {
     attr
 }
 
-/// Access rights from eight bits.
+/// Returns access rights from eight bits.
 fn access(bits: u8) -> Access {
     let all = [
         Access::LOCAL_WRITE,
@@ -484,12 +488,12 @@ fn access(bits: u8) -> Access {
         .fold(Access::empty(), |sum, (_, right)| sum | right)
 }
 
-/// A size for a queue, usually valid.
+/// Returns a size for a queue, which is usually valid.
 fn size(step: &Step) -> usize {
     [16, 64, 2, 1, 0, 8, 257, 70_000][usize::from(step.size) % 8]
 }
 
-/// The result, if there is one; an error is printed, which must not panic either.
+/// Returns the value of a result, if it has one. Prints an error, which must not panic either.
 pub(super) fn done<T>(result: Result<T, impl Display>) -> Option<T> {
     result.map_err(|error| assert!(!error.to_string().is_empty())).ok()
 }

@@ -1,45 +1,45 @@
-//! One record of the input.
+//! A step of the input, which is one record.
 
 use crate::records::index_of;
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     AllocatePd,
-    /// Removes one.
+    /// Deallocates a protection domain.
     DeallocatePd,
-    /// Makes a completion queue.
+    /// Creates a completion queue.
     CreateCq,
-    /// Resizes one.
+    /// Resizes a completion queue.
     ResizeCq,
-    /// Removes one.
+    /// Destroys a completion queue.
     DestroyCq,
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     CreateSrq,
-    /// Arms its limit.
+    /// Arms the limit of a shared receive queue.
     ArmSrq,
-    /// Removes one.
+    /// Destroys a shared receive queue.
     DestroySrq,
     /// Registers memory.
     Register,
-    /// Deregisters some.
+    /// Deregisters memory.
     Deregister,
-    /// Makes a window.
+    /// Allocates a window.
     AllocateWindow,
     /// Binds a type 1 window.
     BindWindow,
-    /// Removes one.
+    /// Deallocates a window.
     DeallocateWindow,
-    /// Makes a queue pair.
+    /// Creates a queue pair.
     CreateQp,
-    /// Removes one.
+    /// Destroys a queue pair.
     DestroyQp,
-    /// Modifies one with attributes that are mostly right for the next state.
+    /// Modifies a queue pair, with attributes that are mostly right for the next state.
     ModifyQp,
-    /// Brings two up to RTS, connected with each other.
+    /// Connects two queue pairs with each other, up to RTS.
     Connect,
-    /// Moves one to RESET, SQD, SQE or ERR.
+    /// Moves a queue pair to RESET, SQD, SQE, RTS or ERR.
     MoveQp,
     /// Posts a send request.
     PostSend,
@@ -49,19 +49,19 @@ pub enum Action {
     PostSharedReceive,
     /// Polls a completion queue.
     Poll,
-    /// Asks for an event.
+    /// Requests a notification.
     Notify,
-    /// Time passes and timeouts are handled.
+    /// Advances the time and handles timeouts.
     Wait,
-    /// Packets are sent and arrive.
+    /// Sends and delivers packets.
     Drive,
     /// Joins or leaves a multicast group.
     Group,
-    /// Asks for everything that can be asked for.
+    /// Calls all query functions.
     Query,
 }
 
-/// All of them: a record names one by its index.
+/// All actions. A record contains the index of its action.
 pub const ACTIONS: [Action; 27] = [
     Action::Drive,
     Action::PostSend,
@@ -92,28 +92,28 @@ pub const ACTIONS: [Action; 27] = [
     Action::Query,
 ];
 
-/// One step: sixteen bytes.
+/// One step of sixteen bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// What happens, by its index in [`ACTIONS`].
+    /// Index of the action in [`ACTIONS`].
     pub action: u8,
-    /// Which queue pair.
+    /// The queue pair.
     pub qp: u8,
     /// Another queue pair.
     pub other: u8,
-    /// Which protection domain.
+    /// The protection domain.
     pub pd: u8,
-    /// Which completion queue; the high nibble is that of the receives.
+    /// The completion queue; the high nibble is that of the receives.
     pub cq: u8,
-    /// Which shared receive queue; from 0x80 on none.
+    /// The shared receive queue; from 0x80 on, there is no such queue.
     pub srq: u8,
-    /// Which region; the high nibble changes the key.
+    /// The region; the high nibble changes the key.
     pub region: u8,
-    /// Which window; the high nibble changes the key.
+    /// The window; the high nibble changes the key.
     pub window: u8,
     /// A kind, a state or an operation.
     pub kind: u8,
-    /// Flags, rights, or what happens to packets.
+    /// Flags, rights, or the fate of packets.
     pub flags: u8,
     /// Rights, or a second kind.
     pub rights: u8,
@@ -121,15 +121,15 @@ pub struct Step {
     pub size: u16,
     /// An address or a number.
     pub number: u16,
-    /// Variety.
+    /// A value for variation.
     pub fill: u8,
 }
 
 impl Step {
-    /// Bytes of a record.
+    /// Length of a record in bytes.
     pub const LEN: usize = 16;
 
-    /// Reads a record; every value is legal.
+    /// Reads a record. Every value is legal.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let [action, qp, other, pd, cq, srq, region, window, kind, flags, rights, rest @ ..] = *bytes;
@@ -150,13 +150,13 @@ impl Step {
         ]
     }
 
-    /// What the step does.
+    /// Returns the action of the step.
     #[must_use]
     pub fn action(&self) -> Action {
         ACTIONS[usize::from(self.action) % ACTIONS.len()]
     }
 
-    /// The record that begins with this action.
+    /// Returns a record of this action, with all other fields 0.
     #[must_use]
     pub fn of(action: Action) -> Self {
         Self { action: index_of(&ACTIONS, &action), ..Self::default() }

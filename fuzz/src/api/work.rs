@@ -9,7 +9,7 @@ use super::model::{Flying, Rig, done};
 use super::step::{Action, Step};
 use crate::packet::{GROUP, OWN_ADDRESS, deliver, path};
 
-/// Packets that one step can send and deliver.
+/// Maximum number of packets that one step sends and delivers.
 const MOST_PACKETS: usize = 64;
 
 impl Rig {
@@ -165,14 +165,14 @@ impl Rig {
         }
     }
 
-    /// The packet that arrives next: the oldest, or with the flag the youngest.
+    /// Removes the packet that arrives next: the oldest, or the newest if the flag is set.
     fn take_flying(&mut self, step: &Step) -> Option<Flying> {
         if step.flags & 4 != 0 { self.flying.pop_back() } else { self.flying.pop_front() }
     }
 
     fn send(&mut self, step: &Step) -> Option<Flying> {
         let mut buffer = [0; 1024];
-        // A device with too little buffer space: packets must only be delayed.
+        // Simulates a device with too little buffer space, which must only delay packets.
         let room = if step.flags & 8 != 0 { usize::from(step.number) % 1024 } else { 1024 };
         let mut slot = TxSlot::new(&mut buffer[..room]);
         let transmit = self.engine.poll_transmit(self.now, &mut slot)?;

@@ -1,4 +1,4 @@
-//! The peers: what they send.
+//! The messages of the peers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,15 +17,15 @@ use super::step::{Action, Step};
 /// Number of peers; the last one uses IPv6.
 pub(super) const PEERS: usize = 3;
 
-/// Answers within 17 ms, under way for 4 ms at most.
+/// Response timeout of 17 ms, and packet lifetime of 4 ms.
 const TIMING: CmTiming =
     CmTiming { response_timeout: CmTimeout::new(12), packet_lifetime: CmTimeout::new(10), max_retries: 3 };
 
-/// The services that can be listened to: the second without the header of rdma_cm.
+/// The services for which the application listens. The second one does not use the rdma_cm header.
 pub(super) const SERVICES: [ServiceId; 2] =
     [ServiceId::of_port(PortSpace::Tcp, 7174), ServiceId::of_port(PortSpace::Udp, 7175)];
 
-/// The way from here to a peer.
+/// Returns the path from the manager to a peer.
 pub(super) fn path(peer: usize) -> Path {
     let v4 = |last| IpAddr::V4(Ipv4Addr::new(198, 18, 0, last));
     let v6 = |last| IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last));
@@ -46,7 +46,7 @@ pub(super) fn path(peer: usize) -> Path {
     }
 }
 
-/// A request along `path` from a queue pair with this number.
+/// Returns a connection request along `path`, from a queue pair with this number.
 pub(super) fn connect(path: Path, service_id: ServiceId, number: u32) -> CmConnect<'static> {
     CmConnect {
         path,
@@ -62,7 +62,7 @@ pub(super) fn connect(path: Path, service_id: ServiceId, number: u32) -> CmConne
     }
 }
 
-/// A question along `path`.
+/// Returns a service query along `path`.
 pub(super) fn resolve(path: Path, service_id: ServiceId) -> CmResolve<'static> {
     CmResolve { path, service_id, timing: TIMING, ip_cm: Some(ip_cm(&path)), private_data: b"where?" }
 }
@@ -71,7 +71,7 @@ fn ip_cm(path: &Path) -> IpCm {
     IpCm { source_port: 40_000, source: path.source, destination: path.destination }
 }
 
-/// The parameters of a queue pair with this number.
+/// Returns the parameters of a queue pair with this number.
 pub(super) fn offer(number: u32) -> CmOffer {
     CmOffer {
         qpn: Qpn::new(number),
@@ -83,7 +83,7 @@ pub(super) fn offer(number: u32) -> CmOffer {
     }
 }
 
-/// A message of a peer: the peer, and the bytes.
+/// A message of a peer: the number of the peer, and the bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) peer: usize,
@@ -91,7 +91,7 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// What `step` makes of it.
+    /// Damages the message as `step` says.
     pub(super) fn damaged(mut self, step: &Step) -> Self {
         if let Some(byte) = self.bytes.get_mut(usize::from(step.at)) {
             *byte ^= step.damage;
@@ -106,13 +106,13 @@ impl Sent {
     }
 }
 
-/// The `count`th request or question of a peer.
+/// Returns the `count`th connection request or service query of a peer.
 pub(super) fn beginning(step: &Step, count: u32) -> Option<Sent> {
     let peer = usize::from(step.peer) % PEERS;
     let mut other = ConnectionManager::new(CmConfig::new([9; 32], 9));
     let service_id = SERVICES[usize::from(step.which) % SERVICES.len()];
     let way = path(peer).reply();
-    // A peer uses a number again from time to time.
+    // A peer sometimes reuses a number.
     let number = 16 + (count.wrapping_sub(step.id.into()) & 0xff);
     let begun = match step.action() {
         Action::SidrReq => other.resolve(Instant::ZERO, &resolve(way, service_id)),
@@ -134,7 +134,7 @@ pub(super) fn beginning(step: &Step, count: u32) -> Option<Sent> {
     Some(Sent::new(peer, &mad))
 }
 
-/// The answer of a peer to a message.
+/// Returns the answer of a peer to a message.
 pub(super) fn answer(step: &Step, peer: usize, got: &CmMad) -> Sent {
     let (ours, theirs) = ids(&got.message);
     // The peer chooses its number if it has not chosen one yet.
@@ -203,7 +203,8 @@ pub(super) fn answer(step: &Step, peer: usize, got: &CmMad) -> Sent {
     Sent::new((peer + usize::from(step.peer)) % PEERS, &CmMad::new(got.transaction_id, message))
 }
 
-/// The communication IDs of a message: of its sender and of its receiver; 0 if the message does not have one.
+/// Returns the communication IDs of a message: of its sender and of its receiver, or 0 if it does not contain
+/// one.
 fn ids(message: &CmMessage) -> (CommId, CommId) {
     match message {
         CmMessage::Req(req) => (req.local_comm_id, CommId(0)),
@@ -218,7 +219,7 @@ fn ids(message: &CmMessage) -> (CommId, CommId) {
     }
 }
 
-/// The queue pair of a message's sender, if the message contains it.
+/// Returns the queue pair of a message's sender, if the message contains it.
 fn qpn(message: &CmMessage) -> Option<Qpn> {
     match message {
         CmMessage::Req(req) => Some(req.local_qpn),
@@ -227,8 +228,8 @@ fn qpn(message: &CmMessage) -> Option<Qpn> {
     }
 }
 
-/// Whether a message may move some connection from one state to another: along the table, or because the message shows
-/// that the peer has forgotten it, or because its record makes room for a new one.
+/// Returns whether a message may move a connection from one state to another. It may follow the table, show
+/// that the peer has forgotten the connection, or take the record of the connection for a new one.
 pub(super) fn leads(message: &CmMessage, before: CmState, after: CmState) -> bool {
     let input = match message {
         CmMessage::Req(_) => CmInput::Req,
@@ -248,7 +249,7 @@ pub(super) fn leads(message: &CmMessage, before: CmState, after: CmState) -> boo
         (CmInput::SidrReq, CmState::Closed) => before == CmState::SidrReqReceived,
         _ => false,
     };
-    // Room for starting connections, and for ended ones in time-wait.
+    // Starting connections take records, and so do ended ones in time-wait.
     let takes_room =
         matches!(input, CmInput::Req | CmInput::SidrReq | CmInput::Dreq | CmInput::Drep | CmInput::Rej);
     let makes_room = takes_room && before.lingers() && after == CmState::Closed;

@@ -16,15 +16,15 @@ const BACKLOG: usize = 4;
 const MOST_CONNECTIONS: usize = 20;
 const MOST_LINGERING: usize = 4;
 const MOST_QUEUED: usize = 16;
-/// What a record can point back to.
+/// Number of remembered items of each kind to which a record can refer.
 const MOST_REMEMBERED: usize = 64;
-/// Deadlines until everything has come to rest: each record has one for each repetition and a few more.
+/// Maximum number of deadlines until the manager is idle. Each record has one per repetition, and a few more.
 const MOST_DEADLINES: usize = MOST_CONNECTIONS * 64;
 
 /// The progress of a connection from the application's point of view; it only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// A question for a service waits for its answer.
+    /// A service query waits for its answer.
     Question,
     Asked,
     Responded,
@@ -37,13 +37,13 @@ pub(super) struct Rig {
     manager: ConnectionManager,
     now: Instant,
     phases: BTreeMap<CommId, Phase>,
-    /// In the order in which they came up.
+    /// Known connections in the order in which they started.
     known: Vec<CommId>,
-    /// Messages that peers received, with the peer.
+    /// Messages that peers received, with the number of the peer.
     got: Vec<(usize, CmMad)>,
-    /// What peers sent.
+    /// Messages that peers sent.
     sent: Vec<Sent>,
-    /// Messages that were handed in, and those that came out.
+    /// Number of messages delivered to the manager, and number of messages that it sent.
     arrived: u64,
     left: u64,
     begun: u32,
@@ -154,7 +154,7 @@ impl Rig {
         self.known.push(id);
     }
 
-    /// A call about a connection, against the table.
+    /// Makes a call about a connection, and compares the result with the table.
     fn call(&mut self, step: &Step, id: CommId) {
         let (now, time) = (self.now, CmTimeout::new(step.time));
         let before = self.manager.state(id);
@@ -210,7 +210,7 @@ impl Rig {
         }
     }
 
-    /// A message reaches the manager.
+    /// Delivers a message to the manager.
     fn arrive(&mut self, sent: Sent) {
         let states: Vec<_> = self.known.iter().map(|id| (*id, self.manager.state(*id))).collect();
         let message = CmMad::parse(&sent.bytes[..]).ok().map(|mad| mad.message);
@@ -314,7 +314,7 @@ impl Rig {
         assert_eq!(counters.sent, self.left, "what was sent came out");
     }
 
-    /// Runs the manager without further input.
+    /// Runs the manager without further input until it is idle.
     fn rest(&mut self) {
         for _ in 0..MOST_DEADLINES {
             if self.manager.poll_timeout().is_none() {
@@ -327,12 +327,12 @@ impl Rig {
         panic!("the manager does not come to rest");
     }
 
-    /// See the module.
+    /// Releases all connections and checks the end state, see the [module](super).
     pub(super) fn tear_down(&mut self) {
         self.rest();
         for id in &self.known {
             let state = self.manager.state(*id);
-            // These wait for the application, for as long as it likes.
+            // Connections in these states wait for the application without a limit.
             let waits = matches!(state, CmState::Established | CmState::RepReceived | CmState::MraRepSent);
             assert!(waits || state == CmState::Closed, "{id} rests in {state:?}");
         }
@@ -346,7 +346,7 @@ impl Rig {
         self.whole_backlog();
     }
 
-    /// As many requests can wait as at first: none that is gone still counts.
+    /// Checks that as many requests can wait as at the start, so that no ended request still counts.
     fn whole_backlog(&mut self) {
         for service in SERVICES {
             if self.manager.is_listening(service) {
@@ -361,13 +361,13 @@ impl Rig {
     }
 }
 
-/// The `which`th from the end, round and round.
+/// Returns the item at position `which` from the end, modulo the length.
 fn back<T>(list: &[T], which: u8) -> Option<&T> {
     let from_end = usize::from(which).checked_rem(list.len())?;
     list.iter().rev().nth(from_end)
 }
 
-/// Forgets the oldest.
+/// Appends an item, and removes the oldest one if the list is full.
 fn remember<T>(list: &mut Vec<T>, new: T) {
     if list.len() >= MOST_REMEMBERED {
         list.remove(0);

@@ -1,57 +1,57 @@
-//! One record of the input.
+//! A step of the input, which is one record.
 
 use crate::records::index_of;
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A peer asks for a connection.
+    /// A peer requests a connection.
     Req,
     /// A peer accepts.
     Rep,
     /// A peer is ready.
     Rtu,
-    /// A peer refuses.
+    /// A peer rejects.
     Rej,
-    /// A peer asks for patience.
+    /// A peer requests more time.
     Mra,
-    /// A peer ends a connection.
+    /// A peer disconnects.
     Dreq,
-    /// A peer confirms the end.
+    /// A peer confirms a disconnect.
     Drep,
-    /// A peer asks for a service.
+    /// A peer sends a service query.
     SidrReq,
-    /// A peer answers such a question.
+    /// A peer answers a service query.
     SidrRep,
-    /// A peer sends a message of its own again.
+    /// A peer repeats a message of its own.
     Repeat,
-    /// The application asks for a connection.
+    /// The application requests a connection.
     Connect,
-    /// The application asks for a service.
+    /// The application sends a service query.
     Resolve,
     /// The application accepts.
     Accept,
-    /// The application refuses.
+    /// The application rejects.
     Reject,
     /// The application is ready.
     Ready,
-    /// The application asks for patience.
+    /// The application requests more time.
     Delay,
-    /// A packet came before the RTU.
+    /// A packet arrives before the RTU.
     FirstPacket,
     /// The application disconnects.
     Disconnect,
-    /// The application lets go.
+    /// The application releases a connection.
     Release,
-    /// The application answers a question.
+    /// The application answers a service query.
     Answer,
-    /// The application begins to listen, or ends it.
+    /// The application begins or stops to listen.
     Listen,
-    /// Time passes; with a time of 0 until the next deadline.
+    /// Time passes; with a time of 0, until the next deadline.
     Wait,
 }
 
-/// All of them: a record names one by its index.
+/// All actions. A record contains the index of its action.
 pub const ACTIONS: [Action; 22] = [
     Action::Req,
     Action::Rep,
@@ -77,32 +77,32 @@ pub const ACTIONS: [Action; 22] = [
     Action::Wait,
 ];
 
-/// One step: eight bytes.
+/// One step of eight bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// What happens, by its index in [`ACTIONS`].
+    /// Index of the action in [`ACTIONS`].
     pub action: u8,
-    /// Which connection, message or service, counted back from the latest.
+    /// The connection, message or service, counted back from the latest.
     pub which: u8,
-    /// Which peer; of an answer, how far from the right one.
+    /// The peer. For an answer, its distance from the right peer.
     pub peer: u8,
-    /// Changes the number that the peer gives the connection.
+    /// Changes the number that the peer gives to the connection.
     pub id: u8,
     /// A reason, a kind or a status.
     pub kind: u8,
-    /// A time as its code.
+    /// An encoded time.
     pub time: u8,
-    /// Which byte of the message is damaged.
+    /// Position of the damaged byte of the message.
     pub at: u8,
-    /// What is turned round in it; 0 leaves the message alone.
+    /// Value for an exclusive or with that byte; 0 does not change the message.
     pub damage: u8,
 }
 
 impl Step {
-    /// Bytes of a record.
+    /// Length of a record in bytes.
     pub const LEN: usize = 8;
 
-    /// Reads a record; every value is legal.
+    /// Reads a record. Every value is legal.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let [action, which, peer, id, kind, time, at, damage] = *bytes;
@@ -116,13 +116,13 @@ impl Step {
         [action, which, peer, id, kind, time, at, damage]
     }
 
-    /// What the step does.
+    /// Returns the action of the step.
     #[must_use]
     pub fn action(&self) -> Action {
         ACTIONS[usize::from(self.action) % ACTIONS.len()]
     }
 
-    /// The record that begins with this action.
+    /// Returns a record of this action, with all other fields 0.
     #[must_use]
     pub fn of(action: Action) -> Self {
         Self { action: index_of(&ACTIONS, &action), ..Self::default() }

@@ -1,4 +1,4 @@
-//! The engine, the work requests posted on it, and what is checked after every step.
+//! The engine, the posted work requests, and the checks after every step.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,14 +19,14 @@ use crate::packet::{OWN_ADDRESS, PEER_ADDRESS, collect, path};
 pub(super) const PEER_QPN: Qpn = Qpn::new(0x00_0abc);
 /// The path MTU.
 pub(super) const MTU: usize = 256;
-/// Bytes of the slot that a request has to itself, in both regions.
+/// Bytes of the slot of each request, in both regions.
 const SLOT: usize = 1024;
 const SLOTS: u64 = 16;
 const DEPTH: usize = 12;
 const SOURCE: u64 = 0x10_0000;
 const LANDING: u64 = 0x20_0000;
 
-/// What can be posted.
+/// The operations that can be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
     /// SEND.
@@ -55,7 +55,7 @@ pub enum Posted {
     LocalInvalidate,
 }
 
-/// All of them.
+/// All operations.
 pub const OPERATIONS: [Posted; 12] = [
     Posted::Send,
     Posted::SendWithImm,
@@ -72,7 +72,7 @@ pub const OPERATIONS: [Posted; 12] = [
 ];
 
 impl Posted {
-    /// Bytes that are to land in local memory, if any are.
+    /// Returns the number of bytes that the operation writes to local memory.
     const fn lands(self, len: usize) -> usize {
         match self {
             Self::Read => len,
@@ -91,9 +91,9 @@ impl Posted {
 pub(super) struct Request {
     id: u64,
     posted: Posted,
-    /// The first PSN, once a READ or atomic was sent.
+    /// The first PSN of a READ or atomic that was sent.
     first_psn: Option<Psn>,
-    /// Bytes that are to land, and how many have.
+    /// Number of bytes to write to local memory, and number of bytes written.
     lands: usize,
     landed: usize,
 }
@@ -103,12 +103,12 @@ pub(super) struct Request {
 pub(super) struct Unanswered {
     pub(super) psn: Psn,
     pub(super) operation: Operation,
-    /// READ: bytes asked for, and response packets given so far.
+    /// For a READ: requested bytes, and number of response packets so far.
     pub(super) dma_len: usize,
     pub(super) given: usize,
 }
 
-/// The engine and everything around it.
+/// The engine and its environment.
 pub(super) struct Rig {
     pub(super) engine: Engine,
     pub(super) now: Instant,
@@ -317,7 +317,8 @@ impl Rig {
         }
     }
 
-    /// The remote address names the request: that is how packets are told apart.
+    /// Returns the operation. Its remote address contains the number of the request, which identifies the
+    /// packets.
     fn operation(&self, posted: Posted, id: u64, step: &Step) -> SendOp {
         let (remote_addr, rkey) = (id << 16, RKey(0x1234_5678));
         let imm = ImmDt([step.fill; 4]);
@@ -354,7 +355,7 @@ impl Rig {
         }
     }
 
-    /// What an answer with this PSN may have changed.
+    /// Checks the changes of memory by an answer with this PSN.
     pub(super) fn check_changes(&mut self, psn: Psn, carried: &[u8], changes: &[Change]) {
         let Some(first) = changes.first() else { return };
         let written: Vec<u8> = changes.iter().flat_map(|change| change.bytes.clone()).collect();
@@ -372,7 +373,7 @@ impl Rig {
         request.landed += written.len();
     }
 
-    /// After every step: what goes out, what completed, which state everything is in.
+    /// Checks sent packets, completions and states after a step.
     fn settle(&mut self, answered: bool) {
         let peer = path(OWN_ADDRESS, PEER_ADDRESS);
         let mut sent = Vec::new();
@@ -399,7 +400,7 @@ impl Rig {
         assert!(depth == 0 || state != QpState::Err, "everything is flushed in the error state");
     }
 
-    /// What the peer needs to know about a request packet. Checks the payload of WRITEs on the way.
+    /// Returns the data of a request packet that the peer needs. Checks the payload of WRITEs.
     fn describe(source: &GuardedMemory, datagram: &Datagram<'_>) -> (Unanswered, Option<(u64, usize)>) {
         let (info, reth) = (datagram.info(), datagram.reth());
         let va = reth.map(|reth| reth.va).or_else(|| datagram.atomic_eth().map(|eth| eth.va));
@@ -443,9 +444,9 @@ impl Rig {
         }
     }
 
-    /// The peer answers nothing any more. Every request must complete, and nothing but errors can come.
+    /// Stops all answers of the peer. Every request must complete, and only with errors.
     pub(super) fn fall_silent(&mut self) {
-        // A few timeouts for each retry, and some that turn out to be no longer due.
+        // A few timeouts per retry, and some that are no longer due.
         const MOST: usize = 500;
         self.modify(&QpAttr::to_state(QpState::Rts));
         self.settle(false);
@@ -459,7 +460,7 @@ impl Rig {
     }
 }
 
-/// One or two elements that together have `len` bytes from `addr` on.
+/// Returns one or two elements with `len` bytes in total, starting at `addr`.
 fn elements(addr: u64, len: usize, cut: usize, lkey: LKey) -> Vec<Sge> {
     let piece = |range: Range<usize>| Sge {
         addr: addr + range.start as u64,

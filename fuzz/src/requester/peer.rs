@@ -1,4 +1,4 @@
-//! The answers: right ones, and what a record makes of them.
+//! The answers of the peer: correct ones, with the changes of a record.
 
 use roce_packet::{Aeth, AtomicAckEth, Bth, Msn, Opcode, Operation, Psn, Syndrome};
 use roce_transport::Verdict;
@@ -7,7 +7,7 @@ use super::model::{MTU, Rig, Unanswered};
 use super::step::{FLAG_KEEP, FLAG_OTHER_ADDRESS, FLAG_SPLIT, Step};
 use crate::packet::{Fields, OWN_ADDRESS, PEER_ADDRESS, build, deliver, path};
 
-/// An answer before the record changed it.
+/// A correct answer, before the changes of the record.
 struct Right {
     opcode: Opcode,
     psn: Psn,
@@ -15,7 +15,7 @@ struct Right {
 }
 
 impl Rig {
-    /// Answers one of the packets that were sent, rightly or not.
+    /// Answers one of the sent packets, correctly or not.
     pub(super) fn answer(&mut self, step: &Step) {
         let right = self.right_answer(step);
         let opcode = match step.rule {
@@ -65,7 +65,7 @@ impl Rig {
         }
     }
 
-    /// What an honest peer would answer to the picked packet, and takes it off the list.
+    /// Returns the answer of an honest peer to the selected packet, and removes the packet from the list.
     fn right_answer(&mut self, step: &Step) -> Right {
         let acknowledgement = |psn| Right { opcode: Opcode::RC_ACKNOWLEDGE, psn, len: 0 };
         if self.unanswered.is_empty() {
@@ -91,7 +91,7 @@ impl Rig {
     }
 }
 
-/// The next response packet of a READ, and whether it is the last.
+/// Returns the next response packet of a READ, and whether it is the last.
 fn read_response(packet: &mut Unanswered, skip: usize) -> (Right, bool) {
     let packets = packet.dma_len.div_ceil(MTU).max(1);
     let index = (packet.given + skip) % packets;

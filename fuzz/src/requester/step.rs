@@ -1,35 +1,35 @@
-//! One record of the input.
+//! A step of the input, which is one record.
 
-/// SEND: ask for a solicited event.
+/// SEND: requests a solicited event.
 pub const FLAG_SOLICITED: u8 = 1;
-/// Wait for earlier READs and atomics.
+/// Waits for earlier READs and atomics.
 pub const FLAG_FENCE: u8 = 1 << 1;
-/// Post the bytes inline.
+/// Posts the bytes inline.
 pub const FLAG_INLINE: u8 = 1 << 2;
-/// The answer comes from another address.
+/// The answer arrives from another address.
 pub const FLAG_OTHER_ADDRESS: u8 = 1 << 3;
-/// The answer comes in two slices.
+/// The answer arrives in two slices.
 pub const FLAG_SPLIT: u8 = 1 << 4;
-/// The answer is not taken off the list: it can be given again.
+/// The answered packet stays in the list, so that it can be answered again.
 pub const FLAG_KEEP: u8 = 1 << 5;
 /// If the queue pair has failed, it is brought up again first.
 pub const FLAG_REVIVE: u8 = 1 << 7;
 
-/// How the engine and the queue pair are set up.
+/// The settings of the engine and the queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// PSNs that may be unanswered.
+    /// Maximum number of outstanding PSNs.
     pub window: u32,
-    /// Packets of one piece of a READ; 0 for whole READs.
+    /// Packets in each part of a READ; 0 for whole READs.
     pub read_packets: u32,
-    /// READs and atomics at a time.
+    /// Maximum number of concurrent READs and atomics.
     pub rd_atomic: u8,
-    /// Retries after timeouts and after RNR NAKs.
+    /// Number of retries after timeouts and after RNR NAKs.
     pub retries: u8,
 }
 
 impl Settings {
-    /// Two bits for each.
+    /// Reads each setting from two bits of the byte.
     #[must_use]
     pub fn from_byte(byte: u8) -> Self {
         let pick = |shift: u8| usize::from(byte >> shift & 3);
@@ -42,67 +42,67 @@ impl Settings {
     }
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A work request is posted.
     Post,
     /// The peer answers.
     Answer,
-    /// Time passes; with a length of 0 until the next timeout.
+    /// Time passes; with a length of 0, until the next timeout.
     Wait,
     /// The queue pair is reset and brought up again.
     Revive,
     /// The queue pair is drained.
     Drain,
-    /// The queue pair goes on sending.
+    /// The queue pair resumes sending.
     Resume,
-    /// The landing region is deregistered.
+    /// The region for responses is deregistered.
     Deregister,
-    /// The landing region is registered again.
+    /// The region for responses is registered again.
     Register,
     /// The queue pair is moved to the error state.
     Fail,
 }
 
-/// One step: sixteen bytes.
+/// One step of sixteen bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// What happens; see [`Step::action`].
+    /// The action, see [`Step::action`].
     pub action: u8,
-    /// Post: the operation, by its index in [`super::OPERATIONS`]. Answer: an opcode, if the rule wants it.
+    /// Post: index of the operation in [`super::OPERATIONS`]. Answer: an opcode, if `rule` requires it.
     pub operation: u8,
     /// `FLAG_*`.
     pub flags: u8,
-    /// Answer: distance from the right PSN; the smallest value means half around the circle.
+    /// Answer: distance from the correct PSN; the smallest value is half of the PSN space.
     pub psn: i8,
-    /// Answer: which unanswered packet, from the oldest.
+    /// Answer: position of the unanswered packet, from the oldest.
     pub pick: u8,
-    /// Answer: how many response packets of a READ are left out.
+    /// Answer: number of skipped response packets of a READ.
     pub skip: u8,
-    /// Answer: 0 for a positive one, else the syndrome byte.
+    /// Answer: 0 for an ACK, otherwise the syndrome byte.
     pub syndrome: u8,
-    /// Answer: 0 for the right opcode, 1 for an acknowledgement, 2 for the one given.
+    /// Answer: 0 for the correct opcode, 1 for an acknowledgement, 2 for the opcode in `operation`.
     pub rule: u8,
-    /// Post: bytes of the message. Wait: nanoseconds, shifted by `fill`.
+    /// Post: length of the message in bytes. Wait: nanoseconds, shifted by `fill`.
     pub length: u16,
-    /// Answer: how the payload length comes about; 0 is right.
+    /// Answer: rule for the payload length; 0 for the correct length.
     pub payload_rule: u8,
-    /// Answer: a number for it.
+    /// Answer: a number for `payload_rule`.
     pub payload: u16,
-    /// Post: which local key; 0 is right.
+    /// Post: the local key; 0 for the correct one.
     pub key: u8,
-    /// The first byte of the payload, and variety elsewhere.
+    /// The first byte of the payload, or a value for variation.
     pub fill: u8,
-    /// Post: where the first element ends.
+    /// Post: end of the first element.
     pub cut: u8,
 }
 
 impl Step {
-    /// Bytes of a record.
+    /// Length of a record in bytes.
     pub const LEN: usize = 16;
 
-    /// Reads a record; every value is legal.
+    /// Reads a record. Every value is legal.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let [action, operation, flags, psn, pick, skip, syndrome, rule, rest @ ..] = *bytes;
@@ -149,7 +149,7 @@ impl Step {
         ]
     }
 
-    /// What the step does.
+    /// Returns the action of the step.
     #[must_use]
     pub const fn action(&self) -> Action {
         match self.action {

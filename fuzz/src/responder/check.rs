@@ -1,4 +1,4 @@
-//! Packets in, and everything that is checked afterwards.
+//! The delivery of packets, and the checks afterwards.
 
 use roce_packet::{AtomicEth, Deth, Ieth};
 use roce_packet::{
@@ -23,14 +23,14 @@ struct Arriving {
     info: &'static OpcodeInfo,
     psn: Psn,
     va: u64,
-    /// Whether the key that it names is one that exists.
+    /// Whether the key in the packet exists.
     key_exists: bool,
     payload: Vec<u8>,
     bytes: Vec<u8>,
 }
 
 impl Rig {
-    /// A packet of the peer arrives.
+    /// Delivers a packet of the peer.
     pub(super) fn packet(&mut self, step: &Step) {
         let target = usize::from(step.queue & 7);
         if step.flags & FLAG_REVIVE != 0 && self.models.get(target).is_some_and(|m| m.state == QpState::Err) {
@@ -76,7 +76,7 @@ impl Rig {
         assert_eq!(self.log.take(), [], "an unknown opcode changes nothing");
     }
 
-    /// Builds the packet that a record asks for.
+    /// Builds the packet that a record describes.
     fn make(&self, step: &Step, info: &'static OpcodeInfo, qpn: Qpn, expected: Psn) -> Arriving {
         let left = self.models.get(usize::from(step.queue & 7)).map_or(0, |model| model.left);
         let len = payload_len(step, info, left);
@@ -93,7 +93,7 @@ impl Rig {
             ..Bth::new(info.opcode, qpn, psn)
         };
         let mut bytes = build(&path(PEER_ADDRESS, OWN_ADDRESS), &bth, info, &fields, &payload);
-        // Forged padding: the payload is then shorter than it was made.
+        // Forged padding: the payload is then shorter than the bytes that were written.
         let forged = step.payload_rule >> 6;
         bytes[1] ^= forged << 4;
         if step.payload_rule & 0x20 != 0 {
@@ -148,7 +148,7 @@ impl Rig {
         (va, fields)
     }
 
-    /// What a packet may have changed in memory.
+    /// Checks the changes of memory by a packet.
     fn check_changes(&self, packet: &Arriving, verdict: Verdict, in_order: bool, changes: &[Change]) {
         if changes.is_empty() {
             return;
@@ -159,7 +159,7 @@ impl Rig {
         match packet.info.operation {
             Operation::Send if packet.info.transport == roce_packet::Transport::Ud => {
                 let message = written.get(GRH_AREA..).expect("the area in front is always written");
-                // Every member of a group gets a copy; only one queue pair here is one.
+                // Every member of a group receives a copy, but only one queue pair here is a member.
                 assert_eq!(message, packet.payload, "{what} wrote something else");
             }
             Operation::Send => assert_eq!(written, packet.payload, "{what} wrote something else"),
@@ -189,7 +189,7 @@ impl Rig {
         assert_eq!(first.offset as u64, named, "{} at {:#x}", packet.info.name, packet.va);
     }
 
-    /// Keeps the model up to date: what the WRITE under way still needs.
+    /// Updates the model: the remaining bytes of the current WRITE.
     fn follow(&mut self, target: usize, packet: &Arriving, verdict: Verdict, in_order: bool, step: &Step) {
         let Some(model) = self.models.get_mut(target) else { return };
         if verdict == Verdict::Dropped(DropReason::BadState) {
@@ -205,14 +205,14 @@ impl Rig {
         };
     }
 
-    /// After every step: what goes out, what completed, which state everything is in.
+    /// Checks sent packets, completions and states after a step.
     pub(super) fn settle(&mut self) {
         let (peer, sender) = (path(OWN_ADDRESS, PEER_ADDRESS), path(OWN_ADDRESS, self.sender));
         let (engine, now) = (&mut self.engine, self.now);
         collect(engine, now, |transmit, datagram| {
             let info = datagram.info();
             if info.direction == Direction::Cnp {
-                // Something arrived marked.
+                // A received packet carried a congestion mark.
                 let path =
                     sender.with_dscp(roce_packet::DEFAULT_CNP_DSCP).with_ecn(roce_packet::Ecn::Capable0);
                 assert_eq!(transmit.path, path);
@@ -247,7 +247,7 @@ impl Rig {
     fn complete(&mut self, wc: &Wc) {
         let model = self.models.iter_mut().find(|model| model.qpn == wc.qpn).expect("one of ours");
         let due = match model.queue {
-            // Two queue pairs could share it; here one does, so the order is that of the queue.
+            // Only one queue pair uses the shared queue here, so the order is that of the queue.
             Queue::RcShared => {
                 while self.shared_lost > 0 && self.shared.front().is_some_and(|id| *id != wc.wr_id) {
                     self.shared.pop_front();
@@ -284,7 +284,7 @@ impl Rig {
     }
 }
 
-/// How long the payload is.
+/// Returns the length of the payload.
 fn payload_len(step: &Step, info: &OpcodeInfo, left: usize) -> usize {
     let (mtu, number) = (MTU.bytes(), usize::from(step.payload));
     match step.payload_rule & 0x1f {

@@ -1,4 +1,4 @@
-//! The engine, its regions and queue pairs, and what each step does to them.
+//! The engine, its regions and queue pairs, and the effects of each step.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,19 +14,19 @@ use super::step::{Action, Step};
 use crate::memory::{GuardedMemory, Log};
 use crate::packet::{GROUP, OWN_ADDRESS, PEER_ADDRESS, path};
 
-/// The queue pair of the peer, whatever ours is.
+/// The queue pair of the peer, for all queue pairs of the engine.
 pub const PEER_QPN: Qpn = Qpn::new(0x00_0abc);
 /// The Q_Key of the UD queue pair.
 pub const QKEY: u32 = 0x1234_5678;
-/// Bytes of every region.
+/// Length of every region in bytes.
 pub const REGION_LEN: usize = 4096;
 /// The path MTU.
 pub const MTU: PathMtu = PathMtu::Mtu256;
-/// Where the type 1 window lies in its region at first.
+/// The initial range of the type 1 window in its region.
 const WINDOW: std::ops::Range<usize> = 256..1024;
-/// Bytes of one posted receive, in two elements.
+/// Length of one posted receive in bytes, in two elements.
 const RECEIVE_LEN: usize = 700;
-/// Receives of one queue at most.
+/// Maximum number of receives in one queue.
 const RECEIVES: usize = 5;
 
 /// A queue pair under test.
@@ -34,20 +34,20 @@ const RECEIVES: usize = 5;
 pub enum Queue {
     /// RC in RTS.
     Rc,
-    /// RC in RTS that takes its receives from a shared queue.
+    /// RC in RTS with a shared receive queue.
     RcShared,
     /// RC in RTR.
     RcReceiving,
     /// UC in RTS.
     Uc,
-    /// UD in RTS, member of a multicast group.
+    /// UD in RTS, a member of a multicast group.
     Ud,
 }
 
-/// All of them.
+/// All queue pairs.
 pub const QUEUES: [Queue; 5] = [Queue::Rc, Queue::RcShared, Queue::RcReceiving, Queue::Uc, Queue::Ud];
 
-/// A region: its name, its first address, its rights, and whether it lies in the queue pairs' domain.
+/// A region: its name, first address and rights, and whether it belongs to another protection domain.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
     name: &'static str,
@@ -64,7 +64,7 @@ impl Region {
 
 const LOCAL: Access = Access::LOCAL_WRITE;
 
-/// All regions. The one that receives are posted in is the fourth.
+/// All regions. The fourth one contains the elements of receives.
 pub const REGIONS: [Region; 9] = [
     region("open", 0x1_0000, LOCAL.union(Access::REMOTE)),
     region("read only", 0x2_0000, Access::REMOTE_READ),
@@ -83,7 +83,7 @@ const fn region(name: &'static str, addr: u64, access: Access) -> Region {
     Region { name, addr, access, foreign: false }
 }
 
-/// A region that is registered, or was.
+/// A region that is or was registered.
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) memory: Arc<GuardedMemory>,
@@ -91,24 +91,24 @@ pub(super) struct Registered {
     pub(super) alive: bool,
 }
 
-/// What is known of one queue pair.
+/// The expected state of one queue pair.
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) queue: Queue,
     pub(super) qpn: Qpn,
     pub(super) state: QpState,
-    /// Receives posted and not completed.
+    /// Posted receives that have not completed.
     pub(super) posted: VecDeque<u64>,
-    /// Bytes that the WRITE under way still announces, so that the next packet can fit.
+    /// Bytes that the current WRITE still announces, so that the next packet can fit.
     pub(super) left: usize,
 }
 
-/// The engine and everything around it.
+/// The engine and its environment.
 #[derive(Debug)]
 pub struct Rig {
     /// The engine under test.
     pub engine: Engine,
-    /// The time.
+    /// The current time.
     pub now: Instant,
     pub(super) log: Log,
     pub(super) models: Vec<Model>,
@@ -119,7 +119,8 @@ pub struct Rig {
     pub(super) shared_lost: usize,
     pub(super) window: RKey,
     pub(super) cq: CqId,
-    /// The sender of the packet of this step: UD accepts packets from all senders, and answers marks to their sender.
+    /// The sender of the packet of this step. UD accepts packets from all senders, and sends CNPs to their
+    /// sender.
     pub(super) sender: IpAddr,
     numbers: Vec<Qpn>,
     pd: PdId,
@@ -134,7 +135,7 @@ impl Default for Rig {
 }
 
 impl Rig {
-    /// All regions registered, all queue pairs up, three receives in each.
+    /// Registers all regions, brings up all queue pairs, and posts three receives to each queue.
     #[must_use]
     pub fn new() -> Self {
         let mut engine = Engine::new(EngineConfig { max_events: 64, ..EngineConfig::from_number(1) });
@@ -179,19 +180,19 @@ impl Rig {
         rig
     }
 
-    /// The numbers of the queue pairs.
+    /// Returns the numbers of the queue pairs.
     #[must_use]
     pub fn numbers(&self) -> &[Qpn] {
         &self.numbers
     }
 
-    /// The PSN that a queue pair expects, 0 if there is no such queue pair.
+    /// Returns the PSN that a queue pair expects, or 0 if the queue pair does not exist.
     #[must_use]
     pub fn expected_psn(&self, qpn: Qpn) -> Psn {
         self.engine.query_qp(qpn).map_or(Psn::new(0), |attributes| attributes.rq_psn)
     }
 
-    /// Switches the oracle on memory off.
+    /// Disables the checks of memory accesses.
     pub fn grant_everything(&self) {
         for region in &self.regions {
             region.memory.grant_read(0, 0..REGION_LEN);
@@ -205,7 +206,7 @@ impl Rig {
         }
     }
 
-    /// Grants what the rights of a region say.
+    /// Grants the rights of a region.
     fn grant_region(&self, index: usize) {
         let (Some(region), Some(rule)) = (self.regions.get(index), REGIONS.get(index)) else { return };
         if rule.foreign {
@@ -275,7 +276,7 @@ impl Rig {
         }
     }
 
-    /// From RESET to where the queue pair belongs.
+    /// Moves a queue pair from RESET to its intended state.
     fn bring_up(&mut self, index: usize) {
         let Some(model) = self.models.get_mut(index) else { return };
         let (queue, qpn) = (model.queue, model.qpn);
@@ -408,7 +409,7 @@ impl Rig {
         self.grant_region(index);
     }
 
-    /// Changes what peers may do through a queue pair.
+    /// Changes the rights of peers through a queue pair.
     fn restrict(&mut self, index: usize, bits: u8) {
         let Some(model) = self.models.get(index) else { return };
         let rights = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC, Access::FLUSH_GLOBAL];
@@ -417,7 +418,7 @@ impl Rig {
             .enumerate()
             .filter(|(bit, _)| bits & 1 << bit != 0)
             .fold(Access::empty(), |sum, (_, right)| sum | right);
-        // Refused in some states, which changes nothing.
+        // Some states refuse the call, which then changes nothing.
         let attr = QpAttr { access: Some(access), ..QpAttr::default() };
         let _ = self.engine.modify_qp(self.now, model.qpn, &attr);
     }

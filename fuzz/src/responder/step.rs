@@ -1,23 +1,23 @@
-//! One record of the input.
+//! A step of the input, which is one record.
 
 /// BTH: acknowledge request.
 pub const FLAG_ACK_REQUEST: u8 = 1;
 /// BTH: solicited event.
 pub const FLAG_SOLICITED: u8 = 1 << 1;
-/// Another partition key.
+/// Uses another partition key.
 pub const FLAG_OTHER_PARTITION: u8 = 1 << 2;
-/// From another address than the peer's.
+/// Arrives from another address than the peer's.
 pub const FLAG_OTHER_ADDRESS: u8 = 1 << 3;
-/// Marked by a congested router.
+/// Carries the mark of a congested router.
 pub const FLAG_MARKED: u8 = 1 << 4;
-/// In two slices.
+/// Arrives in two slices.
 pub const FLAG_SPLIT: u8 = 1 << 5;
-/// Another Q_Key.
+/// Uses another Q_Key.
 pub const FLAG_OTHER_QKEY: u8 = 1 << 6;
 /// If the queue pair has failed, it is brought up again first.
 pub const FLAG_REVIVE: u8 = 1 << 7;
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A packet arrives.
@@ -40,42 +40,43 @@ pub enum Action {
     Rebind,
 }
 
-/// One step: sixteen bytes.
+/// One step of sixteen bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// What happens; see [`Step::action`].
+    /// The action, see [`Step::action`].
     pub action: u8,
     /// BTH opcode.
     pub opcode: u8,
-    /// Which queue pair, by its index in [`super::QUEUES`]; beyond it numbers that do not exist.
+    /// Index of the queue pair in [`super::QUEUES`]; larger values are numbers that do not exist.
     pub queue: u8,
-    /// Distance from the expected PSN; the smallest value means half around the circle.
+    /// Distance from the expected PSN; the smallest value is half of the PSN space.
     pub psn: i8,
     /// `FLAG_*`.
     pub flags: u8,
-    /// Which region, by its index in [`super::REGIONS`].
+    /// Index of the region in [`super::REGIONS`].
     pub key: u8,
     /// Changes the key by exclusive or, in the variant (low nibble) and in the number (high nibble).
     pub key_damage: u8,
     /// Distance of the address from the start of the region, modulo 64 KiB and signed.
     pub offset: i16,
-    /// How `dma_len` comes about; 0 is what the payload asks for.
+    /// Rule for `dma_len`; 0 for the length that the payload requires.
     pub length_rule: u8,
-    /// A number for it.
+    /// A number for `length_rule`.
     pub length: u16,
-    /// How the payload length comes about; 0 is what the opcode asks for. Bits 6 and 7 are added to PadCnt.
+    /// Rule for the payload length; 0 for the length that the opcode requires. Bits 6 and 7 are added to
+    /// PadCnt.
     pub payload_rule: u8,
-    /// A number for it.
+    /// A number for `payload_rule`.
     pub payload: u16,
-    /// The first byte of the payload, and variety elsewhere.
+    /// The first byte of the payload, or a value for variation.
     pub fill: u8,
 }
 
 impl Step {
-    /// Bytes of a record.
+    /// Length of a record in bytes.
     pub const LEN: usize = 16;
 
-    /// Reads a record; every value is legal.
+    /// Reads a record. Every value is legal.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let [action, opcode, queue, psn, flags, key, key_damage, rest @ ..] = *bytes;
@@ -124,7 +125,7 @@ impl Step {
         ]
     }
 
-    /// What the step does: most values are packets.
+    /// Returns the action of the step. Most values are packets.
     #[must_use]
     pub const fn action(&self) -> Action {
         match self.action {

@@ -14,7 +14,7 @@ use roce_transport::{FlushPlacement, QpType, SendOp, SendWr, UdDestination};
 use super::Seeds;
 use crate::packet::{Fields, build};
 
-/// Bytes of a capture in `pcaps/` that are taken over, and how many captures.
+/// Number of bytes taken from a capture in `pcaps/`, and maximum number of captures.
 const MOST_CAPTURE: usize = 16 << 10;
 
 pub(super) fn add(seeds: &mut Seeds) {
@@ -39,7 +39,7 @@ pub(super) fn add(seeds: &mut Seeds) {
     stored_captures(seeds);
 }
 
-/// One packet of every opcode, and the path that they are written with.
+/// Returns one packet of every opcode, and their path.
 fn traffic() -> (Path, BTreeMap<Opcode, Vec<u8>>) {
     let mut found = BTreeMap::new();
     let mut pair = Pair::with_config(roce_transport::EngineConfig::from_number(4), 1 << 13);
@@ -109,7 +109,7 @@ fn operations(pair: &Pair, reliable: bool) -> Vec<SendOp> {
     all
 }
 
-/// What our engines do not send: SEND with invalidate without a window, a CNP, RD and XRC.
+/// Returns packets that the engines do not send: SEND with invalidate without a window, a CNP, RD and XRC.
 fn made_by_hand(path: &Path) -> Vec<(Opcode, Vec<u8>)> {
     let mut all = Vec::new();
     let names =
@@ -136,7 +136,7 @@ fn frame(path: &Path, datagram: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The same datagram under other headers. Its ICRC is wrong there, which the parser does not mind.
+/// Returns paths with other headers. The ICRC of a datagram is then wrong, which the parser ignores.
 fn shapes(path: &Path) -> Vec<(&'static str, Path)> {
     let mapped = |address: std::net::IpAddr| match address {
         std::net::IpAddr::V4(address) => address.to_ipv6_mapped().into(),
@@ -155,7 +155,7 @@ fn shapes(path: &Path) -> Vec<(&'static str, Path)> {
     ]
 }
 
-/// A priority flow control frame, as IEEE 802.1Qbb has it.
+/// Returns a priority flow control frame as in IEEE 802.1Qbb.
 fn pause() -> Vec<u8> {
     let mut bytes = vec![0x01, 0x80, 0xc2, 0, 0, 0x01, 2, 0, 0, 0, 0, 1, 0x88, 0x08, 0x01, 0x01, 0, 0x08];
     bytes.extend([0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -163,7 +163,7 @@ fn pause() -> Vec<u8> {
     bytes
 }
 
-/// Capture files of both formats.
+/// Adds capture files of both formats.
 fn files(seeds: &mut Seeds, path: &Path, packets: &BTreeMap<Opcode, Vec<u8>>) {
     let frames: Vec<Vec<u8>> = packets.values().take(4).map(|bytes| frame(path, bytes)).collect();
     let file = Shared::default();
@@ -177,7 +177,7 @@ fn files(seeds: &mut Seeds, path: &Path, packets: &BTreeMap<Opcode, Vec<u8>>) {
     writer.flush().expect("memory");
     drop(writer);
     let pcapng = file.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    // `pcap-file` writes in the order of this machine; seeds are made on little-endian ones.
+    // `pcap-file` writes in the byte order of this machine; seeds are made on little-endian machines.
     seeds.insert(("pcap", "two-interfaces.pcapng".to_owned()), pcapng);
     for (name, magic, big) in [
         ("microseconds.pcap", 0xa1b2_c3d4_u32, false),
@@ -201,7 +201,7 @@ fn classic(magic: u32, big: bool, frames: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// A big-endian pcapng file with the two old kinds of packet blocks and a block of unknown type.
+/// Returns a big-endian pcapng file with both old kinds of packet blocks and a block of unknown type.
 fn simple_packets(frame: &[u8]) -> Vec<u8> {
     let block = |kind: u32, body: &[u8]| {
         let body = [body, &vec![0; body.len().wrapping_neg() % 4]].concat();
@@ -221,7 +221,7 @@ fn simple_packets(frame: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// The captures in `pcaps/`: the first of their bytes, and the first RoCE frame of each.
+/// Adds the captures in `pcaps/`: the first bytes and the first RoCE frame of each.
 fn stored_captures(seeds: &mut Seeds) {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../pcaps");
     let Ok(entries) = std::fs::read_dir(directory) else { return };

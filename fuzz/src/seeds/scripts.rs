@@ -1,4 +1,4 @@
-//! Scripts of records for the targets that drive an engine: sound sequences, for the fuzzer to damage.
+//! Scripts of records for the targets that drive an engine: valid sequences that the fuzzer can damage.
 
 use roce_packet::{Opcode, Syndrome};
 
@@ -26,7 +26,7 @@ pub(super) fn add(seeds: &mut Seeds) {
 
 type Script<S> = (&'static str, Vec<S>);
 
-/// A packet with this opcode for this queue pair, everything else as it should be.
+/// Returns a packet with this opcode for this queue pair; all other fields are correct.
 fn packet(queue: u8, opcode: Opcode) -> responder::Step {
     responder::Step {
         opcode: opcode.0,
@@ -62,14 +62,14 @@ fn responder_scripts() -> Vec<Script<responder::Step>> {
             rc(Opcode::RC_FETCH_ADD),
             rc(Opcode::RC_ATOMIC_WRITE),
             rc(Opcode::RC_FLUSH),
-            // The same again: from the start, and from the middle of the READ.
+            // Repetitions: from the start, and from the middle of the READ.
             responder::Step { psn: -7, ..read },
             responder::Step { psn: -3, ..rc(Opcode::RC_COMPARE_SWAP) },
             responder::Step { psn: -5, offset: 512, length: 188, ..read },
         ],
     ));
     all.push(("ud", (0..4).map(|index| packet(4 + index % 2, Opcode(0x64 + index / 2))).collect()));
-    // Every region once by WRITE and once by READ, at its start, over its end, and around zero.
+    // One WRITE and one READ per region at its start, across its end, and around address zero.
     let mut edges = Vec::new();
     for key in 0..9 {
         for offset in [0, 4096 - 61, 4096 - 60, -1] {
