@@ -1,10 +1,9 @@
 //! Detects whether other threads need the processor of a polling thread.
 //!
-//! If more threads poll than there are processors, a thread that waits for its peer keeps the processor from
-//! threads with work, for a time slice of milliseconds. A thread cannot see this directly. So it makes a
-//! trial now and then: it calls `sched_yield` and compares the elapsed time with the processor time that it
-//! was charged for. If another thread ran, it yields after each empty check, until a trial finds no other
-//! thread.
+//! With more polling threads than processors, a thread that waits for its peer keeps the processor from
+//! threads with work, for milliseconds. A thread cannot see this directly. So it makes a trial now and then:
+//! it calls `sched_yield` and compares the elapsed time with the processor time that it was charged for. If
+//! another thread ran, it yields after each empty check, until a trial finds no other thread.
 //!
 //! Yielding helps only if the other threads soon return the processor. A thread that computes keeps it for a
 //! whole time slice, and each wait for a peer would take milliseconds. So a thread stops yielding if others

@@ -1,5 +1,5 @@
-//! The speed of this machine. On usual machines, the short times of the runtime last for several checks of a
-//! device, such as the 50 µs for which an acknowledgement waits for a reply. With an emulated processor, or
+//! The speed of this machine. The short times of the runtime, such as the 50 µs for postponed
+//! acknowledgements, are several checks of a device long on usual machines. With an emulated processor, or
 //! with another program between this one and the kernel, a check takes ten times as long. All activity that
 //! these times must cover is slower as well, so the times would always be too short.
 

@@ -15,9 +15,9 @@
 //!
 //! If both ends answer each other in turn, the acknowledgement can be omitted: the peer's next message
 //! arrives before it, and the acknowledgement of that message covers both. So acknowledgements may be held
-//! back while the application polls for the next message, for at most [`HOLD_NS`] and at most [`MOST_HELD`]
-//! messages in a row. A peer that waits for each acknowledgement before it sends would lose that time with
-//! each message. So holding back is tried rarely, and continues only while the next message arrives in time.
+//! back while the application polls: for at most [`HOLD_NS`], and for at most [`MOST_HELD`] messages in a
+//! row. A peer that waits for each acknowledgement before it sends would lose that time with each message. So
+//! holding back is tried rarely, and continues only while the next message arrives in time.
 //!
 //! An application may also find a peer's WRITE in its memory and answer that. An arriving WRITE does not show
 //! whether it will, and a peer that only writes waits for its acknowledgement. So acknowledgements of WRITEs

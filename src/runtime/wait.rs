@@ -9,9 +9,9 @@
 //! | has a thread in [`Runtime::wait`] | that thread | sleeps until a protocol deadline that no thread handled, but at most 250 µs while waits come and go |
 //! | does neither | the background thread | serves peers and timers |
 //!
-//! A back-off lasts 250 µs. Its length doubles up to 2 ms while the application keeps polling, and halves if
-//! the application has polled since the last check but does not poll now. A request for a notification ends
-//! the back-off.
+//! A back-off lasts 250 µs. The time doubles up to 2 ms while the application keeps polling. The time halves
+//! if the application has polled since the last check but does not poll now. A request for a notification
+//! ends a back-off.
 //!
 //! A waiting thread spins for the context's spin time, and again each time something arrived, because a reply
 //! often follows soon. Then it sleeps until the first of these events:

@@ -446,8 +446,8 @@ impl Raw<'_> {
     }
 
     /// Posts a send request. The packets usually leave at once, within flow and congestion control. If the
-    /// application posts several requests between two polls, they may wait for each other until there are 32
-    /// requests or 64 KiB, until the next poll, or until the background thread sends them.
+    /// application posts several requests between two polls, they may wait for each other. They leave with 32
+    /// requests or 64 KiB, with the next poll, or when the background thread sends them.
     ///
     /// # Errors
     ///
