@@ -1,6 +1,6 @@
-//! A copy into registered memory: of this library, of the application with and without `IBV_ACCESS_ON_DEMAND`. The second is what WRITEs of
-//! unmodified programs use; compared with the first it shows what the guard against faults costs, and compared with the third
-//! what a check of the pages would.
+//! A copy into registered memory: of this library, of the application with and without
+//! `IBV_ACCESS_ON_DEMAND`. The second is what WRITEs of unmodified programs use; compared with the first it
+//! shows what the guard against faults costs, and compared with the third what a check of the pages would.
 
 use std::hint::black_box;
 

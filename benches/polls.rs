@@ -1,4 +1,5 @@
-//! What polling costs while nothing arrives, and how fast a thread wakes that polled, asked for a notification and sleeps.
+//! What polling costs while nothing arrives, and how fast a thread wakes that polled, asked for a
+//! notification and sleeps.
 //!
 //! The device is a UDP socket on loopback, so a look at it is a real system call.
 

@@ -1,7 +1,7 @@
 //! Can an unprivileged UDP socket carry 20 Gb/s of RC WRITEs, with every byte checked?
 //!
-//! Two contexts on addresses of 127.64.0.0/10 that are this process's own, each with a device, an engine and a thread of its own, as two processes
-//! would have them. The aim is for 64 KiB messages at path MTU 4096.
+//! Two contexts on addresses of 127.64.0.0/10 that are this process's own, each with a device, an engine and
+//! a thread of its own, as two processes would have them. The aim is for 64 KiB messages at path MTU 4096.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Writes the version script and the assembly of the names without a function, both from `src/table.rs`, and tells the linker
-//! about them; docs/architecture.md, "libibverbs.so.1", says why so.
+//! Writes the version script and the assembly of the names without a function, both from `src/table.rs`, and
+//! tells the linker about them; docs/architecture.md, "libibverbs.so.1", says why so.
 
 use std::env;
 use std::fs;
@@ -44,8 +44,8 @@ fn main() {
     }
 }
 
-/// Makes links to the library by the names under which programs load it, in `lib/` beside it. Whoever has set up cargo so that the
-/// library is elsewhere makes them by hand, so this may fail.
+/// Makes links to the library by the names under which programs load it, in `lib/` beside it. Whoever has set
+/// up cargo so that the library is elsewhere makes them by hand, so this may fail.
 fn link_names(out: &Path) {
     // target/<profile>/build/<package>/out
     let Some(folder) = out.ancestors().nth(3).map(|results| results.join("lib")) else { return };
@@ -96,8 +96,9 @@ fn lines<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The assembly of the names that have no function of this crate, and of those at the private nodes. `jump` goes on at a
-/// symbol, `number` returns an integer; what `{query_gid_type}` stands for is put in by the macro that takes the text.
+/// The assembly of the names that have no function of this crate, and of those at the private nodes. `jump`
+/// goes on at a symbol, `number` returns an integer; what `{query_gid_type}` stands for is put in by the
+/// macro that takes the text.
 fn assembly(jump: &str, number: fn(u32) -> String) -> String {
     const EOPNOTSUPP: u32 = 95;
     let answer = |answer: Answer| match answer {

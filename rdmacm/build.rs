@@ -1,5 +1,6 @@
-//! Writes the jumps and the version script, and an empty `libibverbs.so.1` for the linker, so that the library names the one that it
-//! needs and the version of its functions; docs/architecture.md, "librdmacm.so.1", says why so.
+//! Writes the jumps and the version script, and an empty `libibverbs.so.1` for the linker, so that the
+//! library names the one that it needs and the version of its functions; docs/architecture.md,
+//! "librdmacm.so.1", says why so.
 
 use std::env;
 use std::fs;
@@ -86,7 +87,8 @@ fn version_script() -> String {
     script
 }
 
-/// A library with the name, the functions and the node of the one that is needed, of which only these are kept.
+/// A library with the name, the functions and the node of the one that is needed, of which only these are
+/// kept.
 fn make_placeholder(out: &Path, architecture: &str) {
     let source = out.join("placeholder.s");
     let functions: String =
@@ -114,7 +116,8 @@ fn default_linker(architecture: &str) -> String {
     }
 }
 
-/// Makes links to the library by the names under which programs load it, as the build of `libibverbs.so.1` does.
+/// Makes links to the library by the names under which programs load it, as the build of `libibverbs.so.1`
+/// does.
 fn link_names(out: &Path) {
     let Some(folder) = out.ancestors().nth(3).map(|results| results.join("lib")) else { return };
     if fs::create_dir_all(&folder).is_ok() {

@@ -1,5 +1,5 @@
-//! An Ethernet device of one's own: a port that carries frames over a Unix socket, as virtual machines and network
-//! simulators do, and a host with a fixed table of neighbours. Two such devices exchange a datagram.
+//! An Ethernet device of one's own: a port that carries frames over a Unix socket, as virtual machines and
+//! network simulators do, and a host with a fixed table of neighbours. Two such devices exchange a datagram.
 //!
 //! ```sh
 //! cargo run -p roce-device --features framed --example unix_socket

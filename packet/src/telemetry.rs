@@ -29,9 +29,9 @@
 //! ([`Telemetry::split_off`]) and the ICRC before them is correct. A peer may therefore send packets with and
 //! without a trailer. A packet is misinterpreted only if an ICRC is correct by chance.
 //!
-//! The values are those of HPCC (SIGCOMM 2019, section 3.1; the path corresponds to its 12-bit `pathID`), with
-//! other widths: 80 bits per hop instead of 64. A port may thus have any rate up to 6.5 Tb/s, and the counters
-//! wrap around after 16 ms and a gigabyte.
+//! The values are those of HPCC (SIGCOMM 2019, section 3.1; the path corresponds to its 12-bit `pathID`),
+//! with other widths: 80 bits per hop instead of 64. A port may thus have any rate up to 6.5 Tb/s, and the
+//! counters wrap around after 16 ms and a gigabyte.
 
 use crate::fields::{Field, Header, Show, bytes, mask};
 

@@ -1,7 +1,8 @@
 //! What does it cost to keep a received datagram for a while: a `Vec`, a reused buffer, or the crate `bytes`?
 //!
-//! A device lends a received datagram as a slice. Faults, delays and the bridge keep up to some thousand of them; here 64
-//! at a time, and 1 in 100 twice. The last group marks each packet on its way out, as a congested queue does.
+//! A device lends a received datagram as a slice. Faults, delays and the bridge keep up to some thousand of
+//! them; here 64 at a time, and 1 in 100 twice. The last group marks each packet on its way out, as a
+//! congested queue does.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

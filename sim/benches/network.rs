@@ -1,7 +1,7 @@
 //! How many data packets a second does the simulator move on one thread?
 //!
-//! Throughput is in data packets: events for each of them depend on the way. RC, DCQCN and PFC are on. The scenarios of
-//! `scenarios/` are run as they are shipped.
+//! Throughput is in data packets: events for each of them depend on the way. RC, DCQCN and PFC are on. The
+//! scenarios of `scenarios/` are run as they are shipped.
 
 use std::time::Duration;
 

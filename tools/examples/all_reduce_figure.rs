@@ -1,5 +1,5 @@
-//! The figure of `docs/collectives.md`: a ring all-reduce in a leaf-spine network, with one path for each queue pair and with
-//! spraying.
+//! The figure of `docs/collectives.md`: a ring all-reduce in a leaf-spine network, with one path for each
+//! queue pair and with spraying.
 //!
 //! ```console
 //! cargo run --release -p roce-tools --example all_reduce_figure -- scenarios/all-reduce-collisions.toml docs/all-reduce-collisions.svg

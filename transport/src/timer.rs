@@ -7,7 +7,8 @@ use crate::time::Instant;
 /// What a queue pair can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
-    /// The local ACK timeout (IBTA 9.7.6.1.3), in watched time ([`Shared::watched`](crate::shared::Shared::watched)).
+    /// The local ACK timeout (IBTA 9.7.6.1.3), in watched time
+    /// ([`Shared::watched`](crate::shared::Shared::watched)).
     Retry,
     /// The next early retransmission, in watched time.
     Probe,
@@ -17,7 +18,8 @@ pub(crate) enum Timer {
     Pace,
 }
 
-/// The number of timers: `Pace` is the last variant, so every `Timer as usize` is an index of an array of this length.
+/// The number of timers: `Pace` is the last variant, so every `Timer as usize` is an index of an array of
+/// this length.
 const TIMERS: usize = Timer::Pace as usize + 1;
 
 /// The deadlines of one queue pair.
@@ -58,9 +60,9 @@ impl Deadlines {
 
 /// The deadlines of all queue pairs in order: a binary heap with at most one entry for each.
 ///
-/// Lazy: an acknowledgement moves a deadline later for every packet, so an entry stays where it is
-/// and is corrected when it comes up. A queue pair has an entry at or before its deadline, always.
-/// The queue stores the deadlines too, so an entry that comes up early does not load the queue pair. With thousands of queue
+/// Lazy: an acknowledgement moves a deadline later for every packet, so an entry stays where it is and is
+/// corrected when it comes up. A queue pair has an entry at or before its deadline, always. The queue stores
+/// the deadlines too, so an entry that comes up early does not load the queue pair. With thousands of queue
 /// pairs, most entries come up after the answer has arrived, and the queue pair is no longer in any cache.
 #[derive(Debug, Default)]
 pub(crate) struct TimerQueue {
@@ -160,7 +162,8 @@ impl TimerQueue {
         }
     }
 
-    /// Both are indices of entries: `rise` and `sink` call it after `precedes`, which is false for any other index.
+    /// Both are indices of entries: `rise` and `sink` call it after `precedes`, which is false for any other
+    /// index.
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
         self.note_place(a);
@@ -198,7 +201,8 @@ mod tests {
         expected.iter().map(|(index, nanos)| (*nanos, *index)).min()
     }
 
-    /// Deadlines are set, moved either way and taken back, and come out when they are due and only then, each once, in order.
+    /// Deadlines are set, moved either way and taken back, and come out when they are due and only then, each
+    /// once, in order.
     #[test]
     fn deadlines_come_out_when_they_are_due_and_once_each() {
         let mut queue = TimerQueue::default();

@@ -1,5 +1,5 @@
-//! An optimization that helps some applications and slows others down: the runtime tries it rarely, keeps it while it helps, and then
-//! stops.
+//! An optimization that helps some applications and slows others down: the runtime tries it rarely, keeps it
+//! while it helps, and then stops.
 
 /// Parameters of an [`Experiment`].
 #[derive(Clone, Copy, Debug)]
@@ -12,11 +12,13 @@ pub(in crate::runtime) struct Terms {
     pub(in crate::runtime) failure: u32,
     /// Maximum credit.
     pub(in crate::runtime) most_credit: u32,
-    /// Consecutive failures that end a trial. Some optimizations help only while both ends apply them, so one failure proves nothing.
+    /// Consecutive failures that end a trial. Some optimizations help only while both ends apply them, so one
+    /// failure proves nothing.
     pub(in crate::runtime) trial: u32,
     /// Opportunities skipped before the first trial, if there is no initial credit.
     pub(in crate::runtime) first_interval: u32,
-    /// Opportunities skipped after the first failed trial. Each further failed trial multiplies this number by four.
+    /// Opportunities skipped after the first failed trial. Each further failed trial multiplies this number
+    /// by four.
     pub(in crate::runtime) interval: u32,
     /// Maximum number of skipped opportunities.
     pub(in crate::runtime) longest_interval: u32,
@@ -47,8 +49,9 @@ impl Experiment {
         }
     }
 
-    /// Returns whether to apply the optimization now. The caller reports the outcome with [`succeeded`](Self::succeeded) or
-    /// [`failed`](Self::failed), or neither if it did not apply it after all.
+    /// Returns whether to apply the optimization now. The caller reports the outcome with
+    /// [`succeeded`](Self::succeeded) or [`failed`](Self::failed), or neither if it did not apply it after
+    /// all.
     #[inline]
     pub(in crate::runtime) fn is_allowed(&mut self) -> bool {
         let left_out = self.credit == 0 && self.left_out > 0;

@@ -40,7 +40,8 @@ pub enum Completion {
     Poll,
     /// Waits for completion events.
     Event,
-    /// ping with WRITE: polls memory for the last byte of the message; each side writes, and there is no READ.
+    /// ping with WRITE: polls memory for the last byte of the message; each side writes, and there is no
+    /// READ.
     Memory,
 }
 
