@@ -1,4 +1,4 @@
-//! Every public function that takes a number gets 0, 1 and the largest: an error or nothing, and never a panic.
+//! Calls every public function that takes a number with 0, 1 and the largest value: no call panics.
 
 #[path = "../src/framed/tests/rig.rs"]
 #[allow(unreachable_pub, reason = "it is a module of the crate as well")]
@@ -20,7 +20,7 @@ use roce_packet::pause::PauseRequest;
 
 const TIMES: [Instant; 3] = [Instant::ZERO, Instant::from_nanos(1), Instant::FAR_FUTURE];
 
-/// Paths to these destinations with every field at its ends.
+/// Returns paths to these destinations with the smallest and largest value of every field.
 fn paths(source: IpAddr, destinations: &[IpAddr]) -> Vec<Path> {
     let mut paths = Vec::new();
     for destination in destinations.iter().copied() {
@@ -46,7 +46,7 @@ fn paths(source: IpAddr, destinations: &[IpAddr]) -> Vec<Path> {
     paths
 }
 
-/// Calls everything that a device has, with everything that a caller can say.
+/// Calls every method of a device with every kind of argument.
 fn check(device: &mut dyn Device, paths: &[Path]) {
     let largest = device.capabilities().max_datagram;
     let lens = [0, 1, 3, 4, 5, 16, largest, largest.saturating_add(1), usize::MAX];
@@ -58,7 +58,7 @@ fn check(device: &mut dyn Device, paths: &[Path]) {
             for len in lens {
                 for identification in [0, 1, u16::MAX] {
                     let transmit = Transmit { path: *path, remote_qpn: Qpn::default(), len, identification };
-                    // Twice with a slot, so that both may join, and once without.
+                    // Twice with a slot, so that both packets may join, and once without a slot.
                     for _ in 0..2 {
                         let _ = device.slot();
                         device.commit(now, &transmit);
@@ -104,7 +104,7 @@ fn udp() {
     }
 }
 
-/// A device with frames, whose peer is known; nobody else answers.
+/// Returns a device with frames. Its peer is known; no other host answers.
 fn framed(max_segments: u16, settings: FrameSettings) -> impl Device {
     device_of(OUR_MAC, vec![us(1), us6(1)], max_segments, settings).0
 }

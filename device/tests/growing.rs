@@ -1,5 +1,5 @@
-//! A process is killed at each step of adding sockets to the group of an address. A program of its own, because it forks: meanwhile the
-//! child has copies of all descriptors.
+//! Kills a process at each step of adding sockets to the group of an address. This test is a program of its
+//! own because it forks: the child has copies of all descriptors.
 
 mod names;
 
@@ -16,22 +16,22 @@ fn open(spec: &UdpSpec) -> UdpDevice {
     UdpDevice::open(spec).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// How a process that opens a device ended.
+/// The way in which a process that opens a device ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// By itself, after this many system calls.
+    /// On its own, after this many system calls.
     Opened(usize),
     Killed,
-    /// The system does not allow to trace it.
+    /// The system does not allow tracing.
     Untraced,
 }
 
-/// For arguments of `ptrace` that say nothing.
+/// An unused argument of `ptrace`.
 const NOTHING: *mut libc::c_void = std::ptr::null_mut();
 
 /// Forks a process that opens a device, and kills it when it enters or leaves its system call number `step`.
 fn open_and_kill_at(spec: &UdpSpec, step: usize) -> End {
-    // SAFETY: the child uses what `fork` leaves usable (`roce_machine::fork`) and ends without unwinding; the parent waits for it.
+    // SAFETY: the child uses what `fork` leaves usable (`roce_machine::fork`) and never unwinds; we await it.
     unsafe {
         let child = libc::fork();
         assert!(child >= 0);
@@ -70,7 +70,7 @@ fn open_and_kill_at(spec: &UdpSpec, step: usize) -> End {
     }
 }
 
-/// Sends a number to the slot of each device; each gets its own.
+/// Sends a number to the slot of each device, and checks that each device receives its own.
 fn check_that_each_gets_its_own(devices: &mut [UdpDevice], step: usize) {
     let to = SocketAddr::new(devices[0].addresses()[0], 4791);
     let sender = UdpSocket::bind(SocketAddr::new(to.ip(), 0)).unwrap();
@@ -87,7 +87,7 @@ fn check_that_each_gets_its_own(devices: &mut [UdpDevice], step: usize) {
     }
 }
 
-/// A group whose slots 1 to 63 are taken: kills a process that makes it grow at this step; then the next one makes it grow.
+/// With slots 1 to 63 taken, kills a process that makes the group grow at this step; the next one succeeds.
 fn grow_with_a_death_at(step: usize) -> End {
     let address = own_address();
     let spec: UdpSpec = format!("udp:{address},gso=off").parse().unwrap();
@@ -116,7 +116,7 @@ fn a_death_at_any_step_leaves_a_group_that_works() {
             }
             End::Killed => panic!("nobody killed it"),
         };
-        // Each socket is made by the same calls, so few of these steps are enough. What comes before and after is different.
+        // Each socket is made by the same calls, so few of those steps suffice; all later steps are tested.
         let steps = (0..all).filter(|step| step % 31 == 0 || all - step < 120);
         let mut killed = 0;
         for step in steps {

@@ -1,4 +1,4 @@
-//! Joined frames in every tunnel are split as the kernel splits them.
+//! Tests that joined frames in every tunnel are split as the kernel splits them.
 
 use roce_device::whole::{Offload, finish};
 use smoltcp::wire::{IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket, checksum};
@@ -9,26 +9,26 @@ const UDP: u8 = 17;
 const TCP_CHECKSUM: usize = 16;
 const UDP_CHECKSUM: usize = 6;
 
-/// The packets of a frame; `None` if it cannot be split.
+/// Returns the packets of a frame, or `None` if the frame cannot be split.
 fn packets(frame: &[u8], offload: &Offload) -> Option<Vec<Vec<u8>>> {
     let mut packets = Vec::new();
     finish(*offload, frame, &mut |packet| packets.push(packet.to_vec())).then_some(packets)
 }
 
-/// A header outside of the innermost packet.
+/// A header outside the innermost packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outer {
     Ethernet,
-    /// With one tag.
+    /// An Ethernet header with one VLAN tag.
     Tagged,
     Ip4(u8),
-    /// With a header of destination options.
+    /// An IPv6 header followed by a destination options header.
     Ip6(u8),
-    /// Its destination port, and whether it has a checksum.
+    /// The destination port, and whether there is a checksum.
     Udp(u16, bool),
-    /// Flags, and the length of what follows the first four bytes.
+    /// The flags, and the number of bytes after the first four.
     Gre(u16, usize),
-    /// Bytes that stay as they are.
+    /// Bytes that stay unchanged.
     Opaque(&'static [u8]),
 }
 
@@ -55,7 +55,7 @@ const TUNNELS: &[(&str, &[Outer])] = &[
     ("VXLAN in GRE", &[Ethernet, Ip4(47), Gre(0x8000, 4), Ip4(17), Udp(4789, true), VXLAN, Ethernet]),
 ];
 
-/// A frame, and where each header begins: outer ones, IP, transport.
+/// A frame and the offset of each of its headers: outer ones, IP, transport.
 struct Built {
     frame: Vec<u8>,
     offsets: Vec<usize>,
@@ -97,12 +97,12 @@ fn header_of(outer: Outer, next_is_ip6: bool, behind: Outer) -> Vec<u8> {
     }
 }
 
-/// A joined frame of TCP or UDP as the kernel hands it over.
+/// Returns a joined TCP or UDP frame, as the kernel delivers it.
 fn build(outer: &[Outer], is_ip6: bool, is_tcp: bool, len: usize) -> Built {
     let (mut frame, mut offsets) = (Vec::new(), Vec::new());
     for (index, one) in outer.iter().enumerate() {
         offsets.push(frame.len());
-        // Behind the last one is the innermost IP packet.
+        // The last outer header is followed by the innermost IP packet.
         let behind = outer.get(index + 1).copied().unwrap_or(Udp(0, false));
         frame.extend(header_of(*one, is_ip6, behind));
     }
@@ -227,7 +227,7 @@ fn joined_packets_in_every_tunnel_are_split() {
 fn the_checksum_of_a_single_packet_is_completed_and_its_padding_stays() {
     let outer = &[Ethernet, Ip4(17), Udp(4789, true), VXLAN, Ethernet];
     let built = build(outer, false, true, 6);
-    // The lengths are right, as nothing was joined.
+    // The lengths are right, because the frame was not joined.
     let mut frame = packets(&built.frame, &built.offload).unwrap().remove(0);
     let expected = frame.clone();
     let [.., transport] = built.offsets[..] else { unreachable!() };
@@ -251,7 +251,7 @@ fn what_cannot_be_finished_is_left_alone() {
     other = built.offload;
     other.0[4..6].fill(0);
     assert!(packets(&built.frame, &other).is_none(), "segments of no length");
-    // Whatever the bytes are, nothing panics.
+    // Arbitrary bytes never cause a panic.
     for (_, outer) in TUNNELS {
         let built = build(outer, true, true, 100);
         for cut in 0..built.frame.len() {

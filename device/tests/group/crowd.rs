@@ -1,4 +1,4 @@
-//! Addresses with more devices than a group has sockets for in the beginning.
+//! Addresses with more devices than the initial sockets of a group can serve.
 
 use roce_device::ProcessSlot;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -10,18 +10,18 @@ fn first_qpn(slot: u16) -> u32 {
     ProcessSlot::new(slot).unwrap().first_qpn()
 }
 
-/// Lets this process have as many descriptors as it may: hundreds of devices need thousands.
+/// Raises the descriptor limit of this process to its maximum: hundreds of devices need thousands.
 fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
 }
 
-/// Sends one datagram for the first and the last number of each slot, and one for a connection of each; each device gets its own.
+/// Sends datagrams for the first and last number of each slot and of its connections. Checks who gets them.
 #[track_caller]
 fn check_that_each_gets_its_own(devices: &mut [UdpDevice], to: SocketAddr) {
     let sender = sender_to(to);
     let mut expected = Vec::new();
-    // Few at once, because nobody reads meanwhile.
+    // Send only a few at once, because no device receives in the meantime.
     for some in devices.chunks_mut(16) {
         expected.clear();
         for device in &*some {
@@ -57,14 +57,14 @@ fn a_group_grows_when_all_slots_are_taken() {
         send_joined(&from, to, &datagrams);
         let found = numbers(&mut devices, places.len());
         assert_eq!([63, 64, 65, 198].map(|at| found[at].clone()), [vec![0, 3], vec![1], vec![2], vec![4]]);
-        // Some go, in the first chunk and in later ones, and as many come.
+        // Some devices are closed, in the first chunk and in later ones, and as many are opened.
         close(devices.extract_if(.., |device| slot(device) % 3 == 1).collect::<Vec<_>>());
         check_that_each_gets_its_own(&mut devices, to);
         let again: Vec<_> = (0..67).map(|_| open(&text)).collect();
         assert_eq!(slots(&again), (1..=200).step_by(3).collect::<Vec<_>>());
         devices.extend(again);
         check_that_each_gets_its_own(&mut devices, to);
-        // Only one is left, in the last chunk, and lets others in.
+        // Only one device is left, in the last chunk, and it admits others.
         close(devices.extract_if(.., |device| slot(device) != 200).collect::<Vec<_>>());
         let again = [open(&text), open(&text)];
         assert_eq!(slots(&again), [1, 2]);
@@ -73,7 +73,7 @@ fn a_group_grows_when_all_slots_are_taken() {
     }
 }
 
-/// Processes whose members have high slots only let others in, as those with low ones do.
+/// Processes that have only high slots admit others, as those with low slots do.
 #[test]
 fn a_process_in_a_later_chunk_lets_others_in() {
     if is_other() {
@@ -100,7 +100,7 @@ fn a_process_in_a_later_chunk_lets_others_in() {
     });
 }
 
-/// Regression: all members watched slot 0 through an epoll inside another one, which the kernel allows 500 times for one socket.
+/// Regression: all members watched slot 0 through nested epolls, of which the kernel allows 500 a socket.
 #[test]
 fn more_devices_than_nested_epolls_may_watch_a_socket() {
     raise_limit();
@@ -108,7 +108,7 @@ fn more_devices_than_nested_epolls_may_watch_a_socket() {
     let mut devices: Vec<_> = (0..520).map(|_| open(&text)).collect();
     devices.drain(3..510);
     check_that_each_gets_its_own(&mut devices, to);
-    // Each wakes for a request.
+    // Each device wakes up for a request.
     sender_to(to).send(&message(REQ, 77, 5 << 24, 0)).unwrap();
     for device in &devices {
         let mut polled =
@@ -137,7 +137,7 @@ fn an_address_has_831_slots() {
     assert_eq!(slot(&open(&text)), 302);
 }
 
-/// The kernel numbers sockets in the order in which they come, so a socket of another program would move all later ones.
+/// The kernel numbers sockets in the order of their arrival, so a foreign socket would shift all later ones.
 #[test]
 fn a_group_does_not_grow_around_the_socket_of_another_program() {
     raise_limit();
@@ -157,7 +157,7 @@ fn a_group_does_not_grow_around_the_socket_of_another_program() {
     }
 }
 
-/// The kernel limits the descriptors that lie in queues. Close to the limit a group does not grow: else nobody could join it any more.
+/// The kernel limits descriptors in queues. Near the limit a group does not grow, else nobody could join it.
 #[test]
 fn a_group_that_may_not_grow_says_why_and_goes_on() {
     if is_other() {
@@ -175,7 +175,7 @@ fn a_group_that_may_not_grow_says_why_and_goes_on() {
         assert_eq!(first.slot(), 1);
         let mut taken = take_names(&to.ip().to_string(), 2..64);
         let mut command = Other::command(name, &text, Some(USER));
-        // Enough for the sockets of one chunk, not for those of two.
+        // The limit suffices for the sockets of one chunk, but not for those of two.
         let limit = Rlimit { current: Some(120), maximum: Some(120) };
         // SAFETY: the closure makes one system call.
         unsafe {

@@ -1,6 +1,6 @@
-//! Several devices on one address, in one process and in several: what arrives where, and what remains when a process ends.
+//! Tests that each of several devices on one address, in one process or several, receives its own datagrams.
 //!
-//! An ordinary user runs all of this, but for one test that needs a second user.
+//! All tests but one run as an ordinary user; that one needs a second user.
 
 mod crowd;
 #[path = "../names/mod.rs"]
@@ -21,14 +21,14 @@ use roce_testing::{Running, free_v6_port, on_idle, own_address, skip_unless, wit
 use rustix::process::{Pid, Signal, kill_process};
 use socket2::{Domain, Socket, Type};
 
-/// In the environment of a process that a test has started: what it opens.
+/// The environment variable that tells a process started by a test what to open.
 const ROLE: &str = "ROCE_TEST_GROUP_ROLE";
-/// Attribute IDs of messages of connection management: REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDR_REQ, SIDR_REP, LAP, APR.
+/// Attribute IDs of CM messages: REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDR_REQ, SIDR_REP, LAP, APR.
 const KINDS: [u8; 11] = [0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a];
 const REQ: u8 = 0x10;
 const SIDR_REQ: u8 = 0x17;
 const SIDR_REP: u8 = 0x18;
-/// For arrivals at a busy machine.
+/// Time limit for arrivals, sufficient on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn spec(text: &str) -> UdpSpec {
@@ -45,8 +45,8 @@ fn refusal(text: &str) -> OpenError {
     UdpDevice::open(&spec(text)).map(|device| panic!("opened: {device:?}")).unwrap_err()
 }
 
-/// A child process has copies of all descriptors until it executes its program. A device that is closed meanwhile keeps its slot and
-/// its address until then, so starting a process and closing a device exclude each other.
+/// Held while a process is started or a device is closed. Until it executes its program, a child process has
+/// copies of all descriptors, so a device closed in that time would keep its slot and its address.
 static STARTS_AND_ENDS: Mutex<()> = Mutex::new(());
 
 #[track_caller]
@@ -74,7 +74,7 @@ fn now() -> Instant {
     Instant::from_nanos(START.get_or_init(Clock::now).elapsed().as_nanos() as u64)
 }
 
-/// A datagram for a queue pair, with a number in place of its PSN and without a valid ICRC.
+/// Returns a datagram for a queue pair, with a number as its PSN and without a valid ICRC.
 fn datagram(qpn: u32, number: u32, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     bytes[..4].copy_from_slice(&[4, 0, 0xff, 0xff]);
@@ -83,7 +83,7 @@ fn datagram(qpn: u32, number: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A message of connection management for queue pair 1.
+/// Returns a connection management message for queue pair 1.
 fn message(kind: u8, number: u32, request_id: u32, remote_id: u32) -> Vec<u8> {
     let mut bytes = datagram(1, number, 12 + 8 + 256 + 4);
     bytes[37] = kind;
@@ -96,7 +96,7 @@ fn number_of(bytes: &[u8]) -> u32 {
     bytes[8..12].try_into().map(u32::from_be_bytes).unwrap()
 }
 
-/// Lets each device receive until there are `count` datagrams altogether, and a while longer; the numbers that came to each.
+/// Receives until `count` datagrams have arrived, and a while longer. Returns each device's numbers.
 #[track_caller]
 fn numbers(devices: &mut [UdpDevice], count: usize) -> Vec<Vec<u32>> {
     let mut found = vec![Vec::new(); devices.len()];
@@ -118,7 +118,7 @@ fn counter(device: &UdpDevice, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no counter {name}"))
 }
 
-/// Addresses to test on, as text for a device and for a socket.
+/// Returns addresses to test on, as text for a device and for a socket.
 fn addresses() -> Vec<(String, SocketAddr)> {
     let v4 = IpAddr::V4(own_address());
     let mut found = vec![(format!("udp:{v4}"), SocketAddr::new(v4, 4791))];
@@ -157,7 +157,7 @@ fn datagrams_go_to_the_slot_in_their_destination() {
                 expected.iter_mut().for_each(Vec::clear);
             }
         }
-        // Slots that nobody has, and those that do not exist.
+        // Slots without an owner, and slots that do not exist.
         for slot in [8, 63] {
             sender.send(&datagram(slot << 16 | 5, 0, 80)).unwrap();
         }
@@ -194,7 +194,7 @@ fn messages_of_connection_management_go_where_their_connection_is() {
     }
 }
 
-/// A device that joins datagrams although they are for several processes, as other makes may.
+/// Sends datagrams for several processes in one superpacket, as other implementations may.
 fn send_joined(from: &str, to: SocketAddr, datagrams: &[Vec<u8>]) -> bool {
     let mut sender = open(&format!("{from},port=0,peer_port={}", to.port()));
     let path = Path {
@@ -235,7 +235,7 @@ fn a_superpacket_for_several_slots_arrives_where_its_datagrams_belong() {
             if joined {
                 assert_eq!(counter(&devices[0], "udp_rx_forwarded"), 4, "{text}, gro={gro}");
             }
-            // What is passed on comes with its path, its place in the superpacket and all its bytes.
+            // A forwarded datagram keeps its path, its position in the superpacket and all its bytes.
             send_joined(&from, to, &datagrams);
             let mut found = BTreeMap::new();
             let start = Clock::now();
@@ -296,7 +296,7 @@ fn requests_get_to_the_device_that_listens() {
         bytes[52..60].copy_from_slice(&service.to_be_bytes());
         bytes
     };
-    // Whoever reads it: each device in turn is the only one that looks at slot 0.
+    // Each device in turn is the only one that reads slot 0.
     for reader in 0..3 {
         for number in 0..20 {
             sender.send(&request(number)).unwrap();
@@ -310,7 +310,7 @@ fn requests_get_to_the_device_that_listens() {
         assert_eq!(found[0], (0..20).collect::<Vec<_>>(), "read by {reader}");
     }
     assert_eq!(counter(&devices[0], "udp_rx_forwarded"), 20);
-    // Nobody listens any more: the reader is to refuse.
+    // No device listens any more: the device that reads the request must refuse it.
     devices[1].release_service(service);
     sender.send(&request(7)).unwrap();
     assert_eq!(numbers(&mut devices[2..], 1), [[7]]);
@@ -325,11 +325,11 @@ fn a_slot_that_is_given_back_is_the_next_ones_without_what_waited() {
         for _ in 0..3 {
             let second = open(&text);
             assert_eq!(slot(&second), 2);
-            // One that waits when the device is closed, and one that comes when nobody has the slot.
+            // One datagram waits when the device is closed; another one arrives while the slot is free.
             sender.send(&datagram(2 << 16, 1, 80)).unwrap();
             close(second);
             sender.send(&datagram(2 << 16, 2, 80)).unwrap();
-            // A busy kernel delivers later than it takes.
+            // A busy kernel may deliver a datagram after `send` has returned.
             std::thread::sleep(Duration::from_millis(20));
             let mut second = [open(&text)];
             sender.send(&datagram(2 << 16, 3, 80)).unwrap();
@@ -338,7 +338,7 @@ fn a_slot_that_is_given_back_is_the_next_ones_without_what_waited() {
             close(second);
         }
         close(keeper);
-        // The last one has gone, and the port with it.
+        // The last device is closed, so the port is free.
         let alone = open(&format!("{text},share=off"));
         assert_eq!((slot(&alone), alone.report().shared), (0, false));
     }
@@ -354,7 +354,7 @@ fn who_does_not_share_has_the_address_alone() {
     let error = refusal(&format!("{text},share=off"));
     assert!(matches!(error, OpenError::NotShared { .. }), "{error}");
     assert!(error.to_string().contains("leave share=off out"), "{error}");
-    // Any other program as well; one that asks for a share of the port gets nothing.
+    // Other programs are excluded as well; a program that asks for a share of the port receives nothing.
     let port = SocketAddr::new(shared.addresses()[0], 4791);
     assert!(UdpSocket::bind(port).is_err());
     let other = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), None).unwrap();
@@ -372,7 +372,7 @@ fn who_does_not_share_has_the_address_alone() {
     assert_eq!(got.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
 }
 
-/// Another process with a device, which says what it gets until it is ended.
+/// Another process with a device. It prints what it receives until it is ended.
 struct Other(Running);
 
 impl Other {
@@ -395,14 +395,14 @@ impl Other {
         command
     }
 
-    /// Starts it as a user of a new user namespace, which has users 0 to 65535 for the users from `first` on of this one.
+    /// Starts a process as `uid` of a new user namespace, which maps its users 0 to 65535 from `first` on.
     #[track_caller]
     fn start_in_namespace(test: &str, text: &str, first: u32, uid: u32) -> Self {
         let (mut requests, request) = std::io::pipe().unwrap();
         let (permission, mut permit) = std::io::pipe().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", test, "--nocapture"]).env(ROLE, text).env("ROCE_STAT", "0");
-        // SAFETY: the closure makes system calls only, and allocates nothing.
+        // SAFETY: the closure only makes system calls and does not allocate.
         unsafe {
             command.pre_exec(move || enter_namespace(request.as_raw_fd(), permission.as_raw_fd(), uid));
         }
@@ -420,7 +420,7 @@ impl Other {
         other
     }
 
-    /// Its slot, when it is ready.
+    /// Returns the slot of the process when it is ready.
     #[track_caller]
     fn slot(&mut self) -> u16 {
         let line = self.0.wait_for_line("slot ");
@@ -437,7 +437,7 @@ impl Other {
         kill_process(Pid::from_raw(self.0.pid() as i32).unwrap(), signal).unwrap();
     }
 
-    /// Stops it; on a busy machine it takes a moment to hear of it.
+    /// Stops the process and waits until it is stopped, which takes a moment on a busy machine.
     #[track_caller]
     fn stop(&self) {
         self.signal(Signal::STOP);
@@ -448,7 +448,7 @@ impl Other {
         }
     }
 
-    /// Ends it as a crash would.
+    /// Kills the process, as a crash would.
     #[track_caller]
     fn kill(mut self) {
         self.signal(Signal::KILL);
@@ -460,7 +460,7 @@ impl Other {
     }
 }
 
-/// Between `fork` and `exec`: makes a user namespace, waits until the parent has written its maps, and becomes a user of it.
+/// Between `fork` and `exec`, makes a user namespace, waits for its maps, and becomes a user of it.
 fn enter_namespace(request: i32, permission: i32, uid: u32) -> std::io::Result<()> {
     let check = |result: i64| if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
     // SAFETY: system calls on numbers and on two local arrays that outlive them.
@@ -475,7 +475,7 @@ fn enter_namespace(request: i32, permission: i32, uid: u32) -> std::io::Result<(
     }
 }
 
-/// Connects to a name again and again, and closes each connection at once unless it is to be kept.
+/// Connects to a name repeatedly, and closes each connection at once unless `keep` is set.
 fn flood(name: &str, keep: bool) {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
@@ -498,7 +498,7 @@ fn flood(name: &str, keep: bool) {
     }
 }
 
-/// What a process does that a test has started; `false` in the test itself.
+/// Acts as a process that a test has started; returns `false` in the test itself.
 fn is_other() -> bool {
     let Ok(text) = std::env::var(ROLE) else { return false };
     if let Some(name) = text.strip_prefix("name:") {
@@ -554,14 +554,14 @@ fn the_others_keep_their_slots_when_the_first_is_killed() {
                 sender.send(&datagram(slot << 16, 100 + slot, 80)).unwrap();
                 other.expect(100 + slot);
             }
-            // Waits in the socket of the one that was killed.
+            // Waits in the socket of the killed process.
             sender.send(&datagram(1 << 16, 1, 80)).unwrap();
             std::thread::sleep(Duration::from_millis(20));
             let mut again = [open(&text)];
             assert_eq!(slots(&again), [1]);
             sender.send(&datagram(1 << 16, 2, 80)).unwrap();
             assert_eq!(numbers(&mut again, 1), [[2]]);
-            // Any survivor lets others in.
+            // Any survivor admits new processes.
             close(again);
             second.kill();
             let mut fourth = Other::start(name, &text);
@@ -621,7 +621,7 @@ fn another_user_is_refused_unless_both_want_it() {
         const NOBODY: u32 = 65534;
         let text = format!("udp:{}", own_address());
         let own = open(&text);
-        // Its process asks root's, which must answer: this one looks meanwhile.
+        // The new process asks root's process, which must answer. The loop below lets it receive meanwhile.
         let mut device = [own];
         let mut other = Other::start_as(name, &text, Some(NOBODY));
         let refused = std::thread::scope(|scope| {
@@ -633,12 +633,12 @@ fn another_user_is_refused_unless_both_want_it() {
         });
         assert!(refused.contains("(user 0)") && refused.contains("ROCE_SHARE=all"), "{refused}");
         close(device);
-        // The other way round: what an ordinary user has passes nothing of root's through its hands.
+        // The reverse case: a socket of root must not pass through an ordinary user's hands.
         let mut other = Other::start_as(name, &text, Some(NOBODY));
         assert_eq!(other.slot(), 1);
         let error = refusal(&text).to_string();
         assert!(error.contains("(user 65534)") && error.contains("ROCE_SHARE=all"), "{error}");
-        // A name alone keeps nobody from the address.
+        // A bound name alone does not block the address.
         let address = own_address();
         let mut other = Other::start_as(name, &format!("name:roce/{address}/1"), Some(NOBODY));
         assert_eq!(other.slot(), 0);
@@ -646,11 +646,11 @@ fn another_user_is_refused_unless_both_want_it() {
     });
 }
 
-/// A user in a user namespace: `None` is the one of the test. Each namespace has 65,536 users.
+/// A user in a user namespace; `None` is the namespace of the test. Each namespace has 65,536 users.
 type Who = (Option<u32>, u32);
 
-/// Regression: the overflow id, which stands for every user that a namespace does not map, identified a user. So another user
-/// got all sockets of a process that ran as user 65534 in a rootless container.
+/// Regression: the overflow ID, which stands for every user that a namespace does not map, was taken for one
+/// user. Another user then got all sockets of a process that ran as user 65534 in a rootless container.
 #[test]
 fn users_and_namespaces_in_a_matrix() {
     if is_other() {
@@ -662,7 +662,7 @@ fn users_and_namespaces_in_a_matrix() {
     }
     const HERE: Option<u32> = None;
     const THERE: Option<u32> = Some(200_000);
-    // The one that has the address, the one that wants to join, and whether it may.
+    // The owner of the address, the user that wants to join, and whether it may.
     let rows: [(Who, Who, bool); 12] = [
         ((HERE, 1001), (HERE, 1001), true),
         ((HERE, 1001), (HERE, 1002), false),
@@ -698,8 +698,8 @@ fn users_and_namespaces_in_a_matrix() {
     });
 }
 
-/// Regression: connections of another user filled the queue of a member, so that its own user could not join, and the error
-/// named the kernel's Soft-RoCE.
+/// Regression: connections of another user filled the queue of a member, so its own user could not join. The
+/// error blamed the kernel's Soft-RoCE.
 #[test]
 fn a_flood_of_connections_by_another_user_keeps_nobody_out() {
     if is_other() {
@@ -729,7 +729,7 @@ fn a_flood_of_connections_by_another_user_keeps_nobody_out() {
     });
 }
 
-/// A queue that stays full is reported as what it is.
+/// A queue that stays full is reported as full.
 #[test]
 fn a_name_whose_queue_is_full_is_named() {
     if is_other() {

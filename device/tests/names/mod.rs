@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
-/// Takes the names of these slots, as if processes had them.
+/// Binds the names of these slots, as processes that own the slots do.
 pub(crate) fn take_names(address: &str, slots: impl Iterator<Item = u16>) -> Vec<OwnedFd> {
     let take = |slot| {
         let name = format!("roce/{address}/{slot}");
