@@ -1,4 +1,4 @@
-//! Scenarios from bugs of real stacks, each under the name that it carries in the users' document.
+//! Scenarios from bugs of real stacks, named as in the user documentation.
 
 mod common;
 
@@ -16,12 +16,12 @@ fn successes(count: u64) -> Vec<Ended> {
     (0..count).map(|wr_id| (wr_id, SUCCESS)).collect()
 }
 
-/// A requester that was asked for 1.28 ms does not come back after 1.27.
+/// A requester that receives an RNR NAK of 1.28 ms does not retry after 1.27 ms.
 #[test]
 fn rnr_timer_honoured() {
     let mut bench = Bench::new(QpType::Rc, &Settings { min_rnr_timer: 14, ..settings() });
     bench.post(0, SendOp::Send, 0, 8);
-    // Work posted meanwhile waits as well: it is behind the one that was refused.
+    // Work posted in the meantime also waits, because it is queued after the refused request.
     let soon = bench.now.plus_nanos(1_270_000);
     bench.drive_until(soon);
     let write = bench.write(64);
@@ -82,8 +82,8 @@ fn read_retry_mid_wqe() {
     }
 }
 
-/// An acknowledgement for what comes after a READ says that the READ's response was lost; it does not
-/// complete the READ.
+/// An acknowledgement of a request after a READ means that the READ's response was lost; it does not complete
+/// the READ.
 #[test]
 fn ack_skips_read() {
     let mut bench = Bench::rc();
@@ -110,8 +110,8 @@ fn ack_skips_read() {
     assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0);
 }
 
-/// Every answer of an atomic is lost several times. It is executed once, and the value that comes back is
-/// the one it found then.
+/// Every answer of an atomic is lost several times. The atomic is executed once, and every answer carries the
+/// value that the first execution found.
 #[test]
 fn atomic_ack_lost_replay() {
     let mut bench = Bench::rc();
@@ -133,8 +133,8 @@ fn atomic_ack_lost_replay() {
     assert!(bench.counter(Side::B, "duplicate_request") > 0);
 }
 
-/// The memory of a READ is deregistered while its response is on the way: no byte leaves after that, the
-/// peer is told, and what it had is what was there.
+/// The memory of a READ is deregistered while its response is in flight. No more bytes are sent, the peer
+/// gets an error, and the data that it already received is valid.
 #[test]
 fn read_response_invalid_after_dereg() {
     let mut bench = Bench::rc();
@@ -146,7 +146,7 @@ fn read_response_invalid_after_dereg() {
     let region = host.engine.register(host.pd, 0x5000, memory, access).unwrap();
     let read = SendOp::Read { remote_addr: 0x5000, rkey: region.rkey };
     bench.post(0, read, 0, len);
-    // The responder is stopped after three packets.
+    // Stop the responder after three packets.
     bench.blocked = [false, true];
     let soon = bench.now.plus_nanos(10_000);
     bench.drive_until(soon);
@@ -171,7 +171,8 @@ fn read_response_invalid_after_dereg() {
     assert_eq!(bench.state(Side::B), QpState::Err);
 }
 
-/// Invalid one-sided requests are answered, not swallowed: the requester learns it at once and not by timeout.
+/// Invalid one-sided requests are answered with a NAK, so the requester does not have to wait for its
+/// timeout.
 #[test]
 fn nak_for_one_sided_error() {
     let bad = roce_transport::RKey(0x0bad_0000);
@@ -197,8 +198,8 @@ fn nak_for_one_sided_error() {
     }
 }
 
-/// The device refuses packets at random times, takes others and loses them. Whatever is sent later has the
-/// right bytes: the engine makes each packet anew and counts none that was not taken.
+/// The device refuses packets at random times, and takes others and loses them. Later packets carry the right
+/// bytes: the engine builds each packet anew and does not count those that the device refused.
 #[test]
 fn send_would_block_rollback() {
     let len = 40 * MTU + 17;
@@ -253,7 +254,7 @@ fn read_over_1mib_with_drops() {
     }
 }
 
-/// A repeated READ whose address would wrap around the end of the address space.
+/// A repeated READ whose address would wrap around at the end of the address space.
 #[test]
 fn dup_read_wrap_va() {
     let mut bench = Bench::rc();
@@ -265,7 +266,7 @@ fn dup_read_wrap_va() {
     let read = |bench: &Bench, psn: u32, va: u64, len: u32| {
         bench.forge(Side::B, Opcode::RC_RDMA_READ_REQUEST, Psn::new(psn)).reth(va, region.rkey, len)
     };
-    // The last 1,024 bytes there are, in four packets; the next address would be 0.
+    // The last 1,024 bytes of the address space, in four packets; the next address would be 0.
     let original = read(&bench, START, u64::MAX - 1023, 1024);
     assert_eq!(bench.arrive(Side::B, &original).1.len(), 4);
     let fine = read(&bench, START + 3, u64::MAX - 255, 256);
@@ -280,7 +281,7 @@ fn dup_read_wrap_va() {
     assert_eq!(bench.state(Side::B), QpState::Rts);
 }
 
-/// Every operation with the PSN passing 2^24 at each of its packets, with and without loss.
+/// Every operation with the PSN wrapping at 2^24 in each of its packets, with and without loss.
 #[test]
 fn psn_wrap_2_24() {
     for before in 0..24 {
@@ -312,7 +313,8 @@ fn psn_wrap_2_24() {
     }
 }
 
-/// A peer that sends a second NAK for the same gap (or a network that doubles it) causes one retransmission.
+/// A second NAK for the same gap, sent by the peer or duplicated by the network, causes only one
+/// retransmission.
 #[test]
 fn two_naks_one_gap() {
     let mut bench = Bench::rc();
@@ -333,7 +335,7 @@ fn two_naks_one_gap() {
     assert_eq!(bench.trace(Side::A).len(), 8);
 }
 
-/// A NAK that comes after the timer did its work already asks for what is under way.
+/// A NAK that arrives after a timeout requests packets that are already being retransmitted.
 ///
 /// ```text
 /// A 0 lost, 1 -> B
@@ -349,7 +351,7 @@ fn stale_nak_after_timeout() {
         let mut bench = Bench::new(QpType::Rc, &Settings { timeout: 8, retry_cnt: 2, ..settings() });
         bench.set_script(move |sent| match (sent.from, sent.index) {
             (Side::A, 0) => Action::Drop,
-            // It would arrive two microseconds after the start.
+            // Without the delay, the NAK arrives two microseconds after the start.
             (Side::B, 0) => Action::Delay(late - 2_000),
             _ => Action::Pass,
         });
@@ -364,7 +366,7 @@ fn stale_nak_after_timeout() {
     }
 }
 
-/// rxe sends MigReq 0. It is accepted in both directions, and what we send says 1 unless told otherwise.
+/// rxe sends MigReq 0. The engine accepts both values and sends 1 unless configured otherwise.
 #[test]
 fn migreq_0_peer() {
     let mut bench = Bench::rc();
@@ -389,8 +391,8 @@ fn migreq_0_peer() {
     }
 }
 
-/// A ConnectX resends long before the agreed timeout, several times. All copies are answered, nothing is
-/// executed twice and nothing fails.
+/// A ConnectX retransmits several times, long before the agreed timeout. All copies are answered, and no
+/// request is executed twice or fails.
 #[test]
 fn adaptive_peer_early_resend() {
     let mut bench = Bench::new(QpType::Rc, &Settings { rd_atomic: 1, ..settings() });
@@ -408,7 +410,7 @@ fn adaptive_peer_early_resend() {
             assert_eq!((verdict, answers.len()), (Verdict::Handled, 1), "each copy is answered");
         }
     }
-    // A burst of copies and the next request, before a single answer could leave.
+    // A burst of copies and the next request arrive before any answer is sent.
     bench.blocked = [false, true];
     for _ in 0..4 {
         bench.arrive(Side::B, &packets[2]);
@@ -422,12 +424,14 @@ fn adaptive_peer_early_resend() {
     assert_eq!(bench.ended(Side::B), [(7, SUCCESS)]);
 }
 
-/// A peer whose timer is twice ours (hardware has such floors) sees our duplicates; we see its answers late.
+/// A peer with a timer twice as long as ours (some hardware has such minimums) receives our duplicates; its
+/// answers are late.
 #[test]
 fn peer_timeout_2x() {
     let interval = 4_096_u64 << 8;
     let mut bench = Bench::new(QpType::Rc, &Settings { timeout: 8, ..settings() });
-    // Every answer takes one and a half of our intervals: we send again, and then both answers come.
+    // Every answer takes one and a half of our intervals: the requester retransmits, and then both answers
+    // arrive.
     bench.set_script(move |sent| match sent.from {
         Side::B => Action::Delay(interval * 3 / 2),
         Side::A => Action::Pass,
@@ -447,7 +451,7 @@ fn peer_timeout_2x() {
     assert!(bench.counter(Side::B, "duplicate_request") > 0);
 }
 
-/// A peer that sends a CNP with every NAK. The CNP is counted and changes nothing of the retransmission.
+/// A peer that sends a CNP with every NAK. The CNP is counted and does not affect the retransmission.
 #[test]
 fn cnp_with_nack_peer() {
     let mut bench = Bench::rc();
@@ -472,7 +476,8 @@ fn cnp_with_nack_peer() {
     assert_eq!(counters.packet_seq_err, 1);
 }
 
-/// The queue pair goes away in each way while its timers are armed; what the timers find is nothing.
+/// The queue pair goes away in each possible way while its timers are armed. The expired timers have no
+/// effect.
 #[test]
 fn teardown_with_timer_armed() {
     for rnr in [false, true] {
@@ -496,7 +501,7 @@ fn teardown_with_timer_armed() {
             if way == "reset and reuse" {
                 bench.bring_up(Side::A, a, b, &settings(), QpState::Rts);
             }
-            // Another queue pair may have the place in the tables now.
+            // Another queue pair may reuse the slot in the tables.
             let other = bench.create_qp(Side::A, QpType::Rc, &settings());
             bench.drive();
             assert_eq!(bench.sent.len(), before, "{way}: nothing is sent");
@@ -508,8 +513,8 @@ fn teardown_with_timer_armed() {
     }
 }
 
-/// A responder that posts a receive only now and then: everything arrives once and in order, and the requester
-/// keeps to the pauses.
+/// A responder that posts a receive only rarely: every message arrives once and in order, and the requester
+/// respects the RNR delays.
 #[test]
 fn slow_responder_rnr_storm() {
     let mut bench = Bench::new(QpType::Rc, &Settings { min_rnr_timer: 6, ..settings() });
@@ -529,7 +534,7 @@ fn slow_responder_rnr_storm() {
     for wr_id in 0..total {
         assert_eq!(bench.host(Side::B).read_memory(8 * wr_id as usize, 8), wr_id.to_le_bytes());
     }
-    // At most one round in 80 microseconds.
+    // At most one retry in 80 microseconds.
     let naks = bench.counter(Side::A, "rnr_nak_retry_err");
     assert!((total..=total * 1_000 / 80 + total).contains(&naks), "{naks} RNR NAKs");
 }

@@ -1,12 +1,12 @@
-//! A packet changes no state before every check has passed. Forged packets of every kind meet connections in every state:
+//! A packet changes no state before every check has passed. Forged packets reach connections in every state:
 //!
-//! 1. A packet that is dropped changes nothing but the counters of what arrived and was dropped.
-//! 2. A notification of congestion changes the congestion control and nothing else.
-//! 3. A duplicate, or a packet behind a gap, teaches nothing about the peer: no mark, no telemetry, no Identification.
+//! 1. A dropped packet changes only the counters of arrivals and drops.
+//! 2. A congestion notification changes only the congestion control.
+//! 3. A duplicate, or a packet behind a gap, reveals nothing: no mark, no telemetry, no Identification.
 //!
-//! Two worlds run in step. Both handle what the peers send; the forged packets that are dropped reach the first world only. In that
-//! world the debug text of the whole engine is the same before and after such a packet. In the end both worlds have
-//! sent the same bytes, completed the same requests, and their engines have the same text.
+//! Two worlds run in step. Only the first world receives the forged packets that are dropped. The debug text
+//! of its engine is equal before and after such a packet. At the end both worlds have sent the same bytes and
+//! completed the same requests, and their engines have equal debug texts.
 
 mod common;
 
@@ -34,7 +34,7 @@ const MTU: usize = 256;
 const CAP: u32 = 8;
 const Q_KEY: u32 = 0x1111_1111;
 
-/// What the two ends of a world are like.
+/// The properties of both ends of a world.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     transport: QpType,
@@ -42,7 +42,7 @@ struct Kind {
     echo: bool,
     telemetry: bool,
     selective: bool,
-    /// The packets of both ends have an IPv4 Identification that counts, as those of Soft-RoCE have.
+    /// Both ends use a counter as the IPv4 Identification, as Soft-RoCE does.
     counts: bool,
 }
 
@@ -64,7 +64,7 @@ fn kind() -> impl Strategy<Value = Kind> {
             echo,
             telemetry,
             selective: selective && transport == QpType::Rc,
-            // No peer that counts writes trailers.
+            // A peer that counts its Identifications writes no trailers.
             counts: counts && !telemetry,
         },
     )
@@ -82,7 +82,7 @@ struct End {
     engine: Engine,
     cq: CqId,
     qpn: Qpn,
-    /// The shared receive queue of an extended connection, and its number.
+    /// The shared receive queue of an XRC connection, and its number.
     srq: Option<(SrqId, u32)>,
     lkey: LKey,
     rkey: RKey,
@@ -95,7 +95,7 @@ struct World {
     now: Instant,
     ends: [End; 2],
     link: VecDeque<Flying>,
-    /// Everything that was sent, and everything that the applications saw.
+    /// Every sent packet, and everything reported to the applications.
     sent: Vec<Flying>,
     seen: Vec<String>,
 }
@@ -209,7 +209,7 @@ impl World {
         };
     }
 
-    /// Takes from both engines what they have to send and to report.
+    /// Collects the pending packets, events and completions of both engines.
     fn collect(&mut self) {
         let mut buffer = vec![0; 1_024];
         for from in [0, 1] {
@@ -255,7 +255,7 @@ impl World {
         }
     }
 
-    /// One step in which nobody forges anything.
+    /// Executes one step; ignores `Step::Forge`.
     fn step(&mut self, step: &Step) {
         match *step {
             Step::Post { from, op, len } => self.post(from, op, len),
@@ -286,7 +286,7 @@ impl World {
         self.collect();
     }
 
-    /// Lets everything arrive until both ends are quiet.
+    /// Delivers all packets until both ends are quiet.
     fn finish(&mut self) {
         for _ in 0..60 {
             while !self.link.is_empty() {
@@ -297,7 +297,7 @@ impl World {
         }
     }
 
-    /// The next random number of an end: that of a new queue pair.
+    /// Returns the number of a new queue pair of an end, which is the next random number of its engine.
     fn draw(&mut self, end: usize) -> Qpn {
         let End { engine, cq, .. } = &mut self.ends[end];
         let pd = engine.allocate_pd().unwrap();
@@ -315,25 +315,25 @@ impl World {
             .unwrap()
     }
 
-    /// The whole engine of an end, and its memory.
+    /// Returns the debug text of an end's engine, and its memory.
     fn text(&self, end: usize) -> String {
         let end = &self.ends[end];
-        // The short form of a slab shows no more than its length.
+        // The compact form of a slab prints only its length.
         let text = format!("{:#?}\n{:?}", end.engine, end.memory.to_vec());
         assert!(text.contains(" peer_identification: "), "the queue pair is part of the text");
         text
     }
 }
 
-/// The time is an input, and the path of the last datagram is kept to save a computation.
+/// The current time, which is an input, and the path of the last datagram, which is a cache.
 const INPUTS: [&str; 2] = ["now", "arrival"];
-/// All that is scheduled because a packet was handled, whether or not there is something to do.
+/// Everything that is scheduled because a packet was handled, even if there is no work.
 const SCHEDULE: [&str; 4] = ["ready", "scheduled", "timers", "quantum_left"];
 
-/// A debug text without the fields of these names.
+/// Returns a debug text without the fields of these names.
 fn without(text: &str, names: &[&str]) -> String {
     let mut kept = String::with_capacity(text.len());
-    // The indentation of a field of several lines that is left out: its last line has the same.
+    // The indentation of a skipped multi-line field, which its last line shares.
     let mut skipped = None;
     for line in text.lines() {
         let content = line.trim_start();
@@ -353,7 +353,7 @@ fn without(text: &str, names: &[&str]) -> String {
     kept
 }
 
-/// A switch writes telemetry into what has room for it.
+/// Acts as a switch: appends telemetry to a packet whose trailer has room.
 fn pass_switch(bytes: &mut Vec<u8>, now: Instant, count: u64) {
     let Some(at) = bytes.len().checked_sub(Telemetry::LEN) else { return };
     if Telemetry::split_off(bytes, &[]).is_some_and(|(rest, ..)| Datagram::parse(rest, &[]).is_ok())
@@ -366,7 +366,7 @@ fn pass_switch(bytes: &mut Vec<u8>, now: Instant, count: u64) {
     }
 }
 
-/// Makes the ICRC right for this Identification, if the datagram can be parsed.
+/// Writes the correct ICRC for this Identification if the datagram can be parsed.
 fn seal(bytes: &mut [u8], path: &Path, identification: u16) {
     let computed = Datagram::parse(bytes, &[])
         .map(|datagram| datagram.compute_icrc(&Envelope::new(path, identification)));
@@ -377,22 +377,22 @@ fn seal(bytes: &mut [u8], path: &Path, identification: u16) {
     }
 }
 
-/// A PSN for a forged packet.
+/// The PSN of a forged packet.
 #[derive(Clone, Copy, Debug)]
 enum ForgedPsn {
     AsItWas,
-    /// So far from the next one that the responder expects.
+    /// This far from the next PSN that the responder expects.
     NearExpected(i32),
-    /// So far from the oldest one that the requester waits for.
+    /// This far from the oldest PSN that the requester waits for.
     NearUnanswered(i32),
     Any(u32),
 }
 
-/// What a forger does to a packet of the connection, or to a notification of congestion.
+/// The changes that a forger makes to a packet of the connection or to a congestion notification.
 #[derive(Clone, Debug)]
 struct Forgery {
     to: usize,
-    /// The packet that it looks like, counted from the newest; a notification if there is none.
+    /// The packet to imitate, counted from the newest; `None` for a notification.
     like: Option<usize>,
     psn: ForgedPsn,
     opcode: Option<u8>,
@@ -402,14 +402,14 @@ struct Forgery {
     marked: bool,
     becn: bool,
     hop_limit: u8,
-    /// The first byte behind the BTH: the syndrome of an acknowledgement, the first of a Q_Key or of an address.
+    /// The first byte after the BTH: the syndrome, or the first byte of a Q_Key or of an address.
     syndrome: Option<u8>,
-    /// Changes this byte.
+    /// The index of a byte to change, and the bits to flip in it.
     flip: Option<(usize, u8)>,
     cut: Option<usize>,
-    /// With an ICRC that is right for this Identification.
+    /// Writes a correct ICRC for this Identification.
     seal: Option<u16>,
-    /// With in-band telemetry behind the ICRC.
+    /// Appends in-band telemetry after the ICRC.
     hops: Option<u8>,
     trimmed: bool,
 }
@@ -498,14 +498,14 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl World {
-    /// The packet that a forger sends now.
+    /// Returns the packet that a forger sends now.
     fn forge(&self, forgery: &Forgery) -> Flying {
         let (to, end) = (forgery.to, &self.ends[forgery.to]);
         let like = forgery.like.and_then(|back| {
             self.sent.iter().rev().filter(|flying| flying.to == to).nth(back).map(|flying| &flying.bytes)
         });
         let mut bytes = match like {
-            // Without its trailer, which the forger writes anew.
+            // Remove the trailer; the forger writes a new one.
             Some(bytes) => match Telemetry::split_off(bytes, &[]) {
                 Some((rest, ..)) if self.kind.telemetry && Datagram::parse(rest, &[]).is_ok() => {
                     rest.to_vec()
@@ -574,7 +574,7 @@ impl World {
         Flying { to, path, bytes }
     }
 
-    /// Whether the PSN of the packet is one that its queue pair waits for.
+    /// Returns whether the queue pair waits for the PSN of this packet.
     fn expects(&self, flying: &Flying) -> bool {
         let end = &self.ends[flying.to];
         let rest = Telemetry::split_off(&flying.bytes, &[]).map_or(&flying.bytes[..], |(rest, ..)| rest);
@@ -595,10 +595,10 @@ impl World {
         }
     }
 
-    /// The fields that a forged packet with this verdict may change; `None` for a packet that may be one of the peer.
+    /// Returns the fields that this forged packet may change, or `None` if it may be the peer's own.
     fn may_change(&self, flying: &Flying, trimmed: bool, verdict: Verdict) -> Option<Vec<&'static str>> {
         match verdict {
-            // UC drops packets of the peer as well: those of a message that cannot be delivered any more.
+            // UC also drops packets of the peer: those of a message that can no longer be delivered.
             Verdict::Dropped(
                 DropReason::NoReceive
                 | DropReason::ReceiveTooSmall
@@ -607,7 +607,7 @@ impl World {
                 | DropReason::IncompleteMessage,
             ) if self.kind.transport == QpType::Uc => None,
             Verdict::Dropped(_) => Some(Vec::new()),
-            // Its ICRC is not checked, and it may ask for the packet again.
+            // The ICRC of a trimmed packet is not checked, and the packet may request a retransmission.
             Verdict::Handled if trimmed => None,
             Verdict::Handled if flying.bytes.first() == Some(&0x81) => {
                 Some([&["control"][..], &SCHEDULE].concat())
@@ -625,7 +625,7 @@ fn counters(engine: &Engine) -> BTreeMap<&'static str, u64> {
     all
 }
 
-/// A counter that differs, apart from those that count arrivals and drops.
+/// Returns a counter that differs, except the counters of arrivals and drops.
 fn difference(
     one: &BTreeMap<&'static str, u64>,
     other: &BTreeMap<&'static str, u64>,
@@ -633,7 +633,7 @@ fn difference(
     one.iter().find(|(name, value)| other[*name] != **value && !tells_of_a_drop(name)).map(|(name, _)| *name)
 }
 
-/// The counters that say that a packet arrived and why it was dropped.
+/// Returns whether a counter says that a packet arrived or why it was dropped.
 fn tells_of_a_drop(name: &str) -> bool {
     const ALSO: [&str; 9] = [
         "rdma_rx_packets",
@@ -642,7 +642,7 @@ fn tells_of_a_drop(name: &str) -> bool {
         "rx_icrc_encapsulated",
         "rx_telemetry_refused",
         "rp_cnp_ignored",
-        // More about why: ahead of the expected PSN, behind it, answered already, nothing to receive into.
+        // More drop reasons: ahead of the expected PSN, behind it, already answered, no receive posted.
         "out_of_sequence",
         "duplicate_request",
         "stale_responses",
@@ -650,8 +650,8 @@ fn tells_of_a_drop(name: &str) -> bool {
     name.starts_with("drop_") || name == "out_of_buffer" || ALSO.contains(&name)
 }
 
-/// A forged packet reaches the first world, and the other one unless it was dropped. Gives the outcome: the reason of a drop, or the
-/// kind of packet that had an effect.
+/// Sends a forged packet to the first world, and to the second one unless the first dropped it. Returns the
+/// reason of a drop, or the kind of a packet that had an effect.
 fn attack(worlds: &mut [World; 2], forgery: &Forgery, compares: bool) -> Result<&'static str, TestCaseError> {
     let [attacked, left_alone] = worlds;
     let (flying, to) = (attacked.forge(forgery), forgery.to);
@@ -683,8 +683,8 @@ fn attack(worlds: &mut [World; 2], forgery: &Forgery, compares: bool) -> Result<
     })
 }
 
-/// Both worlds go through the steps. Gives the outcomes of the forged packets. `compares` says whether the text of the engine
-/// is compared before and after each of them, which takes most of the time.
+/// Executes the steps in both worlds and returns the outcomes of the forged packets. `compares` enables the
+/// comparison of the engine's text before and after each forged packet, which takes most of the time.
 fn run(kind: Kind, steps: &[Step], compares: bool) -> Result<BTreeSet<&'static str>, TestCaseError> {
     let mut outcomes = BTreeSet::new();
     let mut worlds = [World::new(kind), World::new(kind)];
@@ -705,7 +705,7 @@ fn run(kind: Kind, steps: &[Step], compares: bool) -> Result<BTreeSet<&'static s
         prop_assert!(one == other, "the ends differ");
         let [one, other] = [&worlds[0], &worlds[1]].map(|world| counters(&world.ends[end].engine));
         prop_assert_eq!(difference(&one, &other), None);
-        // Nothing was drawn at random either.
+        // No random number was drawn either.
         let [one, other] = worlds.map(|world| world.draw(end));
         prop_assert_eq!(one, other);
     }
@@ -721,7 +721,7 @@ proptest! {
     }
 }
 
-/// The forged packets above reach every check of the receive path.
+/// Checks that the forged packets reach every check of the receive path.
 #[test]
 fn forged_packets_are_dropped_for_every_reason() {
     let mut runner = TestRunner::deterministic();

@@ -29,7 +29,7 @@ fn bind1(bench: &mut Bench, window: RKey, binding: &WindowBinding) -> Result<RKe
     host.engine.bind_window(host.pd, window, binding)
 }
 
-/// Binds a type 2 window by a work request of B's queue pair.
+/// Binds a type 2 window by a work request on B's queue pair.
 #[track_caller]
 fn bind2(bench: &mut Bench, window: RKey, new_rkey: RKey, binding: WindowBinding) -> WcStatus {
     let b = bench.b;
@@ -39,7 +39,7 @@ fn bind2(bench: &mut Bench, window: RKey, new_rkey: RKey, binding: WindowBinding
     bench.ended(Side::B)[0].1
 }
 
-/// The syndrome with which B answers a WRITE of 8 bytes. A refusal fails B's queue pair.
+/// Returns the syndrome with which B answers a WRITE of 8 bytes. A refusal moves B's queue pair to ERR.
 #[track_caller]
 fn probe(bench: &mut Bench, va: u64, rkey: RKey) -> u8 {
     let psn = bench.expected(Side::B);
@@ -47,7 +47,7 @@ fn probe(bench: &mut Bench, va: u64, rkey: RKey) -> u8 {
     bench.arrive(Side::B, &packet).1[0].syndrome.unwrap()
 }
 
-/// A new connected queue pair at B for the next probe.
+/// Replaces B's queue pair with a new connected one for the next probe.
 #[track_caller]
 fn fresh(bench: &mut Bench) {
     bench.b = bench.create_qp(Side::B, QpType::Rc, &settings());
@@ -66,7 +66,7 @@ fn type_1_is_bound_by_verb_and_changes_its_key() {
     let here = binding(&bench, 64, 16, REMOTE);
     let first = bind1(&mut bench, unbound, &here).unwrap();
     assert_ne!(first, unbound);
-    // Every queue pair of the protection domain may use it, inside its range.
+    // Every queue pair of the protection domain may use the window, within its range.
     for _ in 0..2 {
         fresh(&mut bench);
         assert_eq!(probe(&mut bench, address(64), first), OPEN);
@@ -76,7 +76,7 @@ fn type_1_is_bound_by_verb_and_changes_its_key() {
         fresh(&mut bench);
         assert_eq!(probe(&mut bench, address(offset), first), CLOSED, "{offset}");
     }
-    // Bound again, elsewhere: the old key is dead.
+    // The window is bound again to another range: the old key is invalid.
     let there = binding(&bench, 512, 8, REMOTE);
     let second = bind1(&mut bench, first, &there).unwrap();
     fresh(&mut bench);
@@ -97,13 +97,13 @@ fn type_1_is_bound_by_a_work_request_under_its_next_key() {
     let mut bench = Bench::rc();
     let unbound = window(&mut bench, WindowType::Type1);
     let here = binding(&bench, 64, 16, REMOTE);
-    // A key of the owner's choice is that of a window of type 2.
+    // Only a type 2 window accepts a key that its owner chooses.
     let chosen = RKey(unbound.0 ^ 0x40);
     assert_eq!(bind2(&mut bench, unbound, chosen, here), WcStatus::MemoryWindowBindError);
     fresh(&mut bench);
     let first = unbound.next_variant();
     assert_eq!(bind2(&mut bench, unbound, first, here), WcStatus::Success);
-    // Every queue pair may use it, not only the one that bound it.
+    // Every queue pair may use the window, not only the one that bound it.
     for _ in 0..2 {
         fresh(&mut bench);
         assert_eq!(probe(&mut bench, address(64), first), OPEN);
@@ -142,8 +142,8 @@ fn window_rights_bound_what_peers_may_do() {
     }
 }
 
-/// A bind is refused for a region without MW_BIND, without LOCAL_WRITE below a window to write through, of
-/// another protection domain, and for a range that is not inside.
+/// A bind is refused if the region lacks MW_BIND, lacks LOCAL_WRITE below a window with remote writes, or
+/// belongs to another protection domain, and if the range exceeds the region.
 #[test]
 fn binds_that_are_refused() {
     let mut bench = Bench::rc();
@@ -175,21 +175,21 @@ fn binds_that_are_refused() {
         let key = window(&mut bench, WindowType::Type1);
         let binding = WindowBinding { region, addr, len, access };
         assert_eq!(bind1(&mut bench, key, &binding), Err(expected), "{binding:?}");
-        // The window is as it was: its key stands and it can be bound.
+        // The window is unchanged: its key is valid and the window can be bound.
         let here = self::binding(&bench, 0, 8, REMOTE);
         assert!(bind1(&mut bench, key, &here).is_ok());
-        // By work request the same is a bind error.
+        // The equivalent work request fails with a bind error.
         let key = window(&mut bench, WindowType::Type2);
         fresh(&mut bench);
         let status = bind2(&mut bench, key, key.next_variant(), binding);
         assert_eq!(status, WcStatus::MemoryWindowBindError, "{binding:?}");
         assert_eq!(bench.state(Side::B), QpState::Err);
     }
-    // A window to read through needs nothing of the region but MW_BIND.
+    // A window that permits only READs requires only MW_BIND of the region.
     let key = window(&mut bench, WindowType::Type1);
     let here = WindowBinding { region: read_only, addr: 0x5000, len: 8, access: Access::REMOTE_READ };
     assert!(bind1(&mut bench, key, &here).is_ok());
-    // The verb is for type 1, the work request with a key of the owner's choice for type 2.
+    // The verb binds type 1. The work request, with a key that the owner chooses, binds type 2.
     let key = window(&mut bench, WindowType::Type2);
     assert_eq!(bind1(&mut bench, key, &here), Err(KeyError::PermissionDenied));
     let key = window(&mut bench, WindowType::Type1);
@@ -199,7 +199,7 @@ fn binds_that_are_refused() {
     fresh(&mut bench);
     let nothing = WindowBinding { len: 0, ..here };
     assert_eq!(bind2(&mut bench, key, key.next_variant(), nothing), WcStatus::MemoryWindowBindError);
-    // The window has its key still, whatever its owner expects now.
+    // The window still has its key, although its owner may expect the new one.
     let engine = &mut bench.host_mut(Side::B).engine;
     assert_eq!(engine.window_key(key.next_variant()), Ok(key));
     assert_eq!(engine.window_key(RKey(key.0 ^ 0x8000_0000)), Err(KeyError::Unknown));
@@ -221,20 +221,20 @@ fn type_2_belongs_to_one_queue_pair() {
     assert_eq!(probe(&mut bench, address(0), key), OPEN);
     fresh(&mut bench);
     assert_eq!(probe(&mut bench, address(0), key), CLOSED, "another queue pair");
-    // Bound, it must be invalidated before it is bound again; only the variant may change.
+    // A bound window must be invalidated before it is bound again, and only the variant may change.
     bench.b = owner;
     let stranger = RKey(key.0 ^ 0x0100_0000);
     for (old, new) in [(key, key.next_variant()), (key, stranger)] {
         fresh(&mut bench);
         assert_eq!(bind2(&mut bench, old, new, here), WcStatus::MemoryWindowBindError);
     }
-    // The owner's own request to invalidate closes it.
+    // The owner's local invalidate request closes the window.
     bench.b = owner;
     let invalidate = SendOp::LocalInvalidate { rkey: key };
     bench.post_send(Side::B, owner, &SendWr::new(71, invalidate, &[])).unwrap();
     bench.collect(Side::B);
     assert_eq!(bench.ended(Side::B), [(71, WcStatus::Success)]);
-    // And then it can be bound again, under another variant.
+    // The window can then be bound again under another variant.
     let there = binding(&bench, 512, 64, REMOTE);
     assert_eq!(bind2(&mut bench, key, key.next_variant(), there), WcStatus::Success);
     assert_eq!(probe(&mut bench, address(512), key.next_variant()), OPEN);
@@ -296,7 +296,8 @@ fn send_with_invalidate_closes_a_type_2_window() {
     }
 }
 
-/// A key that cannot be invalidated: the message arrives, the receive tells, the peer hears nothing.
+/// Invalidating a bad key: the message arrives, the receive completes with an error, and the peer is not
+/// notified.
 #[test]
 fn send_with_invalidate_of_bad_keys() {
     let make = |bench: &mut Bench| {
@@ -325,9 +326,9 @@ fn send_with_invalidate_of_bad_keys() {
     }
 }
 
-/// The columns "Bind MW" and "Local Invalidate" of the table in section 5.9, and its row "Bind MW": with the fence
-/// flag a binding and an invalidation wait for earlier READs and atomics, and for nothing else. B asks here, and A,
-/// through the window, sees what B has done.
+/// The columns "Bind MW" and "Local Invalidate" of the table in section 5.9, and its row "Bind MW". With the
+/// fence flag, a bind and an invalidation wait only for earlier READs and atomics. B posts the requests; A
+/// observes their effect through the window.
 ///
 /// ```text
 /// B  READ ->                        (on its way)
@@ -391,8 +392,8 @@ fn fences_of_bind_and_local_invalidate() {
     }
 }
 
-/// The row "Bind MW" towards the wire: nothing waits for a binding, with a fence or without, and what comes after
-/// it finds it done.
+/// The row "Bind MW" for requests on the wire: no request waits for a bind, with or without a fence, and
+/// every later request finds the bind done.
 #[test]
 fn nothing_waits_for_a_binding() {
     for fenced in [false, true] {
@@ -436,7 +437,7 @@ fn regions_stay_while_windows_are_bound() {
     assert_eq!(probe(&mut bench, address(0), type_1), OPEN, "a refusal changes nothing");
     bench.host_mut(Side::B).engine.deallocate_window(type_1).unwrap();
     assert_eq!(deregister(&mut bench), Err(DestroyError::WindowsBound { windows: 1 }));
-    // The queue pair takes its window with it.
+    // Destroying the queue pair also frees its window.
     let b = bench.b;
     bench.host_mut(Side::B).engine.destroy_qp(b).unwrap();
     assert_eq!(deregister(&mut bench), Ok(()));
@@ -456,7 +457,7 @@ fn reset_of_the_owner_unbinds() {
     assert_eq!(probe(&mut bench, address(0), key), CLOSED);
 }
 
-/// Peers count from the start of a zero-based window.
+/// Peers use offsets from the start of a zero-based window as addresses.
 #[test]
 fn zero_based_windows() {
     let mut bench = Bench::rc();
@@ -471,8 +472,8 @@ fn zero_based_windows() {
     assert_eq!(bench.host(Side::B).read_memory(0, 8), [0; 8]);
 }
 
-/// A WRITE that began through one binding does not go on through the next, even if the owner gives the next
-/// one the same key.
+/// A WRITE that began through one binding does not continue through the next one, even if the owner reuses
+/// the key.
 ///
 /// ```text
 /// A  WRITE First -> B   into [0, 1024)
@@ -499,8 +500,8 @@ fn a_write_does_not_outlive_its_binding() {
     assert_eq!(bench.host(Side::B).read_memory(MTU, 44), [0; 44]);
 }
 
-/// A region that its owner releases is closed to peers and to work requests at once, although a window is bound over it. The
-/// window goes on until it is unbound, and nothing of the region is left then.
+/// A released region is closed to peers and to work requests at once, even if a window is bound over it. The
+/// window stays usable until it is unbound; the region is freed then.
 #[test]
 fn a_released_region_is_closed_outside_the_windows_that_are_bound_over_it() {
     let mut bench = Bench::rc();
@@ -515,13 +516,13 @@ fn a_released_region_is_closed_outside_the_windows_that_are_bound_over_it() {
     assert_eq!(engine.keys_in_use(), keys - 1);
     assert_eq!(engine.release_region(region.lkey), Err(DestroyError::Key(KeyError::Unknown)));
     assert_eq!(engine.query_region(region.lkey), Err(KeyError::Unknown));
-    // The window as before, and no longer.
+    // The window is still usable, and only within its range.
     assert_eq!(probe(&mut bench, address(64), key), OPEN);
     for (offset, rkey) in [(64, region.rkey), (512, region.rkey), (56, key), (80, key)] {
         fresh(&mut bench);
         assert_eq!(probe(&mut bench, address(offset), rkey), CLOSED, "{offset} {rkey}");
     }
-    // Another region in the same place of the table is not the one under the window.
+    // A new region in the same table slot is not the region under the window.
     let host = bench.host_mut(Side::B);
     let memory = Arc::new(WordMemory::new(64));
     let other = host.engine.register(host.pd, 0x9000, memory, Access::MW_BIND).unwrap();
@@ -535,7 +536,7 @@ fn a_released_region_is_closed_outside_the_windows_that_are_bound_over_it() {
     assert_eq!(engine.keys_in_use(), keys - 2);
 }
 
-/// The same for a window of type 2, whose owner goes away with its queue pair.
+/// The memory of a released region is freed when the queue pair of the type 2 window over it is destroyed.
 #[test]
 fn a_window_over_a_released_region_lets_go_of_the_memory_when_it_is_invalidated() {
     let mut bench = Bench::rc();
