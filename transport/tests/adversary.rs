@@ -1,8 +1,8 @@
-//! Thousands of runs of two engines over the worst of links, each derived from one number and checked byte
-//! by byte: see `roce_sim::adversary`.
+//! Thousands of runs of two engines over very bad links, each derived from one number and checked byte by
+//! byte: see `roce_sim::adversary`.
 //!
-//! - `ROCE_SEEDS=1000000` runs the seeds below this one instead of the default, from `ROCE_FIRST_SEED` (0) on;
-//! - `ROCE_SEED=123` runs one seed, and shows it with `-- --nocapture`.
+//! - `ROCE_SEEDS=1000000` runs the seeds from `ROCE_FIRST_SEED` (0) up to this one instead of the default;
+//! - `ROCE_SEED=123` runs one seed; `-- --nocapture` shows it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,17 +11,17 @@ use roce_sim::adversary::{Plan, Report, run, run_plan};
 use roce_transport::congestion::Congestion;
 use roce_transport::{Recovery, SelectiveRepeat};
 
-/// Seeds that every test run covers.
+/// The seeds that every test run covers.
 const SEEDS: u64 = 10_000;
 const THREADS: u64 = 2;
-/// The local ACK timeout of exponent 4.
+/// The local ACK timeout with exponent 4.
 const SMALLEST_TIMEOUT_NS: u64 = 4_096 << 4;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// The report of a seed, or what there is to say about it.
+/// Returns the report of a seed, or a description of its failure.
 fn attempt(seed: u64) -> Result<Report, String> {
     match catch_unwind(AssertUnwindSafe(|| run(seed))) {
         Ok(Ok(report)) => Ok(report),
@@ -33,7 +33,7 @@ fn attempt(seed: u64) -> Result<Report, String> {
     }
 }
 
-/// The first seed of a run over many.
+/// Returns the first seed of a run over many.
 fn first_seed() -> u64 {
     number("ROCE_FIRST_SEED").unwrap_or(0)
 }
@@ -42,7 +42,7 @@ fn replay(seed: u64) -> String {
     format!("replay with: ROCE_SEED={seed} cargo test -p roce-transport --test adversary -- --nocapture")
 }
 
-/// Counts of all runs, to see that they reach what they are meant to reach.
+/// Totals of all runs, to check that they cover the intended cases.
 #[derive(Debug, Default)]
 struct Totals {
     packets: usize,
@@ -84,7 +84,7 @@ impl Totals {
     }
 }
 
-/// Runs every `THREADS`-th seed from `first` on, until one fails anywhere.
+/// Runs every `THREADS`-th seed from `first` on, until one fails in any thread.
 fn run_share(first: u64, seeds: u64, stop: &AtomicBool) -> Result<Totals, (u64, String)> {
     let mut totals = Totals::default();
     for seed in (first..seeds).step_by(THREADS as usize) {
@@ -127,7 +127,7 @@ fn no_seed_finds_anything() {
     }
 }
 
-/// Runs a share of all seeds with something changed in each plan; returns what the counters add up to.
+/// Runs a share of all seeds with a change of each plan; returns the sums of the counters.
 #[track_caller]
 fn run_changed(seeds: u64, change: impl Fn(&mut Plan) + Sync) -> Totals {
     let all = first_seed()..number("ROCE_SEEDS").unwrap_or(seeds);
@@ -168,14 +168,14 @@ fn run_changed(seeds: u64, change: impl Fn(&mut Plan) + Sync) -> Totals {
     totals
 }
 
-/// Every plan with selective repeat.
+/// Changes a plan to selective repeat.
 fn selective(plan: &mut Plan) {
     let seed = plan.seed as usize;
     plan.recovery = selective_repeat(plan, [1, 4, 64, 256][seed % 4], [0, 2, 0, 16][seed / 4 % 4]);
 }
 
-/// Selective repeat whose lower timeout is half of the other one, unless that may be less than a round trip: all round trips are shorter than
-/// the smallest timeout that plans have, through the queue of the link as well.
+/// Returns selective repeat whose lower timeout is half of the upper one, but at least a round trip: all
+/// round trips, with the queue of the link, are shorter than the smallest timeout of any plan.
 fn selective_repeat(plan: &Plan, cap: u32, reorder: u32) -> Recovery {
     let micros = |nanos: u64| (nanos / 1_000) as u32;
     let (timeout, smallest) = (micros(plan.timeout_ns()), micros(SMALLEST_TIMEOUT_NS));
@@ -183,12 +183,12 @@ fn selective_repeat(plan: &Plan, cap: u32, reorder: u32) -> Recovery {
     Recovery::SelectiveRepeat(SelectiveRepeat { cap, rto_low, rto_high: timeout, few: 3, reorder })
 }
 
-/// Every plan with congestion control.
+/// Changes a plan to congestion control.
 fn congested(plan: &mut Plan) {
     plan.congestion = Congestion::parse("dcqcn,rpg_max_rate=40000,rpg_min_rate=5000").unwrap().0;
 }
 
-/// What is kept and executed later is executed exactly once and in order, like everything else.
+/// Packets that are kept and executed later are executed exactly once and in order.
 #[test]
 fn no_seed_finds_anything_with_selective_repeat() {
     let totals = run_changed(4_000, selective);
@@ -196,12 +196,12 @@ fn no_seed_finds_anything_with_selective_repeat() {
     assert!(number("ROCE_SEED").is_some() || totals.naks > 0 && totals.retransmitted > 0, "{totals:?}");
 }
 
-/// What is trimmed is asked for again, and nothing that was trimmed is executed, with both recoveries.
+/// Trimmed packets are requested again and never executed, with both recoveries.
 #[test]
 fn no_seed_finds_anything_with_trimmed_packets() {
     let totals = run_changed(4_000, |plan| {
         plan.trimmed_per_mille = [10, 100, 300, 600][plan.seed as usize / 2 % 4];
-        // Where most packets are trimmed, the rate after losses is too low for the bound of liveness.
+        // If most packets are trimmed, the rate after losses is too low for the bound of liveness.
         plan.after_loss &= plan.trimmed_per_mille < 300;
         if plan.seed & 8 == 0 {
             let seed = plan.seed as usize;
@@ -214,7 +214,7 @@ fn no_seed_finds_anything_with_trimmed_packets() {
     assert!(number("ROCE_SEED").is_some() || reaches, "{totals:?}");
 }
 
-/// Packets that wait for their turn are not lost, repeated or taken for lost.
+/// Packets that wait for their turn are not lost, repeated or treated as lost.
 #[test]
 fn no_seed_finds_anything_under_congestion_control() {
     let totals = run_changed(2_000, congested);
@@ -222,10 +222,11 @@ fn no_seed_finds_anything_under_congestion_control() {
     assert!(number("ROCE_SEED").is_some() || totals.notifications > 0, "{totals:?}");
 }
 
-/// A seed beyond the default numbers that found something once, the change of its plan, and what it found.
+/// A seed beyond the default numbers that once failed, the change of its plan, and its failure.
 type Found = (u64, fn(&mut Plan), &'static str);
 const FOUND: [Found; 7] = [
-    // The observer took the silence after a lost response, behind which an RNR NAK is dropped, for a pause.
+    // Regression: the observer took the silence after a lost response, behind which an RNR NAK is dropped,
+    // for a delay.
     (293_991, |_| {}, "an RNR NAK behind a lost ATOMIC WRITE response"),
     (8_068, congested, "an RNR NAK that arrives after the requester went back for a damaged atomic response"),
     (
@@ -233,13 +234,13 @@ const FOUND: [Found; 7] = [
         congested,
         "an RNR NAK that arrives after the requester went back for a damaged atomic response",
     ),
-    // The observer did not know that a NAK waits behind READ responses.
+    // Regression: the observer did not know that a NAK waits behind READ responses.
     (55_703, |_| {}, "an RNR NAK that leaves after paced READ responses, when a receive is there again"),
-    // Half of the timeout was less than a round trip through the queue of the link.
+    // Regression: half of the timeout was less than a round trip through the queue of the link.
     (88_148, selective, "a retransmission without faults"),
-    // Each lost response of a READ of one packet halved the rate, in the end to that of a packet in 50 us.
+    // Regression: each lost response of a one-packet READ halved the rate, finally to one packet in 50 us.
     (106_311, selective, "requests that do not end in time"),
-    // Once more half of the timeout was less than a round trip through the queue of the link.
+    // Regression: half of the timeout was less than a round trip through the queue of the link.
     (146_553, selective, "a timeout without faults, where no retry is left"),
 ];
 

@@ -1,4 +1,4 @@
-//! Congestion control in the engine: marks, notifications, spacing, as two engines live it in virtual time.
+//! Congestion control in the engine: marks, notifications and pacing between two engines in virtual time.
 
 mod common;
 
@@ -33,13 +33,13 @@ fn rate(bench: &Bench, side: Side) -> f64 {
     engine.congestion(bench.now, bench.qpn(side)).expect("there is a congestion control").rate
 }
 
-/// When data packets left, with their bytes on the wire.
+/// Returns the departure times of data packets, with their bytes on the wire.
 fn departures(bench: &Bench, from: Side) -> Vec<(u64, u64)> {
     let data = bench.sent.iter().filter(|sent| sent.from == from && sent.bytes.len() > 100);
     data.map(|sent| (sent.at.as_nanos(), sent.bytes.len() as u64 + 66)).collect()
 }
 
-/// A notification for the queue pair of `to`, as its peer would send it.
+/// Returns a notification for the queue pair of `to`, as its peer would send it.
 fn notification(bench: &Bench, to: Side) -> Vec<u8> {
     let mut bytes = [0; Cnp::LEN];
     let path = Cnp::path(&bench.path(to), 48, 6);
@@ -53,7 +53,7 @@ fn notify(bench: &mut Bench, to: Side) -> Verdict {
     bench.inject(to, path, &bytes)
 }
 
-/// Lets a marked packet arrive at B, which it expects.
+/// Delivers a marked packet with the expected PSN to B.
 fn arrive_marked(bench: &mut Bench) -> Verdict {
     let mut forge = bench.forge(Side::B, Opcode::RC_SEND_ONLY, bench.expected(Side::B)).payload(&[1; 8]);
     forge.path = forge.path.with_ecn(Ecn::CongestionExperienced);
@@ -85,7 +85,7 @@ fn packets_are_spaced_within_one_packet_of_the_rate() {
             let ideal = gigabits * 1_000_000 / 8;
             let sent: u64 = departures(&bench, Side::A).iter().map(|(_, bytes)| bytes).sum();
             assert!(sent.abs_diff(ideal) <= 1_126, "{gigabits} Gb/s: {sent} of {ideal} bytes");
-            // No packet leaves before the debt of those before it is paid, to the nanosecond.
+            // No packet leaves before the debt of the earlier packets is paid, to the nanosecond.
             let mut paid_at = 0.0_f64;
             for (at, bytes) in departures(&bench, Side::A) {
                 let elapsed = (at - begin.as_nanos()) as f64;
@@ -113,7 +113,7 @@ fn after_a_pause_the_burst_is_bounded() {
     assert!((3_000..3_000 + 2 * (MTU as u64 + 98)).contains(&bytes), "{bytes} bytes at once");
 }
 
-/// Whoever must wait is on the timer, and nothing is called in between.
+/// A queue pair that must wait is on the timer, and the engine is not called in between.
 #[test]
 fn a_queue_pair_that_waits_is_parked() {
     let mut bench = Bench::with_config(QpType::Rc, &settings(), config(fixed(1)));
@@ -123,7 +123,7 @@ fn a_queue_pair_that_waits_is_parked() {
     while bench.step() {
         steps += 1;
     }
-    // 64 packets leave and arrive, acknowledgements come back, and there is one look after the last packet.
+    // 64 packets leave and arrive, acknowledgements come back, and there is one check after the last packet.
     assert!(steps <= 64 * 2 + 4, "{steps} steps");
     assert_eq!(bench.ended(Side::A).len(), 1);
     assert!(bench.now.since(Instant::ZERO) > Duration::from_millis(100), "at 1 Mb/s it takes its time");
@@ -143,7 +143,7 @@ fn uc_and_read_responses_are_spaced_too() {
     bench.drive();
     let ideal = 400 * (MTU + 82) as u64 * 8;
     let took = bench.sent.last().expect("packets were sent").at.since(begin).as_nanos() as u64;
-    // What may leave at once is free.
+    // The packets that may leave at once are free.
     assert!((ideal - 140_000..ideal + 20_000).contains(&took), "{took} ns instead of {ideal}");
 
     let mut bench = Bench::with_config(QpType::Rc, &settings(), config(fixed(1_000)));
@@ -200,7 +200,7 @@ fn marks_are_answered_with_notifications_as_hardware_sends_them() {
     assert_eq!(bench.counter(Side::B, "np_cnp_sent"), 1);
 }
 
-/// The data came over many routers; the notification begins with the hops of its own sender.
+/// The data came over many routers; the hop limit of the notification is that of its own sender.
 #[test]
 fn notifications_have_the_hop_limit_of_their_sender() {
     for (qp_type, expected) in [(QpType::Rc, 99), (QpType::Uc, 99), (QpType::Ud, 64)] {
@@ -234,14 +234,14 @@ fn notifications_have_the_hop_limit_of_their_sender() {
     }
 }
 
-/// Lets so much time pass, whether or not anything happens in it.
+/// Lets this much time pass, with or without events.
 fn wait(bench: &mut Bench, nanos: u64) {
     let next = bench.now.plus_nanos(nanos);
     bench.drive_until(next);
     bench.now = next;
 }
 
-/// When notifications left B, in nanoseconds.
+/// Returns the times at which notifications left B, in nanoseconds.
 fn notifications(bench: &Bench) -> Vec<u64> {
     let all = bench.sent.iter().filter(|sent| sent.opcode == Opcode::CNP && sent.from == Side::B);
     all.map(|sent| sent.at.as_nanos()).collect()
@@ -263,7 +263,7 @@ fn notifications_are_never_closer_than_the_interval() {
                 bench.receive(index, 0, 64);
                 arrive_marked(&mut bench);
                 wait(&mut bench, 700 + index * 13 % 900);
-                // The device is stuck for a while: what was due leaves when it is not.
+                // The device is blocked for a while; pending notifications leave afterwards.
                 bench.blocked[Side::B as usize] = (100..200).contains(&index);
                 bench.completions(Side::B);
             }
@@ -316,13 +316,13 @@ fn without_marks_or_without_data_nobody_is_told() {
     let bytes = notification(&bench, Side::B);
     let path = Cnp::path(&bench.path(Side::B), 48, 6).with_ecn(Ecn::CongestionExperienced);
     bench.inject(Side::B, path, &bytes);
-    // From somebody else.
+    // A packet from another host.
     let mut other = bench.forge(Side::B, Opcode::RC_SEND_ONLY, bench.expected(Side::B)).payload(&[1; 8]);
     other.path = other.path.with_ecn(Ecn::CongestionExperienced);
     other.path.source = std::net::IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 0, 77));
     assert_eq!(bench.arrive(Side::B, &other).0, Verdict::Dropped(DropReason::BadAddress));
     bench.drive();
-    // None of them is proven to be of the peer, so their marks do not count either.
+    // None of these packets is proven to be from the peer, so their marks do not count.
     assert_eq!(bench.counter(Side::B, "np_ecn_marked_roce_packets"), 0);
     assert_eq!(bench.counter(Side::B, "np_cnp_sent"), 0);
 }
@@ -345,20 +345,20 @@ fn a_notification_slows_the_queue_pair_it_names() {
 #[test]
 fn forged_notifications_are_counted_and_change_nothing() {
     let mut bench = Bench::with_config(QpType::Rc, &settings(), config(dcqcn("cx-default")));
-    // From another host.
+    // A notification from another host.
     let mut bytes = [0; Cnp::LEN];
     let mut path = Cnp::path(&bench.path(Side::A), 48, 6);
     path.source = std::net::IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 0, 77));
     Cnp { dest_qp: bench.a, p_key: 0xffff }.emit(&Envelope::new(&path, 0), &mut bytes);
     assert_eq!(bench.inject(Side::A, path, &bytes), Verdict::Dropped(DropReason::BadAddress));
     assert_eq!(bench.counter(Side::A, "rp_cnp_ignored"), 1);
-    // For a queue pair that does not exist.
+    // A notification for a queue pair that does not exist.
     let path = Cnp::path(&bench.path(Side::A), 48, 6);
     let unknown = Qpn::new(bench.a.get() ^ 0x1234);
     Cnp { dest_qp: unknown, p_key: 0xffff }.emit(&Envelope::new(&path, 0), &mut bytes);
     assert_eq!(bench.inject(Side::A, path, &bytes), Verdict::Dropped(DropReason::UnknownQpn));
     assert_eq!(bench.counter(Side::A, "rp_cnp_ignored"), 2);
-    // Damaged.
+    // A damaged notification.
     let mut bytes = notification(&bench, Side::A);
     bytes[20] ^= 1;
     assert_eq!(bench.inject(Side::A, path, &bytes), Verdict::Dropped(DropReason::BadIcrc));
@@ -386,7 +386,7 @@ fn a_flood_of_notifications_leaves_the_floor_and_the_data_arrives() {
     assert!(first >= begin && last.since(first) < Duration::from_millis(6), "faster than the floor alone");
 }
 
-/// Half of all notifications are lost: the rate settles higher, and nothing else happens.
+/// If half of all notifications are lost, the rate settles higher, without other effects.
 #[test]
 fn lost_notifications_only_mean_a_higher_rate() {
     let run = |lose: bool| {
@@ -416,7 +416,7 @@ fn lost_notifications_only_mean_a_higher_rate() {
     assert!(all >= 1e6 && half > 2.0 * all, "{all} with all, {half} with half of them");
 }
 
-/// Records what it is told.
+/// Records the acknowledgements that it receives.
 #[derive(Debug, Default)]
 struct Recorder {
     acks: Vec<Ack>,
@@ -459,8 +459,8 @@ fn acknowledgements_tell_bytes_and_round_trips() {
     assert!(trips.len() >= 4 && trips.iter().all(|rtt| *rtt == Duration::from_nanos(6_000)), "{trips:?}");
 }
 
-/// With selective repeat nothing is measured on a packet that was sent twice, nor on one whose acknowledgement waits for a
-/// packet that was lost: the first of them, an earlier one of its message, or its retransmission as well.
+/// Selective repeat does not measure retransmitted packets, nor packets whose acknowledgement waits for a
+/// lost packet: the first one, an earlier one of its message, or a retransmission.
 #[test]
 fn round_trips_of_selective_repeat_are_those_of_undisturbed_packets() {
     for (lost, times) in [(0x1000, 1), (0x1000, 2), (0x1001, 1), (0x1002, 1), (0x1002, 2)] {
@@ -511,7 +511,7 @@ fn echoed_marks_come_with_acknowledgements_and_replace_notifications() {
     assert_eq!(bench.counter(Side::B, "np_cnp_sent"), 0);
 }
 
-/// A ConnectX-4 Lx sent this (test data of scapy): for queue pair 0x118 at 17.1.0.18, from 17.1.0.26.
+/// A ConnectX-4 Lx sent this (test data of scapy), for queue pair 0x118 at 17.1.0.18, from 17.1.0.26.
 #[test]
 fn a_notification_of_hardware_slows_the_right_queue_pair() {
     let frame = hex(
@@ -520,7 +520,7 @@ fn a_notification_of_hardware_slows_the_right_queue_pair() {
     );
     let datagram = &frame[14 + 28..];
     let mut bench = Bench::with_config(QpType::Rc, &settings(), config(dcqcn("cx-default")));
-    // The addresses and the number are those of the capture; the ICRC is made anew for ours.
+    // The capture has its own addresses and number, so the ICRC is computed again for ours.
     let parsed = Datagram::parse(datagram, &[]).unwrap();
     assert_eq!((parsed.bth().opcode, parsed.bth().dest_qp.get()), (Opcode::CNP, 0x118));
     let mut bytes = datagram.to_vec();
@@ -540,7 +540,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// Marks and notifications over UD go to the queue pair that sent.
+/// Marks and notifications over UD go to the sending queue pair.
 #[test]
 fn ud_marks_are_answered_to_the_sender() {
     let mut bench = Bench::new(QpType::Ud, &settings());
@@ -559,7 +559,7 @@ fn ud_marks_are_answered_to_the_sender() {
     }
 }
 
-/// A notification cannot come from the address of a group.
+/// A notification must not have a group address as its source.
 #[test]
 fn marks_on_multicast_are_not_answered() {
     let mut bench = Bench::new(QpType::Ud, &settings());
@@ -578,7 +578,7 @@ fn marks_on_multicast_are_not_answered() {
     assert_eq!(bench.counter(Side::B, "np_cnp_sent"), 0);
 }
 
-/// The queue pair is gone when its notification is due; it is sent all the same, and nothing is left behind.
+/// The queue pair is destroyed before its notification is due. The notification is sent and leaves no state.
 #[test]
 fn a_notification_outlives_its_queue_pair() {
     let notification = NotificationPoint { cnp_delay: 10_000, ..NotificationPoint::default() };
@@ -607,7 +607,7 @@ fn one_operation_of_each_kind_works_under_control() {
     assert!(ended.iter().all(|(_, status)| *status == roce_transport::WcStatus::Success));
 }
 
-/// A queue pair that is spaced answers a long READ and writes at the same time: packet by packet in turn, whichever began.
+/// A paced queue pair that answers a long READ and writes alternates packet by packet, whichever began.
 #[test]
 fn requests_and_read_responses_take_turns_when_they_are_spaced() {
     for short_ones in 0..4 {
@@ -638,7 +638,7 @@ fn requests_and_read_responses_take_turns_when_they_are_spaced() {
             let responds: Vec<bool> = data.map(|sent| is_read_response(sent.opcode)).collect();
             assert_eq!(responds.len(), 120);
             let places = |kind| responds.iter().enumerate().filter(move |(_, found)| **found == kind);
-            // Both have something to send from the first response on, until one of them has nothing left.
+            // From the first response on, both have packets to send until one of them is done.
             let begin = places(true).map(|(place, _)| place).min().unwrap();
             let last = |kind| places(kind).map(|(place, _)| place).max().unwrap();
             let both = &responds[begin..=last(true).min(last(false))];
@@ -653,10 +653,10 @@ fn is_read_response(opcode: Opcode) -> bool {
     (Opcode::RC_RDMA_READ_RESPONSE_FIRST.0..=Opcode::RC_RDMA_READ_RESPONSE_ONLY.0).contains(&opcode.0)
 }
 
-/// Two flows on one link: the second joins late, and both end up with half of it, give or take 5 %.
+/// Two flows share a link: the second joins late, and each ends up with half of it, within 5 %.
 #[test]
 fn two_flows_share_a_bottleneck_fairly() {
-    // Nothing but the cap keeps a flow alone from filling the queue: these hosts have no link of their own.
+    // Only the cap keeps a single flow from filling the queue, because these hosts have no link of their own.
     let parameters = DcqcnParameters { rpg_max_rate: 10_000, ..DcqcnParameters::preset("paper").unwrap() };
     let mut config = config(Congestion::new(Algorithm::Dcqcn(parameters)));
     config.notification = NotificationPoint::preset("paper").expect("the preset exists");

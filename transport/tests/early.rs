@@ -1,4 +1,5 @@
-//! Early retransmission in virtual time: probes, the floor of the local ACK timeout, and time in which this process did not run.
+//! Early retransmission in virtual time: probes, the minimum of the local ACK timeout, and pauses of this
+//! process.
 
 mod common;
 
@@ -9,9 +10,9 @@ use roce_packet::{Opcode, Psn};
 use roce_sim::pair::{Action, Settings, Side};
 use roce_transport::{EngineConfig, Instant, QpState, QpType, Recovery, Retransmission, SendOp, WcStatus};
 
-/// The least time before the first probe.
+/// The minimum time before the first probe.
 const FIRST_PROBE: u64 = 4_096 << 10;
-/// The least local ACK timeout.
+/// The minimum local ACK timeout.
 const FLOOR: u64 = 4_096 << 17;
 
 fn bench(settings: &Settings) -> Bench {
@@ -27,7 +28,7 @@ fn bench_with(settings: &Settings, recovery: Recovery) -> Bench {
     )
 }
 
-/// A bench whose side A has measured the round trip.
+/// Returns a bench whose side A has measured the round trip.
 fn warm(settings: &Settings) -> Bench {
     let mut bench = bench(settings);
     for wr_id in 100..110 {
@@ -39,7 +40,7 @@ fn warm(settings: &Settings) -> Bench {
     bench
 }
 
-/// The script that drops the packets of A with these indices, counted from now.
+/// Drops the packets of A with these indices, counted from now.
 fn lose(bench: &mut Bench, lost: impl Fn(usize) -> bool + 'static) {
     let begin = bench.sent.iter().filter(|sent| sent.from == Side::A).count();
     bench.set_script(move |sent| match sent.from {
@@ -48,7 +49,8 @@ fn lose(bench: &mut Bench, lost: impl Fn(usize) -> bool + 'static) {
     });
 }
 
-/// Nanoseconds until the last packet arrived. Deadlines that are over may come later, and do nothing.
+/// Returns the nanoseconds until the last packet arrived. Expired deadlines may come later without any
+/// effect.
 fn took(bench: &Bench, begin: Instant) -> u64 {
     bench.sent.last().map_or(0, |sent| sent.at.since(begin).as_nanos() as u64 + bench.link_delay_ns)
 }
@@ -80,13 +82,13 @@ fn a_lost_tail_is_repaired_soon_and_uses_up_no_retry_for_the_probe() {
         assert!((FIRST_PROBE..FIRST_PROBE + 1_000_000).contains(&took), "{lost}: {took} ns");
         assert_eq!(bench.counter(Side::A, "roce_adp_retrans"), 1);
         assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0);
-        // The newest packet is enough where it is all that is missing.
+        // If only the newest packet is missing, its probe suffices.
         let repeated = if lost == 1 { 1 } else { 1 + lost as u64 };
         assert_eq!(bench.counter(Side::A, "retransmitted_packets"), repeated, "{lost}");
     }
 }
 
-/// Without probes the same takes the whole timeout, 67 ms with the default of most programs.
+/// Without probes, recovery takes the whole timeout, which is 67 ms with the default of most programs.
 #[test]
 fn exactly_the_standard_waits_for_the_timeout() {
     let mut bench = Bench::new(QpType::Rc, &Settings { timeout: 14, ..settings() });
@@ -101,14 +103,15 @@ fn exactly_the_standard_waits_for_the_timeout() {
     assert_eq!(bench.counter(Side::A, "roce_adp_retrans"), 0);
 }
 
-/// The last packet of a request, and the last packet of its answer: each is asked for again, whatever the operation.
+/// The last packet of a request or of its answer is lost: the requester probes for it, whatever the
+/// operation.
 #[test]
 fn every_kind_of_request_is_probed() {
     let atomic = |bench: &Bench| match bench.write(0) {
         SendOp::Write { remote_addr, rkey } => SendOp::FetchAdd { remote_addr, rkey, add: 1 },
         _ => unreachable!("a WRITE"),
     };
-    // The length, and the packets of the request and of the answer.
+    // The operation, its length, and the packets of the request and of the answer.
     type Make = fn(&Bench) -> SendOp;
     let kinds: [(Make, usize, usize, usize); 4] = [
         (|_| SendOp::Send, 5 * MTU, 5, 1),
@@ -137,7 +140,8 @@ fn every_kind_of_request_is_probed() {
     }
 }
 
-/// A responder reports a gap once. If that NAK is lost, the newest packet gets no answer, and the oldest one does.
+/// A responder reports a gap once. If that NAK is lost, a probe with the newest packet gets no answer, but
+/// one with the oldest packet does.
 #[test]
 fn a_lost_nak_is_made_up_for() {
     let mut bench = warm(&Settings { timeout: 14, retry_cnt: 1, ..settings() });
@@ -152,13 +156,15 @@ fn a_lost_nak_is_made_up_for() {
     bench.post(1, write, 0, 10 * MTU);
     bench.drive();
     assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
-    // The newest after 4 ms, the oldest after 8 ms more, and the newest again 17 ms after its answer.
+    // The newest packet is sent after 4 ms, the oldest 8 ms later, and the newest again 17 ms after its
+    // answer.
     let took = took(&bench, start);
     assert!((7 * FIRST_PROBE..8 * FIRST_PROBE).contains(&took), "{took} ns");
     assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0);
 }
 
-/// A peer that is gone: seven probes in each interval, which use up no retry, and `retry_cnt` + 1 intervals of 537 ms.
+/// If a peer is gone, the requester fails after `retry_cnt` + 1 intervals of 537 ms. Each interval has seven
+/// probes, which use no retry.
 #[test]
 fn the_loss_of_a_peer_is_noticed_after_a_known_time() {
     for (timeout, retry_cnt) in [(8, 2), (14, 7), (17, 0), (18, 7)] {
@@ -175,22 +181,23 @@ fn the_loss_of_a_peer_is_noticed_after_a_known_time() {
         assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), u64::from(retry_cnt));
         let sent: Vec<_> =
             times(&bench, begin).iter().map(|(at, _)| *at).take_while(|at| *at < interval).collect();
-        // 4, 12, 28, ... ms: each wait is twice as long as the one before.
+        // 4, 12, 28, ... ms: each wait is twice as long as the previous one.
         assert_eq!(sent[0], 0);
         let waits: Vec<_> = sent.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!((FIRST_PROBE..FIRST_PROBE + 100_000).contains(&waits[0]), "{waits:?}");
         assert!(waits.windows(2).all(|pair| pair[1] == 2 * pair[0]), "{waits:?}");
-        // As many as fit into 537 ms, or 1.07 s.
+        // The number of probes that fit into 537 ms, or into 1.07 s.
         assert_eq!(waits.len(), if timeout == 18 { 8 } else { 7 }, "{waits:?}");
     }
 }
 
-/// Regression: with timeout 14 and 7 retries a transfer failed because its peer had no processor for half a second.
+/// Regression: with timeout 14 and 7 retries, a transfer failed if its peer had no processor for half a
+/// second.
 #[test]
 fn a_peer_without_a_processor_for_four_seconds_is_not_lost() {
     let mut bench = warm(&Settings { timeout: 14, retry_cnt: 7, ..settings() });
     let back = bench.now.plus_nanos(4_000_000_000);
-    // What arrives meanwhile waits in the queue of its device.
+    // Packets that arrive in the meantime wait in the queue of the peer's device.
     bench.set_script(move |sent| match sent.from {
         Side::A if sent.at < back => Action::Delay(back.since(sent.at).as_nanos() as u64),
         _ => Action::Pass,
@@ -202,7 +209,7 @@ fn a_peer_without_a_processor_for_four_seconds_is_not_lost() {
     assert_eq!(bench.state(Side::A), QpState::Rts);
 }
 
-/// The peer took long to answer once, so the next probe waits for that long.
+/// The first probe waits for the measured round trip, here that of a slow peer.
 #[test]
 fn the_first_probe_waits_for_the_measured_round_trip() {
     let mut bench = bench(&Settings { timeout: 20, ..settings() });
@@ -235,7 +242,7 @@ fn timeout_0_is_no_timer() {
     assert_eq!(bench.sent.len(), 1);
 }
 
-/// The pause that an RNR NAK asked for is no silence.
+/// The delay that an RNR NAK requests causes no probe.
 #[test]
 fn a_receiver_that_is_not_ready_is_not_probed() {
     let mut bench = warm(&Settings { timeout: 14, min_rnr_timer: 0, ..settings() });
@@ -250,7 +257,8 @@ fn a_receiver_that_is_not_ready_is_not_probed() {
     assert_eq!(sends, 2);
 }
 
-/// Regression: selective repeat counted its timeouts of 100 µs as retries, so a peer had to answer within 1 ms.
+/// Regression: selective repeat counted its timeouts of 100 µs as retries, so a peer had to answer within 1
+/// ms.
 #[test]
 fn selective_repeat_times_out_early_and_often_without_using_up_retries() {
     let recovery = Recovery::SelectiveRepeat(roce_transport::SelectiveRepeat::default());
@@ -270,7 +278,8 @@ fn selective_repeat_times_out_early_and_often_without_using_up_retries() {
     assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
 }
 
-/// The process was stopped for ten minutes, a moment after the request left. Its peer gets the whole timeout when it runs again.
+/// The process is stopped for ten minutes just after the request leaves. When the process runs again, the
+/// peer gets the whole timeout.
 #[test]
 fn time_in_which_this_process_did_not_run_does_not_count() {
     for reported in [false, true] {
@@ -294,7 +303,8 @@ fn time_in_which_this_process_did_not_run_does_not_count() {
     }
 }
 
-/// A process that has a processor for 1 ms in 200 ms only: its peer gets the whole budget of time in which the answer is seen.
+/// A process runs only 1 ms in 200 ms. Its peer still gets the whole timeout in time in which the process can
+/// see the answer.
 #[test]
 fn a_process_that_hardly_runs_gives_its_peer_time() {
     let run = |reports: bool| {
@@ -320,6 +330,6 @@ fn a_process_that_hardly_runs_gives_its_peer_time() {
     };
     let (without, with) = (run(false), run(true));
     assert!(without < 1_000, "{without} ms");
-    // An eighth of the time counts at least, so that the loss of a peer is noticed at all.
+    // At least an eighth of the time counts, so that the loss of a peer is detected at all.
     assert!((3_800..5_000).contains(&with), "{with} ms");
 }

@@ -1,4 +1,4 @@
-//! Memory regions: who may do what to which bytes (section 7 of the protocol description).
+//! Memory regions: which access is allowed to which bytes (section 7 of the protocol description).
 
 mod common;
 
@@ -22,7 +22,7 @@ fn small() -> Settings {
     settings
 }
 
-/// A queue pair at B, ready to receive from a peer that does not exist.
+/// Creates a queue pair at B that receives from a peer that does not exist.
 #[track_caller]
 fn responder(bench: &mut Bench) {
     bench.b = bench.create_qp(Side::B, QpType::Rc, &small());
@@ -74,7 +74,7 @@ fn registration_rules() {
     assert_eq!(refused, RegisterError::UnknownProtectionDomain);
 }
 
-/// Whatever is registered after a region was revoked has another key: both the number and the 8 bits of
+/// A region registered after another one was revoked has another key: both the number and the 8 bits of
 /// variant differ from those of the last 255 keys.
 #[test]
 fn stale_keys_fail() {
@@ -94,14 +94,14 @@ fn stale_keys_fail() {
         let again = bench.host_mut(Side::B).engine.deregister(region.lkey);
         assert_eq!(again, Err(DestroyError::Key(KeyError::Unknown)));
     }
-    // The same memory at the same address again: none of the old keys opens it.
+    // The same memory is registered again at the same address: all old keys are invalid.
     let region = register(&mut bench, 0x5000, &memory, ALL);
     for key in keys.into_iter().rev().take(50) {
         responder(&mut bench);
         let packet = request(&bench, Opcode::RC_RDMA_WRITE_ONLY).reth(0x5000, key, 8).payload(&[1; 8]);
         assert_eq!(bench.arrive(Side::B, &packet).1, [Answer::acknowledge(NAK_ACCESS, START, 0)]);
     }
-    // Nor does its own number with any other variant.
+    // The region's number is invalid with any other variant.
     for variant in 0..=255 {
         let key = RKey(region.rkey.0 & !0xff | variant);
         responder(&mut bench);
@@ -118,7 +118,7 @@ fn stale_keys_fail() {
 /// Addresses at which sums overflow or change their upper half.
 const EDGES: [u64; 5] = [0, 1 << 32, 1 << 63, u64::MAX, 0x7000_0000_0000];
 
-/// Whether `[va, va + len)` lies in the region, with numbers that cannot overflow.
+/// Returns whether `[va, va + len)` lies in the region, computed without overflow.
 fn inside(region: &RegionAttributes, va: u64, len: u64) -> bool {
     let start = u128::from(region.addr);
     u128::from(va) >= start && u128::from(va) + u128::from(len) <= start + region.len as u128
@@ -131,7 +131,7 @@ fn grid(mut visit: impl FnMut(&mut Bench, &RegionAttributes, &Arc<WordMemory>, u
         for len in [8_u64, 1024] {
             // Before the edge, across it, behind it.
             for base in [edge.wrapping_sub(len - 1), edge.wrapping_sub(len / 2), edge] {
-                // Atomics want aligned memory, and so do the words of this kind of it.
+                // Atomics require aligned memory, and so do the words of `WordMemory`.
                 let base = base & !7;
                 if base.checked_add(len - 1).is_none() {
                     continue;
@@ -215,7 +215,7 @@ fn boundary_grid_of_reads() {
     });
 }
 
-/// A READ that is repeated with another address or length gets nothing but its own bytes.
+/// A READ that is repeated with another address or length gets only bytes of the original READ.
 #[test]
 fn boundary_grid_of_duplicate_reads() {
     grid(|bench, region, _, va, len| {
@@ -265,7 +265,7 @@ fn boundary_grid_of_atomics() {
     });
 }
 
-/// An address may be aligned where the memory behind it is not. Such an atomic cannot be done, and nothing is.
+/// An aligned address may refer to unaligned memory. Such an atomic is refused and changes nothing.
 #[test]
 fn atomics_on_memory_that_is_not_aligned() {
     for shift in 1..8 {
@@ -300,7 +300,7 @@ fn zero_length_requests_skip_the_key() {
     }
 }
 
-/// Peers count from the start of a zero-based region.
+/// Peers use offsets from the start of a zero-based region as addresses.
 #[test]
 fn zero_based_regions() {
     let mut bench = Bench::empty();
@@ -316,8 +316,8 @@ fn zero_based_regions() {
     }
 }
 
-/// What work requests of the owner need: a region of their protection domain, LOCAL_WRITE where bytes land,
-/// and a key that is a region's.
+/// The owner's work requests require a region of their protection domain, LOCAL_WRITE where bytes are
+/// written, and a region's key.
 #[test]
 fn local_keys() {
     let memory = Arc::new(WordMemory::from_bytes(&pattern(64)));
@@ -348,7 +348,7 @@ fn local_keys() {
     assert_eq!(memory.to_vec(), pattern(64));
 }
 
-/// A region that goes away while a request waits: the request fails, and nothing of the memory is touched.
+/// A region is deregistered while a request waits: the request fails, and the memory is not accessed.
 #[test]
 fn deregistered_between_post_and_send() {
     let mut bench = Bench::rc();
@@ -364,7 +364,7 @@ fn deregistered_between_post_and_send() {
     assert!(bench.sent.is_empty());
 }
 
-/// A region that changes keeps its keys; what it may do, where, and for whom is new at once.
+/// A changed region keeps its keys; the new rights, addresses and protection domain apply at once.
 #[test]
 fn changed_regions() {
     let mut bench = Bench::empty();
@@ -390,7 +390,7 @@ fn changed_regions() {
     assert_eq!(probe(&mut bench, 0x5000), Some(NAK_ACCESS));
     assert_eq!(probe(&mut bench, 0x9000), Some(0x1f));
 
-    // What is refused changes nothing.
+    // A refused change has no effect.
     let empty: Arc<dyn Memory> = Arc::new(WordMemory::new(0));
     let refused = RegionChange { memory: Some((0, empty)), ..RegionChange::default() };
     assert_eq!(change(&mut bench, refused).unwrap_err(), RegisterError::Empty.into());
@@ -419,7 +419,7 @@ fn changed_regions() {
     assert_eq!(engine.change_region(region.lkey, moved(old)).unwrap_err(), KeyError::Unknown.into());
 }
 
-/// A message that has begun does not go on in memory that the keys stood for before, nor in that which they stand for now.
+/// A message that has begun continues neither in the previous memory of its key nor in the new one.
 #[test]
 fn a_message_that_has_begun_does_not_go_on_after_a_change() {
     let mut bench = Bench::empty();
@@ -441,7 +441,7 @@ fn a_message_that_has_begun_does_not_go_on_after_a_change() {
     assert_eq!(bytes, [0; 8]);
 }
 
-/// A protection domain stays while anything belongs to it.
+/// A protection domain cannot be deallocated while it has members.
 #[test]
 fn protection_domains_are_not_removed_under_their_members() {
     let mut bench = Bench::rc();
@@ -477,7 +477,7 @@ fn byte_order_of_atomics() {
     assert_eq!(answer.bytes[16..24], [1, 2, 3, 4, 5, 6, 7, 8], "AtomicAckETH");
 }
 
-/// FETCH ADD wraps, COMPARE SWAP without a match changes nothing.
+/// FETCH ADD wraps; COMPARE SWAP without a match changes nothing.
 #[test]
 fn values_of_atomics() {
     let rows = [

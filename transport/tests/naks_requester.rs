@@ -1,5 +1,5 @@
-//! The requester's table: what each answer of a peer does to the send queue (section 5.8 of the protocol
-//! description and the requester rules of 5.7). The peer is mute here; its answers are made up.
+//! The requester's table: the effect of each answer of a peer on the send queue (section 5.8 of the protocol
+//! description and the requester rules of 5.7). The peer is silent; the test makes up its answers.
 
 mod common;
 
@@ -15,7 +15,7 @@ const START: u32 = 0x1000;
 const FLUSHED: WcStatus = WcStatus::WrFlushError;
 const SUCCESS: WcStatus = WcStatus::Success;
 
-/// A bench whose requests never arrive: every answer is made by the test.
+/// Returns a bench whose requests never arrive: the test makes every answer.
 #[track_caller]
 fn mute() -> Bench {
     let mut bench = Bench::rc();
@@ -31,7 +31,7 @@ fn acknowledge(bench: &Bench, syndrome: u8, offset: u32) -> Forge {
     answer(bench, Opcode::RC_ACKNOWLEDGE, offset).aeth(syndrome, 0)
 }
 
-/// Posts requests without the SIGNALED flag: what fails is told all the same.
+/// Posts requests without the SIGNALED flag; failures are still reported.
 #[track_caller]
 fn post_unsignaled(bench: &mut Bench, wr_id: u64, op: SendOp, len: usize) {
     let element = bench.host(Side::A).memory_range(0, len);
@@ -48,7 +48,7 @@ fn every_nak_code_has_its_status() {
         (0x61, WcStatus::RemoteInvalidRequestError, Cause::NakInvalidRequest),
         (0x62, WcStatus::RemoteAccessError, Cause::NakRemoteAccess),
         (0x63, WcStatus::RemoteOperationError, Cause::NakRemoteOperational),
-        // RD's own code and the reserved ones: this peer speaks of an error that RC does not have.
+        // RD's own code and the reserved codes: RC does not have these errors.
         (0x64, WcStatus::RemoteInvalidRequestError, Cause::NakUnknown),
         (0x65, WcStatus::RemoteInvalidRequestError, Cause::NakUnknown),
         (0x7f, WcStatus::RemoteInvalidRequestError, Cause::NakUnknown),
@@ -68,7 +68,7 @@ fn every_nak_code_has_its_status() {
         assert_eq!(bench.arrive(Side::A, &nak).0, Verdict::Handled);
         let ended = bench.completions(Side::A);
         let found: Vec<Ended> = ended.iter().map(|wc| (wc.wr_id, wc.status)).collect();
-        // The first one succeeded silently; nothing of it is told.
+        // The first request succeeded silently, without a completion.
         assert_eq!(found, [(2, status), (3, FLUSHED), (4, FLUSHED), (50, FLUSHED)], "{syndrome:#x}");
         assert_eq!(ended[0].cause, cause);
         assert_eq!(bench.state(Side::A), QpState::Err);
@@ -76,7 +76,7 @@ fn every_nak_code_has_its_status() {
     }
 }
 
-/// A NAK says of everything before its PSN that it arrived.
+/// A NAK acknowledges every packet before its PSN.
 #[test]
 fn a_nak_acknowledges_what_is_before_it() {
     for syndrome in [0x60, 0x20, 0x61, 0x62, 0x63] {
@@ -109,7 +109,7 @@ fn reserved_syndromes_are_dropped() {
     }
 }
 
-/// Credits never stop this requester: a healthy ConnectX advertises none.
+/// Credits never block this requester: a healthy ConnectX advertises none.
 #[test]
 fn every_credit_code_completes_and_none_blocks() {
     for code in 0..32 {
@@ -223,7 +223,7 @@ fn answers_to_nothing_are_dropped() {
             assert_eq!(bench.arrive(Side::A, &packet).0, expected, "{syndrome:#x} {offset:#x}");
         }
     }
-    // With one request out its PSN is answered once, then it is history.
+    // If one request is outstanding, its PSN is answered once; later answers are stale.
     bench.post(1, write, 0, 8);
     bench.collect(Side::A);
     let packet = acknowledge(&bench, 0x1f, 1);
@@ -234,7 +234,7 @@ fn answers_to_nothing_are_dropped() {
     assert_eq!(bench.ended(Side::A), [(1, SUCCESS)]);
 }
 
-/// An acknowledgement in the middle of a message completes nothing; a later one completes several.
+/// An acknowledgement in the middle of a message completes no request; a later one completes several.
 #[test]
 fn partial_and_cumulative_acknowledgements() {
     let mut bench = mute();
@@ -254,8 +254,8 @@ fn partial_and_cumulative_acknowledgements() {
     acknowledged(8, &[(3, SUCCESS)]);
 }
 
-/// A late answer that moves the queue on is no dropped packet, even if it then meets something that is being sent
-/// again already: everything was sent, the timer took all of it back, and then an answer to the first pass comes.
+/// A late answer that advances the queue is not a dropped packet, even if a request after it is already being
+/// retransmitted. Here a timeout resets all requests before an answer to the first pass arrives.
 ///
 /// ```text
 /// A  WRITE 0, READ 1, WRITE 2 ->  (lost or late)
@@ -264,13 +264,13 @@ fn partial_and_cumulative_acknowledgements() {
 /// ```
 #[test]
 fn late_ack_that_makes_progress_before_an_unanswered_read_is_handled() {
-    // (syndrome, PSN of the late answer, third request, what is dropped if it comes again)
+    // (syndrome, PSN of the late answer, reason of the drop if it arrives again)
     let rows = [
         (0x1f, 2, DropReason::ResponseGap),
         (0x60, 2, DropReason::ResponseGap),
         (0x20, 2, DropReason::ResponseGap),
         (0x62, 2, DropReason::ResponseGap),
-        // A sequence NAK for the very packet that is sent again: what was before it is news.
+        // A sequence NAK for the packet that is retransmitted: it acknowledges the packets before it.
         (0x60, 1, DropReason::StaleResponse),
     ];
     for (syndrome, offset, reason) in rows {
@@ -280,7 +280,7 @@ fn late_ack_that_makes_progress_before_an_unanswered_read_is_handled() {
         bench.post(2, if offset == 2 { read } else { write }, 64, 8);
         bench.post(3, write, 0, 8);
         bench.collect(Side::A);
-        // The timer has run out, but the link is busy and nothing of the second pass has left yet.
+        // The timer has expired, but the link is busy and no packet of the second pass has left yet.
         bench.blocked = [true, false];
         let engine = &mut bench.host_mut(Side::A).engine;
         let timeout = engine.poll_timeout().expect("an acknowledgement is awaited");
@@ -290,14 +290,14 @@ fn late_ack_that_makes_progress_before_an_unanswered_read_is_handled() {
         let packet = acknowledge(&bench, syndrome, offset);
         assert_eq!(bench.arrive(Side::A, &packet).0, Verdict::Handled, "{what}");
         assert_eq!(bench.state(Side::A), QpState::Rts, "{what}");
-        // The second time it moves nothing.
+        // The second copy advances nothing.
         assert_eq!(bench.arrive(Side::A, &packet).0, Verdict::Dropped(reason), "{what}");
         assert_eq!(bench.counter(Side::A, reason.counter()), 1, "{what}");
         assert_eq!(bench.ended(Side::A), [(1, SUCCESS)], "{what}");
     }
 }
 
-/// Local errors of the requester. The request fails in its turn, what is before it is finished.
+/// Local errors of the requester. The request fails in its turn, after the requests before it have finished.
 #[test]
 fn local_errors_of_each_kind() {
     let far = |bench: &Bench| Sge { addr: address(1 << 21), ..bench.host(Side::A).memory_range(0, 8) };
@@ -349,8 +349,8 @@ fn local_errors_of_each_kind() {
         bench.drive();
         let ended = bench.completions(Side::A);
         let found: Vec<Ended> = ended.iter().map(|wc| (wc.wr_id, wc.status)).collect();
-        // Whether the request before had been answered when the error came is a matter of time; it is
-        // told either way, in order.
+        // Whether the previous request was already answered depends on timing. It completes either way, in
+        // order.
         assert_eq!(found[1..], [(2, status), (3, FLUSHED)], "{what}");
         assert_eq!(found[0].0, 1, "{what}");
         assert!(matches!(found[0].1, SUCCESS | FLUSHED), "{what}: {found:?}");
@@ -378,7 +378,7 @@ fn posting_in_err_flushes_in_order() {
     assert_eq!(bench.counter(Side::A, "resp_cqe_flush_error"), 2);
 }
 
-/// A requester that fails tells its own receives; a shared receive queue it leaves alone.
+/// A failed requester flushes its own receives, but not those of a shared receive queue.
 #[test]
 fn failed_requester_with_srq_raises_last_wqe_reached() {
     let mut bench = Bench::empty();

@@ -1,11 +1,13 @@
-//! READs and WRITEs of engines without congestion control through a queue that drops what does not fit, in virtual time.
+//! READs and WRITEs of engines without congestion control, in virtual time, through a queue that drops
+//! packets when it is full.
 //!
 //! ```text
 //!   server --- 25 Gb/s ---> [ queue, tail drop ] --- bottleneck ---> clients
 //!          <------------------- 10 us, never lost ------------------
 //! ```
 //!
-//! The clients ask for every READ at once, as Soft-RoCE does, and ask again from the first response that is missing.
+//! The clients request every READ at once, as Soft-RoCE does, and request it again from the first missing
+//! response.
 
 mod common;
 
@@ -24,7 +26,7 @@ use roce_transport::{
 
 const BASE: u64 = 0x1000_0000;
 const MIB: u32 = 1 << 20;
-/// A response of path MTU 1024 at 25 Gb/s.
+/// The time of a response of path MTU 1024 at 25 Gb/s.
 const LINE_NS: u64 = 354;
 const DELAY_NS: u64 = 10_000;
 
@@ -87,17 +89,17 @@ impl End {
     }
 }
 
-/// The way from the server to its clients.
+/// The path from the server to its clients.
 #[derive(Clone, Copy, Debug)]
 struct Way {
-    /// Packets that the queue holds, and the time that the bottleneck takes for each.
+    /// The capacity of the queue in packets, and the time that the bottleneck takes for each packet.
     queue: usize,
     packet_ns: u64,
-    /// Packets lost at random, of 65,536.
+    /// Number of packets of 65,536 that are lost at random.
     loss: u64,
 }
 
-/// What a flow does: READs by a client, or WRITEs by the server.
+/// The work of a flow: READs by a client, or WRITEs by the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Work {
     Read,
@@ -111,7 +113,7 @@ struct World {
     way: Way,
     work: Work,
     ends: Vec<End>,
-    /// Queue pairs of the server, and of the clients.
+    /// The queue pairs of the server and of the clients.
     qps: Vec<(Qpn, Qpn)>,
     queue: VecDeque<Datagram>,
     line_free: Instant,
@@ -180,7 +182,7 @@ impl World {
         self.flying.insert((self.now.plus_nanos(DELAY_NS), self.launched), datagram);
     }
 
-    /// Everything that happens now; the time of what happens next.
+    /// Handles all current events. Returns the time of the next event.
     fn step(&mut self) -> Option<Instant> {
         let now = self.now;
         while let Some(entry) = self.flying.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -231,7 +233,8 @@ impl World {
         }
     }
 
-    /// Goodput in megabytes per second over so many milliseconds, with `depth` requests of 1 MiB outstanding, by client.
+    /// Returns the goodput of each client in megabytes per second over `millis`, with `depth` requests of 1
+    /// MiB outstanding.
     fn run(&mut self, depth: usize, millis: u64) -> Vec<f64> {
         for client in 0..self.qps.len() {
             (0..depth).for_each(|_| self.post(client));
@@ -243,7 +246,7 @@ impl World {
             for client in 0..self.qps.len() {
                 let done = match self.work {
                     Work::Read => self.ends[client + 1].completions(),
-                    // There is one client then.
+                    // WRITEs have only one client.
                     Work::Write => self.ends[0].completions(),
                 };
                 self.completed[client] += done as u64;
@@ -270,7 +273,7 @@ impl World {
     }
 }
 
-/// Asks for every READ at once.
+/// Requests every READ at once.
 fn requester(config: &mut EngineConfig) {
     config.max_read_packets = 0;
     config.max_outstanding_packets = 1 << 20;
@@ -279,7 +282,7 @@ fn requester(config: &mut EngineConfig) {
 const PACED: fn(&mut EngineConfig) = |_| {};
 const UNPACED: fn(&mut EngineConfig) = |config| config.pacing.after_loss = false;
 
-/// Goodput of READs of 1 MiB by one client, in megabytes per second. `--nocapture` shows it.
+/// Returns the goodput of READs of 1 MiB by one client, in megabytes per second. `--nocapture` shows it.
 fn goodput(way: Way, depth: usize, millis: u64, server: &dyn Fn(&mut EngineConfig)) -> f64 {
     goodput_of(Work::Read, way, depth, millis, server)
 }
@@ -295,8 +298,8 @@ fn goodput_of(work: Work, way: Way, depth: usize, millis: u64, server: &dyn Fn(&
     found
 }
 
-/// A queue of 1,000 packets holds less than two of the READs that are outstanding. Without pacing a third of the time is lost, and
-/// most of the packets.
+/// A queue of 1,000 packets holds less than two of the outstanding READs. Without pacing, a third of the time
+/// and most of the packets are lost.
 #[test]
 fn reads_through_a_short_queue_are_nearly_as_fast_as_through_a_long_one() {
     for packet_ns in [20_000, 2_212] {
@@ -304,7 +307,7 @@ fn reads_through_a_short_queue_are_nearly_as_fast_as_through_a_long_one() {
         for depth in [1, 2, 4, 16] {
             let long = goodput(Way { queue: 20_000, packet_ns, loss: 0 }, depth, millis, &PACED);
             let short = goodput(Way { queue: 1_000, packet_ns, loss: 0 }, depth, millis, &PACED);
-            // Trials without a limit are part of it.
+            // The tolerance covers the trials without a rate limit.
             assert!(short >= 0.75 * long, "{packet_ns} ns, depth {depth}: {short} of {long} MB/s");
         }
         let without = goodput(Way { queue: 1_000, packet_ns, loss: 0 }, 2, millis, &UNPACED);
@@ -323,7 +326,8 @@ fn two_clients_share_a_short_queue() {
     assert!(found[0].min(found[1]) >= 0.25 * sum, "{found:?}");
 }
 
-/// Loss that is not the sender's doing: pacing may not make it much worse, and through a queue makes it better.
+/// Random loss is not caused by the sender: pacing must not reduce the goodput much, and increases it through
+/// a queue.
 #[test]
 fn random_loss_does_not_collapse() {
     for (work, packet_ns, depth, loss) in [
@@ -343,7 +347,8 @@ fn random_loss_does_not_collapse() {
     }
 }
 
-/// Prints the tables of docs/congestion.md: `cargo test -p roce-transport --test pacing tables -- --ignored --nocapture`.
+/// Prints the tables of docs/congestion.md: `cargo test -p roce-transport --test pacing tables -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "it only prints"]
 fn tables() {
@@ -371,7 +376,7 @@ fn tables() {
     }
 }
 
-/// Without pacing, most of a window that is longer than the queue is sent for nothing.
+/// Without pacing, most of a window that is longer than the queue is sent only to be dropped.
 #[test]
 fn writes_through_a_short_queue_are_nearly_as_fast_as_through_a_long_one() {
     for (packet_ns, queue, window) in

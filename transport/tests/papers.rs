@@ -1,5 +1,5 @@
-//! The algorithms against the pseudocode of their papers: a test for each line. `telemetry_laws` and `dcqcn` run whole laws over random
-//! events; these tests say which line is wrong.
+//! Tests of the algorithms against the pseudocode of their papers, one for each line. `telemetry_laws` and
+//! `dcqcn` run whole laws over random events; these tests identify the wrong line.
 
 use std::time::Duration;
 
@@ -31,10 +31,10 @@ fn assert_near(value: f64, expected: f64) {
     assert!((value - expected).abs() <= 1e-6 * expected.abs().max(1.0), "{value} instead of {expected}");
 }
 
-/// What one port writes: ns, bytes sent, bytes queued. Its rate is 100 Gb/s, 12.5 bytes in a nanosecond.
+/// The stamp of one port: ns, bytes sent, bytes queued. Its rate is 100 Gb/s, 12.5 bytes per nanosecond.
 type Port = (u64, u64, u64);
 
-/// Gives `law` an acknowledgement of one packet with the stamps of these ports.
+/// Passes `law` an acknowledgement of one packet with the stamps of these ports.
 fn stamped(law: &mut dyn CongestionControl, ports: &[Port], in_flight: u64) {
     let mut telemetry = Telemetry::default();
     for (number, (ns, sent, queue)) in (0..).zip(ports) {
@@ -75,7 +75,7 @@ mod hpcc {
     fn tx_rate_is_the_difference_of_bytes_over_that_of_times() {
         let mut law = law(0);
         stamped(&mut law, &[(0, 0, 0)], 0);
-        // T later: the average is the sample.
+        // After T, the average is the sample.
         stamped(&mut law, &[(10_000, 64_000, 0)], 0);
         assert_near(utilization(&law), 64_000.0 / LINE);
     }
@@ -95,7 +95,7 @@ mod hpcc {
         let mut law = law(0);
         stamped(&mut law, &[(0, 0, 0), (3_000, 0, 0)], 0);
         stamped(&mut law, &[(10_000, 32_000, 0), (8_000, 60_800, 0)], 0);
-        // The second one sent 60,800 bytes in 5 us, half of T.
+        // The second port sent 60,800 bytes in 5 us, half of T.
         assert_near(utilization(&law), 0.5 + 0.5 * (60_800.0 / (LINE / 2.0)));
     }
 
@@ -122,7 +122,7 @@ mod hpcc {
     #[test]
     fn below_the_target_the_stages_count_the_rounds() {
         let mut law = law(2);
-        // Down to half first. This ends a round, and so does every later acknowledgement with nothing else in flight.
+        // First down to half. Every acknowledgement with nothing else in flight ends a round.
         stamped(&mut law, &[(0, 0, 64_000)], 0);
         stamped(&mut law, &[(10_000, 124_992, 125_056)], 0);
         stamped(&mut law, &[(20_000, 249_984, 125_056)], 0);
@@ -135,16 +135,16 @@ mod hpcc {
         let excess = 64_000.0 / LINE / 0.95;
         assert_near(window(&law), ((reference + 200.0) / excess + 100.0).min(LINE));
         let reference = window(&law);
-        // The stage begins again.
+        // The stage starts again.
         stamped(&mut law, &[(60_000, 249_984 + 256_000, 0)], 0);
         assert_near(window(&law), (reference + 100.0).min(LINE));
     }
 
-    /// Regression: Wc was replaced by the acknowledgement of the last byte in flight, one packet too early.
+    /// Regression: the acknowledgement of the last byte in flight replaced Wc, one packet too early.
     #[test]
     fn wc_is_replaced_by_the_acknowledgement_of_a_packet_that_left_after_the_last_update() {
         let mut law = law(0);
-        // Two packets are in flight at the update; the third acknowledgement from here is that of a later one.
+        // Two packets are in flight at the update; the third acknowledgement from here is for a later packet.
         stamped(&mut law, &[(0, 0, 25_600)], 2 * MTU);
         let excess = (124_992.0 + 25_600.0) / LINE / 0.95;
         for round_trip in 1..=2 {
@@ -203,7 +203,7 @@ mod powertcp {
         assert_near(power(&law), current * voltage / (LINE / T * LINE));
     }
 
-    /// Regression: the queue of an idle port fell faster than it sent, and the window became a thousand times as large.
+    /// Regression: if the queue of an idle port fell faster than it sent, the window grew a thousandfold.
     #[test]
     fn current_is_at_least_half_of_that_of_the_line() {
         for (sent, queue) in [(0, 0), (6_400, 0), (0, 64_000)] {
@@ -239,7 +239,7 @@ mod powertcp {
         assert_near(window(&law), 0.5 * (LINE / power + LINE / 10.0) + 0.5 * LINE);
     }
 
-    /// Regression: the counter of rounds, as in HPCC.
+    /// Regression: the counter of rounds had the same defect as in HPCC.
     #[test]
     fn the_old_window_is_kept_once_in_a_round_trip() {
         let mut law = law();
@@ -250,7 +250,7 @@ mod powertcp {
             expected = 0.5 * (LINE / power(&law) + LINE / 10.0) + 0.5 * expected;
             assert_near(window(&law), expected);
         }
-        // The third one updated the old window.
+        // The third acknowledgement updated the old window.
         let old = expected;
         stamped(&mut law, &[(40_000, 4 * 124_992, 64_000)], 2 * MTU);
         assert_near(window(&law), 0.5 * (old / power(&law) + LINE / 10.0) + 0.5 * old);
@@ -302,7 +302,7 @@ mod powertcp {
 mod swift {
     use super::*;
 
-    /// A target of 25 us whatever the window.
+    /// Returns a law with a target of 25 us for every window.
     fn law(initial_window: u32) -> Swift {
         let parameters =
             SwiftParameters { initial_window, fs_range: 0, additive_increase: 2, ..Default::default() };
@@ -368,7 +368,7 @@ mod swift {
         }
     }
 
-    /// Regression: the count of timeouts was missing.
+    /// Regression: timeouts were not counted.
     #[test]
     fn timeouts_in_a_row_reset_the_window() {
         let smallest = 0.001;
@@ -377,7 +377,7 @@ mod swift {
         assert_near(packets(&reset), smallest);
         for between in [Loss::Nak, Loss::Timeout] {
             let mut law = law(100);
-            // All at one time, so that only the first one cuts.
+            // All timeouts have the same time, so only the first one cuts the window.
             ack(&mut law, 0, 0, 10);
             for count in 0..8 {
                 law.on_loss(at(0), Loss::Timeout);
@@ -469,8 +469,8 @@ mod timely {
         assert_near(measured(&mut law, 116), MOST * (1.0 - 0.5 * 0.4));
     }
 
-    /// The paper has no bound, and a gradient above 1 / beta would make the rate negative. Here it counts as 1, in the simulator on ns-3
-    /// the rate falls to the lowest.
+    /// The paper has no bound: a gradient above 1 / beta would make the rate negative. Here it counts as 1;
+    /// in the ns-3 simulator the rate falls to the minimum.
     #[test]
     fn a_gradient_above_one_does_not_end_a_flow() {
         let mut ours = law(TimelyForm::Paper);
@@ -478,12 +478,12 @@ mod timely {
         assert_near(measured(&mut ours, 160), MOST * (1.0 - 0.5));
         let mut theirs = law(TimelyForm::Ns3);
         measured(&mut theirs, 100);
-        // Half of 60 us over 20 us is 1.5; then half of 30 and of 340 is 9.25.
+        // Half of 60 us over 20 us is 1.5; then half of 30 us and of 340 us is 9.25.
         assert_near(measured(&mut theirs, 160), MOST * (1.0 - 0.5 * 1.5));
         assert_near(measured(&mut theirs, 500), 10.0);
     }
 
-    /// Regression: without a window, one packet of a quarter of the engine's window asked for an acknowledgement.
+    /// Regression: without a window, a quarter of the engine's window passed between two completion events.
     #[test]
     fn a_segment_is_a_completion_event() {
         assert_eq!(law(TimelyForm::Paper).feedback(), Feedback::Packets(1));
@@ -491,7 +491,7 @@ mod timely {
         assert_eq!(Timely::new(&parameters, &start()).feedback(), Feedback::Packets(16));
     }
 
-    /// Of HPCC's simulator: all increases count, and after five of them the step is five times as long.
+    /// In HPCC's simulator all increases count, and after five of them the step is five times as large.
     #[test]
     fn the_form_of_ns3_counts_increases_below_t_low() {
         let mut law = law(TimelyForm::Ns3);
@@ -534,12 +534,12 @@ mod dctcp {
         ack(&mut law, 2 * MTU, 4 * MTU, false);
         ack(&mut law, 2 * MTU, 4 * MTU, true);
         assert_near(alpha(&law), 0.5);
-        // One more than was in flight: 2 of 5 packets were marked.
+        // One packet more than was in flight: 2 of 5 packets were marked.
         ack(&mut law, MTU, 4 * MTU, false);
         assert_near(alpha(&law), 0.5 + 0.5 * (0.4 - 0.5));
     }
 
-    /// Regression: the cut came at the end of the round, up to a round trip later.
+    /// Regression: the window was cut at the end of the round, up to a round trip too late.
     #[test]
     fn the_first_mark_cuts_by_half_of_alpha_at_once() {
         let mut law = law();
@@ -588,7 +588,7 @@ mod dctcp {
     }
 }
 
-/// `dcqcn` has the random runs and the forms of devices; these are the lines of the paper.
+/// Tests of the lines of the paper; the `dcqcn` test has the random runs and the forms of devices.
 mod dcqcn {
     use super::*;
 
@@ -611,10 +611,10 @@ mod dcqcn {
         assert_near(rate, 50_000.0);
         assert_near(target, 100_000.0);
         assert_near(alpha, 1.0);
-        // A period without one, then the second.
+        // One period without a notification, then the second notification.
         law.on_cnp(at(55_000));
         let (second, target, alpha) = state(&law, 55);
-        // The timer has raised the rate half of the way before the second one came.
+        // The timer raised the rate half of the way before the second notification.
         assert_near(target, 75_000.0);
         assert_near(second, 75_000.0 * (1.0 - (1.0 - G) / 2.0));
         assert_near(alpha, (1.0 - G) * (1.0 - G) + G);
@@ -644,7 +644,7 @@ mod dcqcn {
         assert_near(after, (rate + target + 40.0) / 2.0);
     }
 
-    /// Both counters above F: i times the step, with i = min(T, BC) - F.
+    /// Both counters are above F: the increase is i times the step, with i = min(T, BC) - F.
     #[test]
     fn hyper_increase_needs_both_counters() {
         let parameters = DcqcnParameters { rpg_byte_reset: 1, ..DcqcnParameters::preset("paper").unwrap() };
@@ -655,7 +655,7 @@ mod dcqcn {
         let (_, target, _) = state(&law, 1);
         (0..7).for_each(|_| law.on_send(at(2_000), 64));
         assert_near(state(&law, 2).1, target + 80.0);
-        // The timer follows. With six rounds of both, i is 1.
+        // The timer follows. After six rounds of both, i is 1.
         let mut targets = Vec::new();
         for step in 1..=8 {
             targets.push(state(&law, 1 + 55 * step).1);

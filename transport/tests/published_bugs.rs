@@ -1,5 +1,5 @@
-//! Bugs that were found in other stacks and published, each as a test under the name of its report (section 3.1
-//! of the users' document). Those about parsing packets are tested with the packet crate.
+//! Published bugs of other stacks, each as a test with the name of its report (section 3.1 of the user
+//! documentation). The tests of the packet crate cover those about parsing.
 
 mod common;
 
@@ -16,7 +16,7 @@ use roce_transport::{
 const START: u32 = 0x1000;
 const SUCCESS: WcStatus = WcStatus::Success;
 
-/// The last page there is, as a region of B that peers may do everything with.
+/// Registers the last page of the address space as a region of B with all rights for peers.
 fn last_page(bench: &mut Bench) -> (Arc<WordMemory>, RKey, roce_transport::LKey) {
     let memory = Arc::new(WordMemory::from_bytes(&pattern(4096)));
     let host = bench.host_mut(Side::B);
@@ -29,18 +29,18 @@ fn request(bench: &Bench, opcode: Opcode, offset: u32) -> Forge {
     bench.forge(Side::B, opcode, Psn::new(START + offset))
 }
 
-/// rxe, 2026-05-21, 1 of 4: `mr_check_range` added address and length; with the address 0xFFFFFFFFFFFFFC00 and
-/// the length 0x400 the sum is 0, and the write went out of bounds.
+/// rxe, 2026-05-21, 1 of 4: `mr_check_range` added address and length. With the address 0xFFFFFFFFFFFFFC00
+/// and the length 0x400 the sum is 0, so the write went out of bounds.
 #[test]
 fn rxe_2026_05_21_mr_check_range_wrap() {
     let (va, len) = (0xffff_ffff_ffff_fc00_u64, 0x400_u32);
-    // In a region elsewhere it is refused.
+    // The request is refused if the region is elsewhere.
     let mut bench = Bench::new(QpType::Rc, &Settings { mtu: PathMtu::Mtu1024, ..settings() });
     let rkey = bench.host(Side::B).rkey();
     let packet = request(&bench, Opcode::RC_RDMA_WRITE_ONLY, 0).reth(va, rkey, len).payload(&[9; 0x400]);
     assert_eq!(bench.arrive(Side::B, &packet).1[0].syndrome, Some(0x62));
     assert_eq!(bench.host(Side::B).read_memory(0, 1 << 16), vec![0; 1 << 16]);
-    // In the last page it is legal, and one byte more is not.
+    // The request is legal in the last page, but not with one more byte.
     let mut bench = Bench::new(QpType::Rc, &Settings { mtu: PathMtu::Mtu1024, ..settings() });
     let (memory, rkey, _) = last_page(&mut bench);
     let packet = request(&bench, Opcode::RC_RDMA_WRITE_ONLY, 0).reth(va, rkey, len).payload(&[9; 0x400]);
@@ -52,7 +52,7 @@ fn rxe_2026_05_21_mr_check_range_wrap() {
     assert_eq!(memory.to_vec()[..3072], pattern(4096)[..3072]);
 }
 
-/// rxe, 2026-05-21, 3 of 4: the same sum when a READ was repeated.
+/// rxe, 2026-05-21, 3 of 4: `mr_check_range`'s sum wrapped when a READ was repeated.
 #[test]
 fn rxe_2026_05_21_duplicate_request_wrap() {
     let mut bench = Bench::rc();
@@ -75,7 +75,7 @@ fn rxe_2026_05_21_duplicate_request_wrap() {
     }
 }
 
-/// rxe, 2026-05-21, 2 of 4: the same sum when a window was bound.
+/// rxe, 2026-05-21, 2 of 4: `mr_check_range`'s sum wrapped when a window was bound.
 #[test]
 fn rxe_2026_05_21_bind_window_wrap() {
     let mut bench = Bench::rc();
@@ -96,7 +96,7 @@ fn rxe_2026_05_21_bind_window_wrap() {
     }
 }
 
-/// Everything at once, in both directions, so that whatever is torn down is in the middle of something.
+/// Returns a pair with all operations in both directions, so that every teardown interrupts one.
 #[track_caller]
 fn workload() -> Bench {
     let settings = Settings { timeout: 5, retry_cnt: 2, min_rnr_timer: 2, rnr_retry: 3, ..settings() };
@@ -121,8 +121,8 @@ fn workload() -> Bench {
     bench
 }
 
-/// Runs the workload again and again, up to each of its steps, tears something down there, and then runs it to
-/// its end. Every request completes at most once and in order.
+/// Repeats the workload, up to each of its steps, tears something down there, and completes the rest. Checks
+/// that every request completes at most once and in order.
 #[track_caller]
 fn at_every_step(what: &str, tear: impl Fn(&mut Bench)) {
     let mut steps = 0;
@@ -152,8 +152,8 @@ fn modify(bench: &mut Bench, side: Side, attr: &QpAttr) {
     bench.host_mut(side).engine.modify_qp(now, qpn, attr).unwrap();
 }
 
-/// rxe, CVE-2026-45910: a queue pair is destroyed as its retransmission timer fires. Here at every step of a
-/// transfer, on either side, in every way.
+/// rxe, CVE-2026-45910: a queue pair is destroyed as its retransmission timer fires. This test destroys it at
+/// every step of a transfer, on either side, in every way.
 #[test]
 fn rxe_cve_2026_45910_destroy_as_the_timer_fires() {
     for side in [Side::A, Side::B] {
@@ -167,7 +167,7 @@ fn rxe_cve_2026_45910_destroy_as_the_timer_fires() {
     }
 }
 
-/// Memory goes away at every step. It is not touched any more from then on, by either side.
+/// Memory is deregistered at every step. Neither side accesses it afterwards.
 #[test]
 fn deregister_at_every_step() {
     for side in [Side::A, Side::B] {
@@ -189,8 +189,8 @@ fn deregister_at_every_step() {
     }
 }
 
-/// rxe, 2026-07-12: `max_dest_rd_atomic` is changed while READs and atomics are served. Only a drained queue
-/// pair takes the change here; it may shrink what is kept, and nothing else happens.
+/// rxe, 2026-07-12: `max_dest_rd_atomic` is changed while READs and atomics are served. Here only a queue
+/// pair in SQD accepts the change, which may reduce the kept READs and has no other effect.
 #[test]
 fn rxe_2026_07_12_modify_max_dest_rd_atomic_while_serving() {
     for limit in [0, 1, 128] {
@@ -210,7 +210,7 @@ fn rxe_2026_07_12_modify_max_dest_rd_atomic_while_serving() {
 }
 
 /// rxe, 2026-05-18: a receive in a shared queue was changed between its check and its use. Here the elements
-/// are copied when they are posted, and a later change of the list has no effect.
+/// are copied when they are posted, so a later change of the list has no effect.
 #[test]
 fn rxe_2026_05_18_srq_receive_changed_after_posting() {
     let mut bench = Bench::empty();
@@ -227,7 +227,7 @@ fn rxe_2026_05_18_srq_receive_changed_after_posting() {
     assert_eq!(bench.host(Side::B).read_memory(0, 64), [0; 64]);
 }
 
-/// rxe, 2022-06-04: the acknowledgement of an atomic is lost; it never recovered, or gave a wrong value.
+/// rxe, 2022-06-04: after the loss of an atomic's acknowledgement, the requester hung or got a wrong value.
 #[test]
 fn rxe_2022_06_04_atomic_ack_dropped() {
     for lost in 1..=7 {
@@ -247,7 +247,7 @@ fn rxe_2022_06_04_atomic_ack_dropped() {
     }
 }
 
-/// rxe, 2024-05-23: a UD packet above the MTU, or longer than the receive, took the queue pair to ERR.
+/// rxe, 2024-05-23: a UD packet longer than the MTU or the receive took the queue pair to ERR.
 #[test]
 fn rxe_2024_05_23_oversize_ud() {
     let mut bench = Bench::new(QpType::Ud, &settings());
@@ -271,7 +271,8 @@ fn rxe_2024_05_23_oversize_ud() {
     assert_eq!(bench.ended(Side::B), [(1, SUCCESS)]);
 }
 
-/// rxe, 2021-03-29: invalid one-sided requests were dropped without a NAK. Each of them here gets its code.
+/// rxe, 2021-03-29: invalid one-sided requests were dropped without a NAK. Here each gets a NAK with its
+/// code.
 #[test]
 fn rxe_2021_03_29_no_nak_for_one_sided_requests() {
     let own = Bench::rc().host(Side::B).rkey();
@@ -292,8 +293,8 @@ fn rxe_2021_03_29_no_nak_for_one_sided_requests() {
     }
 }
 
-/// rxe, 2023-07-21: a send failed midway and what was sent again was damaged. Here a buffer of the device is
-/// too small for a while; nothing of the attempts is left behind.
+/// rxe, 2023-07-21: a send failed midway, and its retransmission was damaged. Here a buffer of the device is
+/// temporarily too small; the failed attempts leave no trace.
 #[test]
 fn rxe_2023_07_21_send_rollback() {
     let mut bench = Bench::rc();
@@ -309,7 +310,7 @@ fn rxe_2023_07_21_send_rollback() {
         let mut slot = roce_transport::TxSlot::new(&mut buffer);
         let engine = &mut bench.host_mut(Side::A).engine;
         assert_eq!(engine.poll_transmit(now, &mut slot), None, "{room} bytes are not enough");
-        // Whatever wakes the queue pair up: here a request of no bytes behind the others.
+        // Another event wakes the queue pair, here a request of no bytes behind the others.
         bench.post(100 + room as u64, SendOp::Write { remote_addr: 0, rkey: RKey(0) }, 0, 0);
     }
     bench.drive();
@@ -323,8 +324,8 @@ fn rxe_2023_07_21_send_rollback() {
     assert_eq!(psns, [0, 1, 2, 3, 4], "no PSN was skipped");
 }
 
-/// siw, CVE-2026-23242 and its neighbours, in RoCE's words: READ responses that are longer or shorter than what
-/// was asked for, in the wrong order, and after the READ is done.
+/// siw, CVE-2026-23242 and related bugs, in RoCE terms: READ responses that are too long, too short, out of
+/// order, or late.
 #[test]
 fn siw_cve_2026_23242_read_responses_longer_shorter_misplaced() {
     let len = 2 * MTU + 10;
@@ -350,7 +351,7 @@ fn siw_cve_2026_23242_read_responses_longer_shorter_misplaced() {
         assert_eq!(bench.ended(Side::A), [(1, WcStatus::BadResponseError)], "{bad:?}");
         assert_eq!(bench.host(Side::A).read_memory(2 * MTU, 1024), [0; 1024], "{bad:?}");
     }
-    // Out of order: a gap, and the packet behind it is not placed. Then everything again, and once more.
+    // Out of order: the packet behind the gap is not placed. Then all packets arrive, twice.
     let mut bench = Bench::rc();
     bench.set_script(|sent| if sent.from == Side::A { Action::Drop } else { Action::Pass });
     let read = bench.read(0);
@@ -374,8 +375,8 @@ fn siw_cve_2026_23242_read_responses_longer_shorter_misplaced() {
     assert_eq!(bench.host(Side::A).read_memory(0, 1024), [0; 1024]);
 }
 
-/// uverbs, 2026-01: a size of a work request that nobody checked. Here counts and sizes of a request are
-/// compared with those that the queue pair was made for, whatever the sums are.
+/// uverbs, 2026-01: the size of a work request was not checked. Here counts and sizes of a request are
+/// compared with the limits of the queue pair, even if their sums would overflow.
 #[test]
 fn uverbs_2026_01_unchecked_sizes() {
     let mut bench = Bench::rc();
@@ -396,8 +397,8 @@ fn uverbs_2026_01_unchecked_sizes() {
     assert_eq!(bench.post_send(Side::A, a, &SendWr::inline(1, SendOp::Send, &long)), refused);
 }
 
-/// QEMU pvrdma, CVE-2023-1544: an index of a ring from outside. Rings here have no index from outside; this
-/// turns those of a small queue pair round some hundred times, full and empty.
+/// QEMU pvrdma, CVE-2023-1544: a ring index came from outside. Rings here have no external indices. This test
+/// moves those of a small queue pair around some hundred times, with full and empty rings.
 #[test]
 fn qemu_cve_2023_1544_ring_indices() {
     for depth in [1_usize, 2, 3, 7] {
@@ -426,7 +427,7 @@ fn qemu_cve_2023_1544_ring_indices() {
     }
 }
 
-/// Coyote, issue 86: a WRITE of 8 KB and more stalled when something had to be sent again.
+/// Coyote, issue 86: a WRITE of 8 KB or more stalled if it needed a retransmission.
 #[test]
 fn coyote_86_long_writes_with_retransmission() {
     let near = |len: usize| [len - 1, len, len + 1];

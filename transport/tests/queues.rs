@@ -27,7 +27,7 @@ fn wide() -> Settings {
     Settings { capabilities, ..settings() }
 }
 
-/// 32 elements of odd lengths, some of them empty, scattered over the region. 1,000 bytes or so in all.
+/// Returns 32 elements of odd lengths, some of them empty, scattered over the region; about 1,000 bytes.
 fn elements(bench: &Bench, side: Side, base: usize, stride: usize) -> Vec<Sge> {
     let lengths = (0..MAX_SGE).map(|index| if index % 5 == 4 { 0 } else { 7 + index * 3 % 64 });
     lengths
@@ -36,7 +36,7 @@ fn elements(bench: &Bench, side: Side, base: usize, stride: usize) -> Vec<Sge> {
         .collect()
 }
 
-/// Bytes in the order of the elements.
+/// Returns the bytes in the order of the elements.
 fn gathered(bench: &Bench, side: Side, elements: &[Sge]) -> Vec<u8> {
     let offset = |element: &Sge| (element.addr - address(0)) as usize;
     elements
@@ -53,7 +53,7 @@ fn thirty_two_elements_on_both_ends() {
         let from = elements(&bench, Side::A, 0, 101);
         let into = elements(&bench, Side::B, 0, 173);
         let (a, b) = (bench.a, bench.b);
-        // The receive has its elements in another order, so that their borders do not coincide.
+        // The receive lists its elements in another order, so that their boundaries do not coincide.
         let into: Vec<Sge> = into.into_iter().rev().collect();
         bench.host_mut(Side::B).engine.post_recv(b, &RecvWr { wr_id: 1, elements: &into }).unwrap();
         bench.post_send(Side::A, a, &SendWr::new(1, SendOp::Send, &from)).unwrap();
@@ -62,7 +62,7 @@ fn thirty_two_elements_on_both_ends() {
         let (sent, received) = (gathered(&bench, Side::A, &from), gathered(&bench, Side::B, &into));
         assert!(sent.len() > 3 * MTU, "several packets");
         assert_eq!(sent, received);
-        // What is not named by an element stays as it was.
+        // Bytes outside the elements are unchanged.
         let touched: usize =
             bench.host(Side::B).read_memory(0, 1 << 20).iter().filter(|byte| **byte != 0).count();
         assert!(touched <= sent.len());
@@ -84,7 +84,7 @@ fn thirty_two_elements_on_both_ends() {
     }
 }
 
-/// Inline data is copied when it is posted: what the buffer holds later does not matter, nor does any key.
+/// Inline data is copied when it is posted, so later changes of the buffer have no effect. Keys are ignored.
 #[test]
 fn inline_up_to_512_bytes() {
     for len in [0, 1, 255, 256, 257, 511, 512] {
@@ -137,7 +137,7 @@ fn posts_that_are_refused() {
     let refused = Err(PostError::MessageTooLong { have: (1 << 31) + 8, limit: 1 << 31 });
     let elements = [huge, range(&bench, 8)];
     assert_eq!(bench.post_send(Side::A, a, &SendWr::new(1, SendOp::Send, &elements)), refused);
-    // 256 fit; the one after that does not until something completes.
+    // 256 requests fit; the next one does not fit until a request completes.
     bench.blocked = [true; 2];
     for wr_id in 0..256 {
         bench.post(wr_id, SendOp::Send, 0, 1);
@@ -154,8 +154,8 @@ fn posts_that_are_refused() {
     bench.post(256, SendOp::Send, 0, 1);
 }
 
-/// The protection domain of a shared receive queue may differ from that of the queue pair: receives use memory of the former, the
-/// peer's WRITEs memory of the latter.
+/// The protection domain of a shared receive queue may differ from that of the queue pair. Receives use
+/// memory of the former, the peer's WRITEs use memory of the latter.
 #[test]
 fn the_receives_of_a_shared_queue_use_memory_of_its_own_domain() {
     for (qp_type, good) in [(QpType::Rc, true), (QpType::Rc, false), (QpType::Uc, true), (QpType::Uc, false)]
@@ -183,7 +183,7 @@ fn the_receives_of_a_shared_queue_use_memory_of_its_own_domain() {
     }
 }
 
-/// Armed, the limit raises one event, when fewer are left than it says, and is disarmed then.
+/// An armed limit raises one event when fewer receives are left than the limit, and is then disarmed.
 #[test]
 fn srq_limit_fires_once() {
     let mut bench = Bench::empty();
@@ -230,7 +230,7 @@ fn srq_limit_fires_once() {
     bench.host_mut(Side::B).engine.destroy_srq(srq).unwrap();
 }
 
-/// What is posted stays in its order, wherever in the ring it lies, and what does not fit is refused.
+/// Posted receives keep their order, wherever they are in the ring. A size too small for them is refused.
 #[test]
 fn srq_resize_keeps_what_is_posted() {
     let mut bench = Bench::empty();
@@ -247,7 +247,7 @@ fn srq_resize_keeps_what_is_posted() {
     };
     (0..64).for_each(|wr_id| post(&mut bench, wr_id).unwrap());
     (0..60).for_each(|wr_id| assert_eq!(received(&mut bench), Some(wr_id)));
-    // Four at the end of the ring, four at its beginning.
+    // Four receives at the end of the ring, four at its beginning.
     (64..68).for_each(|wr_id| post(&mut bench, wr_id).unwrap());
     assert_eq!(resize(&mut bench, 7), Err(SrqError::TooSmall { have: 7, posted: 8 }));
     bench.host_mut(Side::B).engine.arm_srq_limit(srq, 40).unwrap();
@@ -261,7 +261,7 @@ fn srq_resize_keeps_what_is_posted() {
     assert!(matches!(resize(&mut bench, usize::MAX), Err(SrqError::OutOfRange { name: "max_wr", .. })));
 }
 
-/// A pair whose B side completes into a queue of its own with this many entries.
+/// Returns a pair whose B side completes into a queue of its own with this many entries.
 #[track_caller]
 fn with_cq(entries: usize) -> (Bench, CqId) {
     let mut bench = Bench::empty();
@@ -300,7 +300,7 @@ fn completion_queue_overflow_fails_the_queue_pair() {
     let b = bench.b;
     assert_eq!(bench.take_events(Side::B), [AsyncEvent::CqError(cq), AsyncEvent::QpFatal(b)]);
     assert_eq!(bench.state(Side::B), QpState::Err);
-    // What is in it can be taken out, then it says that something is missing.
+    // The completions in the queue can be polled; then polling reports the overflow.
     assert_eq!(poll(&mut bench, cq, 8), Ok(vec![0, 1, 2]));
     assert_eq!(poll(&mut bench, cq, 8), Err(CqError::Overflowed { capacity: 3 }));
 }
@@ -334,7 +334,7 @@ fn completion_queue_resize_keeps_order() {
     assert_eq!(bench.host_mut(Side::B).engine.destroy_cq(cq), in_use);
 }
 
-/// One event per request for it; none for completions that are there already; the wider wish wins.
+/// Each request raises one event; existing completions raise none. "next" overrides "solicited".
 #[test]
 fn notification_semantics() {
     let (mut bench, cq) = with_cq(64);
@@ -358,7 +358,7 @@ fn notification_semantics() {
     assert_eq!(send(&mut bench, plain), []);
     assert_eq!(send(&mut bench, solicited), event);
     assert_eq!(send(&mut bench, solicited), [], "once");
-    // Twice the same is one wish, and "next" is not narrowed to "solicited".
+    // A repeated request counts once, and "next" is not narrowed to "solicited".
     arm(&mut bench, Notify::Next);
     arm(&mut bench, Notify::Solicited);
     assert_eq!(send(&mut bench, plain), event);
@@ -377,7 +377,7 @@ fn notification_semantics() {
     assert_eq!(bench.host(Side::B).events, event);
 }
 
-/// The solicited bit is on the last packet of a message only.
+/// Only the last packet of a message has the solicited bit set.
 #[test]
 fn solicited_bit_is_on_the_last_packet() {
     let mut bench = Bench::rc();
@@ -391,7 +391,7 @@ fn solicited_bit_is_on_the_last_packet() {
     assert_eq!(bits, [false, false, true]);
 }
 
-/// Unsignaled requests complete silently; `signal_all` makes all of them visible.
+/// Unsignaled requests complete silently; `signal_all` makes all completions visible.
 #[test]
 fn signaling() {
     let mut bench = Bench::rc();
@@ -421,7 +421,7 @@ fn signaling() {
     assert_eq!(bench.ended(Side::A), [(0, SUCCESS), (1, SUCCESS), (2, SUCCESS)]);
 }
 
-/// Opcodes that A sent before B's first answer could arrive.
+/// Returns the opcodes that A sent before B's first answer could arrive.
 fn first_burst(pair: &Pair) -> Vec<u8> {
     let start = pair.sent[0].at;
     pair.sent
@@ -431,8 +431,8 @@ fn first_burst(pair: &Pair) -> Vec<u8> {
         .collect()
 }
 
-/// The fence column of section 5.9: with the flag a request waits for earlier READs and atomics, and for
-/// nothing else; without it nothing waits.
+/// The fence column of section 5.9: with the flag, a request waits only for earlier READs and atomics.
+/// Without the flag, no request waits.
 #[test]
 fn fences() {
     let (remote_addr, rkey) = (address(0), Bench::rc().host(Side::B).rkey());
@@ -459,7 +459,7 @@ fn fences() {
                 assert_eq!(first_burst(&bench), expected, "{first_opcode:#x} {second_opcode:#x} {fenced}");
                 assert_eq!(bench.ended(Side::A), [(1, SUCCESS), (2, SUCCESS)]);
                 if waits {
-                    // Nothing of the second before the last packet of the answer had arrived.
+                    // The second request was not sent before the last packet of the answer arrived.
                     let answer = bench.sent.iter().find(|sent| sent.from == Side::B).unwrap().at;
                     let second = bench.sent.iter().filter(|sent| sent.from == Side::A).nth(1).unwrap().at;
                     assert!(second >= answer.plus_nanos(bench.link_delay_ns));
@@ -469,7 +469,7 @@ fn fences() {
     }
 }
 
-/// A fence waits for the whole of a READ that is asked for in pieces, also when part of it is lost.
+/// A fence waits for a whole READ that is requested in pieces, even if a part of it is lost.
 #[test]
 fn a_fence_waits_for_the_last_byte() {
     let len = 300 * MTU;
@@ -486,7 +486,7 @@ fn a_fence_waits_for_the_last_byte() {
     });
     let read = bench.read(0);
     bench.post(1, read, 0, len);
-    // It sends back what was read, so it must not be gathered too early.
+    // The WRITE returns the bytes that the READ fetched, so it must not be gathered too early.
     let (a, element) = (bench.a, bench.host(Side::A).memory_range(0, len));
     let write = bench.write(1 << 20);
     let flags = SendFlags::SIGNALED | SendFlags::FENCE;
@@ -496,7 +496,7 @@ fn a_fence_waits_for_the_last_byte() {
     common::assert_same(&bench.host(Side::B).read_memory(1 << 20, len), &pattern(len), "echo");
 }
 
-/// Never more READs and atomics outstanding than `max_rd_atomic`, with and without loss.
+/// At most `max_rd_atomic` READs and atomics are outstanding, with and without loss.
 #[test]
 fn outstanding_reads_stay_within_the_limit() {
     for limit in [1, 2, 3, 16] {
@@ -539,8 +539,8 @@ fn outstanding_reads_stay_within_the_limit() {
     assert_eq!(bench.post_send(Side::A, a, &SendWr::new(1, read, &[element])), refused);
 }
 
-/// More READs at once than the responder keeps: the one too many is refused. B's device takes nothing
-/// meanwhile, so all of them are unanswered.
+/// The responder refuses the first READ beyond its limit. B's device takes no packets, so all READs are
+/// unanswered.
 #[test]
 fn too_many_reads_are_refused() {
     for limit in [0_u8, 1, 2, 16] {
@@ -561,8 +561,8 @@ fn too_many_reads_are_refused() {
     }
 }
 
-/// A repeated READ is not one more READ. The peer has its answer and goes on, while here the repetition
-/// still waits to be sent.
+/// A repeated READ does not count as an additional READ. The peer has its answer and continues, while the
+/// repetition here is still waiting to be sent.
 ///
 /// ```text
 /// A  READ 0 ->  B   answered
@@ -597,7 +597,7 @@ fn a_repeated_read_does_not_count_against_the_limit() {
     }
 }
 
-/// The region of one element may be another than that of the next.
+/// The elements of a request may belong to different regions.
 #[test]
 fn elements_from_several_regions() {
     let mut bench = Bench::rc();

@@ -1,5 +1,5 @@
-//! Gaps, duplicates and the lack of a receive: what the responder answers and goes on from (section 5.3 of the
-//! protocol description).
+//! Gaps, duplicates and missing receives: the responder's answers and the PSN at which it continues (section
+//! 5.3 of the protocol description).
 
 mod common;
 
@@ -57,7 +57,7 @@ fn one_nak_per_gap() {
     assert_eq!(bench.state(Side::B), QpState::Rts);
 }
 
-/// The half of the circle ahead is a gap, the half behind a duplicate.
+/// PSNs in the next half of the circle are a gap; PSNs in the previous half are duplicates.
 #[test]
 fn psn_circle_is_cut_in_the_middle() {
     for (distance, syndrome) in [(1, 0x60), ((1 << 23) - 1, 0x60), (1 << 23, 0x1f), ((1 << 24) - 1, 0x1f)] {
@@ -97,9 +97,9 @@ fn duplicate_send_and_write_are_acknowledged_and_not_executed() {
     assert_eq!(bench.counter(Side::B, "duplicate_request"), 4);
 }
 
-/// Soft-RoCE that is told of the end of a message while it sends that message again forgets to wait for it: when the
-/// rest is lost as well it never completes, and ibv_rc_pingpong stood still. It asks for an acknowledgement at the
-/// end, and gets it there.
+/// Soft-RoCE forgets to wait for the end of a message if the acknowledgement of that end arrives while it
+/// sends the message again. If the rest is lost as well, the message never completes (`ibv_rc_pingpong`
+/// hung). Soft-RoCE requests an acknowledgement at the end, and must get it there.
 #[test]
 fn a_message_that_is_sent_again_is_acknowledged_at_its_end() {
     let mut bench = Bench::rc();
@@ -117,8 +117,8 @@ fn a_message_that_is_sent_again_is_acknowledged_at_its_end() {
     }
 }
 
-/// Soft-RoCE takes an acknowledgement with the PSN of a READ for its end, although the response was lost: rping got the
-/// bytes of the ping before.
+/// Soft-RoCE completes a READ on an acknowledgement with its PSN even if the response was lost: rping got the
+/// bytes of the previous ping.
 #[test]
 fn an_acknowledgement_never_carries_the_psn_of_a_read_or_an_atomic() {
     let mut bench = Bench::rc();
@@ -137,7 +137,7 @@ fn an_acknowledgement_never_carries_the_psn_of_a_read_or_an_atomic() {
     assert_eq!(bench.arrive(Side::B, &send), expected, "what comes after them is");
 }
 
-/// The record of a READ stays until another one takes its place, however many packets come.
+/// The record of a READ stays until another READ or atomic replaces it, no matter how many packets arrive.
 #[test]
 fn a_read_that_is_a_whole_circle_ago_keeps_no_acknowledgement_back() {
     let mut bench = Bench::rc();
@@ -229,7 +229,7 @@ fn duplicate_atomics_replay_their_result() {
             }
         }
         if round == 0 {
-            // What the owner does afterwards must not be undone by a replay.
+            // A replay must not undo what the owner writes afterwards.
             bench.host_mut(Side::B).write_memory(8, &[5; 8]);
         }
     }
@@ -278,7 +278,7 @@ fn rnr_nak_asks_for_the_offending_packet() {
     assert_eq!(bench.counter(Side::B, "out_of_buffer"), 1);
 }
 
-/// WRITE with immediate data is not ready on the packet that carries it, and only there.
+/// Only the packet of a WRITE that carries the immediate data gets an RNR NAK.
 #[test]
 fn rnr_nak_for_immediate_data() {
     let mut bench = Bench::rc();
@@ -303,7 +303,7 @@ fn rnr_nak_for_immediate_data() {
     assert_eq!(received.iter().map(|wc| (wc.wr_id, wc.byte_len)).collect::<Vec<_>>(), [(1, 4), (2, 260)]);
 }
 
-/// Delivers a WRITE of four bytes to where no earlier one went, through a socket that shows no Identification.
+/// Delivers a WRITE of four bytes to an unused address, through a socket that hides the Identification.
 fn arrive_unseen(bench: &mut Bench, offset: u32, identification: u16, hint: u16) -> Verdict {
     let packet = write_only(bench, offset, 0, b"data");
     let bytes = packet.build_with(identification);
@@ -311,13 +311,14 @@ fn arrive_unseen(bench: &mut Bench, offset: u32, identification: u16, hint: u16)
     bench.deliver(Side::B, &Received { path: packet.path, identification: unknown, head: &bytes, tail: &[] })
 }
 
-/// A superpacket that the network split, received one datagram at a time through a socket that shows no Identification:
-/// what follows its first datagram was taken for damage as soon as four had been exact.
+/// A superpacket that the network split arrives one datagram at a time, through a socket that hides the
+/// Identification. Regression: after four exact datagrams, all but its first datagram were dropped as
+/// damaged.
 #[test]
 fn datagrams_of_a_split_superpacket_are_no_damage_to_who_cannot_see_their_identification() {
     let mut bench = Bench::rc();
-    // Single datagrams, then the whole of the longest superpacket, and then one that was counted on from a start that
-    // none of ours has.
+    // Single datagrams, then the whole of the longest superpacket, then an Identification that no superpacket
+    // of this implementation reaches.
     for offset in 0..5 {
         assert_eq!(arrive_unseen(&mut bench, offset, 0, 0), Verdict::Handled);
     }
@@ -327,14 +328,15 @@ fn datagrams_of_a_split_superpacket_are_no_damage_to_who_cannot_see_their_identi
     assert_eq!(arrive_unseen(&mut bench, 69, 0x1234, 0), Verdict::Dropped(DropReason::BadIcrc));
 }
 
-/// A Soft-RoCE whose counter had just passed zero was taken for one of ours, and nothing of it was accepted any more.
+/// Regression: a Soft-RoCE peer whose counter had just passed zero was taken for this implementation, and all
+/// its packets were dropped.
 #[test]
 fn a_peer_whose_identification_counts_past_zero_is_not_taken_for_one_of_ours() {
     for joined in [1, 2, 16] {
         let mut bench = Bench::rc();
         for offset in 0..400_u32 {
             let identification = (offset as u16).wrapping_sub(64);
-            // What the kernel joined has hints that may be the true values, by accident.
+            // Datagrams that the kernel joined have hints, which may equal the true values by accident.
             let hint = offset as u16 % joined;
             let verdict = arrive_unseen(&mut bench, offset, identification, hint);
             assert_eq!(verdict, Verdict::Handled, "{identification:#x}, {joined} joined");
@@ -342,15 +344,15 @@ fn a_peer_whose_identification_counts_past_zero_is_not_taken_for_one_of_ours() {
     }
 }
 
-/// A packet that anyone can send who knows the addresses and the queue pair number.
+/// Delivers a packet that anyone can forge who knows the addresses and the queue pair number.
 fn forge_unseen(bench: &mut Bench, forged: &Forge) -> Verdict {
     let bytes = forged.build_with(0);
     let identification = Identification::Unknown { hint: 0 };
     bench.deliver(Side::B, &Received { path: forged.path, identification, head: &bytes, tail: &[] })
 }
 
-/// Regression: four forged notifications of congestion with Identification zero made the engine take all that a peer sent
-/// which counts for damage.
+/// Regression: after four forged congestion notifications with Identification zero, the engine dropped all
+/// packets of a peer that counts its Identifications as damaged.
 #[test]
 fn forged_packets_do_not_decide_which_identification_the_peer_sends() {
     for before in [0, 3] {
@@ -375,7 +377,7 @@ fn forged_packets_do_not_decide_which_identification_the_peer_sends() {
     }
 }
 
-/// Once a peer has been seen to count, zeros do not change that.
+/// If a peer has been seen to count its Identifications, zeros do not change that.
 #[test]
 fn a_peer_that_counts_is_never_taken_for_one_that_sends_zero() {
     let mut bench = Bench::rc();

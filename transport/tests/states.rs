@@ -1,4 +1,4 @@
-//! Every opcode in every state, every posting rule, and what RESET, SQD and SQE do.
+//! Every opcode in every state, every posting rule, and the effects of RESET, SQD and SQE.
 //!
 //! The tables here are written from the protocol description, not from the engine.
 
@@ -48,7 +48,7 @@ const OPERATIONS: &[(u8, &str, usize)] = &[
     (0x1d, "R", 8),
 ];
 
-/// Which operations each transport has.
+/// Returns whether a transport has this operation.
 fn exists(opcode: u8) -> bool {
     let rc = matches!(opcode, 0x00..=0x14 | 0x16 | 0x17 | 0x1c | 0x1d);
     let uc = matches!(opcode, 0x20..=0x2b);
@@ -67,7 +67,7 @@ fn dma_len(operation: u8, payload: usize) -> u32 {
     }
 }
 
-/// The best packet of this opcode that one can send to a queue pair which waits for `psn`.
+/// Returns the most acceptable packet of this opcode for a queue pair that waits for `psn`.
 fn best_packet(bench: &Bench, opcode: u8, psn: Psn) -> Forge {
     let forge = bench.forge(Side::B, Opcode(opcode), psn);
     if opcode == 0x81 {
@@ -103,11 +103,11 @@ fn found_at_target() -> [u8; 8] {
     pattern(BYTES)[TARGET..TARGET + 8].try_into().unwrap()
 }
 
-/// What is to happen. The default is nothing at all.
+/// The expected effects of a packet. The default is no effect.
 struct Expected {
     verdict: Verdict,
     state: QpState,
-    /// Bytes that change at B.
+    /// The bytes that change at B.
     memory: Vec<(usize, Vec<u8>)>,
     answers: Vec<Answer>,
     completions: Vec<Ended>,
@@ -144,7 +144,7 @@ fn expect(qp_type: QpType, state: QpState, opcode: u8, qpn: Qpn) -> Expected {
         return dropped(state, DropReason::BadOpcodeForQp);
     }
     if matches!(opcode, 0x0d..=0x12) && matches!(state, QpState::Rts | QpState::Sqd) {
-        // Nothing was ever asked for.
+        // No request was sent.
         return dropped(state, DropReason::UnsentPsn);
     }
     if !responds(state) || matches!(opcode, 0x0d..=0x12) {
@@ -169,14 +169,14 @@ fn expect_rc(state: QpState, opcode: u8, qpn: Qpn) -> Expected {
     let atomic = |value: u64| vec![(TARGET, value.to_ne_bytes().to_vec())];
     let done = (RECEIVE, WcStatus::Success);
     match opcode {
-        // A First opens a message and leaves it open.
+        // A First starts a message and leaves it incomplete.
         0x00 => (expected.memory, expected.answers) = (vec![(0, vec![0xee; 256])], acknowledge(0)),
         0x06 => (expected.memory, expected.answers) = (vec![(TARGET, vec![0xee; 256])], acknowledge(0)),
         0x04 | 0x05 => {
             (expected.memory, expected.answers) = (vec![(0, vec![0xee; 100])], acknowledge(1));
             expected.completions.push(done);
         }
-        // The key to invalidate does not exist: no answer, an error here (protocol section 5.4).
+        // The key to invalidate does not exist: no answer, but a local error (protocol section 5.4).
         0x17 => {
             expected.memory.push((0, vec![0xee; 100]));
             expected.completions.push((RECEIVE, WcStatus::RemoteInvalidRequestError));
@@ -194,7 +194,7 @@ fn expect_rc(state: QpState, opcode: u8, qpn: Qpn) -> Expected {
             (expected.memory, expected.answers) = (atomic(sum), respond(0x12));
         }
         0x1d => (expected.memory, expected.answers) = (vec![(TARGET, vec![0xee; 8])], respond(0x10)),
-        // A Middle or Last of nothing.
+        // A Middle or Last without a First.
         _ => {
             expected.answers.push(Answer::acknowledge(0x61, 0x1000, 0));
             expected.state = QpState::Err;
@@ -229,7 +229,7 @@ fn expect_uc(state: QpState, opcode: u8, qpn: Qpn) -> Expected {
 
 fn expect_ud(state: QpState) -> Expected {
     let mut expected = handled(state);
-    // The GRH area in front is compared by a test of its own.
+    // Another test compares the GRH area in front.
     expected.memory.push((40, vec![0xee; 100]));
     expected.completions.push((RECEIVE, WcStatus::Success));
     expected
@@ -292,7 +292,8 @@ fn one_packet(bench: &mut Bench, qp_type: QpType, state: QpState, opcode: u8, qp
     }
 }
 
-/// What posting a send and a receive gives, by state (protocol section 6.4): taken, flushed at once, refused.
+/// The result of posting a send and a receive by state (protocol section 6.4): taken, flushed at once,
+/// refused.
 #[test]
 fn posting_rules_in_every_state() {
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -317,7 +318,7 @@ fn posting_rules_in_every_state() {
             let Some(qpn) = place(&mut bench, qp_type, state, &settings()) else { continue };
             let path = bench.path(Side::B);
             let mut wr = SendWr { payload: Payload::Inline(b"x"), ..SendWr::new(21, SendOp::Send, &[]) };
-            // Unsignaled: flushing is told all the same.
+            // Unsignaled requests are also flushed with a completion.
             wr.flags = SendFlags::empty();
             if qp_type == QpType::Ud {
                 wr = wr.to(UdDestination { path, remote_qpn: bench.a, remote_qkey: 5 });
@@ -396,7 +397,7 @@ fn sqd_finishes_what_was_started_and_holds_the_rest() {
         bench.receive(2, 1000, 1000);
         bench.packet_time_ns = 10;
         bench.post(1, SendOp::Send, 0, 500);
-        // UC is done with a message once it is sent, so it is caught between the packets.
+        // UC completes a message once it is sent, so SQD must come between the packets.
         take_one_packet(&mut bench);
         modify_a(&mut bench, &notify);
         bench.post(2, SendOp::Send, 0, 20);
@@ -414,7 +415,7 @@ fn sqd_finishes_what_was_started_and_holds_the_rest() {
         bench.drive();
         assert_eq!(bench.ended(Side::A), [(2, WcStatus::Success)], "{qp_type:?}");
         assert_eq!(bench.take_events(Side::A), []);
-        // The first packet never reached B. RC sent it again, UC could not.
+        // The first packet never reached B. RC sent it again; UC could not.
         let received = bench.ended(Side::B);
         let all = [(1, WcStatus::Success), (2, WcStatus::Success)];
         assert_eq!(received, if qp_type == QpType::Rc { &all[..] } else { &all[..1] });
@@ -446,7 +447,7 @@ fn sqd_with_nothing_started_is_drained_at_once_and_silent_unless_asked() {
     }
 }
 
-/// Leaving SQD before the queue has drained withdraws the wish to be told.
+/// Leaving SQD before the queue has drained cancels the notification.
 #[test]
 fn no_drained_event_after_leaving_sqd() {
     let mut bench = Bench::rc();
@@ -460,7 +461,7 @@ fn no_drained_event_after_leaving_sqd() {
     assert_eq!(bench.take_events(Side::A), []);
 }
 
-/// A send that fails locally stops the send queue of UC and UD and nothing else; RTS starts it again.
+/// A local send failure stops only the send queue of UC and UD; RTS restarts it.
 #[test]
 fn sqe_flushes_sends_keeps_receiving_and_returns_to_rts() {
     for qp_type in [QpType::Uc, QpType::Ud] {

@@ -1,4 +1,4 @@
-//! HPCC and both forms of PowerTCP against small models of their laws, written from the papers.
+//! Tests of HPCC and both forms of PowerTCP against small models of their laws, written from the papers.
 
 use std::time::Duration;
 
@@ -22,11 +22,12 @@ fn start() -> Start {
     }
 }
 
-/// The state of one port in the fields of the trailer: rate in bytes a second, ns, bytes sent, bytes queued.
+/// The state of one port in the fields of the trailer: rate in bytes per second, ns, bytes sent, bytes
+/// queued.
 type Port = (f64, u64, u64, u64);
 
-/// Runs `law` over random states of three ports. Before each acknowledgement, `model` gets the states before and now and whether a
-/// round trip ends with it, and returns the window.
+/// Runs `law` over random states of three ports. Before each acknowledgement, `model` gets the previous and
+/// the current states and whether a round trip ends, and returns the window.
 fn compare(seed: u64, law: &mut dyn CongestionControl, mut model: impl FnMut(&[Port], &[Port], bool) -> f64) {
     let mut state = seed;
     let mut draw = |most: u64| {
@@ -68,7 +69,7 @@ fn compare(seed: u64, law: &mut dyn CongestionControl, mut model: impl FnMut(&[P
     }
 }
 
-/// The largest of a value over all ports, and the seconds between the two states of that port.
+/// Returns the largest of a value over all ports, and the seconds between the two states of that port.
 fn largest(before: &[Port], now: &[Port], of: impl Fn(&Port, &Port, f64) -> f64) -> (f64, f64) {
     let values = before.iter().zip(now).map(|(before, now)| {
         let seconds = (now.1 - before.1) as f64 * 1e-9;
@@ -77,7 +78,7 @@ fn largest(before: &[Port], now: &[Port], of: impl Fn(&Port, &Port, f64) -> f64)
     values.fold((f64::MIN, 0.0), |most, value| if value.0 > most.0 { value } else { most })
 }
 
-/// Algorithm 1 of the paper.
+/// Checks Algorithm 1 of the paper.
 #[test]
 fn hpcc_is_the_law_of_its_paper() {
     for seed in 1..=20 {
@@ -107,7 +108,7 @@ fn hpcc_is_the_law_of_its_paper() {
     }
 }
 
-/// Algorithm 1 of the paper, with the telemetry of each hop, and with the least current of its simulation.
+/// Checks Algorithm 1 of the paper, with the telemetry of each hop and the minimum current of its simulation.
 #[test]
 fn powertcp_is_the_law_of_its_paper() {
     for seed in 1..=20 {
@@ -137,7 +138,7 @@ fn powertcp_is_the_law_of_its_paper() {
     }
 }
 
-/// Algorithm 2 of the paper, with the least round trip and the least current of its simulation.
+/// Checks Algorithm 2 of the paper, with the minimum round trip and the minimum current of its simulation.
 #[test]
 fn theta_powertcp_is_the_law_of_its_paper() {
     for seed in 1..=20_u64 {
@@ -152,7 +153,7 @@ fn theta_powertcp_is_the_law_of_its_paper() {
         };
         for step in 0..2_000 {
             let rtt = 8_000 + draw(4) * draw(20_000);
-            // Now and then sooner after the last one than a round trip, so that the average counts.
+            // Sometimes less than a round trip after the last acknowledgement, so that the average counts.
             now += if draw(3) == 0 { 1 + draw(8_000) } else { rtt + draw(10_000) };
             let measured = (draw(4) > 0).then(|| Duration::from_nanos(rtt));
             let ack = Ack { bytes: MTU, in_flight: MTU, rtt: measured, ..Ack::default() };
@@ -177,7 +178,7 @@ fn theta_powertcp_is_the_law_of_its_paper() {
     }
 }
 
-/// What is missing, old, incomplete or from another path changes no window.
+/// Missing, old or incomplete telemetry and telemetry of another path changes no window.
 #[test]
 fn telemetry_that_cannot_be_compared_changes_nothing() {
     let laws: [Box<dyn CongestionControl>; 2] = [
@@ -207,7 +208,7 @@ fn telemetry_that_cannot_be_compared_changes_nothing() {
             law.on_ack(Instant::from_nanos(now), &Ack { bytes: MTU, ..Ack::default() });
             assert_eq!(law.window(), window, "at {now}");
         }
-        // Two that agree and show a long queue.
+        // Two samples that agree and show a long queue.
         for now in [20_001_000_u64, 20_002_000] {
             law.on_telemetry(Instant::from_nanos(now), &of(&[hop(100_000_000_000, now)]));
             law.on_ack(Instant::from_nanos(now), &Ack { bytes: MTU, ..Ack::default() });
@@ -216,7 +217,7 @@ fn telemetry_that_cannot_be_compared_changes_nothing() {
     }
 }
 
-/// Both laws.
+/// Returns both laws.
 fn laws() -> [Box<dyn CongestionControl>; 2] {
     [
         Box::new(Hpcc::new(&HpccParameters::default(), &start())),
@@ -224,7 +225,7 @@ fn laws() -> [Box<dyn CongestionControl>; 2] {
     ]
 }
 
-/// An acknowledgement with the telemetry of one port.
+/// Passes an acknowledgement with the telemetry of one port.
 fn stamp(law: &mut dyn CongestionControl, now: u64, port: u32, (ns, sent, queue): (u64, u64, u64)) {
     let mut telemetry = Telemetry::default();
     telemetry.push(TelemetryHop::new(100_000_000_000, ns, sent, queue), port);
@@ -232,13 +233,13 @@ fn stamp(law: &mut dyn CongestionControl, now: u64, port: u32, (ns, sent, queue)
     law.on_ack(Instant::from_nanos(now), &Ack { bytes: MTU, in_flight: 0, ..Ack::default() });
 }
 
-/// Regression: with `spray`, the counters of different ports were subtracted, and flows of HPCC and PowerTCP fell to a thousandth of the
-/// line.
+/// Regression: with `spray`, counters of different ports were subtracted, so flows of HPCC and PowerTCP fell
+/// to a thousandth of the line rate.
 #[test]
 fn trailers_of_several_paths_are_compared_with_their_own() {
     for paths in [1, 2, 4, 16] {
         for mut law in laws() {
-            // Every port is used by half and has no queue. Their counters have nothing in common.
+            // Every port is half utilized and has no queue. The ports' counters are unrelated.
             let mut sampled = 0;
             for step in 0..1_000_u64 {
                 let (port, ns) = (step % paths, 1_000 * step);
@@ -254,7 +255,7 @@ fn trailers_of_several_paths_are_compared_with_their_own() {
     }
 }
 
-/// With more paths than are kept, some of them still bring samples.
+/// With more paths than are kept, some of them still provide samples.
 #[test]
 fn more_paths_than_are_kept_do_not_silence_the_others() {
     for mut law in laws() {
@@ -262,7 +263,7 @@ fn more_paths_than_are_kept_do_not_silence_the_others() {
         for step in 0..1_000_u64 {
             let (port, ns) = (step % 64, 1_000 * step);
             let before = law.observe(Instant::ZERO).alpha;
-            // A queue that differs each time, so that each sample shows.
+            // The queue differs each time, so that each sample is visible.
             stamp(law.as_mut(), ns, port as u32, (ns, ns * 25 / 4, 64 * step));
             changes += u32::from(law.observe(Instant::ZERO).alpha != before);
         }
@@ -270,19 +271,19 @@ fn more_paths_than_are_kept_do_not_silence_the_others() {
     }
 }
 
-/// A port that sent more than its rate allows, or before what is known already, has not written what is compared.
+/// A sample is dropped if the port sent more than its rate allows or its time or count went backwards.
 #[test]
 fn impossible_samples_are_dropped() {
     for mut law in laws() {
         stamp(law.as_mut(), 10_000, 1, (10_000, 64_000, 0));
         let signal = |law: &dyn CongestionControl| law.observe(Instant::ZERO).alpha.unwrap();
         let before = signal(law.as_ref());
-        // 12,500 bytes in 1 us are the rate.
+        // The rate is 12,500 bytes in 1 us.
         for (now, ns, sent) in [(11_000, 11_000, 64_000 + 14_000), (12_000, 12_000, 0), (13_000, 11_500, 0)] {
             stamp(law.as_mut(), now, 1, (ns, sent, 50_000));
             assert_eq!(signal(law.as_ref()), before, "{ns} ns, {sent} bytes");
         }
-        // What follows is compared with the last one that was not older: 6,250 bytes in 1 us.
+        // The next sample is compared with the last one that was not older: 6,250 bytes in 1 us.
         stamp(law.as_mut(), 14_000, 1, (13_000, 6_250, 0));
         assert!(signal(law.as_ref()) < before);
     }

@@ -1,5 +1,5 @@
-//! Timers in virtual time: RNR delays, retry counts, the time a failure takes to be noticed (sections 5.6 and
-//! 5.7 of the protocol description).
+//! Timers in virtual time: RNR delays, retry counts, and the time until a failure is detected (sections 5.6
+//! and 5.7 of the protocol description).
 
 mod common;
 
@@ -8,13 +8,13 @@ use roce_packet::Opcode;
 use roce_sim::pair::{Action, Settings, Side};
 use roce_transport::{Instant, QpState, QpType, SendOp, WcStatus};
 
-/// Section 5.6, in units of 10 microseconds, by code.
+/// The delays of section 5.6 by code, in units of 10 microseconds.
 const RNR_DELAYS: [u64; 32] = [
     65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024, 1_536, 2_048,
     3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
-/// When each packet with this opcode left this side.
+/// Returns the times at which packets with this opcode left this side.
 fn times(bench: &Bench, from: Side, opcode: Opcode) -> Vec<Instant> {
     let packets = bench.sent.iter().filter(|sent| sent.from == from && sent.opcode == opcode);
     packets.map(|sent| sent.at).collect()
@@ -33,7 +33,7 @@ fn all_32_rnr_timers_are_honoured() {
         let delay = RNR_DELAYS[usize::from(code)] * 10_000;
         let mut bench = Bench::new(QpType::Rc, &Settings { min_rnr_timer: code, ..settings() });
         bench.post(1, SendOp::Send, 0, 8);
-        // The receive comes while the requester waits.
+        // The receive is posted while the requester waits.
         let soon = bench.now.plus_nanos(2_000);
         bench.drive_until(soon);
         bench.receive(1, 0, 64);
@@ -60,7 +60,7 @@ fn rnr_retry_counts_0_to_6() {
         let expected = [(1, WcStatus::RnrRetryExceededError), (2, WcStatus::WrFlushError)];
         assert_eq!(bench.ended(Side::A), expected);
         assert_eq!(bench.state(Side::A), QpState::Err);
-        // The first NAK is answered `rnr_retry` times. Both SENDs are sent each time.
+        // The requester retries after the first `rnr_retry` NAKs. Both SENDs are sent each time.
         let naks = times(&bench, Side::B, Opcode::RC_ACKNOWLEDGE);
         assert_eq!(naks.len(), usize::from(rnr_retry) + 1);
         assert_eq!(bench.counter(Side::A, "rnr_nak_retry_err"), u64::from(rnr_retry));
@@ -81,7 +81,7 @@ fn rnr_retry_7_never_gives_up() {
     assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
 }
 
-/// An RNR NAK that the network doubles is one RNR NAK: it uses up one retry and begins one pause.
+/// An RNR NAK that the network duplicates counts once: it uses one retry and starts one delay.
 #[test]
 fn a_doubled_rnr_nak_counts_once() {
     let mut bench = Bench::new(QpType::Rc, &Settings { rnr_retry: 1, ..settings() });
@@ -96,8 +96,8 @@ fn a_doubled_rnr_nak_counts_once() {
     assert_eq!(times(&bench, Side::A, Opcode::RC_SEND_ONLY).len(), 2);
 }
 
-/// A peer that is gone: `retry_cnt` + 1 transmissions, then an error, not before (retry_cnt + 1) T and not
-/// after four times that.
+/// If the peer is gone, the requester sends `retry_cnt` + 1 times and then fails, after between 1 and 4 times
+/// (retry_cnt + 1) T.
 #[test]
 fn retry_counts_and_detection_time() {
     for timeout in [1_u8, 4, 8, 14, 18] {
@@ -140,7 +140,7 @@ fn every_timeout_exponent() {
     }
 }
 
-/// Timeout 0 is no timer: a lost packet is lost, and nothing happens ever after.
+/// Timeout 0 disables the timer: a lost packet is not repeated, and no error is reported.
 #[test]
 fn timeout_0_is_no_timer() {
     let mut bench = Bench::new(QpType::Rc, &Settings { timeout: 0, ..settings() });
@@ -151,14 +151,15 @@ fn timeout_0_is_no_timer() {
     assert_eq!(bench.host(Side::A).engine.poll_timeout(), None);
     assert_eq!(bench.sent.len(), 1);
     assert_eq!(bench.ended(Side::A), []);
-    // A later request brings it back: the NAK for the gap says what is missing.
+    // A later request recovers the lost one: the NAK for the gap says which packet is missing.
     bench.clear_script();
     bench.post(2, write, 0, 8);
     bench.drive();
     assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success), (2, WcStatus::Success)]);
 }
 
-/// With one retry, ten requests that each lose their first packet all succeed: progress reloads the count.
+/// With one retry, ten requests that each lose their first packet all succeed: progress resets the retry
+/// count.
 #[test]
 fn progress_reloads_retry_cnt() {
     let mut bench = Bench::new(QpType::Rc, &Settings { retry_cnt: 1, ..settings() });
@@ -180,11 +181,11 @@ fn progress_reloads_retry_cnt() {
     assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 10);
 }
 
-/// The same without progress in between fails: the count is spent, whatever spends it.
+/// Two losses without progress between them fail: timeouts and NAKs use the same retry count.
 #[test]
 fn retry_cnt_is_spent_by_timeouts_and_naks_together() {
     let mut bench = Bench::new(QpType::Rc, &Settings { retry_cnt: 1, ..settings() });
-    // 0 never arrives. 1 arrives once, so that a NAK comes; then silence.
+    // Packet 0 never arrives. Packet 1 arrives once, so that a NAK is sent; all later packets are lost.
     bench.set_script(|sent| match (sent.from, sent.index) {
         (Side::A, 1) | (Side::B, _) => Action::Pass,
         _ => Action::Drop,
@@ -199,7 +200,7 @@ fn retry_cnt_is_spent_by_timeouts_and_naks_together() {
     assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0);
 }
 
-/// RNR NAKs do not use up `retry_cnt`, timeouts do not use up `rnr_retry`, and progress reloads the latter.
+/// RNR NAKs do not use `retry_cnt`, timeouts do not use `rnr_retry`, and progress resets the latter.
 #[test]
 fn the_two_counts_are_independent_and_rnr_reloads() {
     let settings = Settings { retry_cnt: 0, rnr_retry: 1, min_rnr_timer: 20, ..settings() };
@@ -229,7 +230,7 @@ fn the_two_counts_are_independent_and_rnr_reloads() {
 fn progress_restarts_the_timer() {
     let mut bench = Bench::new(QpType::Rc, &Settings { timeout: 10, ..settings() });
     let interval = 4_096_u64 << 10;
-    // The first acknowledgement takes nine tenths of an interval, the second request is lost once.
+    // The first acknowledgement takes nine tenths of an interval; the second request is lost once.
     bench.set_script(move |sent| match (sent.from, sent.index) {
         (Side::B, 0) => Action::Delay(interval / 10 * 9),
         (Side::A, 1) => Action::Drop,
@@ -247,8 +248,8 @@ fn progress_restarts_the_timer() {
     assert!(waited <= interval * 2);
 }
 
-/// A message of ten packets gets a little further in each round. An acknowledgement in the middle of it is
-/// progress, so two retries are enough for all rounds together.
+/// Each round delivers a little more of a message of ten packets. An acknowledgement in the middle of the
+/// message is progress, so two retries suffice for all rounds.
 ///
 /// ```text
 /// round 0: 0 arrives, nobody asked for an answer        timeout

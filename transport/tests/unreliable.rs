@@ -36,7 +36,7 @@ fn dropped(reason: DropReason) -> Verdict {
     Verdict::Dropped(reason)
 }
 
-/// Row "any PSN mismatch": the message that a gap falls into is lost, its receive takes the next one.
+/// Row "any PSN mismatch": a gap in a message loses that message, and the next message takes its receive.
 ///
 /// ```text
 /// A  First 0 -> B    takes receive 1
@@ -75,7 +75,7 @@ fn uc_gap_abandons_the_message_and_reuses_its_receive() {
     assert_eq!(bench.counter(Side::B, "drop_incomplete_message"), 2);
 }
 
-/// Row "opcode violation": the same as a gap, whatever family the packets are of.
+/// Row "opcode violation": it loses the message as a gap does, for all families of packets.
 #[test]
 fn uc_opcode_violations_abandon_the_message() {
     let rkey = uc().host(Side::B).rkey();
@@ -98,7 +98,7 @@ fn uc_opcode_violations_abandon_the_message() {
             assert_eq!(bench.host(Side::B).read_memory(MTU, 600), [0; 600], "nothing of the second packet");
         }
     }
-    // A new First ends the message before it; the receive goes on to the new one.
+    // A new First ends the previous message; its receive is used for the new message.
     let mut bench = uc();
     bench.receive(1, 8192, 1024);
     for (opcode, offset, payload) in [
@@ -114,7 +114,7 @@ fn uc_opcode_violations_abandon_the_message() {
     assert_eq!(bench.host(Side::B).read_memory(8192, 260), [[2; MTU].as_slice(), &[3; 4]].concat());
 }
 
-/// Rows "no receive WQE", "R_Key error", "length error": dropped, and the queue pair goes on.
+/// Rows "no receive WQE", "R_Key error", "length error": the packet is dropped and the queue pair continues.
 #[test]
 fn uc_drops_silently_and_stays_usable() {
     let bench = uc();
@@ -151,7 +151,7 @@ fn uc_drops_silently_and_stays_usable() {
         assert_eq!(bench.state(Side::B), QpState::Rts, "{what}");
         assert_eq!(bench.ended(Side::B), [], "{what}");
         assert_eq!(bench.take_events(Side::B), [], "{what}");
-        // The next message goes through, into the receive that was there.
+        // The next message arrives in the receive that was posted.
         if receives == 0 {
             bench.receive(0, 8192, 64);
         }
@@ -161,7 +161,8 @@ fn uc_drops_silently_and_stays_usable() {
     }
 }
 
-/// Where RC answers an empty First, Middle or Last with a NAK, UC is silent; the message is lost, the receive is not.
+/// RC answers an empty First, Middle or Last with a NAK, but UC is silent. The message is lost; the receive
+/// is not.
 #[test]
 fn uc_drops_first_middle_and_last_without_payload() {
     let rkey = uc().host(Side::B).rkey();
@@ -212,8 +213,8 @@ fn uc_write_needs_the_right_of_the_queue_pair() {
     assert_eq!(bench.host(Side::B).read_memory(0, 8), [0; 8]);
 }
 
-/// A receive whose own key is wrong is the application's mistake. It completes with an error, and an error
-/// completion of a receive takes the queue pair to ERR; it must not be tried again and again.
+/// A receive with a wrong key of its own is an error of the application. It completes with an error and takes
+/// the queue pair to ERR; it must not be retried.
 #[test]
 fn a_bad_receive_fails_the_queue_pair() {
     for qp_type in [QpType::Uc, QpType::Ud] {
@@ -236,7 +237,7 @@ fn a_bad_receive_fails_the_queue_pair() {
     }
 }
 
-/// "Requester completes a WR as soon as the last packet was handed to the wire."
+/// Row "Requester completes a WR as soon as the last packet was handed to the wire."
 #[test]
 fn uc_completes_when_the_last_packet_left() {
     let mut bench = uc();
@@ -269,8 +270,8 @@ fn uc_and_ud_take_from_a_shared_receive_queue() {
             }
             _ => (ud_packet(&bench, &[1; 8]), ud_packet(&bench, &[1; 25])),
         };
-        // rxe completes this one with an error when there is a shared queue; without one it drops it. We
-        // drop it in both cases: a peer must not be able to use up receives that others share.
+        // With a shared queue, rxe completes this receive with an error; without one, it drops the packet. We
+        // drop the packet in both cases: a peer must not use up receives that others share.
         assert_eq!(arrive(&mut bench, &large), dropped(DropReason::ReceiveTooSmall));
         assert_eq!(arrive(&mut bench, &small), Verdict::Handled);
         assert_eq!(bench.ended(Side::B), [(1, WcStatus::Success)], "{qp_type:?}");
@@ -314,7 +315,7 @@ fn ud_message_with_its_40_bytes_and_its_sender() {
     assert_eq!(bench.host(Side::B).read_memory(GRH_AREA, 100), pattern(100));
 }
 
-/// The header that the receiver finds before the message, byte by byte.
+/// The bytes of the header that the receiver finds before the message.
 #[test]
 fn ud_grh_area_of_every_encapsulation() {
     let v6 = |last| IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last));
@@ -355,7 +356,7 @@ fn ud_grh_area_of_every_encapsulation() {
     }
 }
 
-/// A header without the don't-fragment bit is shown as it was.
+/// A header without the don't-fragment bit is passed on unchanged.
 #[test]
 fn ud_grh_area_keeps_the_fragment_bit() {
     let mut bench = ud();
@@ -385,7 +386,7 @@ fn ud_q_key_must_match_exactly() {
     assert_eq!(bench.ended(Side::B), [(1, WcStatus::Success)]);
 }
 
-/// A Q_Key with its top bit set means the sender's own.
+/// A Q_Key with its top bit set selects the Q_Key of the sender.
 #[test]
 fn ud_privileged_q_key_stands_for_the_own_one() {
     for (given, on_the_wire) in [(0x7fff_ffff, 0x7fff_ffff), (0x8000_0000, QKEY), (0xffff_ffff, QKEY), (0, 0)]
@@ -399,7 +400,7 @@ fn ud_privileged_q_key_stands_for_the_own_one() {
     }
 }
 
-/// The receiver looks at no PSN: repeated and out of order, everything arrives.
+/// The receiver ignores PSNs: repeated and out-of-order packets all arrive.
 #[test]
 fn ud_ignores_psns() {
     let mut bench = ud();
@@ -422,14 +423,15 @@ fn ud_too_small_and_missing_receives() {
     assert_eq!(arrive(&mut bench, &packet), dropped(DropReason::ReceiveTooSmall));
     assert_eq!(bench.host(Side::B).read_memory(0, 128), [0; 128]);
     assert_eq!(bench.ended(Side::B), []);
-    // The receive is still there for a message that fits.
+    // The receive is still available for a message that fits.
     let fits = ud_packet(&bench, &[1; 59]);
     assert_eq!(arrive(&mut bench, &fits), Verdict::Handled);
     assert_eq!(bench.ended(Side::B), [(1, WcStatus::Success)]);
     assert_eq!(bench.state(Side::B), QpState::Rts);
 }
 
-/// One packet a message, and that no longer than the port's MTU: refused when posted, dropped when received.
+/// A message is one packet, at most as long as the port's MTU. A longer one is refused when posted and
+/// dropped when received.
 #[test]
 fn ud_messages_fit_one_packet() {
     let config = EngineConfig { port_mtu: PathMtu::Mtu512, ..EngineConfig::from_number(3) };
@@ -449,7 +451,7 @@ fn ud_messages_fit_one_packet() {
     assert_eq!(bench.ended(Side::B), [(1, WcStatus::Success)]);
 }
 
-/// Each member of a group gets a copy; whoever left or cannot take it gets none. The packet counts once.
+/// Each member of a group gets a copy, except members that left or cannot receive it. The packet counts once.
 #[test]
 fn ud_multicast() {
     let group: IpAddr = "224.1.2.3".parse().unwrap();
@@ -476,12 +478,12 @@ fn ud_multicast() {
     assert_eq!(send(&mut bench, &[]), dropped(DropReason::NoMulticastMember));
     attach(&mut bench, b).unwrap();
     attach(&mut bench, b).unwrap();
-    // Nobody has a receive.
+    // No member has posted a receive.
     assert_eq!(send(&mut bench, &[]), dropped(DropReason::NoReceive));
     attach(&mut bench, other).unwrap();
     assert_eq!(send(&mut bench, &[]), dropped(DropReason::NoReceive));
     bench.receive(1, 0, 64);
-    // One takes it, the other cannot.
+    // One member receives the packet; the other has no receive.
     assert_eq!(send(&mut bench, &[(b, 1)]), Verdict::Handled);
     bench.receive(2, 0, 64);
     bench.post_recv(Side::B, other, 3, 64, 64).unwrap();
@@ -494,7 +496,7 @@ fn ud_multicast() {
     assert_eq!(send(&mut bench, &[]), dropped(DropReason::NoMulticastMember));
 }
 
-/// Groups are for UD. A connected queue pair in one would hear requests from strangers.
+/// Only UD queue pairs join groups. A connected queue pair in a group would receive requests from strangers.
 #[test]
 fn only_ud_joins_groups() {
     let group: IpAddr = "224.1.2.3".parse().unwrap();
@@ -508,7 +510,7 @@ fn only_ud_joins_groups() {
     }
 }
 
-/// A datagram comes from anybody: other addresses than those of an earlier one are no reason to drop it.
+/// Datagrams come from any sender, so an address that differs from earlier ones is not a reason to drop them.
 #[test]
 fn ud_hears_from_strangers() {
     let mut bench = ud();

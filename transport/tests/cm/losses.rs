@@ -1,4 +1,4 @@
-//! Every message lost, repeated, and late.
+//! Tests in which each message is lost, repeated or late.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::world::{ACTIVE, Fate, PASSIVE, TIMING, World, offer, question, reques
 
 const HANDSHAKE: [&str; 5] = ["REQ", "REP", "RTU", "DREQ", "DREP"];
 
-/// A wire with a plan for the first messages of one kind.
+/// Returns a wire that gives the first messages of one kind this fate.
 fn treat(name: &'static str, count: usize, fate: Fate) -> impl FnMut(usize, &CmMad) -> Fate {
     let mut left = count;
     move |_, mad| {
@@ -32,7 +32,8 @@ fn treat(name: &'static str, count: usize, fate: Fate) -> impl FnMut(usize, &CmM
 fn each_message_lost_once_and_often() {
     for name in HANDSHAKE {
         for count in [1, 2, 7] {
-            // To a peer that has not answered the REP goes three times: an RTU that is lost three times stays lost.
+            // The REP is sent three times to a peer that does not answer, so an RTU that is lost three times
+            // stays lost.
             if (name, count) == ("RTU", 7) {
                 continue;
             }
@@ -40,7 +41,7 @@ fn each_message_lost_once_and_often() {
             let ids = world.connect();
             world.sides[ACTIVE].disconnect(world.now, ids.0, b"").unwrap();
             world.expect_the_end(ids);
-            // RTU and DREP are repeated when the message before them is.
+            // The RTU and the DREP are repeated when the message before them is repeated.
             let by = usize::from(matches!(name, "REP" | "DREP"));
             assert_eq!(world.sent(by, name), count + 1, "{name} lost {count} times: {:?}", world.log);
         }
@@ -58,7 +59,7 @@ fn each_message_twice() {
     }
 }
 
-/// So late that it was repeated already, and whatever followed it overtakes it.
+/// The message is so late that it is repeated first and that the messages after it overtake it.
 #[test]
 fn each_message_late() {
     for name in HANDSHAKE {
@@ -70,7 +71,7 @@ fn each_message_late() {
     }
 }
 
-/// A request that was refused is refused again, and the application is not asked twice.
+/// A repeated request that was refused is refused again; the application is asked only once.
 #[test]
 fn a_lost_rejection() {
     let mut world = World::with_fate(treat("REJ", 1, Fate::Drop));
@@ -94,8 +95,8 @@ fn a_lost_rejection_of_a_rep() {
     world.expect_nothing_left();
 }
 
-/// The active side never hears that the passive one refused after its REP. Its DREQ is answered all the same, once and
-/// for every repetition of it.
+/// The active side does not learn that the passive side refused after its REP. The passive side still answers
+/// the DREQ and each of its repetitions.
 ///
 /// ```text
 ///   active    passive
@@ -129,7 +130,7 @@ fn a_lost_rejection_after_the_rep() {
     world.expect_nothing_left();
 }
 
-/// A lost MRA costs one more repetition.
+/// A lost MRA causes one more repetition.
 #[test]
 fn a_lost_mra() {
     let mut world = World::with_fate(treat("MRA", 1, Fate::Drop));
@@ -141,7 +142,8 @@ fn a_lost_mra() {
     world.finish_connecting(active, passive);
 }
 
-/// Nobody answers: given up after all repetitions, in the time that the formula gives.
+/// A peer that never answers: the connection attempt ends after all repetitions, in the time that the formula
+/// gives.
 #[test]
 fn a_silent_peer() {
     let mut world = World::with_fate(|_, _| Fate::Drop);
@@ -162,20 +164,20 @@ fn a_silent_peer() {
     world.expect_nothing_left();
 }
 
-/// The peer vanishes in the middle of things.
+/// The peer vanishes at different stages of a connection.
 #[test]
 fn a_peer_that_vanishes() {
-    // After its REQ.
+    // The peer vanishes after its REQ and restarts.
     let mut world = World::new();
     world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
     let passive = world.asked();
     world.sides[ACTIVE] = crate::world::manager(9);
     world.sides[PASSIVE].accept(world.now, passive, &offer(0x22), b"").unwrap();
-    // Who came back says that it knows nothing.
+    // The restarted peer answers that it does not know the connection.
     world.expect_rejected(PASSIVE, passive, RejReason::INVALID_COMM_ID);
     world.expect_nothing_left();
 
-    // After its REQ, for good, before and after the answer.
+    // The peer vanishes for good after its REQ, before and after the answer.
     for accept in [false, true] {
         let mut world = World::new();
         world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
@@ -191,7 +193,7 @@ fn a_peer_that_vanishes() {
         world.expect_nothing_left();
     }
 
-    // From an established connection: the end comes all the same.
+    // The peer vanishes from an established connection: the connection still ends.
     let mut world = World::new();
     let ids = world.connect();
     world.sides[ACTIVE] = crate::world::manager(9);
@@ -203,7 +205,7 @@ fn a_peer_that_vanishes() {
     world.expect_nothing_left();
 }
 
-/// The RTU never arrives, and the DREQ stands for both.
+/// The RTU never arrives; the DREQ implies it.
 #[test]
 fn disconnected_before_the_rtu() {
     let mut world = World::with_fate(treat("RTU", usize::MAX, Fate::Drop));
@@ -217,8 +219,8 @@ fn disconnected_before_the_rtu() {
     world.expect_the_end((active, passive));
 }
 
-/// The passive side gives up while the active one believes in the connection. It may send nothing more to an address that has
-/// never answered, but its answer to the DREQ is the truth.
+/// The passive side gives up while the active side considers the connection established. It must send nothing
+/// more to an address that has never answered, but it still answers the DREQ.
 #[test]
 fn an_rtu_that_never_arrives() {
     let mut world = World::with_fate(treat("RTU", usize::MAX, Fate::Drop));

@@ -1,4 +1,4 @@
-//! What connections go through, one story each.
+//! Scenarios of connections, one in each test.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use roce_transport::cm::{
 
 use crate::world::{ACTIVE, Fate, PASSIVE, SERVICE, World, address, bytes, offer, question, request};
 
-/// Both ends get parameters that fit each other.
+/// Both ends get matching parameters.
 #[test]
 fn what_queue_pairs_need() {
     let mut world = World::new();
@@ -53,19 +53,19 @@ fn what_queue_pairs_need() {
     assert_eq!((parameters.dest_qpn, passive.dest_qpn), (Qpn::new(0x22), Qpn::new(0x11)));
     assert_eq!((parameters.sq_psn, passive.sq_psn), (Psn::new(0x220), Psn::new(0x110)));
     assert_eq!((parameters.rq_psn, passive.rq_psn), (Psn::new(0x110), Psn::new(0x220)));
-    // Each retries as often after "not ready" as the other asked for.
+    // Each side retries after RNR as often as the other side requested.
     assert_eq!((parameters.rnr_retry, passive.rnr_retry), (4, 5));
     assert_eq!((parameters.peer_srq, passive.peer_srq), (false, true));
-    // Nobody has more READs under way than the other holds.
+    // Each side has at most as many outstanding READs as the other side supports.
     assert_eq!((parameters.max_rd_atomic, passive.max_dest_rd_atomic), (8, 8));
     assert_eq!((parameters.max_dest_rd_atomic, passive.max_rd_atomic), (2, 2));
-    // The peer says that it takes up to 134 ms to acknowledge.
+    // The peer announces that it takes up to 134 ms to acknowledge.
     assert_eq!(parameters.timeout, CmTimeout::new(15));
     assert_eq!(passive.timeout, parameters.timeout);
 }
 
-/// The field table of `roce dissect` and this engine agree on what a starting PSN is: the first PSN that the sender of
-/// the message wants to receive.
+/// The field table of `roce dissect` and this engine define a starting PSN alike: the first PSN that the
+/// sender of the message wants to receive.
 #[test]
 fn the_field_table_and_the_engine_agree_on_the_starting_psn() {
     let sent = Rc::new(RefCell::new(Vec::new()));
@@ -127,7 +127,7 @@ fn reject_with_reason_and_data() {
     world.expect_nothing_left();
 }
 
-/// The active side may say no to what it gets, too.
+/// The active side may also refuse the REP.
 #[test]
 fn the_active_side_refuses_a_rep() {
     let mut world = World::new();
@@ -180,7 +180,7 @@ fn requests_that_cannot_be_taken() {
     refused(with!(req => req.private_data[0] = 1), RejReason::CONSUMER);
 }
 
-/// A listener for the other kind of request: refused at once, and the place of nobody is taken.
+/// A listener refuses the wrong kind of request at once, without using its backlog.
 #[test]
 fn requests_of_the_wrong_kind() {
     let listen = |accepts| {
@@ -227,7 +227,7 @@ fn too_many_requests() {
         (0..9).map(|qpn| world.sides[ACTIVE].connect(world.now, &request(0x11 + qpn)).unwrap()).collect();
     world.expect_rejected(ACTIVE, ids[8], RejReason::NO_RESOURCES);
     assert_eq!(world.sides[PASSIVE].counters().refused_full, 1);
-    // One that is answered makes room.
+    // An answered request frees a place.
     let first = world.asked();
     world.sides[PASSIVE].reject(world.now, first, RejReason::CONSUMER, b"").unwrap();
     world.expect_rejected(ACTIVE, ids[0], RejReason::CONSUMER);
@@ -237,7 +237,7 @@ fn too_many_requests() {
     }
 }
 
-/// A duplicate of a request that the application still thinks about asks for patience.
+/// A duplicate of a request that the application has not answered yet causes an MRA.
 #[test]
 fn the_application_takes_its_time() {
     let mut world = World::new();
@@ -250,7 +250,7 @@ fn the_application_takes_its_time() {
     world.finish_connecting(active, passive);
 }
 
-/// Either application may ask for patience of its own accord.
+/// Either application may send an MRA on its own.
 #[test]
 fn patience_on_request() {
     let mut world = World::new();
@@ -270,7 +270,7 @@ fn patience_on_request() {
     assert!(matches!(world.event(PASSIVE), CmEvent::Established { .. }));
 }
 
-/// A packet on the queue pair says as much as the RTU that was lost.
+/// A packet on the queue pair replaces a lost RTU.
 #[test]
 fn the_first_packet_stands_for_the_rtu() {
     let mut world = World::with_fate(|_, mad| match mad.message {
@@ -300,19 +300,19 @@ fn both_disconnect_at_once() {
     }
 }
 
-/// The peer comes back with the same queue pair, knowing nothing of the connection.
+/// The peer restarts with the same queue pair and no knowledge of the connection.
 #[test]
 fn stale_connections() {
     let mut world = World::new();
     let (active, passive) = world.connect();
-    // Who restarts has other IDs.
+    // A restarted side has other IDs.
     world.sides[ACTIVE] = crate::world::manager(9);
     let next = world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
     assert_ne!(active, next);
     world.expect_rejected(ACTIVE, next, RejReason::STALE_CONNECTION);
     assert_eq!(world.event(PASSIVE), CmEvent::Disconnected { id: passive });
     assert_eq!(world.sides[PASSIVE].counters().stale, 1);
-    // The second attempt finds the way free.
+    // The second attempt succeeds.
     let next = world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
     loop {
         match world.event(PASSIVE) {
@@ -328,7 +328,7 @@ fn stale_connections() {
     assert!(matches!(world.event(ACTIVE), CmEvent::ConnectResponse { id, .. } if id == next));
 }
 
-/// The passive side restarts and gives the same queue pair to another connection.
+/// The passive side restarts and uses the same queue pair for another connection.
 #[test]
 fn stale_connections_of_the_active_side() {
     let mut world = World::new();
@@ -342,20 +342,20 @@ fn stale_connections_of_the_active_side() {
     world.sides[PASSIVE].accept(world.now, passive, &offer(0x22), b"").unwrap();
     world.expect_rejected(ACTIVE, next, RejReason::STALE_CONNECTION);
     world.expect_rejected(PASSIVE, passive, RejReason::STALE_CONNECTION);
-    // Nobody knows the old connection, and says so.
+    // The restarted side does not know the old connection and says so.
     assert_eq!(world.event(ACTIVE), CmEvent::Disconnected { id: active });
 }
 
 #[test]
 fn letting_go_in_every_state() {
-    // While the REQ is out: the peer is told.
+    // While the REQ is pending: the peer is notified.
     let mut world = World::new();
     let active = world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
     let passive = world.asked();
     world.sides[ACTIVE].release(world.now, active);
     world.expect_rejected(PASSIVE, passive, RejReason::TIMEOUT);
     world.expect_nothing_left();
-    // A request that nobody wants.
+    // A pending request of the peer.
     let mut world = World::new();
     let active = world.sides[ACTIVE].connect(world.now, &request(0x11)).unwrap();
     let passive = world.asked();
@@ -386,14 +386,14 @@ fn services_for_datagrams() {
         }
         other => panic!("told {other:?}"),
     }
-    // Refused, by letting go.
+    // Refused by release.
     let id = world.sides[ACTIVE].resolve(world.now, &question()).unwrap();
     let CmEvent::SidrRequest(asked) = world.event(PASSIVE) else { panic!("not asked") };
     world.sides[PASSIVE].release(world.now, asked.id);
     let event = world.event(ACTIVE);
     assert!(matches!(event, CmEvent::Unresolved { status: SidrStatus::REJECTED, .. }), "{event:?}");
     assert_eq!(event.id(), id);
-    // Nobody there.
+    // No listener.
     world.sides[PASSIVE].unlisten(SERVICE).unwrap();
     world.sides[ACTIVE].resolve(world.now, &question()).unwrap();
     let event = world.event(ACTIVE);
@@ -429,7 +429,7 @@ fn calls_that_do_not_fit() {
     world.sides[ACTIVE].release(now, unknown);
 }
 
-/// Where several processes share an address, replies find theirs by the IDs that it drew.
+/// If several processes share an address, replies reach the right process by the IDs that it drew.
 #[test]
 fn ids_are_in_the_slot_of_their_process() {
     let slots = |ids: &[CommId]| ids.iter().map(|id| ProcessSlot::of_id(id.0)).collect::<Vec<_>>();
@@ -440,7 +440,7 @@ fn ids_are_in_the_slot_of_their_process() {
         let (active, _) = world.connect();
         let asked = world.sides[ACTIVE].resolve(world.now, &question()).unwrap();
         assert_eq!(slots(&[active, asked]), [slot; 2]);
-        // The side that is asked draws in its slot as well.
+        // The passive side also draws in its slot.
         let mut world = World::new();
         let listen = CmListen { accepts: CmAccepts::Both, backlog: 8, ip_cm: true };
         let config = CmConfig { process_slot: slot, ..world.sides[PASSIVE].config().clone() };
@@ -448,7 +448,7 @@ fn ids_are_in_the_slot_of_their_process() {
         world.sides[PASSIVE].listen(SERVICE, listen).unwrap();
         assert_eq!(slots(&[world.connect().1]), [slot]);
     }
-    // Without a slot all bits are random.
+    // Without a slot, all bits are random.
     let mut world = World::new();
     let mut draw = || world.sides[ACTIVE].resolve(world.now, &question()).unwrap();
     let ids: Vec<_> = (0..64).map(|_| draw()).collect();

@@ -1,5 +1,5 @@
-//! What the table and scenario tests have in common: a connected pair that checks its own books when it is
-//! dropped, packets of a test's own making, and what came back on the link.
+//! Helpers of the table and scenario tests: a connected pair that checks its packet accounting when it is
+//! dropped, packets that a test makes up, and the answers on the link.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "every test binary uses a part of this")]
 
@@ -19,12 +19,10 @@ use roce_transport::{
     Verdict, WcStatus,
 };
 
-/// Nothing but the statuses and identifiers of completions.
+/// The identifier and the status of a completion.
 pub type Ended = (u64, WcStatus);
 
-/// A pair with one queue pair on each side.
-///
-/// Dropping it checks that both engines account for each packet, so every test that uses it does.
+/// A pair with one queue pair on each side. Dropping it checks that both engines account for each packet.
 pub struct Bench {
     pub pair: Pair,
     pub a: Qpn,
@@ -52,7 +50,7 @@ impl Drop for Bench {
     }
 }
 
-/// The settings most tests here want: packets of 256 bytes, so that few bytes make many packets.
+/// Returns the settings of most tests: packets of 256 bytes, so that few bytes make many packets.
 pub fn settings() -> Settings {
     Settings { mtu: roce_packet::PathMtu::Mtu256, ..Settings::default() }
 }
@@ -78,7 +76,7 @@ impl Bench {
         Self { pair, a, b }
     }
 
-    /// Two hosts without queue pairs; numbers 0 stand in for them.
+    /// Returns two hosts without queue pairs; numbers 0 stand in for them.
     pub fn empty() -> Self {
         let mut pair = Pair::with_config(EngineConfig::from_number(11), 1 << 21);
         pair.record = true;
@@ -97,13 +95,13 @@ impl Bench {
         self.host(side).engine.query_qp(self.qpn(side)).expect("the queue pair exists").state
     }
 
-    /// The PSN that the responder of `side` expects.
+    /// Returns the PSN that the responder of `side` expects.
     #[track_caller]
     pub fn expected(&self, side: Side) -> Psn {
         self.host(side).engine.query_qp(self.qpn(side)).expect("the queue pair exists").rq_psn
     }
 
-    /// One counter by name.
+    /// Returns one counter by name.
     #[track_caller]
     pub fn counter(&self, side: Side, name: &str) -> u64 {
         let mut found = None;
@@ -130,17 +128,17 @@ impl Bench {
         self.post_recv(Side::B, b, wr_id, offset, len).expect("the receive is taken");
     }
 
-    /// A WRITE to `offset` of B's region.
+    /// Returns a WRITE to `offset` of B's region.
     pub fn write(&self, offset: usize) -> SendOp {
         SendOp::Write { remote_addr: address(offset), rkey: self.host(Side::B).rkey() }
     }
 
-    /// A READ from `offset` of B's region.
+    /// Returns a READ from `offset` of B's region.
     pub fn read(&self, offset: usize) -> SendOp {
         SendOp::Read { remote_addr: address(offset), rkey: self.host(Side::B).rkey() }
     }
 
-    /// A FETCH ADD at `offset` of B's region.
+    /// Returns a FETCH ADD at `offset` of B's region.
     pub fn fetch_add(&self, offset: usize, add: u64) -> SendOp {
         SendOp::FetchAdd { remote_addr: address(offset), rkey: self.host(Side::B).rkey(), add }
     }
@@ -149,7 +147,7 @@ impl Bench {
         self.completions(side).iter().map(|wc| (wc.wr_id, wc.status)).collect()
     }
 
-    /// The events of one side so far, which are forgotten.
+    /// Removes and returns the events of one side so far.
     pub fn take_events(&mut self, side: Side) -> Vec<AsyncEvent> {
         self.collect(side);
         std::mem::take(&mut self.host_mut(side).events)
@@ -161,12 +159,12 @@ impl Bench {
             .collect()
     }
 
-    /// A packet to `to` as its peer might send it.
+    /// Returns a packet to `to` as its peer might send it.
     pub fn forge(&self, to: Side, opcode: Opcode, psn: Psn) -> Forge {
         Forge::new(self.path(to.other()), opcode, self.qpn(to), psn)
     }
 
-    /// Lets a packet arrive and gives the verdict and what was answered.
+    /// Delivers a packet and returns the verdict and the answers.
     #[track_caller]
     pub fn arrive(&mut self, to: Side, forge: &Forge) -> (Verdict, Vec<Answer>) {
         let before = self.sent.len();
@@ -175,7 +173,7 @@ impl Bench {
         (verdict, answers)
     }
 
-    /// What `from` sent after the first `before` packets of the record.
+    /// Returns the packets that `from` sent after the first `before` packets of the record.
     #[track_caller]
     pub fn answers_since(&self, before: usize, from: Side) -> Vec<Answer> {
         self.sent[before..]
@@ -185,13 +183,14 @@ impl Bench {
             .collect()
     }
 
-    /// Opcodes and PSNs that `from` sent so far.
+    /// Returns the opcodes and PSNs that `from` sent so far.
     pub fn trace(&self, from: Side) -> Vec<(Opcode, u32)> {
         let packets = self.sent.iter().filter(|sent| sent.from == from);
         packets.map(|sent| (sent.opcode, sent.psn.get())).collect()
     }
 
-    /// A queue pair at B with a shared receive queue, connected to a new one at A. Both become the bench's.
+    /// Connects a new queue pair with a shared receive queue at B to a new one at A. Both replace the
+    /// bench's.
     #[track_caller]
     pub fn connect_srq(&mut self, qp_type: QpType, settings: &Settings) -> SrqId {
         let host = self.host_mut(Side::B);
@@ -204,7 +203,7 @@ impl Bench {
         srq
     }
 
-    /// A queue pair at B in RESET with another receive queue or completion queue than usual.
+    /// Creates a queue pair at B in RESET with an unusual receive queue or completion queue.
     #[track_caller]
     pub fn create_at_b(
         &mut self,
@@ -222,22 +221,22 @@ impl Bench {
     }
 }
 
-/// The virtual address of a byte of a host's region.
+/// Returns the virtual address of a byte of a host's region.
 pub fn address(offset: usize) -> u64 {
     MEMORY_BASE + offset as u64
 }
 
-/// Bytes that differ from their neighbours and from those a packet later.
+/// Returns bytes that differ from their neighbours and from the bytes one packet later.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index * 7 + index / 251 + 1) as u8).collect()
 }
 
-/// A response packet, as far as tests look.
+/// The fields of a response packet that tests compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub opcode: Opcode,
     pub psn: u32,
-    /// The AETH's first byte and message count.
+    /// The first byte of the AETH, and below it the message count.
     pub syndrome: Option<u8>,
     pub msn: Option<u32>,
 }
@@ -256,7 +255,7 @@ impl Answer {
         }
     }
 
-    /// An ACKNOWLEDGE packet.
+    /// Returns an ACKNOWLEDGE packet.
     pub fn acknowledge(syndrome: u8, psn: u32, msn: u32) -> Self {
         Self { opcode: Opcode::RC_ACKNOWLEDGE, psn, syndrome: Some(syndrome), msn: Some(msn) }
     }
@@ -276,7 +275,7 @@ enum Part {
     Ieth(Ieth),
 }
 
-/// A packet that a test makes up. Headers appear in the order of the calls, right or wrong.
+/// A packet that a test makes up. Headers appear in the order of the calls, valid or not.
 #[derive(Clone, Debug)]
 pub struct Forge {
     pub path: Path,
@@ -325,12 +324,12 @@ impl Forge {
         self.srq(1)
     }
 
-    /// The shared receive queue that the packet is for.
+    /// Adds the shared receive queue that the packet is for.
     pub fn srq(self, number: u32) -> Self {
         self.part(Part::Xrceth(Xrceth { srq: number }))
     }
 
-    /// Global visibility of the range in the RETH.
+    /// Adds a request for global visibility of the range in the RETH.
     pub fn feth(self) -> Self {
         self.flush(true, FlushSelectivity::Range)
     }
@@ -357,13 +356,13 @@ impl Forge {
         self
     }
 
-    /// BTH to ICRC.
+    /// Returns the bytes from the BTH to the ICRC.
     #[track_caller]
     pub fn build(&self) -> Vec<u8> {
         self.build_with(0)
     }
 
-    /// The same with an IPv4 Identification.
+    /// Returns the bytes from the BTH to the ICRC, with an IPv4 Identification.
     #[track_caller]
     pub fn build_with(&self, identification: u16) -> Vec<u8> {
         self.build_in(&Envelope::new(&self.path, identification))
@@ -407,15 +406,15 @@ impl Forge {
     }
 }
 
-/// Whether the packet with this index is among those that are hit, one in `one_in`: without a period, so that
-/// a retransmission is not hit again and again in the same place.
+/// Returns whether the packet with this index is hit, on average one in `one_in`. The choice has no period,
+/// so a retransmission is not always hit in the same place.
 pub fn unlucky(index: usize, seed: u64, one_in: u64) -> bool {
     let mixed =
         (index as u64 ^ seed << 32).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed ^ mixed >> 31).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33 & 0xffff < 0x1_0000 / one_in
 }
 
-/// Whether two memories differ, and where first: a failed comparison of megabytes is not printed.
+/// Compares two memories and panics with the first difference instead of printing megabytes.
 #[track_caller]
 pub fn assert_same(found: &[u8], expected: &[u8], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}: length");
