@@ -1,4 +1,4 @@
-//! The algorithms beside DCQCN: their steps, one by one, and two flows of each through one link.
+//! Tests of the algorithms other than DCQCN: their individual steps, and two flows of each through one link.
 
 mod common;
 
@@ -44,11 +44,13 @@ fn dctcp_cuts_by_the_marked_share() {
     let parameters = DctcpParameters { initial_window: 100, gain: 512, ..DctcpParameters::default() };
     let mut dctcp = Dctcp::new(&parameters, &start());
     let window = |dctcp: &Dctcp| dctcp.window().unwrap();
-    // The first acknowledgement ends the round that nothing began; while it starts, the window grows by what arrives.
+    // The first acknowledgement ends the initial round. In slow start, the window grows by the acknowledged
+    // bytes.
     dctcp.on_ack(at(0), &ack(1_000, 100_000, 10));
     assert_eq!(window(&dctcp), 101_000);
     assert_eq!(dctcp.observe(at(0)).alpha, Some(0.5));
-    // A round of 101,000 bytes of which 25,000 are marked. The mark cuts at once, and the rest of the window changes nothing.
+    // A round of 101,000 bytes of which 25,000 are marked. The mark cuts the window at once; the rest of the
+    // round does not change it.
     for index in 0..4 {
         let marked = index == 1;
         dctcp.on_ack(at(1), &Ack { marked, ..ack(25_000, 100_000, 10) });
@@ -58,16 +60,16 @@ fn dctcp_cuts_by_the_marked_share() {
     dctcp.on_ack(at(1), &ack(1_000, 100_000, 10));
     let alpha = 0.5 + 0.5 * (25.0 / 101.0 - 0.5);
     assert_eq!(dctcp.observe(at(1)).alpha, Some(alpha));
-    // A round without marks, in which the window was used: one packet more.
+    // A round without marks, in which the window was used, adds one packet.
     let before = window(&dctcp);
     dctcp.on_ack(at(2), &ack(101_000, 100_000, 10));
     assert_eq!(window(&dctcp), before + 1_000);
-    // One in which it was not: nothing learned.
+    // A round in which the window was not used changes nothing.
     dctcp.on_ack(at(3), &ack(101_000, 100, 10));
     let before = window(&dctcp);
     dctcp.on_ack(at(4), &ack(200, 100, 10));
     assert_eq!(window(&dctcp), before);
-    // Losses: half, once a round, and one packet after a timeout.
+    // Losses halve the window once a round; a timeout reduces it to one packet.
     for _ in 0..3 {
         dctcp.on_loss(at(5), Loss::Nak);
     }
@@ -81,12 +83,12 @@ fn swift_grows_below_the_target_and_shrinks_above_it() {
     let parameters = SwiftParameters { initial_window: 200, ..SwiftParameters::default() };
     let mut swift = Swift::new(&parameters, &start());
     let window = |swift: &Swift| swift.observe(at(0)).window.unwrap();
-    // Beyond 100 packets the target is 25 us. A round trip below it adds one packet.
+    // Beyond 100 packets, the target is 25 us. A round trip below it adds one packet.
     for _ in 0..4 {
         swift.on_ack(at(0), &ack(50_000, 200_000, 20));
     }
     assert!(window(&swift).abs_diff(201_000) <= 10, "{}", window(&swift));
-    // Twice the target: beta times the excess over the delay, once in a round trip.
+    // Twice the target: cut by beta times the excess over the delay, once in a round trip.
     let before = window(&swift) as f64;
     swift.on_ack(at(100), &ack(1_000, 200_000, 50));
     let cut = before * (1.0 - 819.0 / 1024.0 * 0.5);
@@ -95,7 +97,8 @@ fn swift_grows_below_the_target_and_shrinks_above_it() {
     assert!((window(&swift) as f64 - cut).abs() < 2.0, "not twice in one round trip");
     swift.on_ack(at(150), &ack(1_000, 200_000, 50));
     assert!((window(&swift) as f64) < cut * 0.7);
-    // Far above: never more than half at once. In the end less than a packet, which is a pace.
+    // Far above the target, a cut is at most one half. Finally the window is less than a packet, which is a
+    // rate.
     for round in 0..30 {
         swift.on_ack(at(1_000 * round), &ack(1_000, 0, 800));
     }
@@ -108,7 +111,7 @@ fn swift_grows_below_the_target_and_shrinks_above_it() {
     assert!(swift.rate().is_unlimited(), "one packet was acknowledged below the target");
 }
 
-/// The target of the paper: the base, hops times what one adds, and what a small window adds.
+/// The target of the paper: the base, the hops times the time per hop, and an addition for a small window.
 #[test]
 fn the_target_of_swift_grows_with_hops_and_with_a_smaller_window() {
     let parameters = SwiftParameters { hop_target: 1_500, initial_window: 100, ..SwiftParameters::default() };
@@ -126,9 +129,9 @@ fn the_target_of_swift_grows_with_hops_and_with_a_smaller_window() {
             swift.on_ack(at(0), &Ack { bytes: 1_000, in_flight: 1 << 20, rtt, hops, ..Ack::default() });
             assert_eq!(swift.observe(at(0)).window > before, grows, "{window} packets, {hops:?}: {rtt:?}");
         }
-        // What is not reported is taken to be as before.
+        // Missing hop counts are taken to be unchanged.
         let mut swift = Swift::new(&SwiftParameters { initial_window: window, ..parameters }, &start());
-        // The first one acknowledges nothing, so the window and its part of the target stay as they are.
+        // The first acknowledgement covers no bytes, so the window and its part of the target are unchanged.
         swift.on_ack(at(0), &Ack { hops, ..ack(0, 1 << 20, 1) });
         let before = swift.observe(at(0)).window;
         swift.on_ack(at(0), &ack(1_000, 1 << 20, (wanted / 1_000.0) as u64 - 1));
@@ -145,12 +148,12 @@ fn timely_follows_the_gradient() {
         (timely.observe(at(0)).rate / 1e6).round()
     };
     assert_eq!(step(100), 10_000.0, "the first one is compared with nothing");
-    // 5 us more, a quarter of the round trip of an idle network.
+    // 5 us more, which is a quarter of the round trip of an idle network.
     assert_eq!(step(105), (10_000.0_f64 * (1.0 - 0.5 * 0.25)).round());
     assert_eq!(step(145), 4_375.0, "a gradient counts as 1 at most");
-    // Constant: up by a step each time, by five from the fifth on.
+    // A constant round trip raises the rate by one step each time, and by five from the fifth time on.
     assert_eq!([(); 6].map(|()| step(145)), [4_385.0, 4_395.0, 4_405.0, 4_415.0, 4_465.0, 4_515.0]);
-    // Below t_low up, above t_high down, whatever the gradient.
+    // Below t_low up, above t_high down, for every gradient.
     assert_eq!(step(49), 4_525.0);
     assert_eq!(step(40), 4_535.0);
     assert_eq!(step(49), 4_545.0);
@@ -161,7 +164,7 @@ fn timely_follows_the_gradient() {
     assert_eq!(step(900), 10.0, "the floor");
 }
 
-/// Never more than the window is out, except for one packet; and the window is used.
+/// The window limits the outstanding packets, with a tolerance of one packet, and it is used.
 #[test]
 fn windows_bound_what_is_outstanding() {
     #[derive(Debug)]
@@ -179,7 +182,7 @@ fn windows_bound_what_is_outstanding() {
                 let congestion = Congestion::new(Algorithm::custom("own", make));
                 EngineConfig { congestion, ..EngineConfig::from_number(7) }
             }
-            // A small one grows to its bound, a large one begins there.
+            // A small window grows to its limit; a large one begins there.
             _ => config(&format!(
                 "{name},initial_window={},max_window={packets}",
                 if packets > 10 { packets } else { 1 }
@@ -188,7 +191,7 @@ fn windows_bound_what_is_outstanding() {
         config.max_outstanding_packets = 1_000;
         let mut bench = Bench::with_config(QpType::Rc, &settings(), config);
         (bench.link_delay_ns, bench.packet_time_ns) = (2_000, 50);
-        // Acknowledged PSNs and when A hears of them.
+        // The acknowledged PSNs, and the times at which A receives their acknowledgements.
         let heard: Rc<RefCell<Vec<(u64, u32)>>> = Rc::default();
         let most = Rc::new(RefCell::new(0));
         let (log, highest) = (heard.clone(), most.clone());
@@ -211,7 +214,7 @@ fn windows_bound_what_is_outstanding() {
         bench.drive();
         assert_eq!(bench.ended(Side::A).len(), 40);
         assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0, "{name} {packets}");
-        // Short packets at the ends of messages leave room for another one.
+        // Short packets at the ends of messages leave room for one more.
         let most = u64::from(*most.borrow());
         assert!(
             most >= packets && most <= packets + packets / 4 + 1,
@@ -246,7 +249,8 @@ fn two_swift_flows_keep_the_round_trip_near_the_target() {
     assert!((15.0..80.0).contains(&rtt), "{outcome:?}");
 }
 
-/// At rest the queue is what both add in a round trip: twice a tenth of the 25 KB that the line holds in 20 us, 5 packets.
+/// At rest, the queue is the sum that both flows add in a round trip: twice a tenth of the 25 KB that the
+/// line holds in 20 us, 5 packets.
 #[test]
 fn two_theta_powertcp_flows_keep_the_queue_at_what_they_add() {
     let unmarked = Bottleneck::new(1 << 30, 1 << 31, 0);
@@ -255,13 +259,14 @@ fn two_theta_powertcp_flows_keep_the_queue_at_what_they_add() {
     assert!((2..=8).contains(&outcome.longest), "{outcome:?}");
 }
 
-/// TIMELY has no one point of rest: what two flows share depends on their history. The link is used and the queue bounded.
+/// TIMELY has no single equilibrium: the shares of two flows depend on their history. The link is used and
+/// the queue is limited.
 #[test]
 fn two_timely_flows_use_the_link() {
     let unmarked = Bottleneck::new(1 << 30, 1 << 31, 0);
     let mut config = config("timely,additive_increase=100");
     config.pacing.burst = 0;
-    // These hosts have no link of their own, so nothing else bounds what leaves at once at the start.
+    // These hosts have no link of their own, so only this setting limits the burst at the start.
     config.max_outstanding_packets = 512;
     let outcome = unmarked.run(config, [1, 60, 50]);
     assert!(use_of(&outcome) > 0.7, "{outcome:?}");

@@ -1,8 +1,9 @@
-//! One server engine and two peers in virtual time, one of which is hostile: what the hostile one sends decides neither how
-//! long a call of the server takes nor what share of the server's link the honest one gets.
+//! One server engine and two peers in virtual time, one of them hostile. The hostile peer's packets must not
+//! determine the duration of a call of the server or the honest peer's share of the server's link.
 //!
-//! Every link carries one packet per microsecond and takes ten microseconds. The honest peer is an engine that keeps a
-//! number of requests outstanding; the hostile one is forged packets at the rate of its link.
+//! Every link carries one packet per microsecond and has a delay of ten microseconds. The honest peer is an
+//! engine that keeps a number of requests outstanding. The hostile peer sends forged packets at the rate of
+//! its link.
 
 mod common;
 
@@ -93,7 +94,7 @@ impl End {
         Sge { addr: BASE, length: len as u32, lkey: self.region.lkey }
     }
 
-    /// One packet, if there is one: what a link takes in a tick.
+    /// Returns the next packet if there is one, as a link does in a tick.
     fn packet(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
         self.engine.poll_transmit(now, &mut TxSlot::new(buffer))
     }
@@ -111,7 +112,8 @@ impl End {
     }
 }
 
-/// What the hostile peer sends in a tick: forged from the server's queue pair, its key and the number of the tick.
+/// Returns the packet that the hostile peer forges in a tick, from the server's queue pair, its key and the
+/// number of the tick.
 type Attack = fn(&Target, u64) -> Option<Forge>;
 
 #[derive(Clone, Copy)]
@@ -136,7 +138,7 @@ struct World {
     now: Instant,
     server: End,
     honest: End,
-    /// Queue pairs: of the honest peer, of the server towards each peer.
+    /// The queue pair of the honest peer; `target` has those of the server towards each peer.
     own: Qpn,
     target: Target,
     flying: BTreeMap<(Instant, u64), (u8, Path, Vec<u8>)>,
@@ -169,7 +171,7 @@ impl World {
         }
     }
 
-    /// A request of the honest peer, and the receive for it at the server.
+    /// Posts a request of the honest peer, and the receive for it at the server.
     fn post(&mut self, work: Work) {
         let (remote_addr, rkey) = (BASE, self.server.region.rkey);
         let (op, len) = match work {
@@ -230,7 +232,7 @@ impl World {
         self.server.completions();
     }
 
-    /// Completions of the honest peer in the time of a run, with `depth` requests outstanding.
+    /// Returns the completions of the honest peer in a run with `depth` requests outstanding.
     #[track_caller]
     fn run(&mut self, work: Work, depth: usize, attack: Option<Attack>) -> u64 {
         for _ in 0..depth {
@@ -256,7 +258,7 @@ enum Work {
     Atomic,
 }
 
-/// The attacks, and whether the server may send more packets than it received: only READs ask for that.
+/// The attacks, and whether the server may send more packets than it receives, which only READs request.
 const ATTACKS: &[(&str, bool, Attack)] = &[
     ("sixteen READs of 128 MiB", true, |target, tick| {
         let psns = u64::from(LONG_READ) / MTU as u64;
@@ -301,7 +303,7 @@ const ATTACKS: &[(&str, bool, Attack)] = &[
         Some(target.forge(Opcode::RC_SEND_LAST, tick).payload(&[1]))
     }),
     ("packets with a wrong ICRC", false, |target, tick| {
-        // The path of the arrival is not the one that the ICRC was computed for.
+        // The ICRC was computed for another path than that of the arrival.
         let mut forge = target.forge(Opcode::RC_SEND_ONLY, tick);
         forge.path.source_port ^= (tick as u16) | 1;
         Some(forge)
@@ -339,8 +341,8 @@ const ATTACKS: &[(&str, bool, Attack)] = &[
     }),
 ];
 
-/// With requests in the pipe the honest peer gets at least a third of what it gets alone, whatever the other one sends.
-/// The bound on answers is what a flood can make of the server: one packet for each that it received.
+/// Checks that the honest peer gets at least a third of its rate without attack, whatever the hostile peer
+/// sends. A flood must not cause more than one answer for each packet received.
 #[track_caller]
 fn honest_peer_keeps_its_share(depth: usize) {
     for work in [Work::Read, Work::Write, Work::Send, Work::Atomic] {
@@ -366,7 +368,7 @@ fn a_peer_with_one_request_at_a_time_keeps_a_third_of_its_rate_beside_any_flood(
     honest_peer_keeps_its_share(1);
 }
 
-/// What the server itself sends to a peer that refuses everything is bounded by the turns, too.
+/// The turns also limit the packets that the server itself sends to a peer that refuses everything.
 #[test]
 fn a_peer_that_is_written_to_and_answers_with_naks_takes_no_more_than_its_turns() {
     let attacks: [Attack; 3] = [
@@ -385,7 +387,7 @@ fn a_peer_that_is_written_to_and_answers_with_naks_takes_no_more_than_its_turns(
     }
 }
 
-/// The destinations of the next `count` packets, in turns.
+/// Returns the destinations of the next `count` packets, in turns.
 fn turns(server: &mut Engine, now: Instant, count: usize, answers_only: bool) -> Vec<(u8, usize)> {
     let mut turns: Vec<(u8, usize)> = Vec::new();
     let mut buffer = [0; 2048];
@@ -406,8 +408,8 @@ fn turns(server: &mut Engine, now: Instant, count: usize, answers_only: bool) ->
     turns
 }
 
-/// Two queue pairs that answer READs of 128 MiB take turns of a quantum: with requests allowed, and while only answers may
-/// leave.
+/// Two queue pairs that answer READs of 128 MiB take turns of one quantum, both with requests allowed and
+/// while only answers may leave.
 #[test]
 fn long_read_responses_take_turns_of_a_quantum() {
     for answers_only in [false, true] {
@@ -422,7 +424,7 @@ fn long_read_responses_take_turns_of_a_quantum() {
         }
         let quantum = world.server.engine.config().quantum as usize;
         let turns = turns(&mut world.server.engine, now, 20 * quantum, answers_only);
-        // The first turn may be what another one left.
+        // The first turn may be the rest of another one.
         assert!((20..=21).contains(&turns.len()), "answers only: {answers_only}: {turns:?}");
         for (turn, (_, packets)) in turns.iter().enumerate() {
             assert!(*packets <= quantum, "answers only: {answers_only}, turn {turn}: {turns:?}");
@@ -430,7 +432,7 @@ fn long_read_responses_take_turns_of_a_quantum() {
     }
 }
 
-/// READ responses are data of their path: what holds back data got them as answers.
+/// READ responses are data of their path. Regression: a caller that held back data got them as answers.
 #[test]
 fn read_responses_wait_where_their_path_may_not_send() {
     let mut world = World::new();
@@ -446,7 +448,8 @@ fn read_responses_wait_where_their_path_may_not_send() {
     assert!(engine.poll_transmit_where(now, &mut TxSlot::new(&mut buffer), |_| true).is_none());
 }
 
-/// A caller may stop after any number of packets: the engine says that there is more, and continues where it was.
+/// A caller may stop after any number of packets: the engine reports that more wait, and continues at that
+/// point.
 #[test]
 fn a_caller_can_stop_early_and_is_told_that_more_waits() {
     let mut world = World::new();
@@ -465,7 +468,7 @@ fn a_caller_can_stop_early_and_is_told_that_more_waits() {
     assert!(!world.server.engine.may_transmit(now), "everything was sent");
 }
 
-/// What is paced has nothing to send until its time: then a caller need not be told of it.
+/// A paced packet is not ready until its time, so a caller is not told of it before.
 #[test]
 fn a_notification_that_waits_for_its_time_does_not_count_as_waiting_for_a_call() {
     let mut config = EngineConfig::from_number(1);

@@ -1,4 +1,4 @@
-//! How many packets an attacker needs who sees none of a connection: the tables of `docs/security.md`, computed from the
+//! The number of packets that a blind attacker needs: the tables of `docs/security.md`, computed from the
 //! numbers that the engine draws and accepts.
 
 mod common;
@@ -18,12 +18,12 @@ const PAGE: &str = include_str!("../../docs/security.md");
 const LONG_SLOTS: &str = "queue pair number in slots 64 to 831";
 const PER_SECOND: u128 = 1_000_000;
 
-/// The bits in which numbers differ.
+/// Returns the bits in which numbers differ.
 fn random_bits(numbers: &[u32]) -> u32 {
     numbers.iter().fold(0, |bits, number| bits | number ^ numbers[0])
 }
 
-/// For small queue pairs of an engine.
+/// Returns the attributes of small queue pairs of an engine.
 fn init_in(engine: &mut Engine) -> QpInit {
     let pd = engine.allocate_pd().unwrap();
     let cq = engine.create_cq(1).unwrap();
@@ -32,7 +32,7 @@ fn init_in(engine: &mut Engine) -> QpInit {
     QpInit { qp_type: QpType::Rc, pd, send_cq: cq, recv_cq: cq, srq: None, capabilities, signal_all: false }
 }
 
-/// Numbers of queue pairs of an engine with this slot.
+/// Returns numbers of queue pairs of an engine with this slot.
 fn qpns(process_slot: ProcessSlot) -> Vec<u32> {
     let mut engine = Engine::new(EngineConfig { process_slot, ..EngineConfig::from_number(9) });
     let init = init_in(&mut engine);
@@ -47,7 +47,7 @@ fn keys() -> Vec<u32> {
     (0..64).map(key).collect()
 }
 
-/// The row of a table of the page that begins with this cell: its other cells.
+/// Returns the other cells of the page's table row that begins with this cell.
 #[track_caller]
 fn row(first: &str) -> Vec<&'static str> {
     let row = PAGE.lines().find_map(|line| line.strip_prefix(&format!("| {first} | ")));
@@ -71,7 +71,7 @@ fn the_page_states_the_bits_that_are_drawn() {
         assert_eq!(random_bits(&numbers).count_ones().to_string(), row(name)[0]);
         assert!(numbers.iter().all(|qpn| ProcessSlot::of(*qpn) == slot), "the rest is the slot");
     }
-    // The variant byte counts on.
+    // The variant byte is a counter.
     let keys = keys();
     assert_eq!((random_bits(&keys) >> 8).count_ones().to_string(), row("R_Key")[0]);
     assert!(keys.windows(2).all(|pair| pair[1] as u8 == (pair[0] as u8).wrapping_add(1)));
@@ -85,7 +85,7 @@ fn the_page_states_the_bits_that_are_drawn() {
     );
 }
 
-/// "33 ms", as the page writes it.
+/// Returns a time as the page writes it, such as "33 ms".
 fn time(packets: u128) -> String {
     let millis = packets * 1_000 / PER_SECOND;
     let rounded = |unit: u128| (millis + unit / 2) / unit;
@@ -103,8 +103,9 @@ fn with_commas(number: u128) -> String {
     groups.iter().map(|group| str::from_utf8(group).unwrap()).collect::<Vec<_>>().join(",")
 }
 
-/// Of all PSNs, those that an engine takes for effects: for acknowledgements while a full window is in flight, and for requests. Counted
-/// with one packet for each of some thousand PSNs at equal distances, and for all PSNs near the window.
+/// Counts the PSNs that have an effect on an engine: of acknowledgements while a full window is in flight,
+/// and of requests. One packet is sent for each of some thousand PSNs at equal distances, and for all PSNs
+/// near the window.
 #[test]
 fn the_page_states_how_many_packets_a_forger_needs() {
     let qpn_bits: u32 = row("queue pair number")[0].parse().unwrap();
@@ -132,7 +133,7 @@ fn the_page_states_how_many_packets_a_forger_needs() {
     assert!(row("a WRITE or READ of memory")[1].starts_with(&format!("2^{} ", bits - 1)), "{bits}");
 }
 
-/// PSNs of acknowledgements that end a connection whose window is full.
+/// Returns the number of PSNs of acknowledgements that end a connection whose window is full.
 fn accepted_answers() -> u128 {
     let mut accepted = 0;
     for psn in (0x1000 - 40..0x1000 + 300).chain((0..1 << 24).step_by(0x7_0001)) {
@@ -151,7 +152,7 @@ fn accepted_answers() -> u128 {
     accepted
 }
 
-/// PSNs of SENDs that are delivered.
+/// Returns the number of PSNs of SENDs that are delivered.
 fn accepted_requests() -> u128 {
     let mut accepted = 0;
     for psn in (0x1000 - 40..0x1000 + 300).chain((0..1 << 24).step_by(0x7_0001)) {
@@ -164,7 +165,7 @@ fn accepted_requests() -> u128 {
     accepted
 }
 
-/// The number of a queue pair does not follow from those before it.
+/// The number of a queue pair cannot be derived from the previous ones.
 #[test]
 fn numbers_do_not_follow_each_other() {
     let numbers = qpns(ProcessSlot::NONE);
@@ -173,7 +174,7 @@ fn numbers_do_not_follow_each_other() {
     assert!(steps.len() > 60, "{steps:?}");
 }
 
-/// An engine hands out all numbers but a few, whatever the slot, and numbers that were removed come back.
+/// An engine assigns nearly all numbers of its slot, and it reuses the numbers of removed queue pairs.
 #[test]
 fn a_slot_has_room_for_as_many_queue_pairs_as_the_settings_say() {
     for (slot, most) in [(63, 65_000), (64, 15_848), (831, 15_848)] {
@@ -188,7 +189,7 @@ fn a_slot_has_room_for_as_many_queue_pairs_as_the_settings_say() {
         assert!(numbers.iter().all(|qpn| ProcessSlot::of(qpn.get()) == process_slot));
         let error = engine.create_qp(&init).unwrap_err();
         assert_eq!(error, CreateQpError::TooManyQps { limit: most });
-        // With nearly all numbers in use, those of removed queue pairs are the only ones left.
+        // If nearly all numbers are in use, only those of removed queue pairs are left.
         for qpn in numbers.iter().take(3_000) {
             engine.destroy_qp(*qpn).unwrap();
             engine.create_qp(&init).unwrap();

@@ -1,5 +1,5 @@
-//! Every NAK that fails a queue pair, and what it leaves behind (section 5.4 and the responder's part of 5.8 of the
-//! protocol description).
+//! Every NAK that fails a queue pair, and the state after it (section 5.4 and the responder's part of 5.8 of
+//! the protocol description).
 
 mod common;
 
@@ -16,14 +16,14 @@ fn send_only(bench: &Bench, offset: u32) -> Forge {
     bench.forge(Side::B, Opcode::RC_SEND_ONLY, Psn::new(START + offset)).payload(b"data")
 }
 
-/// One way to have a request refused for good.
+/// One way to have a request refused fatally.
 struct Case {
     what: &'static str,
-    /// Packets that are accepted first.
+    /// The packets that are accepted first.
     before: Vec<Forge>,
     refused: Forge,
     code: NakCode,
-    /// How the receive in use ends; `None` where none is in use and an event tells it.
+    /// The status of the receive in use; `None` if no receive is in use and an event reports the failure.
     receive: Option<WcStatus>,
 }
 
@@ -33,14 +33,15 @@ fn case(what: &'static str, before: &[&Forge], refused: &Forge, code: NakCode) -
 }
 
 impl Case {
-    /// The first packet of the case took a receive, which ends like this.
+    /// Sets the status of the receive that the first packet of the case took.
     fn with_receive(mut self, status: WcStatus) -> Self {
         self.receive = Some(status);
         self
     }
 }
 
-/// Runs cases on fresh pairs that `make` makes; equal seeds make equal numbers, so packets fit all of them.
+/// Runs cases on fresh pairs from `make`. Equal seeds make equal numbers, so the packets fit all of the
+/// pairs.
 #[track_caller]
 fn refuse(make: impl Fn() -> Bench, cases: Vec<Case>) {
     for case in cases {
@@ -79,7 +80,7 @@ fn refuse(make: impl Fn() -> Bench, cases: Vec<Case>) {
             ended.into_iter().filter(|one| !ended_before.contains(&(one.0, WcStatus::Success))).collect();
         assert_eq!(bench.ended(Side::B), ended, "{what}");
         assert_eq!(bench.take_events(Side::B), events, "{what}");
-        // The queue pair is deaf now.
+        // The queue pair now drops every packet.
         refused.bth.psn = Psn::new(psn).next();
         assert_eq!(
             bench.arrive(Side::B, &refused),
@@ -96,7 +97,7 @@ fn ready() -> Bench {
     bench
 }
 
-/// The packets that cases are made of, with PSNs to be filled in.
+/// The packets of the cases, with PSNs to be filled in.
 struct Packets {
     send_first: Forge,
     send_middle: Forge,
@@ -215,8 +216,8 @@ fn nak_invalid_request_for_every_bad_length() {
     refuse(ready, cases);
 }
 
-/// A First or Middle has one path MTU, a Last at least a byte. Without any payload they are as wrong as with too
-/// little, and RC says so.
+/// A First or Middle has one path MTU of payload, a Last at least a byte. RC answers an empty one as it
+/// answers one with too little payload.
 #[test]
 fn nak_invalid_request_for_first_middle_and_last_without_payload() {
     let bench = ready();
@@ -235,7 +236,7 @@ fn nak_invalid_request_for_first_middle_and_last_without_payload() {
         at(Opcode::RC_RDMA_WRITE_LAST),
         at(Opcode::RC_RDMA_WRITE_LAST_WITH_IMM).imm([0; 4]),
     ];
-    // Two full packets, so that a Last has nothing left to bring, and is wrong even so.
+    // Two full packets leave no payload for a Last, which is wrong even so.
     let whole = at(Opcode::RC_RDMA_WRITE_FIRST).reth(address(0), rkey, 512).payload(&[5; MTU]);
     let mut cases = vec![
         case("empty SEND First", &[], &at(Opcode::RC_SEND_FIRST), INVALID),
@@ -255,7 +256,7 @@ fn nak_invalid_request_for_first_middle_and_last_without_payload() {
         cases.push(case("empty near the end of a WRITE", &[&whole], packet, INVALID));
     }
     refuse(ready, cases);
-    // As a duplicate it is not looked at: it is acknowledged and not executed.
+    // The length of a duplicate is not checked: it is acknowledged and not executed.
     let mut bench = ready();
     let mut only = p.send_only.clone();
     only.bth.psn = Psn::new(START);
@@ -294,7 +295,8 @@ fn nak_invalid_request_for_alignment_and_reserved_flush() {
     refuse(ready, cases);
 }
 
-/// Rights that the queue pair lacks, one at a time. 0x61 as rxe has it; the description allows 0x62 too.
+/// Rights that the queue pair lacks, one at a time. The syndrome is 0x61, as in rxe; the description also
+/// allows 0x62.
 #[test]
 fn nak_invalid_request_for_disabled_operations() {
     let rights = [
@@ -334,7 +336,7 @@ fn nak_invalid_request_for_disabled_operations() {
 
 #[test]
 fn nak_remote_access_for_keys_ranges_and_rights() {
-    // Regions that lack one right each, made the same way in every run.
+    // Regions that lack one right each, made alike in every run.
     const RIGHTS: [Access; 4] =
         [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC, Access::FLUSH_GLOBAL];
     let make = || {
@@ -473,7 +475,7 @@ fn write_loses_its_key_between_packets() {
         assert_eq!(bench.arrive(Side::B, &last).1, [Answer::acknowledge(0x62, START + 1, 0)]);
         assert_eq!(memory.to_vec()[MTU..], [0; 4096 - MTU], "nothing after the key was revoked");
         let flushed = WcStatus::WrFlushError;
-        // The receive of the immediate data tells it; without one, an event does. Never both.
+        // The receive of the immediate data reports the error; without one, an event does. Never both.
         let b: Qpn = bench.b;
         let (first, events) = match with_imm {
             true => (WcStatus::LocalAccessError, vec![]),
@@ -484,8 +486,8 @@ fn write_loses_its_key_between_packets() {
     }
 }
 
-/// With a shared receive queue the receive in use fails, the others stay, and an event says that the queue
-/// pair takes no more.
+/// With a shared receive queue, the receive in use fails, the others stay, and an event reports that the
+/// queue pair takes no more.
 #[test]
 fn shared_receive_queue_stays_filled() {
     let mut bench = Bench::empty();

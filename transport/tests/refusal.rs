@@ -1,5 +1,5 @@
-//! The refusal matrix: what is wrong with a packet, in which place of a message, over IPv4 and IPv6. No byte of
-//! memory changes, the right counter moves, the right answer goes out, the queue pair is in the right state.
+//! The refusal matrix: each fault of a packet, in each place of a message, over IPv4 and IPv6. No byte of
+//! memory changes; the counter, the answer and the state of the queue pair are right.
 
 mod common;
 
@@ -29,14 +29,14 @@ enum Place {
 
 const PLACES: [Place; 5] = [Place::First, Place::Middle, Place::Last, Place::Only, Place::Retransmitted];
 
-/// What is to come of a packet.
+/// The expected result of a packet.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     /// Dropped without an answer, counted under this reason.
     Drop(DropReason),
     /// NAK with this syndrome; all but 0x60 fail the queue pair.
     Nak(u8),
-    /// Taken for a duplicate: acknowledged, not executed.
+    /// Treated as a duplicate: acknowledged, not executed.
     Acknowledged,
     /// The fault does not exist in this place.
     Skip,
@@ -47,7 +47,7 @@ struct Setup {
     bench: Bench,
     memory: Arc<WordMemory>,
     region: RegionAttributes,
-    /// The good packet of this place, not sent yet (or, for a retransmission, once).
+    /// The correct packet of this place, not sent yet; for a retransmission, sent once.
     packet: Forge,
 }
 
@@ -59,7 +59,7 @@ fn addresses(v6: bool) -> [IpAddr; 2] {
     }
 }
 
-/// A queue pair at B in the middle of things, and the packet that would come next.
+/// Returns a queue pair at B in the middle of a message, and the next packet.
 #[track_caller]
 fn set_up(v6: bool, place: Place, access: Access) -> Setup {
     let mut bench = Bench::empty();
@@ -86,14 +86,14 @@ fn set_up(v6: bool, place: Place, access: Access) -> Setup {
     for packet in &before {
         assert_eq!(bench.arrive(Side::B, packet).0, Verdict::Handled);
     }
-    // The owner goes on to use the memory; no refused packet may touch it.
+    // The owner continues to use the memory; no refused packet may change it.
     memory.write(0, &[0x77; LEN]).unwrap();
     Setup { bench, memory, region, packet }
 }
 
 type Change = fn(&mut Setup) -> Option<Vec<u8>>;
 
-/// A fault: how it is made, and what comes of it in each place.
+/// A fault: the change that makes it, and its outcome in each place.
 struct Row {
     what: &'static str,
     access: Access,
@@ -111,7 +111,7 @@ fn everywhere(reason: DropReason) -> [Outcome; 5] {
     [Drop(reason); 5]
 }
 
-/// The RETH's fields again, in the places that have one.
+/// Replaces the fields of the RETH, in the places that have one.
 fn with_reth(setup: &mut Setup, va: u64, rkey: RKey, len: u32) {
     let payload =
         if setup.packet.bth.opcode == Opcode::RC_RDMA_WRITE_FIRST { vec![1; MTU] } else { vec![4; 64] };
@@ -124,7 +124,7 @@ fn announced(setup: &Setup) -> u32 {
     if setup.packet.bth.opcode == Opcode::RC_RDMA_WRITE_FIRST { 600 } else { 64 }
 }
 
-/// Changes bytes before the ICRC and makes it right again.
+/// Changes bytes before the ICRC and corrects the ICRC.
 fn resealed(setup: &Setup, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = setup.packet.build();
     bytes.truncate(bytes.len() - 4);
@@ -327,7 +327,7 @@ fn one_cell(v6: bool, row: &Row, place: Place, outcome: Outcome) {
     }
 }
 
-/// The rows that concern the requester: answers to what was never asked, in each state of its queue.
+/// The rows of the requester: answers that were never requested, in each state of its queue.
 #[test]
 fn refused_responses() {
     for v6 in [false, true] {
@@ -381,7 +381,7 @@ fn refused_responses() {
     }
 }
 
-/// A misaligned atomic, over both families.
+/// Misaligned atomics, over both address families.
 #[test]
 fn misaligned_atomics() {
     for v6 in [false, true] {
@@ -396,7 +396,7 @@ fn misaligned_atomics() {
     }
 }
 
-/// Partition keys: the lower 15 bits agree and one side is a full member. Ours is 0xffff.
+/// Partition keys: the lower 15 bits must agree and one side must be a full member. Ours is 0xffff.
 #[test]
 fn partition_keys() {
     for (p_key, is_taken) in

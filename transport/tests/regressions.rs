@@ -1,4 +1,4 @@
-//! One test per bug that was found and mended, named after what went wrong.
+//! Regression tests, each named after the correct behaviour.
 
 use roce_packet::PathMtu;
 use roce_sim::pair::{Action, Pair, Settings, Side};
@@ -36,7 +36,7 @@ fn a_uc_message_doubled_or_overtaken_on_the_way_is_not_delivered_again_or_late()
     assert_eq!(pair.host(Side::B).engine.counters().drop_late_packet, 2);
 }
 
-/// 2^31 bytes are 2^23 packets of 256 bytes: half of all PSNs, and then old and new look the same.
+/// Regression: 2^31 bytes are 2^23 packets of 256 bytes, half of all PSNs, so old and new PSNs were confused.
 #[test]
 fn the_longest_read_does_not_take_half_of_all_psns_at_once() {
     let mut config = EngineConfig::from_number(1);
@@ -69,8 +69,8 @@ fn a_window_of_no_packets_is_one_of_one_packet() {
     assert_eq!(statuses, [WcStatus::Success]);
 }
 
-/// The first queue pair is destroyed while its retransmission timer is still queued, and the second one, which takes
-/// its place, waits for longer: when the old entry came up, the new one had none.
+/// Regression: after a queue pair was destroyed with its retransmission timer still queued, the next one in
+/// its slot, with a later deadline, had no timer once the old entry expired.
 ///
 /// ```text
 /// A  SEND 0 ---> B      <- ACK; destroyed

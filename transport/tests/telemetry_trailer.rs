@@ -1,4 +1,5 @@
-//! In-band telemetry behind the ICRC of datagrams: who sends it, who accepts it, and what becomes of it where it is off.
+//! In-band telemetry after the ICRC of datagrams: who sends it, who accepts it, and how packets with it are
+//! treated where it is off.
 
 mod common;
 
@@ -20,8 +21,8 @@ fn config(telemetry: bool, congestion: &str) -> EngineConfig {
     EngineConfig { telemetry, congestion, ..EngineConfig::from_number(7) }
 }
 
-/// One message from A to B, with `wire` in between: it may change a datagram, or drop it with `false`. Both are polled until the
-/// message is complete. Gives the datagrams, with their sender.
+/// Sends one message from A to B and polls both until it is complete. `wire` may change a datagram, or return
+/// `false` to drop it. Returns the datagrams with their senders.
 fn write(direct: &mut Direct, mut wire: impl FnMut(Side, &mut Vec<u8>) -> bool) -> Vec<(Side, Vec<u8>)> {
     let data: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
     let [a, _] = direct.connect(QpType::Rc, &Settings::default());
@@ -85,7 +86,7 @@ fn data_and_acknowledgements_have_a_trailer_where_it_is_on() {
         let (rest, telemetry) = trailer(bytes).expect("a trailer");
         let datagram = Datagram::parse(rest, &[]).unwrap();
         assert_eq!(datagram.info().direction == Direction::Request, *from == Side::A);
-        // The switch was behind the sender: what it wrote came back, and nothing else.
+        // The switch came after the sender: only the hop that it wrote came back.
         match from {
             Side::A => assert_eq!(telemetry, Telemetry::default()),
             Side::B => {
@@ -102,7 +103,8 @@ fn data_and_acknowledgements_have_a_trailer_where_it_is_on() {
     }
 }
 
-/// The receiver needs no algorithm of its own, and a sender whose algorithm wants none sends none.
+/// The receiver does not need an algorithm of its own; the sender sends telemetry only if its algorithm uses
+/// it.
 #[test]
 fn the_algorithm_of_the_sender_decides() {
     for (congestion, has) in [("powertcp", true), ("none", false), ("dcqcn", false)] {
@@ -116,12 +118,13 @@ fn the_algorithm_of_the_sender_decides() {
     assert!(off.iter().all(|(_, bytes)| is_bare(bytes)));
 }
 
-/// Whether a datagram has no trailer. Its payload may look like one, so its length counts.
+/// Returns whether a datagram has no trailer. The payload may look like a trailer, so the length decides.
 fn is_bare(bytes: &[u8]) -> bool {
     Datagram::parse(bytes, &[]).is_ok_and(|datagram| datagram.payload_len() <= 1_024)
 }
 
-/// The ICRC does not cover the trailer: damage that makes it impossible is a wrong ICRC, or trailing bytes of an acknowledgement.
+/// The ICRC does not cover the trailer. Damage that makes the trailer invalid is reported as a wrong ICRC, or
+/// as trailing bytes of an acknowledgement.
 #[test]
 fn a_damaged_trailer_costs_a_packet_and_no_data() {
     let mut direct = Direct::new(&config(true, "hpcc"), MEMORY);
@@ -129,7 +132,7 @@ fn a_damaged_trailer_costs_a_packet_and_no_data() {
     write(&mut direct, |_, bytes| {
         count += 1;
         if count % 40 == 0 {
-            // A number of hops that is not possible.
+            // An impossible number of hops.
             let at = bytes.len() - Telemetry::LEN;
             bytes[at] ^= 6;
         }
@@ -156,7 +159,8 @@ fn with_trailer(mut datagram: Vec<u8>, hops: u64) -> Vec<u8> {
     datagram
 }
 
-/// With and without a trailer, with all that devices know of the Identification, in one slice or two.
+/// With and without a trailer, for each knowledge that devices have of the Identification, in one slice or
+/// two.
 #[test]
 fn where_it_is_on_both_kinds_arrive() {
     let unknown = |hint| Identification::Unknown { hint };
@@ -174,7 +178,7 @@ fn where_it_is_on_both_kinds_arrive() {
         &common::settings(),
         EngineConfig { telemetry: true, ..config(true, "none") },
     );
-    // The bench reads what is sent, and knows no trailers.
+    // The bench parses sent packets and does not support trailers.
     bench.blocked = [true; 2];
     let mut offset = 0;
     for (identification, seen) in cases {
@@ -198,8 +202,8 @@ fn where_it_is_on_both_kinds_arrive() {
     assert_eq!(bench.expected(Side::B), Psn::new(0x1000 + offset));
 }
 
-/// Where it is off, a trailer is a wrong ICRC and has a counter that says so: on every encapsulation, and for requests whose length
-/// the opcode fixes.
+/// Where telemetry is off, a trailer is a wrong ICRC with a counter of its own: with every encapsulation, and
+/// for requests whose opcode fixes their length.
 #[test]
 fn where_it_is_off_a_trailer_is_a_wrong_icrc() {
     let mut bench = Bench::rc();
@@ -220,7 +224,7 @@ fn where_it_is_off_a_trailer_is_a_wrong_icrc() {
             assert_eq!(bench.counter(Side::B, "rx_telemetry_refused"), count);
         }
     }
-    // Damage behind the BTH is not telemetry.
+    // Damage after the BTH is not telemetry.
     let mut bytes = with_trailer(write.build(), 1);
     bytes[40] ^= 1;
     assert_eq!(bench.inject(Side::B, write.path, &bytes), Verdict::Dropped(DropReason::BadIcrc));
@@ -228,8 +232,8 @@ fn where_it_is_off_a_trailer_is_a_wrong_icrc() {
     assert_eq!(bench.inject(Side::B, write.path, &write.build()), Verdict::Handled);
 }
 
-/// Through a socket that shows no Identification, 16 bits of the ICRC were compared before a peer was known: one datagram
-/// with a trailer in 65,536 was taken for one with 52 more bytes of payload.
+/// Regression: for an unknown peer and a hidden Identification, only 16 bits of the ICRC were compared. One
+/// datagram with a trailer in 65,536 was taken for one with 52 more bytes of payload.
 #[test]
 fn no_trailer_is_taken_for_payload() {
     const NUMBER: u64 = 400_000;
@@ -248,8 +252,8 @@ fn no_trailer_is_taken_for_payload() {
     assert_eq!(bench.counter(Side::B, "rx_telemetry_refused"), NUMBER);
 }
 
-/// Datagrams with a trailer form superpackets, whose end is computed with the trailer: the datagram that has no room any more
-/// has the ICRC of one that begins another.
+/// Datagrams with a trailer form superpackets, whose size includes the trailers: a datagram that does not fit
+/// has the ICRC of the first one of a new superpacket.
 #[test]
 fn datagrams_with_a_trailer_form_superpackets() {
     let mut direct = Direct::new(&config(true, "hpcc,base_rtt=1000000"), MEMORY);
@@ -260,7 +264,7 @@ fn datagrams_with_a_trailer_form_superpackets() {
     let now = Instant::from_nanos(1_000);
     let wr = SendWr::new(1, op, std::slice::from_ref(&element));
     direct.host_mut(Side::A).engine.post_send(now, a, &wr).unwrap();
-    // Room for 59 of 1,092 bytes; 60 would have room without their trailers.
+    // The superpacket has room for 59 datagrams of 1,092 bytes. Without their trailers, 60 would fit.
     let (mut batch, mut runs, mut buffer) = (Batch::EMPTY, Vec::new(), vec![0; 8192]);
     for step in 0..400 {
         let now = now.plus_nanos(step * 1_000);
@@ -279,11 +283,11 @@ fn datagrams_with_a_trailer_form_superpackets() {
             runs.push(1);
         }
     }
-    // The first packet is longer by its RETH.
+    // The first packet is longer because of its RETH.
     assert_eq!(runs, [2, 59, 59, 59, 17]);
 }
 
-/// Regression: telemetry behind acknowledgements that were dropped, for packets that were never sent, changed the rate.
+/// Regression: telemetry of dropped acknowledgements, for packets that were never sent, changed the rate.
 #[test]
 fn telemetry_of_a_dropped_acknowledgement_changes_no_rate() {
     let mut bench = Bench::with_config(QpType::Rc, &common::settings(), config(true, "hpcc"));
@@ -294,7 +298,7 @@ fn telemetry_of_a_dropped_acknowledgement_changes_no_rate() {
         let forged = bench.forge(Side::A, Opcode::RC_ACKNOWLEDGE, Psn::new(0x12_3456)).aeth(0x1f, 0);
         let mut bytes = forged.build();
         let mut telemetry = Telemetry::default();
-        // A line that sends four times what it can.
+        // A line that sends four times its rate.
         telemetry.push(TelemetryHop::new(1_000_000_000, count * 1_000, count * 500, 60_000), 1);
         bytes.extend(telemetry.echo().emit());
         let identification = Identification::Unknown { hint: 0 };

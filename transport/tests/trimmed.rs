@@ -1,4 +1,4 @@
-//! Packets whose payload a switch cut away: each is sent again at once, and none does harm.
+//! Packets whose payload a switch cut off: each is retransmitted at once, and none does harm.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn selective() -> Bench {
     bench(Recovery::SelectiveRepeat(settings))
 }
 
-/// Trims these data packets of one side, counted from the first one, as often as they are listed.
+/// Trims these data packets of one side, counted from the first one, once for each time that they are listed.
 fn trim(bench: &mut Bench, from: Side, trimmed: &[u32]) {
     let mut left = trimmed.to_vec();
     bench.set_script(move |sent| {
@@ -40,7 +40,7 @@ fn trim(bench: &mut Bench, from: Side, trimmed: &[u32]) {
     });
 }
 
-/// Runs until nothing moves any more. Returns the completions of A, and when the last one came, in nanoseconds.
+/// Runs until both sides are idle. Returns the completions of A, and the time of the last one in nanoseconds.
 fn run(bench: &mut Bench) -> (Vec<Ended>, u64) {
     let begin = bench.now;
     let (mut ended, mut last) = (Vec::new(), 0);
@@ -54,8 +54,8 @@ fn run(bench: &mut Bench) -> (Vec<Ended>, u64) {
     (ended, last)
 }
 
-/// Writes so many packets from A to B until nothing moves any more, and compares what arrived. Returns when the completion came, in
-/// nanoseconds.
+/// Writes this many packets from A to B, runs until both are idle, and compares the data. Returns the time of
+/// the completion in nanoseconds.
 #[track_caller]
 fn write(bench: &mut Bench, packets: usize) -> u64 {
     let data = pattern(packets * MTU);
@@ -79,12 +79,12 @@ fn each_trimmed_write_is_sent_again_and_nothing_else() {
         assert_eq!(counts("packet_trimmed_err"), trimmed.len() as u64, "{trimmed:?}");
         assert_eq!((counts("packet_seq_err"), counts("local_ack_timeout_err")), (0, 0), "{trimmed:?}");
         assert_eq!(bench.counter(Side::B, "rx_trimmed"), trimmed.len() as u64);
-        // Forty packets of 30 ns, and a round trip of 2 us for each time that one was trimmed.
+        // Forty packets of 30 ns, and a round trip of 2 us for each time that one packet was trimmed.
         assert!(took < 12_000, "{trimmed:?}: {took} ns");
     }
 }
 
-/// SENDs and WRITEs with immediate data take one receive each, in their order.
+/// SENDs and WRITEs with immediate data take one receive each, in order.
 #[test]
 fn trimmed_sends_take_their_receives_in_order() {
     let mut bench = selective();
@@ -123,7 +123,8 @@ fn go_back_n_sends_one_ordinary_nak() {
     }
 }
 
-/// The header of the last packet, which nothing follows, overtakes the others: the NAK waits for them.
+/// The header of the last packet overtakes the others, and no packet follows it: the NAK waits for the
+/// others.
 #[test]
 fn a_header_that_comes_early_makes_nobody_go_back_too_far() {
     let mut bench = bench(Recovery::GoBackN);
@@ -140,7 +141,7 @@ fn a_header_that_comes_early_makes_nobody_go_back_too_far() {
     assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0);
 }
 
-/// A trimmed READ response is asked for again without waiting for the timer, also where none follows it.
+/// A trimmed READ response is requested again without waiting for the timer, even if no response follows it.
 #[test]
 fn trimmed_read_responses_are_asked_for_again() {
     for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat(SelectiveRepeat::default())] {
@@ -162,7 +163,7 @@ fn trimmed_read_responses_are_asked_for_again() {
     }
 }
 
-/// Headers and reports are lost, too: the timer helps, and everything arrives.
+/// If headers and reports are lost as well, the timer recovers, and everything arrives.
 #[test]
 fn half_of_everything_is_trimmed_and_some_of_it_lost() {
     for recovery in [
@@ -205,7 +206,7 @@ fn half_of_everything_is_trimmed_and_some_of_it_lost() {
     }
 }
 
-/// A window that is full of packets among which one was trimmed opens only once that one is sent again.
+/// A full window with a trimmed packet opens only after that packet is retransmitted.
 #[test]
 fn a_full_window_does_not_hold_back_what_was_trimmed() {
     let name = "swift:initial_window=8,max_window=8";
@@ -223,14 +224,14 @@ fn a_full_window_does_not_hold_back_what_was_trimmed() {
     assert_eq!(bench.counter(Side::A, "retransmitted_packets"), 3);
 }
 
-/// A header of a request at this distance from the expected one.
+/// Returns the header of a request at this distance from the expected one.
 fn header(bench: &Bench, distance: i32) -> (Path, Vec<u8>) {
     let psn = Psn::new(bench.expected(Side::B).get().wrapping_add_signed(distance) & 0xff_ffff);
     let forge = bench.forge(Side::B, Opcode::RC_RDMA_WRITE_MIDDLE, psn);
     (forge.path, forge.build()[..12].to_vec())
 }
 
-/// Old, repeated and far headers are dropped or change nothing but what is sent again.
+/// Old, repeated and far headers are dropped or only cause retransmissions.
 #[test]
 fn headers_that_say_nothing_new_change_nothing() {
     for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat(SelectiveRepeat::default())] {
@@ -266,7 +267,7 @@ fn everything_but_the_icrc_is_checked() {
     };
     assert_eq!(arrive(path, &[]), Verdict::Dropped(DropReason::Short));
     assert_eq!(arrive(path, &bytes[..11]), Verdict::Dropped(DropReason::Short));
-    // A WRITE First has an RETH.
+    // A WRITE First requires a RETH.
     assert_eq!(arrive(path, &changed(0, 0x06)), Verdict::Dropped(DropReason::Short));
     assert_eq!(arrive(path, &changed(1, 0x0f)), Verdict::Dropped(DropReason::BadVersion));
     assert_eq!(arrive(path, &changed(0, 0x1f)), Verdict::Dropped(DropReason::UnknownOpcode));
@@ -275,7 +276,7 @@ fn everything_but_the_icrc_is_checked() {
     assert_eq!(arrive(path, &changed(7, bytes[7] ^ 1)), Verdict::Dropped(DropReason::UnknownQpn));
     let elsewhere = Path { source: path.destination, ..path };
     assert_eq!(arrive(elsewhere, &bytes), Verdict::Dropped(DropReason::BadAddress));
-    // An acknowledgement, and a READ response that nobody waits for.
+    // An acknowledgement, and a READ response that was not requested.
     let aeth = |opcode: u8| [&changed(0, opcode)[..], &[0; 4]].concat();
     assert_eq!(arrive(path, &aeth(0x11)), Verdict::Dropped(DropReason::Trimmed));
     assert_eq!(arrive(path, &aeth(0x0d)), Verdict::Dropped(DropReason::Trimmed));
@@ -330,7 +331,7 @@ fn garbage_does_no_harm() {
     }
 }
 
-/// Reports to a peer that goes back by the specification are dropped, and those of PSNs that are not out as well.
+/// Reports to a peer with standard go-back-N are dropped, and so are reports of PSNs that are not in flight.
 #[test]
 fn forged_reports_change_nothing() {
     let report = |bench: &Bench, expected: u32, trimmed: u32| {
@@ -360,7 +361,7 @@ fn forged_reports_change_nothing() {
     assert_eq!(own.ended(Side::A), [(1, WcStatus::Success)]);
 }
 
-/// A mark on a trimmed packet is one on data: its sender is notified.
+/// A mark on a trimmed packet counts as a mark on data: its sender is notified.
 #[test]
 fn marks_of_trimmed_packets_count() {
     let (congestion, notification) = Congestion::parse("dcqcn").expect("the name is right");
@@ -373,7 +374,8 @@ fn marks_of_trimmed_packets_count() {
     assert_eq!(bench.counter(Side::A, "rp_cnp_handled"), 1);
 }
 
-/// The sender of a datagram is named by a header that nobody reads of a trimmed one: its mark notifies nobody.
+/// The header that names the sender of a datagram is not parsed in a trimmed packet, so its mark causes no
+/// notification.
 #[test]
 fn a_marked_header_of_a_datagram_notifies_nobody() {
     let (congestion, notification) = Congestion::parse("dcqcn").expect("the name is right");
