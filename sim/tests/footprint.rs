@@ -1,4 +1,4 @@
-//! The estimate of the memory of a run beside what runs take.
+//! The estimate of the memory of a run, compared with measurements.
 
 use roce_sim::scenario::Scenario;
 use roce_testing::allocations;
@@ -6,7 +6,7 @@ use roce_testing::allocations;
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting;
 
-/// The estimate, and the most bytes that the run takes beside the scenario.
+/// Returns the lower estimate, the most bytes that the run takes beside the scenario, and the upper estimate.
 fn measure(text: &str) -> (u64, u64, u64) {
     let scenario = Scenario::parse(text, &|name| Err(format!("{name} is not here"))).unwrap();
     let estimate = scenario.memory();
@@ -21,8 +21,8 @@ fn measure(text: &str) -> (u64, u64, u64) {
 
 const STAR: &str = "name = \"n\"\n[topology]\nkind = \"star\"\n";
 
-/// A run never takes more than full windows, queues and series would, and it takes what it needs in any case. Where that is most of
-/// it, the two are near each other: otherwise a run would be begun that does not fit.
+/// A run takes at least its fixed memory, and at most the memory of full windows, queues and series. If fixed
+/// memory is most of it, the lower estimate must be near: otherwise a run would begin that does not fit.
 #[test]
 fn the_estimate_is_near_what_runs_take() {
     let hosts = |k: u32| {

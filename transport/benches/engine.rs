@@ -1,7 +1,7 @@
-//! How many operations can one core carry out, both ends together and without any I/O?
+//! Measures how many operations one core can carry out, both ends together and without I/O.
 //!
-//! Each iteration posts requests at A, hands every datagram over (ICRC made and checked), and polls the
-//! completions. `cargo bench -p roce-transport`; the figures that were measured are in `docs/performance.md`.
+//! Each iteration posts requests at A, delivers every datagram (with its ICRC computed and checked), and
+//! polls the completions. Run `cargo bench -p roce-transport`; `docs/performance.md` has measured figures.
 
 use criterion::{
     BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
@@ -11,10 +11,10 @@ use roce_sim::direct::Direct;
 use roce_sim::pair::{Settings, Side};
 use roce_transport::{EngineConfig, QpType, RecvWr, SendOp, SendWr, Sge, Wc, WcStatus};
 
-/// Requests posted before anything is sent.
+/// The number of requests posted before any is sent.
 const BATCH: usize = 64;
 const MEMORY: usize = 1 << 20;
-/// Where at B things land.
+/// The offset of the target at B.
 const TARGET: usize = 1 << 19;
 
 struct Bench {
@@ -69,7 +69,7 @@ impl Bench {
         assert!(polled == count && self.wcs[..count].iter().all(|wc| wc.status == WcStatus::Success));
     }
 
-    /// Time moves, so that the deadlines take part.
+    /// Advances the time, so that deadlines are included.
     #[inline]
     fn advance(&mut self) {
         self.direct.now = self.direct.now.plus_nanos(10_000);
@@ -79,7 +79,7 @@ impl Bench {
         }
     }
 
-    /// `count` requests of `len` bytes from posting to completion.
+    /// Carries out `count` requests of `len` bytes, from posting to completion.
     fn round(&mut self, count: usize, op: SendOp, len: usize) {
         let element = self.direct.host(Side::A).element(0, len);
         if op == SendOp::Send {
@@ -95,7 +95,7 @@ impl Bench {
         self.advance();
     }
 
-    /// Whether the last round moved the right bytes; not part of what is timed.
+    /// Checks that the last round moved the right bytes, outside the measured time.
     fn check(&self, op: SendOp, len: usize) {
         let [a, b] = [(Side::A, 0), (Side::B, TARGET)].map(|(side, at)| self.direct.read(side, at, len));
         match op {

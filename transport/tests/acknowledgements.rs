@@ -1,4 +1,4 @@
-//! When an acknowledgement leaves beside the requests of its queue pair.
+//! Tests of when an acknowledgement leaves relative to the requests of its queue pair.
 
 use roce_packet::{Datagram, Opcode, PathMtu, Qpn};
 use roce_sim::pair::{Pair, Settings, Side};
@@ -8,7 +8,7 @@ use roce_transport::{
 
 const NOW: Instant = Instant::from_nanos(1_000);
 
-/// Two connected engines whose packets this file moves itself.
+/// Two connected engines whose packets the test moves.
 struct Ends {
     pair: Pair,
     qps: [Qpn; 2],
@@ -37,7 +37,7 @@ impl Ends {
         self.engine(side).post_send(NOW, qpn, &SendWr::new(1, op, &element)).unwrap();
     }
 
-    /// Moves what one side has to send to the other.
+    /// Delivers the pending packets of one side to the other.
     fn carry(&mut self, from: Side) {
         let mut buffer = [0; 4200];
         while let Some(sent) = self.engine(from).poll_transmit(NOW, &mut TxSlot::new(&mut buffer)) {
@@ -49,7 +49,7 @@ impl Ends {
         }
     }
 
-    /// B owes an acknowledgement, and the last packet that it sent was a request.
+    /// Returns ends of which B has a pending acknowledgement and last sent a request.
     fn owing() -> Self {
         let mut ends = Self::new();
         ends.post(Side::B, 8, false);
@@ -60,7 +60,8 @@ impl Ends {
         ends
     }
 
-    /// What B sends through a device that joins datagrams, and whether each packet joined the one before it.
+    /// Returns the packets that B sends through a device that joins datagrams, and whether each joined the
+    /// previous one.
     fn sent_by_b(&mut self) -> Vec<(Opcode, bool)> {
         let mut batch = Batch::EMPTY;
         let mut sent = Vec::new();
@@ -100,7 +101,7 @@ fn an_acknowledgement_waits_for_no_more_requests_than_a_superpacket_has() {
     let place = sent.iter().position(|(opcode, _)| *opcode == Opcode::RC_ACKNOWLEDGE).unwrap();
     assert_eq!((sent.len(), sent[place].1), (41, true));
     assert!((10..=15).contains(&place), "{place}");
-    // Messages that do not join: each is longer than the one before.
+    // Messages that do not join, because each is longer than the previous one.
     let mut ends = Ends::owing();
     (0..40).for_each(|number| ends.post(Side::B, 8 + 4 * number, false));
     let sent = ends.sent_by_b();

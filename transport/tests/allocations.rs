@@ -1,4 +1,4 @@
-//! Once objects are made and queues have been used, no packet costs an allocation.
+//! Once objects exist and queues have been used, packets cause no allocations.
 
 use roce_packet::{Ecn, ImmDt, PathMtu};
 use roce_sim::direct::Direct;
@@ -35,12 +35,12 @@ impl Bench {
         Self { direct, qpns, completed: 0 }
     }
 
-    /// Posts a request at A (and a receive at B), carries it out and takes the completions.
+    /// Posts a request at A and a receive at B, carries the request out and polls the completions.
     fn round(&mut self, wr: &SendWr<'_>) {
         let element = self.direct.host(Side::B).element(0, LEN + GRH_AREA);
         let receive = RecvWr { wr_id: 1, elements: &[element] };
         let [a, b] = self.qpns;
-        // Full when the request takes no receive.
+        // The queue is full if the request takes no receive.
         let _ = self.direct.host_mut(Side::B).engine.post_recv(b, &receive);
         let now = self.direct.now;
         self.direct.host_mut(Side::A).engine.post_send(now, a, wr).unwrap();
@@ -58,7 +58,7 @@ impl Bench {
             }
             while host.engine.poll_event().is_some() {}
         }
-        // Past every deadline that was set, so that the timers take part.
+        // Past every deadline, so that timers are included.
         self.direct.now = Instant::from_nanos(self.direct.now.as_nanos() + 100_000_000);
         for side in [Side::A, Side::B] {
             let now = self.direct.now;
@@ -94,7 +94,7 @@ fn assert_steady_on(mut bench: Bench, qp_type: QpType, ops: &[(SendOp, usize)]) 
     let mut run = |rounds| {
         for round in 0..rounds {
             for (op, len) in ops {
-                // In two pieces, so that gathering and scattering take part.
+                // In two pieces, so that gathering and scattering are included.
                 let elements = [
                     bench.direct.host(Side::A).element(8, *len / 2),
                     bench.direct.host(Side::A).element(4096, len - len / 2),
@@ -111,7 +111,7 @@ fn assert_steady_on(mut bench: Bench, qp_type: QpType, ops: &[(SendOp, usize)]) 
     assert_eq!(bench.direct.host(Side::A).engine.counters().retransmitted_packets, 0);
 }
 
-/// Where the operations below go.
+/// Returns the target of the operations below.
 fn target() -> (u64, roce_transport::RKey) {
     let direct = Direct::new(&EngineConfig::from_number(7), 1 << 16);
     let region = direct.host(Side::B).region;
@@ -162,7 +162,8 @@ fn selective_repeat_in_order() {
     assert_steady_on(bench, QpType::Rc, &[(SendOp::Send, LEN), (write, LEN)]);
 }
 
-/// Regression: both queue pairs of a connection had room for `cap` packets of the path MTU, here 32 MiB, before any packet was lost.
+/// Regression: both queue pairs of a connection reserved room for `cap` packets of the path MTU, here 32 MiB,
+/// before any packet was lost.
 #[test]
 fn selective_repeat_takes_memory_for_early_packets_only() {
     let held = |config: &EngineConfig| {
@@ -207,7 +208,7 @@ fn selective_repeat_takes_memory_for_early_packets_only() {
         bench.direct.drive();
         bench.finish();
     }
-    // What the requester knows of its packets: a byte for each.
+    // The requester's record of its packets takes a byte for each.
     assert!(allocations::held() <= start + 4_096, "{}", allocations::held() - start);
     assert_eq!(bench.completed, ROUNDS);
 }
@@ -223,7 +224,7 @@ fn ud_send() {
     assert_steady(QpType::Ud, &[(SendOp::Send, 200), (SendOp::SendWithImm(ImmDt([0; 4])), 200)]);
 }
 
-/// The receiver is slow: each message meets an RNR NAK first, whose pause is much shorter than the
+/// The receiver is slow: each message first gets an RNR NAK, whose delay is much shorter than the
 /// retransmission timer.
 #[test]
 fn rnr_pauses() {
@@ -239,7 +240,7 @@ fn rnr_pauses() {
             let element = bench.direct.host(Side::B).element(0, 64);
             let receive = RecvWr { wr_id: 1, elements: &[element] };
             bench.direct.host_mut(Side::B).engine.post_recv(b, &receive).unwrap();
-            // The RNR pause of code 12 is 0.64 ms, the retransmission timer 67 ms.
+            // The RNR delay of code 12 is 0.64 ms, the retransmission timer 67 ms.
             bench.direct.now = bench.direct.now.plus_nanos(700_000);
             let now = bench.direct.now;
             bench.direct.host_mut(Side::A).engine.handle_timeout(now);
@@ -256,8 +257,8 @@ fn rnr_pauses() {
     assert_eq!(bench.direct.host(Side::A).engine.counters().rnr_nak_retry_err, 1020);
 }
 
-/// Everything that A sends arrives marked at B, which answers with notifications; A spaces its packets and
-/// waits on its timer in between.
+/// Every packet of A arrives marked at B, which answers with notifications. A paces its packets and waits on
+/// its timer between them.
 #[test]
 fn rc_under_congestion_control() {
     for text in ["dcqcn:cx-default,rpg_max_rate=1000", "dcqcn:paper,rpg_max_rate=1000,cnp_scope=address-pair"]

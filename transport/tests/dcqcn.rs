@@ -1,4 +1,4 @@
-//! DCQCN against models that do every step one by one, and the formulas of the paper and the device.
+//! Tests of DCQCN against step-by-step models, and against the formulas of the paper and the device.
 
 use roce_packet::Qpn;
 use roce_transport::Instant;
@@ -28,13 +28,13 @@ fn assert_close(found: f64, expected: f64, what: &str) {
     assert!(relative < 1e-9, "{what}: {found} instead of {expected}");
 }
 
-/// A pseudo-random number below `limit`, the next after `state`.
+/// Returns a pseudo-random number below `limit` and advances `state`.
 fn draw(state: &mut u64, limit: u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) % limit
 }
 
-/// Alpha as the device updates it, period after period.
+/// Alpha as the device updates it in each period.
 struct EachPeriod {
     alpha: f64,
     kept: f64,
@@ -69,7 +69,7 @@ fn alpha_of_the_device_is_that_of_a_model_with_an_event_each_period() {
     };
     let (mut now, mut state) = (first, 7);
     for round in 0..20_000 {
-        // Sometimes several in one period, sometimes none for long.
+        // Sometimes several in one period, sometimes a long gap.
         now += if draw(&mut state, 10) == 0 { draw(&mut state, 900_000) } else { draw(&mut state, 700) };
         model.run_to(now);
         let alpha = dcqcn.observe(Instant::from_nanos(now)).alpha.unwrap();
@@ -100,7 +100,7 @@ fn alpha_of_the_paper_is_that_of_a_model_with_an_event_each_period() {
     }
 }
 
-/// The rate after notifications 50 us apart, by the paper: the cut uses alpha as it was before.
+/// The rate after notifications 50 us apart, by the paper: the cut uses the previous alpha.
 #[test]
 fn rate_after_notifications_by_the_paper() {
     for alpha_first in [false, true] {
@@ -123,8 +123,8 @@ fn rate_after_notifications_by_the_paper() {
     }
 }
 
-/// The device: at most one cut per monitor period, one inside it takes effect at its end, the target stays where it was
-/// unless the timer has raised the rate since the last cut.
+/// The rate by the device: at most one cut per monitor period. A notification within the period takes effect
+/// at its end. The target is unchanged unless the timer has raised the rate since the last cut.
 #[test]
 fn rate_after_notifications_by_the_device() {
     let parameters = preset("cx-default");
@@ -155,14 +155,15 @@ fn rate_after_notifications_by_the_device() {
     assert_close(dcqcn.observe(at(400.0)).target_rate.unwrap(), raised, "clamped after an increase by time");
 }
 
-/// Rates and targets from recovery to hyper increase, timer only, as the device without byte counter does it.
+/// Rates and targets from recovery to hyper increase by the timer only, as in the device without byte
+/// counter.
 #[test]
 fn stages_of_recovery_by_the_timer() {
     let parameters = DcqcnParameters { rpg_threshold: 3, ..preset("hpcc") };
     let mut dcqcn = new(&parameters);
     dcqcn.on_cnp(at(0.0));
     let (mut rate, mut target) = (LINE / 2.0, LINE);
-    // Another cut brings the target down, so that there is room above it.
+    // Another cut lowers the target, so that there is room above it.
     dcqcn.on_timer(at(300.0));
     rate = (rate + target) / 2.0;
     dcqcn.on_cnp(at(301.0));
@@ -183,7 +184,8 @@ fn stages_of_recovery_by_the_timer() {
     }
 }
 
-/// Both counters, by the paper: fast while both are below F, hyper with a growing step when both are beyond it.
+/// Both counters, by the paper: fast recovery while both are below F, hyper increase with a growing step when
+/// both are above.
 #[test]
 fn stages_of_recovery_by_timer_and_bytes() {
     let parameters = DcqcnParameters { rpg_threshold: 2, rpg_byte_reset: 1_000, ..preset("paper") };
@@ -227,7 +229,7 @@ fn stages_of_recovery_by_timer_and_bytes() {
     assert_eq!(kinds.iter().collect::<String>(), "fffaaahhhhhhhhhhhhhhhhhh");
 }
 
-/// The state does not depend on how often anybody looked at it or called in between.
+/// The state does not depend on the number of observations or calls in between.
 #[test]
 fn calls_in_between_change_nothing() {
     for name in DcqcnParameters::PRESETS {
@@ -252,7 +254,7 @@ fn calls_in_between_change_nothing() {
     }
 }
 
-/// A flood of notifications: never under the floor, and back at line rate in the end.
+/// A flood of notifications: the rate is never below the minimum, and returns to the line rate.
 #[test]
 fn a_flood_ends_at_the_floor_and_the_rate_comes_back() {
     for name in DcqcnParameters::PRESETS {
@@ -263,7 +265,7 @@ fn a_flood_ends_at_the_floor_and_the_rate_comes_back() {
             dcqcn.on_cnp(at(f64::from(micros)));
             assert!(dcqcn.rate().get() >= floor, "{name}");
         }
-        // The form `ns3` changes the rate at the next packet only, and gives that of the line as a number.
+        // The form `ns3` changes the rate only at the next packet, and reports the line rate as a number.
         dcqcn.on_send(at(20_000.0), 0);
         assert_eq!(dcqcn.rate().get(), floor, "{name}");
         dcqcn.on_timer(at(20e6));

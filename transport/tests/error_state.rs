@@ -1,5 +1,5 @@
-//! What a queue pair still sends once it is in ERR: the responses and the NAK that it owes, in the order of their PSNs, and
-//! nothing after its owner has moved it there.
+//! The packets that a queue pair still sends in ERR: pending responses and the NAK, in the order of their
+//! PSNs, but none after its owner has moved it to ERR.
 
 mod common;
 
@@ -21,8 +21,8 @@ fn bench() -> Bench {
     Bench::with_config(QpType::Rc, &settings(), config)
 }
 
-/// A requester takes a NAK for the end of everything before it. So the responses before it go first: the READ succeeds, and
-/// the request behind it ends with the reason of its refusal and not with used-up retries.
+/// A requester completes every request before a NAK, so the earlier responses are sent first. The READ
+/// succeeds, and the request behind it ends with the reason of its refusal instead of exhausted retries.
 #[test]
 fn responses_precede_the_nak_and_the_requester_learns_the_reason() {
     let mut bench = bench();
@@ -42,7 +42,7 @@ fn responses_precede_the_nak_and_the_requester_learns_the_reason() {
     assert_eq!(answers[PACKETS].syndrome, Some(0x62));
 }
 
-/// The owner can end it: a queue pair that was moved to ERR by its owner sends nothing at all (IBTA 10.3.1).
+/// A queue pair that its owner moved to ERR sends nothing (IBTA 10.3.1).
 #[test]
 fn an_owner_that_moves_the_queue_pair_to_err_ends_its_responses() {
     for refused in [false, true] {

@@ -1,5 +1,5 @@
-//! Every public function that takes a number, a time or a length, with 0, 1 and the largest value: no call panics, runs for
-//! ever or takes memory that nobody has; what cannot be done is an error.
+//! Calls every public function that takes a number, a time or a length with 0, 1 and the largest value. No
+//! call panics, runs forever or takes unlimited memory; impossible requests are errors.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -133,7 +133,8 @@ fn texts_of_extreme_numbers() {
     }
 }
 
-/// Parameters whose fields all have one value: fields are public, so what text would refuse can be set.
+/// Returns parameters whose fields all have one value. Fields are public, so they accept values that text
+/// would refuse.
 fn dcqcn(value: u32) -> DcqcnParameters {
     DcqcnParameters {
         clamp_tgt_rate: false,
@@ -248,7 +249,8 @@ fn exercise(control: &mut dyn CongestionControl) {
     }
 }
 
-/// What switches report that have moved nothing, or as many bytes, or whose clocks and rates are extreme.
+/// Reports telemetry of switches that have moved nothing, or an equal number of bytes, with extreme clocks
+/// and rates.
 fn report(control: &mut dyn CongestionControl, now: Instant, bytes: u64) {
     for rate in [0, 1, u64::MAX] {
         for time in [0, 1, now.as_nanos(), u64::MAX] {
@@ -328,7 +330,8 @@ fn config(number: u64) -> EngineConfig {
     }
 }
 
-/// A queue pair in RTS under each algorithm, a request of each kind, and times at both ends.
+/// Drives a queue pair in RTS under each algorithm, with a request of each kind and the smallest and largest
+/// times.
 fn drive(engine: &mut Engine, algorithm: Algorithm) {
     let Ok(pd) = engine.allocate_pd() else { return };
     let Ok(cq) = engine.create_cq(8) else { return };
@@ -565,7 +568,7 @@ fn connection_managers_with_extreme_settings() {
                     manager.handle_mad(Instant::ZERO, &path(), Qpn::MULTICAST, &vec![byte; len]);
                 }
             }
-            // Every deadline is at the end of time, and there they all pass.
+            // Every deadline is at the end of time, where all deadlines expire.
             manager.handle_timeout(Instant::FAR_FUTURE);
             while manager.poll_transmit(Instant::FAR_FUTURE).is_some() {}
             while manager.poll_event().is_some() {}

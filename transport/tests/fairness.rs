@@ -432,7 +432,8 @@ fn long_read_responses_take_turns_of_a_quantum() {
     }
 }
 
-/// READ responses are data of their path. Regression: a caller that held back data got them as answers.
+/// Regression: READ responses, which are data of their path, were answers, so a caller that held back data
+/// got them.
 #[test]
 fn read_responses_wait_where_their_path_may_not_send() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! The limit of the link, in virtual time: what all queue pairs of an engine send together.
+//! The limit of the link, in virtual time, for the traffic of all queue pairs of an engine together.
 
 mod common;
 
@@ -8,7 +8,7 @@ use roce_sim::pair::{Settings, Side};
 use roce_transport::congestion::{Congestion, Rate};
 use roce_transport::{EngineConfig, Pacing, QpType, SendOp};
 
-/// Bits per second of the link.
+/// The rate of the link in bits per second.
 const RATE: u64 = 1_000_000_000;
 /// The largest packet on the wire: path MTU 1024, RETH, headers, preamble and gap.
 const PACKET: u64 = 1_126;
@@ -28,8 +28,8 @@ fn bench(qp_type: QpType, congestion: &str, burst: u32) -> Bench {
     Bench::with_config(qp_type, &settings, config(congestion, burst))
 }
 
-/// Bytes on the wire that a side has sent, with its acknowledgements. The tests send no frame below 64 bytes of payload
-/// and no other headers than IPv4 and UDP.
+/// Returns the bytes on the wire that a side has sent, including acknowledgements. The tests send no frame
+/// below 64 bytes of payload and only IPv4 and UDP headers.
 fn sent_bytes(bench: &Bench, side: Side) -> u64 {
     let sent = bench.sent.iter().filter(|sent| sent.from == side);
     sent.map(|sent| (sent.bytes.len() as u64 + 66).max(84)).sum()
@@ -47,7 +47,7 @@ fn every_algorithm_and_no_algorithm_send_at_the_line_rate() {
         assert!(!bench.drive_until(begin.plus_nanos(10_000_000)), "{congestion}: more than 10 ms of data");
         let (sent, ideal) = (sent_bytes(&bench, Side::A), RATE / 8 / 100);
         assert!(sent <= ideal + PACKET, "{congestion}: {sent} of {ideal} bytes");
-        // A window may be smaller than what the link takes.
+        // A window may be smaller than the capacity of the link.
         assert!(sent >= ideal / 2, "{congestion}: {sent} of {ideal} bytes");
         assert_eq!(bench.counter(Side::A, "retransmitted_packets"), 0, "{congestion}");
     }
@@ -105,7 +105,7 @@ fn after_a_pause_no_more_than_the_burst_leaves_at_once() {
     assert!((8_000..8_000 + 2 * PACKET).contains(&sent), "{sent} bytes at once");
 }
 
-/// The engine asks to be called again when the link is free, and not while it has nothing to send.
+/// The engine asks to be called again when the link is free, but only while it has packets to send.
 #[test]
 fn the_deadline_is_that_of_the_link_while_something_waits() {
     let mut bench = bench(QpType::Uc, "none", 0);

@@ -1,4 +1,4 @@
-//! Selective repeat: what is sent again, what is kept, and that peers which are not set so see nothing of it.
+//! Selective repeat: which packets are retransmitted and which are kept. Peers without it are not affected.
 
 mod common;
 
@@ -10,7 +10,7 @@ use roce_transport::{
     DropReason, EngineConfig, QpType, Recovery, SelectiveRepeat, SendOp, Verdict, WcStatus,
 };
 
-/// Timeouts far above the round trip of the bench, which is 2 us.
+/// Returns a bench with timeouts far above its round trip, which is 2 us.
 fn bench() -> Bench {
     let recovery = Recovery::SelectiveRepeat(SelectiveRepeat { cap: 64, ..SelectiveRepeat::default() });
     let mut bench = Bench::with_config(
@@ -55,7 +55,7 @@ fn only_what_is_missing_is_sent_again() {
     }
 }
 
-/// Messages of several kinds behind the gap complete in their order, each once.
+/// Messages of several kinds behind the gap complete in order, each once.
 #[test]
 fn everything_behind_the_gap_happens_in_order() {
     let mut bench = bench();
@@ -82,7 +82,8 @@ fn everything_behind_the_gap_happens_in_order() {
     assert_eq!(bench.host(Side::B).read_memory(8192, 8), 7_u64.to_ne_bytes(), "added once");
 }
 
-/// The message behind the gap finds no receive when its turn comes: the pause is kept, and it is sent again.
+/// The message behind the gap finds no receive in its turn: the RNR delay is respected, and the message is
+/// retransmitted.
 #[test]
 fn a_kept_packet_can_meet_an_empty_queue() {
     let mut bench = bench();
@@ -102,8 +103,8 @@ fn a_kept_packet_can_meet_an_empty_queue() {
     assert_eq!(received, [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success)));
 }
 
-/// The responder said that it has a packet, and then could not execute it; that this happened is lost. It is sent again all
-/// the same once it is the oldest.
+/// The responder reported that it has a packet, but then could not execute it, and the RNR NAK is lost. The
+/// packet is still retransmitted when it is the oldest.
 #[test]
 fn a_kept_packet_is_sent_again_when_the_rnr_nak_for_it_is_lost() {
     let mut bench = bench();
@@ -135,7 +136,7 @@ fn a_kept_packet_is_sent_again_when_the_rnr_nak_for_it_is_lost() {
     assert_eq!(bench.ended(Side::B), [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success)));
 }
 
-/// A window that is full of packets among which some were lost opens only once these are sent again.
+/// A full window in which some packets were lost opens only after these are retransmitted.
 #[test]
 fn a_full_window_does_not_hold_back_what_was_lost() {
     for (initial, most) in [(8, 8), (8, 64), (2, 2)] {
@@ -172,14 +173,14 @@ fn a_lost_retransmission_is_sent_again_after_the_timeout() {
     bench.drive();
     assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
     assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 1);
-    // Once after the NAK, once after the timeout; what never was told about is sent again with it.
+    // Once after the NAK, once after the timeout; a packet that was never reported is retransmitted with it.
     let again = bench.counter(Side::A, "retransmitted_packets");
     assert!((2..=3).contains(&again), "{again} packets again");
     let took = bench.now.since(begin).as_nanos() as u64;
     assert!((320_000..700_000).contains(&took), "{took} ns: the long timeout, of many packets in flight");
 }
 
-/// A peer that goes back by the specification never sees the reserved syndrome, and one that was told nothing drops it.
+/// A peer with standard go-back-N never receives the reserved syndrome, and drops it if it does.
 #[test]
 fn others_see_nothing_of_it() {
     let mut bench = Bench::rc();
@@ -205,7 +206,8 @@ fn others_see_nothing_of_it() {
     assert!(reserved(&own) > 0);
 }
 
-/// READs that are lost with everything around them: the requester goes back, and what was kept is not executed twice.
+/// READs that are lost with the requests around them: the requester goes back, and kept packets are executed
+/// only once.
 #[test]
 fn reads_go_back() {
     let mut bench = bench();
@@ -228,7 +230,7 @@ fn reads_go_back() {
     assert_eq!(bench.host(Side::B).read_memory(8192, 8), 2_u64.to_ne_bytes());
 }
 
-/// Nobody leaves more out than the cap, which the responder has memory for.
+/// At most `cap` packets are outstanding, for which the responder has memory.
 #[test]
 fn the_cap_bounds_what_is_out() {
     let mut bench = bench();

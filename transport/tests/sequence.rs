@@ -311,9 +311,8 @@ fn arrive_unseen(bench: &mut Bench, offset: u32, identification: u16, hint: u16)
     bench.deliver(Side::B, &Received { path: packet.path, identification: unknown, head: &bytes, tail: &[] })
 }
 
-/// A superpacket that the network split arrives one datagram at a time, through a socket that hides the
-/// Identification. Regression: after four exact datagrams, all but its first datagram were dropped as
-/// damaged.
+/// Regression: a superpacket that the network split arrived one datagram at a time, through a socket that
+/// hides the Identification. After four exact datagrams, all but its first datagram were dropped as damaged.
 #[test]
 fn datagrams_of_a_split_superpacket_are_no_damage_to_who_cannot_see_their_identification() {
     let mut bench = Bench::rc();

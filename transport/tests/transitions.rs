@@ -1,4 +1,5 @@
-//! Every transition of every type of queue pair, with every attribute (section 6.4 of the protocol description).
+//! Every transition of every type of queue pair, with every attribute (section 6.4 of the protocol
+//! description).
 
 mod common;
 
@@ -10,8 +11,8 @@ use roce_transport::{Access, AttrMask, ModifyQpError, QpAttr, QpState, QpType, t
 const TYPES: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
 
 /// Required attributes as in section 6.4 of the protocol description; optional ones (after the bar) as in the
-/// manual page of `ibv_modify_qp` and the table of the kernel. STATE is required in each but the three that
-/// stay where they are, and CUR_STATE, which changes nothing, is taken everywhere.
+/// manual page of `ibv_modify_qp` and the table of the kernel. STATE is required except in the three
+/// transitions that keep the state. CUR_STATE has no effect and is accepted in each.
 const TRANSITIONS: &[&str] = &[
     "RC RESET INIT PKEY_INDEX PORT ACCESS_FLAGS |",
     "UC RESET INIT PKEY_INDEX PORT ACCESS_FLAGS |",
@@ -58,7 +59,7 @@ const TRANSITIONS: &[&str] = &[
     "UD SQE RTS | QKEY",
 ];
 
-/// Required and optional attributes, without STATE and CUR_STATE.
+/// Returns the required and optional attributes, without STATE and CUR_STATE.
 fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<(AttrMask, AttrMask)> {
     if matches!(to, QpState::Reset | QpState::Err) {
         return Some((AttrMask::empty(), AttrMask::empty()));
@@ -72,7 +73,7 @@ fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<(AttrMask, AttrMa
     Some((mask(required), mask(optional)))
 }
 
-/// A valid value for each attribute in `mask`.
+/// Returns a valid value for each attribute in `mask`.
 fn attributes(mask: AttrMask, from: QpState, to: QpState, path: roce_packet::Path) -> QpAttr {
     let given = |bit| mask.contains(bit);
     QpAttr {
@@ -111,7 +112,7 @@ fn every_transition_with_every_attribute() {
 fn one_transition(qp_type: QpType, from: QpState, to: QpState) {
     let what = format!("{qp_type:?} {} to {}", from.name(), to.name());
     if qp_type.is_reliable() && from == QpState::Sqe {
-        // No way leads there, so only the table itself can be asked.
+        // This state cannot be reached, so only the table itself can be tested.
         assert_eq!(transition(qp_type, from, to).is_some(), rule(qp_type, from, to).is_some(), "{what}");
         return;
     }
@@ -141,7 +142,7 @@ fn one_transition(qp_type: QpType, from: QpState, to: QpState) {
     let stays = from == to && !matches!(to, QpState::Reset | QpState::Err);
     for bit in AttrMask::all().iter() {
         if bit == AttrMask::STATE {
-            // Without a state the call is about the present one; then it may be left out.
+            // Without STATE, the call refers to the current state; then STATE is optional.
             if stays {
                 assert_eq!(modify(required - bit), Ok(()), "{what} without STATE");
             }

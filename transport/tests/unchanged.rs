@@ -1,5 +1,5 @@
-//! A verb that is refused has changed nothing: the whole engine looks as before, down to every field that its debug text
-//! shows. Random verbs with good and bad arguments meet queue pairs in every state.
+//! A refused verb changes nothing: the debug text of the whole engine is equal in every field. Random verbs
+//! with good and bad arguments are called on queue pairs in every state.
 
 mod common;
 
@@ -20,7 +20,7 @@ const BASE: u64 = 0x5000;
 const BYTES: usize = 64;
 const TYPES: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend];
 
-/// Small queues: the text of the engine shows each element.
+/// Small queues, because the text of the engine shows each element.
 const CAPABILITIES: QpCapabilities =
     QpCapabilities { max_send_wr: 2, max_recv_wr: 2, max_send_sge: 1, max_recv_sge: 1, max_inline: 8 };
 
@@ -38,7 +38,7 @@ fn path() -> Path {
     }
 }
 
-/// An engine whose limits are within reach, and objects of every kind.
+/// An engine with low limits, and objects of every kind.
 struct Rig {
     engine: Engine,
     now: Instant,
@@ -46,7 +46,7 @@ struct Rig {
     cqs: [CqId; 3],
     srq: SrqId,
     xrcd: XrcdId,
-    /// One that was deallocated.
+    /// A deallocated XRC domain.
     old_xrcd: XrcdId,
     xrc_srq: SrqId,
     qps: Vec<Qpn>,
@@ -56,7 +56,7 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         let config = EngineConfig {
-            // One of each is that of the domain for extended connections.
+            // The XRC domain has one of these PDs and CQs.
             max_pd: 4,
             max_cq: 5,
             max_cqe: 8,
@@ -274,7 +274,7 @@ fn operation(number: usize, key: u32) -> SendOp {
     }
 }
 
-/// Attributes of which the bits of `given` say which are given.
+/// Returns attributes, of which the bits of `given` select those that are present.
 fn attributes(given: u32, value: u8, state: usize) -> QpAttr {
     let has = |bit: u32| given >> bit & 1 == 1;
     let number = has(0).then_some(value);
@@ -414,7 +414,7 @@ impl Rig {
     }
 }
 
-/// The name of a verb, for the count of those that were refused.
+/// Returns the name of a verb, for the count of refusals.
 fn name(verb: &Verb) -> String {
     let text = format!("{verb:?}");
     text.split([' ', '{']).next().unwrap_or_default().to_owned()
@@ -441,7 +441,7 @@ proptest! {
     }
 }
 
-/// The random verbs above are refused often enough to mean something: every kind of verb that can be refused is.
+/// Checks that the random verbs above are refused often enough: each kind of verb that can be refused is.
 #[test]
 fn every_verb_is_refused_at_least_once() {
     use proptest::strategy::ValueTree as _;

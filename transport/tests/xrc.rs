@@ -1,4 +1,5 @@
-//! Extended reliable connections: initiators, targets, and the shared receive queues that messages name (annex A14).
+//! Extended reliable connections: initiators, targets, and the shared receive queues that messages name
+//! (annex A14).
 
 mod common;
 
@@ -24,7 +25,7 @@ struct Queue {
     cq: CqId,
 }
 
-/// An initiator at A, connected to a target at B.
+/// Returns an initiator at A, connected to a target at B.
 fn bench() -> Bench {
     let mut bench = Bench::empty();
     bench.a = bench.create_qp(Side::A, QpType::XrcSend, &settings());
@@ -104,7 +105,7 @@ fn messages_go_to_the_queue_that_they_name() {
     let length = u32::try_from(MTU).unwrap();
     assert_eq!(found, [(2, WcOpcode::Recv, 5 * length), (3, WcOpcode::RecvRdmaWithImm, 2 * length)]);
 
-    // On the wire: opcodes of XRC both ways, and the number in every request.
+    // On the wire: XRC opcodes in both directions, and the number in every request.
     let numbers = [first.number, second.number];
     for sent in &bench.sent {
         assert!(sent.opcode.name().unwrap().starts_with("XRC_"), "{:?}", sent.opcode);
@@ -130,7 +131,7 @@ fn a_message_waits_for_a_receive_of_its_queue() {
     assert!(completions(&mut bench, other.cq).is_empty());
 }
 
-/// The protection domain is that of the queue, for receives and for what peers access.
+/// Receives and accesses of peers use the protection domain of the queue.
 #[test]
 fn the_queue_brings_its_protection_domain() {
     for own in [true, false] {
@@ -152,7 +153,8 @@ fn the_queue_brings_its_protection_domain() {
     }
 }
 
-/// A READ is answered, and answered again, from the domain of the queue that it named, whatever came after it.
+/// A READ and its repetition are answered from the domain of the queue that the READ named, regardless of
+/// later requests.
 #[test]
 fn a_repeated_read_keeps_its_protection_domain() {
     let mut bench = bench();
@@ -199,7 +201,7 @@ fn numbers_that_name_no_queue_of_the_domain_are_refused() {
                 let packet = first(&bench, foreign_number);
                 bench.arrive(Side::B, &packet).1
             }
-            // The rest of a message goes elsewhere, or its queue is gone.
+            // The rest of a message names another queue, or its queue is gone.
             _ => {
                 let second = self::queue(&mut bench);
                 let packet = first(&bench, queue.number);
@@ -284,7 +286,7 @@ fn objects_of_a_domain_hold_each_other() {
     assert_eq!(refused, Err(SrqError::UnknownXrcDomainOrCq));
 }
 
-/// A queue pair that received for a queue gives back only what it was made with.
+/// A queue pair that received for a shared queue frees only its own resources.
 #[test]
 fn a_target_that_was_used_leaves_nothing_behind() {
     let mut bench = bench();
@@ -303,7 +305,7 @@ fn a_target_that_was_used_leaves_nothing_behind() {
     host.engine.deallocate_pd(host.pd).unwrap();
 }
 
-/// What is lost in either direction is sent again, and nothing arrives twice or at the wrong queue.
+/// Lost packets in either direction are retransmitted, and no message arrives twice or at the wrong queue.
 #[test]
 fn messages_survive_loss() {
     for seed in 0..20 {

@@ -1,26 +1,27 @@
-//! Completion times of every algorithm beside those of HPCC's simulator (commit 9f4be2a) with the same flows on one switch: the mean within
-//! 3 %, the slowest flow within 5 %. There are 2 to 32 flows, so the slowest one is the 99th percentile.
+//! Completion times of every algorithm compared with those of HPCC's simulator (commit 9f4be2a), with the
+//! same flows on one switch: the mean within 3 %, the slowest flow within 5 %. There are 2 to 32 flows, so
+//! the slowest one is the 99th percentile.
 //!
-//! Its packets of 1,000 bytes are 1,048 bytes long, 1,056 with the time stamp of TIMELY and 1,090 with the telemetry of HPCC; ours of 1,024
-//! are 1,106, and 1,158 with telemetry. Links are faster by that ratio, so that a packet takes the same time, and a flow has as many
-//! packets. T is the same time.
+//! Its packets of 1,000 bytes are 1,048 bytes long, 1,056 with the time stamp of TIMELY and 1,090 with the
+//! telemetry of HPCC; ours of 1,024 are 1,106, and 1,158 with telemetry. Links are faster by that ratio, so
+//! that a packet takes the same time, and a flow has as many packets. T is the same time.
 
 use roce_sim::net::{FlowSpec, LinkSpec, Marking, Results, Settings, Simulation, Threshold, Time, Topology};
 use roce_transport::congestion::Congestion;
 
-/// Flows into one port, and what the other simulator made of them.
+/// Flows into one port, and the results of the other simulator.
 struct Case {
     name: &'static str,
     senders: u32,
-    /// Of each flow.
+    /// Packets of each flow.
     packets: u64,
-    /// Between the starts of two flows.
+    /// The time between the starts of two flows.
     apart: Time,
     gigabits: f64,
     delay: Time,
-    /// Bytes of its packets and of ours.
+    /// The bytes of its packets and of ours.
     lengths: (f64, f64),
-    /// Mean and slowest completion, in microseconds.
+    /// The mean and slowest completion, in microseconds.
     mean: f64,
     slowest: f64,
 }
@@ -34,12 +35,12 @@ impl Case {
         self.lengths.1 / self.lengths.0
     }
 
-    /// T in nanoseconds: four links and two packets of 1,000 bytes.
+    /// Returns T in nanoseconds: four links and two packets of 1,000 bytes.
     fn base_rtt(&self) -> f64 {
         4.0 * self.delay.as_secs_f64() * 1e9 + 2.0 * 8_000.0 / self.gigabits
     }
 
-    /// A rate of the other simulator, here in megabits per second.
+    /// Returns our rate, in Mb/s, for a rate of the other simulator.
     fn rate(&self, megabits: f64) -> u32 {
         (megabits * self.ratio()).round() as u32
     }
@@ -61,7 +62,7 @@ impl Case {
         settings.switch.marking[3] = Marking::Off;
         (settings.host.congestion, settings.host.notification) = Congestion::parse(congestion).unwrap();
         settings.host.window_packets = 1 << 16;
-        // Its switches have acknowledgements among data.
+        // The other simulator's switches queue acknowledgements with data.
         settings.host.ack_dscp = Some(26);
         settings.measure.interval = Time::from_us(1);
         change(&mut settings);
@@ -72,7 +73,8 @@ impl Case {
         results
     }
 
-    /// Runs it and compares. Returns the 90th percentile of the queue in kilobytes of the other simulator.
+    /// Runs the case and compares it. Returns the 90th percentile of the queue in kilobytes of the other
+    /// simulator.
     fn check(&self, congestion: &str, change: impl Fn(&mut Settings)) -> f64 {
         let results = self.run(congestion, change);
         let times = results.completion_times();
@@ -95,7 +97,7 @@ impl Case {
     }
 }
 
-/// `MI_THRESH`, `RATE_AI`, and the 90th percentile of the queue there.
+/// Takes `MI_THRESH`, `RATE_AI`, and the 90th percentile of the other simulator's queue.
 fn hpcc(case: &Case, stages: u32, rate_ai: f64, queue: f64) {
     let base_rtt = case.base_rtt();
     let increase = rate_ai * 1e6 * case.ratio() * base_rtt / 8e9;
@@ -121,7 +123,8 @@ const INCAST: Case = Case {
     slowest: 0.0,
 };
 
-/// Regression: rounds were one packet short and a packet waited until all of it fitted the window: mean +15 %, and 40 KB in the queue.
+/// Regression: rounds were one packet short, and a packet waited until all of it fitted the window. The mean
+/// was 15 % longer, and the queue held 40 KB.
 #[test]
 fn hpcc_16_to_1() {
     let case = Case { name: "HPCC 16:1 without stages", mean: 8_274.0, slowest: 8_858.0, ..INCAST };
@@ -140,7 +143,8 @@ fn hpcc_32_to_1() {
     hpcc(&faster, 5, 145.0, 6.5);
 }
 
-/// Regression: with one round trip measured in a quarter of the host's window, the queue was 11 MB long and PFC paused the senders.
+/// Regression: one round trip was measured per quarter of the host's window, so the queue was 11 MB long and
+/// PFC paused the senders.
 #[test]
 fn timely_4_to_1() {
     let case = Case {
@@ -159,13 +163,13 @@ fn timely_4_to_1() {
     assert!((250.0..350.0).contains(&queue), "{queue} KB for 302");
 }
 
-/// The figures of PowerTCP and DCTCP are from runs of the same simulator for this test. It has DCTCP (`CC_MODE 8`, `EWMA_GAIN` 1/16, one
-/// packet of increase in T, marks from 300 KB at 100 Gb/s), and got the law of PowerTCP instead of that of HPCC: gamma 0.9, beta 150 Mb/s,
-/// the least current one half.
+/// The figures of PowerTCP and DCTCP are from runs of the same simulator for this test. It has DCTCP
+/// (`CC_MODE 8`, `EWMA_GAIN` 1/16, one packet of increase in T, marks from 300 KB at 100 Gb/s). For PowerTCP,
+/// its law replaced that of HPCC: gamma 0.9, beta 150 Mb/s, minimum current one half.
 #[test]
 fn powertcp() {
     let increase = |case: &Case| {
-        // Beta is the window of the line over this: 150 Mb/s of 100 Gb/s.
+        // Beta is the window of the line divided by `flows`: 150 Mb/s of 100 Gb/s.
         let congestion = format!(
             "powertcp:base_rtt={:.0},gamma=922,flows=667,min_rate={}",
             case.base_rtt(),

@@ -1,9 +1,10 @@
-//! Our numbers beside those of the two ns-3 simulators of RDMA congestion control.
+//! Our figures compared with those of the two ns-3 simulators of RDMA congestion control.
 //!
-//! Packet for packet: both (HPCC's, 9f4be2a, and ConWeave's, 236a801) put 1,000 bytes of payload into 1,048 on their wire, RoCE
-//! v2 at path MTU 1024 puts 1,024 into 1,106 with preamble and gap, of which a buffer holds 1,086. So links, rates, buffers
-//! and thresholds of marking are scaled until a packet of ours takes the time and the share of a packet of theirs, and
-//! queues are scaled back. `docs/simulator-validation.md` says why.
+//! The comparison is packet for packet. Both simulators (HPCC's, 9f4be2a, and ConWeave's, 236a801) put 1,000
+//! bytes of payload into 1,048 on the wire. RoCE v2 at path MTU 1024 puts 1,024 into 1,106 with preamble and
+//! gap, of which a buffer holds 1,086. So links, rates, buffers and marking thresholds are scaled until our
+//! packet takes the time and the share of theirs, and queues are scaled back. `docs/simulator-validation.md`
+//! gives the reasons.
 
 mod figures;
 mod notifications;
@@ -17,8 +18,8 @@ use roce_sim::net::{
 };
 use roce_transport::congestion::{Algorithm, Congestion, CongestionControl, NotificationPoint};
 
-/// Figures of one of the others: fastest, median, slowest and mean completion in ms, and percentiles 50, 90, 99 and the most of
-/// the queue in KB.
+/// Figures of one simulator: fastest, median, slowest and mean completion in ms, and percentiles 50, 90, 99
+/// and the maximum of the queue in KB.
 type Figures = ([f64; 4], [f64; 4]);
 
 struct Anchor {
@@ -30,30 +31,31 @@ struct Anchor {
     marking: Marking,
     conweave: Figures,
     hpcc: Figures,
-    /// How far our slowest flow may be from theirs, as a part.
+    /// The relative tolerance for the slowest flow.
     slowest: f64,
-    /// How each of the two is compared, first ConWeave's.
+    /// The comparison with each of the two, first ConWeave's.
     judged: [Judged; 2],
 }
 
-/// What of our seeds is compared with the one run of the others.
+/// The figure of our seeds that is compared with their single run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Judged {
     /// The median.
     Median,
-    /// The range: where a burst decides, seeds are further apart than what is allowed.
+    /// The range: if a burst decides, seeds differ by more than the tolerance.
     Range,
-    /// The median of the slowest flow, and no queue.
+    /// The median of the slowest flow, without the queue.
     Slowest,
 }
 
-/// How far the mean completion may be from theirs, as a part; where a burst decides, their two means are 4.8 % apart themselves.
+/// The relative tolerance for the mean completion; if a burst decides, the means of the two simulators differ
+/// by 4.8 %.
 const MEAN: f64 = 0.03;
 const MEAN_AFTER_BURST: f64 = 0.05;
-/// How far the 90th percentile of a queue may be from theirs, as a part.
+/// The relative tolerance for the 90th percentile of a queue.
 const QUEUE: f64 = 0.15;
 
-/// 9 MB and a sixteenth, 32 MB and an eighth.
+/// Buffer and alpha: 9 MB and a sixteenth, 32 MB and an eighth.
 const CONWEAVE: (u64, f64) = (9 << 20, 1.0 / 16.0);
 const HPCC: (u64, f64) = (32 << 20, 1.0 / 8.0);
 const SEEDS: u64 = 9;
@@ -124,7 +126,7 @@ const ANCHORS: [Anchor; 5] = [
     },
 ];
 
-/// For a link of ours that is as much faster as our packets are longer.
+/// Returns the algorithm for our link, which is faster by the ratio of packet lengths.
 fn ns3_dcqcn(parameters: &ns3::Parameters) -> Algorithm {
     let parameters = parameters.scaled(ON_WIRE);
     let make =
@@ -132,7 +134,7 @@ fn ns3_dcqcn(parameters: &ns3::Parameters) -> Algorithm {
     Algorithm::custom("dcqcn of ns-3", make)
 }
 
-/// Bytes of a packet on the wire and in a buffer, ours for one of theirs.
+/// The bytes of our packet on the wire and in a buffer, relative to theirs.
 const ON_WIRE: f64 = 1_106.0 / 1_048.0;
 const IN_BUFFER: f64 = 1_086.0 / 1_048.0;
 
@@ -140,12 +142,12 @@ fn in_buffer(bytes: u64) -> u64 {
     (bytes as f64 * IN_BUFFER).round() as u64
 }
 
-/// A link on which a packet of ours takes as long as one of theirs at `rate_bps`.
+/// Returns a link on which our packet takes as long as theirs at `rate_bps`.
 fn link(rate_bps: u64) -> LinkSpec {
     LinkSpec { rate_bps: (rate_bps as f64 * ON_WIRE).round() as u64, delay: Time::from_us(1) }
 }
 
-/// As many packets of ours as they need for `bytes`.
+/// Returns the payload of as many of our packets as they need for `bytes`.
 fn payload(bytes: u64) -> u64 {
     bytes.div_ceil(1_000) * 1_024
 }
@@ -158,7 +160,7 @@ fn star_settings(
 ) -> Settings {
     let mut settings = Settings::default();
     settings.switch.buffer_bytes = in_buffer(buffer);
-    // Three times what the link holds in one direction.
+    // Three times the bytes that the link holds in one direction.
     settings.switch.headroom = Headroom::Bytes(in_buffer(3 * rate_bps / 8 / 1_000_000));
     settings.switch.threshold = Threshold::Dynamic { alpha };
     settings.switch.marking[3] = match marking {
@@ -174,7 +176,7 @@ fn star_settings(
 }
 
 impl Anchor {
-    /// With the buffer of one of the others.
+    /// Returns the settings with the buffer of one of the two simulators.
     fn settings(&self, switch: (u64, f64), seed: u64) -> Settings {
         Settings { seed, ..star_settings(&self.dcqcn, self.rate_bps, self.marking, switch) }
     }
@@ -188,7 +190,7 @@ impl Anchor {
         simulation.results()
     }
 
-    /// The time that the line needs for everything, in ms.
+    /// Returns the time that the line needs for all bytes, in ms.
     fn ideal_ms(&self) -> f64 {
         f64::from(self.senders) * self.bytes as f64 * 1.048 * 8.0 / self.rate_bps as f64 * 1e3
     }
@@ -203,8 +205,8 @@ impl Anchor {
         ([ms(0.0), ms(0.5), ms(1.0), mean], [kb(0.5), kb(0.9), kb(0.99), theirs(port.stats.queue_most)])
     }
 
-    /// The figures of several seeds: which flow loses a draw of marks decides how late the last one is, by more than 5 %
-    /// either way.
+    /// Returns the figures of several seeds. The flow that loses a draw of marks changes the end of the last
+    /// flow by more than 5 %.
     fn runs(&self, seeds: u64, settings: impl Fn(u64) -> Settings) -> Vec<Figures> {
         let run = |seed| {
             let results = self.run(settings(seed));
@@ -221,7 +223,7 @@ fn sorted(runs: &[Figures], of: impl Fn(&Figures) -> f64) -> Vec<f64> {
     values
 }
 
-/// The median of every figure.
+/// Returns the median of every figure.
 fn medians(runs: &[Figures]) -> Figures {
     let median = |of: &dyn Fn(&Figures) -> f64| sorted(runs, of)[runs.len() / 2];
     (
@@ -230,7 +232,7 @@ fn medians(runs: &[Figures]) -> Figures {
     )
 }
 
-/// How far `theirs` is from `range`, as a part of it: 0 inside.
+/// Returns the relative distance of `theirs` from `range`, which is 0 inside.
 fn outside(range: &[f64], theirs: f64) -> f64 {
     let [least, .., most] = range else { return f64::INFINITY };
     (theirs / most - 1.0).max(1.0 - theirs / least).max(0.0)
@@ -309,8 +311,8 @@ fn star20_at_40g() {
     check(&ANCHORS[4]);
 }
 
-/// After the start, in which ConWeave's retransmits what its switch dropped, the queue of twenty flows is compared: 115,
-/// 222 and 256 KB at the percentiles 50, 90 and 99 from 6 ms to 40 ms.
+/// After the start, in which ConWeave's hosts retransmit the drops of the switch, compares the queue of
+/// twenty flows: 115, 222 and 256 KB at the percentiles 50, 90 and 99 from 6 ms to 40 ms.
 #[test]
 fn star20_at_40g_when_it_has_settled() {
     const SETTLED: [f64; 3] = [115.3, 222.2, 255.7];
@@ -324,8 +326,8 @@ fn star20_at_40g_when_it_has_settled() {
     assert!((ours[1] / SETTLED[1] - 1.0).abs() < 0.15, "{ours:?}");
 }
 
-/// Each of `hosts` hosts sends to one other through a fat tree. Which flows share a link is up to a hash, so only
-/// distributions can be compared.
+/// Each of `hosts` hosts sends to one other through a fat tree. A hash decides which flows share a link, so
+/// only distributions can be compared.
 fn check_permutation(k: usize, bytes: u64, conweave: [f64; 3], hpcc: [f64; 3]) {
     let link = link(100_000_000_000);
     let topology = Topology::fat_tree(k, link, link).unwrap();

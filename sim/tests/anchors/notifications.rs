@@ -1,4 +1,4 @@
-//! The same stars with notification packets instead of marks echoed in acknowledgements.
+//! The stars of the anchors with notification packets instead of marks echoed in acknowledgements.
 
 use super::{
     ANCHORS, Anchor, CONWEAVE, Congestion, Figures, NotificationPoint, Settings, medians, ns3_dcqcn,
@@ -7,20 +7,20 @@ use super::{
 
 const SEEDS: u64 = 5;
 
-/// How marks get back to the sender, and what it does about them.
+/// How marks return to the sender, and its reaction.
 #[derive(Clone, Copy, Debug)]
 enum Mode {
-    /// In acknowledgements, one a packet: what the anchors do.
+    /// In acknowledgements, one for each packet, as in the anchors.
     Echo,
     /// A CNP for each marked packet.
     EveryMark,
     /// CNPs at the interval of the notification point.
     Paced,
-    /// The same, and the reaction point that is shipped.
+    /// CNPs at that interval, with the shipped reaction point.
     Shipped,
 }
 
-/// The preset and the least time between two CNPs in µs that go with an anchor.
+/// Returns the preset and the minimum time between two CNPs in µs of an anchor.
 fn preset(anchor: &Anchor) -> (&'static str, u32) {
     if anchor.rate_bps == 40_000_000_000 { ("dcqcn:paper", 50) } else { ("dcqcn:hpcc", 4) }
 }
@@ -40,7 +40,8 @@ fn settings(anchor: &Anchor, mode: Mode, seed: u64) -> Settings {
     settings
 }
 
-/// Prints all modes, and says how far the slowest flow and the 90th percentile of the queue are from those of the echo.
+/// Prints all modes and returns the relative distances of the slowest flow and of the queue's 90th percentile
+/// from the echo.
 fn compare(anchor: &Anchor) -> [[f64; 2]; 3] {
     println!("{}, ConWeave's buffer: marks echoed, and notification packets", anchor.name);
     let ideal = anchor.ideal_ms();
@@ -56,7 +57,7 @@ fn compare(anchor: &Anchor) -> [[f64; 2]; 3] {
     })
 }
 
-/// Far enough for the spread of seeds, near enough to notice a change: parts of the echo's figures.
+/// Checks tolerances relative to the echo's figures. They allow for the spread of seeds.
 #[track_caller]
 fn check(anchor: &Anchor, most_queue: f64) {
     for [slowest, queue] in compare(anchor) {
@@ -80,19 +81,20 @@ fn star16() {
     check(&ANCHORS[2], 0.45);
 }
 
-/// The reaction point of the paper cuts at once and not at the next tick, so its queue is about half as long.
+/// The reaction point of the paper cuts at once instead of at the next tick, so its queue is about half as
+/// long.
 #[test]
 fn star2_at_40g() {
     check(&ANCHORS[3], 0.55);
 }
 
-/// The first burst is a tenth of the time: whether it counts into the 90th percentile is a matter of luck.
+/// The first burst is a tenth of the time, so the 90th percentile includes it only by chance.
 #[test]
 fn star20_at_40g() {
     check(&ANCHORS[4], f64::INFINITY);
 }
 
-/// What makes the difference is the pace of CNPs: at 1 us, the period of alpha, they say as much as marks do.
+/// The pace of CNPs causes the difference: at 1 us, the period of alpha, CNPs work as well as marks.
 #[test]
 fn star16_with_a_cnp_for_each_period_of_alpha() {
     let anchor = &ANCHORS[2];

@@ -1,15 +1,15 @@
 //! DCQCN as the two ns-3 simulators compute it.
 //!
-//! It differs from the device form in when a rate is cut: the first notification starts a clock of the monitor period, and
-//! at each of its ticks the rate is cut if a notification came since the tick before. So the first cut comes one
-//! whole period after the first notification, which decides how much the first burst puts into a queue. There is
-//! no byte counter.
+//! It cuts the rate at other times than the device form. The first notification starts a clock of the monitor
+//! period. Each tick cuts the rate if a notification arrived since the previous tick. So the first cut comes
+//! one whole period after the first notification, which determines the queue of the first burst. There is no
+//! byte counter.
 
 use roce_packet::Qpn;
 use roce_transport::Instant;
 use roce_transport::congestion::{Ack, CongestionControl, Dcqcn, DcqcnParameters, Observation, Rate, Start};
 
-/// Times in ns, rates in bits a second.
+/// The parameters, with times in ns and rates in bits per second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters {
     pub(crate) alpha_period: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// With all rates times `factor`.
+    /// Returns the parameters with all rates multiplied by `factor`.
     pub(crate) fn scaled(self, factor: f64) -> Self {
         Self {
             additive: self.additive * factor,
@@ -60,12 +60,12 @@ pub(crate) struct Ns3Dcqcn {
     parameters: Parameters,
     most: f64,
     rate: f64,
-    /// The rate when the last packet left: it decides when the next one may.
+    /// The rate when the last packet left, which decides when the next packet may leave.
     pace: f64,
     target: f64,
     alpha: f64,
     stage: u32,
-    /// The next ticks, once a notification has come.
+    /// The next ticks, after the first notification.
     clock: Option<Clock>,
     increase_at: Option<u64>,
 }
@@ -188,7 +188,7 @@ impl CongestionControl for Ns3Dcqcn {
     }
 }
 
-/// The form `ns3` that `roce` has, against this one: notifications and packets at random times.
+/// Compares the form `ns3` that `roce` has with this one: notifications and packets at random times.
 #[test]
 fn the_shipped_form_is_this_one() {
     let start = Start {
@@ -210,7 +210,7 @@ fn the_shipped_form_is_this_one() {
             (state >> 33) % most
         };
         for step in 0..5_000 {
-            // Bursts of notifications, quiet times, and now and then the very time of a tick.
+            // Bursts of notifications, quiet times, and sometimes the exact time of a tick.
             now += if draw(50) == 0 { draw(5_000_000) } else { draw(3) * 1_000 + draw(2) * draw(900) };
             let at = Instant::from_nanos(now);
             if draw(3) == 0 {

@@ -1,5 +1,5 @@
-//! Algorithms with in-band telemetry on the star of 16 senders, beside HPCC's simulator: its queue at the percentiles 50, 90 and 99
-//! is 1, 3 and 5 KB, and the slowest flow of 12.5 MB takes 18.449 ms.
+//! Algorithms with in-band telemetry on the star of 16 senders, compared with HPCC's simulator. Its queue at
+//! the percentiles 50, 90 and 99 is 1, 3 and 5 KB, and the slowest flow of 12.5 MB takes 18.449 ms.
 
 use roce_sim::net::{PayloadMode, Results, Settings};
 use roce_transport::congestion::Congestion;
@@ -21,7 +21,7 @@ fn run(text: &str, bytes: u64) -> Results {
     results
 }
 
-/// Percentiles 50, 90 and 99 of the queue in KB, and the slowest flow in ms.
+/// Returns the percentiles 50, 90 and 99 of the queue in KB, and the slowest flow in ms.
 fn figures(text: &str, bytes: u64) -> ([f64; 3], f64) {
     let results = run(text, bytes);
     let port = results.port("s0", "h16").unwrap();
@@ -35,9 +35,9 @@ fn figures(text: &str, bytes: u64) -> ([f64; 3], f64) {
 fn queues_of_an_incast_are_nearly_empty_with_telemetry_and_not_with_dcqcn() {
     let (queue, slowest) = figures("hpcc:base_rtt=4500", 12_500_000);
     assert!(queue[1] < 30.0, "{queue:?}");
-    // The trailer takes 52 bytes of each packet, theirs 42.
+    // The trailer takes 52 bytes of each packet; theirs takes 42.
     assert!((slowest / 18.449 - 1.0).abs() < 0.1, "{slowest} ms");
-    // The flows of this law keep as much in the queue as each of them adds in a round trip: 16 times beta, 95 KB here.
+    // With this law, the queue holds the sum that all flows add in a round trip: 16 times beta, 95 KB here.
     let (power, slowest) = figures("powertcp:base_rtt=4500", 12_500_000);
     assert!(
         (85.0..125.0).contains(&power[1]) && (slowest / 18.449 - 1.0).abs() < 0.1,
@@ -47,8 +47,8 @@ fn queues_of_an_incast_are_nearly_empty_with_telemetry_and_not_with_dcqcn() {
     assert!(dcqcn[1] > 5.0 * queue[1], "{dcqcn:?}");
 }
 
-/// The trailer is part of every frame of such a flow, and of no other frame: with real payload all bytes arrive, and the events
-/// are those with implied payload.
+/// The trailer is part of every frame of such a flow, and of no other frame: with real payload all bytes
+/// arrive, and the events equal those with implied payload.
 #[test]
 fn real_and_implied_payload_agree_with_telemetry() {
     let anchor = Anchor { bytes: 300_000, dcqcn: STAR16.dcqcn, marking: STAR16.marking, ..ANCHORS[2] };

@@ -1,9 +1,9 @@
-//! The flow completion time slowdown of WebSearch on a leaf-spine, as published figures have it: the time of a flow divided by
-//! the time that it would take alone.
+//! The flow completion time slowdown of WebSearch on a leaf-spine, as in published figures: the time of a
+//! flow divided by the time that it would take alone.
 //!
-//! Four leaves of 8 hosts at 25 Gb/s, two spines at 100 Gb/s, half of the links of the hosts loaded with payload, 20 ms of
-//! arrivals. HPCC's simulator on ns-3, nine runs with these very flows: a mean slowdown of 2.63 to 2.75 and a 99th percentile of
-//! 9.3 to 12.7.
+//! Four leaves of 8 hosts at 25 Gb/s and two spines at 100 Gb/s; payload loads half of the capacity of the
+//! hosts' links, with 20 ms of arrivals. HPCC's simulator on ns-3 gives, in nine runs with these flows, a
+//! mean slowdown of 2.63 to 2.75 and a 99th percentile of 9.3 to 12.7.
 
 use std::ops::RangeInclusive;
 
@@ -18,11 +18,11 @@ use super::{in_buffer, link, payload};
 const HOST: u64 = 25_000_000_000;
 const FABRIC: u64 = 100_000_000_000;
 const EACH: u32 = 8;
-/// Bytes of a full packet and of an acknowledgement on the wire.
+/// The bytes of a full packet on the wire.
 const FULL: u64 = 1_106;
 
-/// The time of a flow that has the network for itself: every packet is full. The last hop that is as slow as the first
-/// one spaces them, and the acknowledgement of the last one comes back.
+/// Returns the time of a flow alone in the network, where every packet is full. The last hop with the rate of
+/// the first one spaces the packets, and the acknowledgement of the last packet comes back.
 fn alone(flow: &FlowSpec, host: LinkSpec, fabric: LinkSpec) -> Time {
     let is_near = flow.source / EACH == flow.destination / EACH;
     let hops = if is_near { vec![host; 2] } else { vec![host, fabric, fabric, host] };
@@ -39,7 +39,7 @@ fn alone(flow: &FlowSpec, host: LinkSpec, fabric: LinkSpec) -> Time {
 
 type Sizes = fn() -> FlowSizes;
 
-/// The case, or another one of its kind.
+/// The case, or a variant of it.
 #[derive(Clone, Copy)]
 struct Case {
     congestion: &'static str,
@@ -52,10 +52,10 @@ struct Case {
     flows: u64,
 }
 
-/// Rates are those of HPCC's simulator times 1106/1048, as all rates of this case; as whole numbers of Mb/s.
+/// The rates, as all rates of this case, are those of HPCC's simulator times 1106/1048, in whole Mb/s.
 const NS3: &str = "dcqcn:ns3,echo=1,rpg_ai_rate=5,rpg_hai_rate=53,rpg_min_rate=106";
-/// Acknowledgements wait among data in switches, as they do in HPCC's simulator with any configuration: its program hands
-/// `ACK_HIGH_PRIO` to hosts only.
+/// Acknowledgements wait behind data in switches, as in HPCC's simulator with any configuration: its program
+/// passes `ACK_HIGH_PRIO` only to hosts.
 const CASE: Case = Case {
     congestion: NS3,
     ack_dscp: None,
@@ -82,7 +82,7 @@ impl Case {
         settings
     }
 
-    /// The seed decides paths and marks.
+    /// Runs the case. The seed decides paths and marks.
     fn run(&self, seed: u64) -> Results {
         let topology = Topology::leaf_spine(4, 2, EACH as usize, link(HOST), link(FABRIC)).unwrap();
         let what =
@@ -96,7 +96,7 @@ impl Case {
         simulation.results()
     }
 
-    /// Size and slowdown of every flow, and the 99th percentile of the queues in KB.
+    /// Returns the size and slowdown of every flow, and the 99th percentile of the queues in KB.
     fn slowdowns(&self, seed: u64) -> (Vec<(u64, f64)>, f64) {
         let results = self.run(seed);
         let slowdown = |flow: &FlowResult| {
@@ -111,7 +111,7 @@ impl Case {
         (results.flows.iter().map(slowdown).collect(), queue as f64 / 1e3)
     }
 
-    /// A row of the figure. Each seed has flows of its own.
+    /// Returns a row of the figure. Each seed has its own flows.
     fn row(&self, workload: &str, name: &str) -> String {
         let runs: Vec<_> = (1..=SEEDS).map(|seed| Self { flows: seed, ..*self }.slowdowns(seed)).collect();
         let queue = runs.iter().map(|(_, queue)| queue).sum::<f64>() / SEEDS as f64;
@@ -130,7 +130,7 @@ impl Case {
         format!("{workload}\t{load}\t{name}\t{count}\t{queue:.0}\t{}", cells.join("\t"))
     }
 
-    /// Mean and 99th percentile of the slowdown, over several seeds.
+    /// Returns the mean and the 99th percentile of the slowdown, over several seeds.
     fn mean_of(&self, name: &str, seeds: u64) -> (f64, f64) {
         println!("{name}:");
         let run = |seed| {
@@ -151,7 +151,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The 99th percentile.
+/// Returns the 99th percentile.
 fn tail(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_unstable_by(f64::total_cmp);
@@ -159,7 +159,7 @@ fn tail(values: &[f64]) -> f64 {
     values.get(place.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-/// A figure of the flows of these sizes: over all runs together, and the range of single runs.
+/// Returns a figure of the flows of these sizes: over all runs together, and the range of single runs.
 fn pooled(runs: &[Vec<(u64, f64)>], sizes: RangeInclusive<u64>, what: fn(&[f64]) -> f64) -> String {
     let of = |run: &[(u64, f64)]| -> Vec<f64> {
         run.iter().filter(|(bytes, _)| sizes.contains(bytes)).map(|(_, slowdown)| *slowdown).collect()
@@ -180,12 +180,13 @@ fn a_flow_alone_takes_the_time_of_the_closed_form() {
         let time = simulation.results().flows[0].completion_time.unwrap();
         let ideal = alone(&flow, link(HOST), link(FABRIC));
         let parts = time.as_secs_f64() / ideal.as_secs_f64();
-        // The RETH of the first packet is not in the closed form: 16 bytes, and nothing else is missing.
+        // The closed form omits only the RETH of the first packet, which is 16 bytes.
         assert!((parts - 1.0).abs() < 2.5e-3, "{packets} packets to {destination}: {time:?}, {ideal:?}");
     }
 }
 
-/// HPCC's simulator, nine runs with these flows: a mean of 2.633 to 2.745, and a 99th percentile of 9.28 to 12.68.
+/// HPCC's simulator, nine runs with these flows: a mean of 2.633 to 2.745, and a 99th percentile of 9.28 to
+/// 12.68.
 #[test]
 fn the_slowdown_of_web_search() {
     let (mean, tail) = CASE.mean_of("form=ns3, acknowledgements among data", 5);
@@ -211,9 +212,9 @@ fn what_matters_for_the_slowdown() {
     }
 }
 
-/// Runs of each case of the figure.
+/// The number of runs of each case of the figure.
 const SEEDS: u64 = 5;
-/// Algorithms of the figure, with the round trip of this network.
+/// The algorithms of the figure, with the round trip of this network.
 const ALGORITHMS: [(&str, &str); 4] = [
     ("DCQCN", NS3),
     ("HPCC", "hpcc:base_rtt=9000"),
@@ -221,7 +222,8 @@ const ALGORITHMS: [(&str, &str); 4] = [
     ("PowerTCP", "powertcp:base_rtt=9000"),
 ];
 
-/// The data of `docs/slowdown.svg`: the 99th percentile of the slowdown by tenths of the flows, in the order of their size.
+/// Prints the data of `docs/slowdown.svg`: the 99th percentile of the slowdown by tenths of the flows,
+/// ordered by size.
 #[test]
 #[ignore = "minutes, for the figure in docs/"]
 fn slowdown_figure() {

@@ -1,11 +1,11 @@
-//! Cycles of pauses.
+//! Deadlocks of pauses.
 
 use roce_sim::net::{Deadlock, PauseStep, RouteOverride, WaitEnd};
 
 use super::*;
 
-/// A ring of so many switches with two hosts each, all of which send over the next switch to the one behind it. At
-/// `broken`, if there is one, nobody sends.
+/// Returns a ring of switches with two hosts each. All hosts send over the next switch to the one after it,
+/// except those at switch `broken`.
 fn ring(switches: usize, broken: Option<usize>) -> (Topology, Vec<FlowSpec>, Settings) {
     let topology = Topology::ring(switches, 2, LINK, LINK).unwrap();
     let (mut routes, mut flows) = (Vec::new(), Vec::new());
@@ -44,7 +44,7 @@ fn a_cycle_of_four_switches_is_named_in_its_order() {
         let paused = results.port(from, to).unwrap().stats.paused[3];
         assert!(paused >= settings.stop.since(deadlock.begin), "{name}: {paused}");
     }
-    // With pauses that take effect at once it is the same cycle.
+    // Pauses that take effect at once cause the same cycle.
     let mut instant = settings;
     instant.switch.pause = PauseMode::Instant;
     let results = run(&topology, &flows, instant);

@@ -1,4 +1,4 @@
-//! The closed form of a flow alone, compared with the simulation of one.
+//! The closed form of the time of a single flow, compared with the simulation.
 
 use roce_packet::PathMtu;
 use roce_sim::net::{
@@ -10,7 +10,7 @@ use super::{LINK, flow, run};
 const SLOW: LinkSpec = LinkSpec { rate_bps: 24_999_999_999, delay: Time::from_ns(1_700) };
 const FAST: LinkSpec = LinkSpec { rate_bps: 400_000_000_000, delay: Time::from_ns(333) };
 
-/// Each of these sizes alone over the network, and the completion time next to the closed form.
+/// Checks that flows of these sizes, each alone in the network, complete in the time of the closed form.
 #[track_caller]
 fn assert_exact(topology: &Topology, (source, destination): (u32, u32), settings: &Settings) {
     for bytes in [1, 3, 1_023, 1_024, 1_025, 2_048, 3_000, 10_240, 100_001, 5_000_000] {
@@ -50,24 +50,24 @@ fn settings_of_hosts_are_part_of_it() {
         Some(ReceiveLimit { host: Some(2), rate_bps: 9_000_000_001, xoff_bytes: 1 << 30 });
     assert_exact(&topology, (0, 2), &settings);
     assert_exact(&topology, (2, 0), &settings);
-    // Several WRITEs one after the other, with a short one at the end.
+    // Several WRITEs in sequence, with a short one at the end.
     settings.host = Settings::default().host;
     (settings.host.message_bytes, settings.host.depth) = (3_000, 4_000);
     assert_exact(&topology, (0, 2), &settings);
 }
 
-/// What keeps the sender from sending is not part of the closed form.
+/// Limits of the sender are not part of the closed form.
 #[test]
 fn a_window_shorter_than_the_round_trip_is_a_slowdown() {
     let mut settings = Settings::default();
     settings.host.window_packets = 16;
     let topology = Topology::star(2, LINK).unwrap();
     let results = run(&topology, &[flow(0, 1, 1_000_000)], settings);
-    // 16 packets take 1.4 us, the round trip 4 us and more.
+    // 16 packets take 1.4 us; the round trip takes more than 4 us.
     assert!(results.flows[0].slowdown().unwrap() > 2.0, "{:?}", results.flows[0]);
 }
 
-/// The fastest of two paths of equal length counts, and a flow without a path has no ideal time.
+/// The faster of two paths of equal length counts, and a flow without a path has no ideal time.
 #[test]
 fn the_fastest_path_counts() {
     let text = "host a b c\nswitch s t u v\nlink a s\nlink b v\nlink s t 10G\nlink t v 10G\nlink s u 50G\nlink u v 50G";

@@ -1,8 +1,8 @@
-//! How much of everything there may be, and what a run tells of itself before it is over.
+//! Limits of every resource, and the results of a run before its end.
 
 use super::*;
 
-/// Receivers keep the queue pairs of flows that have ended until they need the room.
+/// Receivers keep the queue pairs of completed flows until they need the room.
 #[test]
 fn a_host_receives_more_flows_than_it_has_queue_pairs() {
     let count = 66_000_u32;
@@ -12,7 +12,7 @@ fn a_host_receives_more_flows_than_it_has_queue_pairs() {
     assert_complete(&run(&Topology::point_to_point(LINK), &flows, settings));
 }
 
-/// All that many deep flows have posted fails at once, and every one is told.
+/// All requests of many deep flows fail at once, and every failure is reported.
 #[test]
 fn flows_that_fail_together_all_fail() {
     let mut topology = Topology::point_to_point(LINK);
@@ -27,7 +27,7 @@ fn flows_that_fail_together_all_fail() {
     }
 }
 
-/// The simplest ring of pauses that never end is seen while it lasts.
+/// A pause that does not end, the simplest deadlock, is reported while it lasts.
 #[test]
 fn a_pause_that_lasts_counts_while_it_does() {
     let mut settings = Settings { stop: Time::from_us(2_000), ..Settings::default() };
@@ -40,7 +40,7 @@ fn a_pause_that_lasts_counts_while_it_does() {
     assert!(point.paused > Time::from_us(1_300), "{point:?}");
 }
 
-/// Two storms of one host that overlap are one long one.
+/// Two overlapping storms of one host act as one long storm.
 #[test]
 fn a_storm_does_not_end_another() {
     let mut settings = Settings { stop: Time::from_us(400), ..Settings::default() };
@@ -56,7 +56,7 @@ fn a_storm_does_not_end_another() {
     assert!((285..295).contains(&(paused.as_ps() / 1_000_000)), "{paused}");
 }
 
-/// Whoever looks before the end gets the time until then.
+/// Results before the end of a run cover the time until then.
 #[test]
 fn results_before_the_end_are_those_until_now() {
     let mut simulation =
@@ -70,8 +70,8 @@ fn results_before_the_end_are_those_until_now() {
     assert_eq!((results.end, results.incomplete()), (now, 1));
 }
 
-/// A pause has to wait behind the frame that its port sends, while the others go on sending: with the longest path MTU as
-/// well nothing is lost.
+/// A pause has to wait behind the frame that its port sends, while the others continue to send. Nothing is
+/// lost even with the longest path MTU.
 #[test]
 fn the_headroom_is_enough_for_long_frames_in_both_directions() {
     for rate in [10, 40, 100, 400] {
@@ -90,7 +90,7 @@ fn the_headroom_is_enough_for_long_frames_in_both_directions() {
     }
 }
 
-/// None of these may take memory without end, or panic.
+/// Each of these is refused without panics or unlimited memory.
 #[test]
 fn what_is_too_large_is_refused() {
     let large = Topology::line(32_000, 1, LINK, LINK).unwrap();
@@ -110,7 +110,7 @@ fn what_is_too_large_is_refused() {
     assert_eq!(error, "weight: it must be 1 to 65535");
 }
 
-/// A switch marks at its port to the receiver: what arrives from the sender is unmarked, what leaves is marked.
+/// A switch marks at its port to the receiver: frames from the sender arrive unmarked, and leave marked.
 #[test]
 fn any_port_can_be_captured() {
     let topology = Topology::star(3, LINK).unwrap();

@@ -1,8 +1,8 @@
-//! What goes wrong on links, with real payload and with implied.
+//! Faults of links, with real and with implied payload.
 
 use super::*;
 
-/// Two runs of one flow of `bytes` over a cable with this plan: with real payload and with implied.
+/// Runs one flow over a cable with this plan twice: with real payload and with implied.
 fn both(plan: &str, settings: &Settings) -> [Results; 2] {
     let mut topology = Topology::star(2, LINK).unwrap();
     topology.links[0].faults = Some(plan.parse().unwrap());
@@ -10,7 +10,7 @@ fn both(plan: &str, settings: &Settings) -> [Results; 2] {
         .map(|payload| run(&topology, &[flow(0, 1, 200_000)], Settings { payload, ..settings.clone() }))
 }
 
-/// Implied payload is not there, but it counts.
+/// The length of a frame includes implied payload.
 #[test]
 fn a_rule_by_length_knows_the_whole_datagram() {
     let [real, implied] = both("rule:len=1000-2000,times=3,action=drop", &Settings::default());
@@ -20,7 +20,7 @@ fn a_rule_by_length_knows_the_whole_datagram() {
     assert_eq!(real.trace_hash, implied.trace_hash);
 }
 
-/// Damaged bits are drawn from the whole datagram, so the next draws are the same too.
+/// Damaged bits are drawn from the whole datagram, so the next draws are also equal.
 #[test]
 fn damage_over_two_links_is_the_same_with_both_payloads() {
     let mut topology = Topology::star(2, LINK).unwrap();
@@ -34,7 +34,7 @@ fn damage_over_two_links_is_the_same_with_both_payloads() {
     assert_eq!(real.trace_hash, implied.trace_hash);
 }
 
-/// A router that clears ECN: the queue behind it does not mark, and the sender hears of nothing.
+/// A router clears ECN: the queue after it does not mark, and the sender gets no notification.
 #[test]
 fn bleached_ecn_is_not_marked() {
     let mut settings = Settings::default();
@@ -51,7 +51,7 @@ fn bleached_ecn_is_not_marked() {
     assert_eq!(marked(&topology), 0);
 }
 
-/// Without its code point, data is of another priority, which is not lossless.
+/// Without its code point, data has another priority, which is not lossless.
 #[test]
 fn a_cleared_code_point_takes_the_priority_with_it() {
     let mut topology = Topology::star(3, LINK).unwrap();
@@ -66,7 +66,7 @@ fn a_cleared_code_point_takes_the_priority_with_it() {
     assert_eq!(results.sum(|port| port.pauses_sent), 0);
 }
 
-/// What is lost overtakes nobody: with everything behind it lost, the held packet waits for its longest time.
+/// Lost frames do not overtake a held packet: if all frames after it are lost, it waits for its maximum time.
 #[test]
 fn lost_frames_overtake_nobody() {
     let arrival_of_the_third = |plan: &str| {

@@ -1,4 +1,4 @@
-//! Whole networks: what comes out of them, and that it comes out again.
+//! Tests of whole networks: their results, and the repeatability of these.
 
 mod balancing;
 mod deadlocks;
@@ -39,7 +39,8 @@ fn assert_complete(results: &Results) {
     }
 }
 
-/// A flow alone takes its bytes at the speed of the link, the way there, and the way of the last acknowledgement back.
+/// A single flow takes the time of its bytes on the link, the delay of the link, and the time of the last
+/// acknowledgement.
 #[test]
 fn a_flow_alone_takes_as_long_as_it_must() {
     for payload in [PayloadMode::Real, PayloadMode::Implied] {
@@ -117,7 +118,7 @@ fn pfc_loses_nothing_and_its_absence_does() {
     assert!(lossless.sum(|port| port.pauses_sent) > 16, "{}", lossless.sum(|port| port.pauses_sent));
     assert_eq!(lossless.sum(|port| port.drops()), 0);
     assert!(lossless.jain() > 0.999, "{}", lossless.jain());
-    // 16 MB through one link; pauses cost nothing while the switch still holds frames.
+    // 16 MB through one link; pauses cost no time while the switch still holds frames.
     let ideal = 16e6 * 1_106.0 / 1_024.0 * 8.0 / 100e9;
     assert!((lossless.end.as_secs_f64() / ideal - 1.0).abs() < 0.01, "{}", lossless.end);
     settings.switch.pfc = 0;
@@ -143,7 +144,7 @@ fn a_headroom_that_is_too_small_drops() {
     assert_eq!(run(&topology, &flows, settings).sum(|port| port.drops()), 0);
 }
 
-/// Spraying uses all paths at once and costs order; a hash keeps order and some paths stay empty.
+/// Spraying uses all paths at once but loses the order; a hash keeps the order, but some paths stay empty.
 #[test]
 fn spraying_against_hashing() {
     let topology = Topology::leaf_spine(2, 4, 4, LINK, LINK).unwrap();
@@ -172,7 +173,7 @@ fn weights_share_a_link() {
     assert_complete(&results);
 }
 
-/// Frames that go in circles die when their hop limit does, and the flow with them.
+/// Frames in a loop are dropped when their hop limit expires, and the flow fails.
 #[test]
 fn loops_end() {
     let topology = Topology::line(2, 1, LINK, LINK).unwrap();
@@ -184,8 +185,8 @@ fn loops_end() {
     assert!(results.dropped(DropReason::HopLimit) >= 10);
 }
 
-/// Three switches in a ring, each sending its traffic two hops around: the buffers wait for each other for ever. A
-/// watchdog ends it.
+/// Three switches in a ring, each sending its traffic two hops around: the buffers wait for each other
+/// forever. A watchdog ends the deadlock.
 #[test]
 fn a_cycle_of_buffers_deadlocks_and_a_watchdog_frees_it() {
     let topology = Topology::ring(3, 2, LINK, LINK).unwrap();
@@ -221,12 +222,12 @@ fn a_cycle_of_buffers_deadlocks_and_a_watchdog_frees_it() {
     assert!(new(&freed) > 2 * new(&stuck), "{} {}", new(&freed), new(&stuck));
 }
 
-/// A NIC that pauses without end stops hosts that never talk to it.
+/// A NIC that pauses without end also stops hosts that never send to it.
 #[test]
 fn a_pause_storm_spreads() {
     let shape = Clos { pods: 1, tors: 2, leaves: 1, spines: 1, hosts: 2 };
     let topology = Topology::clos(shape, LINK, LINK).unwrap();
-    // Host 0 sends to the broken host 2, host 1 to host 3; both flows share the way to the second ToR.
+    // Host 0 sends to the broken host 2, host 1 to host 3; both flows share the path to the second ToR.
     let flows = [flow(0, 2, 4_000_000), flow(1, 3, 4_000_000)];
     let mut settings = Settings { stop: Time::from_us(100_000), ..Settings::default() };
     settings.switch.threshold = Threshold::Static { bytes: 100_000 };
@@ -253,11 +254,12 @@ fn a_slow_receiver_pauses_its_switch() {
     assert!(results.port("h1", "s0").unwrap().stats.pauses_sent > 10);
 }
 
-/// A host whose data priority is paused by its switch still acknowledges what it receives.
+/// A host whose data priority is paused by its switch still acknowledges received packets.
 #[test]
 fn a_paused_host_still_acknowledges() {
     let mut settings = Settings::default();
-    // Host 1 takes frames in slowly, so that its switch has to pause host 0, which sends to it and receives from host 2.
+    // Host 1 takes frames in slowly, so that its switch has to pause host 0, which sends to it and receives
+    // from host 2.
     settings.switch.threshold = Threshold::Static { bytes: 50_000 };
     settings.switch.marking[3] = Marking::Off;
     let limit = ReceiveLimit { host: Some(1), rate_bps: 1_000_000_000, xoff_bytes: 20_000 };
@@ -274,7 +276,8 @@ fn a_paused_host_still_acknowledges() {
     assert!(time.as_secs_f64() < 1.1 * alone, "{time} for what takes {:.0} us", alone * 1e6);
 }
 
-/// What a run of a mixed network comes to, in every build: debug and release, real and implied payload.
+/// The result of a run of a mixed network is the same in every build: debug and release, real and implied
+/// payload.
 #[test]
 fn the_trace_hash_is_the_recorded_one() {
     const RECORDED: u64 = 0x0569_b696_1349_805e;
@@ -313,7 +316,8 @@ fn what_cannot_be_is_refused_with_a_reason() {
     assert_eq!(results.flows[0].state, FlowState::Refused(Refusal::NoPath));
 }
 
-/// Regression: the bytes that were sent were those of the last sample, so a run that ends before its first one showed no progress.
+/// Regression: the sent bytes were those of the last sample, so a run that ended before its first sample
+/// showed no progress.
 #[test]
 fn progress_does_not_wait_for_samples() {
     let mut settings = Settings::default();

@@ -1,4 +1,4 @@
-//! SEND and READ in place of WRITE.
+//! SEND and READ instead of WRITE.
 
 use roce_packet::PathMtu;
 use roce_sim::net::{
@@ -19,7 +19,8 @@ fn settings(operation: FlowOperation) -> Settings {
 
 const BOTH: [FlowOperation; 2] = [FlowOperation::Send, FlowOperation::Read];
 
-/// A SEND has no RETH. Of a READ, the request and the responses count: 98 bytes on the wire, and an AETH in the first and the last one.
+/// A SEND has no RETH. A READ counts its request, 98 bytes on the wire, and its responses, with an AETH in
+/// the first and last one.
 #[test]
 fn a_flow_alone_takes_as_long_as_it_must() {
     let time = |operation: FlowOperation, bytes: u64| {
@@ -55,7 +56,7 @@ fn the_closed_form_is_exact() {
     }
 }
 
-/// Path MTU, messages and operation of a flow's own profile were not those of its closed form.
+/// Regression: the closed form ignored the path MTU, messages and operation of a flow's own profile.
 #[test]
 fn the_settings_of_a_flow_are_those_of_its_closed_form() {
     let mut settings = Settings::default();
@@ -102,7 +103,7 @@ fn every_byte_arrives_through_losses_too() {
     }
 }
 
-/// The port of a paused host took READ responses without an end, because they are answers.
+/// Regression: the port of a paused host took READ responses without limit, because they are answers.
 #[test]
 fn a_paused_host_holds_back_its_read_responses() {
     for pause in [PauseMode::Frames, PauseMode::Instant] {
@@ -178,7 +179,8 @@ fn schedule_of(parts: &[u64], compute: Time) -> Schedule {
     schedule
 }
 
-/// A flow that waits counts from its first post, and a flow of several transfers has no slowdown: it waits in between.
+/// A flow that waits counts from its first post. A flow of several transfers has no slowdown, because it
+/// waits between them.
 #[test]
 fn the_slowdown_of_a_flow_that_waits() {
     let topology = Topology::star(2, LINK).unwrap();

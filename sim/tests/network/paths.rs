@@ -1,4 +1,4 @@
-//! How flows share several paths, and what happens when links and switches fail.
+//! Tests of how flows share several paths, and of failures of links and switches.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -13,12 +13,12 @@ use roce_transport::{Instant, Recovery, SelectiveRepeat};
 
 use super::{LINK, assert_complete, flow, run};
 
-/// Two leaves with four hosts each, and four spines.
+/// Returns two leaves with four hosts each, and four spines.
 fn fabric() -> Topology {
     Topology::leaf_spine(2, 4, 4, LINK, LINK).unwrap()
 }
 
-/// Hosts of one leaf send to those of the other.
+/// Returns flows from the hosts of one leaf to those of the other.
 fn across(bytes: u64) -> Vec<FlowSpec> {
     (0..4).map(|host| flow(host, host + 4, bytes)).collect()
 }
@@ -40,7 +40,7 @@ fn slowest(results: &Results) -> Time {
     results.completion_quantile(1.0).unwrap()
 }
 
-/// Frames that each spine forwarded to the second leaf.
+/// Returns the frames that each spine forwarded to the second leaf.
 fn shares(results: &Results) -> Vec<u64> {
     (0..4).map(|spine| results.port(&format!("spine{spine}"), "leaf1").unwrap().stats.tx_frames).collect()
 }
@@ -62,8 +62,9 @@ fn sprayed_and_adaptive_frames_use_all_paths_and_flows_do_not_collide() {
     }
 }
 
-/// An algorithm learns from acknowledgements how many switches are on the way, and from telemetry what those on the way there
-/// wrote: those on the way back write nothing. They did once, so that between leaves there were more hops than the trailer has room for.
+/// Regression: switches on the return path wrote telemetry too, so paths between leaves exceeded the trailer.
+/// Acknowledgements tell an algorithm the number of switches; telemetry is only from those in the direction
+/// of the data.
 #[test]
 fn acknowledgements_tell_the_number_of_hops() {
     #[derive(Debug)]
@@ -91,7 +92,7 @@ fn acknowledgements_tell_the_number_of_hops() {
     }
 }
 
-/// A spine whose links are slower gets less, where the choice knows of it.
+/// A spine with slower links gets less traffic if the balancing takes account of the rate.
 #[test]
 fn weights_and_queues_take_account_of_slow_links() {
     let mut topology = fabric();
@@ -122,7 +123,8 @@ fn flowlets_move_between_paths_only_in_gaps() {
     assert_eq!(steady.flows[0].counts.out_of_sequence, 0);
     let paths = shares(&steady).iter().filter(|frames| **frames > 100).count();
     assert_eq!(paths, 1, "no gap, no other path: {:?}", shares(&steady));
-    // One queue pair cannot pause by itself here: with a window of one packet there is a gap of a round trip after each.
+    // One queue pair cannot pause by itself here. A window of one packet makes a gap of a round trip after
+    // each packet.
     let mut settings = settings(Balance::Flowlet { gap: Time::from_us(5) });
     settings.host.window_packets = 1;
     let paced = run(&fabric(), &across(100_000)[..1], settings);
@@ -173,7 +175,7 @@ fn a_flow_whose_only_link_is_gone_fails_after_its_retries() {
     assert!(results.dropped(DropReason::NoRoute) > 0, "the leaf has no spine that knows a way");
 }
 
-/// Two failures of one link that overlap are one long one.
+/// Two overlapping failures of one link act as one long failure.
 #[test]
 fn failures_that_overlap() {
     let run_with = |failures| {
@@ -193,13 +195,13 @@ fn failures_that_overlap() {
     assert!(one.flows[0].completion_time.unwrap() > Time::from_us(100) && frames(&one) > 0);
 }
 
-/// Leaves whose hosts could send more than the links to the spines carry: each flow gets its share of those, whether one tier is
-/// oversubscribed, or two.
+/// The hosts of a leaf could send more than its links to the spines carry: each flow gets its share of those
+/// links, whether one tier is oversubscribed or two.
 #[test]
 fn oversubscription_divides_what_the_fabric_carries() {
     let clos = |leaves, spines| Clos { pods: 2, tors: 2, leaves, spines, hosts: 4 };
     let half = LinkSpec { rate_bps: LINK.rate_bps / 2, ..LINK };
-    // Each with the ratio that the flows see, all of which cross the highest tier.
+    // Each topology with the oversubscription that the flows see, all of which cross the highest tier.
     let topologies = [
         (Topology::leaf_spine(2, 8, 8, LINK, LINK).unwrap(), 1.0),
         (Topology::leaf_spine(2, 4, 8, LINK, LINK).unwrap(), 2.0),
@@ -215,7 +217,7 @@ fn oversubscription_divides_what_the_fabric_carries() {
             (0..hosts).map(|host| flow(host, (host + hosts / 2) % hosts, 4_000_000)).collect();
         let mut settings = Settings::default();
         settings.switch.balance = Balance::Spray;
-        // Frames overtake each other, and wait in queues for longer than the timers of the paper.
+        // Frames overtake each other, and wait in queues longer than the timers of the paper.
         let (rto_low, rto_high) = (50_000, 50_000);
         let selective = SelectiveRepeat { cap: 4_096, reorder: 4_095, rto_low, rto_high, few: 0 };
         settings.host.recovery = Recovery::SelectiveRepeat(selective);

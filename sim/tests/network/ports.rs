@@ -1,7 +1,7 @@
 //! Settings of one switch, and of one port of a switch.
 //!
-//! Two switches have three hosts each, and the same traffic: of two hosts to the third one, and nothing from switch to switch.
-//! Whatever is set for the second switch or one of its ports, nothing may change at the first one.
+//! Two switches have three hosts each, and equal traffic: two hosts send to the third one, and there is no
+//! traffic between the switches. Settings of the second switch or its ports must not affect the first one.
 
 use roce_sim::net::{
     Balance, Class, DropReason, FlowSpec, Headroom, HostSettings, LinkSpec, Marking, PauseStorm, PortChanges,
@@ -31,18 +31,19 @@ fn lossy() -> Settings {
     settings
 }
 
-/// Everything is as these settings say, and different where a rule applies.
+/// Statistics of a run with these settings and with a rule.
 struct Compared {
     /// At the first switch, with the rule: the port to the receiver, and the one from a sender.
     first: [PortStats; 2],
-    /// The same at the second switch.
+    /// At the second switch, with the rule: the port to the receiver, and the one from a sender.
     second: [PortStats; 2],
     /// The port from the other sender of the second switch.
     beside: PortStats,
     results: Results,
 }
 
-/// Runs the network with a rule for switch `s1`, or for one port of it. What happens at the first switch must be as without.
+/// Runs the network with a rule for switch `s1`, or for one of its ports. The rule must not affect the first
+/// switch.
 #[track_caller]
 fn compare(settings: &Settings, to: Option<&str>, changes: PortChanges) -> Compared {
     let (topology, flows) = network();
@@ -131,7 +132,7 @@ fn one_port_ends_its_pauses_later() {
     );
 }
 
-/// What arrives at a port without PFC has the limit of the queue that it goes to.
+/// Frames that arrive at a port without PFC have the limit of the queue that they enter.
 #[test]
 fn one_port_is_lossy() {
     let settings = {
@@ -190,7 +191,7 @@ fn one_port_marks_from_another_threshold_on() {
     );
 }
 
-/// At the first switch priority 4 goes first; at the second one it has one third of what priority 3 has.
+/// At the first switch, priority 4 goes first; at the second, it gets one third of the share of priority 3.
 #[test]
 fn one_port_has_weights() {
     let mut settings = lossless();
@@ -223,7 +224,7 @@ fn one_switch_sprays() {
     assert!(hashed.iter().any(|frames| *frames < 5), "{hashed:?}");
 }
 
-/// Ports of one rate, whatever the switch: the KMIN_MAP of HPCC's simulator.
+/// Ports of one rate, on any switch: the KMIN_MAP of HPCC's simulator.
 #[test]
 fn ports_of_a_rate_have_settings_of_their_own() {
     let fast = LinkSpec { rate_bps: 400_000_000_000, ..LINK };

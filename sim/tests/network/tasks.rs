@@ -1,4 +1,4 @@
-//! Flows that wait for others, and collective operations against their closed forms.
+//! Flows that wait for others, and collective operations compared with their closed forms.
 
 use roce_sim::net::{
     After, Collective, FlowSpec, FlowState, LinkSpec, Operation, OperationAlgorithm, OperationKind,
@@ -17,7 +17,7 @@ fn sends(host: u32, flow: u32, bytes: u64, compute: Time) -> Task {
     Task { host, earliest: Time::ZERO, compute, transfer: Some(Transfer { flow, bytes }) }
 }
 
-/// A question, a computation, an answer: each begins exactly when it can.
+/// A question, a computation, an answer: each begins exactly when its inputs are available.
 #[test]
 fn an_answer_begins_when_the_question_has_arrived_and_the_computation_has_ended() {
     let flows = [flow(0, 1, 1_024), flow(1, 0, 2_048)];
@@ -43,7 +43,7 @@ fn an_answer_begins_when_the_question_has_arrived_and_the_computation_has_ended(
     }
 }
 
-/// The frames of a flow with a task that nothing waits for are those of the flow without one.
+/// If nothing waits for a flow's task, its frames equal those of the flow without a task.
 #[test]
 fn a_task_alone_changes_no_frame() {
     let (topology, flows) = (Topology::star(3, LINK).unwrap(), [flow(0, 1, 300_000), flow(2, 1, 200_000)]);
@@ -58,7 +58,7 @@ fn a_task_alone_changes_no_frame() {
     assert_eq!(with.trace_hash, without.trace_hash);
 }
 
-/// A flow that waits for one that fails never starts, and the run ends at its limit.
+/// A flow that waits for a failed one never starts, and the run ends at its limit.
 #[test]
 fn what_waits_for_a_failure_waits_until_the_end() {
     let topology =
@@ -96,11 +96,11 @@ fn operate(topology: &Topology, what: &Collective<'_>, settings: Settings) -> (O
     (operation, results)
 }
 
-/// Without congestion each step takes the time in which a chunk leaves, and the way of its last packet: the frames of the chunk
-/// on the first link, the largest of them on each further link, and the delays.
+/// Returns the time of a step without congestion: the frames of the chunk on the first link, the largest of
+/// them on each further link, and the delays.
 fn step(chunk: u64, links: u64) -> Time {
     let packets = chunk.div_ceil(1_024);
-    // RETH in the first packet, immediate data in the last one.
+    // The first packet has a RETH, the last one immediate data.
     let all = chunk + packets * 82 + 16 + 4;
     let largest = if packets == 1 { all } else { 1_106 + 16 };
     Time::from_ps((all + (links - 1) * largest) * 80 + links * LINK.delay.as_ps())
@@ -118,7 +118,8 @@ fn assert_ring_takes_its_time(hosts: usize, chunk: u64) {
     let (operation, results) = operate(&Topology::star(hosts, LINK).unwrap(), &what, Settings::default());
     let result = operation.result(&results.task_ends);
     let steps = 2 * (hosts as u64 - 1);
-    // From the second step on, the acknowledgement of the one before leaves first; that of the last one ends it all.
+    // From the second step on, the acknowledgement of the previous step leaves first; that of the last step
+    // ends the operation.
     let acknowledgements = (steps - 1) * 86 * 80 + 2 * (86 * 80 + LINK.delay.as_ps());
     let expected = Time::from_ps(steps * step(chunk, 2).as_ps() + acknowledgements);
     assert_eq!(result.time, Some(expected));
@@ -142,7 +143,7 @@ fn a_ring_all_reduce_of_512_hosts_takes_its_closed_form() {
     assert_ring_takes_its_time(512, 16_384);
 }
 
-/// Every algorithm ends, with the same events again, and with every byte checked.
+/// Every algorithm completes with repeatable events, and with every byte checked.
 #[test]
 fn collectives_repeat_and_deliver_what_was_sent() {
     use OperationAlgorithm::{Direct, DoubleTree, HalvingDoubling, Pairwise, Ring, Tree};
@@ -158,7 +159,7 @@ fn collectives_repeat_and_deliver_what_was_sent() {
         let sent: u64 = first.flows.iter().map(|flow| flow.spec.bytes).sum();
         assert_eq!(again.checked, (sent, 0), "{}", algorithm.name());
         let result = operation.result(&first.task_ends);
-        // Each link carries at least the bus bandwidth, so that is below its rate without headers.
+        // Each link carries at least the bus bandwidth, so that is below the link's rate without headers.
         assert!(result.bus_bps.unwrap() < 92.6e9, "{}: {result:?}", algorithm.name());
     }
 }

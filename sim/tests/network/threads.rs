@@ -1,4 +1,4 @@
-//! Every result is the same for any number of threads.
+//! Results do not depend on the number of threads.
 
 use std::fmt::Debug;
 
@@ -12,7 +12,7 @@ use roce_transport::{Recovery, SelectiveRepeat};
 
 use super::{LINK, flow};
 
-/// A network, its flows and what they wait for.
+/// A network, its flows and their dependencies.
 struct Case {
     topology: Topology,
     flows: Vec<FlowSpec>,
@@ -21,7 +21,7 @@ struct Case {
 }
 
 impl Case {
-    /// Several flows between all parts of a fat tree with 16 hosts.
+    /// Returns several flows between all parts of a fat tree with 16 hosts.
     fn fat_tree(settings: Settings) -> Self {
         let mut flows = permutation(16, 150_000, Time::ZERO, settings.seed).unwrap();
         flows.extend(incast(16, 6, 3, 60_000, Time::from_us(5)).unwrap());
@@ -29,7 +29,7 @@ impl Case {
         Self { topology, flows, schedule: Schedule::new(), settings }
     }
 
-    /// Runs it with so many threads, in steps of so many events.
+    /// Runs the case with `threads` threads, in steps of `step` events.
     fn run(&self, threads: usize, step: u64) -> (Results, Vec<Captured>) {
         let settings = Settings { threads, ..self.settings.clone() };
         let mut simulation =
@@ -62,7 +62,7 @@ impl Case {
     }
 }
 
-/// Names the first element that differs.
+/// Checks equality and names the first element that differs.
 #[track_caller]
 fn assert_equal<T: PartialEq + Debug>(one: &[T], other: &[T], what: &str) {
     for (number, (one, other)) in one.iter().zip(other).enumerate() {
@@ -70,7 +70,7 @@ fn assert_equal<T: PartialEq + Debug>(one: &[T], other: &[T], what: &str) {
     }
 }
 
-/// Congestion, so that marks, notifications and pauses depend on every order.
+/// Returns settings with congestion, so that marks, notifications and pauses depend on every order.
 fn congested() -> Settings {
     let mut settings = Settings { seed: 7, ..Settings::default() };
     (settings.host.congestion, settings.host.notification) = Congestion::parse("dcqcn:paper").unwrap();
@@ -160,7 +160,7 @@ fn sends_reads_and_flows_that_fail() {
     settings.profiles = vec![read, send, lost];
     settings.flow_profiles = (0..22).map(|flow| flow % 4).collect();
     let mut case = Case::fat_tree(settings);
-    // Nothing leaves the sender of a flow of the third profile.
+    // All frames from the sender of a flow of the third profile are dropped.
     let port = case.topology.port_named(&format!("h{}", case.flows[3].source)).unwrap();
     case.topology.links[port as usize / 2].faults = Some("drop=100%".parse().unwrap());
     case.settings.stop = Time::from_us(3_000);
@@ -208,7 +208,7 @@ fn a_deadlock_that_ends_at_the_stop_time() {
     assert!(results.incomplete() > 0 && results.end == Time::from_us(500), "{}", results.end);
 }
 
-/// A network that cannot be divided has one part, and the results are those of one thread.
+/// A network that cannot be divided has one part, and the results of one thread.
 #[test]
 fn what_cannot_be_divided() {
     let flows = incast(5, 4, 0, 50_000, Time::ZERO).unwrap();

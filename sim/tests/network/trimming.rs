@@ -1,4 +1,4 @@
-//! Switches that trim what they have no room for.
+//! Switches that trim frames for which they have no room.
 
 use roce_sim::net::{
     Balance, DropReason, FlowOperation, PayloadMode, Results, Settings, Simulation, Time, Topology, Trimming,
@@ -27,7 +27,8 @@ fn timeouts(results: &Results) -> u64 {
     results.flows.iter().map(|flow| flow.counts.timeouts).sum()
 }
 
-/// Every trimmed packet is sent again once, and nothing else is; no byte is wrong, with either form of payload.
+/// Every trimmed packet is sent again once, no other packet is, and no byte is wrong, with either form of
+/// payload.
 #[test]
 fn what_is_trimmed_is_sent_again_and_arrives() {
     let topology = Topology::star(9, LINK).unwrap();
@@ -72,7 +73,7 @@ fn go_back_n_and_reads_get_everything_too() {
     }
 }
 
-/// Without `above` the buffer decides. Headers have a limit like any other queue.
+/// Without `above`, the buffer decides. Headers have a limit like any other queue.
 #[test]
 fn headers_without_room_are_dropped() {
     let topology = Topology::star(33, LINK).unwrap();
@@ -86,7 +87,8 @@ fn headers_without_room_are_dropped() {
     assert!(port.stats.trimmed > 0 && results.dropped(DropReason::Buffer) > 0, "{:?}", port.stats);
 }
 
-/// A lossless priority is trimmed where it would exceed its headroom, which a wrong headroom allows.
+/// A lossless priority is trimmed if it would exceed its headroom, which happens only if the headroom is
+/// wrong.
 #[test]
 fn lossless_frames_beyond_the_headroom_are_trimmed() {
     let topology = Topology::star(9, LINK).unwrap();
@@ -106,12 +108,13 @@ fn lossless_frames_beyond_the_headroom_are_trimmed() {
     assert!(trimmed > 0 && dropped == 0, "{trimmed} {dropped}");
 }
 
-/// A sprayed permutation over too few spines: with trimming hardly a timer expires (acknowledgements are dropped, not trimmed), and
-/// more of the lines is used.
+/// A sprayed permutation over too few spines: with trimming hardly any timer expires (acknowledgements are
+/// dropped, not trimmed), and the lines are better utilized.
 #[test]
 fn a_sprayed_permutation_loses_less_time() {
     let topology = Topology::leaf_spine(4, 2, 4, LINK, LINK).unwrap();
-    // Of a few flows the slowest one depends on a single packet, so these are sums over several permutations.
+    // With few flows, the slowest one depends on a single packet, so these are sums over several
+    // permutations.
     let outcome = |trimming: Option<Trimming>| {
         let mut sums = (Time::ZERO, 0, 0);
         for seed in 1..=8 {
@@ -131,7 +134,7 @@ fn a_sprayed_permutation_loses_less_time() {
     assert!(with.0 < without.0, "{without:?} {with:?}");
 }
 
-/// Faults of links act on trimmed frames as on others.
+/// Faults of links apply to trimmed frames as to others.
 #[test]
 fn trimmed_frames_can_be_lost_doubled_and_damaged() {
     let mut topology = Topology::star(9, LINK).unwrap();

@@ -1,4 +1,5 @@
-//! What others say of PFC, ECN, DCQCN and TIMELY, as experiments: each prints the figures that `docs/simulator.md` states.
+//! Published claims about PFC, ECN, DCQCN and TIMELY as experiments. Each prints the figures that
+//! `docs/simulator.md` states.
 
 use roce_sim::net::{DropReason, FlowState, Results, Time};
 
@@ -8,7 +9,7 @@ fn ms(time: Option<Time>) -> f64 {
     time.unwrap_or(Time::NEVER).as_secs_f64() * 1e3
 }
 
-/// Payload of all flows over the time until the last one ended.
+/// Returns the payload of all flows divided by the time until the last one ended.
 fn goodput_gbps(results: &Results) -> f64 {
     let complete = results.flows.iter().filter(|flow| flow.state == FlowState::Complete);
     complete.map(|flow| flow.spec.bytes as f64 * 8.0).sum::<f64>() / results.end.as_secs_f64() / 1e9
@@ -44,7 +45,7 @@ fn pfc_has_a_victim_and_dcqcn_helps_it() {
     assert!(victim(&pfc) > 5.0 * alone, "{}", victim(&pfc));
     assert!(victim(&lossy) < 1.02 * alone, "{}", victim(&lossy));
     assert!(victim(&dcqcn) < 0.5 * victim(&pfc), "{}", victim(&dcqcn));
-    // Where it waits is not where the congestion is.
+    // The flow waits at another place than that of the congestion.
     assert!(pfc.port("leaf0", "spine0").unwrap().stats.paused[3] > Time::from_us(5_000));
     assert_eq!(pfc.port("leaf2", "h17").unwrap().stats.pauses_received, 0);
 }
@@ -68,8 +69,8 @@ fn selective_repeat_outlives_go_back_n() {
     }
 }
 
-/// Regression: with 10 round trips measured in 9,766 packets the shares depended on the start of the second flow, and the claim was
-/// reported as confirmed.
+/// Regression: 10 round trips were measured in 9,766 packets, so the shares depended on the start of the
+/// second flow. The claim was then reported as confirmed.
 #[test]
 fn timely_shares_do_not_depend_on_history() {
     let ratio = |control: &str, start: &str| {
@@ -116,14 +117,14 @@ fn cnps_may_be_lost_until_most_are() {
     assert!(peak(&none) < 1_000.0 && peak(&half) > 2_000.0, "{} {}", peak(&none), peak(&half));
     assert_eq!((pauses(&none), pauses(&half)), (0, 0));
     assert!(pauses(&most) > 500 && most.jain() < 0.97, "{} {}", pauses(&most), most.jain());
-    // Without any, DCQCN is not there: PFC holds the queue, and ports of one switch are shared evenly.
+    // Without any CNPs, DCQCN has no effect: PFC limits the queue, and ports of one switch are shared evenly.
     assert!(pauses(&every) > 500 && every.jain() > 0.999, "{} {}", pauses(&every), every.jain());
     let one = lost(r#"["h0", "s0"]"#, "50%");
     let rates: Vec<f64> = one.flows.iter().map(|flow| flow.goodput_bps()).collect();
     assert!(rates[1..].iter().all(|rate| rates[0] > 2.0 * rate), "{rates:?}");
 }
 
-/// What became of sixteen flows into one port.
+/// The results of sixteen flows into one port.
 struct Incast {
     results: Results,
     resent: f64,
@@ -165,7 +166,7 @@ fn ecn_without_pfc_loses_the_first_burst_only() {
             continue;
         }
         assert!(ecn.resent < 0.06, "{}", ecn.resent);
-        // Flows of half the length lose as much: it is all at the start.
+        // Flows of half the length lose as much: all losses are at the start.
         let half = incast("2500KB", "[]", "dcqcn:paper", &go_back);
         assert_eq!(half.results.dropped(DropReason::Buffer), ecn.results.dropped(DropReason::Buffer));
         let (neither, kept) = (run("[]", "none", &go_back), run("[]", "none", &selective));
@@ -227,7 +228,7 @@ fn flows_converge_where_the_timer_leads() {
     assert!(counter > 3.0 * timer, "{counter} {timer}");
 }
 
-/// The table of `docs/from-ns3.md`.
+/// Checks the table of `docs/from-ns3.md`.
 #[test]
 fn the_example_of_hpcc_ends_and_queues_as_published() {
     for (control, [first, last], [p50, p90, most]) in published_examples() {
@@ -245,7 +246,7 @@ fn the_example_of_hpcc_ends_and_queues_as_published() {
     }
 }
 
-/// The proposed algorithms of that example with the published times in ms and queues in KB.
+/// Returns the proposed algorithms of that example with the published times in ms and queues in KB.
 fn published_examples() -> impl Iterator<Item = (String, [f64; 2], [f64; 3])> {
     let published = [([36.84, 38.06], [1.1, 1.1, 59.2]), ([34.57, 34.57], [47.6, 47.6, 56.5])];
     let controls = proposed("hpcc-example", "host.congestion");

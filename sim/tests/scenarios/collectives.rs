@@ -5,7 +5,7 @@ use roce_sim::scenario::Scenario;
 
 use super::{no_files, text};
 
-/// The results of all operations of a scenario: name, iteration and result.
+/// Returns the results of all operations of a scenario: name, iteration and result.
 fn operations(text: &str, replaced: &[(&str, &str)]) -> Vec<(String, u32, OperationResult)> {
     let set: Vec<_> = replaced.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
     let scenario = Scenario::parse_with(text, &set, &no_files).unwrap();
@@ -31,7 +31,7 @@ fn a_ring_takes_what_its_scenario_says() {
     }
 }
 
-/// Four rails carry four rings at the same time, and each takes what it would take alone.
+/// Four rails carry four rings at the same time, and each takes the time that it would take alone.
 #[test]
 fn rails_do_not_share_a_link() {
     let alone = operations(&text("ring-all-reduce"), &[("topology.hosts", "8")])[0].2.time;
@@ -82,7 +82,7 @@ fn training_overlaps_computation_and_communication() {
         let whole = of("data", step);
         println!("data {whole}, sum {sum}; pipeline {}", of("pipeline", step));
         assert!(of("data bucket 0", step) > 0.999 * sum);
-        // The last bucket is added after the computation; the others at least in part meanwhile.
+        // The last bucket is added after the computation; the others at least partly during it.
         assert!(whole > computation + sum && whole < 0.85 * (computation + 4.0 * sum), "{whole} {sum}");
         // Stages begin the second step at different times, so it takes longer from the first one.
         let pipeline = of("pipeline", step);
@@ -121,7 +121,7 @@ repeat = 3
 compute = "10us"
 "#;
 
-/// Tables are taken in an order in which each comes after those that it waits for.
+/// Tables are evaluated after all tables that they wait for.
 #[test]
 fn tables_wait_for_each_other() {
     let scenario = Scenario::parse(CHAIN, &no_files).unwrap();
@@ -136,7 +136,7 @@ fn tables_wait_for_each_other() {
     let sums: Vec<_> =
         scenario.operations.iter().map(|operation| operation.result(&results.task_ends)).collect();
     assert_eq!(sums.len(), 3);
-    // h1 sees the end of its flow with the acknowledgement, h2 with the last packet; both then compute.
+    // h1 detects the end of its flow by the acknowledgement, h2 by the last packet; both then compute.
     assert!((us(sums[0].begin) - (start(1) + 86.4 + 2.1 + 10.0)).abs() < 0.3, "{:?}", sums[0]);
     assert!(us(sums[1].begin) > us(sums[0].begin) + us(sums[0].time), "{sums:?}");
 }

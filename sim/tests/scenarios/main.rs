@@ -1,4 +1,4 @@
-//! The shipped scenarios do what they say.
+//! Tests that the shipped scenarios do what their descriptions say.
 
 mod claims;
 mod collectives;
@@ -74,7 +74,7 @@ fn no_other_shipped_scenario_has_a_deadlock() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();
-        // What runs for long is run in parts by other tests, which also look.
+        // Other tests run the long scenarios in parts and check them as well.
         if ["pfc-deadlock", "permutation-k8", "clos-1000", "permutation-8192"].contains(&name) {
             continue;
         }
@@ -83,7 +83,7 @@ fn no_other_shipped_scenario_has_a_deadlock() {
     assert!(paused > 1_000, "{paused}");
 }
 
-/// A part of the bytes of each flow; the bench of networks runs all of them.
+/// Runs a part of the bytes of each flow; the benchmark of networks runs all of them.
 #[test]
 fn large_networks_lose_nothing() {
     for name in ["permutation-k8", "clos-1000"] {
@@ -93,7 +93,7 @@ fn large_networks_lose_nothing() {
     }
 }
 
-/// The values that a shipped scenario proposes for a setting.
+/// Returns the values that a shipped scenario proposes for a setting.
 fn proposed(scenario: &str, setting: &str) -> Vec<String> {
     let scenario = Scenario::parse(&text(scenario), &no_files).unwrap();
     let sweep = scenario.sweeps.into_iter().find(|(name, _)| name == setting);
@@ -120,7 +120,7 @@ fn two_to_one_converges() {
     assert!(apart.len() >= 5 && apart[apart.len() / 2] < 0.05, "{apart:?}");
 }
 
-/// The same at a two-hundredth of the speed, as `roce bridge` has it; there `tests/bridge` looks at it.
+/// The scenario of `roce bridge` runs at a two-hundredth of the speed; `tests/bridge` also tests it there.
 #[test]
 fn two_to_one_converges_at_the_speed_of_a_bridge_too() {
     let results = run("two-to-one-bridge");
@@ -186,7 +186,7 @@ fn a_storm_reaches_those_who_never_come_near() {
     assert!(results.flows[1].completion_time.unwrap() > Time::from_us(9_000));
 }
 
-/// What a failed spine costs depends on how frames choose their path, until the leaves know of it.
+/// The cost of a failed spine depends on how frames choose their path, until the leaves know of the failure.
 #[test]
 fn a_failed_spine_costs_what_is_sent_to_it_for_50_us() {
     let outcome = |balance: &str, recovery: &str| {
@@ -203,17 +203,19 @@ fn a_failed_spine_costs_what_is_sent_to_it_for_50_us() {
     assert_eq!(flow, weighted, "all links have the same rate");
     assert!(flow.0 > 500, "{flow:?}");
     assert!(flowlet.0 < 100, "flows whose acknowledgements stop make a gap and go elsewhere: {flowlet:?}");
-    // Up to 1.6 Tb/s cross the fabric, a quarter of it over this spine: 2,260 frames in 50 us, and their acknowledgements.
+    // Up to 1.6 Tb/s cross the fabric, a quarter of it over this spine: 2,260 frames in 50 us, and their
+    // acknowledgements.
     for sprayed in [adaptive, spray] {
         assert!((2_000..4_500).contains(&sprayed.0), "{sprayed:?}");
         assert!(sprayed.2 < flow.2 && sprayed.2 < flowlet.2, "{sprayed:?} beside {flow:?} and {flowlet:?}");
     }
-    // A receiver that reports each early packet makes a sender send it again, unless it knows of the paths.
+    // If a receiver reports each early packet, the sender retransmits it, unless it takes account of the
+    // paths.
     let (_, retransmitted, slowest) = outcome("spray", "selective-repeat:cap=1024");
     assert!(retransmitted > 4 * spray.1 && slowest > spray.2, "{retransmitted} {slowest} beside {spray:?}");
 }
 
-/// A server with two ports is two NICs; what is sent over the other one goes on as if nothing had failed.
+/// A server with two ports has two NICs; traffic over the other port is unaffected by the failure.
 #[test]
 fn a_failed_port_of_two_costs_the_flows_of_that_port() {
     let results = run("dual-homed");
@@ -229,7 +231,7 @@ fn a_failed_port_of_two_costs_the_flows_of_that_port() {
     assert!(results.dropped(DropReason::LinkDown) > 100);
 }
 
-/// What trimming gains in an incast, and that it does not replace congestion control.
+/// The gain of trimming in an incast, which does not replace congestion control.
 #[test]
 fn trimming_needs_half_of_the_time() {
     let outcome = |trimming: &str, congestion: &str| {
@@ -299,7 +301,7 @@ fn recovery_and_sweeps_are_read() {
     assert_eq!(empty, "line 13: the sweep of flows.0.bytes has no values");
 }
 
-/// It was told with the line in which the table begins.
+/// Regression: an error in flows named the line in which the table begins.
 #[test]
 fn what_is_wrong_with_flows_is_told_with_its_own_line() {
     let text = "name = \"x\"\n[topology]\nkind = \"star\"\nhosts = 3\n[[flows]]\nkind = \"incast\"\ndegree = 2\n\
@@ -314,7 +316,7 @@ fn what_is_wrong_with_flows_is_told_with_its_own_line() {
         "line 9: \"1XB\" is not a size; write for example 64K, 400KB or 9MiB"
     );
     assert!(error("\"incast\"", "\"incst\"").starts_with("line 6: unknown variant `incst`"));
-    // What belongs to the table as a whole has the line of its head.
+    // Errors of the table as a whole name the line of its head.
     assert_eq!(error("degree = 2\n", ""), "line 5: flows of the kind incast need `degree`");
     let seed = error("degree = 2", "degree = 2\nseed = 4");
     assert_eq!(seed, "line 5: flows of the kind incast have no `seed`");

@@ -8,7 +8,7 @@ use roce_sim::scenario::Scenario;
 
 use super::{no_files, run, run_with, text};
 
-/// The share of the first flow while both run.
+/// Returns the share of the first flow while both run.
 fn share(results: &Results) -> f64 {
     let until = Time::from_us(1_500);
     let of = |flow: u32| -> f64 {
@@ -125,7 +125,7 @@ fn wrong_names_and_types_say_what_would_be_right() {
     assert!(error.contains("expected a table for watchdog, such as { after"), "{error}");
 }
 
-/// Topology and flows as HPCC's simulator has them: node 0 is the switch, and flows name nodes.
+/// Topology and flows in the format of HPCC's simulator: node 0 is the switch, and flows name nodes.
 #[test]
 fn the_files_of_hpcc_are_read_as_they_are() {
     let text = r#"
@@ -160,7 +160,7 @@ file = "flow.txt"
     assert!(error.contains("flow.txt, line 2: there is no host 0; near names are "), "{error}");
 }
 
-/// A leaf-spine with one table of `[[switch.port]]`, and what the parser says of it.
+/// Parses a leaf-spine with one table of `[[switch.port]]`, and returns the result.
 fn with_port(keys: &str) -> Result<Scenario, String> {
     let text = format!(
         "name = \"ports\"\n[topology]\nkind = \"leaf-spine\"\nleaves = 2\nspines = 2\nhosts = 2\nfabric_rate = \"400Gbps\"\n\

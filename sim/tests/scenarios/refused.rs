@@ -10,13 +10,13 @@ fn parse(text: &str) -> Result<Scenario, String> {
     Scenario::parse(text, &|file| Err(file.to_owned())).map_err(|error| error.to_string())
 }
 
-/// What is wrong with the star when `more` stands behind it.
+/// Returns the error of the star followed by `more`.
 #[track_caller]
 fn with(more: &str) -> String {
     parse(&format!("{STAR}{more}")).unwrap_err()
 }
 
-/// The error came from the network at the end of the build, without a line.
+/// Regression: the error came from the network at the end of the build, without a line.
 #[test]
 fn every_setting_is_refused_with_its_line() {
     let wrong = [
@@ -81,7 +81,7 @@ fn a_topology_has_only_its_own_keys() {
     assert_eq!((bus.topology.hosts(), bus.topology.nodes.len(), bus.topology.links.len()), (3, 6, 5));
 }
 
-/// A link has one plan: its own, or that for all links.
+/// A link has one plan: its own, or the one for all links.
 #[test]
 fn what_is_said_of_one_link_holds_beside_what_is_said_of_all() {
     let one = "[[topology.faults]]\nlink = [\"s0\", \"h1\"]\nplan = \"drop=2%\"\n";
@@ -99,7 +99,7 @@ fn what_is_said_of_one_link_holds_beside_what_is_said_of_all() {
     );
 }
 
-/// The load of Poisson arrivals is a part of the links that a topology file gives its hosts.
+/// The load of Poisson arrivals is relative to the links that a topology file gives its hosts.
 #[test]
 fn a_load_is_a_part_of_the_links_of_the_file() {
     let text = |rate: &str| {
@@ -117,7 +117,7 @@ fn a_load_is_a_part_of_the_links_of_the_file() {
     );
 }
 
-/// None of these may take memory without end.
+/// Each of these is refused instead of using unlimited memory.
 #[test]
 fn what_is_too_large_is_refused() {
     let many = STAR.replace("\"pair\"", "\"on-off\"\nperiod = \"1us\"\ncount = 4000000000");

@@ -1,11 +1,11 @@
-//! Every shipped scenario has the same results for any number of threads.
+//! Results of every shipped scenario do not depend on the number of threads.
 
 use roce_sim::net::Simulation;
 use roce_sim::scenario::Scenario;
 
 use super::{no_files, text};
 
-/// What makes a run short.
+/// Settings that shorten a run.
 const SHORT: &[(&str, &[(&str, &str)])] = &[
     ("clos-1000", &[("flows.0.bytes", "10KB")]),
     ("permutation-k8", &[("flows.0.bytes", "50KB")]),

@@ -1,4 +1,4 @@
-//! What tables of flows can say: operations, jitter, periods, parts of the hosts.
+//! Properties of tables of flows: operations, jitter, periods, parts of the hosts.
 
 use roce_sim::net::{FlowOperation, Time};
 use roce_sim::scenario::Scenario;
@@ -107,10 +107,10 @@ fn what_flows_cannot_be() {
     assert_eq!(awaited, "line 24: after: no table has the name b");
 }
 
-/// The time of a stripe, and the longest queue of the link to the client.
+/// Checks the time of a stripe, and the longest queue of the link to the client.
 #[test]
 fn a_stripe_takes_as_long_as_the_link_to_its_client() {
-    // The first request and the last response cross two links, and 12 responses of 63 packets the last one.
+    // The first request and the last response cross two links; 12 responses of 63 packets cross the last one.
     let line = 12.0 * (64_000.0 + 63.0 * 82.0 + 8.0) * 80e-6 + (98.0 + 1_106.0 + 98.0) * 80e-6 + 4.0;
     let outcome = |jitter: &str| {
         let results = run_with("storage-reads", &[("flows.0.jitter", jitter)]);

@@ -1,4 +1,4 @@
-//! What the engine does for connection management: queue pair 1, and numbers that are not used again at once.
+//! The engine's support for connection management: queue pair 1, and numbers that are not reused at once.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn queue_pair_1_exists_once_and_is_ud() {
     assert_eq!(engine.create_gsi_qp(&init(pd, cq, QpType::Ud)), Ok(Qpn::GSI));
 }
 
-/// A peer that still holds a connection in time-wait would take its number for a stale one.
+/// A peer that still holds a connection in time-wait would take a reused number for a stale connection.
 #[test]
 fn numbers_are_not_used_again_at_once() {
     let (mut engine, pd, cq) = engine();

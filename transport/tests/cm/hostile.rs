@@ -1,4 +1,4 @@
-//! Peers that mean no good: nothing panics, and no table grows beyond its limit.
+//! Hostile peers: no input causes a panic, and no table grows beyond its limit.
 
 use roce_packet::Qpn;
 use roce_packet::mad::{CmMad, CmMessage, CmMessageKind, CmMra, CmTimeout, CommId, MAD_LEN, RejReason};
@@ -8,7 +8,7 @@ use roce_transport::cm::{CmAccepts, CmConfig, CmError, CmEvent, CmListen, CmStat
 use crate::random::Dice;
 use crate::world::{ACTIVE, PASSIVE, SERVICE, World, bytes, offer, path, question, request};
 
-/// A REQ of a peer that never existed.
+/// Returns a REQ of a peer that never existed.
 fn req(local_comm_id: u32, qpn: u32) -> CmMad {
     let mut peer = crate::world::manager(3);
     peer.connect(Instant::ZERO, &request(qpn)).unwrap();
@@ -37,7 +37,7 @@ fn a_flood_of_requests_fills_no_memory() {
         assert!(manager.len() <= 100);
     }
     assert_eq!(manager.counters().refused_full, 19_999 - 100);
-    // Whoever never answers is forgotten.
+    // Connections of peers that never answer are removed.
     let late = now.plus_nanos(CmTimeout::MAX.nanos());
     manager.handle_timeout(late);
     drain(&mut manager, late);
@@ -45,7 +45,8 @@ fn a_flood_of_requests_fills_no_memory() {
     assert_eq!(manager.poll_timeout(), None);
 }
 
-/// Accepted requests whose senders never answer: the application is told that there are too many, and nothing is sent.
+/// Accepted requests whose senders never answer: beyond the limit, the application gets an error and nothing
+/// is sent.
 #[test]
 fn no_more_than_so_many_accepted_requests_wait_for_their_peers() {
     const LIMIT: usize = 3;
@@ -74,11 +75,11 @@ fn no_more_than_so_many_accepted_requests_wait_for_their_peers() {
         assert_eq!(manager.state(*id), CmState::ReqReceived, "it may be accepted later");
     }
     assert_eq!((manager.half_open(), manager.poll_transmit(now)), (LIMIT, None));
-    // One that is abandoned makes room for one.
+    // An abandoned request makes room for another one.
     manager.reject(now, asked[0], RejReason::CONSUMER, b"").unwrap();
     accept(&mut manager, LIMIT).unwrap();
     assert_eq!(accept(&mut manager, LIMIT + 1), Err(CmError::TooManyHalfOpen { limit: LIMIT }));
-    // The others are given up.
+    // The others time out.
     while let Some(later) = manager.poll_timeout() {
         manager.handle_timeout(later);
         drain(&mut manager, later);
@@ -86,7 +87,7 @@ fn no_more_than_so_many_accepted_requests_wait_for_their_peers() {
     assert_eq!((manager.half_open(), manager.len()), (0, 0));
 }
 
-/// Each MRA of a peer extends the wait for its answer; all of them together have a limit.
+/// Each MRA of a peer extends the wait for its answer; the total is limited.
 #[test]
 fn a_peer_that_asks_for_more_time_without_end_is_given_up() {
     for side in [ACTIVE, PASSIVE] {
@@ -128,7 +129,7 @@ fn a_peer_that_asks_for_more_time_without_end_is_given_up() {
     }
 }
 
-/// Those who are refused again and again leave records, and the oldest go first.
+/// Refused requests leave records, of which the oldest are removed first.
 #[test]
 fn refused_requests_fill_no_memory() {
     let mut config = CmConfig::new([1; 32], 1);
@@ -169,7 +170,7 @@ fn too_many_connections_of_its_own() {
     assert!(manager.resolve(Instant::ZERO, &question()).is_err());
 }
 
-/// Times that a peer asks for are cut: no record stays for hours.
+/// The times that a peer requests are limited, so that no record stays for hours.
 #[test]
 fn times_of_hours() {
     let mut world = World::new();
@@ -192,7 +193,7 @@ fn times_of_hours() {
     assert!(world.now.since(begin).as_secs() < 20 * 60);
 }
 
-/// A REP that names a question is not an answer to it, whichever queue pair it brings.
+/// A REP that names a SIDR request does not answer it, whichever queue pair it names.
 #[test]
 fn a_rep_to_a_question_changes_nothing() {
     let mut world = World::new();
@@ -202,7 +203,7 @@ fn a_rep_to_a_question_changes_nothing() {
     peer.listen(SERVICE, CmListen { accepts: CmAccepts::Both, backlog: 1, ip_cm: true }).unwrap();
     peer.handle_mad(world.now, &path(ACTIVE), Qpn::GSI, &bytes(&req(asked.0, 0x33)));
     let Some(CmEvent::ConnectRequest(request)) = peer.poll_event() else { panic!("not asked") };
-    // The queue pair of the connection that there is.
+    // The queue pair of the existing connection.
     peer.accept(world.now, request.id, &offer(0x22), b"").unwrap();
     let rep = peer.poll_transmit(world.now).unwrap();
     world.sides[ACTIVE].handle_mad(world.now, &path(PASSIVE), Qpn::GSI, &rep.mad[..]);
@@ -214,7 +215,7 @@ fn a_rep_to_a_question_changes_nothing() {
     assert_eq!((counters.unexpected, counters.stale), (1, 0));
 }
 
-/// Bytes of chance, and messages of chance with the names of real connections in them.
+/// Random bytes, and random messages with the IDs of real connections in them.
 #[test]
 fn garbage() {
     let mut dice = Dice::new(0x6a2b);

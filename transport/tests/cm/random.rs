@@ -1,7 +1,8 @@
-//! Many connections at once over a wire that loses, repeats and delays, each run made from one number.
+//! Many connections at once over a wire that loses, repeats and delays messages. One number determines each
+//! run.
 //!
-//! - `ROCE_SEEDS=100000` runs so many seeds instead of the default;
-//! - `ROCE_SEED=123` runs one seed, and shows it with `-- --nocapture`.
+//! - `ROCE_SEEDS=100000` runs this many seeds instead of the default;
+//! - `ROCE_SEED=123` runs one seed; `-- --nocapture` shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,7 +37,7 @@ impl Dice {
     }
 }
 
-/// What one side has been told of one connection.
+/// The last event of one side about one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Asked,
@@ -73,7 +74,7 @@ impl Run {
 
     fn begin_something(&mut self) {
         let now = self.world.now;
-        // Retries enough that a run fails because of a fault of the manager and not of the wire.
+        // Enough retries that only a fault of the manager fails a run, and not the wire.
         let timing = CmTiming { max_retries: 15, response_timeout: CmTimeout::new(12), ..TIMING };
         if self.dice.chance(20) {
             let mut question = question();
@@ -90,7 +91,7 @@ impl Run {
         self.phases[ACTIVE].insert(id, Phase::Asked);
     }
 
-    /// The applications do what they do, sometimes later, sometimes never.
+    /// Lets the applications react to an event: now, later or never.
     fn react(&mut self, side: usize, event: &CmEvent) {
         let now = self.world.now;
         let id = event.id();
@@ -147,7 +148,7 @@ impl Run {
     }
 
     fn next_qpn_of(&self, parameters: &CmQpParameters) -> u32 {
-        // The passive side gives its queue pair the number of the active one plus this.
+        // The number of the passive side's queue pair is that of the active side plus this.
         parameters.dest_qpn.get() - 0x1000
     }
 
@@ -203,7 +204,7 @@ impl Run {
             self.world.run_for(pause);
             self.react_to_all();
         }
-        // Whoever was told to wait is answered; every connection that stands is ended.
+        // Answer every deferred request, and end every established connection.
         for round in 0.. {
             self.world.run_for(Duration::from_millis(50));
             self.react_to_all();
@@ -237,14 +238,14 @@ impl Run {
         for side in [ACTIVE, PASSIVE] {
             for (id, phase) in &self.phases[side] {
                 if *phase == Phase::Established {
-                    // It may have been done before.
+                    // The connection may already be disconnected.
                     let _ = self.world.sides[side].disconnect(now, *id, b"");
                 }
             }
         }
     }
 
-    /// Both ends of a connection mean the same one.
+    /// Checks that both ends of a connection agree on its parameters.
     fn compare_parameters(&self) {
         for (qpn, near) in &self.parameters[ACTIVE] {
             let far = &self.parameters[PASSIVE][qpn];
@@ -259,7 +260,7 @@ impl Run {
     }
 }
 
-/// Whether a call came in time: the peer may have ended what it was about.
+/// Returns whether a call came in time; the peer may have ended its connection before.
 #[track_caller]
 fn in_time(outcome: Result<(), CmError>) -> bool {
     match outcome {

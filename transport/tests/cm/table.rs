@@ -1,4 +1,5 @@
-//! The table of states, row by row, against what a manager does; and that nothing else happens.
+//! Tests the table of states, row by row, against the behaviour of a manager, and that other inputs have no
+//! effect.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,12 +15,12 @@ use roce_transport::cm::{
 
 use crate::world::{ACTIVE, PASSIVE, SERVICE, bytes, manager, offer, path, question, request};
 
-/// What the peer calls the connection, and the queue pairs.
+/// The peer's ID of the connection, and the queue pairs.
 const THEIRS: CommId = CommId(0x7777);
 const THEIR_QP: Qpn = Qpn::new(0x22);
 const OWN_QP: Qpn = Qpn::new(0x11);
 
-/// One manager and a peer made by hand.
+/// A manager and a simulated peer.
 pub(crate) struct Rig {
     pub(crate) now: Instant,
     pub(crate) manager: ConnectionManager,
@@ -49,7 +50,7 @@ impl Rig {
         self.arrive(CmMad::new(5, message));
     }
 
-    /// The first message of a peer, made by another manager.
+    /// Delivers the first message of a peer, made by another manager.
     fn first(&mut self, input: CmInput) {
         let again = self.req;
         let mad = again.unwrap_or_else(|| {
@@ -151,7 +152,7 @@ impl Rig {
         }
     }
 
-    /// Lets all repetitions go by.
+    /// Lets all repetitions expire.
     fn expire(&mut self) {
         let before = self.state();
         for _ in 0..20 {
@@ -187,10 +188,10 @@ fn rep(local_comm_id: CommId, remote_comm_id: CommId) -> CmRep {
     }
 }
 
-/// What a state does not allow is refused with an error.
+/// Accepts an error, because some states refuse the call.
 fn tried<T>(_: Result<T, CmError>) {}
 
-/// The shortest ways from [`CmState::Idle`] to every state, one for each first step.
+/// Returns the shortest paths from [`CmState::Idle`] to every state, one for each first step.
 pub(crate) fn ways() -> BTreeMap<CmState, Vec<Vec<CmInput>>> {
     let mut ways: BTreeMap<CmState, Vec<Vec<CmInput>>> = BTreeMap::new();
     let firsts = TRANSITIONS.iter().filter(|(from, _, _)| *from == CmState::Idle);
@@ -232,7 +233,7 @@ const INPUTS: [CmInput; 19] = [
     CmInput::Expire,
 ];
 
-/// Inputs that begin something else than they continue, so that the state of this connection says nothing.
+/// Returns whether an input begins another exchange, which the state of this connection does not determine.
 fn begins_something_else(rig: &Rig, input: CmInput) -> bool {
     let same_kind = match (input, rig.req.map(|mad| mad.message)) {
         (CmInput::Req, Some(CmMessage::Req(_))) | (CmInput::SidrReq, Some(CmMessage::SidrReq(_))) => true,
@@ -253,14 +254,14 @@ fn every_input_in_every_state() {
                 rig.apply(*step);
             }
             assert_eq!(rig.state(), state, "after {way:?}");
-            // Before the first message there is nothing that another input could be about.
+            // Before the first message, an input cannot refer to a connection.
             if begins_something_else(&rig, input) || state == CmState::Closed {
                 continue;
             }
             rig.apply(input);
             match state.after(input) {
                 Some(to) => {
-                    // A REP is never for the passive side, though it may have refused as the active one may.
+                    // The passive side never gets a REP, though it may have refused as the active side may.
                     let misplaced = !rig.active && input == CmInput::Rep;
                     let to = if misplaced { state } else { to };
                     assert_eq!(rig.state(), to, "after {way:?} and {input:?}");
@@ -279,7 +280,7 @@ fn every_input_in_every_state() {
     println!("{} rows, {silent} combinations that change nothing", rows.len());
 }
 
-/// Messages that somebody else sends, or with the wrong names, change nothing.
+/// Messages from another host, or with the wrong IDs, change nothing.
 #[test]
 fn messages_of_strangers() {
     let inputs = [

@@ -1,4 +1,4 @@
-//! A call that a manager refuses has changed nothing but a counter, in any state and for any reason.
+//! A call that a manager refuses changes only a counter, in any state and for any reason.
 
 use roce_packet::Qpn;
 use roce_packet::mad::{CmTimeout, CommId, RejReason, ServiceId, SidrStatus, TransportService};
@@ -8,7 +8,7 @@ use roce_transport::cm::{CmAccepts, CmConfig, CmConnect, CmError, CmListen, CmRe
 use crate::table::{Rig, ways};
 use crate::world::{PASSIVE, SERVICE, offer, path, question, request};
 
-/// The whole manager, without the counters: refusals are counted.
+/// Returns the debug text of the manager without the counters, because refusals are counted.
 fn text(manager: &ConnectionManager) -> String {
     let text = format!("{manager:#?}");
     let (before, counters) = text.split_once("counters: CmCounters {").expect("the counters are shown");
@@ -16,7 +16,7 @@ fn text(manager: &ConnectionManager) -> String {
     format!("{before}{after}")
 }
 
-/// Every call, for the connection `id`, with private data of this length.
+/// Makes every call, for the connection `id`, with private data of this length.
 fn calls(manager: &mut ConnectionManager, now: Instant, id: CommId, len: usize) -> Vec<(&'static str, bool)> {
     type Call<'a> = (&'static str, Box<dyn Fn(&mut ConnectionManager) -> Result<(), CmError> + 'a>);
     let data = vec![7; len];
@@ -56,7 +56,7 @@ fn calls(manager: &mut ConnectionManager, now: Instant, id: CommId, len: usize) 
         ),
         ("unlisten", Box::new(|manager| manager.unlisten(ServiceId(1)))),
     ];
-    // A call brings the time along, whatever becomes of it.
+    // A call advances the time, whether it succeeds or not.
     manager.handle_timeout(now);
     let mut outcomes = Vec::new();
     for (name, call) in calls {

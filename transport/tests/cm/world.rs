@@ -1,4 +1,4 @@
-//! Two managers and what lies between them.
+//! Two connection managers and the wire between them.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +18,7 @@ pub(crate) const ACTIVE: usize = 0;
 pub(crate) const PASSIVE: usize = 1;
 pub(crate) const SERVICE: ServiceId = ServiceId::of_port(PortSpace::Tcp, 7174);
 pub(crate) const LATENCY: Duration = Duration::from_millis(1);
-/// Answers within 17 ms, under way for 4 ms at most.
+/// Answers arrive within 17 ms; packets take at most 4 ms.
 pub(crate) const TIMING: CmTiming =
     CmTiming { response_timeout: CmTimeout::new(12), packet_lifetime: CmTimeout::new(10), max_retries: 7 };
 
@@ -83,7 +83,7 @@ pub(crate) fn manager(seed: u8) -> ConnectionManager {
     ConnectionManager::new(CmConfig::new([seed; 32], 0x0200_00ff_fe00_0000 | u64::from(seed)))
 }
 
-/// What becomes of a message on its way.
+/// The treatment of a message on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Deliver,
@@ -92,22 +92,22 @@ pub(crate) enum Fate {
     Late,
 }
 
-/// The side that sends and the message decide.
+/// Decides the fate of a message, given the sending side and the message.
 type FateOf = dyn FnMut(usize, &CmMad) -> Fate;
 
 pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) sides: [ConnectionManager; 2],
     pub(crate) events: [VecDeque<CmEvent>; 2],
-    /// On the wire: when it arrives, at whom, what.
+    /// The messages on the wire: time of arrival, receiving side, message.
     wire: Vec<(Instant, usize, CmTransmit)>,
-    /// Every message sent: by whom, its name.
+    /// Every message sent: the sending side and the name.
     pub(crate) log: Vec<(usize, &'static str)>,
     fate: Box<FateOf>,
 }
 
 impl World {
-    /// The passive side listens.
+    /// Returns two managers, of which the passive side listens.
     pub(crate) fn new() -> Self {
         let mut world = Self {
             now: Instant::from_nanos(1),
@@ -131,7 +131,7 @@ impl World {
         self.fate = Box::new(fate);
     }
 
-    /// Sends what waits and fetches what is to be told.
+    /// Sends pending messages and collects events.
     pub(crate) fn drain(&mut self) {
         for side in [ACTIVE, PASSIVE] {
             while let Some(transmit) = self.sides[side].poll_transmit(self.now) {
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// Goes to the next thing that happens. `false`: nothing will ever happen.
+    /// Advances to the next event. Returns `false` if no event is pending.
     pub(crate) fn step(&mut self) -> bool {
         self.drain();
         let arrival = self.wire.iter().map(|(at, _, _)| *at).min();
@@ -176,7 +176,7 @@ impl World {
         true
     }
 
-    /// Until one side is told something, which is returned.
+    /// Runs until one side gets an event, which is returned.
     #[track_caller]
     pub(crate) fn event(&mut self, side: usize) -> CmEvent {
         loop {
@@ -188,7 +188,7 @@ impl World {
         }
     }
 
-    /// Until nothing happens any more.
+    /// Runs until no event is pending.
     pub(crate) fn settle(&mut self) {
         let mut steps = 0;
         while self.step() {
@@ -211,7 +211,7 @@ impl World {
         self.now = end;
     }
 
-    /// The passive side is asked.
+    /// Runs until the passive side is asked, and returns the ID of the request.
     #[track_caller]
     pub(crate) fn asked(&mut self) -> CommId {
         match self.event(PASSIVE) {
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// Connects two queue pairs. Returns both names of the connection.
+    /// Connects two queue pairs. Returns both IDs of the connection.
     #[track_caller]
     pub(crate) fn connect(&mut self) -> (CommId, CommId) {
         let active = self.sides[ACTIVE].connect(self.now, &request(0x11)).unwrap();
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// Both sides are told of the end, and nothing is left.
+    /// Checks that both sides report the end and that no state is left.
     #[track_caller]
     pub(crate) fn expect_the_end(&mut self, ids: (CommId, CommId)) {
         for (side, id) in [(ACTIVE, ids.0), (PASSIVE, ids.1)] {
@@ -285,7 +285,7 @@ impl World {
     }
 }
 
-/// A message as bytes.
+/// Returns the bytes of a message.
 pub(crate) fn bytes(mad: &CmMad) -> [u8; MAD_LEN] {
     let mut bytes = [0; MAD_LEN];
     mad.emit(&mut bytes);

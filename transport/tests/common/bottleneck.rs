@@ -1,4 +1,4 @@
-//! Two flows from one host to another through one link with a queue that marks.
+//! Two flows from one host to another through one link with a marking queue.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,15 +10,15 @@ use roce_transport::{EngineConfig, QpType};
 
 use super::Bench;
 
-/// 1,106 bytes at 10 Gb/s: what a packet of path MTU 1024 takes.
+/// The time of a packet of path MTU 1024, 1,106 bytes, at 10 Gb/s.
 pub const PACKET_NS: u64 = 885;
 
-/// A queue in front of a link of 10 Gb/s, which marks between two lengths in packets with rising probability (RED on the
-/// queue as it is).
+/// A queue in front of a link of 10 Gb/s, which marks with rising probability between two lengths in packets
+/// (RED on the current queue length).
 pub struct Bottleneck {
     least: u64,
     most: u64,
-    /// The probability at `most`, in 1/65536; beyond it everything is marked.
+    /// The probability at `most`, in 1/65536; beyond `most` every packet is marked.
     highest: u64,
     free_at: u64,
     state: u64,
@@ -28,16 +28,16 @@ pub struct Bottleneck {
     packets: Vec<(Qpn, u64)>,
 }
 
-/// What came of a run in its last part.
+/// The results of the last part of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Packets of each flow.
+    /// The packets of each flow.
     pub packets: [u64; 2],
-    /// Packets that the link could have carried.
+    /// The packets that the link could have carried.
     pub capacity: u64,
     pub longest: u64,
     pub marks: u64,
-    /// Mean round trip of the first flow as its algorithm sees it at the end, in microseconds.
+    /// The mean round trip of the first flow as its algorithm sees it at the end, in microseconds.
     pub rtt_us: Option<f64>,
 }
 
@@ -67,7 +67,7 @@ impl Bottleneck {
         marked
     }
 
-    /// One flow for so many milliseconds, then both, then both again while it is measured.
+    /// Runs one flow, then both, then both again while they are measured, for these milliseconds each.
     #[track_caller]
     pub fn run(self, mut config: EngineConfig, millis: [u64; 3]) -> Outcome {
         config.line_rate = Rate::megabits_per_second(10_000);

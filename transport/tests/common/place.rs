@@ -1,4 +1,4 @@
-//! Queue pairs in a state of one's choice.
+//! Queue pairs in a chosen state.
 
 use roce_packet::Qpn;
 use roce_sim::pair::{Pair, Settings, Side};
@@ -8,10 +8,10 @@ use roce_transport::{
 
 use super::{Bench, pattern};
 
-/// Bytes of each host's memory here.
+/// The bytes of each host's memory.
 pub const BYTES: usize = 16_384;
 
-/// Small queues: some thousand queue pairs are made here.
+/// Returns settings with small queues, because some tests create thousands of queue pairs.
 pub fn settings() -> Settings {
     let mut settings = super::settings();
     let capabilities = &mut settings.capabilities;
@@ -19,7 +19,7 @@ pub fn settings() -> Settings {
     settings
 }
 
-/// A host with little memory, so that all of it can be compared after every packet.
+/// Returns hosts with little memory, so that tests can compare all of it after every packet.
 pub fn small() -> Bench {
     let mut pair = Pair::with_config(EngineConfig::from_number(5), BYTES);
     pair.record = true;
@@ -27,7 +27,7 @@ pub fn small() -> Bench {
     Bench { pair, a: Qpn::new(0), b: Qpn::new(0) }
 }
 
-/// Makes a queue pair at B in this state; `None` for the one state that RC does not have.
+/// Creates a queue pair at B in this state; returns `None` for the one state that RC does not have.
 #[track_caller]
 pub fn place(bench: &mut Bench, qp_type: QpType, state: QpState, settings: &Settings) -> Option<Qpn> {
     let a = bench.create_qp(Side::A, qp_type, settings);
@@ -44,7 +44,7 @@ pub fn place(bench: &mut Bench, qp_type: QpType, state: QpState, settings: &Sett
         QpState::Sqe if qp_type.is_reliable() => return None,
         QpState::Sqe => {
             bench.bring_up(Side::B, b, a, settings, QpState::Rts);
-            // A send with a key that does not exist fails locally; that stops only the send queue.
+            // A send with an unknown key fails locally, which stops only the send queue.
             let element = Sge { addr: 0, length: 8, lkey: LKey(0xdead_0000) };
             let elements = [element];
             let mut wr = SendWr::new(1, SendOp::Send, &elements);

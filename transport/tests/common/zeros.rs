@@ -1,4 +1,4 @@
-//! Memory for tests in which the bytes do not matter, and there are many.
+//! Large memory for tests in which the bytes do not matter.
 
 use roce_transport::{Memory, OutOfBounds};
 
