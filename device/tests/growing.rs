@@ -31,7 +31,8 @@ const NOTHING: *mut libc::c_void = std::ptr::null_mut();
 
 /// Forks a process that opens a device, and kills it when it enters or leaves its system call number `step`.
 fn open_and_kill_at(spec: &UdpSpec, step: usize) -> End {
-    // SAFETY: the child uses what `fork` leaves usable (`roce_machine::fork`) and never unwinds; we await it.
+    // SAFETY: the child only uses what `fork` leaves usable (`roce_machine::fork`) and never unwinds. The
+    // parent waits for it.
     unsafe {
         let child = libc::fork();
         assert!(child >= 0);
@@ -116,7 +117,7 @@ fn a_death_at_any_step_leaves_a_group_that_works() {
             }
             End::Killed => panic!("nobody killed it"),
         };
-        // Each socket is made by the same calls, so few of those steps suffice; all later steps are tested.
+        // Each socket is made by the same calls, so few of those steps suffice. The last 120 are all tested.
         let steps = (0..all).filter(|step| step % 31 == 0 || all - step < 120);
         let mut killed = 0;
         for step in steps {

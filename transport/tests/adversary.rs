@@ -174,8 +174,8 @@ fn selective(plan: &mut Plan) {
     plan.recovery = selective_repeat(plan, [1, 4, 64, 256][seed % 4], [0, 2, 0, 16][seed / 4 % 4]);
 }
 
-/// Returns selective repeat whose lower timeout is half of the upper one, but at least a round trip: all
-/// round trips, with the queue of the link, are shorter than the smallest timeout of any plan.
+/// Returns selective repeat whose lower timeout is half of the upper one, but at least the smallest timeout
+/// of any plan. That is longer than all round trips, with the queue of the link.
 fn selective_repeat(plan: &Plan, cap: u32, reorder: u32) -> Recovery {
     let micros = |nanos: u64| (nanos / 1_000) as u32;
     let (timeout, smallest) = (micros(plan.timeout_ns()), micros(SMALLEST_TIMEOUT_NS));

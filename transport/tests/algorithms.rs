@@ -249,8 +249,8 @@ fn two_swift_flows_keep_the_round_trip_near_the_target() {
     assert!((15.0..80.0).contains(&rtt), "{outcome:?}");
 }
 
-/// At rest, the queue is the sum that both flows add in a round trip: twice a tenth of the 25 KB that the
-/// line holds in 20 us, 5 packets.
+/// At rest, the queue is the sum that both flows add in a round trip: 5 packets. That is twice a tenth of the
+/// 25 KB that the line holds in 20 us.
 #[test]
 fn two_theta_powertcp_flows_keep_the_queue_at_what_they_add() {
     let unmarked = Bottleneck::new(1 << 30, 1 << 31, 0);

@@ -1,5 +1,5 @@
 //! The packets that a queue pair still sends in ERR: pending responses and the NAK, in the order of their
-//! PSNs, but none after its owner has moved it to ERR.
+//! PSNs. It sends none after its owner has moved it to ERR.
 
 mod common;
 

@@ -469,7 +469,7 @@ fn a_caller_can_stop_early_and_is_told_that_more_waits() {
     assert!(!world.server.engine.may_transmit(now), "everything was sent");
 }
 
-/// A paced packet is not ready until its time, so a caller is not told of it before.
+/// A paced packet is not ready until its time, so the engine does not report it to a caller before.
 #[test]
 fn a_notification_that_waits_for_its_time_does_not_count_as_waiting_for_a_call() {
     let mut config = EngineConfig::from_number(1);

@@ -74,7 +74,7 @@ fn registration_rules() {
     assert_eq!(refused, RegisterError::UnknownProtectionDomain);
 }
 
-/// A region registered after another one was revoked has another key: both the number and the 8 bits of
+/// A region registered after another one was revoked has another key. Both the number and the 8 bits of
 /// variant differ from those of the last 255 keys.
 #[test]
 fn stale_keys_fail() {

@@ -1,5 +1,5 @@
-//! The requester's table: the effect of each answer of a peer on the send queue (section 5.8 of the protocol
-//! description and the requester rules of 5.7). The peer is silent; the test makes up its answers.
+//! The requester's table: the effect of each answer of a peer on the send queue. See section 5.8 of the
+//! protocol description and the requester rules of 5.7. The peer is silent; the test makes up its answers.
 
 mod common;
 

@@ -239,7 +239,7 @@ mod powertcp {
         assert_near(window(&law), 0.5 * (LINE / power + LINE / 10.0) + 0.5 * LINE);
     }
 
-    /// Regression: the counter of rounds had the same defect as in HPCC.
+    /// Regression: as in HPCC, rounds ended one packet too early.
     #[test]
     fn the_old_window_is_kept_once_in_a_round_trip() {
         let mut law = law();

@@ -69,8 +69,8 @@ fn a_window_of_no_packets_is_one_of_one_packet() {
     assert_eq!(statuses, [WcStatus::Success]);
 }
 
-/// Regression: after a queue pair was destroyed with its retransmission timer still queued, the next one in
-/// its slot, with a later deadline, had no timer once the old entry expired.
+/// Regression: a queue pair was destroyed with its retransmission timer still queued. The next one in its
+/// slot, with a later deadline, had no timer once the old entry expired.
 ///
 /// ```text
 /// A  SEND 0 ---> B      <- ACK; destroyed

@@ -133,8 +133,8 @@ fn atomic_ack_lost_replay() {
     assert!(bench.counter(Side::B, "duplicate_request") > 0);
 }
 
-/// The memory of a READ is deregistered while its response is in flight. No more bytes are sent, the peer
-/// gets an error, and the data that it already received is valid.
+/// The memory of a READ is deregistered while its response is in flight. The responder sends no more bytes
+/// but a NAK, and the data that arrived before is valid.
 #[test]
 fn read_response_invalid_after_dereg() {
     let mut bench = Bench::rc();

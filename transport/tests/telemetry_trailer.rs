@@ -202,8 +202,8 @@ fn where_it_is_on_both_kinds_arrive() {
     assert_eq!(bench.expected(Side::B), Psn::new(0x1000 + offset));
 }
 
-/// Where telemetry is off, a trailer is a wrong ICRC with a counter of its own: with every encapsulation, and
-/// for requests whose opcode fixes their length.
+/// Where telemetry is off, a trailer is a wrong ICRC with a separate counter. This holds for every
+/// encapsulation, and for requests whose opcode fixes their length.
 #[test]
 fn where_it_is_off_a_trailer_is_a_wrong_icrc() {
     let mut bench = Bench::rc();
@@ -252,7 +252,7 @@ fn no_trailer_is_taken_for_payload() {
     assert_eq!(bench.counter(Side::B, "rx_telemetry_refused"), NUMBER);
 }
 
-/// Datagrams with a trailer form superpackets, whose size includes the trailers: a datagram that does not fit
+/// Datagrams with a trailer form superpackets, whose size includes the trailers. A datagram that does not fit
 /// has the ICRC of the first one of a new superpacket.
 #[test]
 fn datagrams_with_a_trailer_form_superpackets() {

@@ -10,7 +10,7 @@ use roce_transport::{Access, AttrMask, ModifyQpError, QpAttr, QpState, QpType, t
 
 const TYPES: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
 
-/// Required attributes as in section 6.4 of the protocol description; optional ones (after the bar) as in the
+/// Required attributes as in section 6.4 of the protocol description. Optional ones (after the bar) as in the
 /// manual page of `ibv_modify_qp` and the table of the kernel. STATE is required except in the three
 /// transitions that keep the state. CUR_STATE has no effect and is accepted in each.
 const TRANSITIONS: &[&str] = &[

@@ -142,8 +142,8 @@ fn window_rights_bound_what_peers_may_do() {
     }
 }
 
-/// A bind is refused if the region lacks MW_BIND, lacks LOCAL_WRITE below a window with remote writes, or
-/// belongs to another protection domain, and if the range exceeds the region.
+/// A bind is refused for a region without MW_BIND, without LOCAL_WRITE below a window with remote writes, or
+/// of another protection domain. It is also refused for a range outside the region.
 #[test]
 fn binds_that_are_refused() {
     let mut bench = Bench::rc();
@@ -392,7 +392,7 @@ fn fences_of_bind_and_local_invalidate() {
     }
 }
 
-/// The row "Bind MW" for requests on the wire: no request waits for a bind, with or without a fence, and
+/// The row "Bind MW" for requests on the wire. No request waits for a bind, with or without a fence, and
 /// every later request finds the bind done.
 #[test]
 fn nothing_waits_for_a_binding() {

@@ -157,7 +157,7 @@ fn a_group_does_not_grow_around_the_socket_of_another_program() {
     }
 }
 
-/// The kernel limits descriptors in queues. Near the limit a group does not grow, else nobody could join it.
+/// The kernel limits descriptors in queues. Near the limit a group does not grow, so that others can join.
 #[test]
 fn a_group_that_may_not_grow_says_why_and_goes_on() {
     if is_other() {

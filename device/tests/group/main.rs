@@ -1,6 +1,5 @@
 //! Tests that each of several devices on one address, in one process or several, receives its own datagrams.
-//!
-//! All tests but one run as an ordinary user; that one needs a second user.
+//! One test needs a second user; an ordinary user runs the others.
 
 mod crowd;
 #[path = "../names/mod.rs"]
@@ -21,7 +20,7 @@ use roce_testing::{Running, free_v6_port, on_idle, own_address, skip_unless, wit
 use rustix::process::{Pid, Signal, kill_process};
 use socket2::{Domain, Socket, Type};
 
-/// The environment variable that tells a process started by a test what to open.
+/// The environment variable that holds the role of a process started by a test.
 const ROLE: &str = "ROCE_TEST_GROUP_ROLE";
 /// Attribute IDs of CM messages: REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDR_REQ, SIDR_REP, LAP, APR.
 const KINDS: [u8; 11] = [0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a];
@@ -45,8 +44,8 @@ fn refusal(text: &str) -> OpenError {
     UdpDevice::open(&spec(text)).map(|device| panic!("opened: {device:?}")).unwrap_err()
 }
 
-/// Held while a process is started or a device is closed. Until it executes its program, a child process has
-/// copies of all descriptors, so a device closed in that time would keep its slot and its address.
+/// Held while a process is started or a device is closed. A child process has copies of all descriptors until
+/// it executes its program. A device closed in that time would keep its slot and its address.
 static STARTS_AND_ENDS: Mutex<()> = Mutex::new(());
 
 #[track_caller]
@@ -96,7 +95,7 @@ fn number_of(bytes: &[u8]) -> u32 {
     bytes[8..12].try_into().map(u32::from_be_bytes).unwrap()
 }
 
-/// Receives until `count` datagrams have arrived, and a while longer. Returns each device's numbers.
+/// Receives until `count` datagrams have arrived, and then a little longer. Returns each device's numbers.
 #[track_caller]
 fn numbers(devices: &mut [UdpDevice], count: usize) -> Vec<Vec<u32>> {
     let mut found = vec![Vec::new(); devices.len()];
@@ -621,7 +620,7 @@ fn another_user_is_refused_unless_both_want_it() {
         const NOBODY: u32 = 65534;
         let text = format!("udp:{}", own_address());
         let own = open(&text);
-        // The new process asks root's process, which must answer. The loop below lets it receive meanwhile.
+        // The new process asks root's process, which must answer. The loop below lets that one receive.
         let mut device = [own];
         let mut other = Other::start_as(name, &text, Some(NOBODY));
         let refused = std::thread::scope(|scope| {

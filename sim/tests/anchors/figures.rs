@@ -1,9 +1,9 @@
 //! Completion times of every algorithm compared with those of HPCC's simulator (commit 9f4be2a), with the
-//! same flows on one switch: the mean within 3 %, the slowest flow within 5 %. There are 2 to 32 flows, so
+//! same flows on one switch. The mean is within 3 %, the slowest flow within 5 %. There are 2 to 32 flows, so
 //! the slowest one is the 99th percentile.
 //!
 //! Its packets of 1,000 bytes are 1,048 bytes long, 1,056 with the time stamp of TIMELY and 1,090 with the
-//! telemetry of HPCC; ours of 1,024 are 1,106, and 1,158 with telemetry. Links are faster by that ratio, so
+//! telemetry of HPCC. Ours of 1,024 are 1,106, and 1,158 with telemetry. Links are faster by that ratio, so
 //! that a packet takes the same time, and a flow has as many packets. T is the same time.
 
 use roce_sim::net::{FlowSpec, LinkSpec, Marking, Results, Settings, Simulation, Threshold, Time, Topology};

@@ -47,7 +47,7 @@ fn queues_of_an_incast_are_nearly_empty_with_telemetry_and_not_with_dcqcn() {
     assert!(dcqcn[1] > 5.0 * queue[1], "{dcqcn:?}");
 }
 
-/// The trailer is part of every frame of such a flow, and of no other frame: with real payload all bytes
+/// The trailer is part of every frame of such a flow, and of no other frame. With real payload all bytes
 /// arrive, and the events equal those with implied payload.
 #[test]
 fn real_and_implied_payload_agree_with_telemetry() {

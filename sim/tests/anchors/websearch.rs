@@ -1,9 +1,9 @@
-//! The flow completion time slowdown of WebSearch on a leaf-spine, as in published figures: the time of a
-//! flow divided by the time that it would take alone.
+//! The flow completion time slowdown of WebSearch on a leaf-spine, as in published figures. It is the time of
+//! a flow divided by the time that the flow would take alone.
 //!
-//! Four leaves of 8 hosts at 25 Gb/s and two spines at 100 Gb/s; payload loads half of the capacity of the
-//! hosts' links, with 20 ms of arrivals. HPCC's simulator on ns-3 gives, in nine runs with these flows, a
-//! mean slowdown of 2.63 to 2.75 and a 99th percentile of 9.3 to 12.7.
+//! Four leaves of 8 hosts at 25 Gb/s and two spines at 100 Gb/s. Payload loads half of the capacity of the
+//! hosts' links, with 20 ms of arrivals. HPCC's simulator on ns-3 gives a mean slowdown of 2.63 to 2.75 and a
+//! 99th percentile of 9.3 to 12.7 (nine runs with these flows).
 
 use std::ops::RangeInclusive;
 

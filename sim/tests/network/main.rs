@@ -270,7 +270,7 @@ fn a_paused_host_still_acknowledges() {
     assert_complete(&results);
     let paused = results.port("h0", "s0").unwrap().stats.paused[3];
     assert!(paused > Time::from_us(5_000), "host 0 stands still for most of the time: {paused}");
-    // 5 MB in one direction, as if nothing were paused.
+    // 5 MB in one direction, as without pauses.
     let alone = 5e6 * 1_106.0 / 1_024.0 * 8.0 / 100e9;
     let time = results.flows[1].completion_time.unwrap();
     assert!(time.as_secs_f64() < 1.1 * alone, "{time} for what takes {:.0} us", alone * 1e6);

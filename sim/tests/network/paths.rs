@@ -195,7 +195,7 @@ fn failures_that_overlap() {
     assert!(one.flows[0].completion_time.unwrap() > Time::from_us(100) && frames(&one) > 0);
 }
 
-/// The hosts of a leaf could send more than its links to the spines carry: each flow gets its share of those
+/// The hosts of a leaf could send more than its links to the spines carry. Each flow gets its share of those
 /// links, whether one tier is oversubscribed or two.
 #[test]
 fn oversubscription_divides_what_the_fabric_carries() {

@@ -96,8 +96,8 @@ fn operate(topology: &Topology, what: &Collective<'_>, settings: Settings) -> (O
     (operation, results)
 }
 
-/// Returns the time of a step without congestion: the frames of the chunk on the first link, the largest of
-/// them on each further link, and the delays.
+/// Returns the time of a step without congestion. The frames of the chunk count on the first link, the
+/// largest of them on each further link, and the delays on all.
 fn step(chunk: u64, links: u64) -> Time {
     let packets = chunk.div_ceil(1_024);
     // The first packet has a RETH, the last one immediate data.

@@ -64,8 +64,8 @@ fn what_queue_pairs_need() {
     assert_eq!(passive.timeout, parameters.timeout);
 }
 
-/// The field table of `roce dissect` and this engine define a starting PSN alike: the first PSN that the
-/// sender of the message wants to receive.
+/// The field table of `roce dissect` and this engine define a starting PSN alike. It is the first PSN that
+/// the sender of the message wants to receive.
 #[test]
 fn the_field_table_and_the_engine_agree_on_the_starting_psn() {
     let sent = Rc::new(RefCell::new(Vec::new()));

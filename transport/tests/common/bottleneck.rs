@@ -13,7 +13,7 @@ use super::Bench;
 /// The time of a packet of path MTU 1024, 1,106 bytes, at 10 Gb/s.
 pub const PACKET_NS: u64 = 885;
 
-/// A queue in front of a link of 10 Gb/s, which marks with rising probability between two lengths in packets
+/// A queue in front of a link of 10 Gb/s. It marks with rising probability between two lengths in packets
 /// (RED on the current queue length).
 pub struct Bottleneck {
     least: u64,
