@@ -97,8 +97,7 @@ fn swift_grows_below_the_target_and_shrinks_above_it() {
     assert!((window(&swift) as f64 - cut).abs() < 2.0, "not twice in one round trip");
     swift.on_ack(at(150), &ack(1_000, 200_000, 50));
     assert!((window(&swift) as f64) < cut * 0.7);
-    // Far above the target, a cut is at most one half. Finally the window is less than a packet, which is a
-    // rate.
+    // Far above the target, a cut is at most one half. A window of less than a packet acts as a rate.
     for round in 0..30 {
         swift.on_ack(at(1_000 * round), &ack(1_000, 0, 800));
     }

@@ -460,7 +460,7 @@ fn acknowledgements_tell_bytes_and_round_trips() {
 }
 
 /// Selective repeat does not measure retransmitted packets, nor packets whose acknowledgement waits for a
-/// lost packet. That is the first packet, an earlier one of the message, or a retransmission.
+/// lost one. The lost packet is the first one, an earlier one of the message, or a retransmission.
 #[test]
 fn round_trips_of_selective_repeat_are_those_of_undisturbed_packets() {
     for (lost, times) in [(0x1000, 1), (0x1000, 2), (0x1001, 1), (0x1002, 1), (0x1002, 2)] {

@@ -257,8 +257,7 @@ fn a_receiver_that_is_not_ready_is_not_probed() {
     assert_eq!(sends, 2);
 }
 
-/// Regression: selective repeat counted its timeouts of 100 µs as retries, so a peer had to answer within 1
-/// ms.
+/// Regression: selective repeat counted its 100 µs timeouts as retries, so a peer had to answer within 1 ms.
 #[test]
 fn selective_repeat_times_out_early_and_often_without_using_up_retries() {
     let recovery = Recovery::SelectiveRepeat(roce_transport::SelectiveRepeat::default());

@@ -249,8 +249,8 @@ fn exercise(control: &mut dyn CongestionControl) {
     }
 }
 
-/// Reports telemetry of switches that have moved nothing, or an equal number of bytes, with extreme clocks
-/// and rates.
+/// Reports telemetry of no switches, and of switches that have sent and queued `bytes` bytes, with extreme
+/// clocks and rates.
 fn report(control: &mut dyn CongestionControl, now: Instant, bytes: u64) {
     for rate in [0, 1, u64::MAX] {
         for time in [0, 1, now.as_nanos(), u64::MAX] {

@@ -336,7 +336,7 @@ fn nak_invalid_request_for_disabled_operations() {
 
 #[test]
 fn nak_remote_access_for_keys_ranges_and_rights() {
-    // Regions that lack one right each, made alike in every run.
+    // Regions that lack one right each, identical in every run.
     const RIGHTS: [Access; 4] =
         [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC, Access::FLUSH_GLOBAL];
     let make = || {

@@ -233,8 +233,8 @@ impl World {
         }
     }
 
-    /// Returns the goodput of each client in megabytes per second over `millis`, with `depth` requests of 1
-    /// MiB outstanding.
+    /// Returns the goodput of each client in megabytes per second over `millis`. Each client has `depth`
+    /// requests of 1 MiB outstanding.
     fn run(&mut self, depth: usize, millis: u64) -> Vec<f64> {
         for client in 0..self.qps.len() {
             (0..depth).for_each(|_| self.post(client));
@@ -347,8 +347,8 @@ fn random_loss_does_not_collapse() {
     }
 }
 
-/// Prints the tables of docs/congestion.md: `cargo test -p roce-transport --test pacing tables -- --ignored
-/// --nocapture`.
+/// Prints the tables of docs/congestion.md, with
+/// `cargo test -p roce-transport --test pacing tables -- --ignored --nocapture`.
 #[test]
 #[ignore = "it only prints"]
 fn tables() {

@@ -237,7 +237,7 @@ fn a_bad_receive_fails_the_queue_pair() {
     }
 }
 
-/// Row "Requester completes a WR as soon as the last packet was handed to the wire."
+/// A requester completes a work request as soon as its last packet was handed to the wire.
 #[test]
 fn uc_completes_when_the_last_packet_left() {
     let mut bench = uc();

@@ -100,7 +100,7 @@ fn a_process_in_a_later_chunk_lets_others_in() {
     });
 }
 
-/// Regression: all members watched slot 0 through nested epolls, of which the kernel allows 500 a socket.
+/// Regression: all members watched slot 0 through nested epolls, of which the kernel allows 500 per socket.
 #[test]
 fn more_devices_than_nested_epolls_may_watch_a_socket() {
     raise_limit();

@@ -7,7 +7,7 @@ use super::{
 
 const SEEDS: u64 = 5;
 
-/// How marks return to the sender, and its reaction.
+/// The path of marks back to the sender, and the sender's reaction.
 #[derive(Clone, Copy, Debug)]
 enum Mode {
     /// In acknowledgements, one for each packet, as in the anchors.

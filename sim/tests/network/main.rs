@@ -1,4 +1,4 @@
-//! Tests of whole networks: their results, and the repeatability of these.
+//! Tests of the results of whole networks, and of their repeatability.
 
 mod balancing;
 mod deadlocks;

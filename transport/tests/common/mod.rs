@@ -236,7 +236,7 @@ pub fn pattern(len: usize) -> Vec<u8> {
 pub struct Answer {
     pub opcode: Opcode,
     pub psn: u32,
-    /// The first byte of the AETH, and below it the message count.
+    /// The first byte of the AETH.
     pub syndrome: Option<u8>,
     pub msn: Option<u32>,
 }
