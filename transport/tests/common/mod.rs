@@ -1,5 +1,5 @@
-//! Helpers of the table and scenario tests: packets that a test makes up, the answers on the link, and a
-//! connected pair that checks its packet accounting when it is dropped.
+//! Helpers of the table and scenario tests: packets that a test makes up, and the answers on the link. A
+//! `Bench` is a connected pair that checks its packet accounting when it is dropped.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "every test binary uses a part of this")]
 
