@@ -1,9 +1,11 @@
-//! Many processes on one address, half of which are killed while they transfer and started again, again and again: no process takes
-//! in what is for another one, no slot is lost, and connections between those that stay go on.
+//! Many processes share one address. Half of them are killed while they transfer, and started again, several
+//! times. No process receives packets of another process, no slot is lost, and connections between the
+//! surviving processes continue.
 //!
-//! Each process is this test program again, in the role of [`a_process_of_the_tests`]. The test tells it what to do by a line on its
-//! standard input, and reads its answer. On its connections each process sends one message after the other, and checks each message
-//! that arrives: for which connection it is, from which end, and as which of its messages.
+//! Each process is this test program again, in the role of [`a_process_of_the_tests`]. The test sends it
+//! commands as lines on its standard input, and reads its answers. On each of its connections, a process
+//! sends one message after the other. It checks every message that arrives: its connection, the end that sent
+//! it, and its number.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
@@ -14,24 +16,25 @@ use std::time::{Duration, Instant};
 use roce::verbs::*;
 use roce_testing::{own_address, within};
 
-/// In the environment of a process that a test has started: the address.
+/// Environment variable that tells a process its address.
 const ADDRESS: &str = "ROCE_TEST_PROCESSES_ADDRESS";
-/// How many milliseconds it waits between messages, so that hundreds of processes leave a processor to each other.
+/// Environment variable with the pause between messages, in milliseconds, which lets hundreds of processes
+/// share the processors.
 const PAUSE: &str = "ROCE_TEST_PROCESSES_PAUSE";
-/// Before the answers of a process, among the lines of the test harness.
+/// Marks the answers of a process among the lines of the test harness.
 const MARK: &str = "answer: ";
-/// Bytes of a message: several packets.
+/// Length of a message, in bytes: several packets.
 const MESSAGE: usize = 3000;
-/// Receives that each connection has posted, so that a message finds one.
+/// Receives that each connection posts, so that every message finds one.
 const RECEIVES: usize = 2;
-/// Buffers of a connection: one to send from.
+/// Buffers of a connection: one for sending, and one for each receive.
 const BUFFERS: usize = 1 + RECEIVES;
-/// The most connections of a process, over all rounds that it survives.
+/// Maximum number of connections of a process over all rounds that it survives.
 const MOST_CONNECTIONS: usize = 200;
-/// For an answer of a process among many on a busy machine.
+/// Time limit for an answer of one process among many on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The queue pair number and the first PSN.
+/// A queue pair number and its first PSN.
 type Number = (u32, u32);
 
 /// A process that the test has started.
@@ -40,7 +43,7 @@ struct Worker {
     input: ChildStdin,
     answers: Receiver<String>,
     slot: usize,
-    /// How many queue pairs it has made.
+    /// Number of queue pairs that the process has created.
     made: usize,
 }
 
@@ -68,7 +71,7 @@ impl Worker {
         Self { child, input, answers, slot: 0, made: 0 }
     }
 
-    /// What a process that has just started says.
+    /// Reads the first answer of a process that has just started.
     fn until_ready(&mut self) {
         self.slot = self.answer().parse().expect("a slot");
     }
@@ -86,7 +89,7 @@ impl Worker {
         }
     }
 
-    /// After `make`: the places of the queue pairs, and their numbers.
+    /// Reads the answer to `make`: the places of the queue pairs, and their numbers.
     fn made(&mut self, count: usize) -> Vec<(usize, Number)> {
         let answer = self.answer();
         let first = self.made;
@@ -98,7 +101,7 @@ impl Worker {
         (first..).zip(numbers).collect()
     }
 
-    /// After `state`.
+    /// Reads the answer to `state`.
     fn state(&self) -> State {
         let answer = self.answer();
         let mut parts = answer.split(';');
@@ -111,22 +114,22 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What a process says of itself.
+/// The state that a process reports.
 #[derive(Debug)]
 struct State {
-    /// Messages, all of which were right.
+    /// Received messages, all of which were correct.
     received: u64,
-    /// Packets for queue pairs that it does not have.
+    /// Received packets for queue pairs that the process does not have.
     unknown: u64,
     /// Places of connections that have failed.
     failed: Vec<usize>,
-    /// Places of connections on which nothing has arrived since the last time, or ever.
+    /// Places of connections on which nothing has arrived since the last report, or ever.
     waiting: Vec<usize>,
 }
 
@@ -143,7 +146,7 @@ struct Group {
     workers: Vec<Worker>,
     /// The ends of each connection.
     connections: Vec<[End; 2]>,
-    /// Connections made so far, which number them.
+    /// Connections created so far; the next one gets this number.
     made: u64,
 }
 
@@ -163,7 +166,7 @@ impl Group {
         group
     }
 
-    /// Makes these connections, with new queue pairs at both ends.
+    /// Establishes these connections, with new queue pairs at both ends.
     fn connect(&mut self, which: &[usize]) {
         let mut counts = vec![0; self.workers.len()];
         which.iter().flat_map(|number| self.connections[*number]).for_each(|end| counts[end.process] += 1);
@@ -185,13 +188,13 @@ impl Group {
         }
     }
 
-    /// Until a message has arrived at every end.
+    /// Waits until a message has arrived at every end.
     fn until_all_transfer(&mut self) -> u64 {
         let end = Instant::now() + PATIENCE;
         let mut received = 0;
         let mut left: Vec<usize> = (0..self.workers.len()).collect();
         while !left.is_empty() {
-            // All are asked before the first answers, because each waits for a processor.
+            // Ask all processes before reading the first answer, because each of them waits for a processor.
             left.iter().for_each(|process| self.workers[*process].say("state"));
             left.retain(|process| {
                 let state = self.workers[*process].state();
@@ -207,14 +210,15 @@ impl Group {
         received
     }
 
-    /// Kills every second process in mid-transfer and starts as many; returns the packets that came for processes which are gone.
+    /// Kills every second process during transfers and starts as many new ones. Returns the number of packets
+    /// that arrived for processes that no longer exist.
     fn replace_half(&mut self, round: usize) -> u64 {
         let is_killed = |process: usize| process % 2 == round % 2;
         let killed: Vec<_> = (0..self.workers.len()).filter(|process| is_killed(*process)).collect();
         for process in &killed {
             self.workers[*process].child.kill().unwrap();
         }
-        // The others send again to those that are gone, and to those that have their slots now.
+        // The surviving processes retransmit to the killed ones, and to the new owners of their slots.
         for process in &killed {
             self.workers[*process] = Worker::start(self.address, self.pause);
         }
@@ -234,7 +238,7 @@ impl Group {
                 assert_eq!(state.received, 0, "process {process} has no connection: {state:?}");
                 continue;
             }
-            // Only connections with those that are gone may have failed, and the others have gone on.
+            // Only connections with killed processes may have failed. All others have continued.
             let of_lost = |place: usize| {
                 let here = End { process, place };
                 lost.iter().any(|number| self.connections[*number].contains(&here))
@@ -250,7 +254,7 @@ impl Group {
         unknown
     }
 
-    /// Every process has a slot of its own.
+    /// Checks that every process has a slot of its own.
     fn check_slots(&self) {
         let mut slots: Vec<_> = self.workers.iter().map(|worker| worker.slot).collect();
         slots.sort_unstable();
@@ -258,7 +262,8 @@ impl Group {
         assert_eq!(slots.len(), self.workers.len(), "{slots:?}");
     }
 
-    /// Every slot up to the highest that a process has can be had, and then the next.
+    /// Checks that every slot up to the highest one in use can be allocated, and after these the next higher
+    /// one.
     fn check_that_no_slot_is_lost(&self) {
         let device = format!("udp:{}", self.address);
         let open = || Context::open(&device).unwrap();
@@ -294,27 +299,27 @@ fn processes_are_killed_and_started_again_and_the_others_go_on() {
     within(300, || storm(8, 60, 4));
 }
 
-/// The same with as many processes as an address is meant for.
+/// Runs [`storm`] with as many processes as an address is designed for.
 #[test]
 #[ignore = "takes minutes"]
 fn half_of_sixty_processes_are_killed_ten_times() {
     within(1200, || storm(60, 1000, 10));
 }
 
-/// More processes than a group has sockets for in the beginning.
+/// Runs [`storm`] with more processes than a group has sockets for at first.
 #[test]
 fn half_of_three_hundred_processes_are_killed() {
     within(600, || storm(300, 300, 1));
 }
 
-/// One end of a connection in a process of the tests.
+/// One end of a connection in a process that a test has started.
 struct Connection {
     qp: QueuePair,
-    /// Which connection, and which end of it this is; once it is connected.
+    /// The number of the connection, and which of its ends this is, once it is connected.
     joined: Option<(u64, u64)>,
     sent: u64,
     received: u64,
-    /// Messages received at the last look.
+    /// Messages received when the state was last reported.
     seen: u64,
     has_failed: bool,
 }
@@ -329,7 +334,8 @@ struct Role {
     received: u64,
 }
 
-/// The bytes of a message: whose it is, and what follows from that.
+/// Returns the bytes of a message: the connection, the end and the number, followed by a pattern derived from
+/// them.
 fn message(connection: u64, side: u64, number: u64) -> Vec<u8> {
     let mut bytes: Vec<u8> = [connection, side, number].iter().flat_map(|part| part.to_be_bytes()).collect();
     let mut random = fastrand::Rng::with_seed(connection << 33 ^ side << 32 ^ number);
@@ -373,7 +379,8 @@ impl Role {
 
     fn join(&mut self, place: usize, (qpn, psn): Number, connection: u64, side: u64) {
         let remote = Endpoint { address: self.address, qpn, psn };
-        // Many processes have few processors: half a second without an answer says nothing yet.
+        // Many processes share few processors, so half a second without an answer does not mean that a peer
+        // is lost.
         let options = ConnectOptions::default().timeout(17);
         let here = self.connection(place).unwrap();
         here.qp.connect(&remote, &options).unwrap();
@@ -382,7 +389,7 @@ impl Role {
         self.send(place);
     }
 
-    /// The number of a work request is that of its buffer.
+    /// Posts a receive. The ID of a work request is the number of its buffer.
     fn receive(&mut self, place: usize, buffer: usize) {
         let offset = Self::offset(place, buffer);
         let element = self.region.element(offset..offset + MESSAGE);
@@ -445,7 +452,7 @@ impl Role {
         format!("{};{unknown};{failed};{waiting}", self.received)
     }
 
-    /// Does what a line of the test says; returns the answer.
+    /// Executes a command of the test; returns the answer.
     fn obey(&mut self, line: &str) -> Option<String> {
         let mut words = line.split_whitespace();
         let verb = words.next().unwrap();
@@ -470,7 +477,7 @@ impl Role {
     }
 }
 
-/// Not a test: what the tests above start. It ends with the test, whose lines it reads.
+/// Is not a test but the program that the tests above start. It ends with the test whose commands it reads.
 #[test]
 fn a_process_of_the_tests() {
     let Ok(address) = std::env::var(ADDRESS) else { return };

@@ -1,8 +1,9 @@
-//! `roce dissect` and tshark, two readers that share no code, on the same captures: for every packet, every field
-//! that both name has the same value, and every field that only one of them names is in a list here with its reason.
+//! Compares `roce dissect` with tshark, which shares no code with it, on the same captures. For every packet,
+//! every field that both show has the same value. Every field that only one of them shows is in a list here,
+//! with the reason.
 //!
-//! The lists say what tshark 4.0 (Debian 12) does. Each entry must occur: if another version of tshark differs, the test
-//! fails, and the entry is removed.
+//! The lists describe tshark 4.0 (Debian 12). Each entry must occur: the test fails if another version of
+//! tshark differs, and the entry has to be removed.
 
 mod common;
 
@@ -12,21 +13,22 @@ use std::path::{Path, PathBuf};
 use common::{Running, has_program, kernel_captures, roce, shared, skip_unless, tshark};
 use serde_json::Value;
 
-/// The layers of tshark whose fields must all be accounted for. Of the others, those that we name are compared.
+/// Layers of tshark whose fields must all be accounted for. In other layers, only the fields that `roce` also
+/// shows are compared.
 const LAYERS: [&str; 8] = ["data.", "eth.", "infiniband.", "ip.", "ipv6.", "macc.", "udp.", "vlan."];
 
-/// A field that tshark does not show, or shows with another value.
+/// A field that tshark does not show, or shows with a different value.
 struct Exception {
     keys: &'static [&'static str],
     reason: &'static str,
-    /// In which packets.
+    /// Selects the packets to which the exception applies.
     when: fn(&Value) -> bool,
-    /// What tshark shows instead, computed from what we show; nothing if it shows nothing.
+    /// The value that tshark shows instead, computed from our fields.
     theirs: Theirs,
 }
 
 enum Theirs {
-    /// It has no such field. Its bytes are in what tshark shows whole as `infiniband.vendor`.
+    /// tshark has no such field. It shows the bytes as a part of `infiniband.vendor`.
     AsVendorBytes,
     Misread(fn(&Value, &str) -> u64),
 }
@@ -58,7 +60,7 @@ const EXCEPTIONS: &[Exception] = &[
 const RETH_AND_CRC: &[&str] =
     &["infiniband.reth.va", "infiniband.reth.r_key", "infiniband.reth.dmalen", "infiniband.invariant.crc"];
 
-/// Messages of connection management, of which `pcaps/` has none.
+/// Exceptions for messages of connection management, which `pcaps/` does not contain.
 const CM_EXCEPTIONS: &[Exception] = &[
     CNP,
     Exception {
@@ -78,13 +80,13 @@ const CM_EXCEPTIONS: &[Exception] = &[
     },
 ];
 
-/// What tshark shows and we do not, or not by itself.
+/// A field of tshark that `roce` does not show, or does not show separately.
 enum Besides {
-    /// Fields of ours put together, or parts of one: compared as well.
+    /// Combinations or parts of our fields; these are compared too.
     Made(fn(&Value) -> Vec<Value>),
-    /// The bytes of a part of the packet, whose fields are shown and compared one by one.
+    /// The bytes of a part of the packet whose fields are shown and compared separately.
     Whole(&'static str),
-    /// What tshark keeps or concludes, which is nowhere in the packet.
+    /// A value that tshark stores or derives, and that is not in the packet.
     Own(&'static str),
 }
 
@@ -92,7 +94,7 @@ use Besides::{Made, Own, Whole};
 
 const THEIRS: &[(&str, Besides)] = &[
     ("data.data", Whole("roce.payload_len")),
-    // The payload with its padding, which tshark does not remove.
+    // The payload including its padding, which tshark does not remove.
     (
         "data.len",
         Made(|ours| vec![(number(ours, "roce.payload_len") + number(ours, "infiniband.bth.padcnt")).into()]),
@@ -144,10 +146,10 @@ const THEIRS: &[(&str, Besides)] = &[
     ("udp.time_relative", Own("computed from frame.time_epoch")),
 ];
 
-/// And in pause frames.
+/// Additional fields of tshark in pause frames.
 const THEIRS_IN_PAUSES: &[(&str, Besides)] = &[("macc.cbfc.enbv", Made(|ours| vec![bits(ours, &ENABLED)]))];
 
-/// And in messages of connection management and captures from elsewhere.
+/// Additional fields of tshark in messages of connection management and in captures from other sources.
 const THEIRS_IN_CM: &[(&str, Besides)] = &[
     ("infiniband.cm.req.alt_flowlabel", Whole(ALTERNATE_PATH)),
     ("infiniband.cm.req.alt_hoplim", Whole(ALTERNATE_PATH)),
@@ -190,7 +192,7 @@ const ENABLED: [(&str, u32); 8] = [
     ("macc.cbfc.enbv.c0", 0),
 ];
 
-/// The values of fields of ours.
+/// Returns the values of some of our fields.
 fn fields(ours: &Value, keys: &[&str]) -> Vec<Value> {
     keys.iter().map(|key| ours[key].clone()).collect()
 }
@@ -203,7 +205,7 @@ fn number(ours: &Value, key: &str) -> u64 {
     }
 }
 
-/// A number from fields that have so many bits to their right.
+/// Combines fields into one number; each field comes with the number of bits to its right.
 fn bits(ours: &Value, parts: &[(&str, u32)]) -> Value {
     parts.iter().fold(0, |all, (key, shift)| all | number(ours, key) << shift).into()
 }
@@ -212,17 +214,18 @@ fn address(ours: &Value, key: &str) -> u64 {
     u64::from_str_radix(&ours[key].as_str().expect(key).replace(':', ""), 16).expect(key)
 }
 
-/// The manufacturer's half of an Ethernet address.
+/// Returns the manufacturer's half of an Ethernet address.
 fn oui(ours: &Value, key: &str) -> Value {
     (address(ours, key) >> 24).into()
 }
 
-/// A bit of the first byte of an Ethernet address.
+/// Returns a bit of the first byte of an Ethernet address.
 fn address_bit(ours: &Value, key: &str, bit: u64) -> Value {
     u64::from(address(ours, key) >> 40 & bit != 0).into()
 }
 
-/// tshark calls the fifth byte of every BTH reserved, which has FECN and BECN (A17.9.3), and everything else that is.
+/// Returns the bytes that tshark calls reserved: the fifth byte of every BTH, although it contains FECN and
+/// BECN (A17.9.3), and all bytes that really are reserved.
 fn reserved(ours: &Value) -> Vec<Value> {
     let flags = bits(ours, &[("roce.bth.fecn", 7), ("roce.bth.becn", 6), ("roce.bth.reserved6", 0)]);
     let deth = ours.get("roce.deth.reserved").map(|_| bits(ours, &[("roce.deth.reserved", 0)]));
@@ -235,7 +238,7 @@ fn service(ours: &Value) -> u64 {
     u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("a number")
 }
 
-/// All fields of a packet as tshark shows them, in order; a field may be there several times.
+/// All fields of a packet as tshark shows them, in order. A field may occur several times.
 type Shown = BTreeMap<String, Vec<String>>;
 
 fn collect(key: &str, value: &Value, into: &mut Shown) {
@@ -273,7 +276,8 @@ fn shown_by_us(capture: &Path) -> Vec<Value> {
     packets
 }
 
-/// tshark writes numbers in decimal or hexadecimal, flags as 0 and 1, and bytes with colons.
+/// Compares one of our values with one of tshark's. tshark writes numbers in decimal or hexadecimal, flags as
+/// 0 and 1, and bytes with colons.
 fn is_same(ours: &Value, theirs: &str) -> bool {
     let number = |text: &str| match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -288,14 +292,14 @@ fn is_same(ours: &Value, theirs: &str) -> bool {
     }
 }
 
-/// Whether a field of ours is where it should be in the bytes that tshark shows whole.
+/// Returns whether one of our fields is at its place in the bytes that tshark shows as `infiniband.vendor`.
 fn is_in_vendor_bytes(ours: &Value, key: &str, vendor: &str) -> bool {
     let digits = match &ours[key] {
         Value::Number(number) => format!("{:08x}", number.as_u64().unwrap()),
         Value::String(text) => text.trim_start_matches("0x").to_owned(),
         other => panic!("{key} is {other}"),
     };
-    // In front of the RETH of a FLUSH lies the FETH.
+    // The RETH of a FLUSH follows the FETH.
     let reth = if ours.get("roce.feth.selectivity").is_some() { 8 } else { 0 };
     let at = match key {
         "infiniband.reth.va" => reth,
@@ -307,17 +311,17 @@ fn is_in_vendor_bytes(ours: &Value, key: &str, vendor: &str) -> bool {
     vendor[at..].starts_with(&digits)
 }
 
-/// What was found in a folder of captures.
+/// The result of comparing a folder of captures.
 struct Comparison {
     exceptions: &'static [Exception],
     besides: Vec<&'static (&'static str, Besides)>,
-    /// Values of one field of one packet.
+    /// Number of compared values, each of one field of one packet.
     values: usize,
-    /// Fields.
+    /// Names of the compared fields.
     keys: BTreeSet<String>,
     exceptions_seen: BTreeSet<(usize, &'static str)>,
     besides_seen: BTreeSet<&'static str>,
-    /// Field, and what is wrong with it.
+    /// Fields, and their errors.
     wrong: Vec<(String, String)>,
 }
 
@@ -380,7 +384,7 @@ impl Comparison {
         }
     }
 
-    /// Whether tshark is known to be wrong here, and wrong as it is known to be.
+    /// Returns whether tshark is known to be wrong here, and is wrong in the known way.
     fn is_exception(&mut self, ours: &Value, key: &str, theirs: &Shown) -> bool {
         for (index, exception) in self.exceptions.iter().enumerate() {
             let listed = exception.keys.iter().find(|listed| **listed == key);
@@ -392,7 +396,7 @@ impl Comparison {
                     is_in_vendor_bytes(ours, key, &vendor)
                 }
                 (Theirs::Misread(predict), Some([shown])) => {
-                    // If both readings give the same value, the packet does not show the difference.
+                    // If both readings give the same value, this packet does not show the difference.
                     !is_same(&ours[key], shown) && is_same(&predict(ours, key).into(), shown)
                 }
                 _ => false,
@@ -413,7 +417,7 @@ impl Comparison {
         match besides {
             Made(make) => {
                 let made = make(ours);
-                // tshark has more that is reserved, some of it as several bytes.
+                // tshark has more reserved fields, some of them several bytes long.
                 let same_count = made.len() == shown.len() || key == "infiniband.reserved";
                 if !same_count {
                     return self
@@ -429,8 +433,8 @@ impl Comparison {
         }
     }
 
-    /// Fails if anything is wrong, if a list has an entry without an occurrence, or if less was compared than the
-    /// captures have.
+    /// Fails if any value is wrong, if an entry of a list does not occur, or if fewer values or fields were
+    /// compared than expected.
     #[track_caller]
     fn finish(self, values: usize, keys: usize) {
         println!("{} values of {} fields compared", self.values, self.keys.len());
@@ -484,7 +488,7 @@ fn every_field_of_captures_from_elsewhere_is_what_tshark_shows() {
         return;
     }
     let mut captures = files(&[folder.unwrap(), kernel_captures()], "pcap");
-    // InfiniBand without Ethernet, which we do not read.
+    // InfiniBand without Ethernet, which `roce` does not read.
     captures.retain(|path| !path.ends_with("ib-native-erf.pcap"));
     Comparison::of(&captures, CM_EXCEPTIONS, &[THEIRS, THEIRS_IN_CM]).finish(206_129, 187);
 }

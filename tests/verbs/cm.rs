@@ -13,7 +13,7 @@ use crate::world::*;
 
 const PORT: u16 = 7174;
 
-/// Answers within 34 ms, under way for 4 ms at most.
+/// Returns parameters with a response timeout of 34 ms and a packet lifetime of at most 4 ms.
 fn quick() -> ConnectionParameters {
     let timing = CmTiming {
         response_timeout: CmTimeout::new(13),
@@ -35,7 +35,7 @@ pub(crate) fn at(side: &Side, port: u16) -> SocketAddr {
     SocketAddr::new(address(side), port)
 }
 
-/// Connects the queue pairs of two sides. The far one listens.
+/// Connects the queue pairs of two sides. The far side listens.
 pub(crate) fn join(near: &Side, far: &Side, listener: &CmListener) -> (Connection, Connection) {
     let mut active =
         near.context.start_connect(at(far, listener.port()), &near.qp, &saying(b"hello")).unwrap();
@@ -50,7 +50,7 @@ pub(crate) fn join(near: &Side, far: &Side, listener: &CmListener) -> (Connectio
     (active, passive)
 }
 
-/// Both directions carry data, in the operations that need what the ends agreed on.
+/// Transfers data in both directions, with the operations that need the negotiated attributes.
 pub(crate) fn talk(near: &Side, far: &Side) {
     near.fill(0, 5_000, 1);
     far.fill(20_000, 5_000, 2);
@@ -81,7 +81,7 @@ fn connect_talk_and_disconnect_on_every_wire() {
             let listener = far.context.listen(PortSpace::Tcp, PORT).unwrap();
             let (mut active, mut passive) = join(&near, &far, &listener);
             talk(&near, &far);
-            // A receive that nothing arrived for completes as flushed when the end comes.
+            // A receive for which nothing arrives completes as flushed when the connection ends.
             far.receive(77, 0, 100);
             active.disconnect().unwrap();
             for connection in [&mut active, &mut passive] {
@@ -103,7 +103,7 @@ fn connect_talk_and_disconnect_on_every_wire() {
     });
 }
 
-/// What the queue pairs are set to is what the ends agreed on.
+/// The attributes of the queue pairs are those that the ends have negotiated.
 #[test]
 fn attributes_of_both_ends() {
     within(60, || {
@@ -159,7 +159,8 @@ fn unreliable_connections() {
 fn rejections() {
     within(60, || {
         let (near, far) = sides(Wire::UdpV4).unwrap();
-        // Nobody listens; the far end needs connection management at all to say so.
+        // Nothing listens on that port. The far end can reject the request only because the listener has
+        // started connection management.
         let listener = far.context.listen(PortSpace::Tcp, PORT).unwrap();
         let error = near.context.connect(at(&far, PORT + 1), &near.qp, &quick()).unwrap_err();
         let reason = |error| match error {
@@ -168,7 +169,7 @@ fn rejections() {
         };
         assert_eq!(reason(error).0, RejReason::INVALID_SERVICE_ID);
 
-        // The application says no, in words and by doing nothing.
+        // The application rejects the request, explicitly and by dropping it.
         let mut asking =
             near.context.start_connect(at(&far, PORT), &near.another_qp(QpType::Rc), &quick()).unwrap();
         listener.accept(Some(PATIENCE)).unwrap().reject(b"not today").unwrap();
@@ -179,7 +180,7 @@ fn rejections() {
         drop(listener.accept(Some(PATIENCE)).unwrap());
         assert_eq!(reason(asking.established(Some(PATIENCE)).unwrap_err()).0, RejReason::CONSUMER);
 
-        // A listener that goes away takes its requests along.
+        // A listener that is dropped rejects its pending requests.
         let mut asking =
             near.context.start_connect(at(&far, PORT), &near.another_qp(QpType::Rc), &quick()).unwrap();
         until("the request arrived", || far.counter("cm_connections") > 0);
@@ -201,13 +202,13 @@ fn queue_pairs_that_cannot_be_connected() {
         assert!(matches!(error, ConnectionError::QueuePairType(QpType::Ud)), "{error}");
         let too_long = near.context.connect(at(&far, PORT), &near.qp, &saying(&[0; 57])).unwrap_err();
         assert!(too_long.to_string().contains("57 bytes"), "{too_long}");
-        // The wrong transport on the other side: the peer is refused.
+        // The queue pair of the passive side has the wrong transport, so the peer is rejected.
         let mut asking = near.context.start_connect(at(&far, PORT), &near.qp, &quick()).unwrap();
         let request = listener.accept(Some(PATIENCE)).unwrap();
         let error = request.accept(&far.another_qp(QpType::Uc), &quick()).unwrap_err();
         assert!(matches!(error, ConnectionError::QueuePairType(QpType::Uc)), "{error}");
         assert!(matches!(asking.established(Some(PATIENCE)), Err(ConnectionError::Rejected { .. })));
-        // In RTS already.
+        // The queue pair is in RTS already.
         let (one, other) = (near.another_qp(QpType::Rc), far.another_qp(QpType::Rc));
         connect_qps(&one, &other, &ConnectOptions::default());
         let error = near.context.connect(at(&far, PORT), &one, &quick()).unwrap_err();
@@ -215,7 +216,7 @@ fn queue_pairs_that_cannot_be_connected() {
     });
 }
 
-/// Nobody is there at all.
+/// Nothing exists at the address of the peer.
 #[test]
 fn a_peer_that_does_not_exist() {
     within(60, || {
@@ -228,7 +229,7 @@ fn a_peer_that_does_not_exist() {
         assert!(matches!(error, ConnectionError::Unreachable), "{error}");
         let expected = Duration::from_nanos(3 * parameters.timing.interval_ns());
         assert!(begin.elapsed() >= expected, "{:?}", begin.elapsed());
-        // The caller may have less patience than the protocol.
+        // The caller may give up earlier than the protocol.
         let mut asking = near
             .context
             .start_connect(SocketAddr::new(nobody, PORT), &near.another_qp(QpType::Rc), &quick())
@@ -238,7 +239,7 @@ fn a_peer_that_does_not_exist() {
     });
 }
 
-/// Room for queue pair 1 and two others: a queue pair that leaks would be missed at once.
+/// The contexts have room for queue pair 1 and two others, so a leaked queue pair makes the next round fail.
 #[test]
 fn a_thousand_connections_leave_nothing_behind() {
     within(120, || {
@@ -262,7 +263,7 @@ fn a_thousand_connections_leave_nothing_behind() {
             match round % 3 {
                 0 => active.disconnect().unwrap(),
                 1 => passive.disconnect().unwrap(),
-                // By letting go, without a word.
+                // The connection is dropped without a disconnect.
                 _ => {}
             }
         }
@@ -275,7 +276,7 @@ fn a_thousand_connections_leave_nothing_behind() {
     });
 }
 
-/// One packet in five is lost in each direction, those of queue pair 1 among them.
+/// One packet in five is lost in each direction, including packets of queue pair 1.
 #[test]
 fn connections_over_a_lossy_wire() {
     within(120, || {
@@ -293,7 +294,7 @@ fn connections_over_a_lossy_wire() {
             let mut active = near.context.start_connect(at(&far, PORT), &one, &quick()).unwrap();
             let mut passive = listener.accept(Some(PATIENCE)).unwrap().accept(&other, &quick()).unwrap();
             active.established(Some(PATIENCE)).unwrap_or_else(|error| panic!("round {round}: {error}"));
-            // It stands for the RTU, which is repeated twice and no more.
+            // This packet replaces the RTU, which is repeated only twice.
             let nothing = SendOp::Write { remote_addr: 0, rkey: RKey(0) };
             one.post_send(&SendWr::inline(1, nothing, b"").with_flags(SendFlags::empty())).unwrap();
             passive.established(Some(PATIENCE)).unwrap_or_else(|error| panic!("round {round}: {error}"));
@@ -309,7 +310,7 @@ fn connections_over_a_lossy_wire() {
     });
 }
 
-/// The peer is gone without a word, as if it had been killed.
+/// The peer disappears without a message, as if it had been killed.
 #[test]
 fn a_peer_that_was_killed() {
     within(60, || {
@@ -324,7 +325,7 @@ fn a_peer_that_was_killed() {
         let mut passive = listener.accept(Some(PATIENCE)).unwrap().accept(&far.qp, &parameters).unwrap();
         active.established(Some(PATIENCE)).unwrap();
         passive.established(Some(PATIENCE)).unwrap();
-        // From here on nobody drives the far end.
+        // From here on, nothing drives the far end.
         near.post(5, far.write_op(0), &[near.region.element(0..100)]);
         fail(&near.send_cq, WcStatus::RetryExceededError);
         active.disconnect().unwrap();
@@ -413,8 +414,8 @@ fn services_for_datagrams() {
     });
 }
 
-/// A port space of connections answers no questions, one of datagrams makes no connections, and that of InfiniBand does
-/// both. A request of the wrong kind is rejected at once.
+/// A port space of connections does not answer SIDR requests, one of datagrams does not accept connections,
+/// and that of InfiniBand does both. A request of the wrong kind is rejected at once.
 #[test]
 fn listeners_refuse_what_their_port_space_is_not_for() {
     within(60, || {
@@ -455,7 +456,7 @@ fn listeners_refuse_what_their_port_space_is_not_for() {
     });
 }
 
-/// A context may connect to itself.
+/// A context can connect to itself.
 #[test]
 fn both_ends_in_one_context() {
     within(60, || {
@@ -470,11 +471,12 @@ fn both_ends_in_one_context() {
     });
 }
 
-/// The RTU is lost, and the first packet on the queue pair says as much: nobody waits for its repetition.
+/// If the RTU is lost, the first packet on the queue pair establishes the connection without waiting for the
+/// next RTU.
 #[test]
 fn a_packet_stands_for_the_lost_rtu() {
     within(60, || {
-        // The second datagram of queue pair 1, after the REQ.
+        // The rule drops the second datagram of queue pair 1, which follows the REQ.
         let plan = "rule:qp=1,rpsn=1,action=drop".parse().unwrap();
         let options =
             OpenOptions { transmit_faults: Some(FaultInjector::new(plan, 1)), ..OpenOptions::default() };
@@ -482,7 +484,7 @@ fn a_packet_stands_for_the_lost_rtu() {
             Wire::UdpV4.open_with(Context::builder().options(options), Context::builder()).unwrap();
         let (near, far) = (Side::new(near, QpType::Rc), Side::new(far, QpType::Rc));
         let listener = far.context.listen(PortSpace::Tcp, PORT).unwrap();
-        // A repetition would come after 8.6 s.
+        // The next RTU would be sent after 8.6 s.
         let timing = CmTiming { response_timeout: CmTimeout::new(21), ..quick().timing };
         let patient = quick().timing(timing);
         let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! Several threads, and peers that write while somebody reads.
+//! Tests with several threads, and with peers that write while another thread reads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ fn threads_with_a_queue_pair_each_share_a_context() {
                 for thread in 0..THREADS {
                     let (near, far) = (near.clone(), far.clone());
                     scope.spawn(move || {
-                        // Each has its own domain, memory and queues.
+                        // Each thread has its own domain, memory and queues.
                         let (near, far) = connect((near, far), QpType::Rc, &ConnectOptions::default());
                         for round in 0..ROUNDS {
                             let seed = (thread * ROUNDS + round) as u64;
@@ -69,7 +69,7 @@ fn threads_share_queues() {
                     }
                 });
             }
-            // Two more threads take the completions out of the one queue.
+            // Two more threads poll the one completion queue.
             let takers: Vec<_> = (0..2)
                 .map(|_| {
                     let cq = near.send_cq.clone();
@@ -106,7 +106,7 @@ fn whoever_reads_while_a_peer_writes_sees_old_or_new_words() {
                         assert!(word.iter().all(|byte| *byte == word[0]), "a torn word: {word:02x?}");
                     }
                     mixed += u32::from(words.iter().any(|word| word != &words[0]));
-                    // And a single word.
+                    // A single word is read as a whole.
                     let mut word = [0; 8];
                     far.region.read(LEN / 2, &mut word).unwrap();
                     assert!(word.iter().all(|byte| *byte == word[0]), "a torn word: {word:02x?}");
@@ -117,7 +117,7 @@ fn whoever_reads_while_a_peer_writes_sees_old_or_new_words() {
             for round in 0..400_u64 {
                 near.region.write(0, &[round as u8; LEN]).unwrap();
                 near.carry_out(round, far.write_op(0), &[near.region.element(0..LEN)]);
-                // Whoever has seen the completion sees all of it.
+                // Everything is visible to a thread that has seen the completion.
                 let mut bytes = vec![0; LEN];
                 far.region.read(0, &mut bytes).unwrap();
                 assert_same(&bytes, &[round as u8; LEN]);
@@ -150,7 +150,7 @@ fn objects_come_and_go_beside_running_traffic() {
             });
             for round in 0..30_u64 {
                 let (a, b) = (near.context.clone(), far.context.clone());
-                // A peer that has gone is given up soon. One that is there may be slow on a busy machine.
+                // A lost peer is given up soon. A peer that still exists may be slow on a busy machine.
                 let options = match round % 4 {
                     3 => ConnectOptions::default(),
                     _ => ConnectOptions::default().timeout(8).retry_cnt(1),
@@ -159,7 +159,7 @@ fn objects_come_and_go_beside_running_traffic() {
                 for number in 0..20 {
                     a.post(number, b.write_op(0), &[a.region.element(0..60_000)]);
                 }
-                // Everything of one side goes while that is under way, in different orders.
+                // All objects of one side are dropped during the transfer, in different orders.
                 match round % 4 {
                     0 => drop((a, b)),
                     1 => drop((b, a)),
@@ -168,7 +168,7 @@ fn objects_come_and_go_beside_running_traffic() {
                         drop((region, qp, b, send_cq));
                     }
                     _ => {
-                        // The memory goes away under the feet of the requests.
+                        // The memory is dropped during the requests.
                         let Side { qp, region, send_cq, .. } = b;
                         drop(region);
                         let wc = loop {

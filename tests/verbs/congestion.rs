@@ -1,4 +1,4 @@
-//! Congestion control as an application chooses and sees it, with real time and real sockets.
+//! Congestion control as an application selects and observes it, with real time and real sockets.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use roce_fault::FaultInjector;
 
 use crate::world::*;
 
-/// Two connected sides, the near one with this congestion control and with faults on what it sends.
+/// Returns two connected sides; the near one has this congestion control, and faults on the packets that it
+/// sends.
 fn connected(wire: Wire, congestion: &str, faults: Option<&str>) -> Option<(Side, Side)> {
     let transmit_faults = faults.map(|plan| FaultInjector::new(plan.parse().unwrap(), 1));
     let near = Context::builder()
@@ -28,7 +29,7 @@ fn a_fixed_rate_is_kept_in_real_time() {
             near.post(wr_id, far.write_op(0), &[near.region.element(0..200_000)]);
             succeed(&near.send_cq);
         }
-        // 196 packets a message, the last one of 320 bytes; the burst is free.
+        // A message has 196 packets, the last one of 320 bytes. The burst is not paced.
         let bytes = MESSAGES * (195 * 1106 + 402) - 16_384;
         let ideal = Duration::from_nanos(bytes * 8 * 1000 / 400);
         assert!(begin.elapsed() >= ideal, "{wire:?}: {:?} instead of {ideal:?}", begin.elapsed());
@@ -38,7 +39,7 @@ fn a_fixed_rate_is_kept_in_real_time() {
     }
 }
 
-/// What was cut stays cut for longer than the test takes.
+/// A rate that was reduced stays reduced for longer than the test takes.
 const SLOW: &str = "dcqcn,rpg_min_rate=200,rpg_time_reset=131071,rpg_byte_reset=0";
 
 #[test]

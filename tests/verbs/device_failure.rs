@@ -1,4 +1,4 @@
-//! A device that fails for good, such as a TAP whose interface is deleted.
+//! Tests of a device that fails permanently, such as a TAP whose interface is deleted.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,12 +16,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::common::within;
 use crate::world::*;
 
-/// What a test shares with its device.
+/// The state that a test shares with its device.
 struct Cable {
     is_cut: AtomicBool,
-    /// Calls that moved nothing because the cable is cut.
+    /// Calls that transferred nothing because the cable is cut.
     refused: AtomicUsize,
-    /// Becomes readable with the cut and stays so, as a deleted interface does.
+    /// Becomes readable when the cable is cut and stays readable, as with a deleted interface.
     event: OwnedFd,
 }
 
@@ -69,7 +69,8 @@ impl Device for Cuttable {
         self.cable.check()?;
         self.inner.receive(now, sink)
     }
-    /// There is always something to do, and never any success.
+    /// Returns a deadline in the past once the cable is cut: the device always has work, which never
+    /// succeeds.
     fn deadline(&self) -> Option<Instant> {
         self.cable.is_cut.load(Ordering::Relaxed).then_some(Instant::ZERO)
     }
@@ -81,7 +82,7 @@ impl Device for Cuttable {
     }
 }
 
-/// A context on a cable that can be cut, and a queue with a channel in it.
+/// Returns a context on a cable that can be cut, and one of its completion queues, with a channel.
 fn open() -> (Context, Arc<Cable>, CompletionChannel, CompletionQueue) {
     let [a, b] = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().unwrap());
     let (inner, _) = MemoryDevice::pair(a, b).unwrap();
@@ -140,7 +141,7 @@ fn a_device_that_failed_is_left_alone_and_costs_nothing() {
         let (refused, polls) = (cable.refused.load(Ordering::Relaxed), counter(&context, "idle_polls"));
         std::thread::sleep(Duration::from_millis(200));
         assert_eq!(cable.refused.load(Ordering::Relaxed), refused);
-        // The thread in the background looks after timers, twenty times a second.
+        // The background thread checks timers twenty times a second.
         let polls = counter(&context, "idle_polls") - polls;
         assert!(polls < 100, "{polls} times");
     });

@@ -17,7 +17,7 @@ fn open() -> Context {
     Context::builder().engines(ENGINES).open(&format!("udp:{}", own_address())).unwrap()
 }
 
-/// Two ends with a queue pair in each engine, and one region at each end for all of them.
+/// Returns two ends, each with one queue pair in every engine and one region for all of them.
 fn ends() -> [Vec<Side>; 2] {
     let contexts = [open(), open()];
     let [near, far] = contexts.map(|context| {
@@ -103,7 +103,7 @@ fn a_region_has_one_key_in_all_engines() {
             near.carry_out(1, far.write_op(at), &[near.region.element(at..at + 5_000)]);
             far.check(at, 5_000, seed);
         }
-        // What came through one engine is read through the other.
+        // A READ through one engine returns the data that a WRITE through the other engine stored.
         near[1].carry_out(2, far[1].read_op(0), &[near[1].region.element(50_000..55_000)]);
         near[1].check(50_000, 5_000, 1);
     });
@@ -164,7 +164,7 @@ fn a_window_of_type_2_is_bound_by_a_queue_pair_of_any_engine() {
         window.note_bound(new_rkey).unwrap();
         let op = SendOp::Write { remote_addr: region.addr(), rkey: new_rkey };
         near[1].carry_out(2, op, &[near[1].region.element(0..64)]);
-        // Not through another queue pair.
+        // The window cannot be used through another queue pair.
         near[0].post(3, op, &[near[0].region.element(0..64)]);
         fail(&near[0].send_cq, WcStatus::RemoteAccessError);
     });
@@ -211,7 +211,7 @@ fn queues_of_two_engines_are_refused_with_the_names_of_both() {
     });
 }
 
-/// Posts a receive, asks for an event, and has the peer send.
+/// Posts a receive, requests a notification, and has the peer send.
 fn provoke_event(near: &Side, far: &Side) {
     far.receive(7, 0, 64);
     far.recv_cq.request_notification(Notify::Next).unwrap();
@@ -243,7 +243,7 @@ fn a_channel_serves_queues_of_two_engines() {
             for (near, far) in sides.iter().rev().chain(&sides) {
                 std::thread::scope(|scope| {
                     let waiting = scope.spawn(|| channel.wait(Some(PATIENCE)).unwrap());
-                    // In most runs it sleeps when the event comes.
+                    // In most runs the thread sleeps when the event arrives.
                     std::thread::sleep(std::time::Duration::from_millis(5));
                     provoke_event(near, far);
                     assert_eq!(waiting.join().unwrap(), far.recv_cq.id());
@@ -283,14 +283,15 @@ fn connection_management_connects_queue_pairs_of_any_engine() {
             assert_eq!(passive.next_event(Some(PATIENCE)).unwrap(), ConnectionEvent::Disconnected);
             fail(&far.recv_cq, WcStatus::WrFlushError);
             assert_eq!(near.qp.query().unwrap().state, QpState::Err);
-            // It is refused now, whatever its engine.
+            // The queue pair is rejected now, in every engine.
             let refused = near.context.start_connect(at(&far, 7174), &near.qp, &Default::default());
             assert!(matches!(refused.unwrap_err(), ConnectionError::QueuePairState(QpState::Err)));
         }
     });
 }
 
-/// The engine without connection management took half of the requests, and said nothing.
+/// Regression: the engine without connection management received half of the requests and did not answer
+/// them.
 #[test]
 fn a_request_that_nobody_listens_for_is_refused_at_once() {
     within(60, || {
@@ -344,7 +345,8 @@ fn the_last_handle_frees_all_slots() {
     });
 }
 
-/// Threads that use one engine each, and threads that need all of them or connection management, never wait for each other for ever.
+/// Threads that use one engine each do not deadlock with threads that need all engines or connection
+/// management.
 #[test]
 fn engines_are_used_and_locked_together_at_the_same_time() {
     within(120, || {

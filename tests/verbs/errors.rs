@@ -1,4 +1,4 @@
-//! What goes wrong, and whether the message says what to do about it.
+//! Tests of errors, and whether each message tells the user the next step.
 
 use std::error::Error;
 use std::io;
@@ -84,7 +84,7 @@ fn a_wrong_local_key_or_range_fails_before_anything_is_sent() {
                 "a key of another domain",
                 |near, _| {
                     let pd = near.context.alloc_pd().unwrap();
-                    // Leaked on purpose: it must outlive the request.
+                    // Leaked on purpose, because it must outlive the request.
                     let region = std::mem::ManuallyDrop::new(pd.allocate(100, Access::LOCAL_WRITE).unwrap());
                     region.element(0..8)
                 },
@@ -149,7 +149,7 @@ fn objects_of_two_contexts_do_not_mix() {
     });
 }
 
-/// A device with a small link MTU, or with no address at all.
+/// A device with a small link MTU, or without an address.
 struct Odd {
     inner: MemoryDevice,
     capabilities: Capabilities,
@@ -277,7 +277,7 @@ fn a_completion_queue_that_overflows_is_named() {
             "an event about it",
             || matches!(near.context.async_event(), Some(AsyncEvent::CqError(cq)) if cq == small.id()),
         );
-        // What it holds comes first, then the loss is told.
+        // The queue returns its completions first, and then reports the overflow.
         let mut done = [Wc::default(); 8];
         let mut found = 0;
         let error = loop {
@@ -289,7 +289,7 @@ fn a_completion_queue_that_overflows_is_named() {
         assert!(found <= 2, "{found}");
         assert!(error.contains("completion queue") && error.contains("overflow"), "{error}");
         until("the failure of its queue pair", || qp.query().unwrap().state == QpState::Err);
-        // The others work on.
+        // The other queue pairs still work.
         near.carry_out(1, far.write_op(0), &[near.region.element(0..8)]);
     });
 }
@@ -332,12 +332,12 @@ fn work_that_cannot_be_posted() {
         let handle = near.context.create_address_handle(target, Qpn::new(5), QKEY, &path).unwrap();
         let wr = SendWr::new(1, SendOp::Send, &[]);
         says(near.qp.post_send(&wr.to(&handle)), &["needs a destination and any other must have none"]);
-        // Nothing of all this was queued.
+        // None of these requests was queued.
         near.carry_out(7, far.write_op(0), &[element]);
     });
 }
 
-/// A report of the whole chain, as many programs print it, says nothing twice.
+/// A report of the whole error chain, as many programs print it, contains no text twice.
 #[test]
 fn no_error_prints_its_source_twice() {
     let io = || io::Error::other("the cause of it all");
@@ -387,7 +387,7 @@ fn a_delay_of_rnr_naks_that_does_not_exist() {
         let peer = (far.context.address().unwrap(), 7174).into();
         let error = near.context.start_connect(peer, &one, &parameters).unwrap_err().to_string();
         assert!(error.contains("min_rnr_timer cannot be 255"), "{error}");
-        // Nothing has changed.
+        // The refused call has changed nothing.
         assert_eq!(one.query().unwrap().state, QpState::Reset);
         one.connect(&remote, &ConnectOptions::default().min_rnr_timer(31)).unwrap();
     });
@@ -410,7 +410,7 @@ fn the_result_of_a_completion_is_an_error_if_the_request_failed() {
     });
 }
 
-/// Regression: the error named the queue pair here only, so with many connections nobody knew which peer was meant.
+/// Regression: this error named only the own queue pair, so that among many connections the peer was unknown.
 #[test]
 fn the_error_of_a_connection_names_both_ends() {
     within(60, || {
@@ -420,7 +420,7 @@ fn the_error_of_a_connection_names_both_ends() {
         let wc = fail(&near.send_cq, WcStatus::RemoteAccessError);
         let (own, peer) = (near.qp.number().get(), far.qp.number().get());
         let status = "ended with REM_ACCESS_ERR, NakRemoteAccess";
-        // Without the context, the addresses are not known.
+        // Without the context, the addresses are unknown.
         let error = wc.result().unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -437,14 +437,14 @@ fn the_error_of_a_connection_names_both_ends() {
             "{}",
             explain(&error)
         );
-        // A queue pair that is gone takes its addresses along.
+        // The addresses of a queue pair are no longer known after its destruction.
         drop(near.qp);
         assert_eq!(near.context.result(&wc).unwrap_err().ends, None);
         assert_eq!(near.context.result(&Wc { status: WcStatus::Success, ..wc }).unwrap().wr_id, 7);
     });
 }
 
-/// What `main` prints of an error that it returns is its `Debug` text: the text for people, with the next step.
+/// `main` prints the `Debug` text of an error that it returns: the text for people, with the next step.
 #[test]
 fn a_main_that_returns_an_error_prints_the_text_for_people() {
     let device = format!("udp:{},share=off", own_address());

@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::common::within;
 use crate::world::*;
 
-/// Two ends; the far one's receives complete into a queue with a channel.
+/// Returns two ends; the receives of the far one complete into a queue with a channel.
 fn with_channel(wire: Wire) -> Option<(Side, Side, CompletionChannel)> {
     let (near, far) = wire.open()?;
     let (near, mut far) = (Side::new(near, QpType::Rc), Side::new(far, QpType::Rc));
@@ -40,7 +40,7 @@ fn a_channel_wakes_once_for_each_request() {
                 near.qp.post_send(&wr).unwrap();
                 succeed(&near.send_cq);
             };
-            // Not asked for.
+            // No notification is requested.
             send(SendFlags::empty());
             assert!(!readable(&channel, Duration::from_millis(5)));
             assert_eq!(channel.try_event(), None);
@@ -54,7 +54,7 @@ fn a_channel_wakes_once_for_each_request() {
             assert!(!readable(&channel, Duration::ZERO));
             (0..3).for_each(|number| assert_eq!(succeed(&far.recv_cq).wr_id, number));
 
-            // Only for those that the sender wants to be noticed.
+            // Notify only of messages that the sender marks as solicited.
             far.recv_cq.request_notification(Notify::Solicited).unwrap();
             send(SendFlags::empty());
             assert!(!readable(&channel, Duration::from_millis(5)));
@@ -79,7 +79,7 @@ fn a_thread_that_waits_is_woken_by_what_another_takes_in() {
                 near.qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello")).unwrap();
                 succeed(&near.send_cq);
             });
-            // This one polls all the time.
+            // This thread polls all the time.
             while !waiter.is_finished() {
                 assert_eq!(far.send_cq.poll(&mut [Wc::default()]).unwrap(), 0);
             }
@@ -119,7 +119,7 @@ fn waiting_sleeps() {
 fn a_process_that_does_nothing_is_read_and_written() {
     within(60, || {
         for wire in Wire::ALL {
-            // Whoever has no background thread answers when asked to.
+            // A context without a background thread answers only when it is called.
             let (on, off) = (Context::builder(), Context::builder().background(false));
             let Some(contexts) = wire.open_with(on, off) else { continue };
             let (near, far) = connect(contexts, QpType::Rc, &ConnectOptions::default());
@@ -137,7 +137,7 @@ fn a_process_that_does_nothing_is_read_and_written() {
             });
             far.check(0, 5000, 1);
 
-            // With one it just works; the far side's threads are its own.
+            // With a background thread no call is needed; the far side has threads of its own.
             let Some((near, far)) = connected(wire, QpType::Rc, &ConnectOptions::default()) else { continue };
             near.fill(0, 5000, 2);
             near.carry_out(1, far.write_op(0), &[near.region.element(0..5000)]);
@@ -174,12 +174,12 @@ fn tokio_tasks_wait_for_completions() {
     });
 }
 
-/// The local ACK timeout is more than two hours, so nothing but early retransmission can be in time.
+/// The local ACK timeout is more than two hours, so only early retransmission can be in time.
 #[test]
 fn a_lost_packet_is_sent_again_early_while_the_application_sleeps() {
     within(60, || {
         let options = OpenOptions {
-            // The first packet of each PSN.
+            // Drops the first packet of each PSN.
             transmit_faults: Some(FaultInjector::new("rule:pass=1,action=drop".parse().unwrap(), 1)),
             ..OpenOptions::default()
         };
@@ -193,7 +193,7 @@ fn a_lost_packet_is_sent_again_early_while_the_application_sleeps() {
         runtime().block_on(async {
             let queue = AsyncCompletionQueue::new(near.send_cq.clone());
             for round in 0..10 {
-                // Long enough for the background thread to lie down.
+                // Long enough for the background thread to go to sleep.
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 near.post(round, far.write_op(0), &[near.region.element(0..8)]);
                 let mut done = [Wc::default()];
@@ -212,7 +212,7 @@ fn the_descriptor_of_a_channel_is_one_for_select_and_friends() {
         let (near, far, channel) = with_channel(Wire::UdpV4).unwrap();
         far.receive(1, 0, 100);
         far.recv_cq.request_notification(Notify::Next).unwrap();
-        // Nobody polls; the background thread makes it readable.
+        // No thread polls; the background thread makes the descriptor readable.
         near.qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello")).unwrap();
         let copy = channel.as_fd().try_clone_to_owned().unwrap();
         let timeout = Timespec::try_from(PATIENCE).unwrap();

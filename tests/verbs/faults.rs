@@ -1,4 +1,4 @@
-//! Bad wires and bad neighbours.
+//! Tests with faulty wires and hostile hosts.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path as FilePath;
@@ -22,7 +22,7 @@ fn capture(path: &FilePath) -> Option<Box<dyn roce::device::pcap::FrameSink>> {
     Some(Box::new(file))
 }
 
-/// SENDs, WRITEs, READs and atomics, contents verified each time.
+/// Runs SENDs, WRITEs, READs and atomics; verifies the contents each time.
 fn exercise(near: &Side, far: &Side, rounds: u64) {
     let mut sum = 0;
     far.region.write(0, &[0; 8]).unwrap();
@@ -71,7 +71,7 @@ fn no_wrong_byte_whatever_the_wire_does() {
             let near = Context::builder().options(options(seed, capture(&path)));
             let far = Context::builder().options(options(seed + 7, None));
             let Some(contexts) = wire.open_with(near, far) else { continue };
-            // Eight times 134 ms: on a busy machine a thread may not run for a while.
+            // Eight times 134 ms, because a thread may not run for a while on a busy machine.
             let options = ConnectOptions::default().timeout(15);
             let (near, far) = connect(contexts, QpType::Rc, &options);
             exercise(&near, &far, 60);
@@ -86,7 +86,7 @@ fn no_wrong_byte_whatever_the_wire_does() {
     });
 }
 
-/// Each packet is a frame, and those that were damaged are those whose ICRC is wrong.
+/// Checks that each packet is a frame, and that exactly the damaged packets have a wrong ICRC.
 fn check_capture(path: &FilePath, recorded: u64) {
     let mut reader = CaptureReader::open(path).unwrap();
     let (mut packets, mut bad) = (0, 0);
@@ -108,7 +108,7 @@ fn a_tenth_of_the_packets_lost_is_only_slow() {
         let options = || OpenOptions { transmit_faults: injector("drop=10%", 3), ..OpenOptions::default() };
         let (near, far) = (Context::builder().options(options()), Context::builder().options(options()));
         let contexts = Wire::UdpV4.open_with(near, far).unwrap();
-        // Eight times 134 ms: on a busy machine a thread may not run for a while.
+        // Eight times 134 ms, because a thread may not run for a while on a busy machine.
         let options = ConnectOptions::default().timeout(15);
         let (near, far) = connect(contexts, QpType::Rc, &options);
         exercise(&near, &far, 6);
@@ -149,7 +149,7 @@ fn unreliable_messages_are_whole_or_missing() {
 #[test]
 fn a_flood_of_garbage_disturbs_nothing_and_is_counted() {
     within(60, || {
-        // On a shared address, the kernel drops what is for slots that no process has.
+        // On a shared address, the kernel drops packets for slots that no process has.
         let alone = || Context::open(&format!("udp:{},share=off", crate::common::own_address())).unwrap();
         let (near, far) = connect((alone(), alone()), QpType::Rc, &ConnectOptions::default());
         let target = far.context.address().unwrap();
@@ -162,7 +162,7 @@ fn a_flood_of_garbage_disturbs_nothing_and_is_counted() {
                 for number in 0..5000 {
                     let len = random.usize(..1500);
                     let mut bytes: Vec<u8> = (0..len).map(|_| random.u8(..)).collect();
-                    // Every second one begins like a real packet.
+                    // Every second datagram begins like a real packet.
                     if number % 2 == 0 && len > 16 {
                         bytes[..4].copy_from_slice(&[random.u8(..0x18), 0x40, 0xff, 0xff]);
                     }
@@ -191,7 +191,7 @@ fn packets_for_the_right_queue_pair_from_a_stranger_change_nothing() {
     within(60, || {
         let (near, far) = rc_pair();
         far.fill(0, 4096, 5);
-        // A WRITE with the right numbers and a right ICRC, from an address that is not the peer's.
+        // A WRITE with the right numbers and ICRC, but from an address that is not the peer's.
         let stranger = Context::builder().open(&format!("udp:{}", crate::common::own_address())).unwrap();
         let stranger = Side::new(stranger, QpType::Rc);
         let endpoint = far.qp.endpoint().unwrap();
@@ -205,7 +205,7 @@ fn packets_for_the_right_queue_pair_from_a_stranger_change_nothing() {
         fail(&stranger.send_cq, WcStatus::RetryExceededError);
         far.check(0, 4096, 5);
         exercise(&near, &far, 3);
-        // By now the other side has surely looked at what came before.
+        // By now the other side has processed the packets that arrived before.
         assert!(far.counter("drop_bad_address") > 0);
     });
 }

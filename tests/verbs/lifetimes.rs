@@ -1,4 +1,4 @@
-//! Objects keep each other alive, and what is gone is gone.
+//! Tests that objects keep the objects alive that they depend on, and release everything at the end.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use roce::verbs::*;
 use crate::common::{own_address, within};
 use crate::world::*;
 
-/// Everything there is, connected and in use.
+/// Returns one object of each kind, connected and in use.
 fn one_of_each(spec: &str) -> Vec<Box<dyn Any>> {
     let context = Context::open(spec).unwrap();
     let pd = context.alloc_pd().unwrap();
@@ -69,7 +69,7 @@ fn handles_keep_what_they_need_alive() {
         drop(qp);
         copy.post_send(&SendWr::new(2, far.write_op(8000), &elements)).unwrap();
         assert_eq!(succeed(&send_cq).wr_id, 2);
-        // The queue pair goes; its completions can still be fetched.
+        // The queue pair is dropped; its completions can still be polled.
         let answers = || copy.counters().unwrap().rdma_rx_packets;
         let before = answers();
         copy.post_send(&SendWr::new(3, far.write_op(8000), &elements)).unwrap();
@@ -79,7 +79,7 @@ fn handles_keep_what_they_need_alive() {
     });
 }
 
-/// A device has 64 ports beside its own: they are for the queue pairs that there are, not for those that there were.
+/// A device has 64 ports besides its own. Only existing queue pairs use them.
 #[test]
 fn a_queue_pair_takes_its_source_port_with_it() {
     within(60, || {
@@ -94,7 +94,7 @@ fn a_queue_pair_takes_its_source_port_with_it() {
             one.post_send(&SendWr::new(round, far.write_op(0), &[near.region.element(0..8)])).unwrap();
             assert_eq!(succeed(&near.send_cq).wr_id, round);
         }
-        // A few ports may be in use on this machine.
+        // Other programs on this machine may use a few of the ports.
         assert!(of_their_own > 190, "{of_their_own}");
     });
 }
@@ -134,7 +134,7 @@ fn a_context_comes_back_on_its_address_and_knows_nothing_of_its_past() {
     });
 }
 
-/// The numbers that a peer would have to guess.
+/// Returns the numbers that a peer would have to guess.
 fn numbers(builder: ContextBuilder) -> Vec<u64> {
     let context = builder.open(&format!("udp:{},share=off", own_address())).unwrap();
     let pd = context.alloc_pd().unwrap();
@@ -159,7 +159,7 @@ fn a_seed_makes_numbers_repeatable_and_without_it_they_differ() {
             vec![seeded(1), seeded(2), numbers(Context::builder()), numbers(Context::builder())];
         for place in 0..all[0].len() {
             let different: BTreeSet<u64> = all.iter().map(|numbers| numbers[place]).collect();
-            // 16 random bits may meet by chance, but not often.
+            // 16 random bits may be equal by chance, but rarely.
             assert!(different.len() >= 3, "number {place}: {different:x?}");
         }
         for slot in [0x3b, 0xab, 831].map(|slot| ProcessSlot::new(slot).unwrap()) {

@@ -13,7 +13,7 @@ use crate::world::*;
 
 const PORT: u16 = 7175;
 
-/// Reads one message, however long it takes to come.
+/// Reads one message, and waits for it if necessary.
 fn read(messages: &mut Messages) -> Vec<u8> {
     let mut room = [0; 64];
     let end = Instant::now() + PATIENCE;
@@ -26,7 +26,7 @@ fn read(messages: &mut Messages) -> Vec<u8> {
     }
 }
 
-/// A client of which none of the messages is ever acknowledged, and a server that leaves after `answers`.
+/// Runs a client whose messages are never acknowledged, and a server that leaves after `answers`.
 fn last_words(answers: &[&[u8]]) -> (std::io::Result<usize>, Vec<u8>) {
     let plan = "rule:opcode=RC_ACKNOWLEDGE,action=drop".parse().unwrap();
     let options =
@@ -50,8 +50,8 @@ fn last_words(answers: &[&[u8]]) -> (std::io::Result<usize>, Vec<u8>) {
     })
 }
 
-/// `perf -R` failed now and then where acknowledgements were lost: the other side had left before it repeated that of
-/// the last block, and its own last block had come.
+/// Regression: `perf -R` sometimes failed when acknowledgements were lost. The other side had left before it
+/// repeated the acknowledgement of the last block, although its own last block had arrived.
 #[test]
 fn a_message_that_was_answered_has_arrived_although_its_acknowledgement_was_lost() {
     within(60, || {

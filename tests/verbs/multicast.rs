@@ -7,7 +7,7 @@ use roce::verbs::*;
 use crate::common::within;
 use crate::world::*;
 
-/// A sender to a group, and a context with two queue pairs that may be in it.
+/// A sender to a group, and a context with two queue pairs that can be members of it.
 struct Net {
     near: Side,
     far: Side,
@@ -36,7 +36,7 @@ impl Net {
         succeed(&self.near.send_cq);
     }
 
-    /// Whether this one hears what is sent to the group.
+    /// Asserts that this queue pair receives messages to the group.
     #[track_caller]
     fn assert_heard_by(&self, qp: &QueuePair) {
         let element = self.far.region.element(0..100);
@@ -45,7 +45,8 @@ impl Net {
         assert_eq!(succeed(&self.far.recv_cq).qpn, qp.number());
     }
 
-    /// Whether the device of the other context is in no group: what is sent there goes nowhere.
+    /// Asserts that the device of the other context is not in a group, so that messages to the group go
+    /// nowhere.
     #[track_caller]
     fn assert_left(&self) {
         let before = counter(&self.near.context, "memory_tx_bad_destination");
@@ -64,7 +65,7 @@ fn the_device_leaves_a_group_with_its_last_member() {
         net.other.attach_multicast(net.group).unwrap();
         net.far.qp.detach_multicast(net.group).unwrap();
         net.assert_heard_by(&net.other);
-        // It is no member any more.
+        // The queue pair is not a member any more.
         net.far.qp.detach_multicast(net.group).unwrap();
         net.assert_heard_by(&net.other);
         net.other.detach_multicast(net.group).unwrap();

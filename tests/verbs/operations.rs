@@ -7,7 +7,7 @@ use roce::verbs::*;
 use crate::common::{own_address, within};
 use crate::world::*;
 
-/// Where messages leave from, where they arrive and where READs bring their results.
+/// Offsets at which messages are sent from, messages arrive, and READs store their results.
 const SOURCE: usize = 0;
 const TARGET: usize = 80 << 10;
 const RESULT: usize = 160 << 10;
@@ -100,7 +100,7 @@ fn rc_reads_bring_the_bytes() {
             assert_eq!((wc.opcode, wc.byte_len as usize), (WcOpcode::RdmaRead, len));
             near.check(RESULT, len, seed);
         }
-        // As many as may be outstanding and more.
+        // More requests than may be outstanding.
         let count = 40;
         for number in 0..count {
             far.fill(TARGET + number * 1000, 1000, number as u64);
@@ -191,7 +191,7 @@ fn inline_bytes_may_change_at_once_and_pieces_are_joined() {
                 far.check(TARGET, len, 6);
             }
 
-            // Gathered from four pieces, scattered over three, none of them aligned.
+            // Gathered from four pieces and scattered over three, none of them aligned.
             near.fill(SOURCE, 5000, 7);
             let pieces = [0..1, 1..1700, 1700..1703, 1703..5000].map(|range| near.region.element(range));
             let places = [(TARGET + 3, 1001), (TARGET + 2000, 1), (TARGET + 3001, 6000)];
@@ -228,7 +228,8 @@ fn a_chain_completes_in_order_and_only_visibly_where_asked() {
         }
         far.check(TARGET, 20_000, 3);
 
-        // The queue has 64 places. What did not fit is named; what did is carried out.
+        // The queue has 64 places. The error names the first request that did not fit; the requests before it
+        // are carried out.
         let long: Vec<SendWr<'_>> = list.iter().chain(&list).copied().collect();
         let error = near.qp.post_send_list(&long).unwrap_err().to_string();
         assert!(error.contains("work request 64 of the list") && error.contains("full with 64"), "{error}");
@@ -254,7 +255,7 @@ fn uc_messages_and_writes_arrive() {
                 near.fill(SOURCE, len, seed + 2);
                 let elements = [near.region.element(SOURCE..SOURCE + len)];
                 near.carry_out(seed, far.write_op(TARGET), &elements);
-                // Nothing tells when a WRITE has arrived, but what follows it arrives after it.
+                // The arrival of a UC WRITE is not acknowledged, but the message after it arrives later.
                 message(&near, &far, SendOp::Send, 4, seed + 3);
                 let SendOp::Write { remote_addr, rkey } = far.write_op(RESULT) else { unreachable!() };
                 far.qp.post_recv(&RecvWr { wr_id: 1, elements: &[] }).unwrap();
@@ -299,7 +300,7 @@ fn ud_messages_arrive_with_the_address_of_their_sender() {
             let error = near.qp.post_send(&SendWr::new(2, SendOp::Send, &elements).to(&destination));
             assert!(error.unwrap_err().to_string().contains("4097 bytes is longer than the 4096"));
 
-            // A wrong Q_Key is dropped and counted.
+            // A datagram with a wrong Q_Key is dropped and counted.
             let wrong = UdDestination { remote_qkey: 0x77, ..*destination };
             far.receive(1, TARGET, 100);
             near.qp.post_send(&SendWr::new(2, SendOp::Send, &[near.region.element(0..4)]).to(wrong)).unwrap();
@@ -309,7 +310,7 @@ fn ud_messages_arrive_with_the_address_of_their_sender() {
     });
 }
 
-/// The area before a UD message holds the IP header: IPv4 in its last 20 bytes.
+/// Checks the area before a UD message, whose last 20 bytes contain the IPv4 header.
 #[track_caller]
 fn check_grh(far: &Side, sender: std::net::IpAddr) {
     let mut area = [0; 40];
@@ -361,7 +362,7 @@ fn ud_multicast_reaches_every_member() {
             assert_eq!((wc.byte_len, wc.src_qp), (240, sender.qp.number()));
             member.check(TARGET + 40, 200, 4);
         }
-        // One of them leaves.
+        // One member leaves.
         members[0].qp.detach_multicast(group).unwrap();
         send(5);
         succeed(&members[1].recv_cq);
@@ -374,7 +375,7 @@ fn ud_multicast_reaches_every_member() {
 #[test]
 fn counters_count_what_happened() {
     within(60, || {
-        // Nothing is to be sent again, however busy the machine is.
+        // Prevents retransmission, even on a busy machine.
         let builder = || Context::builder().retransmission(Retransmission::IBTA);
         let contexts = Wire::UdpV4.open_with(builder(), builder()).unwrap();
         let (near, far) = connect(contexts, QpType::Rc, &ConnectOptions::default().timeout(20));

@@ -1,5 +1,6 @@
-//! Acknowledgements and requests that leave with what the application posts next. What they wait for is bounded by a time, so that these tests look at
-//! one opportunity of many, and by a slow clock: a machine with much to do does not use up that time.
+//! Acknowledgements and requests that leave together with the next work request of the application. They wait
+//! for a limited time, so each test needs only one success in many attempts, and slows the clock: a busy
+//! machine does not use up that time.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +9,19 @@ use roce::verbs::*;
 
 use crate::world::*;
 
-/// By how much the clock of the contexts is slower: their 20 µs are 20 ms, ten times a time slice of Linux.
+/// How many times the time of the contexts is halved: 20 µs of their clock last 20 ms, ten times a time slice
+/// of Linux.
 const SLOWER: u32 = 10;
 
-/// Two ends in one thread: nobody but the test makes progress.
+/// Returns two ends in one thread; only the test makes progress.
 fn alone(wire: Wire) -> Option<(Side, Side)> {
     let builder = || Context::builder().background(false).clock(Clock::start_slow(SLOWER));
     let (near, far) = wire.open_with(builder(), builder())?;
     Some(connect((near, far), QpType::Rc, &ConnectOptions::default()))
 }
 
-/// The far end has taken a message out and owes an acknowledgement. Returns how many packets it had sent before.
+/// Has the far end poll a message, so that it owes an acknowledgement. Returns how many packets it had sent
+/// before.
 fn owe(near: &Side, far: &Side) -> u64 {
     far.receive(1, 0, 64);
     near.post(2, SendOp::Send, &[near.region.element(0..8)]);
@@ -31,7 +34,7 @@ fn owe(near: &Side, far: &Side) -> u64 {
     before
 }
 
-/// Whether it happens at one of many opportunities.
+/// Asserts that one of many attempts succeeds.
 #[track_caller]
 fn once(mut attempt: impl FnMut() -> bool) {
     assert!((0..200).any(|_| attempt()));
@@ -80,8 +83,9 @@ fn an_acknowledgement_leaves_with_the_next_poll_and_the_next_request_for_a_notif
     }
 }
 
-/// Regression: a queue pair to which an acknowledgement had come counted as one that owes some. So nothing was postponed when the message
-/// came, and the ends of a ping-pong sent two datagrams for each message for as long as they ran, once an acknowledgement had come alone.
+/// Regression: a queue pair that had received an acknowledgement counted as one that owes some. So it
+/// postponed nothing when the message arrived. Once an acknowledgement had arrived alone, the ends of a
+/// ping-pong sent two datagrams for each message.
 #[test]
 fn an_acknowledgement_that_came_alone_is_nothing_to_postpone() {
     let Some((near, far)) = alone(Wire::UdpV4) else { return };
@@ -97,7 +101,7 @@ fn an_acknowledgement_that_came_alone_is_nothing_to_postpone() {
     });
 }
 
-/// Without superpackets the answer goes first, and the acknowledgement when there is nothing else to do.
+/// Without superpackets the answer leaves first, and the acknowledgement when there is nothing else to do.
 #[test]
 fn an_acknowledgement_that_would_be_a_packet_of_its_own_leaves_after_the_answer() {
     let Some((near, far)) = alone(Wire::Memory) else { return };
@@ -115,7 +119,7 @@ fn an_acknowledgement_that_would_be_a_packet_of_its_own_leaves_after_the_answer(
     });
 }
 
-/// The peer would wait for its completion until this application polls again, which may be never.
+/// Otherwise the peer would wait for its completion until this application polls again, perhaps forever.
 #[test]
 fn the_background_thread_sends_what_an_application_leaves_behind() {
     for wire in [Wire::UdpV4, Wire::Memory] {
@@ -126,13 +130,14 @@ fn the_background_thread_sends_what_an_application_leaves_behind() {
             while near.send_cq.poll(&mut [Wc::default()]).unwrap() == 0 {
                 assert!(begin.elapsed() < PATIENCE, "the acknowledgement does not come");
             }
-            // Before the timeout of the peer, which would send its message again.
+            // The acknowledgement leaves before the timeout of the peer, which would retransmit its message.
             begin.elapsed() < Duration::from_millis(40)
         });
     }
 }
 
-/// The next message comes before the acknowledgement of the last one is missed, and one acknowledgement covers several.
+/// The next message arrives before the peer needs the acknowledgement, and one acknowledgement covers several
+/// messages.
 #[test]
 fn ends_that_answer_each_other_in_turn_send_few_acknowledgements() {
     const ROUNDS: u64 = 200;
@@ -148,8 +153,9 @@ fn ends_that_answer_each_other_in_turn_send_few_acknowledgements() {
     }
 }
 
-/// A completion of an own request was taken for the next message of the peer. So each side held back the acknowledgement of each message, and sent
-/// it by itself when its own had been acknowledged: two datagrams for a message.
+/// Regression: a completion of an own request was mistaken for the next message of the peer. So each side
+/// held back every acknowledgement and sent it separately when its own message had been acknowledged: two
+/// datagrams for each message.
 #[test]
 fn ends_that_wait_for_their_completions_send_one_datagram_for_each_message() {
     const ROUNDS: u64 = 200;
@@ -167,11 +173,12 @@ fn ends_that_wait_for_their_completions_send_one_datagram_for_each_message() {
     });
 }
 
-/// The sides send each other a message in turn, so often, and each does so when it has the message of the other and its own is completed.
+/// Sends `rounds` messages from each side in turn. A side sends when it has the message of the other side and
+/// its own is completed.
 fn complete_and_answer_in_turn(sides: [&Side; 2], rounds: u64) {
     const RECEIVE: u64 = 1;
     let mut done = [Wc::default(); 16];
-    // What each side has completed and received since it last sent. The first has nothing to wait for.
+    // Messages that each side has completed and received since its last send. The first side need not wait.
     let (mut completed, mut received) = ([1, 1], [0, 0]);
     let mut poll = |index: usize, completed: &mut [u64; 2], received: &mut [u64; 2]| {
         let count = sides[index].recv_cq.poll(&mut done).unwrap();
@@ -202,7 +209,7 @@ fn complete_and_answer_in_turn(sides: [&Side; 2], rounds: u64) {
     }
 }
 
-/// Such an application looks at its memory, and calls for progress in between.
+/// An application that waits for a WRITE polls its memory and calls for progress in between.
 #[test]
 fn the_acknowledgement_of_a_write_is_in_the_superpacket_of_the_answer_to_it() {
     let Some((near, far)) = alone(Wire::UdpV4) else { return };
@@ -224,7 +231,7 @@ fn the_acknowledgement_of_a_write_is_in_the_superpacket_of_the_answer_to_it() {
     });
 }
 
-/// Writes a byte into the memory of the other side, which looks for it there.
+/// Writes a byte into the memory of the other side, which polls the memory for it.
 fn write_and_await(from: &Side, to: &Side, number: u8) {
     let (source, target) = (0, 128);
     from.region.write(source, &[number]).unwrap();
@@ -238,7 +245,7 @@ fn write_and_await(from: &Side, to: &Side, number: u8) {
     }
 }
 
-/// The sides send each other a message in turn, so often. In the end each message has its completion.
+/// Sends `rounds` messages from each side in turn. At the end every message has its completion.
 fn answer_in_turn(near: &Side, far: &Side, rounds: u64) {
     let (mut sent, mut answered) = (0, 0);
     let mut done = [Wc::default(); 16];
@@ -249,7 +256,7 @@ fn answer_in_turn(near: &Side, far: &Side, rounds: u64) {
         for (from, to) in [(near, far), (far, near)] {
             to.receive(round, 0, 64);
             let begin = Instant::now();
-            // The send queue has few places: nothing is sent for ever without an acknowledgement.
+            // The send queue is small, so sending needs acknowledgements.
             while sent - answered > 12 {
                 fetch(&mut answered);
                 assert!(begin.elapsed() < PATIENCE, "no acknowledgement comes");
@@ -268,7 +275,8 @@ fn answer_in_turn(near: &Side, far: &Side, rounds: u64) {
     }
 }
 
-/// Posts so many messages one by one, each with a receive at the far end, then polls until all have arrived and completed.
+/// Posts the messages one by one, each with a receive at the far end, then polls until all have arrived and
+/// completed.
 fn post_and_poll(near: &Side, far: &Side, messages: usize) {
     post_one_by_one(near, far, messages);
     poll_until_done(near, far, messages);
@@ -299,12 +307,12 @@ fn requests_that_are_posted_one_by_one_leave_together() {
     once(|| {
         let before = near.counter("udp_tx_messages");
         post_and_poll(&near, &far, MESSAGES);
-        // One superpacket, and what else there is to send.
+        // One superpacket, and one other datagram.
         near.counter("udp_tx_messages") - before <= 2
     });
 }
 
-/// One that answers each message with one message has its own way to the peer at once.
+/// A request of an application that answers each message with one message is sent at once.
 #[test]
 fn a_request_that_is_alone_leaves_at_once() {
     for wire in [Wire::UdpV4, Wire::Memory] {
@@ -333,7 +341,7 @@ fn requests_that_wait_leave_with_a_request_for_a_notification() {
     });
 }
 
-/// An application that posts and then does something else for long.
+/// The application posts and then does something else for a long time.
 #[test]
 fn the_background_thread_sends_requests_that_an_application_leaves_behind() {
     for wire in [Wire::UdpV4, Wire::Memory] {

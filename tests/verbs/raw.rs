@@ -1,4 +1,4 @@
-//! Verbs on identifiers: what is in use cannot be destroyed, and memory may lie anywhere.
+//! Verbs on identifiers: an object in use cannot be destroyed, and memory may be at any address.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const EINVAL: i32 = 22;
 const ENOMEM: i32 = 12;
 const EFAULT: i32 = 14;
 
-/// An end on identifiers, with memory at an odd address.
+/// An end that uses identifiers, with memory at an odd address.
 struct RawSide {
     context: Context,
     pd: PdId,
@@ -124,7 +124,7 @@ fn what_is_in_use_cannot_be_destroyed_and_stays_as_it_was() {
     assert_eq!(errno(raw.deallocate_pd(side.pd)), EBUSY);
     assert_eq!(errno(raw.destroy_cq(&side.cq)), EBUSY);
     assert_eq!(errno(raw.destroy_srq(srq)), EBUSY);
-    // All of it still works.
+    // All objects still work.
     raw.post_srq_recv(srq, &RecvWr { wr_id: 1, elements: &[] }).unwrap();
     assert_eq!(raw.poll_cq(&side.cq, &mut [Wc::default()]).unwrap(), 0);
 

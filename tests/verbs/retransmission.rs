@@ -1,4 +1,5 @@
-//! When a peer is taken for lost: by whichever thread watches the device, and not because this process did not run.
+//! When a peer counts as lost: any thread that watches the device notices it, and time in which this process
+//! did not run does not count.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::common::within;
 use crate::world::*;
 
-/// Whoever looks at the device, now and then or all the time.
+/// The device is checked now and then, or all the time.
 #[test]
 fn the_loss_of_a_peer_is_noticed_however_the_application_waits() {
     within(60, || {
@@ -57,7 +58,7 @@ fn the_loss_of_a_peer_is_noticed_however_the_application_waits() {
                 assert_eq!(channel.wait(Some(PATIENCE)).unwrap(), near.send_cq.id());
             });
         }
-        // Nobody but the background thread makes progress.
+        // Only the background thread makes progress.
         lose(true, &|_, channel| {
             let timeout = PATIENCE.try_into().unwrap();
             assert_eq!(poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&timeout)).unwrap(), 1);
@@ -65,14 +66,14 @@ fn the_loss_of_a_peer_is_noticed_however_the_application_waits() {
     });
 }
 
-/// A device with which its process is stopped, as by SIGSTOP. The first look after that finds nothing yet.
+/// A device that stops its process, as SIGSTOP does. The first check after the stop finds nothing yet.
 struct Stopped {
     inner: MemoryDevice,
-    /// Nothing is handed over.
+    /// Delivers nothing while set.
     is_held: Arc<AtomicBool>,
-    /// The next look takes [`STOP`].
+    /// Makes the next check take [`STOP`].
     stop: Arc<AtomicBool>,
-    /// When the process runs again.
+    /// Time at which the process runs again.
     resumes: Option<Instant>,
 }
 
@@ -116,7 +117,8 @@ impl Device for Stopped {
     }
 }
 
-/// Regression: the timeout, 1.07 s here and without a retry, was over before the answer was taken in, which had come in time.
+/// Regression: the timeout (1.07 s here, without a retry) expired before the process handled an answer that
+/// had arrived in time.
 #[test]
 fn an_answer_that_came_while_this_process_was_stopped_is_in_time() {
     within(60, || {

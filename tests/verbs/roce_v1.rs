@@ -1,4 +1,4 @@
-//! RoCE v1 from verbs, against a frame of a NIC.
+//! RoCE v1 over verbs, compared with a frame of a NIC.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use roce_testing::vectors;
 
 use crate::rig::{device_of, sent};
 
-/// The bytes of a frame by its name.
+/// Returns the bytes of the frame with this name.
 fn vector(name: &str) -> Vec<u8> {
     let text = std::fs::read_to_string(vectors("icrc.json")).expect("the file of vectors");
     let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -21,13 +21,13 @@ fn vector(name: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(byte).collect()
 }
 
-/// The NIC's own WRITE over RoCE v1, made by verbs: a GID of that type is all that it takes.
+/// Verbs create the same WRITE over RoCE v1 as the NIC; only a GID of that type is needed.
 #[test]
 fn a_gid_of_roce_v1_makes_the_frame_of_a_nic() {
     const NAME: &str = "mlx-rocev1-rc-write-only-pad3";
     let bytes = vector(NAME);
     let known = Frame::parse(&bytes).unwrap();
-    // The NIC sent to itself; here the last byte of the destination is another, and with it the ICRC.
+    // The NIC sent to itself. Here, the last byte of the destination differs, and so does the ICRC.
     let (source, destination) = (known.path().source, IpAddr::from([15, 0, 0, 3]));
     assert_eq!(source, IpAddr::from([15, 0, 0, 2]));
     let (device, link) = device_of(known.headers.source, vec![source], 1, FrameSettings::default());
@@ -41,7 +41,7 @@ fn a_gid_of_roce_v1_makes_the_frame_of_a_nic() {
     region.write(0, &[0, 0, 0, 0, 1]).unwrap();
     let options = QueuePairOptions::new(QpType::Rc, &cq);
 
-    // One queue pair to have the path made, one to send with the NIC's PSN.
+    // One queue pair has the path created; another one sends with the PSN of the NIC.
     let peer = Qpn::new(0x10a);
     let first = pd.create_qp(&options).unwrap();
     let path = PathOptions::default().sgid_index(gid.map(|gid| gid.index));

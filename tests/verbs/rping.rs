@@ -15,7 +15,7 @@ fn plan(count: u64, size: usize) -> RpingPlan {
     RpingPlan { count, size, verify: true, path_mtu: PathMtu::Mtu1024 }
 }
 
-/// Plays, and returns how many pings each end saw.
+/// Runs rping; returns how many pings each end saw.
 fn play(near: &Context, far: &Context, plan: &RpingPlan) -> (Result<u64, ToolError>, Result<u64, ToolError>) {
     let listener = far.listen(PortSpace::Tcp, RPING_PORT).unwrap();
     let server = far.address().unwrap();

@@ -37,7 +37,7 @@ impl Shared {
         self.srq.post_recv(&RecvWr { wr_id, elements: &[element] }).unwrap();
     }
 
-    /// Sends by one of the queue pairs; the receive numbered `wr_id` must take it.
+    /// Sends on one of the queue pairs; the receive with ID `wr_id` must receive the message.
     #[track_caller]
     fn send(&self, by: usize, wr_id: u64) {
         self.near.fill(0, 700, wr_id);
@@ -64,7 +64,7 @@ fn queue_pairs_take_receives_in_turn_and_the_limit_raises_an_event() {
         shared.srq.arm_limit(4).unwrap();
         let attributes = shared.srq.query().unwrap();
         assert_eq!(attributes.limit, 4);
-        // Four are left after these: not fewer than the limit.
+        // These leave four receives, which is not below the limit.
         [0, 1, 1, 0].into_iter().enumerate().for_each(|(number, by)| shared.send(by, number as u64));
         assert!(!readable(&shared.far.context));
         assert_eq!(shared.far.context.async_event(), None);
@@ -73,7 +73,7 @@ fn queue_pairs_take_receives_in_turn_and_the_limit_raises_an_event() {
         let event = shared.far.context.async_event();
         assert!(matches!(event, Some(AsyncEvent::SrqLimitReached(_))), "{event:?}");
         assert!(!readable(&shared.far.context));
-        // It is disarmed now.
+        // The limit is disarmed now.
         shared.send(0, 5);
         shared.send(0, 6);
         assert_eq!(shared.far.context.async_event(), None);
@@ -85,7 +85,8 @@ fn two_events_wait_until_both_are_fetched() {
     within(60, || {
         let shared = shared();
         let other = shared.far.pd.create_srq(16, 1).unwrap();
-        // Both limits are above what is posted: the next receive taken is one too few.
+        // Both limits exceed the number of posted receives, so the next receive that is used triggers the
+        // event.
         (0..2).for_each(|number| shared.receive(number));
         shared.srq.arm_limit(2).unwrap();
         shared.send(0, 0);

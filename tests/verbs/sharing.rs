@@ -1,4 +1,4 @@
-//! Several contexts on one address, as processes have them: each is a NIC of its own.
+//! Several contexts on one address, as in several processes. Each of them is a NIC of its own.
 
 use roce::verbs::*;
 
@@ -20,13 +20,13 @@ fn contexts_on_one_address_connect_to_each_other_and_to_others() {
             let port = 7174 + place as u16;
             hosts[place].context.listen(PortSpace::Tcp, port).unwrap()
         });
-        // The third context only reads what is for the others.
+        // The third context only reads packets for the others.
         let links = [0, 1].map(|place| join(&peers[place], &hosts[place], &listeners[place]));
         for place in [0, 1] {
             talk(&peers[place], &hosts[place]);
         }
         drop(links);
-        // Also from one context to another on the same address.
+        // A connection from one context to another on the same address works too.
         let fourth = on(&here);
         let listener = hosts[2].context.listen(PortSpace::Tcp, 7180).unwrap();
         let _link = join(&fourth, &hosts[2], &listener);
@@ -50,7 +50,7 @@ fn a_port_has_one_listener_on_an_address_and_nobody_is_refused_for_the_wrong_rea
         assert!(error.contains("has a listener already; choose another port"), "{error}");
         let any = second.context.listen(PortSpace::Tcp, 0).unwrap();
         assert_ne!(any.port(), first.context.listen(PortSpace::Tcp, 0).unwrap().port());
-        // Both have queue pair 1 now, and either may read a request for the first.
+        // Both contexts have queue pair 1 now, and either may read a request for the first one.
         for _ in 0..20 {
             let qp = near.another_qp(QpType::Rc);
             let active = near.context.start_connect(at(&first, 7174), &qp, &Default::default()).unwrap();
@@ -61,7 +61,7 @@ fn a_port_has_one_listener_on_an_address_and_nobody_is_refused_for_the_wrong_rea
         let listener = second.context.listen(PortSpace::Tcp, 7174).unwrap();
         let _link = join(&near, &second, &listener);
         talk(&near, &second);
-        // Nobody listens there, and one of them says so.
+        // Nothing listens on that port, and one of the contexts rejects the request.
         let qp = near.another_qp(QpType::Rc);
         let refused = near.context.connect(at(&first, 9), &qp, &Default::default()).unwrap_err();
         assert!(matches!(refused, ConnectionError::Rejected { .. }), "{refused}");

@@ -1,4 +1,4 @@
-//! In-band telemetry between two contexts: who has it on, and what an algorithm makes of it.
+//! In-band telemetry between two contexts: all combinations of enabling it, and the effect on algorithms.
 
 use std::io;
 use std::path::Path as FilePath;
@@ -19,7 +19,7 @@ use crate::world::*;
 /// Long enough for any machine to send a message here without a new window.
 const HPCC: &str = "hpcc,base_rtt=1000000";
 const LINE: u64 = 10_000_000_000;
-/// What the line sends in a base round trip.
+/// Bytes that the line carries in a base round trip.
 const FIRST_WINDOW: u64 = LINE / 8 / 1_000;
 
 fn builder(telemetry: bool, congestion: &str) -> ContextBuilder {
@@ -29,7 +29,8 @@ fn builder(telemetry: bool, congestion: &str) -> ContextBuilder {
         .line_rate(Rate::bits_per_second(LINE))
 }
 
-/// Messages of all lengths both ways, with their contents compared, and READs and atomics in between.
+/// Transfers messages of all lengths in both directions and compares their contents, with READs and atomics
+/// in between.
 fn exercise(near: &Side, far: &Side, rounds: u64) {
     for round in 0..rounds {
         let len = 1 + (round as usize * 7_919) % 60_000;
@@ -54,7 +55,8 @@ fn window(side: &Side) -> u64 {
     side.qp.congestion().and_then(|seen| seen.window).expect("the algorithm has a window")
 }
 
-/// No packet was taken for damaged. On a busy machine packets are sent again, so copies of packets may be dropped.
+/// Asserts that no packet counted as damaged. Copies may be dropped, because a busy machine retransmits
+/// packets.
 #[track_caller]
 fn assert_nothing_is_refused(sides: [&Side; 2]) {
     for side in sides {
@@ -65,7 +67,7 @@ fn assert_nothing_is_refused(sides: [&Side; 2]) {
     }
 }
 
-/// No switch is on the way, so there is nothing to learn from: the window stays as long as it was.
+/// Without a switch on the path no telemetry arrives, so the window does not change.
 #[test]
 fn both_ends_on_and_no_switch_between_them() {
     within(120, || {
@@ -89,7 +91,8 @@ fn both_ends_on_and_no_switch_between_them() {
     });
 }
 
-/// The data of the side with the algorithm and its acknowledgements have trailers, and nothing else has.
+/// Checks that exactly the data of the side with the algorithm, and the acknowledgements of these data, have
+/// trailers.
 fn check_capture(path: &FilePath) {
     let mut reader = CaptureReader::open(path).unwrap();
     let (mut with, mut without) = (0, 0);
@@ -106,8 +109,9 @@ fn check_capture(path: &FilePath) {
     assert!(with > 200 && without > 200, "{with} with a trailer, {without} without");
 }
 
-/// Which of two ends has it on. A sender that has it on, and an algorithm for it, needs a receiver that has it on: that one drops
-/// what it takes for damage otherwise, and says so.
+/// All combinations of enabling telemetry at two ends. If the sender enables it and has an algorithm for it,
+/// the receiver must enable it too. Otherwise, the receiver counts the packets as refused telemetry and drops
+/// them as damaged.
 #[test]
 fn every_choice_of_two_ends() {
     within(120, || {
@@ -133,7 +137,7 @@ fn every_choice_of_two_ends() {
             let (near, far) = connect(contexts, QpType::Rc, &options);
             near.post(1, far.write_op(0), &[near.region.element(0..10_000)]);
             assert_eq!(fail(&near.send_cq, WcStatus::RetryExceededError).cause, Cause::AckTimeout);
-            // Ten packets, each time.
+            // Each attempt sends ten packets.
             until("all have arrived", || far.context.counters().rx_telemetry_refused >= 20);
             let counters = far.context.counters();
             assert_eq!((counters.dropped(), counters.rx_handled), (counters.rx_telemetry_refused, 0));
@@ -163,7 +167,8 @@ fn a_bad_wire_costs_time_and_no_data() {
 #[test]
 fn the_path_mtu_leaves_room_for_the_trailer() {
     within(60, || {
-        // 1,024 bytes and 64 of headers are 1,088; with 52 more they are 1,140.
+        // 1,024 bytes of payload and 64 bytes of headers are 1,088 bytes, or 1,140 with a trailer of 52
+        // bytes.
         for (link_mtu, off, on) in [(1_088, 1_024, 512), (1_139, 1_024, 512), (1_140, 1_024, 1_024)] {
             for (telemetry, expected) in [(false, off), (true, on)] {
                 let device = Narrow::new(link_mtu);
@@ -186,7 +191,7 @@ fn the_path_mtu_leaves_room_for_the_trailer() {
     });
 }
 
-/// A memory device with another link MTU, and with a switch in front of it if there is a queue for one.
+/// A memory device with a different link MTU, and with a switch in front of it if `queue` is set.
 struct Narrow {
     inner: MemoryDevice,
     capabilities: Capabilities,
@@ -238,7 +243,7 @@ impl Device for Narrow {
                 && icrc::compute(&envelope, covered, &[]).to_le_bytes() == *found
             {
                 let trailer = rest.len();
-                // The line is idle, or full if there is a queue.
+                // The line is idle, or fully used if there is a queue.
                 let sent =
                     if bytes_in_queue > 0 { now.as_nanos() * (LINE / 8 / 1_000_000) / 1_000 } else { 0 };
                 telemetry.push(TelemetryHop::new(LINE, now.as_nanos(), sent, bytes_in_queue), 1);

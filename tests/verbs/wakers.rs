@@ -1,5 +1,5 @@
-//! Wakers and events are delivered after the lock of the context is released: a waker may use the context, and its drop
-//! may release the last handle of it.
+//! Wakers and events are delivered after the lock of the context is released, because a waker may use the
+//! context, and its drop may release the last handle of the context.
 
 use std::future::Future;
 use std::io;
@@ -99,7 +99,7 @@ fn a_waker_that_uses_the_context_is_replaced_and_forgotten() {
         let mut asking = ask(&near, far.context.address().unwrap(), PORT);
         let listener = near.context.listen(PortSpace::Tcp, PORT).unwrap();
         for _ in 0..3 {
-            // The registered waker is the only one of its kind, and goes when the next one takes its place.
+            // No other handle of the registered waker exists, so the next registration drops it.
             assert!(poll_once(asking.next_event_async(), &User::of(&near.context).into()).is_pending());
             assert!(poll_once(listener.accept_async(), &User::of(&near.context).into()).is_pending());
         }
@@ -142,11 +142,11 @@ fn the_function_that_visits_counters_may_use_the_context() {
     });
 }
 
-/// Everything that a task owns. Its waker is what keeps it alive.
+/// All objects of a task, which only its waker keeps alive.
 struct Owner {
     listener: Mutex<Option<CmListener>>,
     _side: Side,
-    // The last field: the test hears of it when the others are gone.
+    // The last field, so that it tells the test when the other fields are gone.
     _gone: Sender<()>,
 }
 
@@ -176,12 +176,12 @@ fn a_waker_that_holds_the_last_handle_goes_with_the_request_that_wakes_it() {
         drop(owner);
         let _asking = ask(&near, address.into(), PORT);
         assert_eq!(gone.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
-        // The thread in the background was the one that released the last handle, and ends.
+        // The background thread released the last handle, and ends.
         until("the address is free again", || Context::open(&spec).is_ok());
     });
 }
 
-/// A device that takes nothing while its gate is closed.
+/// A device that accepts nothing while its gate is closed.
 struct Gated {
     inner: MemoryDevice,
     is_open: Arc<AtomicBool>,
@@ -227,7 +227,7 @@ fn dropping_a_queue_pair_delivers_the_events_that_it_causes() {
         let to = context.create_address_handle(b, Qpn::new(17), QKEY, &PathOptions::default()).unwrap();
         side.qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(&to)).unwrap();
         assert_eq!(channel.try_event(), None);
-        // What another queue pair could not send goes out before this one is destroyed, and completes.
+        // Packets that another queue pair could not send leave before this one is destroyed, and complete.
         is_open.store(true, Ordering::Relaxed);
         drop(other);
         assert_eq!(channel.try_event(), Some(side.send_cq.id()));
@@ -253,7 +253,7 @@ fn two_async_queues_on_one_channel_lose_no_wake_up() {
         let send = |index: usize| {
             ends[index].0.post_send(&SendWr::inline(1, SendOp::Send, b"hello")).unwrap();
             succeed(&near.send_cq);
-            // The acknowledgement may be faster than the event.
+            // The acknowledgement may arrive before the event.
             std::thread::sleep(Duration::from_millis(50));
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -272,7 +272,8 @@ fn two_async_queues_on_one_channel_lose_no_wake_up() {
                     send(0);
                     return Poll::Pending;
                 }
-                // The second queue looks, then has its completion, and only then the first queue looks.
+                // The second queue is polled, then its completion arrives, and only then is the first queue
+                // polled.
                 assert!(second.as_mut().poll(task).is_pending());
                 send(1);
                 first.as_mut().poll(task).map(|count| assert_eq!(count.unwrap(), 1))

@@ -1,4 +1,4 @@
-//! Memory windows: parts of a region under keys of their own.
+//! Memory windows: parts of a region with their own keys.
 
 use roce::verbs::*;
 
@@ -16,7 +16,7 @@ fn write(far: &Side, rkey: RKey, offset: usize) -> SendOp {
     SendOp::Write { remote_addr: far.region.addr() + (AT + offset) as u64, rkey }
 }
 
-/// A WRITE that the peer refuses, on a fresh pair of queue pairs, since it ends them.
+/// Asserts that the peer refuses a request, on a new pair of queue pairs because the refusal ends them.
 #[track_caller]
 fn refused(near: &Side, far: &Side, op: SendOp) {
     let (near_qp, far_qp) = (near.another_qp(QpType::Rc), far.another_qp(QpType::Rc));
@@ -37,7 +37,7 @@ fn a_type_1_window_gives_access_to_its_part_only_and_changes_its_key() {
         near.fill(0, LEN, 1);
         near.carry_out(1, write(&far, first, 0), &[near.region.element(0..LEN)]);
         far.check(AT, LEN, 1);
-        // Beyond its end, and a right that it does not give.
+        // An access beyond the end of the window, and one that its rights do not allow.
         refused(&near, &far, write(&far, first, LEN - 7));
         let read = SendOp::Read { remote_addr: far.region.addr() + AT as u64, rkey: first };
         refused(&near, &far, read);
@@ -91,16 +91,16 @@ fn a_type_2_window_belongs_to_a_queue_pair_until_it_is_invalidated() {
         near.fill(0, LEN, 1);
         near.carry_out(1, write(&far, rkey, 0), &[near.region.element(0..LEN)]);
         far.check(AT, LEN, 1);
-        // Bound to one queue pair, it is closed to others.
+        // A window that is bound to one queue pair refuses others.
         refused(&near, &far, write(&far, rkey, 0));
 
-        // By the owner.
+        // Invalidated by the owner.
         let wc = far.carry_out(2, SendOp::LocalInvalidate { rkey }, &[]);
         assert_eq!(wc.opcode, WcOpcode::LocalInvalidate);
         let rkey = bind_type_2(&far, &window, 0x44);
         near.carry_out(3, write(&far, rkey, 4), &[near.region.element(0..8)]);
 
-        // By the peer.
+        // Invalidated by the peer.
         far.receive(5, 0, 100);
         near.carry_out(4, SendOp::SendWithInvalidate(rkey), &[near.region.element(0..50)]);
         let wc = succeed(&far.recv_cq);
@@ -165,7 +165,8 @@ fn windows_and_regions_go_in_any_order() {
         };
         refused(&near, &far, SendOp::Write { remote_addr: addr, rkey });
 
-        // A key that was changed by a work request and noted nowhere, and one that the peer invalidated.
+        // A key that a work request changed, that was not noted with `note_bound`, and that the peer then
+        // invalidated.
         let window = far.pd.alloc_window(WindowType::Type2).unwrap();
         let region = far.pd.allocate(4096, Access::LOCAL_WRITE | Access::MW_BIND).unwrap();
         let rkey = RKey(window.rkey().0 & !0xff | 0x77);
@@ -183,8 +184,8 @@ fn windows_and_regions_go_in_any_order() {
     });
 }
 
-/// The documentation's sentence: dropping the last handle of a region revokes its keys. A window that is bound over it gives
-/// access to its own part only.
+/// As documented, dropping the last handle of a region revokes its keys. A window that is bound to the region
+/// still gives access to its own part.
 #[test]
 fn a_dropped_region_is_closed_outside_the_window_that_is_bound_over_it() {
     within(60, || {
@@ -203,7 +204,8 @@ fn a_dropped_region_is_closed_outside_the_window_that_is_bound_over_it() {
         drop(another);
         let inside = SendOp::Write { remote_addr: remote_addr + 1000, rkey: part };
         near.carry_out(3, inside, &[near.region.element(0..8)]);
-        // Neither outside the window nor inside of it, by the region's own key; and its L_Key is gone as well.
+        // The region's R_Key gives no access, outside the window or inside it. The window's key gives no
+        // access beyond its part, and the region's L_Key is revoked too.
         refused(&near, &far, SendOp::Write { remote_addr, rkey });
         refused(&near, &far, SendOp::Write { remote_addr: remote_addr + 1000, rkey });
         refused(&near, &far, SendOp::Write { remote_addr: remote_addr + 1100, rkey: part });
@@ -212,7 +214,8 @@ fn a_dropped_region_is_closed_outside_the_window_that_is_bound_over_it() {
     });
 }
 
-/// Noting the key of another window would free that one in its place: it is refused, and both go as usual.
+/// `note_bound` refuses the key of another window, which would otherwise be freed instead of the own one.
+/// Both windows are then dropped as usual.
 #[test]
 fn a_window_does_not_take_the_key_of_another() {
     within(60, || {
@@ -228,14 +231,14 @@ fn a_window_does_not_take_the_key_of_another() {
             assert_eq!(one.rkey(), own);
         }
         drop(one);
-        // The other window still gives access, and the domain of the first can go: nothing is left in it.
+        // The other window still gives access. The domain of the first one is empty, so it can be dropped.
         near.fill(0, LEN, 1);
         near.carry_out(1, write(&far, rkey, 0), &[near.region.element(0..LEN)]);
         drop(pd);
     });
 }
 
-/// More memory than the machine has is an error.
+/// Requesting more memory than the machine has is an error.
 #[test]
 fn memory_that_nobody_has_is_refused() {
     within(60, || {

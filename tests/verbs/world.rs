@@ -1,4 +1,4 @@
-//! Two contexts that talk to each other.
+//! Two contexts that exchange messages.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,13 @@ use roce::verbs::*;
 
 use crate::common::{free_v6_port, own_address, skip_unless};
 
-/// Longer than anything here may take, also on a machine with twenty other processes.
+/// Longer than any test here may take, even on a machine with twenty other processes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of memory on each side.
 pub(crate) const MEMORY: usize = 256 << 10;
 pub(crate) const QKEY: u32 = 0x1234_5678;
 
-/// What lies between the two.
+/// The transport between the two contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     UdpV4,
@@ -26,7 +26,7 @@ pub(crate) enum Wire {
 impl Wire {
     pub(crate) const ALL: [Self; 3] = [Self::UdpV4, Self::UdpV6, Self::Memory];
 
-    /// Two contexts, or `None`, after saying so, where this machine lacks something.
+    /// Returns two contexts. If this machine lacks something, prints the reason and returns `None`.
     pub(crate) fn open(self) -> Option<(Context, Context)> {
         self.open_with(Context::builder(), Context::builder())
     }
@@ -54,7 +54,7 @@ impl Wire {
     }
 }
 
-/// One end: a queue pair and what it needs.
+/// One end: a queue pair and its resources.
 #[derive(Debug)]
 pub(crate) struct Side {
     pub(crate) context: Context,
@@ -68,7 +68,8 @@ pub(crate) struct Side {
 pub(crate) const CAPABILITIES: QpCapabilities =
     QpCapabilities { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline: 128 };
 
-/// A queue pair of the verbs on identifiers, all of whose requests complete, with one queue for both kinds of completions.
+/// Returns the attributes of a queue pair for the verbs on identifiers. All requests complete, in one queue
+/// for sends and receives.
 pub(crate) fn raw_init(pd: PdId, cq: &RawCq) -> QpInit {
     QpInit {
         qp_type: QpType::Rc,
@@ -86,7 +87,7 @@ impl Side {
         Self::on(context, 0, qp_type)
     }
 
-    /// The same with the queue pair in this engine.
+    /// Creates a side with the queue pair in this engine.
     pub(crate) fn on(context: Context, engine: usize, qp_type: QpType) -> Self {
         let pd = context.alloc_pd().unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND;
@@ -97,7 +98,7 @@ impl Side {
         Self { context, pd, region, send_cq, recv_cq, qp }
     }
 
-    /// Another queue pair with the same queues.
+    /// Returns another queue pair with the same completion queues.
     pub(crate) fn another_qp(&self, qp_type: QpType) -> QueuePair {
         let options =
             QueuePairOptions::new(qp_type, &self.send_cq).recv_cq(&self.recv_cq).capabilities(CAPABILITIES);
@@ -127,7 +128,7 @@ impl Side {
         self.qp.post_send(&SendWr::new(wr_id, op, elements)).unwrap();
     }
 
-    /// Posts, and waits until it has completed with success.
+    /// Posts a request and waits for its successful completion.
     #[track_caller]
     pub(crate) fn carry_out(&self, wr_id: u64, op: SendOp, elements: &[Sge]) -> Wc {
         self.post(wr_id, op, elements);
@@ -136,7 +137,7 @@ impl Side {
         wc
     }
 
-    /// A WRITE to the same offset of the other side.
+    /// Returns a WRITE to this offset of the memory of `self`.
     pub(crate) fn write_op(&self, offset: usize) -> SendOp {
         SendOp::Write { remote_addr: self.region.addr() + offset as u64, rkey: self.region.rkey() }
     }
@@ -150,7 +151,7 @@ impl Side {
     }
 }
 
-/// A counter of the engine, the driver or the device.
+/// Returns a counter of the engine, the driver or the device.
 #[track_caller]
 pub(crate) fn counter(context: &Context, name: &str) -> u64 {
     let mut found = None;
@@ -162,7 +163,7 @@ pub(crate) fn counter(context: &Context, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("there is no counter {name}"))
 }
 
-/// Two ends with connected queue pairs.
+/// Returns two ends with connected queue pairs.
 pub(crate) fn connected(wire: Wire, qp_type: QpType, options: &ConnectOptions) -> Option<(Side, Side)> {
     Some(connect(wire.open()?, qp_type, options))
 }
@@ -182,12 +183,12 @@ pub(crate) fn connect_qps(near: &QueuePair, far: &QueuePair, options: &ConnectOp
     far.connect(&near.endpoint().unwrap(), options).unwrap();
 }
 
-/// Two RC ends over an IPv4 socket with the default options.
+/// Returns two RC ends over an IPv4 socket with the default options.
 pub(crate) fn rc_pair() -> (Side, Side) {
     connected(Wire::UdpV4, QpType::Rc, &ConnectOptions::default()).unwrap()
 }
 
-/// The next completion, whatever it is.
+/// Returns the next completion, successful or not.
 #[track_caller]
 pub(crate) fn completion(cq: &CompletionQueue) -> Wc {
     let mut done = [Wc::default()];
@@ -197,7 +198,7 @@ pub(crate) fn completion(cq: &CompletionQueue) -> Wc {
     }
 }
 
-/// The next completion, which must be a success.
+/// Returns the next completion, which must be a success.
 #[track_caller]
 pub(crate) fn succeed(cq: &CompletionQueue) -> Wc {
     let wc = completion(cq);
@@ -205,7 +206,7 @@ pub(crate) fn succeed(cq: &CompletionQueue) -> Wc {
     wc
 }
 
-/// The next completion, which must have failed like this.
+/// Returns the next completion, which must have failed with this status.
 #[track_caller]
 pub(crate) fn fail(cq: &CompletionQueue, status: WcStatus) -> Wc {
     let wc = completion(cq);
@@ -214,7 +215,7 @@ pub(crate) fn fail(cq: &CompletionQueue, status: WcStatus) -> Wc {
     wc
 }
 
-/// Bytes that are others for every seed.
+/// Returns bytes that depend on the seed.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut generator = fastrand::Rng::with_seed(seed ^ 0x5eed_0000_0000);
     (0..len).map(|_| generator.u8(..)).collect()
@@ -228,7 +229,8 @@ pub(crate) fn assert_same(found: &[u8], expected: &[u8]) {
     }
 }
 
-/// Tells the other threads of a test to end, also when the test fails: otherwise it would wait for them instead.
+/// Tells the other threads of a test to end when the test ends, even if it fails. Otherwise a failed test
+/// would wait for them.
 pub(crate) struct StopAtEnd<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -237,7 +239,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Asks again and again until it is so.
+/// Polls a condition until it is true.
 #[track_caller]
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = std::time::Instant::now() + PATIENCE;
