@@ -1,6 +1,7 @@
-//! A copy into registered memory: of this library, of the application with and without
-//! `IBV_ACCESS_ON_DEMAND`. The second is what WRITEs of unmodified programs use; compared with the first it
-//! shows what the guard against faults costs, and compared with the third what a check of the pages would.
+//! Compares copies into registered memory: of this library, and of the application without and with
+//! `IBV_ACCESS_ON_DEMAND`. WRITEs of unmodified programs use the second kind. Its difference from the first
+//! is the cost of the guard against faults; its difference from the third is the cost of a check of the
+//! pages.
 
 use std::hint::black_box;
 
@@ -13,7 +14,7 @@ fn copies(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("copy into memory");
     let buffer = Box::leak(vec![0_u8; 8192].into_boxed_slice());
     let (start, len) = (buffer.as_mut_ptr(), buffer.len());
-    // SAFETY: the buffer is never freed, and used through these two only.
+    // SAFETY: the buffer is never freed, and only these two objects use it.
     let (foreign, on_demand) =
         unsafe { (ForeignMemory::new(start, len, true).unwrap(), OnDemandMemory::new(start, len).unwrap()) };
     let shared = SharedMemory::new(len);

@@ -1,7 +1,7 @@
-//! What polling costs while nothing arrives, and how fast a thread wakes that polled, asked for a
-//! notification and sleeps.
+//! Measures the cost of polling while nothing arrives, and the wake-up time of a thread that has polled,
+//! requested a notification and gone to sleep.
 //!
-//! The device is a UDP socket on loopback, so a look at it is a real system call.
+//! The device is a UDP socket on loopback, so checking it is a real system call.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ fn context() -> Context {
     Context::open(&format!("udp:{}", own_address())).expect("a UDP port on an address of our own")
 }
 
-/// Polls of an empty queue, of one thread and of two with a queue each.
+/// Polls an empty queue, from one thread and from two with one queue each.
 fn empty(criterion: &mut Criterion) {
     let context = context();
     let queues = [(); 2].map(|()| context.create_cq(64, None).expect("a completion queue"));
@@ -48,7 +48,8 @@ fn empty(criterion: &mut Criterion) {
     });
 }
 
-/// From the post of a SEND to the return of a thread that had polled, asked, polled once more and slept.
+/// Measures from the post of a SEND to the return of a thread that had polled, requested a notification,
+/// polled again and slept.
 fn wake(criterion: &mut Criterion) {
     let (near, far) = (context(), context());
     let channel = far.create_channel().expect("a channel");
@@ -80,7 +81,8 @@ fn wake(criterion: &mut Criterion) {
                         near_qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello")).expect("room");
                         posted
                     });
-                    // A descriptor of a C program: it knows nothing of the library's own ways to wait.
+                    // Waits on the descriptor like a C program, without the library's own functions for
+                    // waiting.
                     let mut ready = [rustix::event::PollFd::new(&channel, rustix::event::PollFlags::IN)];
                     rustix::event::poll(&mut ready, None).expect("to wait");
                     let woken = Instant::now();

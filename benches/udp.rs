@@ -1,7 +1,7 @@
 //! Can an unprivileged UDP socket carry 20 Gb/s of RC WRITEs, with every byte checked?
 //!
-//! Two contexts on addresses of 127.64.0.0/10 that are this process's own, each with a device, an engine and
-//! a thread of its own, as two processes would have them. The aim is for 64 KiB messages at path MTU 4096.
+//! Two contexts use addresses of 127.64.0.0/10 that belong to this process. Each has its own device, engine
+//! and thread, as in two processes. The goal is for 64 KiB messages at path MTU 4096.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
@@ -12,12 +12,13 @@ use roce_testing::own_address;
 use roce_tools::exchange::Exchange;
 use roce_tools::measure::{self as perf, Completion, Op, Plan, Post, Signal, Tool};
 
-/// Messages of one measurement of `size`: about 64 MiB, and never fewer than the buffers.
+/// Returns the number of messages of one measurement of `size`: about 64 MiB, but at least the number of
+/// buffers.
 fn messages(size: usize) -> u64 {
     ((64_usize << 20) / size).clamp(64, 50_000) as u64
 }
 
-/// Runs one measurement and returns how long the messages took.
+/// Runs one measurement; returns the time that the messages took.
 fn blast([near, far]: [Ipv4Addr; 2], op: Op, size: usize, rounds: u64) -> Duration {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a TCP port on loopback");
     let address = listener.local_addr().expect("its address");

@@ -1,4 +1,4 @@
-//! How fast is a UDP device alone, and does it allocate? These are measurements; run them with
+//! Throughput of a UDP device alone, and whether it allocates memory. To run these measurements:
 //!
 //! ```text
 //! cargo test --release --test device_throughput -- --ignored --nocapture --test-threads=1
@@ -19,16 +19,16 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: everything is passed on to the allocator of the system.
+// SAFETY: every call is passed on to the allocator of the system.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What is measured.
+/// The parameters of a measurement.
 #[derive(Clone, Copy)]
 struct Run {
     /// Options of both devices, after a comma.
@@ -47,7 +47,7 @@ struct Run {
     burst: usize,
     /// Whether the payload is copied into the slot, as an engine does.
     copy: bool,
-    /// Datagrams that may be under way.
+    /// Maximum number of datagrams in flight.
     window: u64,
 }
 
@@ -144,7 +144,8 @@ fn send_until(mut device: UdpDevice, run: Run, path: Path, received: &AtomicU64,
     while !stop.load(Ordering::Relaxed) {
         let arrived = received.load(Ordering::Relaxed);
         if (sent - arrived).saturating_sub(forgiven) > run.window {
-            // What is lost does not come any more; a receiver that is not running may still get it.
+            // Missing datagrams count as lost after 50 ms without progress, because a receiver that is not
+            // running may still get them.
             if last_progress.1 != arrived {
                 last_progress = (Clock::now(), arrived);
             } else if last_progress.0.elapsed() > Duration::from_millis(50) {
@@ -167,7 +168,7 @@ fn send_until(mut device: UdpDevice, run: Run, path: Path, received: &AtomicU64,
         }
         device.flush(Instant::ZERO).unwrap();
     }
-    // Let the last ones arrive.
+    // Wait for the last datagrams.
     std::thread::sleep(Duration::from_millis(20));
     sent
 }
@@ -194,7 +195,7 @@ fn receive_until(mut device: UdpDevice, received: &AtomicU64, stop: &AtomicBool)
     });
 }
 
-/// One core for each thread, where there are two.
+/// Pins each thread to its own core, if there are two.
 fn pin(core: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(core);
@@ -231,7 +232,7 @@ fn there_and_back() {
     print_times("device", times);
 }
 
-/// What is left when nothing is done but to send and to receive.
+/// Measures sending and receiving without anything else, as a baseline.
 #[test]
 #[ignore = "a measurement"]
 fn there_and_back_without_a_device() {

@@ -1,5 +1,5 @@
-//! What a process costs that has nothing to do, and what is left of a context that is gone. Alone in its
-//! process, because it measures all of it.
+//! Costs of an idle process, and resources that remain after a context is dropped. This test is alone in its
+//! process, because it measures the whole process.
 
 use roce_testing as common;
 
@@ -16,7 +16,7 @@ fn process_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Processor time of all threads while this does nothing for [`IDLE`].
+/// Returns the processor time of all threads while `nothing` runs, which takes [`IDLE`].
 fn used(nothing: impl FnOnce()) -> Duration {
     let (before, started) = (process_time(), Instant::now());
     nothing();
@@ -24,15 +24,16 @@ fn used(nothing: impl FnOnce()) -> Duration {
     process_time() - before
 }
 
-/// Threads of this process that make progress for contexts.
+/// Returns the number of threads of this process that make progress for contexts.
 fn background_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    // A thread may end while it is looked at.
+    // A thread may end during the iteration.
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.trim() == "roce-progress").count()
 }
 
-/// One that has been joined is still listed for a moment.
+/// Waits until this number of background threads exists, because a joined thread is still listed for a
+/// moment.
 fn until_background_threads_are(count: usize) {
     let end = Instant::now() + Duration::from_secs(5);
     while background_threads() != count {
@@ -60,12 +61,13 @@ fn waiting_costs_little_and_a_context_leaves_nothing_behind() {
             ];
             println!("sleeping elsewhere, waiting for a completion, for a channel: {used:?}");
             until_background_threads_are(1);
-            // Whatever else a machine does only adds to it.
+            // Other load of the machine only increases the time.
             least = std::array::from_fn(|index| least[index].min(used[index]));
         }
         assert!(least.iter().all(|used| *used < IDLE / 20), "{least:?} of processor time in {IDLE:?}");
         until_background_threads_are(0);
-        // The test harness opens and closes files of its own on another thread. Three contexts that leak would leak more than that.
+        // The test harness opens and closes files on another thread. Three leaked contexts would have more
+        // descriptors.
         let end = Instant::now() + Duration::from_secs(5);
         while descriptors() > before {
             assert!(Instant::now() < end, "{} descriptors instead of {before}", descriptors());

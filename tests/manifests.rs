@@ -1,4 +1,5 @@
-//! What a registry and a packager need to know of each crate, and that each package is complete.
+//! Tests that each crate has the metadata that a registry and a packager need, and that each package is
+//! complete.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,14 +24,14 @@ const CATEGORIES: &[&str] = &[
 const MOST_KEYWORDS: usize = 5;
 const LONGEST_KEYWORD: usize = 20;
 
-/// Crates that are not published: tests, and examples that stand alone.
+/// Crates that are not published: tests, and stand-alone examples.
 const UNPUBLISHED: &[&str] = &["costs", "own-algorithm", "roce-testing"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs `cargo` here without the network; returns what it wrote to standard output and standard error.
+/// Runs `cargo` in the root without network access; returns its standard output and standard error.
 #[track_caller]
 fn cargo(arguments: &[&str]) -> [String; 2] {
     let mut command = Command::new(env!("CARGO"));
@@ -42,7 +43,7 @@ fn cargo(arguments: &[&str]) -> [String; 2] {
     [stdout, stderr]
 }
 
-/// What cargo knows of each crate of the workspace.
+/// Returns the metadata of each crate of the workspace.
 fn packages() -> Vec<Value> {
     let [stdout, _] = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
     let mut metadata: Value = serde_json::from_str(&stdout).expect("JSON");
@@ -103,7 +104,8 @@ fn every_published_crate_has_what_a_registry_shows() {
     report(&wrong, "a published crate needs this in its Cargo.toml");
 }
 
-/// A published crate that names a version of ours can be resolved by whoever downloads it.
+/// Published crates depend only on published crates of this workspace, so that a downloaded crate can be
+/// resolved.
 #[test]
 fn published_crates_depend_on_published_crates() {
     let packages = packages();
@@ -121,14 +123,14 @@ fn published_crates_depend_on_published_crates() {
     report(&wrong, "give path dependencies a version, and publish what they name");
 }
 
-/// The list of files has what a build needs, and nothing of the rest of the repository.
+/// The list of files contains what a build needs, and nothing of the rest of the repository.
 #[test]
 fn packages_are_complete_and_small() {
     let mut wrong = Vec::new();
     for package in packages().iter().filter(|package| is_published(package)) {
         let name = name(package);
         let [list, stderr] = cargo(&["package", "--list", "--allow-dirty", "-p", name]);
-        // The repository has no public address yet.
+        // The repository does not have a public address yet.
         let warnings = stderr.lines().filter(|line| line.starts_with("warning"));
         wrong.extend(
             warnings
@@ -151,7 +153,7 @@ fn packages_are_complete_and_small() {
     report(&wrong, "`cargo package --list` shows a package");
 }
 
-/// Source code that includes a file from outside its package compiles here, and nowhere else.
+/// Source code that includes a file from outside its package would compile only in this repository.
 #[test]
 fn sources_include_only_files_of_their_package() {
     let mut wrong = Vec::new();
@@ -173,7 +175,7 @@ fn sources_include_only_files_of_their_package() {
     report(&wrong, "link the folder into the package, as cli/scenarios does");
 }
 
-/// Relative paths in `include_str!`, `include_bytes!` and `#[path]` of code that is not a test.
+/// Returns the relative paths in `include_str!`, `include_bytes!` and `#[path]` outside tests.
 fn included(text: &str) -> Vec<&str> {
     let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or(text);
     let mut found = Vec::new();
@@ -185,7 +187,7 @@ fn included(text: &str) -> Vec<&str> {
     found
 }
 
-/// A path without `..`, whether or not it exists.
+/// Returns a path without `..`, whether or not it exists.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {

@@ -1,4 +1,4 @@
-//! The spans of the library: who watches sees them, and where nobody does none is made.
+//! Tests of the spans of the library: a subscriber sees them, and without a subscriber none are created.
 
 use roce_testing as common;
 
@@ -20,18 +20,18 @@ use tracing_subscriber::registry::LookupSpan;
 
 use common::within;
 
-/// One span, as it was when the test looked.
+/// One span, with its state when the test read it.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     name: &'static str,
-    /// Names from the outermost to the one that this span is in.
+    /// Names of the enclosing spans, outermost first.
     parents: Vec<&'static str>,
     fields: BTreeMap<&'static str, String>,
     entered: usize,
     closed: bool,
 }
 
-/// Writes down every span.
+/// A layer that records every span.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<BTreeMap<u64, Seen>>>);
 
@@ -40,7 +40,7 @@ impl Recorder {
         self.0.lock().unwrap().values().cloned().collect()
     }
 
-    /// The spans of this name.
+    /// Returns the spans with this name.
     #[track_caller]
     fn named(&self, name: &str) -> Vec<Seen> {
         let found: Vec<Seen> = self.spans().into_iter().filter(|seen| seen.name == name).collect();
@@ -63,7 +63,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
         let mut seen = Seen { name: attributes.metadata().name(), parents, ..Seen::default() };
         seen.parents.pop();
         attributes.record(&mut Fields(&mut seen.fields));
-        // Identifiers of the registry come again, so the count of spans numbers them here.
+        // The registry reuses identifiers, so the number of recorded spans identifies them here.
         let mut all = self.0.lock().unwrap();
         let number = all.len() as u64;
         context.span(id).unwrap().extensions_mut().insert(number);
@@ -93,13 +93,13 @@ impl Recorder {
         change(self.0.lock().unwrap().get_mut(&number).unwrap());
     }
 
-    /// A subscriber for what is at this level or more important.
+    /// Returns a subscriber for this level and more important ones.
     fn at(&self, level: LevelFilter) -> Dispatch {
         Dispatch::new(tracing_subscriber::registry().with(self.clone().with_filter(level)))
     }
 }
 
-/// Two contexts, with a thread in the background that serves them or with none.
+/// Returns two contexts, with or without a background thread.
 fn contexts(background: bool) -> (Context, Context) {
     let [a, b] = [1, 2].map(|last| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last)));
     let (a, b) = MemoryDevice::pair(a, b).unwrap();
@@ -107,10 +107,10 @@ fn contexts(background: bool) -> (Context, Context) {
     (attach(a), attach(b))
 }
 
-/// A WRITE that succeeds and one with a wrong key, which takes both queue pairs to ERR. Returns the number of the
-/// queue pair that asked.
+/// Posts a WRITE that succeeds and one with a wrong key, which moves both queue pairs to ERR. Returns the
+/// number of the requesting queue pair.
 fn life_of_a_queue_pair() -> u32 {
-    // Only spans of this thread are seen, so nobody else may make progress.
+    // Only spans of this thread are recorded, so no other thread may make progress.
     let (near, far) = contexts(false);
     let side = |context: &Context| {
         let pd = context.alloc_pd().unwrap();
@@ -163,7 +163,7 @@ fn the_life_of_a_queue_pair_is_seen() {
     });
 }
 
-/// A queue pair that fails does so in a span that names it.
+/// A queue pair fails inside a span that names it.
 #[test]
 fn an_error_has_a_span_with_its_queue_pair() {
     let recorder = Recorder::default();
@@ -180,7 +180,7 @@ fn an_error_has_a_span_with_its_queue_pair() {
         assert_eq!(errors[0].fields["from"], "RTS");
         assert_eq!(errors[0].parents, ["queue_pair", "modify"]);
     });
-    // Nothing that belongs to a burst is seen at this level.
+    // This level does not include spans of single bursts.
     assert!(recorder.spans().iter().all(|span| span.name != "progress"));
 }
 
@@ -244,7 +244,7 @@ fn a_measurement_and_its_exchange_are_seen_on_both_sides() {
     });
 }
 
-/// At the level that `roce` has unless it is told otherwise, no span is made at all.
+/// At the default level of `roce`, no span is created.
 #[test]
 fn spans_that_nobody_asked_for_are_not_made() {
     within(60, || {

@@ -1,18 +1,18 @@
-//! The rules of this repository that a compiler does not check, as a test.
+//! Tests of the rules of this repository that a compiler does not check.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines of a file before its tests.
+/// Maximum number of lines of a file before its tests.
 const MOST_LINES_OF_A_FILE: usize = 600;
-/// Lines of a function outside tests, signature and braces included.
+/// Maximum number of lines of a function outside tests, including signature and braces.
 const MOST_LINES_OF_A_FUNCTION: usize = 70;
 
-/// Files that may be longer, and why.
+/// Files that may be longer, with the reason.
 const LONG_FILES: &[(&str, &str)] = &[];
 
-/// Functions that may be longer, by file and name, and why.
+/// Functions that may be longer, by file and name, with the reason.
 const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
 
 /// Maximum size of a file of the repository, in bytes.
@@ -72,8 +72,7 @@ const UNUSUAL_PHRASES: &[(&str, &str)] = &[
     ("/// The same", "repeat the noun: a doc comment is read alone"),
 ];
 
-/// Where `unsafe` may stand: at the system calls and libc, at the memory of the application, and in code that is
-/// not shipped.
+/// Places where `unsafe` is allowed: system calls and libc, memory of the application, and unshipped code.
 const UNSAFE_PLACES: &[&str] = &[
     "machine/src/",
     "device/src/",
@@ -94,13 +93,13 @@ const UNSAFE_PLACES: &[&str] = &[
     "sim/tests/footprint.rs",
 ];
 
-/// Crates in which nothing that arrives may end the process.
+/// Crates in which no input may end the process.
 const NO_PANICS: &[&str] = &["packet/src/", "transport/src/"];
 const PANICS: &[&str] = &[".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!("];
 
-/// Crates that own no clock, thread or runtime.
+/// Crates that have no clock, thread or runtime.
 const SANS_IO: &[&str] = &["packet/src/", "transport/src/", "fault/src/", "sim/src/"];
-/// Files of these crates that may have threads, and why.
+/// Files of these crates that may use threads, with the reason.
 const THREADS: &[(&str, &str)] = &[(
     "sim/src/net/simulation/parallel.rs",
     "parts of a network run side by side, and no result depends on it",
@@ -156,7 +155,7 @@ fn tracked_files_are_small_and_no_binaries() {
     }
     let entries: BTreeSet<_> = files.iter().filter_map(|name| name.split('/').next()).collect();
     let crates: Vec<_> = crates().collect();
-    let is_known = |entry: &str| ROOT_ENTRIES.contains(&entry) || crates.iter().any(|name| *name == entry);
+    let is_known = |entry: &str| ROOT_ENTRIES.contains(&entry) || crates.contains(&entry);
     wrong.extend(entries.iter().filter(|entry| !is_known(entry)).map(|entry| format!("{entry} at the root")));
     for (name, reason) in LARGE_FILES {
         assert!(files.iter().any(|file| file == name), "{name} is gone; its exception ({reason}) can go");
@@ -180,7 +179,9 @@ fn comment_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 fn has_phrase(line: &str, phrase: &str) -> bool {
     line.match_indices(phrase).any(|(at, _)| {
         let after = &line[at + phrase.len()..];
-        !after.starts_with(char::is_alphanumeric) && !(phrase.ends_with("same") && after.starts_with(" as"))
+        let goes_on = after.starts_with(char::is_alphanumeric);
+        let is_comparison = phrase.ends_with("same") && after.starts_with(" as");
+        !goes_on && !is_comparison
     })
 }
 
@@ -266,7 +267,7 @@ fn unsafe_stands_only_where_it_may() {
     report(&wrong, "unsafe code belongs to machine, device, src/verbs, ibverbs and sysfs");
 }
 
-/// The libraries that programs load, whose locks must be free in the child of a fork.
+/// Libraries that programs load, whose locks must be free in the child of a fork.
 const FORKED: &[&str] = &[
     "packet/src",
     "transport/src",
@@ -283,10 +284,10 @@ const FORKED: &[&str] = &[
 /// Types of the standard library that another thread may hold while a thread forks.
 const LOCKS: &[&str] = &["Mutex", "RwLock", "Once", "OnceLock", "LazyLock", "ReentrantLock", "Barrier"];
 
-/// The place of the locks themselves.
+/// The file that implements the locks.
 const FORK: &str = "machine/src/fork.rs";
 
-/// A lock of the standard library stays locked in the child of a fork if another thread had it.
+/// A lock of the standard library stays locked in the child of a fork if another thread held it.
 #[test]
 fn every_lock_is_free_in_the_child_of_a_fork() {
     let mut wrong = Vec::new();
@@ -302,7 +303,7 @@ fn every_lock_is_free_in_the_child_of_a_fork() {
     assert!(own.text.contains("pthread_atfork"));
 }
 
-/// Uses of locks that are not those of `fork`.
+/// Returns uses of locks other than those of `fork`.
 fn foreign_locks(text: &str) -> impl Iterator<Item = String> {
     let has_own = text.lines().any(|line| line.contains("fork::") && has_word(line, "Mutex"));
     code_lines(text)
@@ -346,7 +347,7 @@ fn packet_transport_and_sim_own_no_clock_and_no_thread() {
     }
 }
 
-/// The folders inside a crate from below to above: code imports from folders further left only.
+/// The folders inside each crate from bottom to top: code imports only from folders further left.
 const FOLDERS: &[(&str, &[&str])] = &[
     ("packet/src", &["frame", "mad", "outer"]),
     ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
@@ -361,7 +362,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("cli/src", &["dissect", "explain", "inject", "help", "sim", "bridge", "demo", "perf", "run"]),
 ];
 
-/// The crates from below to above: a crate depends on crates further left only. `src` is the library `roce`.
+/// The crates from bottom to top: a crate depends only on crates further left. `src` is the library `roce`.
 const HOUSE: &[&str] = &[
     "packet",
     "transport",
@@ -378,7 +379,7 @@ const HOUSE: &[&str] = &[
     "cli",
 ];
 
-/// Lines of a crate, its unit tests included.
+/// Maximum number of lines of a crate, including its unit tests.
 const MOST_LINES_OF_A_CRATE: usize = 20_000;
 
 #[test]
@@ -397,7 +398,7 @@ fn arrows_between_folders_point_down() {
             let inside = [format!("{place}/{folder}/"), format!("{place}/{folder}.rs")];
             let is_inside = |file: &&Source| inside.iter().any(|begin| file.name.starts_with(begin.as_str()));
             for file in files.iter().filter(is_inside).filter(|file| !file.is_test()) {
-                // As many steps up as lead out of the folder.
+                // The number of steps that lead out of the folder.
                 let depth = file.name.matches('/').count() - place.matches('/').count();
                 let depth = if file.name.ends_with("/mod.rs") { depth - 1 } else { depth };
                 let up = "super::".repeat(depth);
@@ -412,7 +413,7 @@ fn arrows_between_folders_point_down() {
     report(&wrong, "move what both need into the lower folder, or hand it in");
 }
 
-/// Whether a line of code names a folder of its own crate, or one of a list that begins with `crate::{`.
+/// Returns whether a line of code imports a folder of its own crate, directly or in a list after `crate::{`.
 fn imports(line: &str, folder: &str) -> bool {
     let direct = line.match_indices("crate::").any(|(at, begin)| {
         let rest = &line[at + begin.len()..];
@@ -449,7 +450,7 @@ fn arrows_between_crates_point_down() {
     report(&wrong, "an arrow only goes down; see the picture in docs/architecture.md");
 }
 
-/// The names in the table `[dependencies]` alone.
+/// Returns only the names in the table `[dependencies]`.
 fn normal_dependencies(manifest: &str) -> BTreeSet<String> {
     let from = manifest.find("\n[dependencies]").map_or("", |at| &manifest[at + 1..]);
     dependencies(from.split("\n[").next().unwrap_or_default())
@@ -485,8 +486,8 @@ fn no_crate_is_too_large() {
     report(&wrong, "find the two crates that it is");
 }
 
-/// The picture of the house in README.md and docs/architecture.md names each crate's folder at the start of a line, from
-/// above to below.
+/// The crate diagrams in README.md and docs/architecture.md name the folder of each crate at the start of a
+/// line, from top to bottom.
 #[test]
 fn the_picture_of_the_house_shows_the_crates() {
     for document in ["README.md", "docs/architecture.md"] {
@@ -510,7 +511,7 @@ fn the_readme_has_the_first_program() {
     assert!(read("README.md").contains(code), "README.md and examples/hello.rs differ");
 }
 
-/// The tables of the path of a packet: each hop is a function that exists, and there are as few files as the text says.
+/// In the tables of a packet's path, each function exists, and the number of files is the one in the text.
 #[test]
 fn the_path_of_a_packet_exists() {
     let text = read("docs/architecture.md");
@@ -556,7 +557,7 @@ fn every_dependency_is_explained() {
 fn no_explained_dependency_is_gone() {
     let used: BTreeSet<String> =
         manifests().iter().flat_map(|manifest| dependencies(&read(manifest))).collect();
-    // The rows of the tables begin with the name.
+    // The rows of the tables begin with the name of the dependency.
     let text = read("docs/dependencies.md");
     let explained = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let gone: Vec<String> = explained
@@ -594,12 +595,12 @@ fn what_the_documents_name_exists() {
     report(&wrong, "correct the name, or write the test that it promises");
 }
 
-/// Documents that say where something is done and which test would notice if it were not, with those columns of
-/// their tables, counted from the last, in which everything in backquotes has to exist.
+/// Documents that name an implementation and the test that covers it, with the columns of their tables,
+/// counted from the last, in which every name in backquotes must exist.
 const NAMING_DOCUMENTS: &[(&str, &[usize])] =
     &[("docs/conformance.md", &[0, 1]), ("docs/mutations.md", &[0, 2]), ("docs/simulator-tests.md", &[0])];
 
-/// What a scenario shows is said on that page, and every scenario shows something.
+/// The page names every scenario, and no other.
 #[test]
 fn the_page_of_what_shows_what_has_every_scenario() {
     let mut named = BTreeSet::new();
@@ -616,8 +617,8 @@ fn the_page_of_what_shows_what_has_every_scenario() {
     report(&missing, "name every scenario of scenarios/ on the page, and no other");
 }
 
-/// What stands in backquotes: in these columns of tables of four, and elsewhere if it looks like a path or a test.
-/// A word in the same column as a file, behind it, is something in that file.
+/// Returns the names in backquotes: all in these columns of tables of four, and elsewhere those that look
+/// like a path or a test. A word after a file in one of these columns is an item of that file.
 fn names_in(text: &str, columns: &[usize]) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -645,9 +646,10 @@ fn names_in(text: &str, columns: &[usize]) -> Vec<(usize, String)> {
     found
 }
 
-/// Whether there is such a file or folder (`path.rs`, `path/`), something in a file (`path.rs name`), a test
-/// (`file::test`, `file::begins_*`, or its name alone), a file of tests (its name alone), or an item of a crate
-/// (`roce_packet::Name`). Paths begin at the root or in `transport/src`, files of tests in `transport/tests` too.
+/// Returns whether a name exists: a file or folder (`path.rs`, `path/`), an item of a file (`path.rs name`),
+/// a test (`file::test`, `file::begins_*`, or only its name), a file of tests (only its name), or an item of
+/// a crate (`roce_packet::Name`). Paths begin at the root or in `transport/src`, files of tests also in
+/// `transport/tests`.
 fn names_something(name: &str, files: &[Source]) -> bool {
     let find = |path: &str| {
         let begins = ["", "transport/src/", "transport/tests/"];
@@ -681,7 +683,7 @@ fn names_something(name: &str, files: &[Source]) -> bool {
     }
 }
 
-/// The names of the tests in a file.
+/// Returns the names of the tests in a file.
 fn tests_of(text: &str) -> impl Iterator<Item = &str> {
     let mut is_test = false;
     text.lines().map(str::trim_start).filter_map(move |line| {
@@ -731,7 +733,7 @@ fn names_that_do_not_exist_are_noticed() {
         "rc/reply.rs transmitted",
         "nak",
         "naks::shared_receive_queue",
-        // No test, but a helper of one.
+        // A helper of tests is not a test.
         "naks::refuse",
         "memory::boundary_lattice_*",
         "files_are_long",
@@ -743,13 +745,13 @@ fn names_that_do_not_exist_are_noticed() {
 
 /// A Rust file of the repository.
 struct Source {
-    /// Its path from the root, with slashes.
+    /// Path relative to the root, with slashes.
     name: String,
     text: String,
 }
 
 impl Source {
-    /// Whether it holds nothing but tests.
+    /// Returns whether the file contains only tests.
     fn is_test(&self) -> bool {
         self.name.ends_with("tests.rs") || self.name.contains("/tests/") || self.name.starts_with("tests/")
     }
@@ -763,18 +765,18 @@ fn read(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The folders of all crates but the one in the root.
+/// Returns the folders of all crates except the one in the root.
 fn crates() -> impl Iterator<Item = &'static str> {
     HOUSE.iter().copied().filter(|folder| *folder != "src").chain(["testing", "fuzz"])
 }
 
-/// The manifests of all crates.
+/// Returns the paths of all manifests.
 fn manifests() -> Vec<String> {
     let of_crates = crates().map(|name| format!("{name}/Cargo.toml"));
     std::iter::once("Cargo.toml".to_owned()).chain(of_crates).collect()
 }
 
-/// All Rust files that are ours.
+/// Returns all Rust files of this project.
 fn sources() -> Vec<Source> {
     let mut files = Vec::new();
     for directory in ["src", "tests", "benches", "examples"].into_iter().chain(crates()) {
@@ -802,13 +804,13 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The text up to the module of unit tests.
+/// Returns the text up to the module of unit tests.
 fn before_tests(text: &str) -> &str {
     let mut from = 0;
     while let Some(at) = text[from..].find("#[cfg(test)]") {
         let rest = &text[from + at..];
         let next = rest.lines().nth(1).unwrap_or_default();
-        // `mod tests;` in between is one line, and `extern crate std;` is no test.
+        // `mod tests;` occupies one line, and `extern crate std;` is not a test.
         if next.trim_start().starts_with("mod ") && next.trim_end().ends_with('{') {
             return &text[..from + at];
         }
@@ -817,8 +819,8 @@ fn before_tests(text: &str) -> &str {
     text
 }
 
-/// Lines with their numbers, without comments, doc comments and tests. Strings stay: our words do not
-/// stand in any.
+/// Returns lines with their numbers, without comments, doc comments and tests. Strings stay, because none of
+/// them contains the checked words.
 fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = before_tests(text).lines().enumerate();
     lines
@@ -832,12 +834,12 @@ fn has_word(line: &str, word: &str) -> bool {
         .any(|(at, _)| !line[..at].ends_with(is_part) && !line[at + word.len()..].starts_with(is_part))
 }
 
-/// Looks for words in the code of some directories.
+/// Checks that no code in these directories contains one of the words.
 fn check_words(places: &[&str], words: &[&str], advice: &str) {
     check_words_of(places, words, advice, |_, _| false);
 }
 
-/// `may` says whether a file may have a word.
+/// Does the same as [`check_words`]; `may` returns whether a file may contain a word.
 fn check_words_of(places: &[&str], words: &[&str], advice: &str, may: impl Fn(&str, &str) -> bool) {
     let mut wrong = Vec::new();
     for file in sources() {
@@ -853,8 +855,8 @@ fn check_words_of(places: &[&str], words: &[&str], advice: &str, may: impl Fn(&s
     report(&wrong, advice);
 }
 
-/// Every function with a body: its name, its first line and how many lines it has. A function within
-/// another counts for both.
+/// Returns the name, the first line and the number of lines of every function that has a body. A nested
+/// function counts for both.
 fn functions(text: &str) -> Vec<(String, usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -882,7 +884,7 @@ fn functions(text: &str) -> Vec<(String, usize, usize)> {
     found
 }
 
-/// The name after `fn`, if a function begins on this line.
+/// Returns the name after `fn` if a function begins on this line.
 fn function_name(line: &str) -> Option<&str> {
     let line = line.trim_start();
     if line.starts_with("//") || line.starts_with('*') {
@@ -899,7 +901,7 @@ fn function_name(line: &str) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The braces of a line that are code: not in a comment, a string or a character.
+/// Returns the braces of a line that are code, not part of a comment, a string or a character.
 fn braces(line: &str) -> Vec<char> {
     let mut found = Vec::new();
     let mut characters = line.chars().peekable();
@@ -910,7 +912,7 @@ fn braces(line: &str) -> Vec<char> {
             '"' => in_string = !in_string,
             '/' if !in_string && characters.peek() == Some(&'/') => break,
             '\'' if !in_string => {
-                // A character literal of a brace; lifetimes have no quote behind the next character.
+                // A character literal of a brace. In lifetimes, no quote follows the next character.
                 let mut ahead = characters.clone();
                 let brace = ahead.next().is_some_and(|next| "{}\"".contains(next));
                 if brace && ahead.next() == Some('\'') {
@@ -924,14 +926,14 @@ fn braces(line: &str) -> Vec<char> {
     found
 }
 
-/// The names in every dependency table of a manifest.
+/// Returns the names in all dependency tables of a manifest.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut inside = false;
     for line in manifest.lines().map(str::trim) {
         if let Some(header) = line.strip_prefix('[') {
             let header = header.trim_matches(['[', ']']);
-            // What the workspace lists is used only where a member names it.
+            // A dependency of the workspace is used only if a member names it.
             inside = header.ends_with("dependencies") && !header.starts_with("workspace");
             // `[dependencies.name]`
             if let Some((table, name)) = header.rsplit_once('.')
@@ -950,7 +952,7 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
     names
 }
 
-/// Fails with everything that is wrong at once.
+/// Fails with all violations at once.
 #[track_caller]
 fn report(wrong: &[String], advice: &str) {
     assert!(wrong.is_empty(), "{}\n{} places: {advice}", wrong.join("\n"), wrong.len());

@@ -1,4 +1,4 @@
-//! The limits of the attributes of a queue pair, as the table in docs/verbs.md has them.
+//! Tests the limits of the attributes of a queue pair against the table in docs/verbs.md.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use roce_testing::{Running, has_program, skip_unless};
 
-/// A line of the table: an attribute, its largest value, and how many low bits of it count.
+/// A row of the table: an attribute, its largest value, and the number of its low bits that are used.
 #[derive(Debug)]
 struct Row {
     name: &'static str,
@@ -15,7 +15,7 @@ struct Row {
     bits: u32,
 }
 
-/// The lines behind the heading.
+/// Returns the rows after the heading of the table.
 fn table() -> Vec<Row> {
     let page = include_str!("../../docs/verbs.md");
     let (_, section) = page.split_once("### Limits of the attributes").expect("the section");
@@ -29,7 +29,7 @@ fn table() -> Vec<Row> {
     rows.collect()
 }
 
-/// Regression: `min_rnr_timer` 32, which DLSlime passes, was refused. Devices look at the low five bits.
+/// Regression: `min_rnr_timer` 32, which DLSlime passes, was refused. Devices use only the low five bits.
 #[test]
 fn each_attribute_takes_what_the_table_says_and_not_more() {
     let root = common::distribution();

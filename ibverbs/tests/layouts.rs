@@ -1,6 +1,7 @@
-//! Layouts and numbers of the interface, as a C compiler finds them in the headers of rdma-core: those of the distribution, and
-//! those in the folders that `ROCE_TEST_HEADERS` names, with `:` between them, each with `infiniband/verbs.h` and
-//! `rdma/rdma_cma.h` in it. docs/verbs.md says which releases were compared.
+//! Compares layouts and numbers of the interface with the headers of rdma-core, through a C compiler. Besides
+//! the headers of the distribution, it uses those in the folders of `ROCE_TEST_HEADERS`, separated by `:`.
+//! Each folder contains `infiniband/verbs.h` and `rdma/rdma_cma.h`. docs/verbs.md lists the compared
+//! releases.
 
 mod common;
 
@@ -15,7 +16,7 @@ use roce_testing::{Running, has_program, skip_unless};
 #[allow(dead_code, unused_imports, unreachable_pub, reason = "only the layouts are asked for")]
 mod abi;
 
-/// Parts of structures without a name in C: the structure around them, and the way to them.
+/// Parts of structures that have no name in C: the enclosing structure, and the path inside it.
 const PARTS: &[(&str, &str, &str)] = &[
     ("wr_rdma", "ibv_send_wr", "wr.rdma"),
     ("wr_atomic", "ibv_send_wr", "wr.atomic"),
@@ -24,7 +25,8 @@ const PARTS: &[(&str, &str, &str)] = &[
     ("wr_tso", "ibv_send_wr", "tso"),
 ];
 
-/// Fields that have another name in C, or none, or that stand for several: from the first to the last of them.
+/// Fields that have a different name in C, or no name, or that cover several C fields from the first to the
+/// last one given.
 const NAMES: &[(&str, &str, &str)] = &[
     ("ibv_context_ops.before_mw", "_compat_query_device", "_compat_dereg_mr"),
     ("ibv_context_ops.create_cq", "_compat_create_cq", ""),
@@ -56,14 +58,16 @@ const NAMES: &[(&str, &str, &str)] = &[
     ("verbs_context.private", "priv", ""),
 ];
 
-/// Fields that a release appended to a structure, in their order: a header without them has a structure that ends before them.
+/// Fields that a release appended to a structure, in order. In headers without them, the structure ends
+/// before them.
 const APPENDED: &[(&str, &str)] =
     &[("ibv_port_attr", "active_speed_ex"), ("ibv_qp_ex", "wr_atomic_write"), ("ibv_qp_ex", "wr_flush")];
 
-/// The structure that grows at its front, where later releases have entries that are unknown here: programs count from its end.
+/// The structure that grows at its front, where later releases have entries that are unknown here. Programs
+/// use offsets from its end.
 const GROWS_UP: &str = "verbs_context";
 
-/// Numbers of these files whose names in C are others, or that have none.
+/// Numbers of these files that have a different name in C, or no name.
 const NUMBERS: &[(&str, &str)] = &[
     ("PHYSICAL_LINK_UP", ""),
     (
@@ -92,7 +96,7 @@ const NUMBERS: &[(&str, &str)] = &[
     ("JOIN_HAS_ADDRESS", "RDMA_CM_JOIN_MC_ATTR_ADDRESS"),
     ("JOIN_HAS_FLAGS", "RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS"),
 ];
-/// Numbers that came with a release after 39.
+/// Numbers that were added after release 39.
 const LATER_NUMBERS: &[&str] = &[
     "IBV_WR_ATOMIC_WRITE",
     "IBV_QP_EX_WITH_ATOMIC_WRITE",
@@ -105,7 +109,8 @@ const LATER_NUMBERS: &[&str] = &[
     "IBV_REG_MR_MASK_DMAH",
     "IBV_REG_MR_MASK_BUF",
 ];
-/// Structures that came with a release after 39, and a name that headers have where the structure is as it is here.
+/// Structures that were added after release 39, each with a name that exists in headers with the same
+/// structure.
 const LATER_STRUCTURES: &[(&str, &str)] = &[("ibv_mr_init_attr", "IBV_REG_MR_MASK_BUF")];
 
 /// A folder of headers.
@@ -125,7 +130,7 @@ impl Headers {
         Self { folder, text }
     }
 
-    /// Whether the headers have a name.
+    /// Returns whether the headers contain a name.
     fn have(&self, name: &str) -> bool {
         let is_part = |character: char| character.is_alphanumeric() || character == '_';
         self.text.match_indices(name).any(|(at, _)| {
@@ -133,7 +138,7 @@ impl Headers {
         })
     }
 
-    /// Whether a structure has a field, which is not so for those that a later release appended.
+    /// Returns whether a structure has a field; fields that a later release appended may be missing.
     fn have_field(&self, structure: &str, field: &str) -> bool {
         !APPENDED.contains(&(structure, field)) || self.have(field)
     }
@@ -145,7 +150,7 @@ impl Headers {
     }
 }
 
-/// The headers of the distribution, if they can be had, and those that the environment names.
+/// Returns the headers of the distribution, if available, and those that the environment names.
 fn all_headers() -> Vec<Headers> {
     let distribution = common::distribution().map(|root| root.join("usr/include"));
     let named = std::env::var_os("ROCE_TEST_HEADERS").unwrap_or_default();
@@ -153,12 +158,12 @@ fn all_headers() -> Vec<Headers> {
     distribution.into_iter().chain(named.collect::<Vec<_>>()).map(Headers::read).collect()
 }
 
-/// Writes an assertion of C.
+/// Writes a static assertion in C.
 fn assert_equal(text: &mut String, what: &str, value: impl std::fmt::Display, name: &str) {
     writeln!(text, "_Static_assert({what} == {value}, \"{name}\");").expect("a text");
 }
 
-/// The size and the offsets of a structure.
+/// Writes assertions for the size and the offsets of a structure.
 fn layout(text: &mut String, headers: &Headers, layout: &abi::Layout) {
     let part = PARTS.iter().find(|(name, ..)| *name == layout.name);
     let (outer, way) = part.map_or((layout.name, None), |(_, outer, way)| (*outer, Some(way)));
@@ -202,17 +207,17 @@ fn layout(text: &mut String, headers: &Headers, layout: &abi::Layout) {
     }
 }
 
-/// The constants in a file of the crate, as names and expressions.
+/// Returns the constants in a file of the crate, as names and expressions.
 fn constants(source: &str) -> impl Iterator<Item = (&str, String)> {
     source.lines().filter_map(|line| {
         let (name, rest) = line.trim().strip_prefix("pub(crate) const ")?.split_once(": ")?;
         let (_, value) = rest.split_once(" = ")?;
-        // What is meant are the digits in groups, which C does not have.
+        // C has no grouped digits.
         Some((name, value.trim_end_matches(';').replace("0x0", "0x").replace('_', "")))
     })
 }
 
-/// Numbers of the crate and of the engine against those of the headers.
+/// Writes assertions for the numbers of the crate and of the engine.
 fn numbers(text: &mut String, headers: &Headers) {
     let sources = [include_str!("../src/abi/constants.rs"), include_str!("../src/abi/connection.rs")];
     let mut all: Vec<(String, String)> = Vec::new();
@@ -309,7 +314,7 @@ fn layouts_and_numbers_are_those_of_the_headers() {
     }
 }
 
-/// The comparison can fail.
+/// A wrong offset makes the comparison fail.
 #[test]
 fn a_wrong_offset_does_not_compile() {
     let all = all_headers();
@@ -327,7 +332,8 @@ fn a_wrong_offset_does_not_compile() {
     assert!(!compiled.success && compiled.stderr.contains("ibv_wc.status"), "{}", compiled.stderr);
 }
 
-/// The inline functions of each header go through the tables of this library: programs in C, compiled with each.
+/// The inline functions of each header work with the tables of this library: runs C programs compiled with
+/// each header.
 #[test]
 fn inline_functions_of_the_headers_find_their_way() {
     let all = all_headers();
@@ -337,7 +343,7 @@ fn inline_functions_of_the_headers_find_their_way() {
     let library = common::library_folder();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
     let program = library.path().join("program");
-    // In each with the number of engines that it is made for.
+    // Each program expects this number of engines.
     let programs = [("verbs.c", "1"), ("memory.c", "1"), ("engines.c", "2")]
         .map(|(name, engines)| (folder.join(name), engines));
     for (headers, (source, engines)) in

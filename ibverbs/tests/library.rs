@@ -1,4 +1,4 @@
-//! The finished library: its names, version nodes and properties, read back from the file.
+//! The finished library: its names, version nodes and properties, read from the file.
 
 mod common;
 
@@ -11,7 +11,7 @@ use roce_testing::{exported_names, has_program, is_of_system, needed_libraries, 
 #[allow(dead_code, reason = "what the names answer is not asked here")]
 mod table;
 
-/// What the table says, in the same form.
+/// Returns the names of the table, in the same form.
 fn wanted() -> BTreeSet<String> {
     let public = table::PUBLIC.iter().flat_map(|node| {
         let names = node.functions.iter().copied().chain(node.unused.iter().map(|(name, _)| *name));
@@ -27,7 +27,7 @@ fn wanted() -> BTreeSet<String> {
     public.chain(private).chain(of_rdmacm).collect()
 }
 
-/// A linker that ignores the version script, as some do without a word, would leave names without a version.
+/// Some linkers ignore the version script without a warning, which would leave names without a version.
 #[test]
 fn the_names_and_nodes_are_those_of_the_table() {
     if skip_unless(has_program("readelf"), "readelf is not installed") {
@@ -40,7 +40,8 @@ fn the_names_and_nodes_are_those_of_the_table() {
     assert!(exported.len() > 350, "{} names", exported.len());
 }
 
-/// Programs that open the library themselves ask for this name without a node, which finds a default version only.
+/// Programs that open the library with `dlopen` look this name up without a node, which finds only a default
+/// version.
 #[test]
 fn the_private_function_that_programs_call_is_found_without_its_node() {
     if skip_unless(has_program("readelf"), "readelf is not installed") {
@@ -65,7 +66,7 @@ fn the_library_has_its_name_and_stays_loaded() {
     assert!(foreign.is_empty(), "{foreign:?}");
 }
 
-/// Names of other libraries that are missing here, and why.
+/// Returns why a name of another library is missing here, if that is intended.
 fn exception(name: &str, current: &BTreeSet<&str>) -> Option<&'static str> {
     let (function, node) = name.split_once('@')?;
     match node {
@@ -94,7 +95,7 @@ fn assert_nothing_is_missing(what: &str, theirs: &BTreeSet<String>) {
     let missing: Vec<&String> =
         theirs.difference(&ours).filter(|name| exception(name, &current).is_none()).collect();
     assert!(missing.is_empty(), "{what}: missing here: {missing:?}");
-    // Private nodes have the names of all releases, each at each node.
+    // Private nodes have the names of all releases, and each name at each node.
     let known: BTreeSet<String> = theirs.iter().map(function).collect();
     let wrong: Vec<&String> = ours
         .difference(theirs)
@@ -104,8 +105,8 @@ fn assert_nothing_is_missing(what: &str, theirs: &BTreeSet<String>) {
     println!("{what}: {} names, {} of them here", theirs.len(), theirs.intersection(&ours).count());
 }
 
-/// Every name of the distribution's library is there, at the same node; so are those of the files in `ROCE_TEST_LIBRARIES`, with `:`
-/// between them.
+/// Every name of the distribution's library exists at the same node, and so does every name of the files in
+/// `ROCE_TEST_LIBRARIES`, separated by `:`.
 #[test]
 fn nothing_that_other_libraries_have_is_missing() {
     let root = common::distribution();
@@ -118,11 +119,13 @@ fn nothing_that_other_libraries_have_is_missing() {
     std::env::split_paths(&named).filter(|file| !file.as_os_str().is_empty()).for_each(|file| compare(&file));
 }
 
-/// The names of rdma-core 65, as `name@NODE`. A name of 1.0 whose function has a newer version there is that of 2006.
+/// The names of rdma-core 65, as `name@NODE`. If a function with a 1.0 name also has a newer version there,
+/// its 1.0 version is that of 2006.
 const NEWEST: &str = include_str!("names/rdma-core-65");
 
-/// Regression: programs built with releases after 64 did not start, because the nodes `IBVERBS_1.15` to `1.18` and
-/// `IBVERBS_PRIVATE_65` were missing. The names come from a list, so that no newer release has to be installed.
+/// Regression: programs built with releases after 64 did not start, because the nodes `IBVERBS_1.15` to
+/// `1.18` and `IBVERBS_PRIVATE_65` were missing. The names come from a list, so the release need not be
+/// installed.
 #[test]
 fn nothing_that_the_newest_release_has_is_missing() {
     if skip_unless(has_program("readelf"), "readelf is not installed") {
@@ -133,7 +136,8 @@ fn nothing_that_the_newest_release_has_is_missing() {
     assert_nothing_is_missing("rdma-core 65", &theirs);
 }
 
-/// Functions that C calls without a guard against panics: constants, texts out of a table, and calls of a function with a guard.
+/// Functions that C calls without a guard against panics: constants, texts from a table, and calls of a
+/// guarded function.
 const WITHOUT_GUARD: &[&str] = &[
     "end_poll",
     "ibv_dofork_range",
@@ -158,7 +162,7 @@ const WITHOUT_GUARD: &[&str] = &[
     "read_no_byte",
     "read_nothing",
 ];
-/// What ends a panic as `EIO`, of `answer.rs`, and what calls one of these first thing.
+/// The functions of `answer.rs` that turn a panic into `EIO`, and functions that call one of these first.
 const GUARDS: &[&str] = &[
     "status(",
     "pointer(",
@@ -172,7 +176,7 @@ const GUARDS: &[&str] = &[
     "completed(",
 ];
 
-/// The files of a folder and of those in it.
+/// Collects the files of a folder, recursively.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -192,7 +196,7 @@ fn no_panic_leaves_an_entry_point() {
         for (at, start) in starts.into_iter().flat_map(|start| text.match_indices(start)) {
             let function = &text[at + start.len()..];
             let name = function.split('(').next().unwrap_or_default();
-            // Types of functions have no name.
+            // Function types have no name.
             if name.is_empty() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Unmodified programs of the distribution on this library: two processes, each with an address of its own.
+//! Runs unmodified programs of the distribution on this library: two processes, each with its own address.
 
 mod common;
 
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use roce_testing::{Finished, Running, has_program, skip_unless};
 
-/// The longest that one program may take.
+/// Time limit for one program, in seconds.
 const SECONDS: u64 = 60;
 
-/// The file that perftest opens for XRC. The kernel refuses to open it for writing where another user made it, even to
-/// root (`fs.protected_regular`).
+/// The file that perftest opens for XRC. If another user created it, the kernel refuses to open it for
+/// writing, even to root (`fs.protected_regular`).
 const XRC_FILE: &str = "/tmp/xrc_domain";
 
 /// The programs share addresses and TCP ports, so one test runs at a time.
@@ -36,10 +36,10 @@ impl Programs {
         self.prepared(Command::new(path), address, arguments)
     }
 
-    /// The same under valgrind, where an error of memory ends it with an exit status of its own.
+    /// Returns the command under valgrind, where a memory error causes a special exit status.
     fn under_valgrind(&self, name: &str, address: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("valgrind");
-        // One thread at a time: they have to take turns.
+        // Valgrind runs one thread at a time, so the threads have to take turns.
         command.args([
             "-q",
             "--tool=memcheck",
@@ -59,14 +59,14 @@ impl Programs {
         command
     }
 
-    /// The same where the first GID stands at the indexes up to 7.
+    /// Returns a command for which the first GID is at all indexes up to 7.
     fn with_gid_index(&self, name: &str, address: &str, arguments: &[&str]) -> Command {
         let mut command = self.command(name, address, arguments);
         command.env("ROCE_GID_INDEX", "7");
         command
     }
 
-    /// The same, where another file stands at [`XRC_FILE`].
+    /// Returns a command for which another file is mounted at [`XRC_FILE`].
     fn with_own_xrc_file(&self, name: &str, address: &str, arguments: &[&str]) -> Command {
         let file = self.library.path().join("xrc_domain");
         std::fs::write(&file, "").unwrap();
@@ -77,20 +77,21 @@ impl Programs {
         self.prepared(command, address, arguments)
     }
 
-    /// The same with two engines.
+    /// Returns a command with two engines.
     fn with_two_engines(&self, name: &str, address: &str, arguments: &[&str]) -> Command {
         let mut command = self.command(name, address, arguments);
         command.env("ROCE_ENGINES", "2");
         command
     }
 
-    /// Runs a server on one address and a client on another one; both have to succeed.
+    /// Runs a server on one address and a client on another one; both must succeed.
     #[track_caller]
     fn pair(&self, name: &str, arguments: &[&str]) -> [Finished; 2] {
         self.pair_of(Self::command, name, arguments)
     }
 
-    /// The same with commands that `make` makes of a name, an address and arguments.
+    /// Does the same as [`Self::pair`], with commands that `make` creates from a name, an address and
+    /// arguments.
     #[track_caller]
     fn pair_of(
         &self,
@@ -98,13 +99,14 @@ impl Programs {
         name: &str,
         arguments: &[&str],
     ) -> [Finished; 2] {
-        // A port of its own: that of the pair before may be in time-wait, and 18515 of another program on this machine.
+        // Each pair uses its own port, because the last one may be in TIME_WAIT, and 18515 in use by another
+        // program.
         static PORT: AtomicU16 = AtomicU16::new(23_100);
         let port = PORT.fetch_add(1, Ordering::Relaxed).to_string();
         let arguments = &[arguments, &["-p", &port]].concat();
         let (near, far) = ("127.83.0.1", "127.83.0.2");
         let mut server = Running::start(&mut make(self, name, near, arguments));
-        // The servers write nothing that says that they listen. Without one, a client ends at once.
+        // The servers do not print when they listen, and a client ends at once without a server.
         let deadline = std::time::Instant::now() + Duration::from_secs(SECONDS);
         loop {
             std::thread::sleep(Duration::from_millis(300));
@@ -124,7 +126,7 @@ impl Programs {
     }
 }
 
-/// The programs and the right to run them; `None` where they cannot be had.
+/// Returns the programs and the lock for running them, or skips the test if they are not available.
 macro_rules! programs_or_skip {
     () => {{
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,20 +156,20 @@ fn ping_pongs_end_with_the_right_data() {
     let (_alone, programs) = programs_or_skip!();
     for name in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
         for extra in [&[][..], &["-e"]] {
-            // `-c` compares what arrived.
+            // `-c` compares the received data.
             let arguments = [&["-g", "0", "-n", "100", "-c"], extra].concat();
             let [_, client] = programs.pair(name, &arguments);
             assert!(client.stdout.contains("100 iters"), "{name}: {client:?}");
         }
     }
-    // Over XRC; here `-c` would be the number of clients.
+    // For XRC without `-c`, which is the number of clients there.
     for extra in [&[][..], &["-e"]] {
         programs.pair("ibv_xsrq_pingpong", &[&["-g", "0", "-n", "100"], extra].concat());
     }
 }
 
-/// Programs have an index built in: 0, 1 where Soft-RoCE has the first IPv4 address, or 3 where ConnectX has it. The report says what to do
-/// where the table is shorter.
+/// Programs have a fixed index: 0, 1 (the first IPv4 address of Soft-RoCE) or 3 (that of ConnectX). If the
+/// table is shorter, the report says what to do.
 #[test]
 fn the_gid_stands_at_the_index_that_a_program_has_built_in() {
     let (_alone, programs) = programs_or_skip!();
@@ -217,7 +219,7 @@ fn engines_are_completion_vectors_and_a_program_without_need_of_them_runs() {
     }
 }
 
-/// Both ends read no byte without a value, and touch no memory that is not theirs.
+/// Neither end uses uninitialized bytes or memory of others.
 #[test]
 fn a_ping_pong_has_no_error_of_memory() {
     let (_alone, programs) = programs_or_skip!();
@@ -250,7 +252,7 @@ fn perftest_measures() {
     programs.pair("ib_write_bw", &["-d", "roce0", "-n", "100", "-F", "-c", "UC"]);
 }
 
-/// Regression: the second user of a machine could not run this test, because the file belonged to the first one.
+/// Regression: only the first user of a machine could run this test, because the file belonged to that user.
 #[test]
 fn perftest_measures_over_xrc() {
     let (_alone, programs) = programs_or_skip!();
@@ -271,7 +273,7 @@ fn perftest_measures_over_xrc() {
     }
 }
 
-/// qperf knows LIDs only, unless it uses the connection manager.
+/// qperf supports only LIDs, unless it uses the connection manager.
 #[test]
 fn qperf_measures() {
     let (_alone, programs) = programs_or_skip!();
@@ -304,7 +306,7 @@ fn qperf_measures() {
 #[test]
 fn without_its_device_a_program_fails() {
     let (_alone, programs) = programs_or_skip!();
-    // An address that this machine does not have.
+    // This machine does not have this address.
     let mut command = programs.command("ibv_devinfo", "192.0.2.77", &[]);
     let failed = Running::start(&mut command).finish(SECONDS);
     assert!(!failed.success, "{failed:?}");

@@ -1,5 +1,6 @@
-//! Calls that do not return to their caller, a thousand times each: a thread is cancelled in them, a handler of a signal jumps out of
-//! them, the process is forked beside them. A program in C does that, see `tests/c/endings.c`.
+//! Calls that do not return to their caller, a thousand times each: a thread is cancelled in them, a signal
+//! handler jumps out of them, or the process forks at the same time. A C program does that, see
+//! `tests/c/endings.c`.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -8,10 +9,10 @@ use std::process::Command;
 use roce_testing::{Running, distribution, has_program, own_address, skip_unless};
 
 const TIMES: &str = "1000";
-/// A machine with a load of 16 takes some tens of seconds.
+/// Time limit in seconds. On a machine with a load of 16, the program takes tens of seconds.
 const SECONDS: u64 = 600;
 
-/// Runs the program in one of its modes. `ROCE_SEED` names the random numbers.
+/// Runs the program in one of its modes. `ROCE_SEED` sets the seed of its random numbers.
 #[track_caller]
 fn ends_well(mode: &str, times: &str) {
     let root = distribution(env!("CARGO_TARGET_TMPDIR"));
@@ -48,26 +49,27 @@ fn ends_well(mode: &str, times: &str) {
     );
 }
 
-/// Regression: cancellation in `ibv_get_cq_event` and `ibv_poll_cq` ended the process, and in `rdma_get_cm_event` and
-/// `ibv_get_async_event` it had no effect.
+/// Regression: cancellation in `ibv_get_cq_event` and `ibv_poll_cq` ended the process. In `rdma_get_cm_event`
+/// and `ibv_get_async_event` it had no effect.
 #[test]
 fn cancel_ends_the_thread_and_leaves_the_device_as_it_was() {
     ends_well("cancel", TIMES);
 }
 
-/// Regression: after a handler of a signal had jumped out of a wait, no thread served the device.
+/// Regression: after a signal handler had jumped out of a wait, no thread served the device.
 #[test]
 fn jump_out_of_a_wait_leaves_the_device_served() {
     ends_well("jump", TIMES);
 }
 
-/// Regression: the thread that had left its wait counted as one that served the device.
+/// Regression: a thread that had left its wait still counted as serving the device.
 #[test]
 fn idle_thread_that_left_a_wait_does_not_keep_the_device() {
     ends_well("idle", "1");
 }
 
-/// Regression: a child hung in `ibv_get_device_list` if another thread had registered memory when it was forked.
+/// Regression: a child hung in `ibv_get_device_list` if another thread was registering memory during the
+/// fork.
 #[test]
 fn fork_at_any_time_leaves_no_lock_behind() {
     ends_well("fork", TIMES);

@@ -1,5 +1,6 @@
-//! Wrong handles for every function of both libraries: a null pointer, a pointer to no object, to an object of another kind, or to a
-//! destroyed one. A program in C calls each function in processes of its own, so that a crash is seen as a signal and named.
+//! Calls every function of both libraries with wrong handles: a null pointer, or a pointer to no object, to
+//! an object of another kind, or to a destroyed one. A C program calls each function in separate processes,
+//! so that a crash is reported as a signal with the name of the function.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
@@ -8,19 +9,19 @@ use std::process::Command;
 
 use roce_testing::{Finished, Running, distribution, exported_names, has_program, skip_unless};
 
-/// Random sequences of calls, unless `ROCE_SEED` names one.
+/// Number of random sequences of calls, unless `ROCE_SEED` selects one.
 const SEQUENCES: u64 = 24;
-/// The program may wait for answers that never come.
+/// The program may wait for answers that never arrive.
 const SECONDS: u64 = 120;
 
-/// The program, with both libraries beside it.
+/// The compiled program, with both libraries in the same folder.
 struct Handles {
     folder: tempfile::TempDir,
     address: &'static str,
 }
 
 impl Handles {
-    /// `None` where the program cannot be compiled.
+    /// Compiles the program; returns `None` if that is not possible.
     #[track_caller]
     fn compile(address: &'static str) -> Option<Self> {
         let root = distribution(env!("CARGO_TARGET_TMPDIR"));
@@ -79,7 +80,7 @@ fn no_sequence_of_calls_crashes() {
     }
 }
 
-/// A function that is added gets its place in the program.
+/// Every function that is added must be added to the program.
 #[test]
 fn every_exported_function_is_called() {
     let Some(handles) = Handles::compile("127.83.0.13") else { return };
@@ -90,7 +91,8 @@ fn every_exported_function_is_called() {
     let called: BTreeSet<&str> = called.lines().collect();
     let exported =
         exported_names(&library("libibverbs")).into_iter().chain(exported_names(&library("librdmacm")));
-    // Stubs that read no argument, and the entry points behind those of librdmacm.so.1.
+    // Stubs that read no argument, and the entry points behind the functions of librdmacm.so.1, are not
+    // called.
     let is_reached = |name: &String| !name.contains("@IBVERBS_PRIVATE_") && !name.ends_with("@ROCE_1");
     let missing: Vec<String> = exported
         .filter(is_reached)

@@ -1,4 +1,4 @@
-//! The finished library: its names, version nodes and properties, read back from the file.
+//! The finished library: its names, version nodes and properties, read from the file.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use roce_testing::{
 #[allow(dead_code, reason = "what the names lead to is not asked here")]
 mod table;
 
-/// The library, which cargo has built before this test.
+/// Returns the path of the library, which cargo has built before this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the path of the test");
     let library = test.with_file_name("librdmacm.so");
@@ -33,7 +33,7 @@ fn the_names_and_nodes_are_those_of_the_table() {
     assert_eq!(exported_names(&library()), wanted);
 }
 
-/// Every name of the distribution's library is there, at the same node.
+/// Every name of the distribution's library exists, at the same node.
 #[test]
 fn the_names_and_nodes_are_those_of_the_distribution() {
     let root = distribution(env!("CARGO_TARGET_TMPDIR"));
@@ -49,8 +49,8 @@ fn the_names_and_nodes_are_those_of_the_distribution() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Regression: programs that use names of releases after 44 did not start, because the nodes `RDMACM_1.4` and `RDMACM_1.5` were
-/// missing. The names come from a list, so that no newer release has to be installed.
+/// Regression: programs that use names of releases after 44 did not start, because the nodes `RDMACM_1.4` and
+/// `RDMACM_1.5` were missing. The names come from a list, so the newest release need not be installed.
 #[test]
 fn the_names_and_nodes_are_those_of_the_newest_release() {
     if skip_unless(has_program("readelf"), "readelf is not installed") {
@@ -60,7 +60,7 @@ fn the_names_and_nodes_are_those_of_the_newest_release() {
     assert_eq!(exported_names(&library()), newest);
 }
 
-/// A program that finds another libibverbs.so.1 stops when it starts, and not in the middle of its work.
+/// If a program finds a different libibverbs.so.1, it fails at its start and not later.
 #[test]
 fn the_library_has_its_name_and_needs_the_other_one() {
     if skip_unless(has_program("readelf"), "readelf is not installed") {

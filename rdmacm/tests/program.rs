@@ -1,4 +1,4 @@
-//! A program in C with both libraries, as a C compiler and the loader see them.
+//! A C program with both libraries, compiled and loaded as usual.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use roce_testing::{Finished, Running, distribution, has_program, skip_unless};
 
-/// A program of `tests/c` in a folder that has the libraries as well; `None` where it cannot be made.
+/// Compiles a program of `tests/c` into a folder with the libraries; returns `None` if that is not possible.
 fn compile(name: &str) -> Option<(tempfile::TempDir, PathBuf)> {
     let root = distribution(env!("CARGO_TARGET_TMPDIR"));
     if skip_unless(root.is_some() && has_program("cc"), "no packages of a Debian system, or no C compiler") {
@@ -31,7 +31,7 @@ fn compile(name: &str) -> Option<(tempfile::TempDir, PathBuf)> {
     Some((folder, program))
 }
 
-/// The command for a program on a device with this address.
+/// Returns the command for a program on a device with this address.
 fn command(program: &Path, device: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).env("LD_LIBRARY_PATH", program.parent().expect("its folder"));
@@ -47,7 +47,8 @@ fn a_program_in_c_connects_to_itself() {
     assert!(ran.success && ran.stdout.contains("all is as it should be"), "{ran:?}");
 }
 
-/// What a server and a client of `tests/c/processes.c` printed; `None` where the program cannot be made.
+/// Returns the output of a server and a client of `tests/c/processes.c`; `None` if the program cannot be
+/// compiled.
 fn two_processes(address: &str) -> Option<[Finished; 2]> {
     let (_folder, program) = compile("processes")?;
     let mut server = Running::start(&mut command(&program, address, &["server", address]));
@@ -56,7 +57,7 @@ fn two_processes(address: &str) -> Option<[Finished; 2]> {
     Some([server.finish(60), client])
 }
 
-/// The kernel sends a DREQ for each connection of a process that has ended.
+/// As in the kernel, the end of a process sends a DREQ for each of its connections.
 #[test]
 fn the_peer_of_a_process_that_exits_is_told() {
     let Some([server, client]) = two_processes("127.83.0.10") else { return };
@@ -64,14 +65,14 @@ fn the_peer_of_a_process_that_exits_is_told() {
     assert!(server.success && server.stdout.contains("the peer has gone"), "{server:?}");
 }
 
-/// QEMU polls the channel together with that of completions, and then waits in `rdma_get_cm_event`.
+/// QEMU polls this channel together with the completion channel, and then waits in `rdma_get_cm_event`.
 #[test]
 fn a_channel_is_readable_only_for_an_event() {
     let Some([_, client]) = two_processes("127.83.0.12") else { return };
     assert!(client.success && client.stdout.contains("the descriptor is not readable"), "{client:?}");
 }
 
-/// Each call of a stream with bytes that are compared, and the end of the connection.
+/// Calls each function for streams, compares the bytes, and ends the connection.
 #[test]
 fn a_program_in_c_talks_to_itself_by_rsockets() {
     let Some((_folder, program)) = compile("streams") else { return };

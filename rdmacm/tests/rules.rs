@@ -1,5 +1,6 @@
-//! The address rules of rdma_cm, beside a kernel: `rules/rules.c` asks, `rules/table` has the answers of a kernel, which
-//! `cli/tests/interop/rules` records and checks, and `rules/differences` those that are not the same here, with their reasons.
+//! Compares the address rules of rdma_cm with a kernel. `rules/rules.c` asks; `rules/table` contains the
+//! answers of a kernel, which `cli/tests/interop/rules` records and checks. `rules/differences` lists answers
+//! that intentionally differ here, with reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::symlink;
@@ -10,18 +11,18 @@ use roce_testing::{Running, distribution, has_program, in_own_network, skip_unle
 
 const TABLE: &str = include_str!("rules/table");
 const DIFFERENCES: &str = include_str!("rules/differences");
-/// The same for devices with one address each.
+/// Differences for devices with one address each.
 const OF_ONE_ADDRESS: &str = include_str!("rules/differences-of-one-address");
 /// Some cases wait for an event that never comes.
 const SECONDS: u64 = 300;
 
-/// The cases of a list with their answers. Lines with `#` are comments.
+/// Returns the cases of a list with their answers. Lines that begin with `#` are comments.
 fn cases(list: &str) -> BTreeMap<&str, &str> {
     let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| line.split_once(" -> ").unwrap_or_else(|| panic!("no answer in {line:?}"))).collect()
 }
 
-/// The program in a folder that has the libraries as well; `None` where it cannot be made.
+/// Compiles the program into a folder with the libraries; returns `None` if that is not possible.
 #[track_caller]
 fn compile() -> Option<(tempfile::TempDir, PathBuf)> {
     let root = distribution(env!("CARGO_TARGET_TMPDIR"));
@@ -66,7 +67,7 @@ fn compare(devices: &'static str, allowed: &'static [&'static str]) {
     });
 }
 
-/// Where answers are neither those of the kernel nor those that differ for a reason.
+/// Returns the answers that are neither those of the kernel nor allowed differences.
 fn differences(answers: &str, allowed: &[&str]) -> Vec<String> {
     let (theirs, ours) = (cases(TABLE), cases(answers));
     let allowed: BTreeMap<&str, &str> = allowed.iter().flat_map(|list| cases(list)).collect();
@@ -86,13 +87,14 @@ fn differences(answers: &str, allowed: &[&str]) -> Vec<String> {
     names.into_iter().filter_map(explain).collect()
 }
 
-/// Regression: `rdma_bind_addr` to a loopback address chose the first device, and libfabric took that address for one of the device.
+/// Regression: `rdma_bind_addr` to a loopback address chose the first device, so libfabric mistook that
+/// address for one of the device.
 #[test]
 fn addresses_lead_where_they_lead_with_a_kernel() {
     compare("raw:a0;raw:b0", &[DIFFERENCES]);
 }
 
-/// The same interfaces, with a device for each of their addresses.
+/// Uses the same interfaces, with a separate device for each of their addresses.
 #[test]
 fn a_device_for_each_address_leads_to_the_same() {
     let devices = "udp:198.18.1.1;udp:[2001:db8:1::1];udp:[fe80::1:1%a0];udp:198.18.1.2;udp:198.18.2.1;udp:[2001:db8:2::1];udp:[fe80::2:1%b0]";

@@ -1,4 +1,4 @@
-//! A device that shows what leaves.
+//! A device that records what it sends.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,10 +9,10 @@ use roce::device::{Capabilities, Device};
 use roce::verbs::*;
 use roce_transport::{Instant, Received, Transmit, TxSlot};
 
-/// Every datagram that was committed: its path, and BTH to ICRC.
+/// Every committed datagram: its path, and its bytes from BTH to ICRC.
 pub(crate) type Sent = Arc<Mutex<Vec<(Path, Vec<u8>)>>>;
 
-/// One end of a pair in memory that records what is sent through it.
+/// One end of a pair in memory; records every datagram that is sent through it.
 pub(crate) struct Recorder {
     inner: MemoryDevice,
     slot: Vec<u8>,
@@ -20,7 +20,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Two ends, of which the first records.
+    /// Returns two ends, of which the first one records.
     pub(crate) fn pair() -> (Self, MemoryDevice, Sent) {
         let [a, b] = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse::<IpAddr>().unwrap());
         let (inner, peer) = MemoryDevice::pair(a, b).unwrap();

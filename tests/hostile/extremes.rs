@@ -1,4 +1,5 @@
-//! Every public function with 0, 1 and the largest values: an error, "for ever", or what was asked for; never a panic.
+//! Calls every public function with 0, 1 and the largest values. Each call returns an error, waits forever,
+//! or does what was requested; none of them panics.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +13,7 @@ use crate::world::*;
 
 const EVER: Duration = Duration::MAX;
 
-/// Lets something happen a little later.
+/// Runs `work` on another thread, after a short delay.
 fn later(work: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(60));
@@ -23,7 +24,7 @@ fn later(work: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
 #[test]
 fn the_longest_time_is_for_ever() {
     within(60, || {
-        // One context that never stops to spin, one that never spins.
+        // One context spins forever, and one never spins.
         let builders = (Context::builder().spin(EVER), Context::builder().spin(Duration::ZERO));
         let (near, far) = Wire::UdpV4.open_with(builders.0, builders.1).unwrap();
         let (near, far) = connect((near, far), QpType::Rc, &ConnectOptions::default());
@@ -35,7 +36,7 @@ fn the_longest_time_is_for_ever() {
         assert_eq!(far.recv_cq.wait(&mut done, Some(EVER)).unwrap(), 1);
         posting.join().unwrap();
         assert_eq!(near.send_cq.wait(&mut done, Some(EVER)).unwrap(), 1);
-        // Behind a channel.
+        // Waiting through a channel.
         let channel = far.context.create_channel().unwrap();
         let cq = far.context.create_cq(8, Some(&channel)).unwrap();
         let qp = far.pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq)).unwrap();
@@ -61,15 +62,15 @@ fn the_longest_time_is_for_ever() {
         passive.established(Some(EVER)).unwrap();
         active.disconnect().unwrap();
         assert_eq!(passive.next_event(Some(EVER)).unwrap(), ConnectionEvent::Disconnected);
-        // And the shortest time is none.
-        // Not that of the SENDs above: the acknowledgement of one may have come before its queue pair was dropped.
+        // The shortest time is zero. The queue of the SENDs above is not used, because an acknowledgement may
+        // have arrived before its queue pair was dropped.
         let idle = near.context.create_cq(1, None).unwrap();
         assert!(matches!(idle.wait(&mut done, Some(Duration::ZERO)), Err(WaitError::TimedOut)));
         assert!(matches!(idle.wait(&mut [], Some(Duration::ZERO)), Err(WaitError::TimedOut)));
         assert!(matches!(channel.wait(Some(Duration::ZERO)), Err(WaitError::TimedOut)));
         assert!(matches!(listener.accept(Some(Duration::ZERO)), Err(ConnectionError::TimedOut)));
         assert!(matches!(listener.accept_datagrams(Some(Duration::ZERO)), Err(ConnectionError::TimedOut)));
-        // A peer that is there may answer even within that.
+        // An existing peer might answer even within that time.
         let nobody = (roce_testing::own_address(), 7174).into();
         assert!(matches!(
             near.context.resolve(nobody, &ConnectionParameters::default(), Some(Duration::ZERO)),
@@ -168,7 +169,7 @@ fn objects_of_every_size() {
             assert!(pd.create_qp(&options).is_err(), "{capabilities:?}");
         }
     }
-    // Nothing of everything may exist, as long as it takes nothing.
+    // A queue pair without capacities may exist, but accepts no work requests.
     if let Ok(qp) = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq).capabilities(all)) {
         qp.initialize().unwrap();
         assert!(qp.post_recv(&RecvWr { wr_id: u64::MAX, elements: &[] }).is_err());
@@ -249,7 +250,7 @@ fn connection_management_with_extreme_parameters() {
             .access(Access::all());
         let mut active = near.context.start_connect(to, &near.qp, &asked).unwrap();
         let request = listener.accept(Some(PATIENCE)).unwrap();
-        // More than a queue pair can have under way: refused, and nothing is half done.
+        // More READs than a queue pair can have outstanding are refused, without any change.
         let error = request.accept(&far.qp, &asked).unwrap_err();
         assert!(error.to_string().contains("255"), "{error}");
         assert_eq!(far.qp.query().unwrap().state, QpState::Reset);
@@ -264,7 +265,7 @@ fn connection_management_with_extreme_parameters() {
     });
 }
 
-/// Settings beyond every size are refused where they are used, not where they would be allocated.
+/// Settings beyond every limit are refused where they are used, before memory is allocated.
 #[test]
 fn contexts_with_extreme_settings() {
     let open = |builder: ContextBuilder| builder.open("udp:127.0.0.1,port=0").unwrap();

@@ -1,4 +1,5 @@
-//! Two peers of one server, of which one is hostile: how long one call holds the context, and what the honest one gets.
+//! Two peers of one server, one of them hostile: tests how long one call holds the context, and what the
+//! honest peer receives.
 
 use roce::verbs::*;
 
@@ -7,7 +8,7 @@ use crate::devices::Recorder;
 use crate::peers::BarePeer;
 use crate::world::*;
 
-/// What one call may send: see `src/driver/budget.rs`.
+/// Maximum that one call may send; see `src/driver/budget.rs`.
 const PACKETS_OF_A_CALL: usize = 1024;
 const BYTES_OF_A_CALL: usize = (1 << 20) + 4_200;
 const LONG: u32 = 128 << 20;
@@ -23,7 +24,7 @@ fn one_call_sends_a_bounded_number_of_packets_and_the_honest_peer_has_its_turn()
     within(60, || {
         let (device, peer, sent) = Recorder::pair();
         let server = Context::builder().background(false).attach(Box::new(device)).unwrap();
-        // Asks for the whole READ at once, as a kernel does.
+        // Requests the whole READ at once, as a kernel does.
         let client = Context::builder().background(false).tune(|config| config.max_read_packets = 0);
         let client = client.attach(Box::new(peer)).unwrap();
         let (server, client) = (Side::new(server, QpType::Rc), Side::new(client, QpType::Rc));
@@ -59,7 +60,7 @@ fn one_call_sends_a_bounded_number_of_packets_and_the_honest_peer_has_its_turn()
             assert!(calls < 4, "the honest peer waits for its turn");
         };
         assert_eq!((completed.wr_id, completed.status), (99, WcStatus::Success));
-        // What was left over goes on without anything arriving.
+        // The remaining packets are sent without any input.
         let before = sent.lock().unwrap().len();
         server.context.progress();
         assert!(sent.lock().unwrap().len() > before);
@@ -67,10 +68,10 @@ fn one_call_sends_a_bounded_number_of_packets_and_the_honest_peer_has_its_turn()
     });
 }
 
-/// Makes the datagram with this number, for a queue pair of the server.
+/// Creates the datagram with this number, for a queue pair of the server.
 type Make = fn(&BarePeer, &Side, u32) -> Vec<u8>;
 
-/// The kinds of hostile datagrams.
+/// Returns the kinds of hostile datagrams.
 fn floods() -> Vec<(&'static str, Make)> {
     vec![
         ("garbage", |_, _, number| (0..200).map(|at| (number.wrapping_mul(31) ^ at) as u8).collect()),
@@ -90,15 +91,16 @@ fn floods() -> Vec<(&'static str, Make)> {
     ]
 }
 
-/// A client and a server of which nobody but the test makes progress: what they do does not depend on the speed of the machine.
+/// Returns a client and a server that make progress only when the test calls them, so that the speed of the
+/// machine does not matter.
 fn alone() -> (Side, Side) {
     let builder = || Context::builder().background(false);
     let contexts = Wire::UdpV4.open_with(builder(), builder()).unwrap();
     connect(contexts, QpType::Rc, &ConnectOptions::default())
 }
 
-/// Has the client complete so many WRITEs of 1 KiB, one after the other, with `beside` before each call of the server. Each call sends a
-/// bounded amount. Returns how many calls the WRITEs took.
+/// Completes WRITEs of 1 KiB from the client, one after the other, and calls `beside` before each call of the
+/// server. Asserts that each call sends a limited amount. Returns the number of calls.
 fn honest_work(client: &Side, server: &Side, writes: u64, mut beside: impl FnMut()) -> u64 {
     let sent = || (server.counter("rdma_tx_packets"), server.counter("rdma_tx_bytes"));
     let mut done = [Wc::default()];
@@ -123,7 +125,7 @@ fn honest_work(client: &Side, server: &Side, writes: u64, mut beside: impl FnMut
     calls
 }
 
-/// Calls of the server that one WRITE may take.
+/// Maximum number of calls of the server for one WRITE.
 const MOST_CALLS: u64 = 64;
 
 #[test]
@@ -133,7 +135,8 @@ fn an_honest_peer_goes_on_under_every_flood_and_no_call_holds_the_context() {
         let (client, server) = alone();
         let _listener = server.context.listen(PortSpace::Tcp, 7174).unwrap();
         for (name, make) in floods() {
-            // A queue pair of its own for the hostile peer, which a NAK or SEND may bring down.
+            // A separate queue pair for the hostile peer, because a NAK or SEND may put it into the error
+            // state.
             let victim = Side::new(server.context.clone(), QpType::Rc);
             let peer = BarePeer::new(server.context.address().unwrap());
             let remote = Endpoint { address: peer.address, qpn: 0x77, psn: 0 };
@@ -155,7 +158,8 @@ fn an_honest_peer_goes_on_under_every_flood_and_no_call_holds_the_context() {
     });
 }
 
-/// Sixteen READs of 128 MiB from a peer that acknowledges nothing, against another client of the same server.
+/// Sixteen READs of 128 MiB from a peer that acknowledges nothing compete with another client of the same
+/// server.
 #[test]
 fn long_reads_of_one_peer_leave_the_other_its_share() {
     const WRITES: u64 = 100;
@@ -178,7 +182,7 @@ fn long_reads_of_one_peer_leave_the_other_its_share() {
     });
 }
 
-/// What peers cause is kept up to the limit that the settings have, and counted beyond it.
+/// Events that peers cause are kept up to the configured limit, and counted beyond it.
 #[test]
 fn events_that_nobody_fetches_are_bounded_and_counted() {
     let context =
@@ -197,7 +201,7 @@ fn events_that_nobody_fetches_are_bounded_and_counted() {
     assert_eq!(counter(&context, "async_events_lost"), 34);
 }
 
-/// 200 address handles, each with a source port of its own, one after the other: each gets it.
+/// Creates 200 address handles one after the other, each of which gets its own source port.
 #[test]
 fn a_dropped_address_handle_gives_its_source_port_back() {
     let (near, far) = Wire::UdpV4.open().unwrap();

@@ -1,4 +1,5 @@
-//! What goes to an address before it has answered once: connection management with a REQ that another host may have sent.
+//! Packets to an address that has never answered: connection management with a REQ that another host may have
+//! sent.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::world::*;
 
 const PORT: u16 = 7174;
 
-/// Repeated every 42 ms, 15 times.
+/// Returns a timing with 15 retries, one every 42 ms.
 fn quick() -> CmTiming {
     CmTiming { response_timeout: CmTimeout::new(13), packet_lifetime: CmTimeout::new(10), max_retries: 15 }
 }
@@ -33,7 +34,7 @@ fn an_address_that_never_answers_gets_at_most_three_times_what_came_from_it() {
         let mut came = peer.send(&peer.management(&peer.req(PORT, 0x77, quick())));
         let request = listener.accept(Some(PATIENCE)).unwrap();
         let mut connection = request.accept(&server.qp, &ConnectionParameters::default()).unwrap();
-        // A server that speaks first.
+        // The server sends first.
         server.fill(0, 100_000, 1);
         server.receive(5, 200_000, 1_000);
         server.post(1, SendOp::Send, &[server.region.element(0..100_000)]);
@@ -43,10 +44,10 @@ fn an_address_that_never_answers_gets_at_most_three_times_what_came_from_it() {
         assert!(!arrived.is_empty() && went <= 3 * came, "{went} bytes for {came}");
         assert!(arrived.iter().all(|datagram| dest_qp(datagram) == 1), "nothing but connection management");
         assert!(server.counter("cm_withheld") > 0);
-        // The connection is given up, and so is its queue pair.
+        // The connection is given up, and its queue pair goes to the error state.
         assert_eq!(connection.next_event(Some(PATIENCE)).unwrap(), ConnectionEvent::Unreachable);
         assert_eq!(server.qp.query().unwrap().state, QpState::Err);
-        // The same without end: three answers for each request.
+        // Each of many more requests gets at most three times its bytes, too.
         for number in 0..20 {
             came += peer.send(&peer.management(&peer.req(PORT + 1, 0x100 + number, quick())));
         }
@@ -56,7 +57,7 @@ fn an_address_that_never_answers_gets_at_most_three_times_what_came_from_it() {
     });
 }
 
-/// The RTU is the proof: what was posted before it is sent then.
+/// The RTU proves the address, so messages that were posted before it are sent then.
 #[test]
 fn what_was_posted_before_the_rtu_is_sent_after_it() {
     within(60, || {
@@ -89,7 +90,7 @@ fn what_was_posted_before_the_rtu_is_sent_after_it() {
     });
 }
 
-/// While one request is not answered by its address, the next ones are served.
+/// While the address of one request does not answer, the next requests are served.
 #[test]
 fn a_spoofed_request_does_not_keep_the_next_one_waiting() {
     within(60, || {
@@ -112,8 +113,9 @@ fn a_spoofed_request_does_not_keep_the_next_one_waiting() {
     });
 }
 
-/// The rule of docs/congestion.md: the ECN bits of a packet are those of the traffic class of its path, whether it belongs to
-/// connection management or carries data. And its BTH asks for an acknowledgement, as that of Soft-RoCE does.
+/// As docs/congestion.md says, the ECN bits of a packet are those of the traffic class of its path, for
+/// connection management and for data. The BTH of connection management requests an acknowledgement, as in
+/// Soft-RoCE.
 #[test]
 fn connection_management_has_the_traffic_class_of_its_connection() {
     within(60, || {
@@ -122,7 +124,7 @@ fn connection_management_has_the_traffic_class_of_its_connection() {
             let near = Context::builder().attach(Box::new(device)).unwrap();
             let far = Context::builder().attach(Box::new(peer)).unwrap();
             let (near, far) = (Side::new(near, QpType::Rc), Side::new(far, QpType::Rc));
-            // Each end once on the side that is recorded.
+            // Each end is once on the side that is recorded.
             for (asks, answers) in [(&near, &far), (&far, &near)] {
                 let listener = answers.context.listen(PortSpace::Tcp, PORT).unwrap();
                 let (one, other) = (asks.another_qp(QpType::Rc), answers.another_qp(QpType::Rc));

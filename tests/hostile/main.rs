@@ -1,4 +1,4 @@
-//! Hostile peers, extreme arguments and refused calls: what the library promises whatever others do.
+//! Tests of the library with hostile peers, extreme arguments and refused calls.
 
 use roce_testing as common;
 

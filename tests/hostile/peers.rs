@@ -1,4 +1,4 @@
-//! A peer that is a bare UDP socket, and says whatever the test wants.
+//! A peer that is a bare UDP socket and sends any datagram that the test wants.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use roce_transport::cm::{CmConfig, CmConnect, CmOffer, ConnectionManager};
 
 use crate::common::own_address;
 
-/// The bytes of a datagram below the BTH and above: IPv4 and UDP.
+/// Length of the headers below the BTH, in bytes: IPv4 and UDP.
 pub(crate) const HEADERS: usize = 28;
 
 pub(crate) struct BarePeer {
@@ -22,7 +22,7 @@ pub(crate) struct BarePeer {
 }
 
 impl BarePeer {
-    /// A socket on a loopback address of its own, towards the device at `server`.
+    /// Opens a socket on a loopback address of its own, towards the device at `server`.
     pub(crate) fn new(server: IpAddr) -> Self {
         let address = IpAddr::V4(own_address());
         let socket = UdpSocket::bind(SocketAddr::new(address, ROCE_UDP_PORT)).unwrap();
@@ -47,13 +47,13 @@ impl BarePeer {
         Envelope::new(&self.path(), 0)
     }
 
-    /// Sends bytes; a full buffer of the socket is a lost datagram. Returns what it counts with headers.
+    /// Sends bytes; a full socket buffer loses the datagram. Returns the length with headers.
     pub(crate) fn send(&self, bytes: &[u8]) -> usize {
         let _ = self.socket.send_to(bytes, SocketAddr::new(self.server, ROCE_UDP_PORT));
         bytes.len() + HEADERS
     }
 
-    /// A packet of these headers with so many bytes of payload.
+    /// Returns a packet with these headers and this payload.
     fn packet(&self, bth: &Bth, headers: impl FnOnce(&mut DatagramWriter<'_>), payload: &[u8]) -> Vec<u8> {
         let mut buffer = vec![0; 5_000];
         let mut writer = DatagramWriter::new(&mut buffer, bth).unwrap();
@@ -64,27 +64,27 @@ impl BarePeer {
         buffer
     }
 
-    /// A READ request for `len` bytes.
+    /// Returns a READ request for `len` bytes.
     pub(crate) fn read_request(&self, to: Qpn, psn: u32, region: &MemoryRegion, len: u32) -> Vec<u8> {
         let reth = Reth { va: region.addr(), rkey: region.rkey().0, dma_len: len };
         let bth = Bth::new(Opcode::RC_RDMA_READ_REQUEST, to, Psn::new(psn));
         self.packet(&bth, |writer| writer.reth(&reth).unwrap(), &[])
     }
 
-    /// A WRITE of one packet.
+    /// Returns a WRITE of one packet.
     pub(crate) fn write(&self, to: Qpn, psn: u32, region: &MemoryRegion, payload: &[u8]) -> Vec<u8> {
         let reth = Reth { va: region.addr(), rkey: region.rkey().0, dma_len: payload.len() as u32 };
         let bth = Bth { ack_req: true, ..Bth::new(Opcode::RC_RDMA_WRITE_ONLY, to, Psn::new(psn)) };
         self.packet(&bth, |writer| writer.reth(&reth).unwrap(), payload)
     }
 
-    /// A SEND of one packet.
+    /// Returns a SEND of one packet.
     pub(crate) fn message(&self, to: Qpn, psn: u32, payload: &[u8]) -> Vec<u8> {
         let bth = Bth { ack_req: true, ..Bth::new(Opcode::RC_SEND_ONLY, to, Psn::new(psn)) };
         self.packet(&bth, |_| {}, payload)
     }
 
-    /// A NAK for this PSN.
+    /// Returns a NAK for this PSN.
     pub(crate) fn nak(&self, to: Qpn, psn: u32) -> Vec<u8> {
         let aeth = Aeth { syndrome: Syndrome::Nak(NakCode::PsnSequence), msn: Msn::new(0) };
         let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, to, Psn::new(psn));
@@ -97,14 +97,14 @@ impl BarePeer {
         bytes.to_vec()
     }
 
-    /// A management datagram for queue pair 1.
+    /// Returns a packet with a management datagram for queue pair 1.
     pub(crate) fn management(&self, mad: &[u8; MAD_LEN]) -> Vec<u8> {
         let deth = Deth { q_key: GSI_Q_KEY, source_qp: Qpn::GSI };
         let bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0));
         self.packet(&bth, |writer| writer.deth(&deth).unwrap(), mad)
     }
 
-    /// A REQ for a port of the TCP space, from this queue pair number.
+    /// Returns a REQ for a port of the TCP port space, from this queue pair number.
     pub(crate) fn req(&self, port: u16, qpn: u32, timing: CmTiming) -> Box<[u8; MAD_LEN]> {
         let mut manager = ConnectionManager::new(CmConfig::new([qpn as u8; 32], u64::from(qpn)));
         let path = self.path();
@@ -132,7 +132,7 @@ impl BarePeer {
         manager.poll_transmit(now).unwrap().mad
     }
 
-    /// What arrives within the time: BTH to ICRC.
+    /// Returns the datagrams that arrive within this time, from BTH to ICRC.
     pub(crate) fn receive_for(&self, time: Duration) -> Vec<Vec<u8>> {
         let (end, mut buffer, mut all) = (Instant::now() + time, vec![0; 1 << 16], Vec::new());
         while Instant::now() < end {
@@ -144,12 +144,12 @@ impl BarePeer {
     }
 }
 
-/// The receiving queue pair of a datagram.
+/// Returns the destination queue pair of a datagram.
 pub(crate) fn dest_qp(datagram: &[u8]) -> u32 {
     u32::from_be_bytes([0, datagram[5], datagram[6], datagram[7]])
 }
 
-/// The management datagram in a packet of queue pair 1.
+/// Returns the management datagram in a packet of queue pair 1.
 pub(crate) fn management_of(datagram: &[u8]) -> CmMad {
     CmMad::parse(&datagram[Bth::LEN + Deth::LEN..datagram.len() - 4]).unwrap()
 }

@@ -1,4 +1,4 @@
-//! After `Err` nothing has changed: a snapshot before and after every refused verb.
+//! A refused verb changes nothing: compares snapshots before and after every refusal.
 
 use std::net::SocketAddr;
 
@@ -9,14 +9,14 @@ use crate::world::*;
 
 const PORT: u16 = 7174;
 
-/// Everything that can be asked about two ends.
+/// Returns the observable state of two ends as text.
 fn snapshot(sides: [&Side; 2], qps: &[&QueuePair]) -> String {
     let mut text = String::new();
     for side in sides {
         text += &format!("{:?} {:?} {:?}\n", side.qp.query(), side.qp.congestion(), side.context.gid_table());
         for name in ["cm_connections", "cm_half_open", "async_events_lost"] {
             side.context.visit_counters(&mut |known, value| {
-                // Without connection management there are no such counters, which stands for zero.
+                // These counters do not exist without connection management, which is equivalent to zero.
                 if known == name && value > 0 {
                     text += &format!("{name} {value}\n");
                 }
@@ -173,7 +173,7 @@ fn verbs_of_connection_management() {
     });
 }
 
-/// The requests that a listener refuses: its queue pair is as before, and the peer hears of it.
+/// Refused calls of a listener leave its queue pair unchanged, and the peer receives the rejection.
 #[test]
 fn refused_answers_of_connection_management() {
     within(60, || {
@@ -215,7 +215,7 @@ fn refused_answers_of_connection_management() {
             let event = active.next_event(Some(PATIENCE)).unwrap();
             assert!(matches!(event, ConnectionEvent::Rejected { .. }), "{what}: {event:?}");
         }
-        // A connection that is not established is not ended by a refused call.
+        // A refused call does not end a connection that is not yet established.
         let asking = near.another_qp(QpType::Rc);
         let mut active = near.context.start_connect(to, &asking, &parameters()).unwrap();
         let before = asking.query();
@@ -225,7 +225,7 @@ fn refused_answers_of_connection_management() {
             listener.accept(Some(PATIENCE)).unwrap().accept(&with_receives, &parameters()).unwrap();
         active.established(Some(PATIENCE)).unwrap();
         passive.established(Some(PATIENCE)).unwrap();
-        // The receive of before is still there.
+        // The receive that was posted before still exists.
         asking.post_send(&SendWr::inline(1, SendOp::Send, b"hello")).unwrap();
         assert_eq!(succeed(&far.recv_cq).wr_id, 1);
     });

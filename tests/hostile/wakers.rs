@@ -11,7 +11,7 @@ use roce::verbs::*;
 use crate::common::within;
 use crate::world::*;
 
-/// Counts, and then panics if it is to.
+/// A waker that counts its calls and then panics if it is told to.
 struct Counting {
     woken: AtomicUsize,
     panics: bool,
@@ -44,7 +44,7 @@ fn poll_once<F: Future>(future: F, waker: &Waker) -> bool {
     pin!(future).poll(&mut Task::from_waker(waker)).is_ready()
 }
 
-/// One waker panics, on whatever thread it is woken; the next tasks are woken all the same, by the same thread.
+/// One waker panics, on the thread that wakes it. The same thread still wakes the next tasks.
 #[test]
 fn a_waker_that_panics_ends_neither_the_thread_nor_the_other_tasks() {
     within(60, || {
@@ -64,7 +64,8 @@ fn a_waker_that_panics_ends_neither_the_thread_nor_the_other_tasks() {
             drop(first);
             assert!(second.as_mut().poll(&mut Task::from_waker(&good_waker)).is_ready(), "round {round}");
         }
-        // The background thread lives: it answers a READ while nobody calls anything at that end.
+        // The background thread still runs: it answers a READ although no thread calls the context at that
+        // end.
         near.carry_out(9, far.read_op(0), &[near.region.element(0..4096)]);
     });
 }
@@ -80,7 +81,7 @@ fn wakers_of_connection_management_that_panic() {
         let to = (far.context.address().unwrap(), 7174).into();
         let mut active = near.context.start_connect(to, &near.qp, &ConnectionParameters::default()).unwrap();
         until("the request wakes the task", || bad.woken.load(Ordering::SeqCst) > 0);
-        // The waker of a task goes with its connection, and its drop panics.
+        // The waker of a task is dropped with its connection, and this drop panics.
         let dropped = Counting::new(false, true);
         dropped.stays.store(false, Ordering::SeqCst);
         assert!(!poll_once(active.next_event_async(), &Waker::from(dropped)));

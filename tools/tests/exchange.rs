@@ -1,4 +1,4 @@
-//! The exchange of the servers with hostile, slow and vanished clients, and where the packets of every server go.
+//! The exchange of the servers with hostile, slow and vanished clients, and where all servers send packets.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -25,10 +25,10 @@ use socket2::{Domain, Socket, Type};
 
 const MEASURE: &str = "ping` or `roce blast";
 
-/// Bytes that a device has sent to each address.
+/// Number of bytes that a device has sent to each address.
 type Record = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
 
-/// A device around a device that notes where datagrams go.
+/// A device that records the destinations of the datagrams of an inner device.
 struct Recorder {
     inner: Box<dyn Device>,
     record: Record,
@@ -98,7 +98,7 @@ const ALL: [Server; 8] = [
     Server::Perf,
 ];
 
-/// Serves one client on an address of its own; also returns where packets went.
+/// Serves one client on an address of its own; also returns the record of destinations.
 fn start(server: Server) -> (SocketAddr, JoinHandle<Result<(), ToolError>>, Record) {
     let address = own_address();
     let listener = TcpListener::bind((address, 0)).unwrap();
@@ -136,7 +136,7 @@ fn serve(server: Server, mut device: Box<dyn Device>, listener: &TcpListener) ->
     }
 }
 
-/// `margin` was doubled before it was checked.
+/// Regression: `margin` was doubled before it was checked.
 #[test]
 fn no_number_of_a_plan_ends_the_program_by_a_panic() {
     type Change = (&'static str, fn(&mut perf::Plan, u64));
@@ -163,7 +163,7 @@ fn no_number_of_a_plan_ends_the_program_by_a_panic() {
         for (_, change) in changes {
             let mut plan = perf_plan();
             change(&mut plan, value);
-            // Whether it is refused is for other tests.
+            // Other tests check which plans are refused.
             let _ = plan.check();
         }
         let context = Context::open(&format!("udp:{}", own_address())).unwrap();
@@ -173,7 +173,7 @@ fn no_number_of_a_plan_ends_the_program_by_a_panic() {
                 pingpong::Plan { size: number(value), ..plan.clone() },
                 pingpong::Plan { iterations: value, ..plan.clone() },
                 pingpong::Plan { rx_depth: number(value), ..plan.clone() },
-                // The most memory that the numbers allow.
+                // The largest memory that the numbers allow.
                 pingpong::Plan { rx_depth: 16_384, size: number(value).min(1 << 30), ..plan.clone() },
                 pingpong::Plan { num_qp: number(value), ..plan.clone() },
                 pingpong::Plan { gid_index: Some(number(value)), ..plan.clone() },
@@ -232,7 +232,7 @@ fn perf_plan() -> perf::Plan {
     }
 }
 
-/// A client that says what it wants.
+/// A client that can send anything.
 struct Hostile {
     stream: TcpStream,
     lines: BufReader<TcpStream>,
@@ -250,7 +250,7 @@ impl Hostile {
         Self { stream, lines }
     }
 
-    /// Says a line; a server that has ended does not take it.
+    /// Sends a line; a server that has ended does not receive it.
     fn say(&mut self, line: &Value) {
         let _ = writeln!(self.stream, "{line}");
     }
@@ -266,7 +266,7 @@ impl Hostile {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
     }
 
-    /// The lines until one says why the server failed; returns that.
+    /// Reads lines until one reports a failure of the server; returns its text.
     #[track_caller]
     fn hear_failure(&mut self) -> String {
         loop {
@@ -277,7 +277,7 @@ impl Hostile {
         }
     }
 
-    /// Everything before the first message of a measurement; the memory of this side is at `addr`.
+    /// Sends everything before the first message of a measurement; the memory of this side is at `addr`.
     #[track_caller]
     fn begin(&mut self, from: Ipv4Addr, plan: &Value, addr: u64) {
         self.greet(MEASURE);
@@ -320,7 +320,7 @@ fn limit_lines(address: Ipv4Addr) -> Vec<Value> {
     ]
 }
 
-/// Says everything that a server wants to hear, with the address of somebody else.
+/// Sends everything that a server expects, but with the address of a third party.
 fn name_a_third_party(server: Server, client: &mut Hostile, third: Ipv4Addr) {
     match server {
         Server::Measure => {
@@ -342,7 +342,7 @@ fn name_a_third_party(server: Server, client: &mut Hostile, third: Ipv4Addr) {
         Server::Pingpong(kind) => {
             let gid: String = Gid::from_ipv4(third).0.iter().map(|byte| format!("{byte:02x}")).collect();
             let destination = format!("0000:000011:abcdef:{gid}\0");
-            // The program for shared receive queues always names 256 queue pairs.
+            // The program for shared receive queues always sends 256 queue pairs.
             let count = if kind == Kind::Srq { 256 } else { 1 };
             let _ = write!(client.stream, "{}done\0", destination.repeat(count));
         }
@@ -359,7 +359,7 @@ fn name_a_third_party(server: Server, client: &mut Hostile, third: Ipv4Addr) {
     }
 }
 
-/// Nothing leaves for an address that is not the client's: the client learns why, and so does the user of the server.
+/// No server sends packets to a third party. The client and the user of the server are told why.
 #[test]
 fn no_server_sends_packets_to_a_third_party_that_its_client_names() {
     within(120, || {
@@ -382,9 +382,9 @@ fn no_server_sends_packets_to_a_third_party_that_its_client_names() {
     });
 }
 
-/// Everything that a client says to a server, with one number replaced by another. Calls `say` with each variant.
+/// Calls `say` with variants of a client's lines, each with one number replaced by an extreme value.
 fn with_extreme_numbers(lines: &[Value], say: &mut dyn FnMut(&str, &[Value])) {
-    /// Replaces the number with this place; returns its name if there is one.
+    /// Replaces the number at this place; returns its name if it exists.
     fn replace(value: &mut Value, name: &str, left: &mut usize, by: &Value) -> Option<String> {
         match value {
             Value::Number(_) if *left == 0 => {
@@ -410,7 +410,7 @@ fn with_extreme_numbers(lines: &[Value], say: &mut dyn FnMut(&str, &[Value])) {
     }
 }
 
-/// A server that computes with the numbers of its client before it has checked them overflows.
+/// A server must check the numbers of its client before it computes with them, because they can overflow.
 #[test]
 fn no_number_of_a_client_ends_a_server_by_a_panic() {
     within(300, || {
@@ -428,7 +428,7 @@ fn no_number_of_a_client_ends_a_server_by_a_panic() {
                 client.greet(tool);
                 lines.iter().for_each(|line| client.say(line));
                 client.say(&json!(0));
-                // Until the server has taken in all of it, or has ended.
+                // Waits until the server has read everything or has ended.
                 let _ = client.stream.shutdown(std::net::Shutdown::Write);
                 let mut rest = String::new();
                 let _ = client.lines.read_to_string(&mut rest);
@@ -441,7 +441,7 @@ fn no_number_of_a_client_ends_a_server_by_a_panic() {
     });
 }
 
-/// The same clients with the address that they call from are served, and only they get packets.
+/// Clients that name the address that they call from are served, and only they get packets.
 #[test]
 fn a_client_that_names_its_own_address_gets_packets_and_nobody_else() {
     within(120, || {
@@ -450,7 +450,7 @@ fn a_client_that_names_its_own_address_gets_packets_and_nobody_else() {
             let caller = own_address();
             let mut client = Hostile::call(caller, at);
             name_a_third_party(server, &mut client, caller);
-            // A server that waits for messages of the client sends none before; a doctor sends probes.
+            // A measurement server sends nothing before the client's messages; a doctor sends probes.
             if server == Server::Doctor {
                 let end = Instant::now() + Duration::from_secs(10);
                 while record.lock().unwrap().is_empty() {
@@ -469,7 +469,7 @@ fn a_client_that_names_its_own_address_gets_packets_and_nobody_else() {
     });
 }
 
-/// A server of rping has no TCP that would show who asks: until an address has answered, little goes there.
+/// A server of rping has no TCP connection to prove an address, so it sends little before the first answer.
 #[test]
 fn a_server_of_rping_sends_three_messages_to_an_address_that_never_answers() {
     // BTH, DETH, a management datagram, ICRC.
@@ -479,7 +479,7 @@ fn a_server_of_rping_sends_three_messages_to_an_address_that_never_answers() {
         let (device, record) = recorder(address);
         let context = Context::builder().attach(device).unwrap();
         let listener = context.listen(PortSpace::Tcp, RPING_PORT).unwrap();
-        // It ends with the process.
+        // This thread ends with the process.
         std::thread::spawn(move || serve_all(&context, &listener, true, &mut |_, _| ()));
         let server = SocketAddr::new(address.into(), RPING_PORT);
         let open = |address: Ipv4Addr, background: bool| {
@@ -489,7 +489,7 @@ fn a_server_of_rping_sends_three_messages_to_an_address_that_never_answers() {
         let sent_to =
             |address: Ipv4Addr| record.lock().unwrap().get(&address.into()).copied().unwrap_or_default();
         let (silent, served) = (own_address(), own_address());
-        // It asks and then does nothing: no thread takes in what comes for it.
+        // This client connects and then does nothing: no thread reads its packets.
         let client = open(silent, false);
         let cq = client.create_cq(4, None).unwrap();
         let qp = client.alloc_pd().unwrap().create_qp(&QueuePairOptions::new(QpType::Rc, &cq)).unwrap();
@@ -553,7 +553,7 @@ fn a_client_that_fails_is_quoted_at_once_and_its_text_is_harmless() {
     });
 }
 
-/// Spinning costs a processor, which a client that sends nothing must not cost.
+/// A client that sends nothing must not cause the server to spin.
 #[test]
 fn a_server_without_packets_sleeps() {
     within(120, || {
@@ -582,7 +582,7 @@ fn a_server_without_packets_sleeps() {
     });
 }
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread.
 fn busy_time() -> Duration {
     use nix::sys::resource::{UsageWho, getrusage};
     use nix::sys::time::TimeValLike;
@@ -627,7 +627,7 @@ fn memory_of_the_client_at_the_end_of_the_address_space_is_refused() {
     });
 }
 
-/// A pair of exchanges: the one that called, and the one that was called.
+/// Returns a pair of exchanges: the calling one and the called one.
 fn exchanges() -> (Exchange, Exchange) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let calling = Exchange::connect(listener.local_addr().unwrap()).unwrap();
@@ -658,7 +658,7 @@ fn another_version_is_named() {
     });
 }
 
-/// The time limit is for the line, not for each read.
+/// The time limit applies to the whole line, not to each read.
 #[test]
 fn a_line_that_comes_byte_by_byte_is_given_up_in_time() {
     within(30, || {
@@ -683,7 +683,7 @@ fn a_line_that_comes_byte_by_byte_is_given_up_in_time() {
     });
 }
 
-/// A byte now and then began the time of `perf` and of `pingpong` anew.
+/// Regression: in `perf` and `pingpong`, each byte restarted the time limit.
 #[test]
 fn a_set_up_that_comes_byte_by_byte_is_given_up_in_time() {
     within(60, || {
@@ -692,7 +692,7 @@ fn a_set_up_that_comes_byte_by_byte_is_given_up_in_time() {
             let mut client = Hostile::call(own_address(), at);
             let begun = Instant::now();
             let dripping = std::thread::spawn(move || {
-                // A destination of pingpong has 52 bytes, and the release of perf 16.
+                // A destination of pingpong has 52 bytes, and the release of perf has 16.
                 while client.stream.write_all(b"0").is_ok() {
                     std::thread::sleep(Duration::from_millis(500));
                 }
@@ -708,7 +708,7 @@ fn a_set_up_that_comes_byte_by_byte_is_given_up_in_time() {
     });
 }
 
-/// Lines that each come in time do not hold a server for ever.
+/// The time limit also applies to many lines that each arrive in time.
 #[test]
 fn the_lines_of_the_set_up_have_a_limit_together() {
     within(30, || {
@@ -755,13 +755,13 @@ fn clients_wait_in_a_queue_and_know_their_place() {
         assert_eq!(served.called().unwrap(), at);
         let [mut second, third, mut fourth] = [(); 3].map(|()| {
             let mut client = Hostile::call(Ipv4Addr::LOCALHOST, at);
-            // Accepted in this order.
+            // Clients are accepted in this order.
             assert!(place(&mut client).is_some());
             client
         });
         let until = |client: &mut Hostile, position| while place(client) != Some(position) {};
         until(&mut fourth, 3);
-        // One that leaves gives its place to those behind it.
+        // A client that leaves makes room for those behind it.
         third.stream.shutdown(std::net::Shutdown::Both).unwrap();
         until(&mut fourth, 2);
         drop(served);
@@ -770,7 +770,7 @@ fn clients_wait_in_a_queue_and_know_their_place() {
         until(&mut fourth, 1);
         let busy = fourth.hear();
         assert_eq!(busy["roce_busy"]["serving"], second.stream.local_addr().unwrap().to_string());
-        // The end of the server is said.
+        // The queue tells its clients that the server has ended.
         drop(queue);
         assert!(fourth.hear_failure().contains("the server has ended"));
         let mut rest = String::new();
@@ -816,7 +816,7 @@ fn a_server_listens_on_every_address_of_both_ip_versions() {
     });
 }
 
-/// A zone is lost where an address is taken without it.
+/// A link-local address needs its zone everywhere.
 #[test]
 fn a_link_local_address_can_be_called() {
     let Some(cable) = roce_testing::Cable::new(1500) else { return };

@@ -1,4 +1,4 @@
-//! A sender of ours in front of a bridge that is slower and pauses it.
+//! A sender of this project in front of a slower bridge that pauses it.
 
 #[path = "../../device/src/framed/tests/rig.rs"]
 mod rig;
@@ -16,9 +16,10 @@ use roce_transport::Instant;
 use rig::{PEER_MAC, device, sent, us};
 use testing::{datagram, path, put};
 
-/// A datagram of 1,024 bytes of payload each so often, 1 Gb/s; the bridge lets a fifth of that through.
+/// Time between two datagrams with 1,024 bytes of payload at 1 Gb/s; the bridge forwards a fifth of that
+/// rate.
 const INTERVAL_NS: u64 = 8_848;
-/// Frames and pauses travel so long.
+/// Travel time of frames and pauses.
 const CABLE_NS: u64 = 100_000;
 const STEPS: u64 = 100_000;
 
@@ -26,8 +27,8 @@ fn due<T>(cable: &mut VecDeque<(Instant, T)>, now: Instant) -> Option<T> {
     cable.pop_front_if(|(there, _)| *there <= now).map(|(_, what)| what)
 }
 
-/// What such a sender loses in a second for which the queue has room for so many bytes above `xoff`, and how often it was
-/// paused.
+/// Returns how many packets the sender loses in 0.9 s if the queue has `room` bytes above `xoff`, and how
+/// often it was paused.
 fn losses(room: u64) -> (u64, u64) {
     let mut settings = Settings::default();
     settings.left.queue = QueueSettings {
@@ -50,7 +51,7 @@ fn losses(room: u64) -> (u64, u64) {
             link.lock().unwrap().arriving.push((pause, None, None));
         }
         device.receive(now, &mut |_| {}).unwrap();
-        // What a paced sender may not hand over now it keeps, and its pace with it.
+        // A paced sender keeps datagrams that it may not send now, and its pace.
         if device.slot().is_some() {
             put(&mut device, now, &way, &bytes);
         }
@@ -67,13 +68,14 @@ fn losses(room: u64) -> (u64, u64) {
         }
     }
     let counts = bridge.counts(Side::Left);
-    // The line was never idle for long, whatever was lost.
+    // The bridge always used most of its rate, even if packets were lost.
     let most = STEPS * INTERVAL_NS / 1000 * 200 / 8;
     assert!(counts.forwarded_bytes * 100 > most * 90, "{counts:?}");
     (counts.queue_dropped, counts.pauses_sent)
 }
 
-/// Above `xoff` comes what travels while the pause does, and what was held during the pause before.
+/// Above `xoff`, the queue needs room for packets that travel at the same time as the pause, and for those
+/// that the last pause held back.
 #[test]
 fn pauses_of_a_bridge_lose_nothing_where_the_queue_has_room_for_what_is_under_way() {
     let way_and_back = 2 * CABLE_NS / INTERVAL_NS * 1_082;

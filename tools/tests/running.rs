@@ -1,4 +1,4 @@
-//! The helper that runs programs in the tests of all crates, which has no tests of its own.
+//! Tests the helper that runs programs in the tests of all crates.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use roce_testing::{Running, on_idle};
 
-/// A test waited without end for the output of a program that had ended, and whose child still ran.
+/// Regression: a test waited forever for the output of a program that had ended while its child still ran.
 #[test]
 fn a_child_that_keeps_the_output_of_an_ended_program_open_is_reported() {
     let begun = Instant::now();

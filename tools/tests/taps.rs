@@ -1,4 +1,5 @@
-//! TAPs in network namespaces of their own, seen from above: against the kernel, and against each other on a bridge.
+//! TAPs in their own network namespaces, through the public interface: against the kernel, and against each
+//! other on a bridge.
 
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
@@ -15,10 +16,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 const KERNEL: &str = "198.18.0.1";
 const OURS: &str = "198.18.0.2";
 
-/// Nothing here takes longer.
+/// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A namespace where TAPs can be made.
+/// Returns a namespace in which TAPs can be created.
 #[track_caller]
 fn namespace() -> Option<Namespace> {
     let namespace = Namespace::new()?;
@@ -29,7 +30,7 @@ fn namespace() -> Option<Namespace> {
     Some(namespace)
 }
 
-/// The sum of the Internet checksum (RFC 1071).
+/// Returns the Internet checksum (RFC 1071), not yet inverted.
 fn sum(bytes: &[u8]) -> u16 {
     let words =
         bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low)));
@@ -54,7 +55,7 @@ fn context(namespace: &Namespace, spec: &str) -> Context {
     namespace.run(move || Context::open(&spec)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The kernel takes its address of the TAP into use.
+/// Assigns the kernel's addresses to the TAP.
 fn address_the_kernel(namespace: &Namespace) {
     namespace.ip(&["address add 198.18.0.1/24 dev roce0", "address add 2001:db8::1/64 dev roce0 nodad"]);
 }
@@ -69,7 +70,7 @@ fn device_counter(context: &Context, name: &str) -> u64 {
     found
 }
 
-/// Sends an echo request of the kernel with so many bytes and returns whether the answer came.
+/// Sends an echo request of the kernel with `len` bytes of payload; returns whether the answer arrived.
 fn kernel_pings(namespace: &Namespace, to: IpAddr, len: usize) -> bool {
     namespace.run(move || {
         let (domain, protocol, request, reply) = match to {
@@ -81,7 +82,7 @@ fn kernel_pings(namespace: &Namespace, to: IpAddr, len: usize) -> bool {
         let mut message = vec![0x5a; 8 + len];
         message[..8].copy_from_slice(&[request, 0, 0, 0, 0x12, 0x34, 0, 1]);
         if to.is_ipv4() {
-            // The kernel fills in that of ICMPv6.
+            // The kernel computes the checksum of ICMPv6.
             let sum = !sum(&message);
             message[2..4].copy_from_slice(&sum.to_be_bytes());
         }
@@ -103,7 +104,7 @@ fn kernel_pings(namespace: &Namespace, to: IpAddr, len: usize) -> bool {
     })
 }
 
-/// Writes and reads a megabyte each, both ends at once, and looks at every byte.
+/// Writes and reads a megabyte at both ends at once, and checks every byte.
 fn swap_a_megabyte(stream: &mut (impl Read + Write), own: usize, other: usize) {
     const LEN: usize = 1 << 20;
     const STEP: usize = 32 << 10;
@@ -136,7 +137,7 @@ fn a_link_with_room_for_path_mtu_4096() {
     assert_eq!(context.query().capabilities.link_mtu, 4200);
     assert_eq!(context.largest_path_mtu().map(|mtu| mtu.bytes()), Some(4096));
     address_the_kernel(&namespace);
-    // Longer than a packet of ours may be, but for its header.
+    // The IP packet has 4,096 bytes, as many as the largest RoCE payload.
     assert!(kernel_pings(&namespace, OURS.parse().unwrap(), 4096 - 28));
 }
 
@@ -210,7 +211,8 @@ fn tcp_that_cannot_be_says_why_and_a_silent_peer_runs_into_the_timeout() {
     assert_eq!(TcpListening::bind(&context, 7474).unwrap_err().kind(), io::ErrorKind::AddrInUse);
 }
 
-/// A peer that takes a byte now and then: a write ends with its limit of time, and the end of the connection with its own.
+/// If a peer reads single bytes now and then, a write ends with its time limit, and so does the end of the
+/// connection.
 #[test]
 fn a_peer_that_reads_byte_by_byte_holds_up_a_write_and_the_end_no_longer_than_their_limits() {
     let Some(namespace) = namespace() else { return };
@@ -221,7 +223,7 @@ fn a_peer_that_reads_byte_by_byte_holds_up_a_write_and_the_end_no_longer_than_th
     let mut stream = Tcp::connect(&context, SocketAddr::new(kernel, 7475)).unwrap();
     let (mut slow, _) = listener.accept().unwrap();
     let reader = std::thread::spawn(move || {
-        // Until the connection is closed or reset.
+        // Reads until the connection is closed or reset.
         let mut taken = 0;
         while slow.read(&mut [0]).is_ok_and(|count| count > 0) && taken < 100 {
             taken += 1;
@@ -232,7 +234,7 @@ fn a_peer_that_reads_byte_by_byte_holds_up_a_write_and_the_end_no_longer_than_th
     stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let chunk = vec![7; 1 << 16];
     let begun = Instant::now();
-    // The buffers of both ends take some megabytes.
+    // The buffers of both ends hold several megabytes.
     let error = loop {
         let started = Instant::now();
         match stream.write(&chunk) {
@@ -251,7 +253,7 @@ fn a_peer_that_reads_byte_by_byte_holds_up_a_write_and_the_end_no_longer_than_th
     assert!(reader.join().unwrap() > 1, "some bytes were taken");
 }
 
-/// Two TAPs and a bridge between them, which the kernel owns.
+/// Returns contexts on two TAPs that a bridge of the kernel connects.
 fn bridged(namespace: &Namespace, more: &str) -> [Context; 2] {
     namespace.ip(&["link add br0 type bridge mcast_snooping 0", "link set br0 up"]);
     let open = |number: u8| {
@@ -263,7 +265,7 @@ fn bridged(namespace: &Namespace, more: &str) -> [Context; 2] {
     [open(2), open(3)]
 }
 
-/// Runs one measurement between two contexts, endpoints exchanged over their own TCP.
+/// Runs one measurement between two contexts, which exchange endpoints over their own TCP.
 fn measure([near, far]: &[Context; 2], plan: &Plan) {
     let listening = TcpListening::bind(far, 7471).unwrap();
     let address = listening.local_addr();
@@ -324,7 +326,7 @@ fn a_tap_and_a_udp_socket_of_the_kernel_exchange_messages() {
     let udp = namespace.run(|| Context::open("udp:198.18.0.1")).unwrap();
     for (number, op) in [Op::Send, Op::Write, Op::Read].into_iter().enumerate() {
         let (port, plan) = (7471 + number as u16, plan(Tool::Blast, op, 4096));
-        // What belongs to the UDP device happens in the namespace: it opens sockets when queue pairs connect.
+        // The UDP device must run in the namespace, because it opens sockets when queue pairs connect.
         let server = udp.clone();
         let listening = namespace.run(move || TcpListening::bind(&server, port)).unwrap();
         let address = listening.local_addr();
@@ -364,7 +366,7 @@ fn another_host_with_the_same_address_is_noticed() {
     let Some(namespace) = namespace() else { return };
     let context = context(&namespace, "tap:roce0,ip=198.18.0.1/24,mac=02:00:00:00:00:77");
     address_the_kernel(&namespace);
-    // The kernel speaks with its address.
+    // The kernel sends with its address.
     let end = Instant::now() + PATIENCE;
     while device_counter(&context, "host_address_conflicts") == 0 {
         assert!(Instant::now() < end, "not noticed");

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The library, which cargo has built before this test.
+/// Returns the path of the library, which cargo has built before this test.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the path of the test");
     let library = test.with_file_name("libibverbs.so");
@@ -12,7 +12,7 @@ pub(crate) fn library() -> PathBuf {
     library
 }
 
-/// A folder that has the library under the name by which programs load it.
+/// Returns a folder that contains the library under the name by which programs load it.
 pub(crate) fn library_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for name in ["libibverbs.so.1", "libibverbs.so"] {
@@ -21,12 +21,12 @@ pub(crate) fn library_folder() -> tempfile::TempDir {
     folder
 }
 
-/// The distribution's packages, see [`roce_testing::distribution`].
+/// Returns the packages of the distribution; see [`roce_testing::distribution`].
 pub(crate) fn distribution() -> Option<&'static Path> {
     roce_testing::distribution(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Where the distribution's shared libraries are.
+/// Returns the search path with the distribution's shared libraries, after `ours`.
 pub(crate) fn library_path(ours: &Path, root: &Path) -> std::ffi::OsString {
     let folders = ["usr/lib", "lib"].map(|folder| root.join(folder).join(triplet()));
     let folders = std::iter::once(ours.to_owned()).chain(folders);
@@ -37,7 +37,7 @@ fn triplet() -> String {
     format!("{}-linux-gnu", std::env::consts::ARCH)
 }
 
-/// The distribution's own library.
+/// Returns the path of the distribution's own library.
 pub(crate) fn distributions_library(root: &Path) -> PathBuf {
     root.join("usr/lib").join(triplet()).join("libibverbs.so.1")
 }
