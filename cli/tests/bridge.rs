@@ -51,7 +51,7 @@ impl Row {
         Some(row)
     }
 
-    /// Starts the bridge with --json, and waits until it forwards frames.
+    /// Starts the bridge with `--json`; waits until it forwards frames.
     #[track_caller]
     fn bridge(&self, args: &[&str]) -> Running {
         let mut command = roce();
@@ -119,7 +119,7 @@ fn comments(path: &Path) -> Vec<String> {
     found
 }
 
-/// Sends a pattern in both directions and compares it; returns whether it was correct.
+/// Sends a pattern in both directions, and asserts that it arrives correctly.
 fn tcp_there_and_back(from: &Namespace, to: &Namespace, address: &'static str, bytes: usize) {
     let pattern = move || (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect::<Vec<u8>>();
     let listener = to.run(move || TcpListener::bind(address)).unwrap();
@@ -140,13 +140,13 @@ fn tcp_there_and_back(from: &Namespace, to: &Namespace, address: &'static str, b
     server.join().unwrap();
 }
 
-/// An ICMP echo request from the left, answered by the kernel on the right.
+/// Sends an ICMP echo request from the left, which the kernel on the right answers.
 fn ping(row: &Row) {
     let answer = row.left.run(|| {
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let to: SocketAddr = "198.18.0.2:0".parse().unwrap();
-        // Type 8, the checksum of this, identifier 0x1234, number 1, and a payload.
+        // Type 8, its checksum, identifier 0x1234, number 1, and a payload.
         let mut request = vec![8, 0, 0, 0, 0x12, 0x34, 0, 1, 0xab, 0xcd];
         let sum: u32 = request.chunks(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]]))).sum();
         let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
@@ -206,7 +206,7 @@ fn a_packet_dropped_once_is_sent_again_once() {
         let document = end(bridge);
         let counts = &document["from_left"]["counts"];
         assert_eq!(counts["fault_dropped"], 1, "{document}");
-        // On a busy machine the sender probes more than once for the answer.
+        // On a busy machine the sender may probe more than once for the answer.
         let again = &measured["rows"][0]["client"]["retransmitted_packets"];
         assert!(again.as_u64().unwrap() >= 1, "{measured}");
         assert_eq!(&counts["retransmissions"], again, "{document}");
@@ -235,7 +235,7 @@ fn check_with_tshark(pcap: &Path) {
 fn a_lost_packet_in_a_stream_is_asked_for_again() {
     within(120, || {
         let Some(row) = Row::new() else { return };
-        // Superframes come in; each packet in them has its own number.
+        // The bridge receives superframes, in which each packet has its own number.
         let rule = "rule:rqp=1,rpsn=17,pass=1,action=drop";
         let bridge = row.bridge(&["--from", "left", "--fault", rule]);
         row.measure("blast", RAW, &["-n", "8", "-s", "64K", "--timeout", "18"]);
@@ -323,8 +323,8 @@ fn a_queue_marks_and_the_sender_is_notified() {
     });
 }
 
-/// Sixteen queue pairs send at twice the rate of the line, and without pauses 4 MB would not be enough for their windows.
-/// Returns what the bridge printed when it ended.
+/// Runs sixteen queue pairs that send at twice the rate of the line. Without pauses, a queue of 4 MB would be
+/// too small for their windows. Returns the output of the bridge.
 fn paused() -> Option<Value> {
     let row = Row::new()?;
     let queue = ["--from", "left", "--rate", "40Mbps", "--queue", "4MB", "--pfc", "0"];
@@ -342,8 +342,8 @@ fn paused() -> Option<Value> {
     Some(end(bridge))
 }
 
-/// The rate is low, so that the bridge of a busy machine may pause for a third of a second. If it gets no processor for longer, or the
-/// sender does not, the next attempt counts.
+/// The rate is low, so that the bridge may stop for a third of a second on a busy machine. If the bridge or
+/// the sender gets no processor for longer, the next attempt counts.
 #[test]
 fn pauses_keep_a_queue_from_losing_anything_of_ours() {
     within(240, || {
@@ -356,7 +356,8 @@ fn pauses_keep_a_queue_from_losing_anything_of_ours() {
                 losses.push(number("queue_dropped"));
                 continue;
             }
-            // Nothing is lost. While the queue grows, a sender may repeat a packet early whose acknowledgement comes late.
+            // No packet is lost. While the queue grows, a sender may retransmit a packet early because its
+            // acknowledgement is late.
             assert!(number("retransmissions") * 50 < number("packets"), "{document}");
             assert!(number("pauses_sent") > 10 && number("queue_most_bytes") > 500_000, "{counts}");
             return;
@@ -398,12 +399,13 @@ fn a_rate_is_kept() {
             let most = document["from_left"]["counts"]["queue_most_bytes"].as_u64().unwrap();
             assert!(most > 100_000, "{document}");
             let gigabits = measured["rows"][0]["bits_per_second"].as_f64().unwrap() / 1e9;
-            // Overhead of 4,096 bytes: Ethernet, IPv4, UDP, BTH, ICRC, preamble, check sequence and gap.
+            // Overhead per 4,096 bytes: Ethernet, IPv4, UDP, BTH, ICRC, preamble, frame check sequence and
+            // gap.
             let expected = 0.040 * 4096.0 / f64::from(4096 + 14 + 20 + 8 + 12 + 4 + 24);
             assert!(gigabits < 1.03 * expected, "{gigabits} Gb/s of {expected}");
             gigabits / expected
         };
-        // A busy machine is late in some of the attempts, but not in all.
+        // A busy machine may be late in some of the attempts, but not in all.
         let shares: Vec<f64> = (0..5).map(|_| share()).take_while(|share| *share < 0.9).collect();
         assert!(shares.len() < 5, "{shares:?} of the rate");
     });

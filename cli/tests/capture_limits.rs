@@ -5,8 +5,8 @@ mod common;
 use common::{Running, own_address, roce, run};
 use serde_json::Value;
 
-/// The packets of a capture of a transfer of 2 MB with these options: original length and captured length of each, and
-/// the size of the file.
+/// Captures a transfer of 2 MB with these options. Returns the original and captured length of each packet,
+/// and the size of the file.
 #[track_caller]
 fn capture(options: &[&str]) -> (Vec<[u64; 2]>, u64) {
     let place = tempfile::tempdir().unwrap();
@@ -30,7 +30,7 @@ fn capture(options: &[&str]) -> (Vec<[u64; 2]>, u64) {
     (lengths.collect(), std::fs::metadata(&file).unwrap().len())
 }
 
-/// A number by its name, wherever it is.
+/// Returns a number by its name, at any depth.
 fn find(value: &Value, name: &str) -> Option<u64> {
     match value {
         Value::Object(map) => {

@@ -1,4 +1,4 @@
-//! `roce ping`, `roce blast` and `roce devices` as their users run them: two processes.
+//! `roce ping`, `roce blast` and `roce devices` as users run them, in two processes.
 
 mod common;
 
@@ -63,7 +63,7 @@ impl Server {
     /// Runs a client and returns its rows.
     #[track_caller]
     fn rows(&self, tool: &str, more: &[&str]) -> Vec<Value> {
-        // Eight times 268 ms: on a busy machine a process may not run for a while.
+        // Eight times 268 ms, because a process may not run for a while on a busy machine.
         let patient = ["--json", "--timeout", "16"];
         let finished = self.client(tool, &[&patient[..], more].concat());
         assert!(finished.success, "{tool} {more:?}: {}", finished.stderr);
@@ -83,7 +83,7 @@ const ROW: [&str; 8] = [
 ];
 const SIDE: [&str; 4] = ["cpu", "retransmitted_packets", "timeouts", "rnr_naks"];
 
-/// Checks what `--json` printed and returns its rows.
+/// Checks the output of `--json`; returns its rows.
 #[track_caller]
 fn check_document(text: &str) -> Vec<Value> {
     let document: Value = serde_json::from_str(text).expect("JSON and nothing else");
@@ -105,7 +105,7 @@ fn check_document(text: &str) -> Vec<Value> {
         assert_eq!(row["iterations"], document["plan"]["iterations"]);
         let number = |key: &str| row[key].as_f64().unwrap();
         assert!(number("elapsed_seconds") > 0.0 && number("messages_per_second") > 0.0, "{row}");
-        // The three rates agree.
+        // The three rates are consistent.
         let bits = number("messages_per_second") * number("size") * 8.0;
         assert!((bits - number("bits_per_second")).abs() <= 1e-6 * bits, "{row}");
         let percentiles = row.get("percentiles_seconds").map(|values| {
@@ -134,7 +134,7 @@ fn a_client_that_gives_up_is_not_taken_for_wrong_contents() {
     assert!(!finished.success && finished.stderr.contains("RETRY_EXC_ERR"), "{}", finished.stderr);
     let line = server.running.wait_for_line("RETRY_EXC_ERR");
     assert!(!line.contains("is wrong"), "{line}");
-    // The client says whose queue pair did not answer, and the server repeats it.
+    // The client names the queue pair that did not answer, and the server repeats it.
     let remote = server.address;
     for text in [&finished.stderr, &line] {
         assert!(text.contains(" at 127.") && text.contains(" towards queue pair "), "{text}");
@@ -160,7 +160,8 @@ fn ping_by_every_operation_in_every_way() {
     }
 }
 
-/// Sizes around those where the numbers at both ends of a message overlap, and messages of several packets.
+/// The sizes include those for which the numbers at both ends of a message overlap, and messages of several
+/// packets.
 #[test]
 fn ping_by_writes_that_the_other_side_finds_in_its_memory() {
     let server = Server::start("ping", &[]);
@@ -253,7 +254,7 @@ fn under_loss_everything_arrives_and_the_capture_shows_it() {
     }
 }
 
-/// Selective repeat reports early packets in acknowledgements that go-back-N never sends.
+/// Selective repeat reports early packets in acknowledgements; go-back-N never sends these.
 #[test]
 fn what_is_sent_again_after_a_loss_is_a_choice() {
     let folder = tempfile::tempdir().unwrap();
@@ -410,7 +411,7 @@ fn missing_servers_and_taken_ports_are_reported() {
         &["blast", "--device", &format!("{spec},share=off")],
         &["UDP port 4791", "share=off asks for it alone"],
     );
-    // Devices share the UDP port, but the TCP port has one server.
+    // Devices share the UDP port, but only one server can listen on the TCP port.
     let said = [&format!("cannot listen on {} port 18520", server.address)[..], "choose another with --port"];
     refused(&["blast", "--device", &spec], &said);
     refused(&["blast", "--device", &format!("{spec},port=14791")], &said);
@@ -478,8 +479,8 @@ fn a_client_whose_server_dies_ends_too() {
         drop(server);
         let finished = client.finish(45);
         assert_eq!(finished.code, Some(1), "{finished:?}");
-        // The error has the cause and a remedy. The cause depends on what the client detects first: a missing
-        // acknowledgement, a missing answer, or the end of the TCP connection.
+        // The error contains the cause and a remedy. The cause depends on what the client detects first: a
+        // missing acknowledgement, a missing answer, or the end of the TCP connection.
         let advised = [
             ("RETRY_EXC_ERR, AckTimeout", "UDP port 4791"),
             ("no message or acknowledgement was accepted for 30 s", "check that the other side still runs"),
@@ -492,7 +493,7 @@ fn a_client_whose_server_dies_ends_too() {
     }
 }
 
-/// ROCE_LOG shows what happens with the spans that it happens in, and each span as it ends, with its times.
+/// ROCE_LOG logs events with their spans, and each span with its times when it ends.
 #[test]
 fn a_log_with_spans_is_written_when_it_is_asked_for() {
     let server = Server::start("ping", &["--once"]);
@@ -537,7 +538,7 @@ fn devices_lists_what_there_is() {
         for device in udp["devices"].as_array().unwrap() {
             let id = device["device_spec"].as_str().unwrap();
             let address = id.strip_prefix("udp:").unwrap().trim_matches(['[', ']']);
-            // A link-local one has a zone behind it.
+            // A link-local address is followed by its zone.
             let address = address.split('%').next().unwrap();
             address.parse::<IpAddr>().unwrap();
             assert_eq!(device["limits"].is_object(), args.contains(&"-v"));
@@ -572,7 +573,8 @@ fn a_silent_tcp_client_blocks_others_only_briefly() {
     drop(silent);
 }
 
-/// Regression: `roce sim` alone and misspelled names helped nobody, and escape sequences of a scenario reached the terminal.
+/// Regression: `roce sim` alone and misspelled names gave no suggestions, and escape sequences of a scenario
+/// reached the terminal.
 #[test]
 fn first_contact_with_scenarios_and_faults() {
     let listed = run(&["sim"]);

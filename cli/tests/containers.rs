@@ -1,5 +1,5 @@
-//! The files of `docs/containers` do what they say, as far as that can be seen without a container engine: the image is
-//! made by its own script, and the commands of the compose file and of the workflow run as they stand there.
+//! Tests the files of `docs/containers` as far as possible without a container engine. The image is built by
+//! its own script, and the commands of the compose file and the workflow run unchanged.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn file(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The instructions of the Dockerfile, without comments.
+/// Returns the instructions of the Dockerfile, without comments.
 fn instructions() -> Vec<(String, String)> {
     let text = file("Dockerfile");
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
@@ -29,7 +29,7 @@ fn instructions() -> Vec<(String, String)> {
     lines.map(split).collect()
 }
 
-/// The arguments of an instruction of the last stage.
+/// Returns the arguments of an instruction of the last stage.
 #[track_caller]
 fn last_stage(name: &str) -> String {
     let all = instructions();
@@ -38,7 +38,7 @@ fn last_stage(name: &str) -> String {
     found.unwrap_or_else(|| panic!("no {name} in the last stage")).1.clone()
 }
 
-/// The folder of the image, made as the Dockerfile makes it.
+/// Returns the folder of the image, built as in the Dockerfile.
 fn image() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let script = "docs/containers/image-root";
@@ -47,12 +47,12 @@ fn image() -> tempfile::TempDir {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let output = Command::new(root.join(script)).arg(ROCE).arg(folder.path()).output().expect("the script");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // The engine of a container makes the root folder readable.
+    // A container engine makes the root folder readable.
     Command::new("chmod").arg("755").arg(folder.path()).status().expect("chmod");
     folder
 }
 
-/// Whether this machine can give a process a root folder of its own. The test is skipped if not.
+/// Returns whether this machine can give a process its own root folder; skips the test otherwise.
 #[track_caller]
 fn can_confine() -> bool {
     let is_root = rustix::process::geteuid().is_root();
@@ -61,7 +61,8 @@ fn can_confine() -> bool {
         && !skip_unless(has_programs, "setpriv, chroot or unshare is not installed")
 }
 
-/// The command of a container: a root folder, /proc and /dev of its own, and the user and the entry point of the Dockerfile.
+/// Returns the command of a container: its own root folder, /proc and /dev, and the user and entry point of
+/// the Dockerfile.
 fn contained(image: &Path, arguments: &[String]) -> Command {
     let entry: Vec<String> = serde_json::from_str(&last_stage("ENTRYPOINT")).expect("a list");
     let mut command = Command::new("unshare");
@@ -73,7 +74,7 @@ fn contained(image: &Path, arguments: &[String]) -> Command {
     command
 }
 
-/// The command of a service of the compose file.
+/// Returns the command of a service in the compose file.
 #[track_caller]
 fn service(name: &str) -> Vec<String> {
     let text = file("compose.yaml");
@@ -95,7 +96,7 @@ fn the_image_has_the_program_and_what_it_loads() {
     let name = |path: &PathBuf| path.strip_prefix(image.path()).unwrap().to_str().unwrap().to_owned();
     let files: Vec<String> = files.iter().map(name).collect();
     assert!(files.contains(&"usr/bin/roce".to_owned()), "{files:?}");
-    // The loader, the C library, and those of the compiler and of mathematics at most.
+    // The loader, the C library, and at most those of the compiler and of mathematics.
     let libraries = files.iter().filter(|file| file.contains(".so"));
     assert!((2..=5).contains(&libraries.count()), "{files:?}");
     assert!(files.len() < 12 && !files.iter().any(|file| file.ends_with("/sh")), "{files:?}");
@@ -129,7 +130,7 @@ fn the_image_runs_the_demo_as_its_user() {
     in_own_network(&["link set lo up"], || {
         let image = image();
         let arguments: Vec<String> = serde_json::from_str(&last_stage("CMD")).expect("a list");
-        // The working folder of the image cannot be chosen from outside.
+        // The working folder of the image cannot be set from outside.
         let arguments = [arguments, vec!["--pcap".into(), "/work/demo.pcapng".into()]].concat();
         let finished = Running::start(&mut contained(image.path(), &arguments)).finish(120);
         assert!(finished.success, "{finished:?}");
@@ -145,7 +146,7 @@ fn the_services_of_the_compose_file_talk_to_each_other() {
     }
     let Some(Cable { near, far }) = Cable::new(1500) else { return };
     let image = image();
-    // The engine of the containers resolves the names of services.
+    // The container engine resolves the names of services.
     fs::write(image.path().join("etc/hosts"), "198.18.0.1 server\n198.18.0.2 client\n").unwrap();
     let start = |place: &Namespace, name: &str| {
         let mut command = contained(image.path(), &service(name));
@@ -159,7 +160,7 @@ fn the_services_of_the_compose_file_talk_to_each_other() {
     assert!(server.finish(60).success);
 }
 
-/// The scripts of the workflow, in their order.
+/// Returns the scripts of the workflow, in order.
 fn scripts() -> Vec<String> {
     let text = file("workflow.yaml");
     let mut scripts: Vec<Vec<&str>> = Vec::new();
@@ -187,7 +188,7 @@ fn the_scripts_of_the_workflow_run() {
         assert_eq!(scripts.len(), 3, "{scripts:?}");
         for script in scripts {
             let mut command = Command::new("bash");
-            // A runner ends what a step leaves behind.
+            // A runner ends the processes that a step leaves behind.
             let script = format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");
             command.args(["-e", "-c", &script]).env("PATH", &path).current_dir(folder.path());
             let finished = Running::start(&mut command).finish(120);

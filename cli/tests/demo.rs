@@ -19,27 +19,27 @@ struct Run {
     finished: Finished,
 }
 
-/// One demo at a time, for so many seconds: it is to be quick.
+/// Runs one demo at a time, with a short time limit in seconds.
 fn run_alone(command: &mut Command, seconds: u64) -> Finished {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     Running::start(command).finish(seconds)
 }
 
-/// The run that several tests examine.
+/// Returns the run that several tests examine.
 fn ordinary_run() -> &'static Run {
     static RUN: OnceLock<Run> = OnceLock::new();
     RUN.get_or_init(|| {
         let (finished, folder) = new_run();
         assert!(finished.success, "{}\n{}", finished.stdout, finished.stderr);
-        // A copy, because nothing removes what a static variable holds: the folder would stay behind.
+        // Use a copy, because static variables are not dropped and the temporary folder would stay behind.
         let capture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo.pcapng");
         std::fs::copy(folder.path().join("demo.pcapng"), &capture).unwrap();
         Run { capture, finished }
     })
 }
 
-/// Runs `roce demo`, as the user nobody if this test runs as root, in a folder of its own.
+/// Runs `roce demo` in a new folder, as the user nobody if this test runs as root.
 fn new_run() -> (Finished, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = as_ordinary_user(folder.path());
@@ -52,7 +52,7 @@ fn device() -> String {
     format!("udp:{}", own_address())
 }
 
-/// The command as an unprivileged user who may write to `folder`.
+/// Returns the command as an unprivileged user who may write to `folder`.
 fn as_ordinary_user(folder: &Path) -> Command {
     if !rustix::process::geteuid().is_root() {
         return roce();
@@ -72,7 +72,7 @@ fn as_ordinary_user(folder: &Path) -> Command {
 fn an_ordinary_user_sees_every_operation_within_half_a_minute() {
     let Finished { stdout, stderr, took, .. } = &ordinary_run().finished;
     assert_eq!(stderr, "");
-    // Repeated, because the machine may be busy.
+    // The run is repeated because the machine may be busy.
     let again = std::iter::repeat_with(|| on_idle(new_run().0.took));
     let times: Vec<Duration> = std::iter::once(on_idle(*took))
         .chain(again)
@@ -161,7 +161,7 @@ fn tshark_reads_every_packet_of_the_capture() {
     assert_eq!(table("_ws.malformed || _ws.short", &["frame.number", "infiniband.bth.opcode"]), [""; 0]);
 }
 
-/// The queue pair numbers, first PSNs and remote keys that a run used.
+/// Returns the queue pair numbers, first PSNs and remote keys of a run.
 fn numbers(capture: &Path) -> Vec<Value> {
     let finished = run(&["dissect", "--json", capture.to_str().unwrap()]);
     assert!(finished.success, "{}", finished.stderr);
@@ -231,7 +231,7 @@ fn impossible_demos_are_reported() {
     }
 }
 
-/// Runs the demo in a network namespace of its own, after a script that changes its loopback interface.
+/// Runs the demo in its own network namespace, after a script that changes its loopback interface.
 fn in_namespace(script: &str) -> Option<Finished> {
     let can = rustix::process::geteuid().is_root() && has_program("unshare") && has_program("ip");
     if skip_unless(can, "network namespaces need root, unshare and ip") {
@@ -265,7 +265,7 @@ fn a_loopback_interface_that_is_down_is_named() {
     assert!(finished.stderr.contains("ip link set lo up"), "{}", finished.stderr);
 }
 
-/// Regression: the demo gave up in a directory that it cannot write to.
+/// Regression: the demo failed in a directory without write permission.
 #[test]
 fn a_read_only_directory_is_no_obstacle() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What `roce devices` lists, and link-local addresses from end to end, on a cable between two namespaces.
+//! The output of `roce devices`, and link-local addresses from end to end, on a cable between two namespaces.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn every_device_is_listed_by_the_name_that_opens_it() {
     let udp = ["udp:198.18.0.1", "udp:[2001:db8::1]", "udp:[fe80::ff:fe00:1%v0]"];
     assert_eq!(ids("udp"), udp);
     assert_eq!(ids("raw"), ["raw:v0"]);
-    // Not everybody who can make a namespace may load programs for the kernel.
+    // Not every user who can create a namespace may load programs into the kernel.
     let xdp = ids("xdp");
     assert!(xdp.is_empty() || xdp == ["xdp:v0"], "{xdp:?}");
 
@@ -75,7 +75,7 @@ fn link_local_addresses_work_from_end_to_end() {
     }
 }
 
-/// Interfaces with one Ethernet address, such as those of VLANs, have one link-local address.
+/// Interfaces with the same Ethernet address, such as those of VLANs, have the same link-local address.
 #[test]
 fn an_address_that_two_interfaces_have_needs_its_zone() {
     let Some(namespace) = Namespace::new() else { return };

@@ -1,4 +1,4 @@
-//! `roce dissect` and `roce explain` as their users run them.
+//! `roce dissect` and `roce explain` as users run them.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn stderr(output: &Output) -> &str {
     str::from_utf8(&output.stderr).unwrap()
 }
 
-/// The objects of `roce dissect --json`.
+/// Returns the objects of `roce dissect --json`.
 fn json(args: &[&str]) -> Vec<Value> {
     let output = roce(&[&["dissect", "--json"], args].concat());
     stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -53,7 +53,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// The captures of kernels, and those of other people if they are there.
+/// Returns the captures of kernels, and those from other sources if available.
 fn captures() -> Vec<PathBuf> {
     let others = shared("pcaps");
     skip_unless(others.is_some(), "without the captures of other people at ../shared/pcaps");
@@ -82,7 +82,7 @@ fn every_packet_of_every_capture_is_whole_and_has_a_good_icrc() {
     }
 }
 
-/// One row per packet with the values of the fields, empty where tshark does not see the field.
+/// Returns one row of values per packet, empty for fields that tshark does not show.
 fn tshark(capture: &Path, keys: &BTreeSet<&str>) -> Vec<Vec<String>> {
     let mut command = Command::new("tshark");
     // tshark decodes short payloads as the RPC protocol of file servers and then stops.
@@ -96,8 +96,8 @@ fn tshark(capture: &Path, keys: &BTreeSet<&str>) -> Vec<Vec<String>> {
     stdout(&output).lines().map(|line| line.split('|').map(str::to_owned).collect()).collect()
 }
 
-/// Two kernels connect, and each side begins with the PSN that the message of the other side names: a starting PSN
-/// is the first one that the sender of the message wants to receive. The help text once said the opposite.
+/// Regression: the help text inverted the meaning of a starting PSN: the first one that the sender of the
+/// message wants to receive. In captures of two kernels, each side begins with the PSN of the other side.
 #[test]
 fn the_starting_psn_of_a_message_is_the_first_that_its_sender_receives() {
     let folder = kernel_captures();
@@ -178,7 +178,7 @@ fn wrong_arguments_say_what_would_be_right() {
     }
 }
 
-/// A line with single spaces.
+/// Returns a line with single spaces.
 fn words(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -192,7 +192,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// A classic file with microseconds, whose packets are given as original length and bytes.
+/// Returns a classic capture file with microseconds. Packets are given as original length and bytes.
 fn classic(link_type: u32, packets: &[(u32, &[u8])]) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4, 0x0002_0004, 0, 0, 65_535, link_type] {
@@ -207,7 +207,7 @@ fn classic(link_type: u32, packets: &[(u32, &[u8])]) -> Vec<u8> {
     file
 }
 
-/// Dissects a file given by its content.
+/// Dissects a file with this content.
 fn dissect(file: &[u8], args: &[&str]) -> Output {
     roce_with_input(&[&["dissect", "-"], args].concat(), file)
 }
@@ -251,7 +251,7 @@ fn a_file_that_cannot_be_read_fails_with_a_reason() {
 #[test]
 fn snapped_packets_are_shown_and_not_called_broken() {
     let frame = bytes(WRITE);
-    // Up to: the RETH, inside the RETH, inside the BTH, inside UDP, inside IPv4.
+    // Cut after the RETH, inside the RETH, inside the BTH, inside UDP, inside IPv4.
     for (kept, expected) in [
         (70, "va 0x7f00deadb000"),
         (60, "RC_RDMA_WRITE_ONLY"),
@@ -298,11 +298,11 @@ fn broken_packets_are_shown_with_layer_and_offset() {
             assert!(stderr(&output).contains("malformed: 1\n"), "{}", stderr(&output));
         }
     }
-    // Opcodes from 0xc0 on are manufacturer-specific, and not an error.
+    // Opcodes from 0xc0 on are vendor-specific, and not an error.
     let output = dissect(&classic(1, &[(90, &change(&[(42, 0xc5)]))]), &[]);
     assert!(stdout(&output).contains("vendor-specific"), "{}", stdout(&output));
     assert!(!stderr(&output).contains("malformed"), "{}", stderr(&output));
-    // The ICRC does not cover the IPv4 checksum, and can still be checked.
+    // The ICRC does not cover the IPv4 checksum, so it can still be checked.
     let frame = change(&[(22, 63)]);
     let output = dissect(&classic(1, &[(90, &frame)]), &[]);
     assert!(stderr(&output).contains("ICRC: 1 good"), "{}", stderr(&output));
@@ -334,7 +334,7 @@ fn telemetry_behind_the_icrc_is_no_damage() {
     telemetry.push(TelemetryHop::new(1_000_000_000, 5_000, 640, 0), 1);
     telemetry.push(TelemetryHop::new(10_000_000_000, 7_000, 1_280, 12_800), 2);
     let mut frame = [&plain[..], &telemetry.emit()].concat();
-    // The ICRC is that of the packet without the trailer, the other headers count it.
+    // The ICRC is that of the packet without the trailer; the other headers include the trailer.
     let Ok(parsed) = Frame::parse(&plain) else { panic!("not RoCE") };
     let datagram = &frame[parsed.headers.len_bytes()..];
     let path = parsed.path();
@@ -356,7 +356,7 @@ fn telemetry_behind_the_icrc_is_no_damage() {
         (&packets[1]["roce.telemetry.hops"], &packets[1]["roce.telemetry.hop2.queue"]),
         (&2.into(), &200.into())
     );
-    // Damaged in front of it, the packet is a bad one as ever.
+    // If the packet before the trailer is damaged, its ICRC is bad.
     frame[60] ^= 1;
     let output = dissect(&classic(1, &[(142, &frame)]), &[]);
     assert!(stderr(&output).contains("ICRC: 0 good, 1 bad"), "{}", stderr(&output));
@@ -599,7 +599,7 @@ fn explain_accepts_packets_other_than_roce() {
             }
         }
     }
-    // Every prefix of a packet.
+    // Tests every prefix of a packet.
     for end in 1..=90 {
         let output = roce(&["explain", "--from", "eth", &WRITE[..2 * end]]);
         assert_eq!(output.status.code(), Some(0), "{end}");

@@ -1,4 +1,4 @@
-//! `roce dissect`: headings, names of opcodes, and the marks for gaps, repetitions and wrong ICRCs.
+//! Tests `roce dissect`: headings, names of opcodes, and the marks for gaps, repetitions and wrong ICRCs.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::frames::{frame, frame_on, pcapng_header, pcapng_packet, write_captur
 use roce_packet::{Opcode, Psn};
 use serde_json::Value;
 
-/// What `roce dissect` prints about a capture with these frames.
+/// Returns the output of `roce dissect` for a capture of these frames.
 #[track_caller]
 fn dissect(frames: &[Vec<u8>], options: &[&str]) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ fn the_heading_names_every_column_and_is_one_line_for_other_programs_too() {
     ];
     assert_eq!(heading, expected);
     assert_eq!(lines.lines().filter(|line| line.starts_with('#')).count(), 1);
-    // A value stands in each column of each packet.
+    // Every column has a value for each packet.
     for line in lines.lines().skip(1) {
         let values: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(values[5..12], ["RC_RDMA_WRITE_ONLY", "0x12", values[7], "5", "-M-", "ok", "-"], "{line}");
@@ -74,7 +74,8 @@ fn gaps_repetitions_and_wrong_icrcs_are_marked_in_every_form() {
     let mut damaged = write_only(3);
     let last = damaged.len() - 6;
     damaged[last] ^= 1;
-    // 3 arrives damaged, so its receiver misses it; 5 is lost; then all from 3 on are sent again.
+    // 3 arrives damaged, so its receiver discards it. 5 is lost. Then all packets from 3 on are
+    // retransmitted.
     let mut frames = vec![write_only(2), damaged];
     frames.extend([4, 6, 3, 4, 5, 6, 7].map(write_only));
     frames.push(write_only(5_000_000));
@@ -97,12 +98,12 @@ fn gaps_repetitions_and_wrong_icrcs_are_marked_in_every_form() {
 
     let (tree, _) = dissect(&frames, &["--tree"]);
     assert!(tree.contains("\n  gap: 1 packet is missing before it: PSN 5\n"), "{tree}");
-    // A filter leaves lines out and changes no mark.
+    // A filter omits lines and does not change any mark.
     let (one, _) = dissect(&frames, &["--psn", "6"]);
     assert!(one.lines().nth(2).unwrap().contains(" repeat"), "{one}");
 }
 
-/// The captures of kernels show what was done to them: packets were dropped in two of them.
+/// The captures of kernels show their faults: packets were dropped in two of them.
 #[test]
 fn the_marks_of_the_captures_of_kernels_are_right() {
     let folder = common::kernel_captures();
@@ -121,8 +122,8 @@ fn the_marks_of_the_captures_of_kernels_are_right() {
     }
 }
 
-/// Long comments of control characters, each of which is shown as five characters, and many flows. A file is read ahead to
-/// find the widths of the columns, and a pipe is not.
+/// Long comments of control characters, each of which is printed as five characters, and many flows. A file
+/// is read in advance to determine the widths of the columns; a pipe is not.
 #[test]
 fn memory_is_bounded_whatever_a_file_or_a_pipe_contains() {
     let folder = tempfile::tempdir().unwrap();

@@ -32,7 +32,7 @@ fn findings(document: &Value) -> &Vec<Value> {
     document["findings"].as_array().expect("findings")
 }
 
-/// The finding of a step.
+/// Returns the finding of a step.
 #[track_caller]
 fn finding<'a>(document: &'a Value, step: &str) -> &'a Value {
     let found = findings(document).iter().find(|finding| finding["step"] == step);
@@ -159,7 +159,7 @@ fn a_peer_without_a_doctor_is_asked_through_rdma_cm() {
     waiting.wait_for_line("waiting on");
     let device = format!("udp:{own}");
     let options = ["doctor", &server, "--device", &device, "--json"];
-    // No service listens on the default port; the request does not disturb the rping.
+    // No service listens on the default port. The request does not disturb rping.
     for (more, part) in [(&[][..], "REJ, reason 8"), (&["--port", "7174"], "accepted (REP)")] {
         let finished = run(&[&options[..], more].concat());
         assert!(finished.success, "{finished:?}");
@@ -168,7 +168,7 @@ fn a_peer_without_a_doctor_is_asked_through_rdma_cm() {
         let text = finding(&document, "rdma_cm")["text"].as_str().unwrap();
         assert!(text.contains(part), "{text}");
     }
-    // A peer whose answers arrive damaged.
+    // A peer whose answers are damaged.
     let mut command = roce();
     let damaging = own_address().to_string();
     let mut damaged =
@@ -191,7 +191,7 @@ fn another_tool_on_the_port_is_detected() {
     assert!(waiting.is_alive());
 }
 
-/// On a virtual cable, where there are neighbours and frames.
+/// Runs on a virtual cable, where neighbours and frames are visible.
 #[test]
 fn on_a_cable_neighbours_and_frames_are_seen() {
     const SCRIPT: &str = r#"

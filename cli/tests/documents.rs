@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const PAGE: &str = include_str!("../../docs/json.md");
 
-/// What the page says about a field.
+/// A row of the page: the path and the type of a field.
 #[derive(Clone, Debug)]
 struct Field {
     path: String,
@@ -39,7 +39,7 @@ impl Field {
     }
 }
 
-/// The fields of each schema, with references to other tables resolved.
+/// Returns the fields of each schema, with references to other tables resolved.
 fn schemas() -> BTreeMap<String, Vec<Field>> {
     let mut tables: BTreeMap<String, Vec<Field>> = BTreeMap::new();
     let mut current: Vec<String> = Vec::new();
@@ -63,7 +63,7 @@ fn schemas() -> BTreeMap<String, Vec<Field>> {
         .iter()
         .map(|(schema, fields)| {
             let mut fields: Vec<Field> = resolved(fields);
-            // Lines of packets and explanations have no version of the program.
+            // Lines of packets and explanations do not contain the version of the program.
             let count = if ["roce/dissect/1", "roce/explain/1"].contains(&schema.as_str()) { 1 } else { 2 };
             fields.extend(common.iter().take(count).cloned());
             (schema.clone(), fields)
@@ -71,7 +71,8 @@ fn schemas() -> BTreeMap<String, Vec<Field>> {
         .collect()
 }
 
-/// "as `rows[].client` of `roce/ping/1`" stands for all fields of that table below that path.
+/// Resolves a reference: "as `rows[].client` of `roce/ping/1`" stands for all fields of that table below that
+/// path.
 fn resolve(field: &Field, tables: &BTreeMap<String, Vec<Field>>) -> Vec<Field> {
     let kind = field.kind.trim_end_matches(", optional");
     let Some(reference) = kind.strip_prefix("as `") else { return vec![field.clone()] };
@@ -83,7 +84,7 @@ fn resolve(field: &Field, tables: &BTreeMap<String, Vec<Field>>) -> Vec<Field> {
         } else {
             other.path.strip_prefix(from)?.to_owned()
         };
-        // What a table refers to may be null or missing as a whole.
+        // The whole referring object may be null or missing, so its fields are optional.
         let kind = format!("{}, optional", other.kind.trim_end_matches(", optional"));
         rest.starts_with(['.', '[']).then(|| Field { path: format!("{}{rest}", field.path), kind })
     };
@@ -94,7 +95,7 @@ fn resolve(field: &Field, tables: &BTreeMap<String, Vec<Field>>) -> Vec<Field> {
     found
 }
 
-/// All values that are not objects or lists, with their paths.
+/// Collects all values that are not objects or lists, with their paths.
 fn leaves(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
     match value {
         Value::Object(fields) => {
@@ -107,7 +108,7 @@ fn leaves(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
     }
 }
 
-/// Checks that each place where a field must be has it.
+/// Checks that a field exists at every place where it is required.
 #[track_caller]
 fn must_have(value: &Value, path: &str, whole: &str) {
     match value {
@@ -164,7 +165,7 @@ fn document(arguments: &[&str]) -> Value {
         .unwrap_or_else(|error| panic!("{arguments:?}: {error}: {finished:?}"))
 }
 
-/// The document of a client, with a server of the same command on another address.
+/// Returns the document of a client, with a server of the same command on another address.
 #[track_caller]
 fn of_client(server: &[&str], client: &[&str]) -> Value {
     let (near, far) = (own_address().to_string(), own_address().to_string());

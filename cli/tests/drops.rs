@@ -1,10 +1,10 @@
-//! When an exchange fails, both sides say which packets they dropped.
+//! After a failed exchange, both sides report the packets that they dropped.
 
 mod common;
 
 use common::{Finished, Running, own_address, roce};
 
-/// A server on an address of its own, and a client whose packets are all damaged.
+/// Runs a server on its own address, and a client all of whose packets are damaged.
 fn run_damaged(command: &[&str], server: &[&str], client: &[&str]) -> [Finished; 2] {
     let (there, here) = (own_address().to_string(), own_address().to_string());
     let devices = [format!("udp:{there}"), format!("udp:{here}")];
@@ -20,8 +20,8 @@ fn run_damaged(command: &[&str], server: &[&str], client: &[&str]) -> [Finished;
     [serving.finish(90), calling.finish(90)]
 }
 
-/// Regression: with `--fault corrupt=100%` no server mentioned the packets that it had dropped, and a server said that
-/// nothing had arrived.
+/// Regression: with `--fault corrupt=100%`, servers did not mention the packets that they had dropped, and
+/// one server reported that nothing had arrived.
 #[track_caller]
 fn assert_both_sides_name_what_was_dropped(command: &[&str], server: &[&str], client: &[&str]) {
     let [served, called] = run_damaged(command, server, client);
@@ -36,7 +36,7 @@ fn assert_both_sides_name_what_was_dropped(command: &[&str], server: &[&str], cl
     assert!(called.stderr.contains("(fault_tx_corrupted): "), "{command:?}: {}", called.stderr);
 }
 
-/// Both sides wait for seconds and compute nothing, so all wait at the same time.
+/// Both sides wait for seconds without computing, so all cases run at the same time.
 #[test]
 fn a_failed_exchange_names_the_packets_that_were_dropped() {
     let cases: [[&[&str]; 3]; 5] = [

@@ -1,5 +1,5 @@
-//! RoCE in every encapsulation, cut in every way, through `dissect`, `explain` and `inject`; what `bridge` recognizes
-//! is tested in `tools/src/bridge/tests.rs`. Wireshark decodes the same packets.
+//! RoCE in every encapsulation, cut at every place, through `dissect`, `explain` and `inject`.
+//! `tools/src/bridge/tests.rs` tests which of them `bridge` recognizes. Wireshark decodes the same packets.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{has_program, run, shared, skip_unless, tshark};
 use roce_testing::encapsulated::{self, Encapsulated, End, PSN, QPN};
 use serde_json::Value;
 
-/// A classic file with microseconds.
+/// Returns a classic capture file with microseconds.
 fn classic(link_type: u32, packets: &[(usize, &[u8])]) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4, 0x0002_0004, 0, 0, 65_535, link_type] {
@@ -25,7 +25,7 @@ fn classic(link_type: u32, packets: &[(usize, &[u8])]) -> Vec<u8> {
     file
 }
 
-/// A file for each link type with the packets that have it.
+/// One file per link type, with the packets of that link type.
 struct Files {
     folder: tempfile::TempDir,
     files: Vec<(PathBuf, Vec<Encapsulated>)>,
@@ -67,14 +67,14 @@ fn check_decoded(case: &Encapsulated, packet: &Value, icrc: &str) {
     assert!(packet["roce.payload_len"].is_u64(), "{name}");
     assert_eq!(packet["roce.error"], Value::Null, "{name}: {packet}");
     let outer = packet["roce.outer"].as_array().map_or(0, Vec::len);
-    // Two tags of the same kind are listed there too.
+    // Two tags of the same kind are also listed there.
     assert!(outer > 0 || !case.is_in_tunnel, "{name}: {packet}");
     let source = ["ip.src", "ipv6.src", "infiniband.grh.sgid"].map(|key| packet[key].as_str());
     let is_inner = |address: &str| address == "198.18.0.1" || address == "2001:db8::1";
     assert!(source.into_iter().flatten().any(is_inner), "{name}: {packet}");
 }
 
-/// Regression: RoCE inside tunnels and behind two tags was not found, and options were called malformed.
+/// Regression: RoCE inside tunnels and behind two tags was not found, and options were reported as malformed.
 #[test]
 fn roce_is_found_in_every_encapsulation() {
     assert!(encapsulated::whole().len() + encapsulated::cut().len() >= 60);
@@ -103,7 +103,7 @@ fn roce_is_found_in_every_encapsulation() {
     }
 }
 
-/// Regression: packets that a mirror had cut were called malformed.
+/// Regression: packets that a mirror had cut were reported as malformed.
 #[test]
 fn a_cut_packet_is_not_a_damaged_one() {
     let files = Files::of(encapsulated::cut());
@@ -175,7 +175,7 @@ fn explain_shows_what_the_icrc_covers_in_every_encapsulation() {
     }
 }
 
-/// Replays Ethernet frames into a file.
+/// Replays Ethernet frames into a file; returns the output and the frames.
 fn inject(folder: &Path, packets: &[(usize, &[u8])]) -> (String, Vec<Vec<u8>>) {
     let (from, to) = (folder.join("from.pcap"), folder.join("to.pcapng"));
     std::fs::write(&from, classic(1, packets)).unwrap();
@@ -208,7 +208,7 @@ fn inject_repairs_the_icrc_in_every_encapsulation_and_changes_nothing_else() {
     for (case, frame) in damaged.iter().zip(&frames) {
         let end = case.bytes.len() - 4;
         let differ: Vec<_> = (0..end).filter(|at| frame[*at] != case.bytes[*at]).collect();
-        // Only the checksum of GRE covers the ICRC here.
+        // Apart from the ICRC, only the checksum of GRE differs, because it covers the ICRC.
         assert!(differ.is_empty() || case.name.contains("checksum"), "{}: {differ:?}", case.name);
         assert_ne!(frame[end..], case.bytes[end..], "{}", case.name);
     }
@@ -226,8 +226,8 @@ fn inject_repairs_the_icrc_in_every_encapsulation_and_changes_nothing_else() {
     assert!(cut.iter().zip(&frames).all(|(case, frame)| case.bytes == *frame));
 }
 
-/// Regression: the last four bytes of an answer of a DNS server were replaced by an ICRC. A capture without RoCE was
-/// reported without a reason, and with the exit status of success.
+/// Regression: the last four bytes of an answer of a DNS server were replaced by an ICRC. For a capture
+/// without RoCE, the command gave no reason and exited with success.
 #[test]
 fn packets_that_are_not_roce_are_left_alone_and_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -258,7 +258,7 @@ fn packets_that_are_not_roce_are_left_alone_and_named() {
     let finished = run(&["dissect", text(&file)]);
     assert_eq!(finished.code, Some(1));
     assert!(finished.stderr.contains("the file has no packets"), "{}", finished.stderr);
-    // The port makes the difference.
+    // Another port makes the packets RoCE.
     let (_, frame, _) =
         encapsulated::foreign().into_iter().find(|(name, ..)| name.contains("another port")).unwrap();
     std::fs::write(&file, classic(1, &[(frame.len(), &frame)])).unwrap();
@@ -266,8 +266,8 @@ fn packets_that_are_not_roce_are_left_alone_and_named() {
     assert!(finished.success && finished.stderr.contains("ICRC: 1 good"), "{}", finished.stderr);
 }
 
-/// Encapsulations that Wireshark 4.0 may decode only with settings. Behind MPLS it guesses whether an Ethernet frame has
-/// a control word, and its guesses differ.
+/// Encapsulations that Wireshark 4.0 decodes only with certain settings, if at all. Behind MPLS it guesses
+/// whether an Ethernet frame has a control word, and its guesses vary.
 const NOT_IN_TSHARK: &[&str] = &[
     "VXLAN on the port of Linux",
     "ERSPAN I",
@@ -307,7 +307,7 @@ fn wireshark_decodes_the_same_packets() {
     drop(files.folder);
 }
 
-/// The captures that others reported, if they are there.
+/// Decodes the captures that others reported, if available.
 #[test]
 fn the_captures_of_others_are_decoded() {
     let Some(folder) = shared("cases/captures") else {

@@ -6,7 +6,7 @@ use common::frames::{frame, write_capture};
 use roce_packet::{Opcode, Psn};
 use serde_json::Value;
 
-/// A capture of nine packets; the PSN of each is a hundred times its number.
+/// Creates a capture of nine packets; the PSN of each is a hundred times its number.
 fn capture(folder: &tempfile::TempDir) -> String {
     let path = folder.path().join("nine.pcapng");
     let frames: Vec<Vec<u8>> =
@@ -37,7 +37,7 @@ fn a_packet_of_a_file_is_explained_by_its_number() {
         .flat_map(|header| header["fields"].as_array().unwrap());
     let psn = fields.into_iter().find(|field| field["key"] == "infiniband.bth.psn").unwrap();
     assert_eq!(psn["value"], 800);
-    // The numbers are those of the list.
+    // The list has the same numbers.
     let lines = common::run(&["dissect", &file]).stdout;
     let eighth = lines.lines().find(|line| line.trim_start().starts_with("8 ")).unwrap();
     assert!(eighth.contains(" 800 "), "{eighth}");

@@ -1,5 +1,5 @@
-//! Every number that `sim`, `bridge` and `demo` read, with the smallest and the largest values: the command runs or
-//! refuses it with an error. It neither panics nor takes memory or time without a bound.
+//! Passes the smallest and the largest values to `sim`, `bridge` and `demo`, for every number that they read.
+//! The command runs or refuses the value with an error. It neither panics nor uses unlimited memory or time.
 
 mod common;
 
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::Running;
 
-/// Kilobytes of address space for a run.
+/// Address space of a run, in kilobytes.
 const MEMORY_KB: u64 = 3_000_000;
-/// Seconds for a run. Runs that stop by themselves take less than one.
+/// Time limit of a run, in seconds. Runs that end by themselves take less than one second.
 const LIMIT: u64 = 30;
 
 const SCENARIO: &str = r#"
@@ -42,7 +42,7 @@ const COUNTS: &[&str] =
     &["0", "1", "255", "256", "65535", "65536", "4294967295", "4294967296", "9223372036854775807", "-1"];
 const SHARES: &[&str] = &["0.0", "1.0", "-1.0", "1e308", "nan", "inf"];
 
-/// Keys of a scenario and the values that each takes.
+/// Keys of a scenario, with the values to try.
 const KEYS: &[(&str, &[&str])] = &[
     ("seed", COUNTS),
     ("stop", TIMES),
@@ -97,12 +97,12 @@ const TABLES: &[&str] = &[
     "topology={ kind = \"star\", hosts = 3, rate = \"R\", delay = \"T\" }",
 ];
 
-/// What a run with these arguments does wrong, if anything.
+/// Returns the error of a run with these arguments, if there is one.
 fn problem(arguments: &[&str]) -> Option<String> {
     let mut command = Command::new("sh");
     let limited = format!("ulimit -v {MEMORY_KB}; exec \"$0\" \"$@\"");
     command.args(["-c", &limited, env!("CARGO_BIN_EXE_roce")]).args(arguments).env_remove("ROCE_LOG");
-    // A panic of the command and a run that hangs are panics of this call.
+    // This call panics if the command panics or hangs.
     let running = || Running::start(&mut command).finish(LIMIT);
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(running));
     let told = arguments.join(" ");
@@ -119,7 +119,7 @@ fn problem(arguments: &[&str]) -> Option<String> {
     }
 }
 
-/// Runs them all, two at a time, and fails with everything that is wrong at once.
+/// Runs them all, two at a time, and fails with all errors at once.
 #[track_caller]
 fn none_has_a_problem(runs: &[Vec<String>]) {
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -143,7 +143,7 @@ fn run(arguments: &[&str]) -> Vec<String> {
     arguments.iter().map(|&argument| argument.to_owned()).collect()
 }
 
-/// The scenario in a file.
+/// Writes the scenario to a file.
 fn scenario() -> (tempfile::TempDir, String) {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("small.toml");
@@ -158,7 +158,7 @@ fn every_key_of_a_scenario_takes_its_extremes() {
     let mut runs = vec![run(&["sim", &file])];
     for (key, values) in KEYS {
         for value in *values {
-            // Units are part of a text.
+            // Values with units are strings.
             let is_text =
                 value.ends_with(['s', 'b']) && value.starts_with(|first: char| first.is_ascii_digit());
             let set = if is_text { format!("{key}=\"{value}\"") } else { format!("{key}={value}") };
@@ -173,7 +173,7 @@ fn every_table_of_a_scenario_takes_its_extremes() {
     let (_place, file) = scenario();
     let mut runs = Vec::new();
     for table in TABLES {
-        // All numbers of a kind at once: small, and large.
+        // Sets all numbers of a kind at once, to small and to large values.
         for (count, size, time, rate) in [
             ("0", "0", "0s", "0bps"),
             ("1", "1", "1ps", "1bps"),
@@ -207,7 +207,7 @@ fn options_of_sim_take_their_extremes() {
     none_has_a_problem(&runs);
 }
 
-/// Without devices the options are read and the devices are refused.
+/// The options are read before the missing devices are refused.
 #[test]
 fn options_of_bridge_take_their_extremes() {
     let devices = ["bridge", "--left", "raw:none0", "--right", "raw:none1"];
@@ -251,7 +251,7 @@ fn options_of_demo_take_their_extremes() {
     let mut runs = Vec::new();
     for value in COUNTS {
         let seed = format!("--seed={value}");
-        // A device that no machine has: the options are read before.
+        // No machine has these devices; the options are read before.
         runs.push(run(&["demo", &seed, "--pcap", "/dev/null", "--device", "udp:192.0.2.1", "udp:192.0.2.2"]));
     }
     for plan in ["drop=0%", "drop=100%", "drop=101%", "drop=-1%", "delay=18446744073709551615ns", "delay=0s"]

@@ -1,19 +1,20 @@
 //! The commands of `docs/first-hour.md` print what the page shows.
 //!
-//! The page has one block of code for each command, as a terminal shows it:
+//! The page has one code block for each command, as a terminal shows it:
 //!
 //! ```text
 //! left$ roce ping 198.18.0.2
 //! …
 //! ```
 //!
-//! `left` and `right` are network namespaces with a cable between them; `left-2` is a second terminal on the left. The
-//! command is run by a shell, as an ordinary user, in a folder that all terminals share. What it prints on standard output
-//! and standard error follows; a failure ends with `[exit status 1]`. A block that ends with `^C` runs until the next command
-//! of its terminal, or until the page ends. A line `...` stands for any number of lines. Figures are compared as `#`, except
-//! in addresses and in commands.
+//! `left` and `right` are network namespaces with a cable between them; `left-2` is a second terminal on the
+//! left. A shell runs the command as an ordinary user, in a folder that all terminals share. The block
+//! continues with its standard output and standard error; after a failure it ends with `[exit status 1]`. A
+//! block that ends with `^C` runs until the next command of its terminal, or until the page ends. A line
+//! `...` stands for any number of lines. Figures are compared as `#`, except in addresses and in commands.
 //!
-//! `ROCE_BLESS=1 cargo test -p roce-cli --test first_hour` writes what the commands print now into the page.
+//! `ROCE_BLESS=1 cargo test -p roce-cli --test first_hour` writes the current output of the commands into the
+//! page.
 
 mod common;
 
@@ -30,16 +31,16 @@ use roce_testing::Cable;
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/first-hour.md");
 const BEGIN: &str = "```console\n";
 const END: &str = "\n```\n";
-/// Seconds for one command.
+/// Time limit of one command, in seconds.
 const LIMIT: u64 = 120;
 
-/// A block of code: a command and its output.
+/// A code block of the page: a command and its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Block {
     terminal: String,
     command: String,
     output: Vec<String>,
-    /// It runs until it is interrupted.
+    /// Whether the command runs until it is interrupted.
     is_server: bool,
 }
 
@@ -65,7 +66,7 @@ impl Block {
         lines.join("\n")
     }
 
-    /// The same block with what the command printed. Lines that `...` stood for are left out again.
+    /// Returns this block with the printed output. Lines that `...` stands for are omitted again.
     fn with_output(&self, printed: &[String]) -> Self {
         let mut output = printed.to_vec();
         if let Some(at) = self.output.iter().position(|line| line == "...") {
@@ -79,7 +80,7 @@ impl Block {
         Self { output, ..self.clone() }
     }
 
-    /// Whether the output of the page is what the command printed.
+    /// Returns whether the output on the page agrees with the printed output.
     fn agrees(&self, printed: &[String]) -> bool {
         let mask = |lines: &[String]| -> Vec<String> {
             let lines = unwrapped(lines);
@@ -98,7 +99,7 @@ impl Block {
     }
 }
 
-/// The lines without the breaks of long texts in tables: where a text is broken depends on the figures in it.
+/// Joins the lines of long texts in tables, because the line breaks depend on the figures in the text.
 fn unwrapped(lines: &[String]) -> Vec<String> {
     const CONTINUED: &str = "                         ";
     let mut whole: Vec<String> = Vec::new();
@@ -114,17 +115,18 @@ fn unwrapped(lines: &[String]) -> Vec<String> {
     whole
 }
 
-/// Returns whether commands print this line only on a busy machine: on retransmission, and during long measurements.
+/// Returns whether a line appears only on a busy machine: on retransmission, and during long measurements.
 fn is_of_busy_machine(line: &str) -> bool {
     matches!(line, "# packet was retransmitted" | "# packets were retransmitted")
         || line.starts_with("roce: running for # s: ")
 }
 
-/// A line without what differs from run to run: figures become `#`, and columns lose their width. Addresses stay.
+/// Returns a line without the parts that differ from run to run: figures become `#`, and columns lose their
+/// width. Addresses stay.
 fn masked(line: &str) -> String {
     let words: Vec<String> = line.split_whitespace().map(masked_word).collect();
     let line = words.join(" ");
-    // Also only on a busy machine.
+    // This part is also printed only on a busy machine.
     let repeated = ["; # packet was sent again", "; # packets were sent again"];
     repeated.iter().find_map(|end| line.strip_suffix(end)).unwrap_or(&line).to_owned()
 }
@@ -137,7 +139,7 @@ fn masked_word(word: &str) -> String {
     }
     // Hashes and identifiers.
     let is_hex = core.len() >= 8 && core.chars().all(|digit| digit.is_ascii_hexdigit());
-    // Bytes of a packet; a word of two such letters is masked on both sides.
+    // Bytes of a packet. A word of two such letters is masked on both sides.
     let is_byte = core.len() == 2 && core.chars().all(|digit| digit.is_ascii_hexdigit());
     if is_byte || is_hex && core.contains(|digit: char| digit.is_ascii_digit()) {
         return word.replace(core, "#");
@@ -149,7 +151,7 @@ fn masked_word(word: &str) -> String {
             masked.push(character);
             continue;
         }
-        // A number goes on with digits, with a fraction, and in hexadecimal with letters.
+        // A number continues with digits or a fraction, and in hexadecimal with letters.
         let mut is_hex = false;
         while let Some(&next) = characters.peek() {
             let goes_on = next.is_ascii_digit()
@@ -167,7 +169,7 @@ fn masked_word(word: &str) -> String {
     masked
 }
 
-/// The page as text and blocks: text, block, text, … text.
+/// The page as alternating text and blocks; it begins and ends with text.
 struct Page {
     texts: Vec<String>,
     blocks: Vec<Block>,
@@ -197,11 +199,11 @@ impl Page {
     }
 }
 
-/// The two machines, their terminals, and the folder that the terminals are in.
+/// The two machines, their terminals, and the folder that the terminals share.
 struct Place {
     cable: Cable,
     folder: PathBuf,
-    /// Blocks that still run, by terminal.
+    /// Blocks that are still running, by terminal.
     running: BTreeMap<String, (usize, Running)>,
     printed: BTreeMap<usize, Vec<String>>,
 }
@@ -211,7 +213,7 @@ impl Place {
         for end in [&cable.near, &cable.far] {
             end.ip(&["link set lo up"]);
         }
-        // The user of the page cannot read the build folder.
+        // The user of the page has no read permission for the build folder.
         let bin = folder.join("bin");
         fs::create_dir(&bin).unwrap();
         fs::copy(env!("CARGO_BIN_EXE_roce"), bin.join("roce")).unwrap();
@@ -223,7 +225,7 @@ impl Place {
 
     fn start(&self, block: &Block) -> Running {
         let mut command = as_nobody().expect("setpriv");
-        // A signal has to reach the command and not the shell.
+        // A signal must reach the command, not the shell.
         let exec = if block.is_server { "exec " } else { "" };
         command.args(["sh", "-c", &format!("{exec}{} 2>&1", block.command)]);
         let path =
@@ -243,7 +245,8 @@ impl Place {
         self.interrupt(&block.terminal);
         let mut running = self.start(block);
         if block.is_server {
-            // What it prints first tells that it is ready; a client that runs until it is stopped prints nothing before.
+            // The first output shows that the command is ready. A client that runs until it is stopped prints
+            // nothing before.
             running.wait_for_output(Duration::from_secs(3));
             self.running.insert(block.terminal.clone(), (number, running));
         } else {
@@ -252,7 +255,7 @@ impl Place {
         }
     }
 
-    /// Presses Ctrl-C in a terminal, after those with a later command: a client would report the end of its server.
+    /// Presses Ctrl-C in a terminal, after later commands: a client would report the end of its server.
     fn interrupt(&mut self, terminal: &str) {
         if let Some((number, running)) = self.running.remove(terminal) {
             let later = self.running.iter().filter(|(_, (later, _))| *later > number);
@@ -325,7 +328,7 @@ fn the_page_shows_only_what_a_newcomer_can_type() {
     assert!(page.blocks.len() > 15, "{} commands", page.blocks.len());
     for block in &page.blocks {
         assert!(block.command.starts_with("roce "), "{}", block.command);
-        // There is one choice everywhere.
+        // Every command uses the default device.
         assert!(!block.command.contains("--device"), "{}", block.command);
         // A client that runs until it is stopped prints nothing.
         assert!(block.is_server || !block.output.is_empty(), "{} has no output", block.command);

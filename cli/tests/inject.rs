@@ -1,4 +1,5 @@
-//! `roce inject`: what arrives is what was asked for. Everything happens in namespaces of the tests, or on loopback.
+//! `roce inject`: the injected packets arrive as requested. All tests run in their own namespaces, or on
+//! loopback.
 
 mod common;
 
@@ -14,8 +15,8 @@ use roce_packet::{EtherType, Frame, MacAddr, Opcode, Psn};
 use roce_testing::{in_own_network, settle_here};
 use serde_json::Value;
 
-/// The frames that arrive at an interface, with the time of each: those with this EtherType only, because the kernel sends
-/// some of its own.
+/// Returns the frames that arrive at an interface, with their times. Only frames with this EtherType count,
+/// because the kernel also sends frames.
 fn record(port: &mut dyn WholePort, count: usize, ether_type: EtherType) -> Vec<(Instant, Vec<u8>)> {
     let end = Instant::now() + Duration::from_secs(20);
     let mut frames = Vec::new();
@@ -32,7 +33,7 @@ fn record(port: &mut dyn WholePort, count: usize, ether_type: EtherType) -> Vec<
     frames
 }
 
-/// Runs a test between two cables, `v0` and `v1`; skipped without the right to make them.
+/// Runs a test between two cables, `v0` and `v1`; skips it if the process may not create them.
 fn between_cables(test: impl FnOnce() + Send + 'static) {
     in_own_network(
         &[
@@ -57,7 +58,8 @@ fn captured(file: &Path) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Sends a capture through a device on `v0` and compares what arrives; one of its messages has `largest` bytes.
+/// Sends a capture through a device on `v0` and compares the received frames. One of its messages has
+/// `largest` bytes.
 fn inject_and_compare(device: &'static str, largest: usize) {
     between_cables(move || {
         // An XDP device shares the address of its interface.
@@ -89,19 +91,19 @@ fn inject_and_compare(device: &'static str, largest: usize) {
             assert!(finished.success, "{finished:?}");
             serde_json::from_str::<Value>(&finished.stdout).expect("JSON")
         };
-        // Byte for byte, twice.
+        // All frames arrive twice, unchanged.
         let document = inject(&["--keep-icrc", "--count", "2", "--rate", "max"]);
         assert_eq!((&document["frames"], &document["icrc_repaired"]), (&6.into(), &0.into()));
         let arrived = record(port.as_mut(), 6, EtherType::IPV4);
         let arrived: Vec<Vec<u8>> = arrived.into_iter().map(|(_, frame)| frame).collect();
         assert_eq!(arrived, [&frames[..], &frames[..]].concat());
-        // Without --keep-icrc the damaged one is repaired, and the others stay.
+        // Without --keep-icrc, the damaged frame is repaired, and the others are unchanged.
         let document = inject(&["--rate", "max"]);
         assert_eq!(document["icrc_repaired"], 1);
         let arrived = record(port.as_mut(), 3, EtherType::IPV4);
         assert_eq!(arrived[..2].iter().map(|(_, frame)| frame).collect::<Vec<_>>(), [&frames[0], &frames[1]]);
         assert!(Frame::parse(&arrived[2].1).unwrap().verify_icrc().unwrap().is_good());
-        // One packet of the file.
+        // Sends one packet of the file.
         let mut port_of_one = open_whole("raw:v1").unwrap();
         let finished = common::run(&["inject", &format!("{file}:2"), "--device", device]);
         let summary = format!("sent 1 frame, {} bytes in ", frames[1].len());
@@ -115,10 +117,11 @@ fn the_frames_that_arrive_are_those_of_the_capture() {
     inject_and_compare("raw:v0", 4096);
 }
 
-/// The command took the next look at the interface for a frame that was still to be sent, and failed after 5 s.
+/// Regression: the command mistook its next check of the interface for a frame that was still to be sent, and
+/// failed after 5 s.
 #[test]
 fn the_frames_that_leave_through_xdp_are_those_of_the_capture() {
-    // A frame fits into a chunk of its memory.
+    // A frame must fit into a chunk of the device's memory.
     inject_and_compare("xdp:v0", 2048);
 }
 
@@ -149,11 +152,11 @@ fn addresses_are_rewritten_and_every_checksum_follows() {
             source_port: 50_000,
             ..path()
         };
-        // What the frame writer makes of these addresses, but for the Ethernet addresses.
+        // The frame that the frame writer creates for these addresses, except for the Ethernet addresses.
         let mut expected = frame_on(&changed, Opcode::RC_RDMA_WRITE_ONLY, Psn::new(9), b"rewritten");
         expected[..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x0b, 2, 0, 0, 0, 0, 0x0a]);
         assert_eq!(arrived, &expected);
-        // --keep-icrc leaves the ICRC of the old addresses.
+        // --keep-icrc keeps the ICRC of the old addresses.
         let finished =
             common::run(&[&["inject", &digits, "--device", "raw:v0", "--keep-icrc"][..], &new].concat());
         assert!(finished.success, "{finished:?}");
@@ -168,7 +171,7 @@ fn a_rate_and_the_timing_of_the_capture_are_kept() {
     between_cables(|| {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("frames.pcapng");
-        // A millisecond apart.
+        // Frames at intervals of one millisecond.
         let frames: Vec<Vec<u8>> =
             (0..41).map(|psn| frame(Opcode::RC_SEND_ONLY, Psn::new(psn), b"paced")).collect();
         write_capture(&file, &frames);
@@ -196,7 +199,7 @@ fn a_rate_and_the_timing_of_the_capture_are_kept() {
 #[test]
 fn a_tap_delivers_the_frame_to_the_kernel() {
     let ran = in_own_network(&["link set lo up"], || {
-        // The TAP exists before, so that a socket can listen on it.
+        // The TAP is created first, so that a socket can listen on it.
         let made =
             std::process::Command::new("ip").args(["tuntap", "add", "dev", "t0", "mode", "tap"]).output();
         if skip_unless(made.is_ok_and(|made| made.status.success()), "a TAP takes /dev/net/tun") {

@@ -1,11 +1,11 @@
-//! `--line-rate` on loopback, which has no rate of its own.
+//! `--line-rate` on loopback, which does not have a rate of its own.
 
 mod common;
 
 use common::{Finished, Running, own_address, roce, run};
 use serde_json::Value;
 
-/// Runs a measurement whose client has these options; returns its gigabits per second.
+/// Runs a measurement with these options of the client; returns its gigabits per second.
 #[track_caller]
 fn client_rate(tool: &[&str], options: &[&str]) -> f64 {
     let (server, client) = (own_address().to_string(), own_address().to_string());
@@ -32,12 +32,13 @@ fn gigabits(finished: &Finished) -> f64 {
     rate.unwrap_or_else(|| panic!("no rate in {row}"))
 }
 
-/// 0.2 Gb/s on the wire is a little less of payload. The lower bound leaves room for a busy machine.
+/// Gigabits per second of payload for 0.2 Gb/s on the wire. The lower bound leaves room for a busy machine.
 const EXPECTED: std::ops::Range<f64> = 0.05..0.21;
 
 #[test]
 fn a_line_rate_limits_with_congestion_control_and_without() {
-    // Swift and TIMELY react to delays of microseconds, which a busy machine has without any congestion.
+    // Swift and TIMELY are excluded: they react to delays of microseconds, which a busy machine has without
+    // congestion.
     for congestion in ["none", "dcqcn", "dctcp"] {
         let options = ["--line-rate", "200Mbps", "--congestion", congestion, "-n", "120", "--timeout", "18"];
         let rate = client_rate(&["blast"], &options);

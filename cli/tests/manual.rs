@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use common::{has_program, run, skip_unless};
 
-/// The commands that `roce --help` lists.
+/// Returns the commands that `roce --help` lists.
 fn commands() -> Vec<String> {
     let help = run(&["--help"]).stdout;
     let list = help.split("Commands:\n").nth(1).expect("a list of commands");

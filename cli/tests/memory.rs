@@ -1,5 +1,5 @@
-//! Every command that reads a file or a peer, with a sender that is hostile: memory stays bounded. The child has a limit on
-//! its address space (`RLIMIT_AS`).
+//! Runs every command that reads from a file or a peer with a hostile sender; memory stays bounded. The
+//! address space of the child is limited (`RLIMIT_AS`).
 
 mod common;
 
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use common::{Finished, Running, on_idle, own_address};
 
-/// Address space of the child: several times what it takes for a small file, and a fraction of what arrives.
+/// Address space of the child: several times the need of a small file, and a fraction of what arrives.
 const LIMIT_KIB: u32 = 300 << 10;
-/// Bytes that are sent, unless the child ends before.
+/// Maximum number of bytes to send; the child usually ends earlier.
 const SENT: usize = 400 << 20;
 
-/// A block of pcapng, little-endian.
+/// Returns a pcapng block, little-endian.
 fn block(block_type: u32, body: &[u8]) -> Vec<u8> {
     let len = (body.len() + 12) as u32;
     [&block_type.to_le_bytes()[..], &len.to_le_bytes(), body, &len.to_le_bytes()].concat()
@@ -26,7 +26,7 @@ fn section() -> Vec<u8> {
     block(0x0a0d_0d0a, &[&0x1a2b_3c4d_u32.to_le_bytes()[..], &[1, 0, 0, 0], &[0xff; 8]].concat())
 }
 
-/// An interface with a name of `name_len` bytes.
+/// Returns an interface block with a name of `name_len` bytes.
 fn interface(name_len: usize) -> Vec<u8> {
     let mut body = vec![1, 0, 0, 0, 0, 0, 0, 0, 2, 0];
     body.extend((name_len as u16).to_le_bytes());
@@ -34,7 +34,7 @@ fn interface(name_len: usize) -> Vec<u8> {
     block(1, &body)
 }
 
-/// `roce` with the limit on its address space.
+/// Returns `roce` with the limit on its address space.
 fn limited(args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command
@@ -43,7 +43,7 @@ fn limited(args: &[&str]) -> Command {
     command
 }
 
-/// Sends `begin` and then `part` again and again; returns the exit code and what was written to standard error.
+/// Sends `begin` and then `part` repeatedly; returns the exit code and the standard error.
 fn dissect(begin: &[u8], part: &[u8]) -> (Option<i32>, String) {
     let mut child = limited(&["dissect", "-"])
         .stdin(Stdio::piped())
@@ -84,7 +84,7 @@ fn sections_without_end_and_long_blocks_take_no_memory() {
     assert!(stderr.contains("the file ends here"), "{stderr}");
 }
 
-/// The command reported an error: it neither ran out of memory nor was ended by a signal.
+/// Checks that the command reported an error: it neither ran out of memory nor was killed by a signal.
 #[track_caller]
 fn check_refused(finished: &Finished, what: &str) {
     assert!(matches!(finished.code, Some(1 | 2)), "{what}: {finished:?}");
@@ -92,7 +92,7 @@ fn check_refused(finished: &Finished, what: &str) {
     assert!(!text.contains("memory allocation") && !text.contains("out of memory"), "{what}: {finished:?}");
 }
 
-/// `roce sim /dev/zero` took all the memory that there was.
+/// Regression: `roce sim /dev/zero` used all memory.
 #[test]
 fn files_without_end_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -126,8 +126,8 @@ fn files_without_end_are_refused() {
     }
 }
 
-/// Bytes without a line end, lines without end, and zeros: until the other side closes, or enough has been sent. Returns the bytes
-/// that were sent.
+/// Sends bytes without a line end, endless lines, or zeros until the other side closes or enough has been
+/// sent. Returns the number of sent bytes.
 fn send_without_end(stream: &mut impl Write, kind: usize) -> usize {
     let chunk = ["x", "x\n", "\0"][kind].as_bytes().repeat(32 << 10);
     let end = Instant::now() + Duration::from_secs(20);
@@ -138,7 +138,7 @@ fn send_without_end(stream: &mut impl Write, kind: usize) -> usize {
     sent
 }
 
-/// The tools that have a server and a client, and the TCP port of each.
+/// Tools that have a server and a client, with the TCP port of each.
 const TOOLS: [(&str, u16); 6] = [
     ("ping", 18_520),
     ("blast", 18_520),
@@ -200,7 +200,7 @@ fn servers_that_send_without_end_take_no_memory_of_a_client() {
     }
 }
 
-/// A process of the same user that publishes counters and writes without end.
+/// A process of the same user publishes counters and writes without end.
 #[test]
 fn counters_without_end_take_no_memory_of_stat() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -222,7 +222,7 @@ fn counters_without_end_take_no_memory_of_stat() {
         let text = format!("{}{}", finished.stdout, finished.stderr);
         assert!(finished.code.is_some() && !text.contains("memory allocation"), "{finished:?}");
         assert!(on_idle(started.elapsed()) < Duration::from_secs(30), "{finished:?}");
-        // In case that nobody has called.
+        // Releases the hostile thread if the command did not connect.
         let _ = UnixStream::connect(&socket);
         assert!(hostile.join().unwrap() > 0, "it was never asked: {finished:?}");
     }

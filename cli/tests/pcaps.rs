@@ -1,4 +1,5 @@
-//! The captures in `pcaps/` that this project made itself: they are complete, well-formed, and match their descriptions.
+//! Tests the captures of this project in `pcaps/`: they are complete, well-formed, and match their
+//! descriptions.
 
 mod common;
 
@@ -12,7 +13,7 @@ use roce_packet::{
     Syndrome, Transport, flow,
 };
 
-/// No capture is larger than this.
+/// Maximum size of a capture, in bytes.
 const MOST_BYTES: u64 = 30 << 10;
 
 fn folder() -> PathBuf {
@@ -86,7 +87,7 @@ fn check_frame(bytes: &[u8], name: &str) {
     let check = frame.verify_icrc().unwrap_or_else(|error| panic!("{name}: {error}"));
     assert!(check.is_good(), "{name}: {check:x?}");
     let datagram = frame.datagram().unwrap_or_else(|error| panic!("{name}: {error}"));
-    // This project never sets a reserved bit, so that the datagram can be written again from its fields.
+    // This project never sets a reserved bit, so the datagram can be written again from its fields.
     assert_eq!(rewrite(&datagram, &frame), frame.transport, "{name}");
 }
 
@@ -115,7 +116,7 @@ fn opcodes(frames: &[Vec<u8>]) -> BTreeSet<u8> {
     frames.iter().map(|bytes| Frame::parse(bytes).unwrap().datagram().unwrap().bth().opcode.0).collect()
 }
 
-/// All opcodes of a transport that this project sends.
+/// Returns all opcodes of a transport that this project sends.
 fn all_of(transport: Transport) -> BTreeSet<u8> {
     (0..=0xff)
         .map(Opcode)
@@ -149,7 +150,7 @@ fn the_envelopes_are_those_that_the_names_say() {
     assert!(of("ud").iter().any(|bytes| Frame::parse(bytes).unwrap().path().destination.is_multicast()));
 }
 
-/// The PSNs that requests have, in their order, and the syndromes of the answers.
+/// Returns the PSNs of the requests in order, and the syndromes of the answers.
 fn story(name: &str) -> (Vec<u32>, Vec<Syndrome>) {
     let (mut psns, mut syndromes) = (Vec::new(), Vec::new());
     for bytes in of(name) {
@@ -190,7 +191,7 @@ fn loss_is_answered_and_repaired() {
     assert!(requests >= 2, "the READ is asked for again from the lost response on");
 }
 
-/// Source port, destination queue pair and opcode of the frames that the kernel's Soft-RoCE sent.
+/// Returns source port, destination queue pair and opcode of the frames that the kernel's Soft-RoCE sent.
 fn of_soft_roce(name: &str) -> Vec<(u16, Qpn, Opcode)> {
     let kernel: std::net::IpAddr = "2001:db8::2".parse().unwrap();
     let frames = of(name);
@@ -216,7 +217,7 @@ fn soft_roce_asks_as_we_expect_and_takes_our_answers() {
             .map(|bytes| *Frame::parse(bytes).unwrap().datagram().unwrap().bth())
             .filter(|bth| bth.opcode == answer)
             .collect();
-        // There are no retransmissions, so each request has one response.
+        // The capture contains no retransmissions, so each request has one response.
         assert_eq!(answers.len(), 46, "{name}");
         let theirs = answers[0].dest_qp;
         for (port, ours, asked) in asked {

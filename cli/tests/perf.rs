@@ -1,12 +1,11 @@
-//! `roce perf` with itself, in two processes; the original programs are on the other side in the interop
-//! suite.
+//! `roce perf` on both sides, in two processes. The interop tests run it against the original programs.
 
 mod common;
 
 use common::{Finished, Running, own_address, roce, within};
 use serde_json::Value;
 
-/// Runs both sides on addresses of their own; returns what each printed, the client first.
+/// Runs both sides on their own addresses; returns the output of each, the client first.
 fn pair(test: &[&str], options: &[&str], of_client: &[&str]) -> [Finished; 2] {
     let (server, client) = (own_address(), own_address());
     let device = |address| format!("udp:{address}");
@@ -20,7 +19,7 @@ fn pair(test: &[&str], options: &[&str], of_client: &[&str]) -> [Finished; 2] {
     [client, server_process.finish(100)]
 }
 
-/// Both must succeed; returns their documents.
+/// Runs both sides, which must succeed; returns their documents.
 #[track_caller]
 fn documents(test: &[&str], options: &[&str], of_client: &[&str]) -> [Value; 2] {
     let options = [options, &["--json", "--patience", "20", "-u", "16"]].concat();
@@ -30,7 +29,7 @@ fn documents(test: &[&str], options: &[&str], of_client: &[&str]) -> [Value; 2] 
     })
 }
 
-/// Two servers on one address, and two clients on another: four processes, each with queue pairs of its own.
+/// Two servers on one address and two clients on another: four processes, each with its own queue pairs.
 #[test]
 fn several_processes_share_an_address() {
     within(120, || {
@@ -47,7 +46,7 @@ fn several_processes_share_an_address() {
             let ports = ["18600", "18601"];
             let mut servers = ports.map(|port| start(port, &["-d", &server_device]));
             for server in &mut servers {
-                // It is a member before the first client comes.
+                // The server has joined the processes on its address before the first client arrives.
                 server.wait_for_output(std::time::Duration::from_millis(300));
             }
             let clients = ports.map(|port| start(port, &[&server.to_string(), "-d", &client_device]));
@@ -92,7 +91,7 @@ fn all_eight_programs() {
     }
 }
 
-/// With one request under way in all, twenty queue pairs take turns; each sends all of its messages.
+/// With one outstanding request in total, twenty queue pairs take turns; each sends all of its messages.
 #[test]
 fn requests_in_flight_are_shared_by_all_queue_pairs() {
     for verb in VERBS {
@@ -149,7 +148,8 @@ fn for_a_second() {
 #[test]
 fn an_operation_that_is_under_way_when_time_is_up_is_finished() {
     for verb in ["read", "atomic"] {
-        // The fourth begins after 0.9 s and arrives after 1.05 s; the timeout is longer than a round trip.
+        // The fourth message begins after 0.9 s and arrives after 1.05 s. The timeout is longer than a round
+        // trip.
         let options = ["-D", "1", "--fault", "delay=150ms"];
         let [client, _] = documents(&[verb, "lat"], &options, &[]);
         assert!(client["rows"][0]["latency"]["messages"].as_u64().unwrap() > 0, "{client}");

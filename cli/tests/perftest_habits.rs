@@ -1,4 +1,4 @@
-//! Habits of people who know perftest: its options, and what happens where the two sides do not fit.
+//! Habits of perftest users: its options, and options of the two sides that do not match.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Finished, Running, on_idle, own_address, roce};
 use serde_json::Value;
 
-/// The commands of both sides, which have addresses of their own: the client first.
+/// Returns the commands of both sides, which have their own addresses, the client first.
 fn commands(tests: [&[&str]; 2], of_client: &[&str], of_server: &[&str]) -> [std::process::Command; 2] {
     let (server, client) = (own_address(), own_address());
     let [mut client_command, mut server_command] = [roce(), roce()];
@@ -19,14 +19,15 @@ fn commands(tests: [&[&str]; 2], of_client: &[&str], of_server: &[&str]) -> [std
     [client_command, server_command]
 }
 
-/// Runs both sides; returns what each printed, the client first.
+/// Runs both sides; returns the output of each, the client first.
 fn meet(tests: [&[&str]; 2], of_client: &[&str], of_server: &[&str]) -> [Finished; 2] {
     let [mut client, mut server] = commands(tests, of_client, of_server);
     let server = Running::start(&mut server);
     [Running::start(&mut client).finish(100), server.finish(100)]
 }
 
-/// Both sides of a test with the same options must succeed; returns their documents, the client first.
+/// Runs both sides of a test with the same options, which must succeed; returns their documents, the client
+/// first.
 #[track_caller]
 fn documents(test: &[&str], options: &[&str]) -> [Value; 2] {
     let options = [options, &["--json", "--patience", "20", "-u", "16"]].concat();
@@ -36,7 +37,7 @@ fn documents(test: &[&str], options: &[&str]) -> [Value; 2] {
     })
 }
 
-/// Before, two such sides waited for 30 s, or printed what the other side never measured.
+/// Regression: two such sides waited for 30 s, or printed figures that the other side had never measured.
 #[test]
 fn sides_that_do_not_match_name_what_differs_at_once() {
     let send: &[&str] = &["send", "bw"];
@@ -55,13 +56,14 @@ fn sides_that_do_not_match_name_what_differs_at_once() {
         for (finished, [ours, theirs]) in [(client, [ours, theirs]), (server, [theirs, ours])] {
             let expected = format!("this side has {ours} and the other side {theirs}");
             assert!(!finished.success && finished.stderr.contains(&expected), "`{expected}`: {finished:?}");
-            // A second on a machine that does nothing else.
+            // This takes a second on an idle machine.
             assert!(on_idle(finished.took) < Duration::from_secs(8), "{finished:?}");
         }
     }
 }
 
-/// A report bears no unit; the side without `--report_gbits` took gigabits for megabytes.
+/// Regression: a report does not contain its unit, so the side without `--report_gbits` mistook gigabits for
+/// megabytes.
 #[test]
 fn each_side_reports_in_a_unit_of_its_own() {
     let options = ["-D", "1", "--json", "-s", "4096"];
@@ -76,7 +78,7 @@ fn each_side_reports_in_a_unit_of_its_own() {
     assert!((client - server).abs() < 0.01 * client, "{client} {server}");
 }
 
-/// Before, the server waited for 30 s and held its ports.
+/// Regression: the server waited for 30 s and held its ports.
 #[test]
 fn a_server_ends_soon_after_its_client_is_stopped() {
     for test in [["send", "bw"], ["send", "lat"], ["write", "bw"]] {
@@ -157,7 +159,7 @@ fn packets_bear_the_traffic_class_of_tclass_and_tos() {
             .lines()
             .filter_map(|line| Some(serde_json::from_str::<Value>(line).ok()?["ip.dsfield.dscp"].to_string()))
             .collect();
-        // Acknowledgements take the class of what they acknowledge.
+        // Acknowledgements have the traffic class of the packets that they acknowledge.
         assert!(points.len() >= 10 && points.iter().all(|point| point == "26"), "{option}: {points:?}");
     }
 }
@@ -241,7 +243,7 @@ fn a_test_without_end_reports_each_interval_until_it_is_stopped() {
     }
 }
 
-/// rping takes 23 bytes: its text with the largest number, and a NUL.
+/// The minimum size of rping is 23 bytes: its text with the largest number, and a NUL.
 #[test]
 fn rping_takes_the_sizes_of_the_original() {
     for size in ["23", "26", "65535"] {
@@ -279,7 +281,7 @@ fn answer(stream: &mut TcpStream, block: &[u8]) {
     stream.write_all(block).unwrap();
 }
 
-/// Keys whose memory begins at this address, as an original sends them.
+/// Returns keys for memory at this address, as an original sends them.
 fn keys(address: u64) -> Vec<u8> {
     let text = format!(
         "0000:0010:000011:abcdef:00001234:{address:016x}:00:00:00:00:00:00:00:00:00:00:ff:ff:7f:00:00:01:00000000:"
@@ -289,7 +291,8 @@ fn keys(address: u64) -> Vec<u8> {
     block
 }
 
-/// Runs our client of `ib_write_bw` against a program that sends these blocks after release, geometry and path MTU.
+/// Runs our client of `ib_write_bw` against a program that sends these blocks after release, geometry and
+/// path MTU.
 fn against_blocks(blocks: &[Vec<u8>]) -> Finished {
     let (server, client) = (own_address(), own_address());
     let listener = TcpListener::bind((server, 18_515)).unwrap();
@@ -314,7 +317,7 @@ fn memory_beyond_the_last_address_is_refused() {
     assert!(finished.stderr.contains("announced memory at 0xffffffffffffffff"), "{finished:?}");
 }
 
-/// A block of a report where keys are expected: the original runs with -b, this side without.
+/// A report arrives where keys are expected: the original runs with -b, this side without.
 #[test]
 fn a_report_of_an_original_where_keys_are_expected_is_named_at_once() {
     let report = [65_536_u64.to_be_bytes().to_vec(), vec![0; 100]].concat();
@@ -323,7 +326,8 @@ fn a_report_of_an_original_where_keys_are_expected_is_named_at_once() {
     assert!(on_idle(finished.took) < Duration::from_secs(8), "{finished:?}");
 }
 
-/// Runs our server of `ib_write_bw` against a program that sends these blocks after release, geometry and path MTU.
+/// Runs our server of `ib_write_bw` against a program that sends these blocks after release, geometry and
+/// path MTU.
 fn serve_blocks(options: &[&str], blocks: &[Vec<u8>]) -> (Finished, TcpStream) {
     let server = own_address();
     let mut command = roce();
@@ -340,7 +344,8 @@ fn serve_blocks(options: &[&str], blocks: &[Vec<u8>]) -> (Finished, TcpStream) {
     (process.finish(60), stream)
 }
 
-/// ib_write_bw --reversed reports what it has never filled in: 140,737,416,798,388 bytes, and our side exited with 0.
+/// Regression: `ib_write_bw --reversed` reports an uninitialized value of 140,737,416,798,388 bytes, and our
+/// side exited with 0.
 #[test]
 fn a_report_that_was_never_measured_is_refused() {
     let mut blocks = vec![keys(0x7f00_0000_0000); 4];
@@ -356,7 +361,7 @@ fn a_report_that_was_never_measured_is_refused() {
 
 #[test]
 fn a_warning_names_the_options_when_an_original_does_nothing_for_a_second() {
-    // It keeps its connection and sends no more blocks.
+    // The original keeps its connection and sends no more blocks.
     let (finished, _stream) = serve_blocks(&["--patience", "3"], &vec![keys(0x7f00_0000_0000); 3]);
     assert!(!finished.success && finished.stderr.contains("nothing came for 3 s"), "{finished:?}");
     assert!(finished.stderr.contains("nothing has come from the other side for a second"), "{finished:?}");

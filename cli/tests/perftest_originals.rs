@@ -1,7 +1,7 @@
-//! `roce perf` against originals of perftest with other options, which exchange none of them.
+//! `roce perf` against originals of perftest with different options, which the originals do not exchange.
 //!
-//! Each side is a `roce perf` behind a proxy that takes out of the exchange what tells it from an original. So both do what
-//! they do with an original, and send it the blocks and packets that the original would send.
+//! Each side is a `roce perf` behind a proxy that removes its mark from the exchange. So each side treats the
+//! other one as an original, and both exchange the blocks and packets of an original.
 
 mod common;
 
@@ -11,11 +11,11 @@ use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use common::{Finished, Running, own_address, roce, within};
 
 const PORT: u16 = 18_515;
-/// Bytes of the block with the release; what follows the NUL tells the programs apart.
+/// Length of the block with the release, in bytes. The bytes after the NUL tell the programs apart.
 const RELEASE: usize = 16;
 const RELEASE_TEXT: usize = 4;
 
-/// Passes bytes on, without the mark in the first block.
+/// Forwards bytes, without the mark in the first block.
 fn pass_on(mut from: TcpStream, mut to: TcpStream) {
     let mut release = [0; RELEASE];
     if from.read_exact(&mut release).is_ok() {
@@ -25,7 +25,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// An address where a client finds the server as if it were an original.
+/// Returns an address at which a client finds the server as if it were an original.
 fn disguised(server: IpAddr) -> IpAddr {
     let address = IpAddr::from(own_address());
     let listener = TcpListener::bind((address, PORT)).expect("a port of an address of its own");
@@ -40,7 +40,8 @@ fn disguised(server: IpAddr) -> IpAddr {
     address
 }
 
-/// Runs both sides, each of which takes the other one for an original; returns what each printed, the client first.
+/// Runs both sides, each of which mistakes the other one for an original; returns the output of each, the
+/// client first.
 fn meet(test: &[&str], of_client: &[&str], of_server: &[&str]) -> [Finished; 2] {
     let (server, client) = (IpAddr::from(own_address()), IpAddr::from(own_address()));
     let patience = ["--patience", "10"];
@@ -65,7 +66,7 @@ fn two_sides_that_fit_end_with_success_and_without_a_warning() {
             (["write", "bw"], &["-n", "50", "-c", "UC", "-s", "100"]),
             (["read", "bw"], &["-n", "50", "-b", "-s", "4096"]),
             (["atomic", "bw"], &["-n", "50"]),
-            // An original sends the same bytes again from each buffer, which this program does not.
+            // An original repeats the contents of each buffer; this program does not.
             (["send", "bw"], &["-n", "5", "-s", "2"]),
             (["read", "lat"], &["-n", "50"]),
         ] {
@@ -76,8 +77,8 @@ fn two_sides_that_fit_end_with_success_and_without_a_warning() {
     });
 }
 
-/// Nothing acknowledges a WRITE of UC, so the blocks of the end come before the last of them where these take longer; the
-/// server took those for messages that the client sent after its end.
+/// Regression: WRITEs of UC are not acknowledged, so the final blocks arrive before delayed WRITEs. The
+/// server mistook these for messages that the client had sent after its end.
 #[test]
 fn messages_without_acknowledgements_that_come_after_the_blocks_are_no_mistake() {
     within(100, || {
@@ -94,7 +95,7 @@ fn messages_without_acknowledgements_that_come_after_the_blocks_are_no_mistake()
     });
 }
 
-/// Both sides ended with success, and one of them printed half of a test.
+/// Regression: both sides exited with success, and one of them printed half of a test.
 #[test]
 fn both_directions_on_one_side_only_are_named() {
     within(100, || {
@@ -104,7 +105,7 @@ fn both_directions_on_one_side_only_are_named() {
             for (of_client, of_server) in [(both, one), (one, both)] {
                 let sides = meet(&[verb, "bw"], of_client, of_server);
                 assert!(sides.iter().all(|side| !side.success), "{verb}, client {of_client:?}: {sides:?}");
-                // The server is the first to notice; where it has left, that is what the client says.
+                // The server notices first. If it has left, the client reports that instead.
                 let named = "only one of the two sides has -b";
                 assert!(sides[1].stderr.contains(named), "{verb}, client {of_client:?}: {sides:?}");
             }
@@ -112,11 +113,11 @@ fn both_directions_on_one_side_only_are_named() {
     });
 }
 
-/// A side with one size ended with success, whatever the other side sent after it.
+/// Regression: a side with one size exited with success, regardless of later messages of the other side.
 #[test]
 fn all_sizes_on_one_side_only_are_named() {
     within(100, || {
-        // The first size of all is 2 bytes, the last 8 MiB.
+        // The first of all sizes is 2 bytes, the last one is 8 MiB.
         let all = ["-n", "5", "-a"];
         let [client, server] = meet(&["write", "bw"], &all, &["-n", "5", "-s", "8388608"]);
         assert!(!server.success && server.stderr.contains("only one of the two sides has -a"), "{server:?}");

@@ -1,17 +1,16 @@
-//! `roce pingpong` with itself, in two processes; the original programs are on the other side in the interop
-//! suite.
+//! `roce pingpong` on both sides, in two processes. The interop tests run it against the original programs.
 
 mod common;
 
 use common::{Running, own_address, roce};
 use serde_json::Value;
 
-/// Runs both sides on addresses of their own; returns what each printed.
+/// Runs both sides on their own addresses; returns the output of each.
 fn pair(kind: &str, options: &[&str]) -> [common::Finished; 2] {
     pair_with(kind, options, &[])
 }
 
-/// The same with more options for the client.
+/// Runs both sides, with more options for the client.
 fn pair_with(kind: &str, options: &[&str], of_client: &[&str]) -> [common::Finished; 2] {
     let (server, client) = (own_address(), own_address());
     let device = |address| format!("udp:{address}");
@@ -59,7 +58,7 @@ fn rc_and_srq_survive_loss_and_say_how_much_was_sent_again() {
     }
 }
 
-/// The original programs exit after their last message. Their last acknowledgement is not repeated if it is lost.
+/// The originals exit after their last message, so their last acknowledgement is not repeated if it is lost.
 #[test]
 fn a_missing_last_acknowledgement_is_not_a_failure() {
     let mute = ["--fault", "rule:opcode=RC_ACKNOWLEDGE,action=drop"];

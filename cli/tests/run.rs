@@ -18,7 +18,8 @@ fn the_status_and_the_environment_are_those_of_the_program() {
     });
 }
 
-/// Some look there themselves (UCX): names of files are led to what the command made, and other names are left alone.
+/// Some programs (UCX) read these folders themselves. File names below them refer to the files that the
+/// command created; other names are unchanged.
 #[test]
 fn a_program_finds_its_devices_below_sys_and_dev() {
     within(60, || {
@@ -33,7 +34,7 @@ fn a_program_finds_its_devices_below_sys_and_dev() {
     });
 }
 
-/// They were blocked in the program as they were in the command, so that no `timeout` could end a server.
+/// Regression: the program inherited the blocked signals of the command, so `timeout` could not end a server.
 #[test]
 fn a_program_gets_signals_as_usual() {
     within(60, || {
@@ -54,7 +55,8 @@ fn a_signal_to_the_command_reaches_the_program() {
     });
 }
 
-/// It ended the command, and left the program alone, when it arrived before the command had blocked signals: the program ran already.
+/// Regression: a signal that arrived after the start of the program, but before the command had blocked
+/// signals, ended the command and left the program running.
 #[test]
 fn a_signal_as_soon_as_the_program_runs_reaches_it() {
     within(60, || {
@@ -67,7 +69,7 @@ fn a_signal_as_soon_as_the_program_runs_reaches_it() {
     });
 }
 
-/// Python wheels bring libraries with names of their own, and a path to them that comes before ours.
+/// Python wheels bring libraries with other names, and a library path that precedes the one of `roce run`.
 #[test]
 fn an_alias_loads_our_library_under_the_name_of_the_programs_own() {
     within(60, || {
@@ -102,7 +104,7 @@ fn a_number_of_engines_reaches_the_library() {
     });
 }
 
-/// Regression: a program with `DT_RPATH`, which comes before `LD_LIBRARY_PATH`, loaded the library of the distribution.
+/// Regression: programs with `DT_RPATH`, which precedes `LD_LIBRARY_PATH`, loaded the distribution's library.
 #[test]
 fn a_program_with_a_library_path_of_its_own_gets_our_library() {
     let root = roce_testing::distribution(env!("CARGO_TARGET_TMPDIR"));
@@ -132,7 +134,7 @@ fn a_program_with_a_library_path_of_its_own_gets_our_library() {
     });
 }
 
-/// The name is that of the list, and of the files.
+/// The list and the files use the name.
 #[test]
 fn a_device_has_the_name_that_was_asked_for() {
     within(60, || {
@@ -155,7 +157,7 @@ fn a_device_has_the_name_that_was_asked_for() {
     });
 }
 
-/// Programs of iproute2 and UCX ask over netlink for devices.
+/// Programs of iproute2 and UCX query devices over netlink.
 #[test]
 fn netlink_has_the_devices() {
     let has_tool = roce_testing::has_program("rdma");
@@ -191,7 +193,7 @@ fn netlink_has_the_devices() {
     });
 }
 
-/// Regression: a program that was told to use a device of another name was said to be linked statically.
+/// Regression: a program that was told to use a device with another name was reported as statically linked.
 #[test]
 fn a_static_program_and_one_that_asks_for_nothing_are_told_apart() {
     within(60, || {
@@ -201,20 +203,22 @@ fn a_static_program_and_one_that_asks_for_nothing_are_told_apart() {
     });
 }
 
-/// The newest version of glibc that the libraries may need. Debian 11 and Ubuntu 20.04 have 2.31; docs/run.md says how to build for them.
+/// The newest version of glibc that the libraries may require. Debian 11 and Ubuntu 20.04 have 2.31;
+/// docs/run.md says how to build for them.
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
-/// The glibc of the oldest systems that a build on them supports.
+/// The glibc version of the oldest systems on which a build is supported.
 const OLDEST_GLIBC: (u32, u32) = (2, 31);
 
-/// Whether glibc had a function before the version at which the linker found it: it moved from libpthread and libdl in 2.34, and the
-/// functions of `stat` were inline before 2.33. A build on an older system takes the older version.
+/// Returns whether glibc had a function before the version that the linker found. Functions moved from
+/// libpthread and libdl in 2.34, and those of `stat` were inline before 2.33. A build on an older system uses
+/// the older version.
 fn is_older_than_its_version(name: &str) -> bool {
     let moved = ["pthread_", "dlsym", "dlopen", "dladdr", "dlerror", "dlclose", "sem_"];
     let inline = ["stat64", "fstat64", "lstat64", "fstatat64", "stat", "fstat", "lstat", "fstatat"];
     moved.iter().any(|beginning| name.starts_with(beginning)) || inline.contains(&name)
 }
 
-/// A library that needs a newer glibc does not load, and the program does not start.
+/// A library that requires a newer glibc does not load, and the program does not start.
 #[test]
 fn the_libraries_need_no_function_of_a_newer_glibc() {
     if roce_testing::skip_unless(roce_testing::has_program("readelf"), "readelf is not installed") {

@@ -1,4 +1,4 @@
-//! Servers as their users start them: without a device, on a cable, with clients that are hostile or leave.
+//! Servers as users start them: without a device, on a cable, and with clients that are hostile or leave.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn start_at(end: &roce_testing::Namespace, args: &[&str]) -> Running {
     end.run(move || Running::start(roce().args(args)))
 }
 
-/// Each server without a device, and its client without one; ADDRESS is where the client calls.
+/// Each server and its client, without a device. ADDRESS is the address that the client calls.
 const PAIRS: [(&str, &str); 6] = [
     ("ping --once", "ping ADDRESS -n 20"),
     ("blast --once", "blast ADDRESS -n 50"),
@@ -26,7 +26,7 @@ const PAIRS: [(&str, &str); 6] = [
     ("perf write bw -n 20", "perf write bw ADDRESS -n 20"),
 ];
 
-/// They listened on 127.0.0.1 only.
+/// Regression: these servers listened only on 127.0.0.1.
 #[test]
 fn servers_without_a_device_serve_the_address_that_a_client_calls() {
     let Some(cable) = Cable::new(4200) else { return };
@@ -43,7 +43,7 @@ fn servers_without_a_device_serve_the_address_that_a_client_calls() {
     }
 }
 
-/// A script starts the two at the same time, and the client may be first.
+/// If a script starts both at the same time, the client may be first.
 #[test]
 fn a_client_waits_for_a_server_that_is_started_at_the_same_time() {
     let Some(cable) = Cable::new(4200) else { return };
@@ -79,7 +79,8 @@ fn a_server_says_what_to_type_on_the_other_side() {
     }
 }
 
-/// `roce doctor` said "run `roce doctor` there", and said the same again when that was done.
+/// Regression: `roce doctor` suggested to run `roce doctor` on the peer, and suggested it again after that
+/// was done.
 #[test]
 fn the_remedy_of_the_doctor_removes_its_finding() {
     let Some(cable) = Cable::new(4200) else { return };
@@ -93,7 +94,7 @@ fn the_remedy_of_the_doctor_removes_its_finding() {
     assert!(waiting.finish(60).success);
 }
 
-/// A client may exchange over IPv4 what it needs for packets over IPv6, if the user of the server allows its other address.
+/// A client may exchange over IPv4 for packets over IPv6, if the user of the server allows its other address.
 #[test]
 fn a_device_with_ipv6_only_is_called_over_ipv4() {
     let Some(cable) = Cable::new(4200) else { return };
@@ -114,7 +115,7 @@ fn a_device_with_ipv6_only_is_called_over_ipv4() {
     }
 }
 
-/// A client that called another address began the file anew.
+/// Regression: a client that called another address truncated the file.
 #[test]
 fn the_capture_of_a_server_goes_on_when_another_address_is_called() {
     let folder = tempfile::tempdir().unwrap();
@@ -160,7 +161,7 @@ fn a_client_on_the_same_machine_is_told_to_use_another_address() {
     assert!(finished.success && waiting.finish(20).success, "{finished:?}");
 }
 
-/// A server on an address of its own.
+/// Starts a server on its own address.
 fn server(args: &[&str]) -> (Ipv4Addr, Running) {
     let address = own_address();
     let device = format!("udp:{address}");
@@ -174,7 +175,7 @@ fn client(tool: &str, server: Ipv4Addr, more: &[&str]) -> Running {
     Running::start(roce().args([tool, &to, "--device", &device]).args(more))
 }
 
-/// The server stayed for 30 seconds and held its ports.
+/// Regression: the server stayed for 30 seconds and held its ports.
 #[test]
 fn a_client_that_is_interrupted_ends_the_server_at_once() {
     for (tool, op) in [("ping", "send"), ("blast", "send"), ("blast", "write"), ("blast", "read")] {
@@ -193,7 +194,7 @@ fn a_client_that_is_interrupted_ends_the_server_at_once() {
     }
 }
 
-/// The server burned a processor for 29 s and said nothing about the reason.
+/// Regression: the server used a processor for 29 s and did not report the reason.
 #[test]
 fn a_path_that_works_one_way_only_is_reported_on_both_sides_at_once() {
     for fault in ["--fault", "--receive-fault"] {
@@ -241,7 +242,7 @@ fn the_memory_for_a_client_is_an_option() {
     }
 }
 
-/// No output of either side has a character that a terminal obeys.
+/// Asserts that neither output contains a control character of a terminal.
 #[track_caller]
 fn is_harmless(what: &str, finished: &Finished) {
     for text in [&finished.stdout, &finished.stderr] {
@@ -267,7 +268,7 @@ fn texts_of_a_hostile_client_reach_no_terminal() {
             let (address, waiting) = server(&[tool, "--once"]);
             let port = if tool == "limit" { 18_521 } else { 18_520 };
             let mut stream = TcpStream::connect((address, port)).unwrap();
-            // As a peer that does not escape what it writes.
+            // Sends raw control characters, as a peer that does not escape its output.
             let raw = greeting.to_string().replace("\\u001b", "\u{1b}").replace("\\u0007", "\u{7}");
             writeln!(stream, "{}", if greeting.get("roce").is_some() { greeting.to_string() } else { raw })
                 .unwrap();
@@ -276,7 +277,7 @@ fn texts_of_a_hostile_client_reach_no_terminal() {
             is_harmless(tool, &finished);
         }
     }
-    // The error of a value that is not known quotes it.
+    // The error for an unknown value quotes the value.
     let (address, waiting) = server(&["ping", "--once"]);
     let mut stream = TcpStream::connect((address, 18_520)).unwrap();
     let greeting = json!({"roce": "ping` or `roce blast", "protocol": 2, "version": "0"});
@@ -286,7 +287,7 @@ fn texts_of_a_hostile_client_reach_no_terminal() {
     is_harmless("a plan", &finished);
 }
 
-/// The servers that speak with original programs.
+/// The servers that communicate with original programs.
 #[test]
 fn bytes_of_a_hostile_original_reach_no_terminal() {
     let mut garbage = ESCAPES.as_bytes().to_vec();
@@ -305,7 +306,7 @@ fn bytes_of_a_hostile_original_reach_no_terminal() {
         let finished = waiting.finish(60);
         assert!(!finished.success, "{tool}: {finished:?}");
         is_harmless(tool, &finished);
-        // A client that meets such a server.
+        // A client connects to such a server.
         let (address, port, serving) = hostile_original(bytes.clone());
         let device = format!("udp:{}", own_address());
         let (to, port) = (address.to_string(), port.to_string());
@@ -317,7 +318,7 @@ fn bytes_of_a_hostile_original_reach_no_terminal() {
     }
 }
 
-/// Writes these bytes to one client.
+/// Listens, and writes these bytes to one client.
 fn hostile_original(bytes: Vec<u8>) -> (Ipv4Addr, u16, std::thread::JoinHandle<()>) {
     let address = own_address();
     let listener = TcpListener::bind((address, 0)).unwrap();
@@ -330,7 +331,7 @@ fn hostile_original(bytes: Vec<u8>) -> (Ipv4Addr, u16, std::thread::JoinHandle<(
     (address, port, serving)
 }
 
-/// Answers one client with these lines.
+/// Listens, and answers one client with these lines.
 fn hostile_server(lines: Vec<String>) -> (Ipv4Addr, u16, std::thread::JoinHandle<()>) {
     let address = own_address();
     let listener = TcpListener::bind((address, 0)).unwrap();
@@ -374,7 +375,7 @@ fn texts_of_a_hostile_server_reach_no_terminal() {
     }
 }
 
-/// A request whose sender never confirms held the server for 60 s.
+/// Regression: a request that its sender never confirmed held the server for 60 s.
 #[test]
 fn a_request_of_rping_that_is_never_confirmed_holds_up_nobody() {
     let address = own_address().to_string();

@@ -1,4 +1,4 @@
-//! `roce sim` as its users run it: scenarios by name and from files, reports, sweeps, jobs.
+//! `roce sim` as users run it: scenarios by name and from files, reports, sweeps and jobs.
 
 mod common;
 
@@ -25,7 +25,7 @@ name = "flows.0.bytes"
 values = ["200KB", "1MB"]
 "#;
 
-/// A directory with the scenario of this file in it.
+/// A directory that contains the small scenario.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -53,7 +53,7 @@ impl Place {
         Running::start(roce().current_dir(self.0.path()).arg("sim").args(options)).finish(60)
     }
 
-    /// As [`Self::sim`]; what it prints is JSON.
+    /// Runs the small scenario as [`Self::sim`] does; returns its JSON output.
     #[track_caller]
     fn document(&self, options: &[&str]) -> Value {
         let finished = self.sim(&[options, &["--json"]].concat());
@@ -83,7 +83,7 @@ fn the_list_has_every_shipped_scenario_and_each_can_be_named() {
     assert_eq!((&document["scenario"], &document["incomplete"]), (&"pause storm".into(), &0.into()));
 }
 
-/// The first run makes a directory of that name, which the second one must not take for the scenario.
+/// The first run creates a directory of that name; the second run must not mistake it for the scenario.
 #[test]
 fn a_shipped_scenario_runs_twice_into_a_directory_of_its_name() {
     let place = Place::new();
@@ -129,7 +129,7 @@ fn the_configuration_hash_knows_the_files_that_a_scenario_names() {
     assert_ne!(first, other);
 }
 
-/// Tables, pictures and the page around them, all of the same run.
+/// A report contains tables, pictures and a page, all of the same run.
 #[test]
 fn a_report_has_tables_pictures_and_where_they_come_from() {
     let place = Place::new();
@@ -141,7 +141,7 @@ fn a_report_has_tables_pictures_and_where_they_come_from() {
     let (flows, rates) = (read(&format!("{out}/flows.csv")), read(&format!("{out}/rates.csv")));
     assert_eq!(flows.lines().count(), 3, "{flows}");
     assert!(flows.lines().skip(1).all(|line| line.contains(",1000000,") && line.contains(",complete,")));
-    // 2 MB through 100 Gb/s take 160 us at least, and a point comes every 10.
+    // 2 MB take at least 160 us at 100 Gb/s, with one point per 10 us.
     assert!(rates.lines().count() > 2 * 16, "{rates}");
     assert!(rates.lines().skip(1).all(|line| line.split(',').count() == 6), "{rates}");
     let page = read(&format!("{out}/report.html"));
@@ -170,7 +170,7 @@ fn every_column_of_the_tables_is_explained() {
     let text = read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulator.md"));
     for table in ["flows", "slowdown", "ports", "rates", "total", "queues", "queue_cdf"] {
         let head = read(&place.path(&format!("out/{table}.csv"))).lines().next().unwrap().to_owned();
-        // Reasons have a row together.
+        // All reasons for drops share one row.
         let mut columns: Vec<&str> = head
             .split(',')
             .map(|name| if name.starts_with("dropped_") { "dropped_*" } else { name })
@@ -185,7 +185,7 @@ fn every_column_of_the_tables_is_explained() {
     }
 }
 
-/// The combinations that one process runs on all cores are those of a job's indexes, which merge to the same table.
+/// One process on all cores runs the same combinations as a job, whose results merge to the same table.
 #[test]
 fn a_sweep_here_and_as_a_job_gives_the_same() {
     let place = Place::new();
@@ -203,7 +203,7 @@ fn a_sweep_here_and_as_a_job_gives_the_same() {
     assert!(kubernetes.contains("with the same paths: small.toml\n"), "{kubernetes}");
     assert!(kubernetes.contains("completionMode: Indexed") && kubernetes.contains("completions: 4\n"));
     assert!(!Path::new(&out).exists(), "to emit is not to run");
-    // What the shell would run, index by index.
+    // Runs each index as a shell would.
     let script = place.path("job.sh");
     let program = roce().get_program().to_str().unwrap().to_owned();
     std::fs::write(&script, job.replace("exec roce ", &format!("exec {program} "))).unwrap();
@@ -220,7 +220,7 @@ fn a_sweep_here_and_as_a_job_gives_the_same() {
     assert_eq!(table.lines().count(), 5, "{table}");
 }
 
-/// Means and intervals over seeds, in text, JSON, a table and a page, also of runs that are merged.
+/// Means and intervals over seeds appear in text, JSON, a table and a page, also for merged runs.
 #[test]
 fn several_seeds_give_means_with_intervals() {
     let place = Place::new();
@@ -259,7 +259,7 @@ fn several_seeds_give_means_with_intervals() {
     assert_eq!((read(&format!("{out}/sweep.csv")), read(&format!("{out}/report.html"))), (table, page));
 }
 
-/// Values, seed and files are in the scenario of the report, which is moved to where none of them is.
+/// The scenario in the report contains values, seed and files, so it also runs where no file exists.
 #[test]
 fn the_scenario_of_a_report_repeats_the_run() {
     let place = Place::new();
@@ -288,13 +288,13 @@ fn the_scenario_of_a_report_repeats_the_run() {
         assert_eq!(first[name], again[name], "{name}");
     }
     assert_eq!(first["seed"], 7);
-    // Another value is another configuration.
+    // A different value is a different configuration.
     let other = place.inside(&["elsewhere/again.toml", "--json", "--set", "host.path_mtu=2048"]);
     let other: Value = serde_json::from_str(&other.stdout).expect("JSON");
     assert_ne!(first["configuration_hash"], other["configuration_hash"]);
 }
 
-/// Met or not met, with the figure; silent about other values, and the reason for that.
+/// Prints met or not met, with the figure. For other values it prints only why nothing was evaluated.
 #[test]
 fn what_a_scenario_expects_is_evaluated() {
     let place = Place::new();
@@ -320,7 +320,7 @@ fn what_a_scenario_expects_is_evaluated() {
     let met: Vec<&Value> = document["expected"].as_array().unwrap().iter().map(|one| &one["met"]).collect();
     assert_eq!(met, [true, false, true]);
     assert!(read(&place.path("out/report.html")).contains("<b>NOT MET</b>: flows.0.slowdown is 1.9"));
-    // A value that is set to what the file has changes nothing.
+    // Setting a value to that of the file changes nothing.
     assert!(!place.inside(&["small.toml", "--set", "flows.0.bytes=1MB", "--seed", "1"]).success);
     let printed = place.sim(&["--set", "flows.0.bytes=2MB"]).stdout;
     assert!(!printed.contains("Both share") && !printed.contains("met:"), "{printed}");
@@ -370,7 +370,7 @@ fn threads_change_nothing() {
     assert!(run(&["sim", "loss", "--threads", "0"]).stderr.contains("expected 1 to 256"));
 }
 
-/// `clos-1000` and `permutation-8192` take a minute here and more.
+/// `clos-1000` and `permutation-8192` take a minute or more here.
 #[test]
 fn shipped_scenarios_meet_their_expectations() {
     let list = run(&["sim", "--list", "--json"]);
@@ -444,7 +444,7 @@ fn merging_says_what_is_missing_and_what_does_not_belong_together() {
     assert!(finished.stderr.contains("1 of 4 runs are missing: --index 1\n"), "{}", finished.stderr);
     assert!(!finished.stderr.contains("differ"), "{}", finished.stderr);
 
-    // Two runs of a newer and shorter sweep of another text, in the directory of an old one.
+    // Two runs of a newer, shorter sweep with a different text, in the directory of an old one.
     std::fs::write(place.path("small.toml"), SMALL.replace("\"small\"", "\"changed\"")).unwrap();
     sweep("1,2");
     let told = merge().stderr;
@@ -457,12 +457,12 @@ fn merging_says_what_is_missing_and_what_does_not_belong_together() {
     );
 }
 
-/// Without the means over seeds below it.
+/// Counts the lines of a table, without the means over seeds below it.
 fn lines_of_table(printed: &str) -> usize {
     printed.lines().take_while(|line| !line.is_empty()).count()
 }
 
-/// Summaries of versions that did not write which run of a sweep it was.
+/// Older versions did not write the sweep index into summaries.
 #[test]
 fn old_summaries_can_be_merged() {
     let place = Place::new();
@@ -537,7 +537,7 @@ fn errors_have_line_and_reason() {
     }
 }
 
-/// The shipped deadlock by name, with and without a watchdog.
+/// Runs the shipped deadlock by name, with and without a watchdog.
 #[test]
 fn a_deadlock_is_named_in_the_summary_and_the_steps_of_pauses_are_a_table() {
     let place = Place::new();

@@ -1,11 +1,11 @@
-//! What `roce sim` says of flows that fail or do not end, and of runs that do not fit into memory.
+//! Reports of `roce sim` about flows that fail or do not end, and about runs that do not fit into memory.
 
 mod common;
 
 use common::{Finished, Running, roce};
 use serde_json::{Value, json};
 
-/// Two flows to a host that is cut off while they run.
+/// Two flows to a host that is cut off during the run.
 const CUT_OFF: &str = r#"
 name = "a destination that is cut off"
 stop = "3s"
@@ -66,7 +66,7 @@ impl Place {
     }
 }
 
-/// The rows of a summary with this name.
+/// Returns the values of the summary's rows with this name.
 fn rows<'a>(printed: &'a str, name: &str) -> Vec<&'a str> {
     let rows = printed.lines().filter_map(|line| line.strip_prefix("  ")?.split_at_checked(36));
     rows.filter(|(row, _)| row.trim() == name).map(|(_, value)| value.trim()).collect()
@@ -104,7 +104,7 @@ fn failed_flows_are_named_and_set_the_exit_status() {
     assert_eq!((&summary["failures_expected"], &summary["open_ended"]), (&false.into(), &false.into()));
 }
 
-/// A sweep and what merges it name the runs with failed flows, after all results are written.
+/// A sweep and its merge report the runs with failed flows, after all results are written.
 #[test]
 fn failed_flows_of_a_sweep_are_counted_in_each_table() {
     let place = Place::new(CUT_OFF);
@@ -128,12 +128,12 @@ fn failed_flows_of_a_sweep_are_counted_in_each_table() {
     let printed = place.run(&[&sweep[..], &["--json"]].concat());
     assert_eq!(printed.code, Some(1));
     assert_eq!(document(&printed)["groups"][0]["metrics"]["failed"]["mean"], 2.0);
-    // One of the jobs of the sweep is a run with an exit status of its own.
+    // Each job of the sweep is a run with its own exit status.
     let job = |index| place.run(&[&sweep[..], &["--index", index]].concat()).code;
     assert_eq!((job("0"), job("1")), (Some(1), Some(0)));
 }
 
-/// A scenario that is about failures says how many it expects.
+/// A scenario about failures states how many failures it expects.
 #[test]
 fn failures_that_a_scenario_expects_are_no_error() {
     let expect =
@@ -160,7 +160,7 @@ fn a_flow_without_a_path_is_refused_with_the_reason() {
     );
 }
 
-/// Flows that outlast the run have not failed, and the summary says whether that is meant.
+/// Flows that outlast the run have not failed, and the summary says whether the scenario intends that.
 #[test]
 fn flows_that_outlast_the_run_are_told_from_failed_ones() {
     let place = Place::new(ENDLESS);
@@ -180,7 +180,7 @@ fn flows_that_outlast_the_run_are_told_from_failed_ones() {
     assert_eq!(rows(&printed, "open-ended"), ["the flows are meant to outlast the run"]);
 }
 
-/// Regression: a sprayed all-to-all was killed by the kernel, without a message.
+/// Regression: a sprayed all-to-all used up the memory, and the kernel killed the process without a message.
 #[test]
 fn a_run_that_does_not_fit_into_memory_is_refused() {
     let text = "name = \"large\"\nstop = \"1ms\"\n[topology]\nkind = \"star\"\nhosts = 256\n\
@@ -195,7 +195,7 @@ fn a_run_that_does_not_fit_into_memory_is_refused() {
     ] {
         assert!(finished.stderr.contains(part), "`{part}` is missing: {}", finished.stderr);
     }
-    // A run of a sweep that does not fit does not keep the others from running.
+    // A run that does not fit into memory does not prevent the other runs of its sweep.
     let sweep = ["--memory", "100MB", "--sweep", "topology.hosts=4,256", "--json"];
     let finished = place.run(&sweep);
     assert_eq!(finished.code, Some(1), "{finished:?}");
@@ -205,11 +205,11 @@ fn a_run_that_does_not_fit_into_memory_is_refused() {
             .contains("1 of 2 runs failed:\ncombination 1, topology.hosts=256: the run needs at least")
     );
     assert_eq!(document(&finished)["runs"].as_array().map(Vec::len), Some(1));
-    // Full windows would not fit.
+    // With full windows, the run would not fit.
     let finished =
         place.run(&["--memory", "20MB", "--set", "topology.hosts=40", "--set", "flows.0.bytes=10MB"]);
     assert!(finished.success && finished.stderr.contains("the run may need up to "), "{finished:?}");
-    // The limit of the process is one of those that count.
+    // The memory limit of the process also counts.
     let mut shell = std::process::Command::new("sh");
     let limited = "ulimit -v 150000 && exec \"$0\" sim scenario.toml";
     shell.current_dir(place.0.path()).args(["-c", limited, env!("CARGO_BIN_EXE_roce")]);

@@ -30,7 +30,7 @@ impl Place {
         self.0.path().join("roce")
     }
 
-    /// A server of `roce ping`, and where it is.
+    /// Starts a server of `roce ping`; also returns its address.
     fn server(&self) -> (Running, String) {
         let address = own_address().to_string();
         let mut command = self.command();
@@ -44,7 +44,7 @@ impl Place {
         Running::start(self.command().arg("stat").args(args)).finish(60)
     }
 
-    /// Leaves out processes that root sees in other directories.
+    /// Returns the process at this address; omits processes that root sees in other directories.
     #[track_caller]
     fn of(&self, address: &str) -> Option<Value> {
         let finished = self.stat(&["--all", "--json"]);
@@ -82,7 +82,7 @@ fn counters_of_a_running_server_are_shown_in_every_form() {
     let (mut server, address) = place.server();
     place.ping(&address);
     let told = place.of(&address).expect("the server is there");
-    // The messages, and acknowledgements, each of which may cover several.
+    // The messages, and acknowledgements, each of which may cover several messages.
     let packets = told["counters"]["rdma_rx_packets"].as_u64().unwrap();
     assert!((101..=400).contains(&packets), "{told}");
     assert_eq!(told["device"], "udp");
@@ -108,8 +108,8 @@ fn counters_of_a_running_server_are_shown_in_every_form() {
     assert!(server.is_alive());
 }
 
-/// The rules for names and for the text format: each metric has HELP and TYPE once, directly above its samples; counters,
-/// and only they, end with `_total`; a unit is the last word before that, and a base unit.
+/// Checks the rules for names and for the text format: each metric has HELP and TYPE once, directly above its
+/// samples. Counters, and only they, end with `_total`; before that comes the unit, which is a base unit.
 #[track_caller]
 fn check_prometheus(text: &str) {
     let mut known = std::collections::BTreeSet::new();
@@ -223,12 +223,12 @@ fn a_directory_that_is_open_to_others_is_not_used() {
     assert!(server.is_alive() && sockets(&place.folder()).is_empty());
 }
 
-/// A process that is stopped holds nothing up: it is named, and the others are shown.
+/// A stopped process does not delay the command: it is named, and the others are shown.
 #[test]
 fn a_process_that_does_not_answer_is_named_and_the_others_are_shown() {
     let place = Place::new();
     let (_server, address) = place.server();
-    // It listens and never accepts, as a stopped process does.
+    // This socket listens but never accepts, as in a stopped process.
     let _silent = UnixListener::bind(place.folder().join("4194305.0")).unwrap();
     let finished = place.stat(&["--all"]);
     assert!(finished.success, "{finished:?}");

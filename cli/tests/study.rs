@@ -1,4 +1,4 @@
-//! `roce study`: a small part of the grid, twice, and stopped between.
+//! `roce study`: a small part of the grid, which is run twice, and interrupted.
 
 mod common;
 
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use common::{Finished, Running, roce, run};
 use roce_tools::study::{COLUMNS, CONCLUSIONS};
 
-/// Runs the cells of the quick grid whose name contains a text.
+/// Runs the cells of the quick grid whose name contains `only`.
 fn study(out: &Path, only: &str) -> Finished {
     let out = out.to_str().unwrap();
     Running::start(roce().args(["study", "--quick", "--only", only, "--out", out])).finish(120)
 }
 
-/// The rows of a study: fields by column.
+/// Returns the rows of a study: fields by column.
 fn rows(out: &Path) -> Vec<BTreeMap<&'static str, String>> {
     let text = std::fs::read_to_string(out.join("study.csv")).unwrap();
     let mut lines = text.lines();
     assert_eq!(lines.next().unwrap(), COLUMNS.join(","));
     lines
         .map(|line| {
-            // Only the machine and a reason may have a comma, in quotes.
+            // Only the machine and a reason may contain a comma, in quotes.
             let parts = line.split('"').enumerate();
             let plain = |(index, part): (usize, &str)| {
                 if index % 2 == 1 { part.replace(',', ";") } else { part.to_owned() }
@@ -52,14 +52,14 @@ fn a_part_of_the_grid_is_measured_once_and_resumed() {
         }
     }
     let before = std::fs::read(out.join("study.csv")).unwrap();
-    // A row more, and the others stay as they are.
+    // A new row is added, and the others are unchanged.
     let finished = study(out, "udp-loopback/ping/send/64");
     assert!(finished.success && std::fs::read(out.join("study.csv")).unwrap() == before, "{finished:?}");
     let finished = study(out, "udp-loopback/blast/limit/64/");
     assert!(finished.success, "{finished:?}");
     let after = std::fs::read(out.join("study.csv")).unwrap();
     assert!(after.starts_with(&before) && rows(out).len() == 5);
-    // Another grid does not go into the same file.
+    // A different grid cannot be written into the same file.
     let finished = run(&["study", "--only", "udp-loopback/ping/send/64/", "--out", out.to_str().unwrap()]);
     assert!(!finished.success && finished.stderr.contains("another grid"), "{finished:?}");
     assert!(finished.stderr.contains("--out"), "{finished:?}");
@@ -69,7 +69,7 @@ fn a_part_of_the_grid_is_measured_once_and_resumed() {
 fn the_report_has_every_figure_and_every_conclusion() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path();
-    // Operations, TCP and the limit; several workers.
+    // Operations, TCP and the limit, with several workers.
     for only in [
         "udp-loopback/ping/write/8/",
         "udp-loopback/blast/read/64/",
@@ -110,7 +110,7 @@ fn an_interrupted_study_says_how_it_goes_on() {
     let mut command = roce();
     command.args(["study", "--quick", "--only", "udp-loopback/blast/send/", "--out", out]);
     let mut running = Running::start(&mut command);
-    // The first row is there.
+    // Wait for the first row.
     let has_rows = || {
         std::fs::read_to_string(folder.path().join("study.csv")).is_ok_and(|text| text.lines().count() > 1)
     };

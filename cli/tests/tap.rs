@@ -1,4 +1,4 @@
-//! The commands over TAPs: two processes, each a host of its own, on a bridge in a namespace that this test made.
+//! The commands over TAPs: two processes, each a host of its own, on a bridge in a namespace of this test.
 
 mod common;
 
@@ -6,7 +6,8 @@ use std::process::Command;
 
 use common::{Finished, Running, TAPS_ON_A_BRIDGE, check_measured, has_program, script, skip_unless};
 
-/// A command that runs a shell script with the functions of [`script`] in a network namespace of its own, without privilege.
+/// Returns a command that runs a shell script with the functions of [`script`] in its own network namespace,
+/// without privilege.
 fn in_namespace(body: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "sh", "-c", &script(body)]);
@@ -42,8 +43,8 @@ fn ping_and_blast_between_two_taps() {
     measure("blast", "ip6=2001:db8::2/64", "ip6=2001:db8::3/64", "2001:db8::2");
 }
 
-/// `roce limit` between two taps; the exchange goes over the bridge's own address, so the server has to allow that of
-/// the client's tap.
+/// Runs `roce limit` between two TAPs. The exchange uses the bridge's own address, so the server must allow
+/// the address of the client's TAP.
 fn limit(more: &str) -> Finished {
     let mut command = in_namespace(TAPS_ON_A_BRIDGE);
     command
@@ -63,13 +64,14 @@ fn kernel_tcp_between_addresses_of_taps_is_refused() {
     assert!(refused.stderr.contains("are not the kernel's") && !refused.success, "{refused:?}");
 }
 
-/// Both hosts start without neighbor entries. The receiving host never sends by itself, but must answer address resolution.
+/// The hosts start without neighbor entries. The receiving host never sends on its own initiative, but must
+/// answer address resolution.
 #[test]
 fn the_limit_of_two_taps() {
     if cannot_run() {
         return;
     }
-    // On a busy machine a round trip takes milliseconds.
+    // On a busy machine, a round trip takes milliseconds.
     let finished = limit("--round-trips 200");
     assert!(finished.success, "{finished:?}");
     let document = finished.stdout.find('{').and_then(|start| finished.stdout.get(start..)).expect("JSON");
@@ -104,7 +106,7 @@ fn devices_says_whether_taps_can_be_made() {
     };
     let inside = tap(r#"ip link set lo up; "$ROCE" devices"#);
     assert!(inside.contains("usable"), "{inside}");
-    // In a namespace further in without a network of its own, the right to this network is gone.
+    // A nested user namespace that has no network of its own has no rights to this network.
     let further_in = tap(r#"ip link set lo up; unshare --user --map-root-user "$ROCE" devices"#);
     assert!(further_in.contains("lacks") && further_in.contains("CAP_NET_ADMIN"), "{further_in}");
 }

@@ -1,4 +1,5 @@
-//! The file of `--trace`: its events against the tables of `docs/json.md`, and what it has of a simulation.
+//! The file of `--trace`: its events compared with the tables of `docs/json.md`, and its contents for a
+//! simulation.
 
 mod common;
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 const PAGE: &str = include_str!("../../docs/json.md");
 
-/// The folders whose events the page lists, and the names of their modules.
+/// Folders whose events the page lists, with the names of their modules.
 const REPORTING: [(&str, &str); 3] =
     [("transport/src", "roce_transport"), ("sim/src", "roce_sim"), ("src", "roce")];
 
@@ -21,7 +22,7 @@ struct Shape {
     fields: BTreeSet<String>,
 }
 
-/// The section of the page about trace events, cut at its tables.
+/// Returns the tables of the page's section about trace events.
 fn tables() -> Vec<Vec<[String; 4]>> {
     let section = PAGE.split("\n## ").find(|section| section.starts_with("Trace events")).expect("a section");
     let mut tables = Vec::new();
@@ -64,7 +65,7 @@ fn listed_events() -> BTreeMap<String, Shape> {
     events
 }
 
-/// The type of each field.
+/// Returns the type of each field.
 fn types(table: usize) -> BTreeMap<String, String> {
     tables().swap_remove(table).iter().map(|row| (name(&row[0]), row[1].clone())).collect()
 }
@@ -80,7 +81,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The arguments of a macro whose opening parenthesis is before `text`: cut at commas outside parentheses and texts.
+/// Returns the arguments of a macro call from the text after its opening parenthesis, cut at commas outside
+/// parentheses and strings.
 fn arguments(text: &str) -> Vec<String> {
     let (mut depth, mut is_text, mut found) = (0, false, vec![String::new()]);
     let mut before = ' ';
@@ -104,7 +106,7 @@ fn arguments(text: &str) -> Vec<String> {
     found.iter().map(|argument| argument.trim().to_owned()).filter(|argument| !argument.is_empty()).collect()
 }
 
-/// The events of the sources, from their macros.
+/// Returns the events of the sources, read from their macros.
 fn events_of_the_sources() -> BTreeMap<String, Shape> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     let mut files = Vec::new();
@@ -160,7 +162,7 @@ fn arguments_of_macros_are_found() {
     assert_eq!(arguments(text), ["qpn", "from = f(a, b)", "?to", "\"with, comma (and more\""]);
 }
 
-/// Whether the type of the page allows a value.
+/// Returns whether the type on the page allows a value.
 fn allows(kind: &str, value: &Value) -> bool {
     match kind.trim_end_matches(", optional") {
         "any" => true,
@@ -172,7 +174,7 @@ fn allows(kind: &str, value: &Value) -> bool {
     }
 }
 
-/// Checks lines against the page, and returns them.
+/// Checks lines against the page; returns them.
 #[track_caller]
 fn check(text: &str, is_simulated: bool) -> Vec<Value> {
     let (events, common, fields) = (listed_events(), types(0), types(2));
@@ -195,7 +197,7 @@ fn check(text: &str, is_simulated: bool) -> Vec<Value> {
     lines
 }
 
-/// Two senders into one port of a network with pauses, losses, a slow receiver and a watchdog.
+/// Two senders share one port of a network with pauses, losses, a slow receiver and a watchdog.
 const BUSY: &str = r#"
 name = "busy"
 stop = "4ms"
@@ -254,7 +256,8 @@ impl Place {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Runs the scenario with `--trace` to a file of this name, and returns what the file has.
+    /// Runs the scenario with `--trace` to a file of this name; returns the result and the contents of the
+    /// file.
     #[track_caller]
     fn trace(&self, file: &str, options: &[&str]) -> (Finished, String) {
         let mut command = roce();
@@ -299,7 +302,7 @@ fn a_simulation_writes_what_the_help_promises_with_time_and_place() {
     ];
     let missing: Vec<&&str> = promised.iter().filter(|event| !found.contains(**event)).collect();
     assert!(missing.is_empty(), "{missing:?} are not among {found:?}");
-    // Places: congestion of a flow is at its source, pauses are at ports of the node.
+    // Places: congestion of a flow is at its source; pauses are at ports of the node.
     let qpn_of_flow_0 =
         lines.iter().find(|line| line["event"] == "flow begins" && line["flow"] == 0).unwrap();
     assert_eq!((&qpn_of_flow_0["node"], &qpn_of_flow_0["peer"]), (&"h0".into(), &"h3".into()));
@@ -311,7 +314,7 @@ fn a_simulation_writes_what_the_help_promises_with_time_and_place() {
     }
 }
 
-/// The trace has as many events as the engines have counted.
+/// The trace contains as many events as the engines have counted.
 #[test]
 fn a_trace_misses_no_event_that_is_counted() {
     let place = Place::new();
@@ -328,7 +331,7 @@ fn a_trace_misses_no_event_that_is_counted() {
     assert!(dropped > 0 && count("frame dropped") == dropped, "{dropped}");
     let of_switches = |line: &&Value| line["node"].as_str().unwrap().starts_with('s');
     assert!(lines.iter().filter(of_switches).any(|line| line["event"] == "pause sent"));
-    // What is traced does not change the run.
+    // Tracing does not change the run.
     let untraced = Running::start(roce().args(["sim", &place.path("busy.toml"), "--json"])).finish(60);
     let untraced: Value = serde_json::from_str(&untraced.stdout).expect("JSON");
     assert_eq!(untraced["trace_hash"], summary["trace_hash"]);
@@ -370,7 +373,7 @@ fn a_run_that_fails_has_its_events_up_to_there() {
     let place = Place::new();
     let out = place.path("out");
     std::fs::create_dir(&out).unwrap();
-    // The capture meets a full disk in the middle of the run.
+    // The capture encounters a full disk during the run.
     std::os::unix::fs::symlink("/dev/full", Path::new(&out).join("h0.pcapng")).unwrap();
     let (finished, text) = place.trace("one.json", &["--out", &out, "--pcap-port", "h0"]);
     assert!(!finished.success, "{}", finished.stdout);

@@ -1,4 +1,4 @@
-//! What an ordinary user can do: `tap` and `raw` inside `unshare -Urn`, and without that an error that says what is
+//! Abilities of an ordinary user: `tap` and `raw` inside `unshare -Urn`. Without that, the error says what is
 //! missing and what works anyway.
 
 mod common;
@@ -12,8 +12,8 @@ use common::{Finished, Running, TAPS_ON_A_BRIDGE, check_measured, has_program, s
 use roce_testing::AS_NOBODY;
 use tempfile::TempDir;
 
-/// What root does first: `$SCRIPT` runs as nobody, with a /dev/net/tun of the mode `$TUN_MODE`, which is 666 on most
-/// systems. It is seen in a mount namespace that ends with the script.
+/// Preparation by root: `$SCRIPT` runs as nobody, with a /dev/net/tun of the mode `$TUN_MODE`, which is 666
+/// on most systems. This device is visible only in a mount namespace that ends with the script.
 const BECOME_NOBODY: &str = r#"
     set -e
     mknod "$FOLDER/tun" c 10 200
@@ -55,7 +55,7 @@ struct User {
 }
 
 impl User {
-    /// `None`, after saying so, where something is missing.
+    /// Creates the user; if something is missing, prints the reason and returns `None`.
     #[track_caller]
     fn new() -> Option<Self> {
         let tools = ["unshare", "setpriv", "nsenter", "ip"].into_iter().all(has_program);
@@ -73,7 +73,7 @@ impl User {
         (!skip_unless(works.success, reason)).then_some(user)
     }
 
-    /// Runs a shell script as this user, for 60 seconds at most.
+    /// Runs a shell script as this user, for at most 60 seconds.
     #[track_caller]
     fn run(&self, tun_mode: &str, script: &str, variables: &[(&str, &str)]) -> Finished {
         let is_root = rustix::process::getuid().is_root();
@@ -90,7 +90,8 @@ impl User {
         Running::start(&mut command).finish(60)
     }
 
-    /// The same with the functions of [`script`], as root of a user namespace with a network of its own: `unshare -Urn`.
+    /// Runs a script with the functions of [`script`], as root of a user namespace with its own network:
+    /// `unshare -Urn`.
     #[track_caller]
     fn run_in_own_network(&self, tun_mode: &str, body: &str, variables: &[(&str, &str)]) -> Finished {
         let inner = script(body);

@@ -1,4 +1,5 @@
-//! Two senders into one port of `roce bridge`, which writes its queue into in-band telemetry: the network of `two_to_one`.
+//! Two senders share one port of `roce bridge`, which reports its queue by in-band telemetry. The network is
+//! that of `two_to_one`.
 
 use std::path::Path;
 
@@ -9,28 +10,28 @@ use super::two_to_one::{RECEIVERS, SENDERS, build, csv, number};
 use super::{Row, end};
 use roce_testing::Namespace;
 
-/// What the two senders do.
+/// The parameters of the two senders.
 struct Load<'a> {
     congestion: &'a str,
     telemetry: bool,
-    /// The rate of the port.
+    /// Rate of the port.
     rate: &'a str,
-    /// The rate at which algorithms start.
+    /// Initial rate of the algorithms.
     line_rate: &'a str,
-    /// Further options of the queue.
+    /// Additional options of the queue.
     queue: &'a [&'a str],
-    /// Messages of 64 KiB of each sender.
+    /// Number of messages of 64 KiB that each sender sends.
     messages: u64,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 struct Outcome {
-    /// Bytes in the queue while both sent: median, 99th percentile.
+    /// Bytes in the queue while both senders were active: median and 99th percentile.
     queue: [f64; 2],
-    /// The most of them.
+    /// Maximum queue length, in bytes.
     longest: f64,
-    /// Mb/s of payload that left the port in the same time.
+    /// Mb/s of payload that left the port during the same time.
     goodput_mbps: f64,
     stamped: u64,
     dropped: u64,
@@ -47,7 +48,8 @@ fn blast(place: &Namespace, folder: &Path, device: &str, load: &Load<'_>, more: 
     place.run(move || Running::start(&mut command))
 }
 
-/// Runs both senders, whose messages the receivers compare; `None` where there is no right to make the network.
+/// Runs both senders; the receivers check the contents. Returns `None` if the process may not create the
+/// network.
 fn run(load: &Load<'_>) -> Option<Outcome> {
     let row = Row::new()?;
     let senders = build(&row)?;
@@ -74,7 +76,7 @@ fn run(load: &Load<'_>) -> Option<Outcome> {
     let document: Value = end(bridge);
     let counts = &document["from_left"]["counts"];
     let count = |name: &str| counts[name].as_u64().unwrap();
-    // While both are under way: each has payload in the sample and in those around it.
+    // Both flows are active between the later first sample and the earlier last sample with payload.
     let rates = csv(&out.join("rates.csv"));
     let sent = |flow: usize| -> Vec<(f64, f64)> {
         let own =
@@ -86,7 +88,7 @@ fn run(load: &Load<'_>) -> Option<Outcome> {
     let flows = [sent(1), sent(2)];
     let begin = flows.iter().map(|flow| flow.first().expect("data").0).fold(0.0, f64::max);
     let stop = flows.iter().map(|flow| flow.last().expect("data").0).fold(f64::MAX, f64::min);
-    // The first fifth is the start.
+    // Omit the first fifth, in which the flows start.
     let begin = begin + (stop - begin) / 5.0;
     let both = |at: f64| (begin..stop).contains(&at);
     let mut lengths: Vec<f64> = csv(&out.join("queues.csv"))
@@ -108,7 +110,8 @@ fn run(load: &Load<'_>) -> Option<Outcome> {
     })
 }
 
-/// The first windows are ten times what the line carries in a base round trip. Only what the port writes makes them smaller.
+/// The first windows are ten times the base bandwidth-delay product. Only the telemetry of the port reduces
+/// them.
 #[test]
 fn what_the_port_writes_keeps_its_queue_short() {
     within(120, || {
@@ -122,8 +125,8 @@ fn what_the_port_writes_keeps_its_queue_short() {
         };
         const HPCC: &str = "hpcc,base_rtt=4000000,min_rate=1";
         const POWERTCP: &str = "powertcp,base_rtt=4000000,min_rate=1,flows=100";
-        // Two windows of 500 KB, or what 256 packets hold of them. On a busy machine the queue is empty for much of the time, so its
-        // longest length counts, and of several runs the longest.
+        // Two windows of 500 KB, or as much of them as 256 packets contain. On a busy machine the queue is
+        // often empty, so the test uses the maximum length in several runs.
         let mut blind: Option<Outcome> = None;
         for _ in 0..5 {
             let Some(outcome) = run(&load(HPCC, true, &[])) else { return };
@@ -146,7 +149,7 @@ fn what_the_port_writes_keeps_its_queue_short() {
     });
 }
 
-/// Hops arrive whatever carries the datagrams: in frames of our own or in those of the kernel, whose UDP checksum goes with them.
+/// Telemetry works in frames of this project and in those of the kernel, whose UDP checksum must be updated.
 #[test]
 fn every_device_and_both_versions_of_ip() {
     within(120, || {
@@ -181,13 +184,13 @@ fn every_device_and_both_versions_of_ip() {
         }
         let document = end(bridge);
         let stamped = document["from_left"]["counts"]["telemetry_stamped"].as_u64().unwrap();
-        // Ten packets a message with path MTU 2048.
+        // Ten packets per message with path MTU 2048.
         assert!(stamped >= 5 * 100 * 10, "{stamped}");
         assert_eq!(document["from_right"]["counts"]["telemetry_stamped"], 0, "acknowledgements are echoes");
     });
 }
 
-/// The table of `docs/congestion.md`.
+/// Prints the table of `docs/congestion.md`.
 #[test]
 #[ignore = "makes a report, in two minutes"]
 fn report_of_algorithms_at_one_port() {

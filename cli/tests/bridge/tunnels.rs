@@ -1,8 +1,9 @@
-//! Traffic inside a VXLAN through the bridge: the kernel joins packets there that it does not split again.
+//! Traffic inside a VXLAN through the bridge, where the kernel joins packets and does not split them again.
 
 use super::*;
 
-/// Ends of a VXLAN on both hosts, over IPv4 or IPv6, with the addresses 198.19.0.1 and 198.19.0.2. `None` if the kernel has no VXLAN.
+/// Creates a VXLAN between both hosts, over IPv4 or IPv6, with the addresses 198.19.0.1 and 198.19.0.2.
+/// Returns `None` if the kernel does not support VXLAN.
 fn vxlan(row: &Row, underlay: [&str; 2], options: &str) -> Option<()> {
     for (end, number, [own, other]) in [(&row.left, 1, underlay), (&row.right, 2, [underlay[1], underlay[0]])]
     {
@@ -24,8 +25,8 @@ fn vxlan(row: &Row, underlay: [&str; 2], options: &str) -> Option<()> {
     Some(())
 }
 
-/// Regression: one joined frame inside a VXLAN, which the kernel refused with ENOMEM, was tried again without end, and nothing
-/// behind it was forwarded.
+/// Regression: the bridge retried one joined frame inside a VXLAN forever, because the kernel refused it with
+/// ENOMEM. No later frame was forwarded.
 #[test]
 fn joined_packets_in_a_tunnel_are_forwarded() {
     let underlays: [([&str; 2], &str); 3] = [
@@ -46,7 +47,7 @@ fn joined_packets_in_a_tunnel_are_forwarded() {
             server.wait_for_line("waiting on");
             let mut command = roce();
             command.args(["blast", "198.19.0.2", "-n", "16", "-s", "64K", "--device", "udp:198.19.0.1"]);
-            // Beside other tests, a process may wait longer than the default of half a second.
+            // Concurrent tests may delay a process for longer than the default timeout of half a second.
             command.args(["--timeout", "18"]);
             let client = row.left.run(move || Running::start(&mut command)).finish(60);
             assert!(client.success, "{client:?}");

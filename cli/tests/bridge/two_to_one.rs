@@ -20,18 +20,18 @@ use super::common::{Running, roce, skip_unless, within};
 use super::{Row, end};
 use roce_testing::{Namespace, is_too_busy_for_rates};
 
-/// The file that both commands read.
+/// The scenario file that both commands read.
 const SCENARIO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios/two-to-one-bridge.toml");
 pub(super) const RECEIVERS: [&str; 2] = ["198.18.0.2", "198.18.0.4"];
 pub(super) const SENDERS: [&str; 2] = ["198.18.0.11", "198.18.0.12"];
 
-/// What the hosts on packets have to know of the scenario.
+/// The values of the scenario that the hosts on packets need.
 struct Hosts {
     congestion: String,
     line_rate: String,
     line_mbps: f64,
     timeout: String,
-    /// Seconds: when the second flow starts, and the end.
+    /// Start of the second flow, and end of the run, in seconds.
     joins: f64,
     stop: f64,
 }
@@ -55,18 +55,18 @@ impl Hosts {
         }
     }
 
-    /// What one flow has for itself, in Mb/s of payload: 1,024 bytes in 1,106 on the wire.
+    /// Returns the goodput of a single flow, in Mb/s of payload: 1,024 bytes of 1,106 on the wire.
     fn goodput_mbps(&self) -> f64 {
         self.line_mbps * 1024.0 / 1106.0
     }
 }
 
-/// What came out, of either kind of run. Times in seconds from the first packet.
+/// The result of a run on packets or in the simulator. Times are in seconds from the first packet.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// Mb/s of payload that each flow sent.
+    /// Mb/s of payload that each flow sent, over time.
     rates: [Vec<(f64, f64)>; 2],
-    /// KB in the queue in front of the receiver.
+    /// KB in the queue towards the receiver, over time.
     queue: Vec<(f64, f64)>,
     marked: u64,
     cnps: [u64; 2],
@@ -77,7 +77,8 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Each sample counts as long as it lasted: when the machine was busy one is long, and the next short.
+    /// Returns the mean rate. Samples are weighted by their duration, because on a busy machine one is long
+    /// and the next one short.
     fn mean(&self, flow: usize, from: f64, to: f64) -> f64 {
         let samples = self.rates[flow].windows(2).filter(|two| from < two[1].0 && two[1].0 <= to);
         let (sum, time) = samples.fold((0.0, 0.0), |(sum, time), two| {
@@ -87,14 +88,14 @@ impl Outcome {
         sum / time
     }
 
-    /// Jain's index of what the flows had on average.
+    /// Returns Jain's fairness index of the mean rates.
     fn fairness(&self, from: f64, to: f64) -> f64 {
         let means = [0, 1].map(|flow| self.mean(flow, from, to));
         let (sum, squares) = means.iter().fold((0.0, 0.0), |(sum, squares), r| (sum + r, squares + r * r));
         sum * sum / (2.0 * squares)
     }
 
-    /// The queue from a time on: mean, median, 90th percentile and most, in KB.
+    /// Returns mean, median, 90th percentile and maximum of the queue in a period, in KB.
     fn queue(&self, from: f64, to: f64) -> [f64; 4] {
         let inside = self.queue.iter().filter(|(at, _)| from < *at && *at <= to);
         let mut all: Vec<f64> = inside.map(|(_, bytes)| *bytes).collect();
@@ -104,7 +105,7 @@ impl Outcome {
     }
 }
 
-/// Rows of a CSV file by the names of its columns.
+/// Returns the rows of a CSV file as maps from column names to values.
 pub(super) fn csv(path: &Path) -> Vec<BTreeMap<String, String>> {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut lines = text.lines();
@@ -123,7 +124,7 @@ pub(super) fn number(row: &BTreeMap<String, String>, name: &str) -> f64 {
     row[name].parse().unwrap_or_else(|_| panic!("{name} of {row:?}"))
 }
 
-/// The scenario under `roce sim`.
+/// Runs the scenario with `roce sim`.
 fn simulate(folder: &Path, text: &str) -> Outcome {
     let file = folder.join("scenario.toml");
     fs::write(&file, text).unwrap();
@@ -152,14 +153,14 @@ fn simulate(folder: &Path, text: &str) -> Outcome {
         .filter(|row| row["port"] == "s0->h2")
         .map(|row| (number(row, "time_us") as u64, number(row, "bytes") / 1e3))
         .collect();
-    // Samples of an empty queue are not in the file.
+    // The file does not contain samples of an empty queue.
     let samples = outcome.rates[0].iter().map(|(at, _)| *at);
     outcome.queue =
         samples.map(|at| (at, kept.get(&((at * 1e6).round() as u64)).copied().unwrap_or_default())).collect();
     outcome
 }
 
-/// The network: what is on the left of the bridge is itself a bridge, of the kernel, with two hosts.
+/// Creates the network. The left side of the bridge is a kernel bridge with two hosts.
 pub(super) fn build(row: &Row) -> Option<[Namespace; 2]> {
     let hosts = [Namespace::new()?, Namespace::new()?];
     row.left.ip(&[
@@ -185,7 +186,7 @@ pub(super) fn build(row: &Row) -> Option<[Namespace; 2]> {
     Some(hosts)
 }
 
-/// One side of a flow.
+/// Starts one side of a flow.
 fn perf(
     place: &Namespace,
     folder: &Path,
@@ -202,13 +203,13 @@ fn perf(
     place.run(move || Running::start(&mut command))
 }
 
-/// A counter, summed up over the commands at these addresses.
+/// Returns the sum of a counter over the commands at these addresses.
 fn counter(folder: &Path, addresses: [&str; 2], name: &str) -> u64 {
     let counters = addresses.map(|address| super::counters_of(folder, |one| one["addresses"][0] == address));
     counters.iter().filter_map(|counters| counters[name].as_u64()).sum()
 }
 
-/// The scenario under `roce bridge`; `None` where there is no right to make the network.
+/// Runs the scenario with `roce bridge`; returns `None` if the process may not create the network.
 fn on_packets(folder: &Path, text: &str) -> Option<Outcome> {
     let hosts = Hosts::read(text);
     let row = Row::new()?;
@@ -227,11 +228,11 @@ fn on_packets(folder: &Path, text: &str) -> Option<Outcome> {
         let client =
             perf(&senders[flow], folder, SENDERS[flow], seconds, &hosts, &[RECEIVERS[flow], "--json"]);
         clients.push((server, client));
-        // The counters are those of processes that still run.
+        // Read the counters while the processes are still running.
         let wait = if flow == 0 { hosts.joins } else { rest - 2.0 };
         std::thread::sleep(Duration::from_secs_f64(wait));
     }
-    // In this order more may have been sent than handled, never less.
+    // In this order, the number sent can exceed the number handled, but not the other way round.
     let cnps_handled = counter(folder, SENDERS, "rp_cnp_handled");
     let cnps_sent = counter(folder, RECEIVERS, "np_cnp_sent");
     let mut retransmitted = 0;
@@ -256,7 +257,7 @@ fn on_packets(folder: &Path, text: &str) -> Option<Outcome> {
     };
     let rates = csv(&out.join("rates.csv"));
     let data = rates.iter().filter(|row| row["from"] == "left");
-    // The clock of the bridge began before there was a flow.
+    // The clock of the bridge started before the first flow.
     let first = data.clone().find(|row| number(row, "sent_gbps") > 0.01).expect("data");
     let zero = number(first, "time_us") / 1e6 - 0.02;
     for row in data {
@@ -270,7 +271,7 @@ fn on_packets(folder: &Path, text: &str) -> Option<Outcome> {
     Some(outcome)
 }
 
-/// One flow alone, then two: both are slowed down, to about the same, and the line is used: at least this part of it.
+/// Asserts that both flows are slowed down to about the same rate, and use at least a `part` of the line.
 fn assert_rates(name: &str, one: &Outcome, line: f64, part: f64, fair: f64) {
     let alone = one.mean(0, 0.5, 1.9);
     let both = [0, 1].map(|flow| one.mean(flow, 4.0, 8.8));
@@ -287,7 +288,7 @@ fn assert_rates(name: &str, one: &Outcome, line: f64, part: f64, fair: f64) {
     assert!(one.cnps_handled > 0, "{name}: {one:?}");
 }
 
-/// The same file, read by both; in this small run nothing but its times is changed.
+/// Both commands read the same file; this small run changes only its times.
 #[test]
 fn one_scenario_on_packets_and_in_the_simulator() {
     within(120, || {
@@ -304,7 +305,7 @@ fn one_scenario_on_packets_and_in_the_simulator() {
         assert_eq!(simulated.retransmitted, 0);
         if !is_too_busy_for_rates() {
             assert_rates("packets", &packets, line, 0.2, 0.75);
-            // A sender repeats a packet early if the queue grows faster than it measures.
+            // A sender may retransmit a packet early if the queue grows faster than its measurement.
             assert!(packets.retransmitted < 100, "{packets:?}");
             let ratio = packets.cnps_sent as f64 / simulated.cnps_sent as f64;
             assert!((0.2..5.0).contains(&ratio), "{} and {} CNPs", packets.cnps_sent, simulated.cnps_sent);
@@ -313,12 +314,12 @@ fn one_scenario_on_packets_and_in_the_simulator() {
             assert!(one.cnps_sent >= one.cnps_handled, "{one:?}");
             assert_eq!(one.dropped, 0, "{one:?}");
         }
-        // What left the receivers passed the bridge, which went on after they were asked.
+        // All CNPs that the receivers had sent passed the bridge, which ran for longer.
         assert!(packets.cnps.iter().sum::<u64>() >= packets.cnps_sent, "{packets:?}");
     });
 }
 
-/// Means over a tenth of a second.
+/// Returns means over intervals of 0.1 s.
 fn coarse(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut bins: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
     for (at, value) in points.iter().filter(|(at, _)| *at > 0.0) {
@@ -335,10 +336,10 @@ fn chart(title: &str, y_label: &str, lines: Vec<(&str, Vec<(f64, f64)>)>) -> Str
     Chart { title, x_label: "time, s".to_owned(), y_label, lines, ..Chart::default() }.to_svg()
 }
 
-/// Runs on packets for a report.
+/// Number of runs on packets for a report.
 const RUNS: usize = 3;
 
-/// The table of `docs/bridge-and-simulator.md`: runs on packets, and last the simulated one.
+/// Returns the table of `docs/bridge-and-simulator.md`: runs on packets, and the simulated run last.
 fn table(hosts: &Hosts, all: &[Outcome]) -> String {
     let mut text = format!("|{} | simulated |\n|{}\n", " | on packets".repeat(RUNS), "---|".repeat(RUNS + 2));
     let mut row = |name: &str, value: &dyn Fn(&Outcome) -> String| {
@@ -346,7 +347,7 @@ fn table(hosts: &Hosts, all: &[Outcome]) -> String {
         let _ = writeln!(text, "| {name} | {} |", values.join(" | "));
     };
     let (joins, stop) = (hosts.joins, hosts.stop - 0.2);
-    // Ten seconds after the second flow has joined.
+    // Ten seconds after the start of the second flow.
     let rest = joins + 10.0;
     row("flow 0 alone, Mb/s", &|it| format!("{:.1}", it.mean(0, 0.5, joins - 0.1)));
     for flow in [0, 1] {
@@ -368,7 +369,7 @@ fn table(hosts: &Hosts, all: &[Outcome]) -> String {
     text
 }
 
-/// Writes the plots and the table of `docs/bridge-and-simulator.md` into the folder of that variable.
+/// Writes the plots and the table of `docs/bridge-and-simulator.md` into the folder in `ROCE_BRIDGE_REPORT`.
 #[test]
 #[ignore = "makes a report, in two minutes: ROCE_BRIDGE_REPORT=FOLDER"]
 fn report_of_one_scenario_on_packets_and_in_the_simulator() {
@@ -388,7 +389,7 @@ fn report_of_one_scenario_on_packets_and_in_the_simulator() {
         }
         let simulated = simulate(runs.path(), &text);
         let save = |name: &str, text: &str| fs::write(report.join(name), text).unwrap();
-        // Whatever else the machine does shows as marks; the plots are those of the run that it disturbed least.
+        // Other load of the machine causes marks, so the plots show the run with the fewest marks.
         let quiet = all.iter().min_by_key(|one| one.marked).expect("a run");
         for (name, title, one) in [
             ("bridge-rates.svg", "On packets: payload sent, by flow", quiet),

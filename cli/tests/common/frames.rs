@@ -1,4 +1,4 @@
-//! Frames and captures that tests make.
+//! Creates frames and captures for tests.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -12,7 +12,7 @@ use roce_packet::{
 pub(crate) const SOURCE_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 pub(crate) const DESTINATION_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
-/// The path of the frames: between two addresses for tests.
+/// Returns the path of the frames: between two addresses for tests.
 pub(crate) fn path() -> PacketPath {
     PacketPath {
         encapsulation: Encapsulation::RoceV2,
@@ -26,12 +26,12 @@ pub(crate) fn path() -> PacketPath {
     }
 }
 
-/// A frame to queue pair 0x12, written with the packet crate.
+/// Returns a frame to queue pair 0x12, written with the packet crate.
 pub(crate) fn frame(opcode: Opcode, psn: Psn, payload: &[u8]) -> Vec<u8> {
     frame_on(&path(), opcode, psn, payload)
 }
 
-/// The same on a path.
+/// Returns such a frame on another path.
 pub(crate) fn frame_on(path: &PacketPath, opcode: Opcode, psn: Psn, payload: &[u8]) -> Vec<u8> {
     let mut datagram = vec![0; 4200];
     let bth = Bth::new(opcode, Qpn::new(0x12), psn);
@@ -50,7 +50,7 @@ pub(crate) fn frame_on(path: &PacketPath, opcode: Opcode, psn: Psn, payload: &[u
     frame
 }
 
-/// Writes frames to a capture file, a millisecond apart.
+/// Writes frames to a capture file, one per millisecond.
 pub(crate) fn write_capture(file: &Path, frames: &[Vec<u8>]) {
     let mut writer = PcapWriter::create(file, &["test0"]).unwrap();
     for (index, frame) in (0..).zip(frames) {
@@ -60,7 +60,7 @@ pub(crate) fn write_capture(file: &Path, frames: &[Vec<u8>]) {
     writer.flush().unwrap();
 }
 
-/// The first blocks of a pcapng file with one Ethernet interface.
+/// Writes the first blocks of a pcapng file with one Ethernet interface.
 pub(crate) fn pcapng_header(out: &mut impl Write) -> io::Result<()> {
     let section: [u32; 7] = [0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28];
     let interface: [u32; 5] = [1, 20, 1, 0, 20];
@@ -70,7 +70,7 @@ pub(crate) fn pcapng_header(out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// A packet of a pcapng file, with a comment of less than 64 KiB.
+/// Writes a packet of a pcapng file, with a comment of less than 64 KiB.
 pub(crate) fn pcapng_packet(out: &mut impl Write, frame: &[u8], comment: Option<&str>) -> io::Result<()> {
     let mut body = Vec::new();
     for word in [0, 0, 0, frame.len() as u32, frame.len() as u32] {

@@ -10,21 +10,21 @@ pub(crate) use roce_testing::{
     own_address, script, shared, skip_unless, tshark, within,
 };
 
-/// The command under test.
+/// Returns the command under test.
 pub(crate) fn roce() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
     command.env_remove("NO_COLOR").env_remove("ROCE_LOG");
     command
 }
 
-/// Runs `roce` with these arguments, for 60 seconds at most.
+/// Runs `roce` with these arguments, for at most 60 seconds.
 #[track_caller]
 pub(crate) fn run(args: &[&str]) -> Finished {
     Running::start(roce().args(args)).finish(60)
 }
 
-/// Checks what a client printed with `--json -n 50` between other lines: it measured over this kind of device, and every
-/// message had the right contents, without which there is no document.
+/// Checks the document of a client with `--json -n 50`, which other lines may surround. It was measured over
+/// this kind of device, and it exists only if every message had the right contents.
 #[track_caller]
 pub(crate) fn check_measured(stdout: &str, kind: &str) {
     let start = stdout.find('{').expect("JSON");

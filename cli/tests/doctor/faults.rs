@@ -1,4 +1,5 @@
-//! A matrix of broken networks: the doctor names each fault, and is content once its remedy has been applied.
+//! A matrix of broken networks: the doctor reports each fault, and no problem once its remedy has been
+//! applied.
 
 use std::io::Write as _;
 use std::net::{TcpListener, UdpSocket};
@@ -16,18 +17,19 @@ use crate::network::{At, Middle, Network};
 
 use At::{Left, Middle as Mid, Right, Third};
 
-/// A step that breaks a network, or repairs it.
+/// A step that breaks or repairs a network.
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// A command on a machine.
+    /// Runs a command on a machine.
     Run(At, &'static str),
-    /// Other faults of `roce bridge` in the middle.
+    /// Changes the faults of `roce bridge` in the middle.
     Impair(&'static str),
-    /// A program on the right that takes a port. Port 18520 is TCP and answers with a line; another port is UDP.
+    /// Starts a program on the right that occupies a port. Port 18520 is TCP and answers with a line; any
+    /// other port is UDP.
     Occupy(u16, &'static str),
-    /// The program is gone.
+    /// Stops this program.
     Vacate,
-    /// The devices of both sides.
+    /// Changes the devices of both sides.
     Devices([&'static str; 2]),
 }
 
@@ -37,10 +39,10 @@ struct Fault {
     name: &'static str,
     middle: Middle,
     mtu: usize,
-    /// The address that is examined, if it is not the one of the right host.
+    /// The examined address, if it is not that of the right host.
     peer: Option<&'static str>,
     harm: &'static [Act],
-    /// The finding: its step, a part of its text, and a part of its remedy.
+    /// The expected finding: its step, a part of its text, and a part of its remedy.
     finding: [&'static str; 3],
     /// The steps of the remedy.
     cure: &'static [Act],
@@ -61,7 +63,7 @@ const ACCEPT_OUT: &str = "iptables -I OUTPUT -p udp --dport 4791 -j ACCEPT";
 const ACCEPT_FORWARD: &str = "iptables -I FORWARD -p udp --dport 4791 -j ACCEPT";
 const NO_MANGLE: &[Act] = &[Run(Mid, "iptables -t mangle -F")];
 
-/// Faults that filters of the kernel make.
+/// Faults that filters of the kernel cause.
 const FILTERS: &[Fault] = &[
     Fault {
         name: "the peer rejects UDP port 4791",
@@ -180,7 +182,7 @@ const FILTERS: &[Fault] = &[
     },
 ];
 
-/// Faults that take no filter.
+/// Faults that need no filter.
 const OTHERS: &[Fault] = &[
     Fault {
         name: "a switch with a smaller MTU than both hosts",
@@ -393,9 +395,9 @@ const OTHERS: &[Fault] = &[
     },
 ];
 
-/// A program that keeps a port.
+/// A program that occupies a port.
 enum Occupant {
-    /// Its thread ends with this value.
+    /// A thread that listens on TCP and ends when `is_over` is set.
     Tcp {
         is_over: Arc<AtomicBool>,
         thread: Option<JoinHandle<()>>,
@@ -456,8 +458,8 @@ impl Case {
     }
 }
 
-/// Breaks a network, has it examined, repairs it as the doctor says, and has it examined again. `None` if there is no right to
-/// make a network.
+/// Breaks a network, has it examined, repairs it as the doctor says, and has it examined again. Returns
+/// `None` if the process may not create a network.
 fn try_out(fault: &Fault, iptables: &'static str) -> Option<()> {
     let network = Network::new(fault.middle, fault.mtu, iptables)?;
     let devices = [format!("udp:{}", network.addresses()[0]), String::new()];
@@ -477,7 +479,7 @@ fn try_out(fault: &Fault, iptables: &'static str) -> Option<()> {
     Some(())
 }
 
-/// Tries all of these, some at the same time.
+/// Tries all of these faults, some of them at the same time.
 fn try_all(faults: &[Fault], iptables: &'static str) {
     let next = AtomicUsize::new(0);
     let failures = Mutex::new(Vec::new());
@@ -502,10 +504,10 @@ fn try_all(faults: &[Fault], iptables: &'static str) {
     );
 }
 
-/// Examinations at the same time: they wait most of the time.
+/// Number of simultaneous examinations, which mostly wait.
 const TOGETHER: usize = 3;
 
-/// The `iptables` that works here, with the kernel's nf_tables or without.
+/// Returns an `iptables` that works here, with or without nf_tables.
 fn iptables(namespace: &Namespace) -> Option<&'static str> {
     ["iptables-nft", "iptables-legacy", "iptables"].into_iter().find(|program| {
         let line = format!(

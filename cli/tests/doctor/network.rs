@@ -16,7 +16,7 @@ use crate::common::{Running, roce};
 /// The role of the machine in the middle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Middle {
-    /// A bridge of the kernel.
+    /// A kernel bridge.
     Switch,
     /// A router between 198.18.1.0/24 and 198.18.2.0/24.
     Router,
@@ -45,7 +45,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// `None` if there is no right to make one.
+    /// Creates a network; returns `None` if the process may not do that.
     pub(crate) fn new(kind: Middle, mtu: usize, iptables: &'static str) -> Option<Self> {
         let (left, middle) = (Namespace::new()?, Namespace::new()?);
         let (right, third) = (Namespace::new()?, Namespace::new()?);
@@ -96,7 +96,7 @@ impl Network {
         Some(network)
     }
 
-    /// The addresses of both hosts.
+    /// Returns the addresses of both hosts.
     pub(crate) fn addresses(&self) -> [&'static str; 2] {
         match self.kind {
             Middle::Router => ["198.18.1.1", "198.18.2.2"],
@@ -122,7 +122,7 @@ impl Network {
         assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Puts `roce bridge` with these faults in the middle.
+    /// Starts `roce bridge` with these faults in the middle.
     pub(crate) fn impair(&mut self, faults: &str) {
         self.bridge = None;
         let mut command = roce();
