@@ -1,5 +1,5 @@
-//! A bump in the wire between us and the kernel: marks, which our notification point answers, and losses, under which
-//! everything arrives nevertheless.
+//! A bridge on the wire between `roce` and the kernel. It marks packets, which our notification point answers
+//! with CNPs, and loses packets, which the transport repairs.
 //!
 //! ```text
 //!  h0 198.18.0.11 --- m0 [ roce bridge ] m1 --- bridge0 br0 --- the guest, 198.18.0.2
@@ -24,16 +24,16 @@ use crate::peer::Addresses;
 use crate::setting::Setting;
 
 const OURS: &str = "198.18.0.11";
-/// Of what either side sends: a hundredth is lost, a twentieth marked, ECN capable or not.
+/// Faults in both directions: 1 % of the packets is lost, and 5 % are marked, whether ECN capable or not.
 const FAULTS: &str = "drop=1%;rule:chance=5%,action=force-ecn";
 const LEN: usize = 256 << 10;
 const MESSAGES: u64 = 4;
 const SOURCE: usize = 0;
 const TARGET: usize = 2 << 20;
-/// Code point of notifications.
+/// DSCP of notifications.
 const CNP_DSCP: &str = "48";
 
-/// Two namespaces; what is in them goes with them.
+/// Two namespaces, which remove their interfaces when they are dropped.
 struct Wire {
     middle: Namespace,
     end: Namespace,
@@ -61,7 +61,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Starts the bridge, and waits until frames pass to the guest and back.
+    /// Starts the bridge; waits until frames reach the guest and return.
     fn bridge(&self, theirs: IpAddr, pcap: &Path) -> Result<Running> {
         let mut command = roce();
         command
@@ -80,7 +80,7 @@ impl Wire {
     }
 }
 
-/// Returns what was seen, in words.
+/// Returns a description of the result.
 pub(crate) fn run(setting: &Setting) -> Result<String> {
     ensure!(has_program("tshark"), "tshark is not installed");
     let theirs_at = setting.addresses(crate::case::Family::V4).theirs;
@@ -90,7 +90,7 @@ pub(crate) fn run(setting: &Setting) -> Result<String> {
     let bridge = wire.bridge(theirs_at, &pcap)?;
     let (mut peer, _) = setting.connect()?;
     let context = wire.end.run(|| {
-        // The sender's half is under control; who answers marks is not asked.
+        // This setting is for the sender. The notification point answers marks without it.
         let congestion = Congestion::parse("dcqcn")?;
         let context = Context::builder().congestion(congestion).open(&format!("udp:{OURS}"))?;
         anyhow::Ok(context)
@@ -134,7 +134,7 @@ pub(crate) fn run(setting: &Setting) -> Result<String> {
     ))
 }
 
-/// WRITEs from one end to the other, one after the other, each compared.
+/// Sends WRITEs from one end to the other, one after the other, and compares each of them.
 fn transfer(from: &mut dyn End, to: &mut dyn End) -> Result<()> {
     for wr_id in 0..MESSAGES {
         from.fill(SOURCE, LEN, 100 + wr_id)?;
@@ -147,7 +147,8 @@ fn transfer(from: &mut dyn End, to: &mut dyn End) -> Result<()> {
     Ok(())
 }
 
-/// Every RoCE packet has a right ICRC, marked or not, and so many are CNPs with BECN.
+/// Checks that every RoCE packet has a correct ICRC, marked or not, and that `expected` packets are CNPs with
+/// BECN.
 fn check_frames(pcap: &Path, expected: u64) -> Result<()> {
     let mut reader = CaptureReader::open(pcap)?;
     let mut found = 0;
@@ -165,8 +166,8 @@ fn check_frames(pcap: &Path, expected: u64) -> Result<()> {
     Ok(())
 }
 
-/// Wireshark, whose older versions have no name for the opcode, finds the same: from us, to the sender's queue pair, with
-/// the code point of notifications.
+/// Checks that Wireshark, whose older versions do not name the opcode, finds the same CNPs: from us, to the
+/// sender's queue pair, with the DSCP of notifications.
 fn check_with_tshark(pcap: &Path, expected: u64, qpn: u32, theirs: IpAddr) -> Result<()> {
     let output = tshark()
         .arg("-r")

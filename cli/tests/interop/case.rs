@@ -1,10 +1,10 @@
-//! The cells of the matrix: what is done, by whom, over which addresses, with which path MTU.
+//! The cells of the matrix: the operation, the side that starts it, the addresses and the path MTU.
 
 use std::fmt;
 
 use roce::verbs::{PathMtu, QpType};
 
-/// What a case does.
+/// The operation of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     RcSend,
@@ -71,7 +71,7 @@ impl Operation {
         }
     }
 
-    /// Whether the receiver learns of it by a completion.
+    /// Returns whether the receiver gets a completion.
     pub(crate) fn takes_receive(self) -> bool {
         !matches!(self, Self::UcWrite | Self::RcWrite | Self::RcRead) && !self.is_word()
     }
@@ -83,18 +83,18 @@ impl Operation {
         )
     }
 
-    /// Whether it is about eight bytes, or about what was written before.
+    /// Returns whether the operation is about eight bytes, or about bytes that were written before.
     fn is_word(self) -> bool {
         matches!(self, Self::RcCas | Self::RcFetchAdd) || self.is_new()
     }
 
-    /// Whether it came with the Memory Placement Extensions.
+    /// Returns whether the operation belongs to the Memory Placement Extensions.
     pub(crate) fn is_new(self) -> bool {
         matches!(self, Self::RcAtomicWrite | Self::RcFlush)
     }
 }
 
-/// Which addresses a case uses.
+/// The address family of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
@@ -110,7 +110,7 @@ impl Family {
     }
 }
 
-/// One cell. Its name is `OPERATION/we|they/v4|v6/MTU`: `we` start the operation, or `they` do.
+/// One cell. Its name is `OPERATION/we|they/v4|v6/MTU`, where `we` or `they` start the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) operation: Operation,
@@ -120,12 +120,13 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// An error of the kernel that no peer can make good, if the case meets one.
+    /// Returns the error of the kernel that affects this case and that no peer can repair, if there is one.
     pub(crate) fn error_of_kernel(&self, lossy: bool) -> Option<&'static str> {
         match self.operation {
-            // `flush.rs` watches.
+            // `flush.rs` detects when this changes.
             Operation::RcFlush => Some("its ICRC covers the headers of a FLUSH twice"),
-            // Seen with 6.12: the address of the first transmission is right, that of a repetition is 0.
+            // Seen with 6.12: the address of the first transmission is correct, but that of a retransmission
+            // is 0.
             Operation::RcAtomicWrite if lossy && self.they_start => {
                 Some("it repeats an ATOMIC WRITE with the address 0, which is refused")
             }
@@ -145,7 +146,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// How much of the matrix is run.
+/// The part of the matrix to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Every operation in both directions over both families, and every path MTU.
@@ -153,13 +154,14 @@ pub(crate) enum Scope {
     All,
 }
 
-/// The cells in their order. With losses a case takes several times as long, so the small matrix has fewer then.
+/// Returns the cells in order. With losses a case takes several times as long, so the small matrix then has
+/// fewer cells.
 pub(crate) fn cases(scope: Scope, lossy: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     for (family, place) in [(Family::V4, 0), (Family::V6, 3)] {
         for (index, operation) in Operation::ALL.into_iter().enumerate() {
             for they_start in [false, true] {
-                // In the small matrix the path MTU goes round, so that neighbours have different ones.
+                // In the small matrix the path MTUs rotate, so that adjacent cells have different ones.
                 let turn = (index + place + 2 * usize::from(they_start)) % PathMtu::ALL.len();
                 let bulk = matches!(operation, Operation::RcWrite | Operation::RcRead);
                 let thorough = bulk && family == Family::V4 && !lossy;

@@ -1,5 +1,5 @@
-//! An end of a connection, ours or the peer's: what the cases need of it, so that each is written once for
-//! both directions.
+//! An end of a connection, ours or the peer's, with the operations that the cases need. So each case is
+//! written once for both directions.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::peer::{Addresses, Peer};
 /// Bytes of registered memory at each end.
 pub(crate) const MEMORY: usize = 4 << 20;
 pub(crate) const QKEY: u32 = 0x1234_5678;
-/// What a UD receive has in front of its message.
+/// Length of the area in front of the message in a UD receive, in bytes.
 pub(crate) const GRH: usize = 40;
 
-/// What a work request does, with its remote part.
+/// The operation of a work request, with its remote part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Send,
@@ -28,7 +28,7 @@ pub(crate) enum Op {
     Flush,
 }
 
-/// A send work request: so many bytes at a local offset, and for RDMA at a remote one.
+/// A send work request: `len` bytes at a local offset, and for RDMA at a remote offset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub(crate) wr_id: u64,
@@ -38,12 +38,12 @@ pub(crate) struct Work {
     pub(crate) remote: usize,
 }
 
-/// A completion in the terms of both ends. `status` has the numbers of libibverbs.
+/// A completion in the terms of both ends. `status` uses the numbers of libibverbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) wr_id: u64,
     pub(crate) status: u32,
-    /// Of a receive, not of a send request.
+    /// Whether this is the completion of a receive, not of a send request.
     pub(crate) received: bool,
     pub(crate) len: u32,
     pub(crate) imm: Option<u32>,
@@ -51,7 +51,7 @@ pub(crate) struct Done {
     pub(crate) grh: bool,
 }
 
-/// Where the other end's memory is.
+/// The memory of the other end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remote {
     pub(crate) addr: u64,
@@ -63,17 +63,17 @@ pub(crate) trait End {
     fn remote(&self) -> Remote;
     fn qpn(&self) -> u32;
     fn fill(&mut self, offset: usize, len: usize, seed: u64) -> Result<()>;
-    /// Compares every byte.
+    /// Compares every byte with the pattern.
     fn check(&mut self, offset: usize, len: usize, seed: u64) -> Result<()>;
     fn word(&mut self, offset: usize) -> Result<u64>;
     fn set_word(&mut self, offset: usize, value: u64) -> Result<()>;
     fn bytes(&mut self, offset: usize, len: usize) -> Result<Vec<u8>>;
     fn receive(&mut self, wr_id: u64, offset: usize, len: usize) -> Result<()>;
     fn post(&mut self, work: &Work) -> Result<()>;
-    /// Completions, as many as come until there are `count` or the time is over.
+    /// Returns completions until `count` have arrived or the time is over.
     fn completions(&mut self, count: usize, within: Duration) -> Result<Vec<Done>>;
 
-    /// The next completion, which must be a success.
+    /// Returns the next completion, which must be a success.
     fn succeed(&mut self, within: Duration) -> Result<Done> {
         let name = self.name();
         let done = self.completions(1, within)?;
@@ -83,7 +83,7 @@ pub(crate) trait End {
     }
 }
 
-/// The eight bytes of a pattern at 8 × `index`: splitmix64, as in `peer/verbs_peer.c`.
+/// Returns the eight bytes of a pattern at offset 8 × `index`: splitmix64, as in `peer/verbs_peer.c`.
 fn pattern_word(seed: u64, index: u64) -> u64 {
     let mut z = seed.wrapping_add((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -91,7 +91,7 @@ fn pattern_word(seed: u64, index: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// Bytes that are others for every seed.
+/// Returns bytes that depend on the seed.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let words = (0..len.div_ceil(8) as u64).flat_map(|index| pattern_word(seed, index).to_le_bytes());
     words.take(len).collect()
@@ -100,7 +100,7 @@ pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
 /// Our end.
 #[derive(Debug)]
 pub(crate) struct Ours {
-    /// Goes first: without its memory it would tell the peer of a wrong key.
+    /// Dropped first, because without its memory it would report a wrong key to the peer.
     pub(crate) qp: QueuePair,
     pub(crate) context: Context,
     pub(crate) region: MemoryRegion,
@@ -240,12 +240,12 @@ pub(crate) struct Theirs<'a> {
     memory: Remote,
     qpn: u32,
     ours: Option<Remote>,
-    /// The words of a send that say to whom (UD).
+    /// The words of a send command that name its destination (UD).
     destination: String,
 }
 
 impl<'a> Theirs<'a> {
-    /// Makes memory, completion queue and queue pair number 0 on the other side.
+    /// Creates memory, a completion queue and a queue pair on the other side, each with number 0.
     pub(crate) fn new(peer: &'a mut Peer, qp_type: &str, extended: bool) -> Result<Self> {
         peer.ask("destroy all=1")?;
         let answer = peer.ask(&format!("mr id=0 len={MEMORY}"))?;
@@ -331,7 +331,7 @@ impl End for Theirs<'_> {
     }
 }
 
-/// Reads `wr:status:opcode:len:imm:qpn:src_qp:flags`.
+/// Parses `wr:status:opcode:len:imm:qpn:src_qp:flags`.
 pub(crate) fn of_theirs(word: &str) -> Result<Done> {
     let fields: Vec<u64> = word.split(':').map(str::parse).collect::<Result<_, _>>()?;
     let &[wr_id, status, opcode, len, imm, _, src_qp, flags] = fields.as_slice() else {
@@ -349,7 +349,7 @@ pub(crate) fn of_theirs(word: &str) -> Result<Done> {
     })
 }
 
-/// How a connection is set up at both ends.
+/// The parameters of a connection at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub(crate) addresses: Addresses,
@@ -359,7 +359,7 @@ pub(crate) struct Link {
     pub(crate) retries: u8,
 }
 
-/// Connects the two, or makes UD queue pairs ready and tells each where the other is.
+/// Connects the two ends; for UD, makes the queue pairs ready and tells each end the address of the other.
 pub(crate) fn connect(ours: &mut Ours, theirs: &mut Theirs<'_>, link: &Link, qp_type: QpType) -> Result<()> {
     let Addresses { ours: our_address, theirs: their_address } = link.addresses;
     let psn = ours.context.random_psn().get();

@@ -1,8 +1,8 @@
-//! Why FLUSH has no cells in the matrix: Soft-RoCE computes the ICRC of a FLUSH over its headers twice, when it sends
-//! and when it checks, so that only another Soft-RoCE accepts it. (Its table of opcodes gives FLUSH no place of
-//! the payload, so the headers are taken for payload as well.)
+//! The reason why the matrix has no cells for FLUSH: Soft-RoCE computes the ICRC over the headers of a FLUSH
+//! twice, when it sends and when it checks. So only another Soft-RoCE accepts the packet. (Its table of
+//! opcodes has no payload offset for FLUSH, so Soft-RoCE treats the headers as payload too.)
 //!
-//! This test keeps watch: when a kernel computes the ICRC as everybody else does, it fails and says what to do.
+//! If a kernel computes the ICRC correctly, this test fails and says what to do.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ const ETHERNET: usize = 14;
 const IPV6: usize = 40;
 const UDP: usize = 8;
 
-/// Returns what was found, in words.
+/// Returns a description of the result.
 pub(crate) fn run(setting: &Setting) -> Result<String> {
     let (mut peer, device) = setting.connect()?;
     if !device.flush {
@@ -28,7 +28,7 @@ pub(crate) fn run(setting: &Setting) -> Result<String> {
     }
     let folder = tempfile::tempdir()?;
     {
-        // IPv6, which has no Identification: a socket does not show that of IPv4.
+        // Uses IPv6 because it has no Identification field; a socket does not show that of IPv4.
         let context = setting.open_captured(Family::V6, &folder.path().join("flush.pcapng"))?;
         let access = Access::LOCAL_WRITE | Access::REMOTE | Access::FLUSH_GLOBAL;
         let mut ours = Ours::new(&context, QpType::Rc, access)?;
@@ -58,14 +58,14 @@ pub(crate) fn run(setting: &Setting) -> Result<String> {
     bail!("the capture has no FLUSH")
 }
 
-/// Whether the ICRC is that of the headers twice.
+/// Checks that the ICRC covers the headers twice; returns `None` if the frame is not a FLUSH.
 fn check(frame: &[u8]) -> Result<Option<String>> {
     let datagram = frame.get(ETHERNET + IPV6 + UDP..).context("a short frame")?;
     if datagram.first() != Some(&FLUSH) {
         return Ok(None);
     }
     let (datagram, icrc) = datagram.split_last_chunk::<4>().context("a short datagram")?;
-    // Traffic class, flow label, hop limit, UDP checksum and the byte behind P_Key are covered as ones.
+    // Traffic class, flow label, hop limit, UDP checksum and the byte after P_Key count as ones.
     let mut covered = vec![0xff; 8];
     covered.extend(&frame[ETHERNET..ETHERNET + IPV6 + UDP]);
     covered[8] |= 0x0f;
@@ -84,7 +84,7 @@ fn check(frame: &[u8]) -> Result<Option<String>> {
     Ok(Some("the ICRC covers the headers of a FLUSH twice: an error of this kernel".to_owned()))
 }
 
-/// The CRC of Ethernet, bit by bit.
+/// Returns the CRC of Ethernet, computed bit by bit.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 })

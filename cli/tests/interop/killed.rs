@@ -1,5 +1,5 @@
-//! A peer that is gone in the middle of a transfer: every work request completes, with the right status, in
-//! the time that ACK timeout and retry count give.
+//! A peer disappears during a transfer: every work request completes, with the right status, within the time
+//! that ACK timeout and retry count specify.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use crate::end::{Done, End, Link, Op, Ours, Theirs, Work};
 use crate::setting::Setting;
 
 const REQUESTS: usize = 64;
-/// So much that the guest is busy for a second or two.
+/// Large enough to keep the guest busy for a second or two.
 const LEN: usize = 512 << 10;
-/// Numbers of libibverbs.
+/// Status numbers of libibverbs.
 const RETRY_EXCEEDED: u32 = WcStatus::RetryExceededError as u32;
 const FLUSHED: u32 = WcStatus::WrFlushError as u32;
 
-/// 4.096 µs × 2^timeout.
+/// Returns 4.096 µs × 2^exponent.
 fn ack_timeout(exponent: u8) -> Duration {
     Duration::from_nanos(4096 << exponent)
 }
 
-/// Two connected ends whose starter has posted more than can be done at once, and has two completions.
+/// Posts more requests than the starter can complete at once, and waits for two completions.
 fn begin(starter: &mut dyn End) -> Result<()> {
     starter.fill(0, LEN, 5)?;
     for wr_id in 0..REQUESTS as u64 {
@@ -36,7 +36,8 @@ fn begin(starter: &mut dyn End) -> Result<()> {
     Ok(())
 }
 
-/// What is still to come once the other end is gone: successes, one request that gave up, the others flushed.
+/// Checks the completions after the other end has disappeared: successes, then one request that gave up, and
+/// the others flushed.
 fn end(starter: &mut dyn End, since: Instant, expected: [Duration; 2]) -> Result<String> {
     let [least, most] = expected;
     let done = starter.completions(REQUESTS - 2, most + Duration::from_secs(20))?;
@@ -68,19 +69,19 @@ fn ends<'a>(
     Ok((ours, theirs))
 }
 
-/// The bounds for our requesters, whose local ACK timeout has a floor on devices.
+/// Returns the bounds for our requesters, whose local ACK timeout has a minimum on devices.
 fn our_bounds(timeout: u8, retries: u8) -> [Duration; 2] {
     bounds(timeout.max(Retransmission::ADAPTIVE.least_timeout), retries)
 }
 
-/// (retries + 1) ACK timeouts; the specification lets each take up to four times as long. The first one began with the last
-/// acknowledgement, which may have come before the time is taken.
+/// Returns bounds for (retries + 1) ACK timeouts; the specification allows each of them to take up to four
+/// times as long. The first one began with the last acknowledgement, perhaps before the time measurement.
 fn bounds(timeout: u8, retries: u8) -> [Duration; 2] {
     let retries = u32::from(retries);
     [ack_timeout(timeout) * retries, ack_timeout(timeout) * (retries + 1) * 4 + Duration::from_secs(1)]
 }
 
-/// The peer's process is killed; its machine lives and stays silent.
+/// Kills the peer's process; its machine still runs and stays silent.
 pub(crate) fn process(setting: &Setting) -> Result<String> {
     let (mut peer, _) = setting.connect()?;
     let context = setting.open(Family::V4, 1, None)?;
@@ -118,7 +119,8 @@ pub(crate) fn machine(setting: &Setting) -> Result<String> {
     Ok(text)
 }
 
-/// Destroys our queue pair; the peer fails after its retries. Its timer is coarse, and its processor is emulated.
+/// Destroys our queue pair; the peer fails after its retries. Its timer is coarse, and its processor is
+/// emulated.
 pub(crate) fn we(setting: &Setting) -> Result<String> {
     let (mut peer, _) = setting.connect()?;
     let context = setting.open(Family::V4, 3, None)?;

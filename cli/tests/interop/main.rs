@@ -1,7 +1,7 @@
 //! `roce` against the kernel's Soft-RoCE in a small virtual machine.
 //!
-//! `cli/tests/interop/run` boots the machine, starts this program inside the network namespace that the two share, and
-//! makes a table of the results. Without the script there is no peer, so plain `cargo test` ignores all of it.
+//! `cli/tests/interop/run` boots the machine, starts this program inside the network namespace that both
+//! share, and creates a table of the results. Plain `cargo test` has no peer, so it ignores these tests.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Many queue pairs between one context of ours and one process of the peer, all busy in both directions at once.
+//! Many queue pairs between one context of ours and one process of the peer, all busy in both directions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::peer::{Addresses, Peer};
 use crate::setting::Setting;
 
 const QUEUE_PAIRS: usize = 256;
-/// Of the memory of each side: source in the first half, target in the second.
+/// Part of each side's memory for one queue pair: its source is in the first half, its target in the second.
 const PART: usize = MEMORY / QUEUE_PAIRS;
 
 fn len_of(index: usize) -> usize {
     3 * 1024 + index
 }
 
-/// Their queue pair of one of ours.
+/// One of our queue pairs; `index` is the number of the peer's queue pair.
 struct Pair {
     ours: QueuePair,
     index: usize,
@@ -31,7 +31,7 @@ struct Memory {
     their_rkey: u32,
 }
 
-/// Returns what was done, in words.
+/// Returns a description of the result.
 pub(crate) fn run(setting: &Setting, family: Family) -> Result<String> {
     let (mut peer, _) = setting.connect()?;
     let context = setting.open(family, 256, None)?;
@@ -78,7 +78,7 @@ fn connect(
     Ok(Pair { ours, index })
 }
 
-/// Every queue pair writes to the other side, from both sides.
+/// Each queue pair writes to the other side, from both sides.
 fn exchange(
     peer: &mut Peer,
     cq: &CompletionQueue,
@@ -137,7 +137,8 @@ fn our_completions(cq: &CompletionQueue, pairs: usize) -> Result<()> {
     check_reported(reported, pairs)
 }
 
-/// Each queue pair has had one completion of each kind, and the receive has the immediate data of its own pair.
+/// Checks that each queue pair has one completion of each kind, and that the receive contains the immediate
+/// data of its own pair.
 fn check_reported(reported: Vec<(u32, bool, u64, Option<u32>)>, pairs: usize) -> Result<()> {
     let mut seen = BTreeSet::new();
     for (status, received, wr_id, imm) in reported {

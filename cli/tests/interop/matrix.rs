@@ -1,4 +1,4 @@
-//! Runs the cells of the matrix, one after the other, and looks at both sides' counters after each.
+//! Runs the cells of the matrix one after the other, and checks the counters of both sides after each.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::peer::{Peer, PeerDevice};
 use crate::setting::Setting;
 use crate::work::{self, Scene};
 
-/// Runs all cells of the setting. Returns the names of those that failed.
+/// Runs all cells of the setting. Returns their number and the names of those that failed.
 pub(crate) fn run(setting: &Setting) -> Result<(usize, Vec<String>)> {
     let (mut peer, device) = setting.connect()?;
     let mut failed = Vec::new();
@@ -20,7 +20,7 @@ pub(crate) fn run(setting: &Setting) -> Result<(usize, Vec<String>)> {
         if !case.to_string().contains(&setting.only) || !supports(&device, &case) {
             continue;
         }
-        // A case that is asked for by its name runs.
+        // A case that is selected by its name runs anyway.
         if let Some(reason) = case.error_of_kernel(setting.is_lossy())
             && !setting.only.starts_with(case.operation.name())
         {
@@ -41,7 +41,7 @@ pub(crate) fn run(setting: &Setting) -> Result<(usize, Vec<String>)> {
                     "  alone: cli/tests/interop/run --kernel {kernel} --device {device} --loss {loss} --case {case}"
                 );
                 failed.push(case.to_string());
-                // The peer's objects that the failure left end with its process.
+                // The objects that the failed case left on the peer end with its process.
                 peer = setting.connect()?.0;
             }
         }
@@ -49,7 +49,7 @@ pub(crate) fn run(setting: &Setting) -> Result<(usize, Vec<String>)> {
     Ok((count, failed))
 }
 
-/// FLUSH and ATOMIC WRITE came with a later kernel.
+/// Only newer kernels support FLUSH and ATOMIC WRITE.
 fn supports(device: &PeerDevice, case: &Case) -> bool {
     match case.operation {
         Operation::RcAtomicWrite => device.atomic_write,
@@ -78,7 +78,8 @@ fn exchange(setting: &Setting, peer: &mut Peer, case: &Case, context: &Context) 
     let mut ours = Ours::new(context, qp_type, access).context("our end")?;
     let mut theirs = Theirs::new(peer, name, case.operation.is_new()).context("their end")?;
     let addresses = setting.addresses(case.family);
-    // 0.5 s: pauses of 0.15 s are common in the guest. Where something is lost, waiting is the cost.
+    // 0.5 s, because pauses of 0.15 s are common in the guest. With losses, a longer timeout would take more
+    // time.
     let timeout = if setting.is_lossy() { 15 } else { 17 };
     let link = Link { addresses, mtu: case.mtu, timeout, retries: 7 };
     connect(&mut ours, &mut theirs, &link, qp_type).context("connecting")?;
@@ -99,7 +100,7 @@ fn exchange(setting: &Setting, peer: &mut Peer, case: &Case, context: &Context) 
 /// Packets that each side has counted.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// What we put on the wire, and what of it the peer took in.
+    /// Packets that we sent, and those of them that the peer received.
     we_sent: u64,
     they_received: u64,
     they_sent: u64,
@@ -121,13 +122,13 @@ impl Seen {
         })
     }
 
-    /// Neither side may have dropped a packet for its ICRC. Soft-RoCE does so in silence, so its count of good
-    /// packets must grow by what we sent; the packet that it drops for its ICRC is the one that is missing.
+    /// Checks that neither side dropped a packet because of its ICRC. Soft-RoCE does not report such drops,
+    /// so its count of good packets must grow by the number of packets that we sent.
     fn compare(setting: &Setting, before: &Self, context: &Context, peer: &mut Peer) -> Result<()> {
         let wrong: Vec<_> =
             counters(context).into_iter().filter(|(name, value)| *value > 0 && is_damage(name)).collect();
         ensure!(wrong.is_empty(), "we dropped packets: {wrong:?}");
-        // The last acknowledgements may be under way.
+        // The last acknowledgements may still be in flight.
         let end = Instant::now() + Duration::from_secs(2);
         loop {
             let now = Self::now(context, peer)?;
@@ -148,7 +149,7 @@ impl Seen {
     }
 }
 
-/// Drops that no peer may ever cause.
+/// Returns whether a counter is one of drops that no peer may cause.
 fn is_damage(name: &str) -> bool {
     const NAMES: [&str; 9] = [
         "rx_icrc_encapsulated",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
-/// One connection, which has one process in the guest.
+/// A connection, which has its own process in the guest.
 #[derive(Debug)]
 pub(crate) struct Peer {
     reader: BufReader<TcpStream>,
@@ -41,7 +41,7 @@ impl Peer {
         Ok((peer, device))
     }
 
-    /// One command and its answer.
+    /// Sends a command; returns its answer.
     pub(crate) fn ask(&mut self, line: &str) -> Result<Answer> {
         self.tell(line)?;
         let mut answer = String::new();
@@ -53,12 +53,12 @@ impl Peer {
         }
     }
 
-    /// One command that is not answered.
+    /// Sends a command that has no answer.
     pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
         self.writer.write_all(format!("{line}\n").as_bytes()).with_context(|| format!("telling `{line}`"))
     }
 
-    /// A counter of its Soft-RoCE device.
+    /// Returns a counter of the peer's Soft-RoCE device.
     pub(crate) fn counter(&mut self, name: &str) -> Result<u64> {
         self.ask("counters")?.number(name)
     }
@@ -73,7 +73,7 @@ impl Answer {
         &self.0
     }
 
-    /// The value behind `name=`.
+    /// Returns the value after `name=`.
     pub(crate) fn number(&self, name: &str) -> Result<u64> {
         let found = self.words().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
         let value = found.ok_or_else(|| anyhow!("the peer's answer `{}` has no {name}", self.0))?;

@@ -20,24 +20,24 @@ use crate::peer::{Addresses, Peer, PeerDevice};
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) scope: Scope,
-    /// Only cases whose name contains this.
+    /// Only cases whose name contains this text are run.
     pub(crate) only: String,
     pub(crate) kernel: String,
     /// The kind of our device, for the table.
     pub(crate) device: String,
-    /// Our device for each family.
+    /// Specification of our device for each family.
     specs: [String; 2],
     ours: [IpAddr; 2],
     theirs: [IpAddr; 2],
     peer_port: u16,
-    /// Name of the guest, as the script `guest` knows it.
+    /// Name of the guest in the script `guest`.
     pub(crate) guest: String,
-    /// Per cent of datagrams that are lost, as text; `0` for none.
+    /// Percentage of datagrams that are lost, as text; `0` for none.
     pub(crate) loss: String,
     results: PathBuf,
-    /// What is tested, and on which day.
+    /// The tested commit and its date.
     commit: String,
-    /// Where captures go, if anywhere.
+    /// Folder for captures, if any.
     captures: Option<PathBuf>,
 }
 
@@ -55,7 +55,7 @@ where
     Ok([read(&v4)?, read(&v6)?])
 }
 
-/// The guest whose process has its number in this file.
+/// Returns the name of the guest whose process number is in this file.
 fn name_of(pid_file: &str) -> Result<String> {
     let folder = Path::new(pid_file).parent().and_then(Path::file_name);
     Ok(folder.context("ROCE_INTEROP_GUEST names no guest")?.to_string_lossy().into_owned())
@@ -73,7 +73,7 @@ fn capture_to(wrappers: &mut Wrappers, file: &Path) -> Result<()> {
 }
 
 impl Setting {
-    /// The setting; `None`, with a message, if the script did not start this program.
+    /// Reads the setting; returns `None`, with a message, if the script did not start this program.
     #[track_caller]
     pub(crate) fn read() -> Option<Self> {
         let started = std::env::var_os("ROCE_INTEROP").is_some();
@@ -106,7 +106,7 @@ impl Setting {
         })
     }
 
-    /// Our device for addresses of this kind.
+    /// Returns the specification of our device for this family.
     pub(crate) fn spec(&self, family: Family) -> &str {
         &self.specs[family as usize]
     }
@@ -115,7 +115,8 @@ impl Setting {
         self.loss != "0"
     }
 
-    /// How long a completion may take: the guest's processors are emulated, and stand still at times.
+    /// Returns the time limit for a completion. The guest's processors are emulated and sometimes stand
+    /// still.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_secs(if self.is_lossy() { 60 } else { 20 })
     }
@@ -128,7 +129,7 @@ impl Setting {
         Peer::open(SocketAddr::new(self.theirs[0], self.peer_port))
     }
 
-    /// The faults of the setting, in both directions.
+    /// Returns the faults of the setting, in both directions.
     fn faults(&self, seed: u64) -> Result<Wrappers> {
         let mut wrappers = Wrappers::default();
         if self.is_lossy() {
@@ -139,7 +140,8 @@ impl Setting {
         Ok(wrappers)
     }
 
-    /// Opens our device, with the faults of the setting in both directions and room for as many objects as `tune` says.
+    /// Opens our device, with the faults of the setting in both directions, and with the limits that `tune`
+    /// sets.
     pub(crate) fn open_tuned(
         &self,
         family: Family,
@@ -151,7 +153,7 @@ impl Setting {
         builder.open(spec).with_context(|| format!("opening {spec}"))
     }
 
-    /// Opens our device, with the faults of the setting in both directions, and a capture named so.
+    /// Opens our device, with the faults of the setting in both directions, and a capture with this name.
     pub(crate) fn open(&self, family: Family, seed: u64, capture: Option<&str>) -> Result<Context> {
         let mut wrappers = self.faults(seed)?;
         if let (Some(folder), Some(name)) = (&self.captures, capture) {
@@ -160,7 +162,7 @@ impl Setting {
         self.open_wrapped(family, wrappers)
     }
 
-    /// Opens our device without faults and writes what crosses it to a file.
+    /// Opens our device without faults, and captures its packets into a file.
     pub(crate) fn open_captured(&self, family: Family, file: &Path) -> Result<Context> {
         let mut wrappers = Wrappers::default();
         capture_to(&mut wrappers, file)?;
@@ -181,7 +183,7 @@ impl Setting {
         self.write_line(&format!("{}\t{result}\t{messages}\t{}\t{detail}", columns(case), took.as_millis()))
     }
 
-    /// Adds a line for a case that was left out because the kernel has an error.
+    /// Adds a line for a case that was omitted because of an error of the kernel.
     pub(crate) fn record_left_out(&self, case: &Case, reason: &str) -> Result<()> {
         self.write_line(&format!("{}\tkernel\t0\t0\t{reason}", columns(case)))
     }
@@ -196,7 +198,7 @@ impl Setting {
         self.write_line(&format!("special:{name}\t-\t-\t-\t{result}\t1\t{}\t{detail}", took.as_millis()))
     }
 
-    /// Adds a line for a program of Debian with one of ours.
+    /// Adds a line for a program of Debian with a program of ours.
     pub(crate) fn record_program(
         &self,
         name: &str,

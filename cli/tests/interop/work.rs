@@ -1,4 +1,5 @@
-//! What each operation does, written once for both directions: `starter` posts, `other` is the responder or receiver.
+//! The operations, each written once for both directions: `starter` posts, and `other` is the responder or
+//! receiver.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -9,31 +10,31 @@ use crate::case::Operation;
 use crate::end::{Done, End, GRH, Op, Work, pattern};
 use crate::peer::Addresses;
 
-/// Where messages leave from, and where they arrive.
+/// Offsets at which messages are sent from and arrive.
 const SOURCE: usize = 0;
 const TARGET: usize = 2 << 20;
-/// Bytes between two messages, which nothing may touch.
+/// Bytes between two messages, which must not change.
 const GUARD: usize = 64;
 const GUARD_SEED: u64 = 0x6a7d;
 
-/// Who takes part, and how long to wait.
+/// The participants, and the time limit.
 pub(crate) struct Scene<'a> {
     pub(crate) starter: &'a mut dyn End,
     pub(crate) other: &'a mut dyn End,
     pub(crate) mtu: usize,
     pub(crate) patience: Duration,
-    /// The starter's address and the other's.
+    /// Addresses of the starter and of the other end.
     pub(crate) addresses: [IpAddr; 2],
 }
 
-/// A message: where in source and target, and how long.
+/// A message: its offset in source and target, and its length.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     offset: usize,
     len: usize,
 }
 
-/// The lengths that are tried: none, one byte, odd ones, all around the path MTU, several packets, many.
+/// Returns the tested lengths: zero, one byte, odd ones, around the path MTU, several packets, many packets.
 fn lengths(operation: Operation, mtu: usize) -> Vec<usize> {
     let mut lengths = vec![0, 1, 2, 3, 4, 5, 63, mtu - 1, mtu];
     if !matches!(operation, Operation::UdSend | Operation::UdSendImm) {
@@ -53,7 +54,7 @@ fn slots(lengths: &[usize], header: usize) -> Vec<Slot> {
     slots
 }
 
-/// Runs one case where nothing is lost. Returns the number of messages.
+/// Runs one case without losses. Returns the number of messages.
 pub(crate) fn run(operation: Operation, scene: &mut Scene<'_>) -> Result<usize> {
     match operation {
         Operation::RcCas => compare_swap(scene),
@@ -72,7 +73,7 @@ fn messages(operation: Operation, scene: &mut Scene<'_>) -> Result<usize> {
         receiver.fill(TARGET + slot.offset - GUARD, GUARD, GUARD_SEED)?;
         receiver.fill(TARGET + slot.offset + slot.len + header(operation), GUARD, GUARD_SEED)?;
     }
-    // One after the other, then all at once.
+    // Messages one after the other, then all at once.
     for (index, slot) in slots.iter().enumerate() {
         let index = index as u64;
         let one = std::slice::from_ref(slot);
@@ -104,7 +105,7 @@ fn op_of(operation: Operation, imm: u32) -> Op {
     }
 }
 
-/// Posts one message for each slot at once, and checks completions and bytes.
+/// Posts one message per slot at once; checks completions and bytes.
 fn exchange(operation: Operation, scene: &mut Scene<'_>, slots: &[Slot], round: u64) -> Result<()> {
     let imm = |index: usize| 0xa1b2_0000 | (round as u32) << 8 | index as u32;
     let seed = |index: usize| 1 + (round << 16) + index as u64;
@@ -113,7 +114,7 @@ fn exchange(operation: Operation, scene: &mut Scene<'_>, slots: &[Slot], round: 
         let sender = if is_read { &mut *scene.other } else { &mut *scene.starter };
         sender.fill(SOURCE + slot.offset, slot.len, seed(index))?;
         if operation.takes_receive() {
-            // A WRITE with immediate data takes a receive, and none of its bytes.
+            // A WRITE with immediate data uses a receive, but none of its bytes.
             let (at, len) = (TARGET + slot.offset, slot.len + header(operation));
             scene.other.receive(index as u64, at, len)?;
         }
@@ -139,7 +140,7 @@ fn exchange(operation: Operation, scene: &mut Scene<'_>, slots: &[Slot], round: 
         let receiver = if is_read { &mut *scene.starter } else { &mut *scene.other };
         let at = TARGET + slot.offset + header(operation);
         if operation == Operation::UcWrite {
-            // Nothing says when it has arrived.
+            // The arrival of this WRITE is not signaled.
             let end = Instant::now() + scene.patience.min(Duration::from_secs(5));
             while receiver.check(at, slot.len, seed(index)).is_err() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(2));
@@ -150,7 +151,7 @@ fn exchange(operation: Operation, scene: &mut Scene<'_>, slots: &[Slot], round: 
     Ok(())
 }
 
-/// Length, kind and, for UD, who it says it is from.
+/// Checks length, kind and, for UD, the source address.
 fn check_receive(operation: Operation, scene: &mut Scene<'_>, slot: &Slot, done: &Done) -> Result<()> {
     let expected = slot.len + header(operation);
     ensure!(done.received && done.len as usize == expected, "{done:?} instead of {expected} bytes");
@@ -159,7 +160,7 @@ fn check_receive(operation: Operation, scene: &mut Scene<'_>, slot: &Slot, done:
         ensure!(done.src_qp == scene.starter.qpn(), "{done:?} is not from {:#x}", scene.starter.qpn());
         let grh = scene.other.bytes(TARGET + slot.offset, GRH)?;
         let found: [IpAddr; 2] = match scene.addresses[0] {
-            // An IPv4 header in the last 20 of the 40 bytes.
+            // An IPv4 header occupies the last 20 of the 40 bytes.
             IpAddr::V4(_) => [32, 36].map(|at| <[u8; 4]>::try_from(&grh[at..at + 4]).unwrap().into()),
             IpAddr::V6(_) => [8, 24].map(|at| <[u8; 16]>::try_from(&grh[at..at + 16]).unwrap().into()),
         };
@@ -168,7 +169,7 @@ fn check_receive(operation: Operation, scene: &mut Scene<'_>, slot: &Slot, done:
     Ok(())
 }
 
-/// Starts one eight-byte operation and returns what it brought.
+/// Starts one eight-byte operation; returns its result.
 fn on_word(scene: &mut Scene<'_>, index: u64, op: Op) -> Result<u64> {
     let local = SOURCE + 8 * index as usize;
     scene.starter.post(&Work { wr_id: index, op, local, len: 8, remote: TARGET })?;
@@ -177,7 +178,7 @@ fn on_word(scene: &mut Scene<'_>, index: u64, op: Op) -> Result<u64> {
     scene.starter.word(local)
 }
 
-/// Operations on one word posted at once, and what each brought.
+/// Posts operations on one word at once; returns the result of each.
 fn on_word_at_once(scene: &mut Scene<'_>, ops: &[Op]) -> Result<Vec<u64>> {
     for (index, &op) in ops.iter().enumerate() {
         let local = SOURCE + 8 * index;
@@ -198,7 +199,7 @@ fn compare_swap(scene: &mut Scene<'_>) -> Result<usize> {
     scene.other.set_word(TARGET + 8, GUARD_SEED)?;
     let mut count = 0;
     for swap in WORDS {
-        // One that fails, one that succeeds.
+        // One comparison that fails, and one that succeeds.
         for compare in [value ^ 1 << 40, value] {
             let old = on_word(scene, count, Op::CompareSwap { compare, swap })?;
             ensure!(old == value, "COMPARE SWAP returned {old:#x} instead of {value:#x}");
@@ -208,7 +209,7 @@ fn compare_swap(scene: &mut Scene<'_>) -> Result<usize> {
             count += 1;
         }
     }
-    // A chain, of which each succeeds only behind the one before.
+    // A chain in which each operation succeeds only after the previous one.
     scene.other.set_word(TARGET, 0)?;
     let chain: Vec<Op> = (0..40).map(|at| Op::CompareSwap { compare: at, swap: at + 1 }).collect();
     let found = on_word_at_once(scene, &chain)?;
@@ -255,7 +256,7 @@ fn atomic_write(scene: &mut Scene<'_>) -> Result<usize> {
     Ok(WORDS.len() + 40)
 }
 
-/// A WRITE and a FLUSH of what it wrote.
+/// Performs WRITEs, each with a FLUSH of the written bytes.
 fn flush(scene: &mut Scene<'_>) -> Result<usize> {
     let lengths = [1, 63, scene.mtu, scene.mtu + 1, 50_001];
     for (index, slot) in slots(&lengths, 0).iter().enumerate() {
@@ -273,13 +274,14 @@ fn flush(scene: &mut Scene<'_>) -> Result<usize> {
     Ok(2 * lengths.len())
 }
 
-/// Messages of the transports that repeat nothing, over a link that loses some: what arrives must be whole, in
-/// order and there once, and most must arrive. Returns the number of messages that did.
+/// Sends messages on transports without retransmission over a lossy link. Messages must arrive whole, in
+/// order and once, and most must arrive. Returns the number of messages that arrived.
 pub(crate) fn run_unreliable(operation: Operation, scene: &mut Scene<'_>) -> Result<usize> {
     const COUNT: usize = 60;
     let is_write = matches!(operation, Operation::UcWrite | Operation::UcWriteImm);
-    // Without a completion for each only whole packets can be told from halves. And a kernel that misses the end
-    // of a UC WRITE takes no message any more on that queue pair (6.1 and 6.12; a SEND they get over).
+    // Without a completion for each message, only single packets can be checked for completeness. Also, a
+    // kernel that misses the end of a UC WRITE accepts no more messages on that queue pair (6.1 and 6.12; it
+    // recovers after a SEND).
     let single = header(operation) > 0 || operation == Operation::UcWrite;
     let packets = if single || is_write && scene.starter.name() == "we" { 1 } else { 3 };
     let slots = slots(&[packets * scene.mtu; COUNT], header(operation));
@@ -316,7 +318,8 @@ pub(crate) fn run_unreliable(operation: Operation, scene: &mut Scene<'_>) -> Res
     Ok(arrived)
 }
 
-/// Finds out which message is in each receive: they come in order, with gaps. One with immediate data says so.
+/// Determines which message is in each receive: messages arrive in order, with gaps. Immediate data contain
+/// the number.
 fn check_arrived(
     operation: Operation,
     scene: &mut Scene<'_>,
@@ -340,7 +343,7 @@ fn check_arrived(
             bail!("message {message} arrived when {next} or a later one was expected");
         }
         next = message + 1;
-        // A WRITE goes to its own place, a SEND into the next receive.
+        // A WRITE goes to its own place, a SEND to the next receive.
         let place = &slots[if is_write { message } else { position }];
         let at = TARGET + place.offset + header(operation);
         scene.other.check(at, place.len, message as u64).with_context(|| format!("message {message}"))?;

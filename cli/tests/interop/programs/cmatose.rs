@@ -1,4 +1,4 @@
-//! The other end of `ucmatose`: several connections at once over which messages go.
+//! The other end of `ucmatose`: several simultaneous connections that exchange messages.
 //!
 //! ```text
 //!   client                                server
@@ -9,8 +9,8 @@
 //!   answers
 //! ```
 //!
-//! ucmatose receives into the one buffer that it sends from. So what it sends first is always the same, and what it
-//! replies is the last message that it has received.
+//! ucmatose receives into the same buffer that it sends from. So its first messages are all the same, and its
+//! replies are copies of the last message that it received.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ impl Plan {
     }
 }
 
-/// One connection of ours.
+/// One of our connections.
 struct Node {
     index: usize,
     qp: QueuePair,
@@ -53,7 +53,7 @@ struct Node {
 }
 
 impl Node {
-    /// A queue pair with all its receives.
+    /// Creates a queue pair with all its receives.
     fn new(context: &Context, plan: Plan, index: usize) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(2 * plan.messages + 1, None)?;
@@ -77,7 +77,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Where a received message lies; what is sent comes behind them.
+    /// Returns the place of a received message; places for sending follow these.
     fn place(&self, message: usize) -> std::ops::Range<usize> {
         message * self.plan.bytes..(message + 1) * self.plan.bytes
     }
@@ -96,7 +96,7 @@ impl Node {
         Ok(())
     }
 
-    /// Waits for so many receives and sends. The receives must come in order and be whole.
+    /// Waits for this number of receives and sends. The receives must arrive in order and complete.
     fn complete(&self, receives: usize, sends: usize) -> Result<()> {
         let (mut received, mut sent) = (0, 0);
         let mut done = [Wc::default()];
@@ -123,7 +123,7 @@ impl Node {
         Ok(bytes)
     }
 
-    /// All messages must be this one.
+    /// Checks that all messages are equal to this one.
     fn all_are(&self, expected: &[u8]) -> Result<()> {
         for message in 0..self.plan.messages {
             let found = self.received(message)?;
@@ -173,7 +173,7 @@ pub(crate) fn serve(context: &Context, listener: &CmListener, plan: Plan) -> Res
     nodes.iter_mut().try_for_each(|(_, connection)| await_end(connection))
 }
 
-/// Connects to a ucmatose that serves, replies, and is disconnected.
+/// Connects to a ucmatose server, replies, and waits for its disconnect.
 fn ask(context: &Context, server: IpAddr, plan: Plan) -> Result<()> {
     let mut nodes = Vec::new();
     let parameters = ConnectionParameters::default().access(Access::empty());
@@ -189,7 +189,7 @@ fn ask(context: &Context, server: IpAddr, plan: Plan) -> Result<()> {
     for (node, _) in &nodes {
         node.send_all()?;
     }
-    // It disconnects when it has all of them, and before that it has acknowledged them.
+    // The server disconnects when it has all replies, which it has acknowledged before.
     nodes.iter_mut().try_for_each(|(_, connection)| await_end(connection))
 }
 

@@ -1,4 +1,4 @@
-//! Many connections are made and ended; afterwards neither side holds more objects than before.
+//! Many connections are established and ended; afterwards neither side has more objects than before.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use crate::case::{Family, Scope};
 use crate::common::Running;
 use crate::setting::Setting;
 
-/// Objects of each kind that our device has room for: a leak exhausts them soon.
+/// Number of objects of each kind that fit into our device, so that a leak exhausts them soon.
 const ROOM: usize = 24;
-/// Connections that one process of the guest makes at once.
+/// Number of simultaneous connections of one process in the guest.
 const AT_ONCE: usize = 10;
 const RPING_PORT: u16 = 7174;
 
@@ -33,7 +33,8 @@ fn connections(setting: &Setting) -> usize {
     }
 }
 
-/// How many protection domains, memory regions, completion queues and queue pairs can still be made.
+/// Returns how many protection domains, memory regions, completion queues and queue pairs can still be
+/// created.
 fn free_objects(context: &Context) -> Result<[usize; 4]> {
     fn count<T>(make: impl FnMut() -> Option<T>) -> usize {
         std::iter::from_fn(make).take(ROOM + 1).collect::<Vec<T>>().len()
@@ -52,7 +53,8 @@ fn open_descriptors() -> Result<usize> {
     Ok(std::fs::read_dir("/proc/self/fd")?.count())
 }
 
-/// Objects of the guest's RDMA device: protection domains, queue pairs, identifiers of connections and so on.
+/// Returns the objects of the guest's RDMA device: protection domains, queue pairs, connection identifiers
+/// and so on.
 fn resources_of_guest(setting: &Setting) -> Result<String> {
     Ok(ask_guest(setting, "rdma resource show")?.trim().to_owned())
 }
@@ -67,7 +69,7 @@ struct Inventory {
 }
 
 impl Inventory {
-    /// `program` is one in the guest that runs all the time.
+    /// Counts the objects. `program` is a program in the guest that runs all the time.
     fn take(setting: &Setting, context: &Context, program: Option<&str>) -> Result<Self> {
         let descriptors_of_guest = match program {
             None => String::new(),
@@ -88,7 +90,8 @@ impl Inventory {
     }
 
     fn is_as(&self, before: &Self) -> bool {
-        // A UDP device keeps some sockets, one for each source port; they are fewer than connections here.
+        // A UDP device keeps some sockets, one for each source port. The test makes more connections than
+        // that.
         let descriptors = before.descriptors..=before.descriptors + UdpDevice::MAX_SOURCE_PORTS;
         let guest = |inventory: &Self| (inventory.of_guest.clone(), inventory.descriptors_of_guest.clone());
         self.free_objects == before.free_objects
@@ -110,7 +113,7 @@ impl Inventory {
     }
 }
 
-/// We connect, ping once, and disconnect; the server in the guest is the same rping all the time.
+/// We connect, ping once, and disconnect. The server in the guest is the same rping all the time.
 pub(crate) fn we_ask(setting: &Setting) -> Result<String> {
     let theirs = setting.addresses(Family::V4).theirs;
     let context = setting.open_tuned(Family::V4, 41, small)?;
@@ -123,7 +126,7 @@ pub(crate) fn we_ask(setting: &Setting) -> Result<String> {
         rping_client(&context, theirs, RPING_PORT, &plan, &mut |_| {})
             .with_context(|| format!("connection {index}"))
     };
-    // The first ones make what stays: queue pair 1, threads' stacks.
+    // The first connections create objects that stay: queue pair 1, stacks of threads.
     (0..5).try_for_each(connect)?;
     std::thread::sleep(Duration::from_secs(2));
     let before = Inventory::take(setting, &context, Some("rping"))?;
@@ -132,7 +135,7 @@ pub(crate) fn we_ask(setting: &Setting) -> Result<String> {
     Ok(summary(count, &before))
 }
 
-/// Processes in the guest connect to us, some connections at once, and are disconnected.
+/// Processes in the guest connect to us, with several connections at once, and are disconnected.
 pub(crate) fn they_ask(setting: &Setting) -> Result<String> {
     let plan = cmatose::Plan { connections: AT_ONCE, messages: 2, bytes: 100 };
     let context = setting.open_tuned(Family::V4, 42, small)?;

@@ -1,4 +1,4 @@
-//! Debian's programs in the guest, unmodified, with the command of ours that talks to them here: each as server and as
+//! Unmodified programs of Debian in the guest, each with our command on the other side: as server and as
 //! client.
 
 pub(crate) mod cmatose;
@@ -16,7 +16,7 @@ use crate::case::Family;
 use crate::common::{Finished, Running, roce};
 use crate::setting::Setting;
 
-/// Which side is ours.
+/// The role of our side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Server,
@@ -37,33 +37,33 @@ impl Role {
 /// Two programs, one on each side.
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
-    /// Of the row in the table: the original, and those options that make the difference.
+    /// Name of the row in the table: the original, and the options that distinguish it.
     pub(crate) name: String,
     pub(crate) role: Role,
     pub(crate) family: Family,
-    /// Program and options.
+    /// Program and options in the guest.
     pub(crate) original: String,
-    /// Subcommand and options, without device and faults.
+    /// Our subcommand and options, without device and faults.
     pub(crate) ours: String,
-    /// How long both may take.
+    /// Time limit for both, in seconds.
     pub(crate) seconds: u64,
 }
 
-/// The script that controls the guest, with these arguments.
+/// Returns the script that controls the guest, with these arguments.
 fn guest(arguments: &[&str]) -> Command {
     let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interop/guest"));
     command.args(arguments);
     command
 }
 
-/// A command in the guest with a time limit in seconds.
+/// Returns a command in the guest with a time limit in seconds.
 pub(crate) fn in_guest(setting: &Setting, seconds: u64, line: &str) -> Command {
     let mut command = guest(&["run", &setting.guest, "--timeout", &seconds.to_string(), "--"]);
     command.args(line.split_whitespace());
     command
 }
 
-/// A command of the guest that runs until this is dropped.
+/// A command in the guest that runs until this value is dropped.
 pub(crate) struct Detached<'a> {
     setting: &'a Setting,
     job: String,
@@ -90,14 +90,14 @@ impl Drop for Detached<'_> {
     }
 }
 
-/// Runs a command in the guest and returns what it printed.
+/// Runs a command in the guest; returns its output.
 pub(crate) fn ask_guest(setting: &Setting, line: &str) -> Result<String> {
     let finished = Running::start(&mut in_guest(setting, 60, line)).finish(90);
     ensure!(finished.success, "`{line}` in the guest: {} {}", finished.stdout, finished.stderr);
     Ok(finished.stdout)
 }
 
-/// A command of ours, with the device and the faults of the setting.
+/// Returns a command of ours, with the device and the faults of the setting.
 fn our_command(setting: &Setting, family: Family, line: &str) -> Command {
     let mut command = roce();
     command.args(line.split_whitespace()).args(["--device", setting.spec(family)]);
@@ -108,9 +108,10 @@ fn our_command(setting: &Setting, family: Family, line: &str) -> Command {
     command
 }
 
-/// Waits until a program in the guest listens with rdma_cm, or on a TCP port that the programs choose: 18515 or 19000.
+/// Waits until a program in the guest listens with rdma_cm, or on one of the TCP ports of the programs: 18515
+/// or 19000.
 pub(crate) fn await_listener(setting: &Setting) -> Result<()> {
-    // Not busybox's own programs: the shell of the guest is dash.
+    // The shell of the guest is dash, so `grep` and `sleep` are not those of busybox.
     let mut command = in_guest(setting, 30, "sh -c");
     command.arg(
         "until rdma resource show cm_id | grep -q LISTEN || \
@@ -133,14 +134,15 @@ fn check(what: &str, finished: &Finished) -> Result<()> {
     Ok(())
 }
 
-/// A client that ended while its own threads disagreed: rping of rdma-core closes its channel of events when it has done everything, and the
-/// thread that waits there may find that out before the process has ended.
+/// Returns whether a client failed because of a race between its own threads. When rping of rdma-core has
+/// finished, it closes its event channel. The thread that waits there may notice that before the process has
+/// ended.
 fn lost_race_at_exit(client: &Finished) -> bool {
     let message = "rdma_get_cm_event: Bad file descriptor";
     client.code == Some(255) && (client.stderr.contains(message) || client.stdout.contains(message))
 }
 
-/// Both programs must succeed. Returns the output of ours.
+/// Runs both programs, which must succeed. Returns the output of ours.
 fn run_pair(setting: &Setting, pair: &Pair) -> Result<String> {
     let limit = pair.seconds + 20;
     let mut original = in_guest(setting, pair.seconds, &pair.original);
@@ -184,7 +186,7 @@ pub(crate) fn run(setting: &Setting, pairs: &[Pair]) -> Result<()> {
     let mut failed = Vec::new();
     for pair in pairs {
         let begun = Instant::now();
-        // A program that hangs is a panic of the test's helpers.
+        // The test helpers panic if a program hangs.
         let outcome = catch_unwind(AssertUnwindSafe(|| run_pair(setting, pair)))
             .unwrap_or_else(|panic| Err(anyhow!("{}", text_of(&*panic))))
             .map(drop);

@@ -6,10 +6,10 @@ use crate::setting::Setting;
 
 const VERBS: [&str; 4] = ["write", "send", "read", "atomic"];
 
-/// Operation, kind of test, and the options that both sides get besides those of every test.
+/// Operation, kind of test, and the additional options of both sides.
 type Test = (&'static str, &'static str, String);
 
-/// With and without rdma_cm, one queue pair and four, one direction and both; latency with and without rdma_cm.
+/// Returns tests with and without rdma_cm: one queue pair and four, one direction and both, and latency.
 fn combinations() -> Vec<Test> {
     let mut tests = Vec::new();
     for verb in VERBS {
@@ -24,7 +24,7 @@ fn combinations() -> Vec<Test> {
     tests
 }
 
-/// All sizes; atomics have one.
+/// Returns tests of all sizes; atomics have only one size.
 fn all_sizes() -> Vec<Test> {
     let mut tests = Vec::new();
     for verb in ["write", "send", "read"] {
@@ -38,7 +38,7 @@ fn all_sizes() -> Vec<Test> {
     tests
 }
 
-/// Other transports and what else there is. Without retransmission: messages that are lost stay lost.
+/// Returns tests of other transports and features. These do not retransmit, so lost messages stay lost.
 fn others() -> Vec<Test> {
     [
         ("send", "bw", "-n 100 -s 1000 -c UC -t 16"),
@@ -57,7 +57,7 @@ fn others() -> Vec<Test> {
     .collect()
 }
 
-/// rdma_cm resolves the service of a UD queue pair (SIDR).
+/// Returns tests in which rdma_cm resolves the service of a UD queue pair (SIDR).
 fn datagrams_by_rdma_cm() -> Vec<Test> {
     vec![
         ("send", "bw", "-n 100 -s 1000 -c UD -t 16 -R".to_owned()),
@@ -65,7 +65,7 @@ fn datagrams_by_rdma_cm() -> Vec<Test> {
     ]
 }
 
-/// Options that change how a test runs, but not what it measures.
+/// Returns tests with options that change how a test runs, but not what it measures.
 fn habits() -> Vec<Test> {
     [
         ("write", "bw", "-n 100 -l 4 --retry_count=5"),
@@ -80,7 +80,8 @@ fn habits() -> Vec<Test> {
     .into()
 }
 
-/// Every program and every option at least once, in turn as server and as client.
+/// Returns tests that cover every program and every option at least once, alternately as server and as
+/// client.
 fn covering(setting: &Setting) -> Vec<(Test, &'static [Role])> {
     let mut tests: Vec<(Test, &[Role])> = Vec::new();
     for (index, verb) in VERBS.into_iter().enumerate() {
@@ -101,7 +102,7 @@ fn covering(setting: &Setting) -> Vec<(Test, &'static [Role])> {
             tests.push((test, if index % 2 == 0 { &[Role::Server] } else { &[Role::Client] }));
         }
     }
-    // 80 MB each: one is enough for each kernel.
+    // These transfer 80 MB each, so one is enough for each kernel.
     tests.push(if setting.kernel == "6.1" {
         (("send", "bw", "-n 5 -a -b".to_owned()), &[Role::Server])
     } else {
@@ -110,8 +111,8 @@ fn covering(setting: &Setting) -> Vec<(Test, &'static [Role])> {
     tests
 }
 
-/// Options that every test has. The guest's processors are emulated and stand still at times, and what is under way takes
-/// seconds on a busy machine: hence the long timeout.
+/// Options of every test. The timeout is long because the guest's processors are emulated and sometimes stand
+/// still, and packets are in flight for seconds on a busy machine.
 const OPTIONS: &str = "-F -u 18";
 
 fn pair(setting: &Setting, test: &Test, role: Role, family: Family) -> Pair {
@@ -122,7 +123,7 @@ fn pair(setting: &Setting, test: &Test, role: Role, family: Family) -> Pair {
         Role::Server => (addresses.ours.to_string(), String::new()),
         Role::Client => (String::new(), addresses.theirs.to_string()),
     };
-    // The exchange goes over the addresses of that family too.
+    // The exchange also uses the addresses of that family.
     let family_options = if family == Family::V6 { "--ipv6-addr -x 2" } else { "" };
     Pair {
         name: format!("{program} {options}").trim_end().to_owned(),
@@ -145,7 +146,7 @@ pub(crate) fn pairs(setting: &Setting) -> Vec<Pair> {
             pairs.extend(Role::BOTH.map(|role| pair(setting, &test, role, Family::V4)));
         }
     }
-    // The release in the guest with the older kernel, 4.5, exchanges over IPv4 only.
+    // perftest 4.5, in the guest with the older kernel, exchanges only over IPv4.
     if setting.kernel != "6.1" {
         for (index, verb) in VERBS.into_iter().enumerate() {
             let role = Role::BOTH[index % 2];

@@ -7,22 +7,22 @@ use super::{Pair, Role};
 use crate::case::{Family, Scope};
 use crate::setting::Setting;
 
-/// Families by index of the guest's GID table, which begins with a link-local one.
+/// Returns the index of a family in the guest's GID table, which begins with a link-local GID.
 fn gid_index(family: Family) -> usize {
     family as usize + 1
 }
 
-/// The server's address, for the command line of the client: the original's, and ours.
+/// Returns the server's address for the command line of the client: the original's, and ours.
 fn server_address(setting: &Setting, role: Role, family: Family) -> [String; 2] {
     match role {
         Role::Server => [setting.addresses(family).ours.to_string(), String::new()],
-        // The originals listen over IPv4 only, whatever the GID is.
+        // The originals listen only over IPv4, with any GID.
         Role::Client => [String::new(), setting.addresses(Family::V4).theirs.to_string()],
     }
 }
 
-/// The option that makes our client send from the family that is tested: the server is met over IPv4, and the interface may
-/// have both.
+/// Returns the option that makes our client send from the tested family. It connects to the server over IPv4,
+/// and the interface may have both families.
 fn own_gid(setting: &Setting, family: Family) -> String {
     if family == Family::V4 || setting.device == "udp" {
         return String::new();
@@ -37,18 +37,18 @@ fn own_gid(setting: &Setting, family: Family) -> String {
 
 pub(crate) fn pingpongs(setting: &Setting) -> Vec<Pair> {
     let iterations = if setting.scope == Scope::Smoke { 200 } else { 1000 };
-    // Without retransmission a lost message is the end.
+    // Without retransmission, a lost message ends the test.
     let kinds: &[&str] = if setting.is_lossy() { &["rc", "srq"] } else { &["rc", "uc", "ud", "srq"] };
     let mut pairs = Vec::new();
     for family in [Family::V4, Family::V6] {
         let own_gid = own_gid(setting, family);
         for kind in kinds {
             for role in Role::BOTH {
-                // The small matrix has each kind in each role, and each kind with each family.
+                // The small matrix runs each kind in each role, and each kind with each family.
                 if setting.scope == Scope::Smoke && (family == Family::V6) != (role == Role::Server) {
                     continue;
                 }
-                // A host of its own with an IPv6 address alone reaches no server over IPv4.
+                // A separate host with only an IPv6 address cannot reach a server over IPv4.
                 if setting.device == "tap" && family == Family::V6 && role == Role::Client {
                     continue;
                 }
@@ -63,8 +63,8 @@ pub(crate) fn pingpongs(setting: &Setting) -> Vec<Pair> {
                     original: format!(
                         "ibv_{kind}_pingpong -d rxe0 -g {gid} -n {iterations} -s {size} {of_original}"
                     ),
-                    // The guest's processors stand still for longer than the original's eight times 67 ms now and then; the
-                    // kernel at the other end never gives up.
+                    // The guest's processors sometimes stand still for longer than the original's eight times
+                    // 67 ms. The kernel at the other end never gives up.
                     ours: format!(
                         "pingpong {kind} -n {iterations} -s {size} --timeout 16 {own_gid} {of_ours}"
                     ),
@@ -102,7 +102,7 @@ fn rping(setting: &Setting, options: &str, role: Role, family: Family) -> Pair {
         family,
         original,
         ours,
-        // Each loss costs a timeout of a second, and there are a hundred with 1 %.
+        // Each loss costs a timeout of a second, and 1 % of losses causes a hundred of them.
         seconds: if setting.is_lossy() { 600 } else { 180 },
     }
 }
