@@ -97,7 +97,8 @@ fn end(bridge: Running) -> Value {
     serde_json::from_str(&finished.stdout).expect("JSON")
 }
 
-/// The counters of a process, whose socket is in `folder`. Processes of other tests have the same addresses.
+/// Returns the counters of a process, whose socket is in `folder`. Processes of other tests have the same
+/// addresses.
 #[track_caller]
 fn counters_of(folder: &Path, is_it: impl Fn(&Value) -> bool) -> Value {
     let mut command = roce();
@@ -109,7 +110,7 @@ fn counters_of(folder: &Path, is_it: impl Fn(&Value) -> bool) -> Value {
     found.expect("the server")["counters"].clone()
 }
 
-/// The comments of a capture.
+/// Returns the comments of a capture.
 fn comments(path: &Path) -> Vec<String> {
     let mut reader = CaptureReader::open(path).unwrap();
     let mut found = Vec::new();
@@ -217,7 +218,7 @@ fn a_packet_dropped_once_is_sent_again_once() {
     });
 }
 
-/// tshark shows the comment and reports every ICRC as correct.
+/// Checks that tshark shows the comment and reports every ICRC as correct.
 fn check_with_tshark(pcap: &Path) {
     if skip_unless(has_program("tshark"), "tshark is not installed") {
         return;

@@ -20,8 +20,8 @@ fn run_damaged(command: &[&str], server: &[&str], client: &[&str]) -> [Finished;
     [serving.finish(90), calling.finish(90)]
 }
 
-/// Regression: with `--fault corrupt=100%`, servers did not mention the packets that they had dropped, and
-/// one server reported that nothing had arrived.
+/// Asserts that both sides report the dropped packets. Regression: with `--fault corrupt=100%`, no server
+/// did, and one server reported that nothing had arrived.
 #[track_caller]
 fn assert_both_sides_name_what_was_dropped(command: &[&str], server: &[&str], client: &[&str]) {
     let [served, called] = run_damaged(command, server, client);

@@ -1,6 +1,5 @@
-//! Calls that do not return to their caller, a thousand times each: a thread is cancelled in them, a signal
-//! handler jumps out of them, or the process forks at the same time. A C program does that, see
-//! `tests/c/endings.c`.
+//! Calls that do not return to their caller, a thousand times each. A thread is cancelled in them, a signal
+//! handler jumps out of them, or the process forks at the same time. See the C program `tests/c/endings.c`.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! Calls every function of both libraries with wrong handles: a null pointer, or a pointer to no object, to
-//! an object of another kind, or to a destroyed one. A C program calls each function in separate processes,
-//! so that a crash is reported as a signal with the name of the function.
+//! Calls every function of both libraries with wrong handles: null pointers, and pointers to no object, to an
+//! object of another kind, or to a destroyed one. A C program calls each function in separate processes, so
+//! that a crash is reported as a signal with the name of the function.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;

@@ -1,6 +1,6 @@
 //! Acknowledgements and requests that leave together with the next work request of the application. They wait
-//! for a limited time, so each test needs only one success in many attempts, and slows the clock: a busy
-//! machine does not use up that time.
+//! for a limited time, so each test needs only one success in many attempts. Each test also slows the clock,
+//! so that a busy machine does not use up that time.
 
 use std::time::{Duration, Instant};
 

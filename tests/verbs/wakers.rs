@@ -1,5 +1,5 @@
-//! Wakers and events are delivered after the lock of the context is released, because a waker may use the
-//! context, and its drop may release the last handle of the context.
+//! Wakers and events are delivered after the lock of the context is released. A waker may use the context,
+//! and its drop may release the last handle of the context.
 
 use std::future::Future;
 use std::io;

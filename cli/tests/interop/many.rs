@@ -78,7 +78,7 @@ fn connect(
     Ok(Pair { ours, index })
 }
 
-/// Each queue pair writes to the other side, from both sides.
+/// Writes from each queue pair to the other side, from both sides.
 fn exchange(
     peer: &mut Peer,
     cq: &CompletionQueue,

@@ -49,7 +49,7 @@ pub(crate) fn run(setting: &Setting) -> Result<(usize, Vec<String>)> {
     Ok((count, failed))
 }
 
-/// Only newer kernels support FLUSH and ATOMIC WRITE.
+/// Returns whether the device supports a case: FLUSH and ATOMIC WRITE need newer kernels.
 fn supports(device: &PeerDevice, case: &Case) -> bool {
     match case.operation {
         Operation::RcAtomicWrite => device.atomic_write,

@@ -113,7 +113,7 @@ impl Inventory {
     }
 }
 
-/// We connect, ping once, and disconnect. The server in the guest is the same rping all the time.
+/// Connects, pings once, and disconnects, many times. The server in the guest is the same rping all the time.
 pub(crate) fn we_ask(setting: &Setting) -> Result<String> {
     let theirs = setting.addresses(Family::V4).theirs;
     let context = setting.open_tuned(Family::V4, 41, small)?;
