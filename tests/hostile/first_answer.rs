@@ -47,7 +47,7 @@ fn an_address_that_never_answers_gets_at_most_three_times_what_came_from_it() {
         // The connection is given up, and its queue pair goes to the error state.
         assert_eq!(connection.next_event(Some(PATIENCE)).unwrap(), ConnectionEvent::Unreachable);
         assert_eq!(server.qp.query().unwrap().state, QpState::Err);
-        // Each of many more requests gets at most three times its bytes, too.
+        // Many more requests also get at most three times their bytes.
         for number in 0..20 {
             came += peer.send(&peer.management(&peer.req(PORT + 1, 0x100 + number, quick())));
         }

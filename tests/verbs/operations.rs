@@ -7,7 +7,7 @@ use roce::verbs::*;
 use crate::common::{own_address, within};
 use crate::world::*;
 
-/// Offsets at which messages are sent from, messages arrive, and READs store their results.
+/// Offsets of sent messages, of arriving messages and of the results of READs.
 const SOURCE: usize = 0;
 const TARGET: usize = 80 << 10;
 const RESULT: usize = 160 << 10;

@@ -9,8 +9,7 @@ use roce::verbs::*;
 
 use crate::world::*;
 
-/// How many times the time of the contexts is halved: 20 µs of their clock last 20 ms, ten times a time slice
-/// of Linux.
+/// Number of times that the clock of the contexts is halved: its 20 µs last 20 ms, ten time slices of Linux.
 const SLOWER: u32 = 10;
 
 /// Returns two ends in one thread; only the test makes progress.

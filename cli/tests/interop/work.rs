@@ -10,7 +10,7 @@ use crate::case::Operation;
 use crate::end::{Done, End, GRH, Op, Work, pattern};
 use crate::peer::Addresses;
 
-/// Offsets at which messages are sent from and arrive.
+/// Offsets of sent and of arriving messages.
 const SOURCE: usize = 0;
 const TARGET: usize = 2 << 20;
 /// Bytes between two messages, which must not change.
