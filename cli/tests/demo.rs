@@ -19,7 +19,7 @@ struct Run {
     finished: Finished,
 }
 
-/// Runs one demo at a time, with a short time limit in seconds.
+/// Runs a demo while no other one runs. The time limit is short, because a demo must be quick.
 fn run_alone(command: &mut Command, seconds: u64) -> Finished {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -106,7 +106,7 @@ fn whoever_reads_while_a_peer_writes_sees_old_or_new_words() {
                         assert!(word.iter().all(|byte| *byte == word[0]), "a torn word: {word:02x?}");
                     }
                     mixed += u32::from(words.iter().any(|word| word != &words[0]));
-                    // A single word is read as a whole.
+                    // A single word is never torn.
                     let mut word = [0; 8];
                     far.region.read(LEN / 2, &mut word).unwrap();
                     assert!(word.iter().all(|byte| *byte == word[0]), "a torn word: {word:02x?}");

@@ -78,8 +78,7 @@ fn exchange(setting: &Setting, peer: &mut Peer, case: &Case, context: &Context) 
     let mut ours = Ours::new(context, qp_type, access).context("our end")?;
     let mut theirs = Theirs::new(peer, name, case.operation.is_new()).context("their end")?;
     let addresses = setting.addresses(case.family);
-    // 0.5 s, because pauses of 0.15 s are common in the guest. With losses, a longer timeout would take more
-    // time.
+    // 0.5 s, because pauses of 0.15 s are common in the guest. With losses, a shorter timeout saves time.
     let timeout = if setting.is_lossy() { 15 } else { 17 };
     let link = Link { addresses, mtu: case.mtu, timeout, retries: 7 };
     connect(&mut ours, &mut theirs, &link, qp_type).context("connecting")?;
