@@ -280,8 +280,8 @@ pub(crate) fn run_unreliable(operation: Operation, scene: &mut Scene<'_>) -> Res
     const COUNT: usize = 60;
     let is_write = matches!(operation, Operation::UcWrite | Operation::UcWriteImm);
     // Without a completion for each message, only single packets can be checked for completeness. Also, a
-    // kernel that misses the end of a UC WRITE accepts no more messages on that queue pair (6.1 and 6.12; it
-    // recovers after a SEND).
+    // kernel that misses the end of a UC WRITE accepts no more messages on that queue pair (6.1 and 6.12; a
+    // missed end of a SEND does not have this effect).
     let single = header(operation) > 0 || operation == Operation::UcWrite;
     let packets = if single || is_write && scene.starter.name() == "we" { 1 } else { 3 };
     let slots = slots(&[packets * scene.mtu; COUNT], header(operation));
