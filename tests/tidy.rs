@@ -188,7 +188,7 @@ fn has_phrase(line: &str, phrase: &str) -> bool {
 #[test]
 fn comments_are_narrow_and_in_plain_english() {
     let mut wrong = Vec::new();
-    for file in sources().iter().filter(|file| !file.is_test()) {
+    for file in sources() {
         for (number, line) in comment_lines(&file.text) {
             // A table or an address cannot be broken.
             let may_be_wide = line.contains('|') || line.contains("http");
