@@ -131,7 +131,8 @@ fn binary_kind(contents: &[u8]) -> Option<&'static str> {
 #[test]
 fn tracked_files_are_small_and_no_binaries() {
     let Some(files) = tracked_files().filter(|files| !files.is_empty()) else {
-        // A copy of the sources has no commits to check, so this is not an error even where every test is required.
+        // A copy of the sources has no commits to check, so this is not an error even if every test is
+        // required.
         println!("SKIPPED: not a git repository");
         return;
     };
