@@ -33,13 +33,21 @@ fn background_threads() -> usize {
 }
 
 /// Waits until this number of background threads exists, because a joined thread is still listed for a
-/// moment.
-fn until_background_threads_are(count: usize) {
+/// Waits until a count has fallen or risen as expected, which may take a moment.
+fn until(what: &str, count: impl Fn() -> usize, is_expected: impl Fn(usize) -> bool) {
     let end = Instant::now() + Duration::from_secs(5);
-    while background_threads() != count {
-        assert!(Instant::now() < end, "{} threads instead of {count}", background_threads());
+    while !is_expected(count()) {
+        assert!(Instant::now() < end, "{} {what}", count());
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits until this number of background threads exists, because a joined thread is still listed for a
+/// moment.
+fn until_background_threads_are(expected: usize) {
+    until(&format!("background threads instead of {expected}"), background_threads, |count| {
+        count == expected
+    });
 }
 
 #[test]
@@ -68,10 +76,6 @@ fn waiting_costs_little_and_a_context_leaves_nothing_behind() {
         until_background_threads_are(0);
         // The test harness opens and closes files on another thread. Three leaked contexts would have more
         // descriptors.
-        let end = Instant::now() + Duration::from_secs(5);
-        while descriptors() > before {
-            assert!(Instant::now() < end, "{} descriptors instead of {before}", descriptors());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until(&format!("descriptors instead of {before}"), descriptors, |count| count <= before);
     });
 }

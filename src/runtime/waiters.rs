@@ -57,16 +57,20 @@ impl Waiting {
             self.until = until;
             return;
         }
-        // The place that has been free for longest, because the other ones show which threads left recently.
-        let places = places.iter().map(|place| place.load(Ordering::SeqCst)).enumerate();
-        let free = places.filter(|(_, known)| *known <= now).min_by_key(|(_, known)| *known);
-        *self = match free {
-            Some((place, known)) if replace(&runtime.activity.waiters.0[place], known, until) => {
-                Self { place, until }
+        loop {
+            // The place that has been free longest, because the others show which threads left recently.
+            let known = places.iter().map(|place| place.load(Ordering::SeqCst)).enumerate();
+            let free = known.filter(|(_, known)| *known <= now).min_by_key(|(_, known)| *known);
+            let Some((place, known)) = free else {
+                *self = Self::default();
+                return;
+            };
+            // Otherwise another thread has taken the place.
+            if replace(&places[place], known, until) {
+                *self = Self { place, until };
+                return;
             }
-            // No place is free, or another thread took it. The next call tries again.
-            _ => Self::default(),
-        };
+        }
     }
 
     /// Marks the thread as no longer waiting.

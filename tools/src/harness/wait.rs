@@ -105,6 +105,22 @@ pub(crate) struct CompletionWait<'a> {
 }
 
 impl CompletionWait<'_> {
+    /// Polls unless other threads compete for the processor. Beside 16 busy processes on two processors, a
+    /// thread that yields runs again after 25 ms; a thread that sleeps in [`CompletionQueue::wait`] is woken
+    /// within 3 ms.
+    fn poll_for_a_while(&self, out: &mut [Wc]) -> Result<Option<usize>, VerbsError> {
+        if let Some(left) = ASLEEP.get().checked_sub(1) {
+            ASLEEP.set(left);
+            return Ok(None);
+        }
+        match spin_alone(SPINNING.min(self.patience), &mut || poll(self.cq, out))? {
+            Spun::Found(count) => return Ok(Some(count)),
+            Spun::Nothing => {}
+            Spun::Crowded => ASLEEP.set(WAITS_ASLEEP),
+        }
+        Ok(None)
+    }
+
     /// Waits for completions while `watch` finds the other side alive. Polls at first, and sleeps when
     /// nothing comes. `None`: the time is over.
     pub(crate) fn run(
@@ -134,24 +150,6 @@ impl CompletionWait<'_> {
                 return Ok(None);
             }
         }
-    }
-}
-
-impl CompletionWait<'_> {
-    /// Polls unless other threads compete for the processor. Beside 16 busy processes on two processors, a
-    /// thread that yields runs again after 25 ms; a thread that sleeps in [`CompletionQueue::wait`] is woken
-    /// within 3 ms.
-    fn poll_for_a_while(&self, out: &mut [Wc]) -> Result<Option<usize>, VerbsError> {
-        if let Some(left) = ASLEEP.get().checked_sub(1) {
-            ASLEEP.set(left);
-            return Ok(None);
-        }
-        match spin_alone(SPINNING.min(self.patience), &mut || poll(self.cq, out))? {
-            Spun::Found(count) => return Ok(Some(count)),
-            Spun::Nothing => {}
-            Spun::Crowded => ASLEEP.set(WAITS_ASLEEP),
-        }
-        Ok(None)
     }
 }
 
