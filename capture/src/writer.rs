@@ -16,7 +16,7 @@ use pcap_file::{DataLink, Endianness, PcapError};
 
 use super::{CaptureError, CaptureErrorKind, Direction, MAX_PACKET};
 
-/// Limits of a [`PcapWriter`]. By default there are no limits.
+/// Limits of a [`PcapWriter`]. By default, nothing is limited.
 ///
 /// ```
 /// use roce_capture::WriterOptions;

@@ -39,7 +39,7 @@ impl Progress {
                 ));
             }
         };
-        // Without a thread there are no reports, and the measurement does not change.
+        // Without a thread nothing is reported, and the measurement does not change.
         let thread = std::thread::Builder::new().name("roce-progress".into()).spawn(report).ok();
         Self { stop: Some(stop), thread }
     }

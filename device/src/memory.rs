@@ -61,7 +61,7 @@ struct Queue {
     free: Vec<Packet>,
     /// The groups that the receiving end joined.
     groups: Vec<IpAddr>,
-    /// Whether the descriptor was requested; until then, there are no system calls.
+    /// Whether the descriptor was requested; until then, the device makes no system call.
     watched: bool,
 }
 

@@ -11,7 +11,7 @@ use super::bytes;
 /// The packet that the arguments select.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// There is no argument.
+    /// The command has no argument.
     Example,
     Bytes(Vec<u8>),
     /// The packet with this number, from 1; the file `-` is standard input.

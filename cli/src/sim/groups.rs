@@ -71,7 +71,7 @@ pub(super) struct Estimate {
 }
 
 impl Estimate {
-    /// Calculates the estimate of these values. Returns `None` if there are no values.
+    /// Calculates the estimate of these values. Returns `None` without values.
     pub(super) fn of(values: &[f64]) -> Option<Self> {
         let count = values.len();
         let mean = values.iter().sum::<f64>() / count as f64;

@@ -143,7 +143,7 @@ use transmit::{Superframe, address_in};
 pub use host::{Host, Resolution, Unreachable};
 pub use settings::FrameSettings;
 
-/// Interval between checks of held datagrams when there is no other event.
+/// Interval between checks of held datagrams while no other event comes.
 const HELD_CHECK_NS: u64 = 200_000;
 /// Maximum number of queued datagrams to an own address.
 const MAX_OWN: usize = 1024;

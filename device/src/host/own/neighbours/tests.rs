@@ -107,7 +107,7 @@ fn another_address_takes_the_place_of_the_old_one_if_it_says_so() {
     table.learn(at(2), host(1), B, ANNOUNCEMENT);
     assert_eq!(table.resolve(at(2), host(1)), Resolution::Known(B));
     assert_eq!(table.moved, 1);
-    // The same address again does not change confirmed entries.
+    // An announcement of the known address leaves confirmed entries unchanged.
     table.learn(at(3), host(1), B, ANSWER);
     let until = table.settled_until(host(1));
     table.learn(at(4), host(1), B, ANNOUNCEMENT);
