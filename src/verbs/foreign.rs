@@ -198,11 +198,11 @@ mod tests {
     /// Maps three pages: the second is read-only and the third is not mapped.
     fn pages() -> (*mut u8, usize) {
         let page = rustix::param::page_size();
+        let apart = std::ptr::without_provenance_mut(roce_testing::address_that_stays_free());
         // SAFETY: a new mapping, which nothing else uses.
         let start = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
-            let start =
-                mmap_anonymous(std::ptr::null_mut(), 3 * page, protection, MapFlags::PRIVATE).unwrap();
+            let start = mmap_anonymous(apart, 3 * page, protection, MapFlags::PRIVATE).unwrap();
             mprotect(start.add(page), page, MprotectFlags::READ).unwrap();
             munmap(start.add(2 * page), page).unwrap();
             start.cast::<u8>()

@@ -149,10 +149,10 @@ mod tests {
     /// Returns the address of two unmapped pages.
     fn pages() -> (*mut u8, usize) {
         let page = rustix::param::page_size();
+        let apart = std::ptr::without_provenance_mut(roce_testing::address_that_stays_free());
         // SAFETY: a new mapping, which is removed at once and which nothing else uses.
         unsafe {
-            let start = mmap_anonymous(std::ptr::null_mut(), 2 * page, ProtFlags::empty(), MapFlags::PRIVATE)
-                .unwrap();
+            let start = mmap_anonymous(apart, 2 * page, ProtFlags::empty(), MapFlags::PRIVATE).unwrap();
             munmap(start, 2 * page).unwrap();
             (start.cast(), page)
         }

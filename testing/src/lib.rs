@@ -17,7 +17,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -54,6 +54,15 @@ pub fn shared(path: &str) -> Option<PathBuf> {
 pub fn has_program(name: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
+}
+
+/// Returns the address of memory where the kernel maps nothing by itself, for tests of pages that are not
+/// mapped. Wherever the kernel chooses the address, another thread of the process may get the same one.
+pub fn address_that_stays_free() -> usize {
+    const FIRST: usize = 0x1000_0000_0000;
+    const APART: usize = 1 << 30;
+    static TAKEN: AtomicUsize = AtomicUsize::new(0);
+    FIRST + APART * TAKEN.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Returns a UDP port of `::1` that was free a moment ago, or `None` if the machine has no IPv6. Each call in
