@@ -344,26 +344,26 @@ fn paused() -> Option<Value> {
 }
 
 /// The rate is low, so that the bridge may stop for a third of a second on a busy machine. If the bridge or
-/// the sender gets no processor for longer, the next attempt counts.
+/// the sender gets no processor for longer, or the sender is too slow to fill the queue, the next attempt
+/// counts.
 #[test]
 fn pauses_keep_a_queue_from_losing_anything_of_ours() {
     within(240, || {
-        let mut losses = Vec::new();
-        for _ in 0..4 {
+        let mut attempts = Vec::new();
+        for _ in 0..8 {
             let Some(document) = paused() else { return };
             let counts = &document["from_left"]["counts"];
             let number = |name: &str| counts[name].as_u64().unwrap();
-            if number("queue_dropped") > 0 {
-                losses.push(number("queue_dropped"));
-                continue;
-            }
             // No packet is lost. While the queue grows, a sender may retransmit a packet early because its
             // acknowledgement is late.
-            assert!(number("retransmissions") * 50 < number("packets"), "{document}");
-            assert!(number("pauses_sent") > 10 && number("queue_most_bytes") > 500_000, "{counts}");
-            return;
+            let is_lossless = number("queue_dropped") == 0;
+            assert!(!is_lossless || number("retransmissions") * 50 < number("packets"), "{document}");
+            if is_lossless && number("pauses_sent") > 10 && number("queue_most_bytes") > 500_000 {
+                return;
+            }
+            attempts.push(counts.to_string());
         }
-        panic!("every attempt lost packets: {losses:?}");
+        panic!("no attempt filled the queue without a loss: {attempts:#?}");
     });
 }
 

@@ -458,6 +458,18 @@ impl Case {
     }
 }
 
+/// Returns whether the examination reports the problem of this fault, with its remedy.
+fn is_found(document: &Value, fault: &Fault) -> bool {
+    let [step, text, remedy] = fault.finding;
+    let contains = |field: &Value, part| field.as_str().is_some_and(|text| text.contains(part));
+    document["findings"].as_array().expect("findings").iter().any(|finding| {
+        finding["step"] == step
+            && finding["outcome"] == "problem"
+            && contains(&finding["text"], text)
+            && contains(&finding["remedy"], remedy)
+    })
+}
+
 /// Breaks a network, has it examined, repairs it as the doctor says, and has it examined again. Returns
 /// `None` if the process may not create a network.
 fn try_out(fault: &Fault, iptables: &'static str) -> Option<()> {
@@ -465,14 +477,10 @@ fn try_out(fault: &Fault, iptables: &'static str) -> Option<()> {
     let devices = [format!("udp:{}", network.addresses()[0]), String::new()];
     let mut case = Case { network, occupant: None, devices };
     fault.harm.iter().for_each(|act| case.act(act));
-    let document = case.examine(fault);
-    let [step, text, remedy] = fault.finding;
-    let findings = document["findings"].as_array().expect("findings");
-    let found = findings.iter().find(|finding| finding["step"] == step && finding["outcome"] == "problem");
-    let found = found.unwrap_or_else(|| panic!("no problem with {step} in {document:#}"));
-    for (name, part) in [("text", text), ("remedy", remedy)] {
-        assert!(found[name].as_str().is_some_and(|text| text.contains(part)), "no `{part}` in {document:#}");
-    }
+    let first = case.examine(fault);
+    // On a busy machine, real losses hide what else happens to the packets of one examination.
+    let is_found = is_found(&first, fault) || (0..2).any(|_| is_found(&case.examine(fault), fault));
+    assert!(is_found, "no finding {:?} in {first:#}", fault.finding);
     fault.cure.iter().for_each(|act| case.act(act));
     let document = case.examine(fault);
     assert_eq!(document["healthy"], true, "after the remedy: {document:#}");
