@@ -5,6 +5,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 use roce_transport::{CqId, Engine, Event};
@@ -128,7 +129,7 @@ impl<'a> Deliveries<'a> {
         self.wakers = state.take_wakers();
         if state.is_failure_new() {
             state.failure_announced = true;
-            self.runtime.activity.note_failure();
+            self.runtime.has_failed.store(true, Ordering::Relaxed);
             self.device_failed = true;
         }
         if state.background_sleeps_too_long() {

@@ -8,15 +8,10 @@ mod crowding;
 mod engines;
 mod events;
 mod lock;
-mod pace;
 mod policy;
-mod postponed;
-mod posts;
-mod several;
+mod poll;
 mod state;
-mod turns;
 mod wait;
-mod waiters;
 
 use std::io;
 use std::net::IpAddr;
@@ -38,11 +33,12 @@ use crate::observe::CounterSource;
 pub(crate) use engines::{Engines, Opening};
 pub(crate) use events::{CompletionEvents, EventQueue};
 pub(crate) use lock::{AllLocked, Locked};
-use pace::Pace;
-pub(crate) use several::{Several, Stand, Standing};
+use policy::{Timing, Watch};
 pub(crate) use state::State;
-use wait::Activity;
-pub(crate) use wait::WaitFailure;
+pub(crate) use wait::{Standing, Turn, WaitFailure, WaitFor};
+
+/// Number of checks of a device of which the shortest counts, because others may have been interrupted.
+const MEASURED_CHECKS: usize = 8;
 
 /// Maximum time for which a thread that makes progress leaves the lock to others. A thread that was asleep
 /// needs about 50 µs to run.
@@ -65,8 +61,13 @@ pub(crate) struct Runtime {
     device_descriptor: Option<OwnedFd>,
     /// Wakes the background thread.
     wake: Wake,
-    activity: Activity,
+    /// The clock of the NIC.
+    clock: Clock,
+    timing: Timing,
+    watch: Watch,
     spin: Duration,
+    /// Whether the device failed, which every poll reports.
+    has_failed: AtomicBool,
     stopped: AtomicBool,
     random: Mutex<fastrand::Rng>,
 }
@@ -90,7 +91,8 @@ impl Runtime {
         let trailer = if config.telemetry { Telemetry::LEN } else { 0 };
         let (capabilities, addresses) = (device.capabilities().clone(), device.addresses().to_vec());
         let mut nic = Nic::new(Engine::new(config), device, clock);
-        let pace = Pace::measure(&mut nic);
+        let timing = measure(&mut nic);
+        tracing::debug!(?timing, "the times of the waiting policy");
         Ok(Self {
             capabilities,
             trailer,
@@ -99,12 +101,15 @@ impl Runtime {
             completion_events: CompletionEvents::default(),
             device_descriptor,
             wake: Wake::new()?,
-            activity: Activity::new(clock, pace),
+            clock,
+            timing,
+            watch: Watch::new(&timing),
             spin,
+            has_failed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             random: Mutex::new(random),
             queued: AtomicUsize::new(0),
-            state: Mutex::new(State::new(nic, pace)),
+            state: Mutex::new(State::new(nic, &timing)),
         })
     }
 
@@ -137,21 +142,9 @@ impl Runtime {
         Locked::new(self, self.lock_state())
     }
 
-    /// Locks the state for a poll of an empty queue. Returns `None` if another thread holds the lock, because
-    /// that thread makes progress, or if a poll checked the device shortly before `now`.
-    #[inline]
-    pub(crate) fn try_look(&self, now: u64) -> Option<Locked<'_>> {
-        if !self.activity.is_look_due(now) {
-            return None;
-        }
-        let state = match self.state.try_lock() {
-            Some(state) => state,
-            // Every poll reports a failure of the device, even while the background thread holds the lock.
-            None if self.activity.has_failed() => self.lock_state(),
-            None => return None,
-        };
-        self.activity.begin_look(now);
-        Some(Locked::new(self, state))
+    /// Returns whether a thread has the lock.
+    fn is_locked(&self) -> bool {
+        self.state.try_lock().is_none()
     }
 
     fn wake_background(&self) {
@@ -161,6 +154,16 @@ impl Runtime {
     pub(crate) fn random_u64(&self) -> u64 {
         self.random.lock().u64(..)
     }
+}
+
+/// Measures checks of the device, for an engine that has no queue pairs yet.
+fn measure(nic: &mut Nic) -> Timing {
+    let check = |_| {
+        let before = nic.now();
+        nic.receive(before);
+        nic.now().since(before)
+    };
+    (0..MEASURED_CHECKS).map(check).min().map_or(Timing::USUAL, Timing::measured)
 }
 
 impl CounterSource for Runtime {

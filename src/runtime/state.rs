@@ -5,29 +5,10 @@ use std::io;
 
 use roce_transport::{Event, Instant, Occupancy};
 
-use super::pace::Pace;
-use super::policy::Experiment;
-use super::postponed::Postponed;
-use super::posts::Posts;
-use super::wait::LINGERING;
+use super::policy::{Found, Leave, Looks, Owed, Policy, Port, Stay, Timing, leave, progress};
 use crate::cm::queue_pairs::Siblings;
 use crate::cm::service::{CmService, Wakers};
 use crate::driver::{Budget, Nic};
-
-/// Maximum number of bursts per call, so that a flood of packets does not keep a thread in the library.
-const MAX_BURSTS: usize = 8;
-
-/// Maximum number of datagrams in a small burst. After a larger burst, more may have arrived: checking pays
-/// off.
-const SMALL_BURST: usize = 8;
-
-/// The place that the caller of progress checks next.
-#[derive(Clone, Copy, Default)]
-struct Looks<'a> {
-    queue: Option<&'a Occupancy>,
-    /// Whether the caller checks memory that peers may have written.
-    memory: bool,
-}
 
 /// The NIC and its connection management. The thread that holds the lock makes progress for all handles.
 pub(crate) struct State {
@@ -38,15 +19,7 @@ pub(crate) struct State {
     pub(super) siblings: Siblings,
     /// Events of the engine that the lock guard has not delivered yet.
     pub(super) events: VecDeque<Event>,
-    /// Acknowledgements that leave with the next post of the application.
-    pub(super) postponed: Postponed,
-    /// Requests that wait for more requests.
-    posts: Posts,
-    /// Number of received one-sided requests of peers at the last post of the application.
-    requests_at_post: u64,
-    /// Experiment whether a poll that found completions stays, see
-    /// [`Runtime::linger`](super::Runtime::linger).
-    pub(super) lingering: Experiment,
+    pub(super) policy: Policy,
     /// Time until which the background thread sleeps unless it is woken; `None` while it is awake.
     pub(super) background_sleeps_until: Option<Instant>,
     /// Whether the failure of the device has been announced.
@@ -54,16 +27,13 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(super) fn new(nic: Nic, pace: Pace) -> Self {
+    pub(super) fn new(nic: Nic, timing: &Timing) -> Self {
         Self {
             nic,
             cm: None,
             siblings: Siblings::default(),
             events: VecDeque::with_capacity(64),
-            postponed: Postponed::new(pace),
-            posts: Posts::default(),
-            requests_at_post: 0,
-            lingering: Experiment::new(&LINGERING),
+            policy: Policy::new(timing),
             background_sleeps_until: None,
             failure_announced: false,
         }
@@ -99,7 +69,7 @@ impl State {
 
     /// Makes progress for a thread that checks this completion queue next. If the queue, or memory that a
     /// peer wrote, has something for the thread, it returns at once. Later packets and acknowledgements wait,
-    /// see [`Postponed`].
+    /// see [`pending`](super::policy).
     pub(crate) fn progress_for(&mut self, now: Instant, occupancy: &Occupancy) -> bool {
         self.progress_until(now, Looks { queue: Some(occupancy), memory: true })
     }
@@ -110,77 +80,20 @@ impl State {
     }
 
     #[inline]
-    fn progress_until(&mut self, mut now: Instant, looks: Looks<'_>) -> bool {
+    fn progress_until(&mut self, now: Instant, looks: Looks<'_>) -> bool {
         let span = tracing::trace_span!("progress", datagrams = tracing::field::Empty).entered();
-        let (mut arrived, mut budget) = (0, Budget::default());
-        self.posts.note_poll();
-        if self.posts.is_waiting() {
-            // Before receiving, so that the peer can work on the requests meanwhile.
-            self.posts.leave();
-            self.postponed.end(now);
-            self.nic.transmit(now, &mut budget);
-        }
-        for number in 0..MAX_BURSTS {
-            if number > 0 {
-                now = self.nic.now();
-            }
-            let (writes, covered) = (self.nic.write_requests(), self.nic.covered_acknowledgements());
-            let burst = self.nic.receive(now);
-            if let Some(cm) = &mut self.cm {
-                cm.serve(now, &mut self.nic);
-            }
-            let is_completed = burst > 0 && looks.queue.is_some_and(Occupancy::is_occupied);
-            let is_written = !is_completed
-                && looks.memory
-                && self.nic.write_requests() != writes
-                && self.postponed.may_await_answer();
-            let is_found = is_completed || is_written;
-            let is_covered = self.nic.covered_acknowledgements() != covered;
-            if self.postponed.is_held() && self.goes_on_holding(now, is_covered) {
-                self.collect_events();
-                arrived += burst;
-                if burst == 0 || is_found {
-                    break;
-                }
-                continue;
-            }
-            let is_small = is_found && burst <= SMALL_BURST;
-            if is_small && self.postpone(now, is_written) {
-                arrived += burst;
-                break;
-            }
-            // Packets are received even if the budget is spent. Requests of honest peers wait behind a flood
-            // of READs, and with one burst per budget the flood would fill the queue of the device.
-            if !budget.is_spent() {
-                self.postponed.end(now);
-                self.nic.transmit(now, &mut budget);
-            }
-            self.collect_events();
-            arrived += burst;
-            if burst == 0 || is_small {
-                break;
-            }
-        }
+        let (policy, mut port) = self.port(looks);
+        let datagrams = progress(&mut policy.pending, &mut port, now);
         if !span.is_disabled() {
-            span.record("datagrams", arrived);
+            span.record("datagrams", datagrams);
         }
         let statistics = &mut self.nic.statistics;
-        if arrived > 0 {
+        if datagrams > 0 {
             statistics.busy_polls += 1;
         } else {
             statistics.idle_polls += 1;
         }
-        arrived > 0 || self.nic.has_more()
-    }
-
-    /// Returns whether acknowledgements are held back longer, see [`Postponed`]. `is_covered` tells whether a
-    /// message arrived whose acknowledgement replaces the one that is held back.
-    fn goes_on_holding(&mut self, now: Instant, is_covered: bool) -> bool {
-        if is_covered {
-            self.postponed.supersede();
-            return false;
-        }
-        self.postponed.may_hold_on(now) && self.nic.owes_only_acknowledgements()
+        datagrams > 0 || self.nic.has_more()
     }
 
     /// Sends pending packets of the engine, within the budget of one call.
@@ -188,46 +101,36 @@ impl State {
         self.transmit_at(self.nic.now());
     }
 
-    /// Sends posted requests, or leaves them for later, see [`Posts`]. `bytes` is their total length.
-    #[inline]
-    pub(crate) fn transmit_posted(&mut self, now: Instant, requests: usize, bytes: u64) {
-        self.requests_at_post = self.nic.one_sided_requests();
-        if self.posts.may_wait(requests, bytes) && self.goes_on_waiting(now) {
-            return self.collect_events();
-        }
-        self.transmit_at(now);
-    }
-
-    /// Returns whether posted requests may wait, or wait longer.
-    fn goes_on_waiting(&mut self, now: Instant) -> bool {
-        if self.postponed.is_pending() {
-            return self.postponed.may_go_on(now);
-        }
-        let may_begin = self.postponed.may_begin();
-        if may_begin {
-            self.postponed.begin(now);
-            self.posts.begin();
-        }
-        may_begin
-    }
-
     /// Sends like [`transmit`](Self::transmit), for a caller that has already read the clock.
     #[inline]
     pub(crate) fn transmit_at(&mut self, now: Instant) {
-        self.postponed.note_answer();
-        let began_with_requests = self.posts.leave();
-        if self.postponed.may_go_on(now) && !began_with_requests {
-            let may_hold = self.postponed.may_hold();
-            if let Some(sent) = self.nic.transmit_requests(now, may_hold) {
-                if may_hold && sent > 0 {
-                    self.postponed.hold(now);
-                }
-                return self.collect_events();
-            }
-        }
-        self.postponed.end(now);
-        self.nic.transmit(now, &mut Budget::default());
-        self.collect_events();
+        let leaves = self.policy.pending.sends(now);
+        self.leave(now, leaves);
+    }
+
+    /// Sends posted requests, or leaves them for later. `bytes` is their total length.
+    #[inline]
+    pub(crate) fn transmit_posted(&mut self, now: Instant, requests: usize, bytes: u64) {
+        let leaves = self.policy.posted(now, requests, bytes, self.nic.one_sided_requests());
+        self.leave(now, leaves);
+    }
+
+    /// Sends the postponed acknowledgements and requests, because the application does not post or poll now.
+    #[inline]
+    pub(crate) fn transmit_postponed(&mut self, now: Instant) {
+        let leaves = self.policy.pending.rests(now);
+        self.leave(now, leaves);
+    }
+
+    #[inline]
+    fn leave(&mut self, now: Instant, leaves: Leave) {
+        let (policy, mut port) = self.port(Looks::default());
+        leave(&mut policy.pending, &mut port, now, leaves);
+    }
+
+    fn port<'a>(&'a mut self, looks: Looks<'a>) -> (&'a mut Policy, NicPort<'a>) {
+        let Self { nic, cm, events, policy, .. } = self;
+        (policy, NicPort { nic, cm: cm.as_deref_mut(), events, looks })
     }
 
     /// Sends pending responses before an object is destroyed.
@@ -236,52 +139,10 @@ impl State {
         self.collect_events();
     }
 
-    /// Returns whether a peer has written, read or changed memory since the application last posted a
-    /// request.
-    pub(super) fn is_accessed_since_post(&self) -> bool {
-        self.nic.one_sided_requests() != self.requests_at_post
-    }
-
-    /// Decides whether a poll that found completions stays. Returns `Some(true)` if staying has helped
-    /// before, `Some(false)` for a trial, and `None` if the poll must not stay.
-    pub(crate) fn begin_to_linger(&mut self) -> Option<bool> {
-        if !self.lingering.is_allowed() {
-            return None;
-        }
-        if self.is_accessed_since_post() {
-            // The request of the peer arrived together with the completion. Its acknowledgement may wait for
-            // the answer.
-            self.lingering.succeeded();
-            return None;
-        }
-        Some(self.lingering.pays())
-    }
-
-    #[cfg(test)]
-    pub(super) fn note_access_since_post(&mut self) {
-        self.requests_at_post = u64::MAX;
-    }
-
-    /// Sends the postponed acknowledgements and requests, because the application does not post or poll now.
-    pub(crate) fn transmit_postponed(&mut self) {
-        self.posts.note_poll();
-        if self.postponed.is_pending() {
-            let now = self.nic.now();
-            self.postponed.end(now);
-            self.transmit_at(now);
-        }
-    }
-
-    /// Postpones acknowledgements if nothing else is pending and postponing has paid off recently.
-    /// `is_written` tells whether they acknowledge WRITEs. Returns whether it postponed them.
-    fn postpone(&mut self, now: Instant, is_written: bool) -> bool {
-        let may_wait = self.nic.owes_acknowledgements() && self.postponed.may_begin();
-        if may_wait && is_written {
-            self.postponed.begin_with_write(now);
-        } else if may_wait {
-            self.postponed.begin(now);
-        }
-        may_wait
+    /// Returns whether and how a poll stays that has found the last outstanding completion.
+    #[inline]
+    pub(crate) fn begin_to_linger(&mut self, now: Instant) -> Option<Stay> {
+        self.policy.lingering.begins(now, self.nic.one_sided_requests())
     }
 
     /// Takes events from the engine, whose queue is bounded.
@@ -294,7 +155,7 @@ impl State {
 
     /// Returns the time at which [`progress`](Self::progress) must be called even if nothing arrives.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        [self.deadline_without_postponed(), self.postponed.since()].into_iter().flatten().min()
+        [self.deadline_without_postponed(), self.policy.pending.since()].into_iter().flatten().min()
     }
 
     fn deadline_without_postponed(&self) -> Option<Instant> {
@@ -343,5 +204,60 @@ impl State {
             cm.visit_counters(visit);
         }
         self.nic.visit_counters(visit);
+    }
+}
+
+/// The NIC and its connection management, for a thread that checks `looks` next.
+struct NicPort<'a> {
+    nic: &'a mut Nic,
+    cm: Option<&'a mut CmService>,
+    events: &'a mut VecDeque<Event>,
+    looks: Looks<'a>,
+}
+
+impl Port for NicPort<'_> {
+    fn now(&self) -> Instant {
+        self.nic.now()
+    }
+
+    #[inline]
+    fn check(&mut self, now: Instant) -> Found {
+        let (writes, covered) = (self.nic.write_requests(), self.nic.covered_acknowledgements());
+        let datagrams = self.nic.receive(now);
+        if let Some(cm) = &mut self.cm {
+            cm.serve(now, self.nic);
+        }
+        Found {
+            datagrams,
+            completion: self.looks.queue.is_some_and(Occupancy::is_occupied),
+            write: self.looks.memory && self.nic.write_requests() != writes,
+            covers: self.nic.covered_acknowledgements() != covered,
+        }
+    }
+
+    fn owed(&self) -> Owed {
+        if self.nic.owes_acknowledgements() {
+            Owed::Acknowledgements
+        } else if self.nic.owes_only_acknowledgements() {
+            Owed::Nothing
+        } else {
+            Owed::More
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, now: Instant, budget: &mut Budget) {
+        self.nic.transmit(now, budget);
+    }
+
+    fn send_requests(&mut self, now: Instant, even_joined: bool) -> Option<usize> {
+        self.nic.transmit_requests(now, even_joined)
+    }
+
+    #[inline]
+    fn collect_events(&mut self) {
+        while let Some(event) = self.nic.engine.poll_event() {
+            self.events.push_back(event);
+        }
     }
 }

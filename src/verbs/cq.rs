@@ -9,7 +9,7 @@ use roce_transport::{CqId, Notify, Wc};
 
 use super::{Context, RawCq, VerbsError};
 use crate::driver::wake::{MOST_DESCRIPTORS, Slept};
-use crate::runtime::{EventQueue, Runtime, Several, Stand, Standing, WaitFailure};
+use crate::runtime::{EventQueue, Runtime, Standing, Turn, WaitFailure, WaitFor};
 
 /// A channel for completion events: a descriptor for poll, epoll or tokio, and a list of the queues that had
 /// an event. If the device fails, the descriptor becomes readable without an event, and polling a queue
@@ -83,10 +83,11 @@ impl CompletionChannel {
     ///
     /// Fails if `timeout` passes, the device failed, or the operating system refuses to wait.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<CqId, WaitError> {
-        match self.engine() {
-            Ok(runtime) => runtime.wait(timeout, Some(self.as_fd()), || Ok(self.try_event())),
-            Err(several) => several.wait(timeout, self.as_fd(), || Ok(self.try_event())),
-        }
+        self.with_engines(|engines| self.wait_for(engines).wait(timeout, || Ok(self.try_event())))
+    }
+
+    fn wait_for<'a>(&'a self, engines: &'a [&'a Runtime]) -> WaitFor<'a> {
+        WaitFor { engines, event: Some(self.as_fd()), queue: None }
     }
 
     /// Begins a wait in which the caller sleeps itself: see [`ChannelWait`].
@@ -100,15 +101,17 @@ impl CompletionChannel {
         self.engines.fetch_or(1 << engine, Ordering::Relaxed);
     }
 
-    /// Returns the only engine whose queues send their events here, or all of them if there are several.
-    fn engine(&self) -> Result<&Runtime, Several<'_>> {
+    /// Calls `work` with the engines whose queues send their events here.
+    fn with_engines<T>(&self, work: impl FnOnce(&[&Runtime]) -> T) -> T {
         let engines = self.engines.load(Ordering::Relaxed);
         if engines.count_ones() < 2 {
             let only = engines.checked_ilog2().unwrap_or(0) as usize;
-            return Ok(self.context.0.get(only).unwrap_or_else(|| self.context.runtime()));
+            let runtime = self.context.0.get(only).unwrap_or_else(|| self.context.runtime());
+            return work(&[runtime]);
         }
         let has_queue = |(index, _): &(usize, _)| engines >> index & 1 == 1;
-        Err(Several::new(self.context.0.iter().enumerate().filter(has_queue).map(|(_, runtime)| runtime)))
+        let several = self.context.0.iter().enumerate().filter(has_queue).map(|(_, runtime)| runtime);
+        work(&several.collect::<Vec<_>>())
     }
 }
 
@@ -183,11 +186,10 @@ impl ChannelWait {
         let Self { channel, standing } = self;
         let slept = slept.map(|is_readable| if is_readable { Slept::Readable } else { Slept::Out });
         channel.with_engines(|engines| {
-            match standing
-                .turn(engines, slept, channel.as_fd(), || Ok::<_, WaitError>(channel.try_event()))?
-            {
-                Stand::Found(queue) => Ok(ChannelTurn::Event(queue)),
-                Stand::Sleep(sleep) => {
+            let mut attempt = || Ok::<_, WaitError>(channel.try_event());
+            match channel.wait_for(engines).turn(standing, slept, None, &mut attempt)? {
+                Turn::Found(queue) => Ok(ChannelTurn::Event(queue)),
+                Turn::Sleep(sleep) => {
                     let mut descriptors = [-1; MOST_DESCRIPTORS];
                     for (to, from) in descriptors.iter_mut().zip(sleep.descriptors()) {
                         *to = from.as_raw_fd();
@@ -205,15 +207,6 @@ impl Drop for ChannelWait {
     fn drop(&mut self) {
         let Self { channel, standing } = self;
         channel.with_engines(|engines| standing.leave(engines));
-    }
-}
-
-impl CompletionChannel {
-    fn with_engines<T>(&self, work: impl FnOnce(&[&Runtime]) -> T) -> T {
-        match self.engine() {
-            Ok(runtime) => work(&[runtime]),
-            Err(several) => work(several.engines()),
-        }
     }
 }
 
@@ -349,7 +342,7 @@ impl CompletionQueue {
     pub fn wait(&self, out: &mut [Wc], timeout: Option<Duration>) -> Result<usize, WaitError> {
         let runtime = self.runtime();
         runtime.wait_for_completions(timeout, self.0.raw.occupancy(), || {
-            runtime.note_poll(true);
+            runtime.note_poll();
             let count = runtime.lock().nic.engine.poll_cq(self.id(), out).map_err(VerbsError::from)?;
             Ok((count > 0).then_some(count))
         })

@@ -181,14 +181,16 @@ impl Raw<'_> {
         // The last poll before a sleep must not keep the background thread away.
         let is_last_look =
             cq.is_last_look.load(Ordering::Relaxed) && cq.is_last_look.swap(false, Ordering::Relaxed);
-        let now = runtime.note_poll(!is_last_look);
         let (state, now) = if cq.occupancy.is_occupied() || is_last_look {
+            if !is_last_look {
+                runtime.note_poll();
+            }
             let state = runtime.lock();
-            // Read again, because the thread may have waited for the lock.
+            // Read after locking, because the thread may have waited for the lock.
             let now = state.nic.now();
             (state, now)
         } else {
-            (runtime.try_look(now)?, Instant::from_nanos(now))
+            runtime.begin_check()?
         };
         Some(PollInProgress { runtime, state, cq, now, is_last_look })
     }
@@ -203,7 +205,8 @@ impl Raw<'_> {
         let runtime = self.of_cq(cq.id);
         let mut state = runtime.lock();
         state.nic.engine.request_notification(cq.id, notify)?;
-        state.transmit_postponed();
+        let now = state.nic.now();
+        state.transmit_postponed(now);
         drop(state);
         cq.is_last_look.store(true, Ordering::Relaxed);
         runtime.note_end_of_polling();
@@ -249,7 +252,7 @@ impl PollInProgress<'_> {
             // An application that is about to sleep posts nothing soon, so nothing is postponed.
             let has_arrived =
                 if is_last_look { state.progress() } else { state.progress_for(now, &cq.occupancy) };
-            runtime.note_look(has_arrived);
+            runtime.note_check(&mut state, has_arrived);
             is_in_vain = !has_arrived;
             found += state.nic.engine.poll_cq(cq.id, &mut out[found..])?;
             if found == 0
@@ -258,19 +261,19 @@ impl PollInProgress<'_> {
                 return Err(VerbsError::DeviceFailed(error.to_string()));
             }
         } else {
-            state.transmit_postponed();
+            state.transmit_postponed(now);
         }
         // An application with more outstanding requests polls for them anyway.
         let is_last = |wc: &Wc| state.nic.engine.queue_depths(wc.qpn).is_some_and(|(sends, _)| sends == 0);
         let may_linger =
             !is_last_look && out[..found].last().is_some_and(is_last) && !cq.occupancy.is_occupied();
-        let lingers = may_linger.then(|| state.begin_to_linger()).flatten();
+        let stay = may_linger.then(|| state.begin_to_linger(now)).flatten();
         drop(state);
         if is_in_vain && !is_last_look && found == 0 {
             runtime.share_processor();
         }
-        if let Some(pays) = lingers {
-            runtime.linger(pays);
+        if let Some(stay) = stay {
+            runtime.linger(stay);
         }
         Ok(found)
     }

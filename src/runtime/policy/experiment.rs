@@ -3,30 +3,30 @@
 
 /// Parameters of an [`Experiment`].
 #[derive(Clone, Copy, Debug)]
-pub(in crate::runtime) struct Terms {
+pub(crate) struct Terms {
     /// Initial credit. Above 0, the optimization is applied from the first opportunity on.
-    pub(in crate::runtime) first_credit: u32,
+    pub(crate) first_credit: u32,
     /// Credit that a success adds.
-    pub(in crate::runtime) success: u32,
+    pub(crate) success: u32,
     /// Credit that a failure removes.
-    pub(in crate::runtime) failure: u32,
+    pub(crate) failure: u32,
     /// Maximum credit.
-    pub(in crate::runtime) most_credit: u32,
+    pub(crate) most_credit: u32,
     /// Consecutive failures that end a trial. Some optimizations help only while both ends apply them, so one
     /// failure proves nothing.
-    pub(in crate::runtime) trial: u32,
+    pub(crate) trial: u32,
     /// Opportunities skipped before the first trial, if there is no initial credit.
-    pub(in crate::runtime) first_interval: u32,
+    pub(crate) first_interval: u32,
     /// Opportunities skipped after the first failed trial. Each further failed trial multiplies this number
     /// by four.
-    pub(in crate::runtime) interval: u32,
+    pub(crate) interval: u32,
     /// Maximum number of skipped opportunities.
-    pub(in crate::runtime) longest_interval: u32,
+    pub(crate) longest_interval: u32,
 }
 
 /// The state of an experiment.
 #[derive(Debug)]
-pub(in crate::runtime) struct Experiment {
+pub(crate) struct Experiment {
     terms: &'static Terms,
     /// Above 0 while the optimization is applied at every opportunity.
     credit: u32,
@@ -39,7 +39,7 @@ pub(in crate::runtime) struct Experiment {
 }
 
 impl Experiment {
-    pub(in crate::runtime) const fn new(terms: &'static Terms) -> Self {
+    pub(crate) const fn new(terms: &'static Terms) -> Self {
         Self {
             terms,
             credit: terms.first_credit,
@@ -53,7 +53,7 @@ impl Experiment {
     /// [`succeeded`](Self::succeeded) or [`failed`](Self::failed), or neither if it did not apply it after
     /// all.
     #[inline]
-    pub(in crate::runtime) fn is_allowed(&mut self) -> bool {
+    pub(crate) fn is_allowed(&mut self) -> bool {
         let left_out = self.credit == 0 && self.left_out > 0;
         self.left_out -= u32::from(left_out);
         !left_out
@@ -61,18 +61,18 @@ impl Experiment {
 
     /// Returns whether recent successes outweigh the failures; otherwise an allowed opportunity is a trial.
     #[inline]
-    pub(in crate::runtime) const fn pays(&self) -> bool {
+    pub(crate) const fn pays(&self) -> bool {
         self.credit > 0
     }
 
     #[inline]
-    pub(in crate::runtime) fn succeeded(&mut self) {
+    pub(crate) fn succeeded(&mut self) {
         self.credit = (self.credit + self.terms.success).min(self.terms.most_credit);
         (self.tries, self.interval) = (self.terms.trial, self.terms.interval);
     }
 
     #[inline]
-    pub(in crate::runtime) fn failed(&mut self) {
+    pub(crate) fn failed(&mut self) {
         if self.credit > 0 {
             self.credit = self.credit.saturating_sub(self.terms.failure);
         } else {
