@@ -448,7 +448,7 @@ fn arrows_between_crates_point_down() {
             }
         }
     }
-    report(&wrong, "an arrow only goes down; see the picture in docs/architecture.md");
+    report(&wrong, "an arrow only goes down; see the picture in docs/explanation/architecture.md");
 }
 
 /// Returns only the names in the table `[dependencies]`.
@@ -487,11 +487,11 @@ fn no_crate_is_too_large() {
     report(&wrong, "find the two crates that it is");
 }
 
-/// The crate diagrams in README.md and docs/architecture.md name the folder of each crate at the start of a
-/// line, from top to bottom.
+/// The crate diagrams in README.md and docs/explanation/architecture.md name the folder of each crate at the
+/// start of a line, from top to bottom.
 #[test]
 fn the_picture_of_the_house_shows_the_crates() {
-    for document in ["README.md", "docs/architecture.md"] {
+    for document in ["README.md", "docs/explanation/architecture.md"] {
         let text = read(document);
         let picture = text.split("```text").find(|block| block.contains("cli/") && block.contains("packet/"));
         let picture = picture.unwrap_or_else(|| panic!("{document} has no picture of the house"));
@@ -515,7 +515,7 @@ fn the_readme_has_the_first_program() {
 /// In the tables of a packet's path, each function exists, and the number of files is the one in the text.
 #[test]
 fn the_path_of_a_packet_exists() {
-    let text = read("docs/architecture.md");
+    let text = read("docs/explanation/architecture.md");
     let (mut wrong, mut ways): (Vec<String>, Vec<BTreeSet<String>>) = (Vec::new(), Vec::new());
     for line in text.lines() {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -537,17 +537,17 @@ fn the_path_of_a_packet_exists() {
     if !text.contains(&format!("now {out} and {back}.")) {
         wrong.push(format!("the text should say: now {out} and {back}."));
     }
-    report(&wrong, "correct the table in docs/architecture.md");
+    report(&wrong, "correct the table in docs/explanation/architecture.md");
 }
 
 #[test]
 fn every_dependency_is_explained() {
-    let text = read("docs/dependencies.md");
+    let text = read("docs/reference/dependencies.md");
     let mut wrong = Vec::new();
     for manifest in manifests() {
         for name in dependencies(&read(&manifest)) {
             if !name.starts_with("roce") && !text.contains(&format!("`{name}`")) {
-                wrong.push(format!("{manifest}: {name} is not in docs/dependencies.md"));
+                wrong.push(format!("{manifest}: {name} is not in docs/reference/dependencies.md"));
             }
         }
     }
@@ -559,22 +559,22 @@ fn no_explained_dependency_is_gone() {
     let used: BTreeSet<String> =
         manifests().iter().flat_map(|manifest| dependencies(&read(manifest))).collect();
     // The rows of the tables begin with the name of the dependency.
-    let text = read("docs/dependencies.md");
+    let text = read("docs/reference/dependencies.md");
     let explained = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let gone: Vec<String> = explained
         .filter(|(name, _)| !used.contains(*name))
-        .map(|(name, _)| format!("docs/dependencies.md explains {name}, which no Cargo.toml names"))
+        .map(|(name, _)| format!("docs/reference/dependencies.md explains {name}, which no Cargo.toml names"))
         .collect();
     report(&gone, "remove the row");
 }
 
 #[test]
 fn every_counter_is_explained() {
-    let text = read("docs/counters.md");
+    let text = read("docs/reference/counters.md");
     let wrong: Vec<String> = roce_transport::Counters::NAMES
         .iter()
         .filter(|name| !text.contains(&format!("| `{name}` |")))
-        .map(|name| format!("{name} has no row in docs/counters.md"))
+        .map(|name| format!("{name} has no row in docs/reference/counters.md"))
         .collect();
     report(&wrong, "say there which side counts it, and when");
 }
@@ -598,14 +598,17 @@ fn what_the_documents_name_exists() {
 
 /// Documents that name an implementation and the test that covers it, with the columns of their tables,
 /// counted from the last, in which every name in backquotes must exist.
-const NAMING_DOCUMENTS: &[(&str, &[usize])] =
-    &[("docs/conformance.md", &[0, 1]), ("docs/mutations.md", &[0, 2]), ("docs/simulator-tests.md", &[0])];
+const NAMING_DOCUMENTS: &[(&str, &[usize])] = &[
+    ("docs/reference/conformance.md", &[0, 1]),
+    ("docs/reference/mutations.md", &[0, 2]),
+    ("docs/reference/simulator-tests.md", &[0]),
+];
 
 /// The page names every scenario, and no other.
 #[test]
 fn the_page_of_what_shows_what_has_every_scenario() {
     let mut named = BTreeSet::new();
-    for line in read("docs/simulator-tests.md").lines().filter(|line| line.starts_with('|')) {
+    for line in read("docs/reference/simulator-tests.md").lines().filter(|line| line.starts_with('|')) {
         let cells: Vec<&str> = line.trim().trim_matches('|').split('|').collect();
         assert_eq!(cells.len(), 4, "{line}");
         named.extend(cells[2].split('`').skip(1).step_by(2).map(str::to_owned));

@@ -1,4 +1,4 @@
-//! The algorithms of collective operations. `docs/simulator.md` lists their closed forms.
+//! The algorithms of collective operations. `docs/reference/simulator.md` lists their closed forms.
 
 use std::collections::BTreeMap;
 
