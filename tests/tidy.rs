@@ -769,6 +769,18 @@ fn every_link_of_a_page_leads_somewhere() {
     report(&broken_links(&pages, |file| root().join(file).exists()), "correct the link");
 }
 
+/// Maximum number of words of pages that a reader should read as a whole. Words of tables and code count.
+const MOST_WORDS: &[(&str, usize)] = &[("docs/explanation/architecture.md", 2_500)];
+
+#[test]
+fn pages_to_read_as_a_whole_are_short() {
+    let words = |page: &str| read(page).split_whitespace().count();
+    let long = MOST_WORDS.iter().filter(|(page, limit)| words(page) > *limit);
+    let wrong: Vec<String> =
+        long.map(|(page, limit)| format!("{page} has {} words; the limit is {limit}", words(page))).collect();
+    report(&wrong, "move reasons to docs/explanation/decisions.md or to the documentation of a module");
+}
+
 /// Comments, messages and scripts name pages by their path from the root.
 #[test]
 fn every_named_page_exists() {
