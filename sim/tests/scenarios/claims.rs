@@ -1,5 +1,5 @@
 //! Published claims about PFC, ECN, DCQCN and TIMELY as experiments. Each prints the figures that
-//! `docs/reference/simulator.md` states.
+//! `docs/results/simulator-experiments.md` states.
 
 use roce_sim::net::{DropReason, FlowState, Results, Time};
 
