@@ -123,7 +123,7 @@ What to retransmit after a loss [default: go-back-n].
 
 Parameters of selective-repeat follow as name=value: cap (packets), rto_low and rto_high (us), few (packets). The default
 timeouts of 100 and 320 us suit hardware; a process that the scheduler can suspend needs longer ones, such as
-selective-repeat:rto_low=20000,rto_high=20000. docs/reference/congestion.md has the details.";
+selective-repeat:rto_low=20000,rto_high=20000. docs/reference/loss-recovery.md has the details.";
 
 const FAULT_HELP: &str = "\
 Faults to inject into sent packets.
