@@ -931,9 +931,8 @@ fn broken_links_and_lost_pages_are_noticed() {
     let mut pages: BTreeMap<String, String> =
         texts.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
     pages.insert("docs/reference/far.md".to_owned(), String::new());
-    let exists = |pages: &BTreeMap<String, String>, file: &str| {
-        file == "README.md" || pages.contains_key(file)
-    };
+    let exists =
+        |pages: &BTreeMap<String, String>, file: &str| file == "README.md" || pages.contains_key(file);
     assert_eq!(broken_links(&pages, |file| exists(&pages, file)), [""; 0]);
     let lost = |steps| pages.len() - pages_within(steps, &pages).len();
     assert_eq!([1, 2, 3].map(lost), [2, 1, 0], "far.md is three steps away");
