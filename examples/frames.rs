@@ -2,7 +2,7 @@
 //! field.
 //!
 //! Run `cargo run --example frames -- frames.pcapng`, then `roce explain frames.pcapng:2`, then `roce inject
-//! frames.pcapng …`. The recipe is in docs/fuzzing.md.
+//! frames.pcapng …`. The recipe is in docs/how-to/fuzzing.md.
 
 use std::error::Error;
 

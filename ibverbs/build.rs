@@ -1,5 +1,5 @@
 //! Writes the version script and the assembly of the names without a function, both from `src/table.rs`, and
-//! tells the linker about them; docs/architecture.md, "libibverbs.so.1", says why so.
+//! tells the linker about them; docs/explanation/decisions.md, "libibverbs.so.1", says why so.
 
 use std::env;
 use std::fs;

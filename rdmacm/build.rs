@@ -1,5 +1,5 @@
 //! Writes the jumps and the version script, and an empty `libibverbs.so.1` for the linker, so that the
-//! library names the one that it needs and the version of its functions; docs/architecture.md,
+//! library names the one that it needs and the version of its functions; docs/explanation/decisions.md,
 //! "librdmacm.so.1", says why so.
 
 use std::env;

@@ -1,6 +1,6 @@
 //! Tests of the rules of this repository that a compiler does not check.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -448,7 +448,7 @@ fn arrows_between_crates_point_down() {
             }
         }
     }
-    report(&wrong, "an arrow only goes down; see the picture in docs/architecture.md");
+    report(&wrong, "an arrow only goes down; see the picture in docs/explanation/architecture.md");
 }
 
 /// Returns only the names in the table `[dependencies]`.
@@ -487,11 +487,11 @@ fn no_crate_is_too_large() {
     report(&wrong, "find the two crates that it is");
 }
 
-/// The crate diagrams in README.md and docs/architecture.md name the folder of each crate at the start of a
-/// line, from top to bottom.
+/// The crate diagrams in README.md and docs/explanation/architecture.md name the folder of each crate at the
+/// start of a line, from top to bottom.
 #[test]
 fn the_picture_of_the_house_shows_the_crates() {
-    for document in ["README.md", "docs/architecture.md"] {
+    for document in ["README.md", "docs/explanation/architecture.md"] {
         let text = read(document);
         let picture = text.split("```text").find(|block| block.contains("cli/") && block.contains("packet/"));
         let picture = picture.unwrap_or_else(|| panic!("{document} has no picture of the house"));
@@ -515,7 +515,7 @@ fn the_readme_has_the_first_program() {
 /// In the tables of a packet's path, each function exists, and the number of files is the one in the text.
 #[test]
 fn the_path_of_a_packet_exists() {
-    let text = read("docs/architecture.md");
+    let text = read("docs/explanation/architecture.md");
     let (mut wrong, mut ways): (Vec<String>, Vec<BTreeSet<String>>) = (Vec::new(), Vec::new());
     for line in text.lines() {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -537,17 +537,17 @@ fn the_path_of_a_packet_exists() {
     if !text.contains(&format!("now {out} and {back}.")) {
         wrong.push(format!("the text should say: now {out} and {back}."));
     }
-    report(&wrong, "correct the table in docs/architecture.md");
+    report(&wrong, "correct the table in docs/explanation/architecture.md");
 }
 
 #[test]
 fn every_dependency_is_explained() {
-    let text = read("docs/dependencies.md");
+    let text = read("docs/reference/dependencies.md");
     let mut wrong = Vec::new();
     for manifest in manifests() {
         for name in dependencies(&read(&manifest)) {
             if !name.starts_with("roce") && !text.contains(&format!("`{name}`")) {
-                wrong.push(format!("{manifest}: {name} is not in docs/dependencies.md"));
+                wrong.push(format!("{manifest}: {name} is not in docs/reference/dependencies.md"));
             }
         }
     }
@@ -559,22 +559,22 @@ fn no_explained_dependency_is_gone() {
     let used: BTreeSet<String> =
         manifests().iter().flat_map(|manifest| dependencies(&read(manifest))).collect();
     // The rows of the tables begin with the name of the dependency.
-    let text = read("docs/dependencies.md");
+    let text = read("docs/reference/dependencies.md");
     let explained = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let gone: Vec<String> = explained
         .filter(|(name, _)| !used.contains(*name))
-        .map(|(name, _)| format!("docs/dependencies.md explains {name}, which no Cargo.toml names"))
+        .map(|(name, _)| format!("docs/reference/dependencies.md explains {name}, which no Cargo.toml names"))
         .collect();
     report(&gone, "remove the row");
 }
 
 #[test]
 fn every_counter_is_explained() {
-    let text = read("docs/counters.md");
+    let text = read("docs/reference/counters.md");
     let wrong: Vec<String> = roce_transport::Counters::NAMES
         .iter()
         .filter(|name| !text.contains(&format!("| `{name}` |")))
-        .map(|name| format!("{name} has no row in docs/counters.md"))
+        .map(|name| format!("{name} has no row in docs/reference/counters.md"))
         .collect();
     report(&wrong, "say there which side counts it, and when");
 }
@@ -598,14 +598,17 @@ fn what_the_documents_name_exists() {
 
 /// Documents that name an implementation and the test that covers it, with the columns of their tables,
 /// counted from the last, in which every name in backquotes must exist.
-const NAMING_DOCUMENTS: &[(&str, &[usize])] =
-    &[("docs/conformance.md", &[0, 1]), ("docs/mutations.md", &[0, 2]), ("docs/simulator-tests.md", &[0])];
+const NAMING_DOCUMENTS: &[(&str, &[usize])] = &[
+    ("docs/reference/conformance.md", &[0, 1]),
+    ("docs/reference/mutations.md", &[0, 2]),
+    ("docs/reference/simulator-tests.md", &[0]),
+];
 
 /// The page names every scenario, and no other.
 #[test]
 fn the_page_of_what_shows_what_has_every_scenario() {
     let mut named = BTreeSet::new();
-    for line in read("docs/simulator-tests.md").lines().filter(|line| line.starts_with('|')) {
+    for line in read("docs/reference/simulator-tests.md").lines().filter(|line| line.starts_with('|')) {
         let cells: Vec<&str> = line.trim().trim_matches('|').split('|').collect();
         assert_eq!(cells.len(), 4, "{line}");
         named.extend(cells[2].split('`').skip(1).step_by(2).map(str::to_owned));
@@ -744,6 +747,210 @@ fn names_that_do_not_exist_are_noticed() {
     }
 }
 
+/// The page that lists all others.
+const INDEX: &str = "docs/README.md";
+/// Maximum number of links from [`INDEX`] to any page.
+const MOST_STEPS_TO_A_PAGE: usize = 2;
+
+#[test]
+fn every_page_is_two_steps_from_the_index() {
+    let pages = pages();
+    let reached = pages_within(MOST_STEPS_TO_A_PAGE, &pages);
+    let missed: Vec<String> = pages.keys().filter(|name| !reached.contains(*name)).cloned().collect();
+    report(&missed, "link the page in docs/README.md, or in a page that docs/README.md links");
+}
+
+#[test]
+fn every_link_of_a_page_leads_somewhere() {
+    let mut pages = pages();
+    for name in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "pcaps/MANIFEST.md"] {
+        pages.insert(name.to_owned(), read(name));
+    }
+    report(&broken_links(&pages, |file| root().join(file).exists()), "correct the link");
+}
+
+/// Maximum number of words of a page. Words of tables and code count.
+const MOST_WORDS_OF_A_PAGE: usize = 6_000;
+/// Lower limits, for pages that a reader should read as a whole.
+const SHORT_PAGES: &[(&str, usize)] = &[("docs/explanation/architecture.md", 2_500)];
+/// Pages with a row for each case of a test, which a script writes.
+const LONG_PAGES: &str = "docs/results/interop/";
+
+#[test]
+fn pages_are_short() {
+    let mut wrong = Vec::new();
+    for (page, text) in pages().iter().filter(|(page, _)| !page.starts_with(LONG_PAGES)) {
+        let words = text.split_whitespace().count();
+        let short = SHORT_PAGES.iter().find(|(name, _)| name == page);
+        let limit = short.map_or(MOST_WORDS_OF_A_PAGE, |(_, limit)| *limit);
+        if words > limit {
+            wrong.push(format!("{page} has {words} words; the limit is {limit}"));
+        }
+    }
+    report(&wrong, "say it once, and move what remains to another page or to the documentation of a module");
+}
+
+/// Comments, messages and scripts name pages by their path from the root.
+#[test]
+fn every_named_page_exists() {
+    let mut wrong = Vec::new();
+    // Scripts have no extension. A file that was deleted but not committed yet has no text.
+    let is_script = |name: &String| Path::new(name).extension().is_none_or(|extension| extension == "toml");
+    let scripts = tracked_files().unwrap_or_default().into_iter().filter(is_script);
+    let scripts = scripts.filter_map(|name| Some((fs::read_to_string(root().join(&name)).ok()?, name)));
+    // This file has names of pages that do not exist, for the test below.
+    let sources = sources().into_iter().filter(|source| source.name != "tests/tidy.rs");
+    let sources = sources.map(|source| (source.text, source.name));
+    let pages = pages().into_iter().map(|(name, text)| (text, name));
+    for (text, file) in sources.chain(pages).chain(scripts) {
+        let missing = named_pages(&text).into_iter().filter(|page| !root().join(page).exists());
+        wrong.extend(missing.map(|page| format!("{file}: there is no {page}")));
+    }
+    report(&wrong, "correct the path");
+}
+
+/// Returns the pages below docs/ by path, with their text.
+fn pages() -> BTreeMap<String, String> {
+    let mut files = Vec::new();
+    collect(&root().join("docs"), "md", &mut files);
+    assert!(files.len() > 30, "the pages were not found");
+    files.into_iter().map(|path| (name_of(&path), fs::read_to_string(&path).expect("a page"))).collect()
+}
+
+/// Returns the lines of a page with their numbers, without code blocks.
+fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_code = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        (!is_code && !is_fence).then_some((index + 1, line))
+    })
+}
+
+/// A link to a file of this repository.
+struct Link {
+    line: usize,
+    /// Path from the root. It begins with `..` if it leads out of the repository.
+    file: String,
+    heading: Option<String>,
+}
+
+/// Returns the links of a page, without those to other sites.
+fn links(page: &str, text: &str) -> Vec<Link> {
+    let mut found = Vec::new();
+    for (line, content) in prose_lines(text) {
+        for (at, begin) in content.match_indices("](") {
+            let target = content[at + begin.len()..].split(')').next().unwrap_or_default();
+            if target.contains("://") {
+                continue;
+            }
+            let (path, heading) = target.split_once('#').unwrap_or((target, ""));
+            let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let file = if path.is_empty() { page.to_owned() } else { joined(folder, path) };
+            found.push(Link { line, file, heading: (!heading.is_empty()).then(|| heading.to_owned()) });
+        }
+    }
+    found
+}
+
+/// Returns a path below a folder, with each `..` resolved that stays below the root.
+fn joined(folder: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in path.split('/') {
+        match part {
+            ".." if parts.last().is_some_and(|last| *last != "..") => _ = parts.pop(),
+            "." | "" => {}
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// Returns the anchors of the headings of a page, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (_, line) in prose_lines(text).filter(|(_, line)| line.starts_with('#')) {
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        let is_kept = |character: &char| character.is_alphanumeric() || "-_ ".contains(*character);
+        let anchor = heading.chars().filter(is_kept).collect::<String>().replace(' ', "-");
+        let repeated = (1..).map(|number| format!("{anchor}-{number}"));
+        let anchor = std::iter::once(anchor.clone()).chain(repeated).find(|name| !found.contains(name));
+        found.extend(anchor);
+    }
+    found
+}
+
+/// Returns the links of these pages to a file or a heading that does not exist.
+fn broken_links(pages: &BTreeMap<String, String>, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (page, text) in pages {
+        for Link { line, file, heading } in links(page, text) {
+            if file.starts_with("..") || !exists(&file) {
+                wrong.push(format!("{page}:{line}: there is no {file}"));
+            } else if let Some(heading) = heading
+                && pages.get(&file).is_none_or(|text| !anchors(text).contains(&heading))
+            {
+                wrong.push(format!("{page}:{line}: {file} has no heading #{heading}"));
+            }
+        }
+    }
+    wrong
+}
+
+/// Returns the pages that at most `steps` links lead to from [`INDEX`], with [`INDEX`].
+fn pages_within(steps: usize, pages: &BTreeMap<String, String>) -> BTreeSet<String> {
+    let mut reached = BTreeSet::from([INDEX.to_owned()]);
+    for _ in 0..steps {
+        let texts = reached.iter().filter_map(|name| Some((name, pages.get(name)?)));
+        let next: Vec<String> =
+            texts.flat_map(|(name, text)| links(name, text)).map(|link| link.file).collect();
+        reached.extend(next.into_iter().filter(|name| pages.contains_key(name)));
+    }
+    reached
+}
+
+/// Returns the paths in a text that begin with the folder of the pages and end with `.md`.
+fn named_pages(text: &str) -> Vec<&str> {
+    let is_part = |character: char| character.is_alphanumeric() || "/_-.".contains(character);
+    let begins = text.match_indices("docs/").map(|(at, _)| at).filter(|at| {
+        let before = &text[..*at];
+        // A relative link or another repository.
+        !before.ends_with(is_part) || before.ends_with("/../")
+    });
+    let word = |at: usize| text[at..].split(|character: char| !is_part(character)).next();
+    let path = |at| word(at).unwrap_or_default().trim_end_matches('.');
+    begins.map(path).filter(|path| path.ends_with(".md")).collect()
+}
+
+#[test]
+fn broken_links_and_lost_pages_are_noticed() {
+    let index = "[a](how-to/a.md#two-words) [root](../README.md)\n```text\n[no link](x.md)\n```\n";
+    let a = "# Two words\n[b](../reference/b.md) [self](#two-words-1)\n## `Two`, words!\n";
+    let b = "[far](far.md) [web](https://example.org/x.md)\n";
+    let texts = [(INDEX, index), ("docs/how-to/a.md", a), ("docs/reference/b.md", b)];
+    let mut pages: BTreeMap<String, String> =
+        texts.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+    pages.insert("docs/reference/far.md".to_owned(), String::new());
+    let exists =
+        |pages: &BTreeMap<String, String>, file: &str| file == "README.md" || pages.contains_key(file);
+    assert_eq!(broken_links(&pages, |file| exists(&pages, file)), [""; 0]);
+    let lost = |steps| pages.len() - pages_within(steps, &pages).len();
+    assert_eq!([1, 2, 3].map(lost), [2, 1, 0], "far.md is three steps away");
+
+    pages.insert("docs/how-to/a.md".to_owned(), "[gone](b.md) [heading](../README.md#x)\n".to_owned());
+    pages.insert("docs/reference/b.md".to_owned(), "[outside](../../../x.md)\n".to_owned());
+    let broken = broken_links(&pages, |file| exists(&pages, file));
+    let expected = [
+        "docs/README.md:1: docs/how-to/a.md has no heading #two-words",
+        "docs/how-to/a.md:1: there is no docs/how-to/b.md",
+        "docs/how-to/a.md:1: docs/README.md has no heading #x",
+        "docs/reference/b.md:1: there is no ../x.md",
+    ];
+    assert_eq!(broken, expected);
+    let text = "see `docs/none.md`, [x](../docs/none.md), docs/none.rs or /x/../docs/none.md.";
+    assert_eq!(named_pages(text), ["docs/none.md"; 2]);
+}
+
 /// A Rust file of the repository.
 struct Source {
     /// Path relative to the root, with slashes.
@@ -781,25 +988,27 @@ fn manifests() -> Vec<String> {
 fn sources() -> Vec<Source> {
     let mut files = Vec::new();
     for directory in ["src", "tests", "benches", "examples"].into_iter().chain(crates()) {
-        collect(&root().join(directory), &mut files);
+        collect(&root().join(directory), "rs", &mut files);
     }
     assert!(files.len() > 50, "the sources were not found");
     files.sort();
-    let name = |path: &Path| {
-        let path = path.strip_prefix(root()).expect("inside the repository");
-        path.to_string_lossy().replace(std::path::MAIN_SEPARATOR, "/")
-    };
-    let source = |path: PathBuf| Source { name: name(&path), text: fs::read_to_string(&path).unwrap() };
+    let source = |path: PathBuf| Source { name: name_of(&path), text: fs::read_to_string(&path).unwrap() };
     files.into_iter().map(source).collect()
 }
 
-fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
+/// Returns the path of a file relative to the root, with slashes.
+fn name_of(path: &Path) -> String {
+    let path = path.strip_prefix(root()).expect("inside the repository");
+    path.to_string_lossy().replace(std::path::MAIN_SEPARATOR, "/")
+}
+
+fn collect(directory: &Path, extension: &str, files: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() && !["target", "corpus", "artifacts", "seeds"].contains(&name.as_str()) {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            collect(&path, extension, files);
+        } else if path.extension().is_some_and(|own| own == extension) {
             files.push(path);
         }
     }

@@ -27,8 +27,8 @@ use series::Series;
 ///
 /// The bridge replaces the cable between two hosts, which may have RDMA hardware. Frames other than RoCE pass
 /// unchanged. RoCE packets pass --fault, then a queue with --rate, ECN marking and PFC, then --delay. A
-/// scenario file has more settings, such as different ones for each direction; see docs/bridge.md. The bridge
-/// runs until --duration or Ctrl-C.
+/// scenario file has more settings, such as different ones for each direction; see docs/how-to/bridge.md. The
+/// bridge runs until --duration or Ctrl-C.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Device on the left: raw:INTERFACE or tap:NAME

@@ -105,7 +105,7 @@ Congestion control of the queue pairs of this side [default: none].
   hpcc, powertcp          windows that need in-band telemetry: --telemetry on both sides, and switches that write it
 
 Parameters follow as name=value, separated by commas, such as dcqcn:paper,rpg_ai_rate=40. The list may also contain parameters
-that control how this side answers marked packets, such as min_time_between_cnps=50. docs/congestion.md lists all of them.";
+that control how this side answers marked packets, such as min_time_between_cnps=50. docs/reference/congestion.md lists all of them.";
 
 const TELEMETRY_HELP: &str = "\
 Send and accept in-band telemetry, which hpcc and powertcp need; not part of any standard, so both sides must use it.
@@ -123,7 +123,7 @@ What to retransmit after a loss [default: go-back-n].
 
 Parameters of selective-repeat follow as name=value: cap (packets), rto_low and rto_high (us), few (packets). The default
 timeouts of 100 and 320 us suit hardware; a process that the scheduler can suspend needs longer ones, such as
-selective-repeat:rto_low=20000,rto_high=20000. docs/congestion.md has the details.";
+selective-repeat:rto_low=20000,rto_high=20000. docs/reference/loss-recovery.md has the details.";
 
 const FAULT_HELP: &str = "\
 Faults to inject into sent packets.

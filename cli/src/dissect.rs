@@ -76,10 +76,10 @@ pub(super) struct Args {
     /// Print one JSON object per packet and line
     ///
     /// Fields have the names that tshark uses, such as infiniband.bth.psn and ip.src; names of other fields
-    /// begin with "roce.", such as roce.mark. docs/json.md lists them. Numbers are JSON numbers and flags are
-    /// booleans; 64-bit numbers are strings of hexadecimal digits because many JSON readers would round them.
-    /// In infiniband.invariant.crc and roce.icrc_computed, the first byte on the wire is the most significant
-    /// one.
+    /// begin with "roce.", such as roce.mark. docs/reference/json.md lists them. Numbers are JSON numbers and
+    /// flags are booleans; 64-bit numbers are strings of hexadecimal digits because many JSON readers would
+    /// round them. In infiniband.invariant.crc and roce.icrc_computed, the first byte on the wire is the most
+    /// significant one.
     #[arg(long, conflicts_with = "tree", verbatim_doc_comment)]
     json: bool,
 

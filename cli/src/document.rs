@@ -3,7 +3,7 @@
 //! The library and the tools measure in human-readable units: microseconds, gigabits per second. A program
 //! that reads several documents needs one unit. Therefore only this module prints documents. It converts
 //! every number whose name ends with a unit to the base unit of the SI: seconds, bits per second, bytes per
-//! second. `docs/json.md` lists every field.
+//! second. `docs/reference/json.md` lists every field.
 
 use std::io::{self, Write};
 
@@ -87,7 +87,7 @@ const UNITS: [(&str, &str, Scale); 9] = [
     ("_s", "_seconds", Scale::Same),
 ];
 
-/// Counters keep their names, which docs/counters.md explains.
+/// Counters keep their names, which docs/reference/counters.md explains.
 const COUNTERS: [&str; 2] = ["counters", "device_counters"];
 
 fn in_base_units(value: Value) -> Value {

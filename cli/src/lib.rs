@@ -60,7 +60,7 @@ struct Cli {
 
     /// Write what the engine decides to this file, one JSON object per line: every notification, cut,
     /// increase, stage, retransmission and so on; of a simulation also every pause, in virtual time
-    /// (docs/json.md lists the events)
+    /// (docs/reference/json.md lists the events)
     #[arg(long, global = true, value_name = "FILE", help_heading = EVERY_COMMAND, display_order = LAST + 1)]
     trace: Option<PathBuf>,
 

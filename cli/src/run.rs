@@ -1,9 +1,9 @@
 //! `roce run`: runs an unmodified RDMA program on this engine.
 //!
 //! The program loads libibverbs from the folder that this command puts first into its library path.
-//! Environment variables configure the library. They also work without this command; docs/run.md lists them.
-//! Before it ends, the library appends its counters and the failed work requests to a file. This command
-//! prints the parts that the user may need.
+//! Environment variables configure the library. They also work without this command; docs/how-to/run.md lists
+//! them. Before it ends, the library appends its counters and the failed work requests to a file. This
+//! command prints the parts that the user may need.
 
 mod files;
 mod hints;

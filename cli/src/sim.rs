@@ -36,8 +36,8 @@ use super::trace::TraceFile;
 ///
 /// SCENARIO is a TOML file or the name of a shipped scenario (`roce sim --list`). The same scenario and seed
 /// give the same trace hash on every machine. The exit status is 1 if flows failed, or if the run of an
-/// unchanged scenario does not meet what its [[expect]] tables say. docs/simulator.md describes the file and
-/// the model.
+/// unchanged scenario does not meet what its [[expect]] tables say. docs/reference/simulator.md describes the
+/// file and the model.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Scenario file, or name of a shipped scenario; without one, the shipped scenarios are listed

@@ -16,7 +16,7 @@ use roce::observe::{Published, Survey, Text, survey};
 /// The `roce` commands that send packets publish their counters while they run. Other programs publish theirs
 /// if ROCE_STAT=1 is in their environment, or if they call ContextBuilder::publish. Only the same user and
 /// root may read them. A process that does not answer within a second is named, and the others are shown.
-/// docs/counters.md explains each counter.
+/// docs/reference/counters.md explains each counter.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Process to read; may be omitted if there is only one
@@ -173,7 +173,7 @@ fn print_prometheus(output: &mut impl Write, found: &[Published]) -> std::io::Re
     }
     for (name, values) in metrics {
         let (kind, total) = if GAUGES.contains(&name) { ("gauge", "") } else { ("counter", "_total") };
-        let help = meaning(name).unwrap_or_else(|| format!("the counter {name} of docs/counters.md"));
+        let help = meaning(name).unwrap_or_else(|| format!("counter {name} of docs/reference/counters.md"));
         writeln!(output, "# HELP roce_{name}{total} {}\n# TYPE roce_{name}{total} {kind}", help_text(&help))?;
         for (published, value) in values {
             writeln!(output, "roce_{name}{total}{} {value}", labels(published))?;
@@ -203,7 +203,7 @@ fn help_text(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\n', "\\n")
 }
 
-/// Returns the meaning of a counter from docs/counters.md: the column `meaning` of its row.
+/// Returns the meaning of a counter from docs/reference/counters.md: the column `meaning` of its row.
 fn meaning(name: &str) -> Option<String> {
     const PAGE: &str = include_str!("../counters.md");
     let cells = |line: &'static str| line.trim_matches('|').split('|').map(str::trim);

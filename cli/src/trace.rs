@@ -2,7 +2,7 @@
 //!
 //! Engine and simulator report through `tracing`: notifications, cuts and increases of rates,
 //! retransmissions, pauses, and dropped packets with their reason. Without a subscriber, each call site costs
-//! one comparison. docs/json.md lists the events.
+//! one comparison. docs/reference/json.md lists the events.
 
 use std::fs::File;
 use std::io::{self, LineWriter, Write};

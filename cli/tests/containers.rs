@@ -1,5 +1,5 @@
-//! Tests the files of `docs/containers` as far as possible without a container engine. The image is built by
-//! its own script, and the commands of the compose file and the workflow run unchanged.
+//! Tests the files of `docs/how-to/containers` as far as possible without a container engine. The image is
+//! built by its own script, and the commands of the compose file and the workflow run unchanged.
 
 mod common;
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 const ROCE: &str = env!("CARGO_BIN_EXE_roce");
 
 fn file(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/containers").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/containers").join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -41,7 +41,7 @@ fn last_stage(name: &str) -> String {
 /// Returns the folder of the image, built as in the Dockerfile.
 fn image() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let script = "docs/containers/image-root";
+    let script = "docs/how-to/containers/image-root";
     let runs: Vec<_> = instructions().into_iter().filter(|(name, _)| name == "RUN").collect();
     assert!(runs.iter().any(|(_, run)| run == &format!("{script} target/release/roce /image")), "{runs:?}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

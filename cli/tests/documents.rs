@@ -1,4 +1,4 @@
-//! The JSON of every command, compared with the tables of `docs/json.md`.
+//! The JSON of every command, compared with the tables of `docs/reference/json.md`.
 
 mod common;
 
@@ -10,7 +10,7 @@ use roce_packet::{Opcode, Psn};
 use roce_testing::in_own_network;
 use serde_json::Value;
 
-const PAGE: &str = include_str!("../../docs/json.md");
+const PAGE: &str = include_str!("../../docs/reference/json.md");
 
 /// A row of the page: the path and the type of a field.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ impl Field {
             "integer" => value.is_u64() || value.is_i64(),
             "number" => value.is_number(),
             "boolean" => value.is_boolean(),
-            other => panic!("docs/json.md has the type {other}"),
+            other => panic!("docs/reference/json.md has the type {other}"),
         }
     }
 }
@@ -146,7 +146,7 @@ fn check(document: &Value, expected: &str) {
                 .find(|field| field.path.strip_suffix('*').is_some_and(|start| path.starts_with(start)))
         };
         let Some(field) = exact.or_else(wild) else {
-            panic!("{schema}: `{path}` = {value} is not in docs/json.md");
+            panic!("{schema}: `{path}` = {value} is not in docs/reference/json.md");
         };
         assert!(field.allows(&value), "{schema}: {value} of `{path}` is not of the type {}", field.kind);
         for unit in ["_s", "_ms", "_us", "_ns", "_gbps", "gigabits_per_s"] {

@@ -1,4 +1,4 @@
-//! The commands of `docs/first-hour.md` print what the page shows.
+//! The commands of `docs/tutorials/first-hour.md` print what the page shows.
 //!
 //! The page has one code block for each command, as a terminal shows it:
 //!
@@ -28,7 +28,7 @@ use std::time::Duration;
 use common::{Finished, Running, as_nobody, skip_unless, within};
 use roce_testing::Cable;
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/first-hour.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tutorials/first-hour.md");
 const BEGIN: &str = "```console\n";
 const END: &str = "\n```\n";
 /// Time limit of one command, in seconds.
@@ -291,7 +291,7 @@ fn every_command_of_the_page_prints_what_the_page_shows() {
         }
         let Some(cable) = Cable::new(1500) else { return };
         let folder = tempfile::tempdir().unwrap();
-        let text = fs::read_to_string(PAGE).expect("docs/first-hour.md");
+        let text = fs::read_to_string(PAGE).expect("docs/tutorials/first-hour.md");
         let mut page = Page::parse(&text);
         let mut place = Place::new(cable, folder.path());
         for (number, block) in page.blocks.iter().enumerate() {
@@ -310,12 +310,12 @@ fn every_command_of_the_page_prints_what_the_page_shows() {
             }
         }
         if std::env::var_os("ROCE_BLESS").is_some() {
-            fs::write(PAGE, page.text()).expect("writing docs/first-hour.md");
+            fs::write(PAGE, page.text()).expect("writing docs/tutorials/first-hour.md");
             return;
         }
         assert!(
             wrong.is_empty(),
-            "{}\n{} blocks differ; ROCE_BLESS=1 writes what the commands print now into docs/first-hour.md",
+            "{}\n{} blocks differ; ROCE_BLESS=1 writes what the commands print now into the page",
             wrong.join("\n"),
             wrong.len()
         );
@@ -324,7 +324,7 @@ fn every_command_of_the_page_prints_what_the_page_shows() {
 
 #[test]
 fn the_page_shows_only_what_a_newcomer_can_type() {
-    let page = Page::parse(&fs::read_to_string(PAGE).expect("docs/first-hour.md"));
+    let page = Page::parse(&fs::read_to_string(PAGE).expect("docs/tutorials/first-hour.md"));
     assert!(page.blocks.len() > 15, "{} commands", page.blocks.len());
     for block in &page.blocks {
         assert!(block.command.starts_with("roce "), "{}", block.command);

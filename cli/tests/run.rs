@@ -204,7 +204,7 @@ fn a_static_program_and_one_that_asks_for_nothing_are_told_apart() {
 }
 
 /// The newest version of glibc that the libraries may require. Debian 11 and Ubuntu 20.04 have 2.31;
-/// docs/run.md says how to build for them.
+/// docs/how-to/run.md says how to build for them.
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
 /// The glibc version of the oldest systems on which a build is supported.
 const OLDEST_GLIBC: (u32, u32) = (2, 31);

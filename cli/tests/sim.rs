@@ -167,7 +167,7 @@ fn a_report_has_tables_pictures_and_where_they_come_from() {
 fn every_column_of_the_tables_is_explained() {
     let place = Place::new();
     place.sim(&["--out", &place.path("out")]);
-    let text = read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulator.md"));
+    let text = read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/simulator-output.md"));
     for table in ["flows", "slowdown", "ports", "rates", "total", "queues", "queue_cdf"] {
         let head = read(&place.path(&format!("out/{table}.csv"))).lines().next().unwrap().to_owned();
         // All reasons for drops share one row.
@@ -176,7 +176,7 @@ fn every_column_of_the_tables_is_explained() {
             .map(|name| if name.starts_with("dropped_") { "dropped_*" } else { name })
             .collect();
         columns.dedup();
-        let section = text.split(&format!("### {table}.csv\n")).nth(1).unwrap_or_default();
+        let section = text.split(&format!("## {table}.csv\n")).nth(1).unwrap_or_default();
         let section = section.split("\n#").next().unwrap_or_default();
         let rows = section.lines().filter(|line| line.starts_with("| `"));
         let explained: Vec<&str> =

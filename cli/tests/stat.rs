@@ -117,7 +117,7 @@ fn check_prometheus(text: &str) {
     while let Some(help) = lines.next() {
         let (name, meaning) = help.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')).expect(help);
         assert!(known.insert(name), "{name} is there twice");
-        assert!(!meaning.is_empty() && !meaning.contains("docs/counters.md"), "no meaning: {help}");
+        assert!(!meaning.is_empty() && !meaning.contains("docs/reference/counters.md"), "no meaning: {help}");
         let kind = lines.next().and_then(|line| line.strip_prefix("# TYPE ")).expect("a TYPE line");
         let kind = kind.strip_prefix(name).expect("the same metric").trim();
         let base = name.strip_suffix("_total");

@@ -1,5 +1,5 @@
-//! The file of `--trace`: its events compared with the tables of `docs/json.md`, and its contents for a
-//! simulation.
+//! The file of `--trace`: its events compared with the tables of `docs/reference/json.md`, and its contents
+//! for a simulation.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use common::{Finished, Running, roce};
 use serde_json::Value;
 
-const PAGE: &str = include_str!("../../docs/json.md");
+const PAGE: &str = include_str!("../../docs/reference/json.md");
 
 /// Folders whose events the page lists, with the names of their modules.
 const REPORTING: [(&str, &str); 3] =
@@ -140,11 +140,11 @@ fn events_of_the_sources() -> BTreeMap<String, Shape> {
 fn the_page_lists_every_event_of_the_sources_and_no_other() {
     let (listed, found) = (listed_events(), events_of_the_sources());
     for (event, shape) in &found {
-        let known = listed.get(event).unwrap_or_else(|| panic!("docs/json.md does not list `{event}`"));
-        assert_eq!(known, shape, "docs/json.md says something else of `{event}` (left) than the source");
+        let known = listed.get(event).unwrap_or_else(|| panic!("json.md does not list `{event}`"));
+        assert_eq!(known, shape, "json.md says something else of `{event}` (left) than the source");
     }
     let gone: Vec<&String> = listed.keys().filter(|event| !found.contains_key(*event)).collect();
-    assert!(gone.is_empty(), "docs/json.md lists events that nothing reports: {gone:?}");
+    assert!(gone.is_empty(), "json.md lists events that nothing reports: {gone:?}");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn allows(kind: &str, value: &Value) -> bool {
         "integer" => value.is_u64(),
         "number" => value.is_number(),
         "boolean" => value.is_boolean(),
-        other => panic!("docs/json.md has the type {other}"),
+        other => panic!("json.md has the type {other}"),
     }
 }
 
@@ -182,7 +182,7 @@ fn check(text: &str, is_simulated: bool) -> Vec<Value> {
     for line in &lines {
         let object = line.as_object().expect("an object");
         let event = object["event"].as_str().expect("a text");
-        let shape = events.get(event).unwrap_or_else(|| panic!("docs/json.md does not list {line}"));
+        let shape = events.get(event).unwrap_or_else(|| panic!("json.md does not list {line}"));
         let level = object["level"].as_str().expect("a text").to_lowercase();
         assert!(shape.levels.contains(&level), "{line}");
         assert!(REPORTING.iter().any(|(_, module)| object["target"].as_str().unwrap().starts_with(module)));
@@ -190,7 +190,7 @@ fn check(text: &str, is_simulated: bool) -> Vec<Value> {
         assert!(object.contains_key("time_ns"), "{line}");
         for (name, value) in object {
             let kind = if shape.fields.contains(name) { fields.get(name) } else { common.get(name) };
-            let kind = kind.unwrap_or_else(|| panic!("docs/json.md does not list `{name}` of {line}"));
+            let kind = kind.unwrap_or_else(|| panic!("json.md does not list `{name}` of {line}"));
             assert!(allows(kind, value), "`{name}` is not of the type {kind}: {line}");
         }
     }

@@ -1,7 +1,7 @@
 //! The table from which a device gets its counters.
 
 /// Defines the counters of one part of a device. Each entry has a description, a field and a name; a test
-/// checks that `docs/counters.md` has a row for each name.
+/// checks that `docs/reference/counters.md` has a row for each name.
 macro_rules! counters {
     ($visibility:vis struct $type:ident { $($(#[doc = $doc:literal])+ $field:ident => $name:literal,)+ }) => {
         /// 64-bit event counts since the device was opened.
@@ -68,8 +68,8 @@ mod tests {
         {
             assert!(found.contains(name), "the search does not find {name}");
         }
-        let text = fs::read_to_string(folder.join("../docs/counters.md")).unwrap();
+        let text = fs::read_to_string(folder.join("../docs/reference/counters.md")).unwrap();
         let missing: Vec<_> = found.iter().filter(|name| !text.contains(&format!("| `{name}` |"))).collect();
-        assert!(missing.is_empty(), "no row in docs/counters.md: {missing:?}");
+        assert!(missing.is_empty(), "no row in docs/reference/counters.md: {missing:?}");
     }
 }

@@ -1,5 +1,5 @@
 //! Settings of a device from the environment: faults, capture, congestion control, telemetry, seed, several
-//! engines. docs/run.md lists the variables.
+//! engines. docs/how-to/run.md lists the variables.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -2,8 +2,8 @@
 //! modules or privileges. The crate also contains the functions that `librdmacm.so.1` jumps to.
 //!
 //! This crate is only the binary interface: layouts, names with their versions, pointers and error numbers.
-//! [`roce::verbs::raw`] implements the verbs. The crate has no Rust interface; docs/verbs.md describes it for
-//! programs.
+//! [`roce::verbs::raw`] implements the verbs. The crate has no Rust interface; docs/reference/verbs.md
+//! describes it for programs.
 //!
 //! Until a program calls its first verb, the library has no effect: it has no constructor, prints nothing and
 //! does not read the environment. Panics never cross an entry point.

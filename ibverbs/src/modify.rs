@@ -53,7 +53,7 @@ fn path_mtu(number: c_int) -> Result<PathMtu, Errno> {
 }
 
 /// The significant bits of an attribute, which are the bits of the hardware field. An mlx5 device uses the
-/// low bits of a larger value, and applications pass such values. docs/verbs.md has the table.
+/// low bits of a larger value, and applications pass such values. docs/reference/verbs.md has the table.
 const TIMER_BITS: u8 = 0x1f;
 const RETRY_BITS: u8 = 0x07;
 

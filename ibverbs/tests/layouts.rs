@@ -1,7 +1,7 @@
 //! Compares layouts and numbers of the interface with the headers of rdma-core, through a C compiler. Besides
 //! the headers of the distribution, it uses those in the folders of `ROCE_TEST_HEADERS`, separated by `:`.
-//! Each folder contains `infiniband/verbs.h` and `rdma/rdma_cma.h`. docs/verbs.md lists the compared
-//! releases.
+//! Each folder contains `infiniband/verbs.h` and `rdma/rdma_cma.h`. docs/reference/verbs.md lists the
+//! compared releases.
 
 mod common;
 

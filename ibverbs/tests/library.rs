@@ -71,7 +71,7 @@ fn exception(name: &str, current: &BTreeSet<&str>) -> Option<&'static str> {
     let (function, node) = name.split_once('@')?;
     match node {
         "IBVERBS_1.0" if current.contains(function) => {
-            Some("the version of 2006, with another layout: docs/verbs.md")
+            Some("the version of 2006, with another layout: docs/reference/verbs.md")
         }
         "IBVERBS_1.0" if function == "ibv_register_driver" => Some("for providers of 2006"),
         _ => None,

@@ -1,8 +1,8 @@
 //! The engines of one context. Each has a device, a lock and a background thread of its own.
 //!
-//! The devices share an address (docs/sharing.md), so each has a process slot. Numbers of queue pairs and
-//! queues begin with the slot, which identifies the engine of an object. Every context has engine 0, which
-//! contains the connection management.
+//! The devices share an address (docs/how-to/sharing.md), so each has a process slot. Numbers of queue pairs
+//! and queues begin with the slot, which identifies the engine of an object. Every context has engine 0,
+//! which contains the connection management.
 
 use std::io;
 use std::sync::atomic::Ordering;

@@ -213,7 +213,7 @@ impl ContextBuilder {
     /// require. Off by default. Telemetry is a trailer of 52 bytes behind the ICRC: switches write into it,
     /// and acknowledgements return it. **It is not part of a standard**: both ends must enable it, because
     /// any other peer sees a wrong ICRC. The link MTU must have room for it in addition to the path MTU. See
-    /// `docs/congestion.md`, "In-band telemetry".
+    /// `docs/reference/congestion.md`, "In-band telemetry".
     ///
     /// ```
     /// use roce::verbs::{Congestion, Context};

@@ -113,9 +113,9 @@ fn a_spoofed_request_does_not_keep_the_next_one_waiting() {
     });
 }
 
-/// As docs/congestion.md says, the ECN bits of a packet are those of the traffic class of its path, for
-/// connection management and for data. The BTH of connection management requests an acknowledgement, as in
-/// Soft-RoCE.
+/// As docs/reference/congestion.md says, the ECN bits of a packet are those of the traffic class of its path,
+/// for connection management and for data. The BTH of connection management requests an acknowledgement, as
+/// in Soft-RoCE.
 #[test]
 fn connection_management_has_the_traffic_class_of_its_connection() {
     within(60, || {

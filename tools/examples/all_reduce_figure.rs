@@ -1,8 +1,8 @@
-//! The figure of `docs/collectives.md`: a ring all-reduce in a leaf-spine network, with one path for each
-//! queue pair and with spraying.
+//! The figure of `docs/reference/collectives.md`: a ring all-reduce in a leaf-spine network, with one path
+//! for each queue pair and with spraying.
 //!
 //! ```console
-//! cargo run --release -p roce-tools --example all_reduce_figure -- scenarios/all-reduce-collisions.toml docs/all-reduce-collisions.svg
+//! cargo run --release -p roce-tools --example all_reduce_figure -- scenarios/all-reduce-collisions.toml docs/results/all-reduce-collisions.svg
 //! ```
 
 use anyhow::{Context as _, ensure};
@@ -83,7 +83,7 @@ fn run(text: &str, chunk: u64, balance: &str, recovery: &str, placement: u64) ->
     Ok(bus / 1e9)
 }
 
-/// Seconds without collisions: `docs/collectives.md`.
+/// Seconds without collisions: `docs/reference/collectives.md`.
 fn closed_form(chunk: u64) -> f64 {
     let packets = chunk.div_ceil(1_024) as f64;
     let bytes = chunk as f64 + packets * 82.0 + 20.0 + 3.0 * 1_122.0;

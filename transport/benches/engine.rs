@@ -1,7 +1,8 @@
 //! Measures how many operations one core can carry out, both ends together and without I/O.
 //!
 //! Each iteration posts requests at A, delivers every datagram (with its ICRC computed and checked), and
-//! polls the completions. Run `cargo bench -p roce-transport`; `docs/performance.md` has measured figures.
+//! polls the completions. Run `cargo bench -p roce-transport`; `docs/results/performance.md` has measured
+//! figures.
 
 use criterion::{
     BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,

@@ -63,7 +63,7 @@ pub struct EngineConfig {
     pub telemetry: bool,
 }
 
-/// The retransmission times of an RC requester (`docs/run.md`, "Time until a peer is taken for lost").
+/// The retransmission times of an RC requester (`docs/reference/loss-recovery.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retransmission {
     /// Whether one packet is sent again early, if an answer takes longer than the measured round trip and its
@@ -97,7 +97,7 @@ pub struct Pacing {
     /// Whether the preamble and gap of Ethernet, 20 bytes per frame, count. Headers and FCS always do.
     pub preamble: bool,
     /// Whether a queue pair without congestion control is paced after losses, until none occurs for a while
-    /// (`docs/congestion.md`).
+    /// (`docs/reference/loss-recovery.md`).
     pub after_loss: bool,
 }
 

@@ -5,7 +5,7 @@ macro_rules! counters {
         /// Event counts since the engine or the queue pair was created. 64 bits, never reset by reading.
         ///
         /// Each event is counted once for the device and, if it belongs to a queue pair, once for that queue
-        /// pair. `docs/counters.md` explains all counters.
+        /// pair. `docs/reference/counters.md` explains all counters.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: u64,)+

@@ -1,5 +1,5 @@
-//! The number of packets that a blind attacker needs: the tables of `docs/security.md`, computed from the
-//! numbers that the engine draws and accepts.
+//! The number of packets that a blind attacker needs: the tables of `docs/explanation/security.md`, computed
+//! from the numbers that the engine draws and accepts.
 
 mod common;
 
@@ -13,7 +13,7 @@ use roce_transport::{
     SendWr, Verdict, WordMemory,
 };
 
-const PAGE: &str = include_str!("../../docs/security.md");
+const PAGE: &str = include_str!("../../docs/explanation/security.md");
 /// The row for queue pair numbers with a process slot of 10 bits.
 const LONG_SLOTS: &str = "queue pair number in slots 64 to 831";
 const PER_SECOND: u128 = 1_000_000;
@@ -51,7 +51,7 @@ fn keys() -> Vec<u32> {
 #[track_caller]
 fn row(first: &str) -> Vec<&'static str> {
     let row = PAGE.lines().find_map(|line| line.strip_prefix(&format!("| {first} | ")));
-    row.unwrap_or_else(|| panic!("docs/security.md has no row {first:?}"))
+    row.unwrap_or_else(|| panic!("docs/explanation/security.md has no row {first:?}"))
         .trim_end_matches(" |")
         .split(" | ")
         .collect()

@@ -347,7 +347,7 @@ fn random_loss_does_not_collapse() {
     }
 }
 
-/// Prints the tables of docs/congestion.md, with
+/// Prints the tables of docs/reference/loss-recovery.md, with
 /// `cargo test -p roce-transport --test pacing tables -- --ignored --nocapture`.
 #[test]
 #[ignore = "it only prints"]

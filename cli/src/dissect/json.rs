@@ -15,7 +15,7 @@ use crate::document::escaped;
 use crate::terminal::Output;
 use roce_capture::Direction;
 
-/// The format of each line; see docs/json.md.
+/// The format of each line; see docs/reference/json.md.
 const SCHEMA: &str = "roce/dissect/1";
 
 /// Prints one packet on one line.

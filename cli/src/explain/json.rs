@@ -12,7 +12,7 @@ use crate::dissect::walk::{Part, Protocol};
 use crate::document::escaped;
 use crate::terminal::Output;
 
-/// The format of the document; see docs/json.md.
+/// The format of the document; see docs/reference/json.md.
 const SCHEMA: &str = "roce/explain/1";
 
 pub(super) fn print(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {

@@ -1,8 +1,8 @@
 //! Every option of perftest (release 6.29), and its treatment here.
 //!
 //! Options that work are separate arguments. This file adds the others to the command line, so that each of
-//! them is accepted or refused with the reason. docs/perftest.md contains the table, and a test compares the
-//! two.
+//! them is accepted or refused with the reason. docs/reference/perftest.md contains the table, and a test
+//! compares the two.
 
 use clap::error::{Error, ErrorKind};
 use clap::parser::ValueSource;

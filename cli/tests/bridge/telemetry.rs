@@ -190,7 +190,7 @@ fn every_device_and_both_versions_of_ip() {
     });
 }
 
-/// Prints the table of `docs/congestion.md`.
+/// Prints a table of the queue and the goodput of each algorithm at one port.
 #[test]
 #[ignore = "makes a report, in two minutes"]
 fn report_of_algorithms_at_one_port() {

@@ -339,7 +339,7 @@ fn chart(title: &str, y_label: &str, lines: Vec<(&str, Vec<(f64, f64)>)>) -> Str
 /// Number of runs on packets for a report.
 const RUNS: usize = 3;
 
-/// Returns the table of `docs/bridge-and-simulator.md`: runs on packets, and the simulated run last.
+/// Returns the table of `docs/results/bridge-and-simulator.md`: runs on packets, and the simulated run last.
 fn table(hosts: &Hosts, all: &[Outcome]) -> String {
     let mut text = format!("|{} | simulated |\n|{}\n", " | on packets".repeat(RUNS), "---|".repeat(RUNS + 2));
     let mut row = |name: &str, value: &dyn Fn(&Outcome) -> String| {
@@ -369,7 +369,8 @@ fn table(hosts: &Hosts, all: &[Outcome]) -> String {
     text
 }
 
-/// Writes the plots and the table of `docs/bridge-and-simulator.md` into the folder in `ROCE_BRIDGE_REPORT`.
+/// Writes the plots and the table of `docs/results/bridge-and-simulator.md` into the folder in
+/// `ROCE_BRIDGE_REPORT`.
 #[test]
 #[ignore = "makes a report, in two minutes: ROCE_BRIDGE_REPORT=FOLDER"]
 fn report_of_one_scenario_on_packets_and_in_the_simulator() {

@@ -6,7 +6,7 @@
 //!     sim two-to-one --set host.congestion=halve-and-step --out halve-and-step
 //! ```
 //!
-//! `docs/laboratory.md` describes the next steps. After an edit, only this crate is compiled again.
+//! `docs/tutorials/laboratory.md` describes the next steps. After an edit, only this crate is compiled again.
 
 use std::process::ExitCode;
 

@@ -6,8 +6,8 @@
 //! [`Results::trace_hash`].
 //!
 //! Hosts are [`Engine`](roce_transport::Engine)s with queue pairs, work requests and completions, as in a
-//! program that uses a real network. Frames carry the datagrams of those engines. `docs/simulator.md` lists
-//! the idealisations.
+//! program that uses a real network. Frames carry the datagrams of those engines.
+//! `docs/reference/simulator.md` lists the idealisations.
 //!
 //! ```
 //! use roce_sim::net::{LinkSpec, Settings, Simulation, Time, Topology, incast};

@@ -1,5 +1,5 @@
-//! The tables of a scenario file as read by serde. `docs/simulator.md` explains every key. An unknown key is
-//! an error.
+//! The tables of a scenario file as read by serde. `docs/reference/simulator.md` explains every key. An
+//! unknown key is an error.
 
 use std::collections::BTreeMap;
 

@@ -3,8 +3,8 @@
 //! The comparison is packet for packet. Both simulators (HPCC's, 9f4be2a, and ConWeave's, 236a801) put 1,000
 //! bytes of payload into 1,048 on the wire. RoCE v2 at path MTU 1024 puts 1,024 into 1,106 with preamble and
 //! gap, of which a buffer holds 1,086. So links, rates, buffers and marking thresholds are scaled until our
-//! packet takes the time and the share of theirs, and queues are scaled back. `docs/simulator-validation.md`
-//! gives the reasons.
+//! packet takes the time and the share of theirs, and queues are scaled back.
+//! `docs/results/simulator-validation.md` gives the reasons.
 
 mod figures;
 mod notifications;

@@ -199,7 +199,7 @@ fn the_slowdown_of_web_search() {
 
 /// Other settings of the same case, for the page about validation.
 #[test]
-#[ignore = "half a minute, for the table in docs/simulator-validation.md"]
+#[ignore = "half a minute, for the table in docs/results/simulator-validation.md"]
 fn what_matters_for_the_slowdown() {
     for (name, congestion) in [
         ("rates not scaled", "dcqcn:ns3,echo=1,rpg_ai_rate=5,rpg_hai_rate=50"),
@@ -222,10 +222,10 @@ const ALGORITHMS: [(&str, &str); 4] = [
     ("PowerTCP", "powertcp:base_rtt=9000"),
 ];
 
-/// Prints the data of `docs/slowdown.svg`: the 99th percentile of the slowdown by tenths of the flows,
-/// ordered by size.
+/// Prints the data of `docs/results/slowdown.svg`: the 99th percentile of the slowdown by tenths of the
+/// flows, ordered by size.
 #[test]
-#[ignore = "minutes, for the figure in docs/"]
+#[ignore = "minutes, for the figure in docs/results/"]
 fn slowdown_figure() {
     println!(
         "workload\tload\talgorithm\tflows\tqueue_p99_kb\tmean\tp99\tp99 of each tenth, smallest flows first"

@@ -1,5 +1,5 @@
 //! Published claims about PFC, ECN, DCQCN and TIMELY as experiments. Each prints the figures that
-//! `docs/simulator.md` states.
+//! `docs/results/simulator-experiments.md` states.
 
 use roce_sim::net::{DropReason, FlowState, Results, Time};
 
@@ -228,7 +228,7 @@ fn flows_converge_where_the_timer_leads() {
     assert!(counter > 3.0 * timer, "{counter} {timer}");
 }
 
-/// Checks the table of `docs/from-ns3.md`.
+/// Checks the table of `docs/how-to/from-ns3.md`.
 #[test]
 fn the_example_of_hpcc_ends_and_queues_as_published() {
     for (control, [first, last], [p50, p90, most]) in published_examples() {

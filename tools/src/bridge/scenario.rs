@@ -1,5 +1,5 @@
 //! Scenario files: the options of `roce bridge` as TOML, or a scenario of the simulator whose switch the
-//! bridge replaces (`docs/bridge.md`). An unknown key is an error.
+//! bridge replaces (`docs/how-to/bridge.md`). An unknown key is an error.
 
 use std::fmt;
 use std::num::NonZeroU64;

@@ -12,7 +12,7 @@
 //! client, serve   who does what when               judge   from numbers to sentences
 //! ```
 //!
-//! The sentences are explained in `docs/doctor.md`.
+//! The sentences are explained in `docs/how-to/doctor.md`.
 
 mod client;
 mod cm;

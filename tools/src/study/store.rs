@@ -12,7 +12,7 @@ use crate::text_file;
 /// Version of the format; it changes with the meaning of the columns.
 pub(super) const FORMAT: &str = "1";
 
-/// The columns, which docs/study.md describes.
+/// The columns, which docs/how-to/study.md describes.
 pub const COLUMNS: [&str; 31] = [
     "format",
     "version",

@@ -4,7 +4,7 @@
 //! queue pair, and the algorithm returns a [`Rate`] and optionally a window in bytes. The engine spaces
 //! packets at that rate, holds back packets beyond the window, measures round trips, and receives and checks
 //! congestion notification packets. An algorithm therefore never sees a packet and has no timer. The guide
-//! `docs/write-a-congestion-control.md` builds one in about 100 lines.
+//! `docs/tutorials/write-a-congestion-control.md` builds one in about 100 lines.
 //!
 //! ```text
 //!   sender                        switch                     receiver

@@ -14,8 +14,8 @@ impl Engine {
     /// Handles a datagram whose payload a congested switch removed, and returns the outcome. `received.head`
     /// begins with the headers that the opcode requires; any bytes after them are ignored.
     ///
-    /// The engine recovers the packet at once, as `docs/congestion.md` explains. An RC requester sends a
-    /// trimmed packet of a SEND or WRITE again alone if both ends use
+    /// The engine recovers the packet at once, as `docs/reference/loss-recovery.md` explains. An RC requester
+    /// sends a trimmed packet of a SEND or WRITE again alone if both ends use
     /// [`SelectiveRepeat`](crate::SelectiveRepeat), and otherwise goes back to it. It requests a trimmed READ
     /// response and those after it again. A trimmed packet never changes memory or completes a work request.
     ///

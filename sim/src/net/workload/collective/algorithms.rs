@@ -1,4 +1,4 @@
-//! The algorithms of collective operations. `docs/simulator.md` lists their closed forms.
+//! The algorithms of collective operations. `docs/reference/collectives.md` has the closed form of a ring.
 
 use std::collections::BTreeMap;
 
