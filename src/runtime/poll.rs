@@ -61,9 +61,10 @@ impl Runtime {
     #[inline]
     pub(crate) fn share_processor(&self) {
         if crowding::looked_in_vain() {
-            self.watch.yields(self.clock.now());
+            let began = self.clock.now();
+            self.watch.yields(began);
             crowding::share();
-            self.watch.returns(self.clock.now());
+            self.watch.returns(began, self.clock.now());
         }
     }
 

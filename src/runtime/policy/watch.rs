@@ -266,11 +266,12 @@ impl<W: Word> Watch<W> {
         self.polled.store(Polled::new(now + ahead, is_rare).0);
     }
 
-    /// Records that the polling thread has its processor back. Its next poll checks the device.
-    pub(crate) fn returns(&self, now: Instant) {
+    /// Records that the polling thread has its processor back, which it left at `began`. The yield does not
+    /// count as a check of the device.
+    pub(crate) fn returns(&self, began: Instant, now: Instant) {
         let is_rare = Polled(self.polled.load()).is_rare();
         let ago = now.as_nanos().saturating_sub(self.timing.poll_interval.as_nanos() as u64);
-        self.polled.store(Polled::new(Instant::from_nanos(ago), is_rare).0);
+        self.polled.store(Polled::new(began.max(Instant::from_nanos(ago)), is_rare).0);
     }
 
     /// Records that the application is about to sleep. Returns whether the caller wakes the background
@@ -508,8 +509,8 @@ mod tests {
         assert_eq!(watch.watcher_at(10_110), Watcher::Background, "something keeps it from polling");
         assert!(watch.polls(at(120)).checks, "another thread");
         assert_eq!(watch.watcher_at(10_109), Watcher::Poller);
-        watch.returns(at(5_000));
-        assert_eq!(watch.watcher_at(5_060), Watcher::Background);
+        watch.returns(at(110), at(5_000));
+        assert_eq!([5_000, 5_060].map(|now| watch.watcher_at(now)), [Watcher::Poller, Watcher::Background]);
         assert!(watch.polls(at(5_000)).checks);
     }
 
@@ -527,10 +528,12 @@ mod tests {
     #[test]
     fn a_device_that_had_nothing_for_a_while_is_checked_rarely() {
         let watch = watch();
-        let (mut now, mut empty) = (1_000_000, 0);
+        let now = std::cell::Cell::new(1_000_000_u64);
+        let at_now = |after| Instant::from_nanos(now.get() + after);
+        let mut empty = 0;
         let mut poll_after = |nanos, found| {
-            now += nanos;
-            let checks = watch.polls(Instant::from_nanos(now)).checks;
+            now.set(now.get() + nanos);
+            let checks = watch.polls(at_now(0)).checks;
             if checks {
                 watch.checked(&mut empty, found);
             }
@@ -539,6 +542,10 @@ mod tests {
         assert!((0..EMPTY_CHECKS).all(|_| poll_after(500, false)));
         let checked = (0..80).filter(|_| poll_after(500, false)).count();
         assert_eq!(checked, 10, "once per 4 µs");
+        // Regression: each yield was followed by a check.
+        watch.yields(at_now(0));
+        watch.returns(at_now(0), at_now(1_000));
+        assert!(!poll_after(1_500, false), "a short yield changes nothing");
         assert!(poll_after(4_000, true), "something arrived");
         assert!((0..EMPTY_CHECKS).all(|_| poll_after(500, false)));
     }

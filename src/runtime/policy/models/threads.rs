@@ -177,7 +177,7 @@ impl AppThread {
         } else {
             self.crowding.note_yield(before, after);
         }
-        end.watch.returns(end.now());
+        end.watch.returns(Instant::from_nanos(began), end.now());
     }
 
     fn wait(&mut self, end: &mut End) -> Step {
