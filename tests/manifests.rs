@@ -124,6 +124,47 @@ fn published_crates_depend_on_published_crates() {
 }
 
 /// The list of files contains what a build needs, and nothing of the rest of the repository.
+/// Returns whether an SPDX expression permits use under the allowed licences: in each part that `AND` joins, one
+/// of the alternatives is allowed.
+fn permits(expression: &str, allowed: &[&str]) -> bool {
+    let is_allowed = |licence: &str| allowed.contains(&licence.trim_matches(['(', ')', ' ']));
+    expression.split(" AND ").all(|part| {
+        let part = part.trim_matches(['(', ')', ' ']);
+        part.split(" OR ").flat_map(|part| part.split('/')).any(is_allowed)
+    })
+}
+
+#[test]
+fn every_licence_and_source_is_allowed() {
+    let deny = fs::read_to_string(root().join("deny.toml")).expect("deny.toml");
+    let list = |key: &str| {
+        let line =
+            deny.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = [")).expect("a list");
+        line.trim_end_matches(']').split(", ").map(|text| text.trim_matches('"')).collect::<Vec<_>>()
+    };
+    let (licences, registries) = (list("allow"), list("allow-registry"));
+    let arguments = ["metadata", "--format-version", "1", "--filter-platform", "x86_64-unknown-linux-gnu"];
+    let [stdout, _] = cargo(&arguments);
+    let metadata: Value = serde_json::from_str(&stdout).expect("JSON");
+    let packages = metadata["packages"].as_array().expect("packages");
+    assert!(packages.len() > 100, "{} packages", packages.len());
+    let mut wrong = Vec::new();
+    for package in packages {
+        let licence = package["license"].as_str().unwrap_or("none");
+        if !permits(licence, &licences) {
+            wrong.push(format!("{}: the licence {licence}", name(package)));
+        }
+        // Crates of the workspace have no source.
+        let Some(source) = package["source"].as_str() else { continue };
+        if !registries.iter().any(|registry| source.strip_prefix("registry+") == Some(registry)) {
+            wrong.push(format!("{}: the source {source}", name(package)));
+        }
+    }
+    report(&wrong, "deny.toml does not allow them");
+    assert!(permits("(MIT OR Apache-2.0) AND Unicode-3.0", &licences) && permits("Apache-2.0/MIT", &["MIT"]));
+    assert!(!permits("GPL-3.0-only", &licences) && !permits("MIT AND GPL-2.0-only", &licences));
+}
+
 #[test]
 fn packages_are_complete_and_small() {
     let mut wrong = Vec::new();

@@ -92,7 +92,7 @@ impl Runtime {
         let (capabilities, addresses) = (device.capabilities().clone(), device.addresses().to_vec());
         let mut nic = Nic::new(Engine::new(config), device, clock);
         let timing = measure(&mut nic);
-        tracing::debug!(?timing, "the times of the waiting policy");
+        tracing::debug!(times = ?timing, "waiting times");
         Ok(Self {
             capabilities,
             trailer,
