@@ -23,11 +23,12 @@ mod settings;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use roce_packet::{Datagram, Encapsulation, Opcode, Path, Psn, Qpn};
 use roce_transport::{
-    EngineConfig, Identification, Instant, PostError, QpInit, QpOptions, QpState, QpType, Received, RecvWr,
-    SendWr, Transmit, TxSlot, Verdict, Wc,
+    Allowed, EngineConfig, Identification, Instant, PostError, QpInit, QpOptions, QpState, QpType, Received,
+    RecvWr, SendWr, Transmit, TxSlot, Verdict, Wc,
 };
 
 use roce_fault::FaultInjector;
@@ -294,13 +295,13 @@ impl Pair {
     /// Delivers a packet that the test built to `to` now, as if its peer had sent it.
     pub fn inject(&mut self, to: Side, path: Path, bytes: &[u8]) -> Verdict {
         let identification = Identification::Known { identification: 0, dont_fragment: true };
-        self.deliver(to, &Received { path, identification, head: bytes, tail: &[] })
+        self.deliver(to, &Received::whole(path, identification, bytes))
     }
 
     /// Like [`inject`](Self::inject), with all fields that a device reports for a packet.
     pub fn deliver(&mut self, to: Side, received: &Received<'_>) -> Verdict {
         let now = self.now;
-        let verdict = self.host_mut(to).engine.handle_datagram(now, received);
+        let verdict = self.host_mut(to).engine.handle(now, received);
         self.verdicts.push((to, verdict));
         self.collect(to);
         verdict
@@ -308,12 +309,7 @@ impl Pair {
 
     /// Delivers a packet whose payload was removed by a switch.
     pub fn deliver_trimmed(&mut self, to: Side, path: Path, headers: &[u8]) -> Verdict {
-        let received = Received { path, identification: Identification::ABSENT, head: headers, tail: &[] };
-        let now = self.now;
-        let verdict = self.host_mut(to).engine.handle_trimmed(now, &received);
-        self.verdicts.push((to, verdict));
-        self.collect(to);
-        verdict
+        self.deliver(to, &Received::trimmed(path, headers))
     }
 
     /// Runs until both engines are idle. Panics after one virtual minute.
@@ -357,18 +353,15 @@ impl Pair {
             }
             let packet = entry.remove();
             let known = Identification::Known { identification: packet.identification, dont_fragment: true };
-            let received =
-                Received { path: packet.path, identification: known, head: &packet.bytes, tail: &[] };
-            let now = self.now;
-            let engine = &mut self.hosts[packet.to as usize].engine;
-            let verdict = match packet.trimmed {
-                false => engine.handle_datagram(now, &received),
-                true => engine.handle_trimmed(now, &received),
+            let received = match packet.trimmed {
+                false => Received::whole(packet.path, known, &packet.bytes),
+                true => Received::trimmed(packet.path, &packet.bytes),
             };
+            let verdict = self.hosts[packet.to as usize].engine.handle(self.now, &received);
             self.verdicts.push((packet.to, verdict));
         }
         for host in &mut self.hosts {
-            host.engine.handle_timeout(self.now);
+            host.engine.handle_timeout(self.now, Duration::ZERO);
         }
     }
 
@@ -378,7 +371,10 @@ impl Pair {
         while !self.blocked[from as usize] {
             let now = self.now;
             let mut slot = TxSlot::new(&mut buffer);
-            let Some(transmit) = self.host_mut(from).engine.poll_transmit(now, &mut slot) else { break };
+            let Some(transmit) = self.host_mut(from).engine.poll_transmit(now, &mut slot, Allowed::All)
+            else {
+                break;
+            };
             self.put_on_link(from, &transmit, &buffer[..transmit.len]);
         }
         self.slot = buffer;

@@ -3,6 +3,8 @@
 //! Each iteration posts requests at A, delivers every datagram (with its ICRC computed and checked), and
 //! polls the completions. Run `cargo bench -p roce-transport`; `docs/performance.md` has measured figures.
 
+use std::time::Duration;
+
 use criterion::{
     BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
@@ -75,7 +77,7 @@ impl Bench {
         self.direct.now = self.direct.now.plus_nanos(10_000);
         let now = self.direct.now;
         for side in [Side::A, Side::B] {
-            self.direct.host_mut(side).engine.handle_timeout(now);
+            self.direct.host_mut(side).engine.handle_timeout(now, Duration::ZERO);
         }
     }
 
