@@ -2,6 +2,7 @@
 
 mod completer;
 mod flight;
+mod local;
 mod pieces;
 mod reorder;
 mod reply;

@@ -19,7 +19,6 @@ use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Telemetry, Transport, 
 use super::flight::Flight;
 use super::pieces::{packets_of, read_piece};
 use super::selective::{LossRecovery, Selective};
-use super::single::Single;
 use super::timeouts::Early;
 use crate::completion::{Cause, WcStatus};
 use crate::congestion::{Loss, SentRequest};
@@ -74,8 +73,16 @@ pub(crate) struct RcRequester {
     pub(super) recovery: Option<Box<dyn LossRecovery>>,
 }
 
+/// The position of the requester before it repeats a trimmed packet.
+#[derive(Clone, Copy, Debug)]
+struct Aside {
+    trimmed: Psn,
+    cursor: Psn,
+    cursor_wqe: u64,
+}
+
 /// The result of preparing the next packet.
-enum Next {
+pub(super) enum Next {
     Send,
     Blocked,
     /// A local operation was executed; prepare the next request.
@@ -163,6 +170,50 @@ impl RcRequester {
     #[inline]
     pub(crate) fn awaits(&self, psn: Psn) -> bool {
         self.una.distance_to(psn) < self.in_flight()
+    }
+
+    /// Writes the next packet into `slot`, if one may be sent. Probes and trimmed packets precede all others.
+    #[inline]
+    pub(crate) fn transmit(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+    ) -> Option<Sealed> {
+        if self.early.is_due()
+            && let Some(sealed) = self.transmit_probe(core, shared, slot)
+        {
+            return Some(sealed);
+        }
+        let Some(aside) = self.turn_aside() else { return self.transmit_at_cursor(core, shared, slot) };
+        let sealed = self.transmit_at_cursor(core, shared, slot);
+        self.turn_back(aside, sealed.is_some());
+        sealed
+    }
+
+    /// Moves the cursor to a trimmed packet to be sent now. The caller must then call [`Self::turn_back`].
+    #[inline]
+    fn turn_aside(&mut self) -> Option<Aside> {
+        let (una, unsent) = (self.una, self.unsent);
+        let trimmed = self.recovery.as_mut()?.next_trimmed(una, unsent)?;
+        let aside = Aside { trimmed, cursor: self.cursor, cursor_wqe: self.cursor_wqe };
+        self.seek(trimmed);
+        let is_it = |wqe: &Wqe| wqe.progress == Progress::Started && wqe.contains(trimmed);
+        if !self.sq.get(self.cursor_wqe).is_some_and(is_it) {
+            (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe);
+            return None;
+        }
+        self.is_aside = true;
+        Some(aside)
+    }
+
+    /// Returns the cursor from a trimmed packet, which was sent or has to wait.
+    fn turn_back(&mut self, aside: Aside, was_sent: bool) {
+        self.is_aside = false;
+        (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe.max(self.sq.head()));
+        if let Some(recovery) = self.recovery.as_mut().filter(|_| !was_sent) {
+            recovery.on_trimmed(aside.trimmed);
+        }
     }
 
     /// Writes the packet at the cursor into `slot`, if one may be sent.
@@ -294,42 +345,6 @@ impl RcRequester {
         control.has_room(self.asked.is_some())
     }
 
-    /// Binds or invalidates a memory window. Takes no PSN.
-    fn execute_local(&mut self, core: &mut QpCore, shared: &mut Shared, wqe: &Wqe) -> Next {
-        let (result, status, cause) = match &wqe.op {
-            SendOp::BindWindow { window, new_rkey, binding } => (
-                shared.keys.bind(*window, Some(*new_rkey), core.pd, Some(core.number), binding).map(|_| ()),
-                WcStatus::MemoryWindowBindError,
-                Cause::WindowBind,
-            ),
-            SendOp::LocalInvalidate { rkey } => (
-                shared.keys.invalidate(*rkey, core.pd, core.number),
-                WcStatus::LocalQpOperationError,
-                Cause::LocalInvalidate,
-            ),
-            SendOp::Send
-            | SendOp::SendWithImm(_)
-            | SendOp::SendWithInvalidate(_)
-            | SendOp::Write { .. }
-            | SendOp::WriteWithImm { .. }
-            | SendOp::Read { .. }
-            | SendOp::CompareSwap { .. }
-            | SendOp::FetchAdd { .. }
-            | SendOp::AtomicWrite { .. }
-            | SendOp::Flush { .. } => return Next::Send,
-        };
-        if result.is_err() {
-            self.fail(core, shared, self.cursor_wqe, status, cause);
-            return Next::Blocked;
-        }
-        if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
-            wqe.progress = Progress::Done;
-        }
-        self.cursor_wqe += 1;
-        self.retire(core, shared);
-        Next::Again
-    }
-
     fn send_segment(
         &mut self,
         core: &mut QpCore,
@@ -365,7 +380,14 @@ impl RcRequester {
     }
 
     /// Records the packet at the cursor for the congestion control. `psn` is the PSN of its answer.
-    fn note_sent(&mut self, core: &mut QpCore, shared: &Shared, psn: Psn, payload: usize, ack_req: bool) {
+    pub(super) fn note_sent(
+        &mut self,
+        core: &mut QpCore,
+        shared: &Shared,
+        psn: Psn,
+        payload: usize,
+        ack_req: bool,
+    ) {
         // Selective retransmission sends older packets after newer ones.
         if ack_req && self.asked.is_none_or(|asked| asked.before(psn)) {
             self.asked = Some(psn);
@@ -433,46 +455,7 @@ impl RcRequester {
         Some(sealed)
     }
 
-    /// Sends an atomic, ATOMIC WRITE or FLUSH: one packet with one PSN.
-    fn send_single(
-        &mut self,
-        core: &mut QpCore,
-        shared: &mut Shared,
-        slot: &mut TxSlot<'_>,
-    ) -> Option<Sealed> {
-        let wqe = self.sq.get(self.cursor_wqe)?;
-        let single = Single::of(&wqe.op)?;
-        let opcode = match single {
-            Single::CompareSwap(_) => Opcode::RC_COMPARE_SWAP,
-            Single::FetchAdd(_) => Opcode::RC_FETCH_ADD,
-            Single::AtomicWrite(_) => Opcode::RC_ATOMIC_WRITE,
-            Single::Flush(..) => Opcode::RC_FLUSH,
-        };
-        let mut bth = core.bth(shared, opcode, self.cursor);
-        bth.ack_req = true;
-        let mut writer = writer(core, slot.buffer, &bth, wqe)?;
-        single.write_headers(&mut writer)?;
-        if let Single::AtomicWrite(_) = single {
-            let target = writer.payload_slot(8).ok()?;
-            if let Err(error) = self.sq.gather(&shared.keys, core.pd, self.cursor_wqe, 0, target) {
-                let status = WcStatus::LocalProtectionError;
-                self.fail(core, shared, self.cursor_wqe, status, local_cause(error));
-                return None;
-            }
-        }
-        let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
-        let psn = self.cursor;
-        if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
-            wqe.requested_to = psn;
-        }
-        self.since_ack_request = 0;
-        self.outstanding += u32::from(!self.early.is_sending());
-        self.note_sent(core, shared, psn, 0, true);
-        self.advance_cursor(1, true);
-        Some(sealed)
-    }
-
-    fn advance_cursor(&mut self, psns: u32, message_done: bool) {
+    pub(super) fn advance_cursor(&mut self, psns: u32, message_done: bool) {
         let sent_again = self.cursor.distance_to(self.unsent);
         self.cursor = self.cursor.add(psns);
         if message_done {
@@ -571,7 +554,12 @@ impl RcRequester {
 
 /// Begins a request packet: its BTH, and for an XRC connection the number of the shared receive queue.
 #[inline]
-fn writer<'a>(core: &QpCore, buffer: &'a mut [u8], bth: &Bth, wqe: &Wqe) -> Option<DatagramWriter<'a>> {
+pub(super) fn writer<'a>(
+    core: &QpCore,
+    buffer: &'a mut [u8],
+    bth: &Bth,
+    wqe: &Wqe,
+) -> Option<DatagramWriter<'a>> {
     let mut writer = DatagramWriter::new(buffer, bth).ok()?;
     if core.qp_type == QpType::XrcSend {
         writer.xrceth(&Xrceth { srq: wqe.remote_srqn }).ok()?;

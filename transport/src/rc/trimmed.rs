@@ -14,9 +14,7 @@ use super::requester::RcRequester;
 use super::responder::RcResponder;
 use crate::congestion::Loss;
 use crate::counters::count;
-use crate::io::TxSlot;
 use crate::qp::QpCore;
-use crate::segment::Sealed;
 use crate::shared::Shared;
 use crate::sq::Progress;
 use crate::verdict::{DropReason, Verdict};
@@ -127,14 +125,6 @@ impl RcResponder {
     }
 }
 
-/// The position of the requester before it repeats a trimmed packet.
-#[derive(Clone, Copy, Debug)]
-struct Aside {
-    trimmed: Psn,
-    cursor: Psn,
-    cursor_wqe: u64,
-}
-
 impl RcRequester {
     /// Handles a report that `trimmed` was trimmed and that `expected` is the oldest missing packet.
     pub(super) fn on_trimmed_report(
@@ -181,50 +171,6 @@ impl RcRequester {
         // A report proves that the peer is alive, so the timer restarts.
         self.arm(core, shared);
         Verdict::Handled
-    }
-
-    /// Writes the next packet into `slot`, if one may be sent. Probes and trimmed packets precede all others.
-    #[inline]
-    pub(crate) fn transmit(
-        &mut self,
-        core: &mut QpCore,
-        shared: &mut Shared,
-        slot: &mut TxSlot<'_>,
-    ) -> Option<Sealed> {
-        if self.early.is_due()
-            && let Some(sealed) = self.transmit_probe(core, shared, slot)
-        {
-            return Some(sealed);
-        }
-        let Some(aside) = self.turn_aside() else { return self.transmit_at_cursor(core, shared, slot) };
-        let sealed = self.transmit_at_cursor(core, shared, slot);
-        self.turn_back(aside, sealed.is_some());
-        sealed
-    }
-
-    /// Moves the cursor to a trimmed packet to be sent now. The caller must then call [`Self::turn_back`].
-    #[inline]
-    fn turn_aside(&mut self) -> Option<Aside> {
-        let (una, unsent) = (self.una, self.unsent);
-        let trimmed = self.recovery.as_mut()?.next_trimmed(una, unsent)?;
-        let aside = Aside { trimmed, cursor: self.cursor, cursor_wqe: self.cursor_wqe };
-        self.seek(trimmed);
-        let is_it = |wqe: &crate::sq::Wqe| wqe.progress == Progress::Started && wqe.contains(trimmed);
-        if !self.sq.get(self.cursor_wqe).is_some_and(is_it) {
-            (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe);
-            return None;
-        }
-        self.is_aside = true;
-        Some(aside)
-    }
-
-    /// Returns the cursor from a trimmed packet, which was sent or has to wait.
-    fn turn_back(&mut self, aside: Aside, was_sent: bool) {
-        self.is_aside = false;
-        (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe.max(self.sq.head()));
-        if let Some(recovery) = self.recovery.as_mut().filter(|_| !was_sent) {
-            recovery.on_trimmed(aside.trimmed);
-        }
     }
 
     /// Handles a trimmed response, of which only the headers arrived.
