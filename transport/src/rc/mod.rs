@@ -3,6 +3,8 @@
 mod completer;
 mod flight;
 mod local;
+mod loss;
+mod mode;
 mod pieces;
 mod reorder;
 mod reply;

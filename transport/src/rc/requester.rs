@@ -12,13 +12,12 @@
 //!
 //! Without losses `cursor` equals `unsent`; a retransmission moves it back to `una`.
 
-use alloc::boxed::Box;
-
 use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Telemetry, Transport, Xrceth};
 
 use super::flight::Flight;
+use super::loss::{LossRecovery as _, Method};
+use super::mode::{Mode, Sending};
 use super::pieces::{packets_of, read_piece};
-use super::selective::{LossRecovery, Selective};
 use super::timeouts::Early;
 use crate::completion::{Cause, WcStatus};
 use crate::congestion::{Loss, SentRequest};
@@ -51,29 +50,20 @@ pub(crate) struct RcRequester {
     pub(super) outstanding: u32,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
-    /// Whether the requester pauses because of an RNR NAK.
-    pub(super) rnr_waiting: bool,
-    /// The PSN of the NAK that made the requester go back. A second NAK for this PSN is a duplicate.
-    pub(super) recovering: Option<Psn>,
+    /// What keeps the requester from sending the next packet.
+    pub(super) mode: Mode,
     pub(super) since_ack_request: u32,
     /// The newest packet in flight whose acknowledgement was requested. Without one, a missing answer does
     /// not show a loss.
     pub(super) asked: Option<Psn>,
-    /// Whether the oldest packet waits for its retransmission after a timeout.
-    pub(super) is_held: bool,
     /// The packets sent consecutively, to assess a loss.
     pub(super) flight: Flight,
-    /// The oldest response known to have been trimmed.
-    pub(super) trimmed_response: Option<Psn>,
-    /// Whether the cursor is temporarily at a single packet to be sent again: a trimmed one or a probe.
-    pub(super) is_aside: bool,
     /// State of early retransmission.
     pub(super) early: Early,
-    /// The loss recovery, or `None` for go-back-N.
-    pub(super) recovery: Option<Box<dyn LossRecovery>>,
+    pub(super) recovery: Method,
 }
 
-/// The position of the requester before it repeats a trimmed packet.
+/// The position of the requester before it sends a trimmed packet again.
 #[derive(Clone, Copy, Debug)]
 struct Aside {
     trimmed: Psn,
@@ -92,10 +82,7 @@ pub(super) enum Next {
 impl RcRequester {
     pub(crate) fn new(capabilities: &QpCapabilities, recovery: &Recovery) -> Self {
         Self {
-            recovery: match recovery {
-                Recovery::GoBackN => None,
-                Recovery::SelectiveRepeat(settings) => Some(Box::new(Selective::new(settings))),
-            },
+            recovery: Method::new(recovery),
             sq: SendQueue::new(capabilities),
             una: Psn::new(0),
             unsent: Psn::new(0),
@@ -104,13 +91,9 @@ impl RcRequester {
             outstanding: 0,
             retries_left: 0,
             rnr_retries_left: 0,
-            rnr_waiting: false,
-            recovering: None,
+            mode: Mode::InOrder,
             since_ack_request: 0,
             asked: None,
-            is_held: false,
-            trimmed_response: None,
-            is_aside: false,
             flight: Flight::default(),
             early: Early::default(),
         }
@@ -129,17 +112,12 @@ impl RcRequester {
         self.cursor = sq_psn;
         self.cursor_wqe = self.sq.head();
         self.outstanding = 0;
-        self.rnr_waiting = false;
-        self.recovering = None;
+        self.mode = Mode::InOrder;
         self.since_ack_request = 0;
         self.asked = None;
-        self.is_held = false;
-        self.trimmed_response = None;
         self.flight = Flight::default();
         self.early = Early::default();
-        if let Some(recovery) = &mut self.recovery {
-            recovery.on_go_back();
-        }
+        self.recovery.on_go_back();
     }
 
     /// Reloads the retry counts from the attributes, at the start and after progress.
@@ -185,8 +163,10 @@ impl RcRequester {
         {
             return Some(sealed);
         }
-        let Some(aside) = self.turn_aside() else { return self.transmit_at_cursor(core, shared, slot) };
-        let sealed = self.transmit_at_cursor(core, shared, slot);
+        let Some(aside) = self.turn_aside() else {
+            return self.transmit_at_cursor(core, shared, slot, Sending::Next);
+        };
+        let sealed = self.transmit_at_cursor(core, shared, slot, Sending::Trimmed);
         self.turn_back(aside, sealed.is_some());
         sealed
     }
@@ -194,8 +174,7 @@ impl RcRequester {
     /// Moves the cursor to a trimmed packet to be sent now. The caller must then call [`Self::turn_back`].
     #[inline]
     fn turn_aside(&mut self) -> Option<Aside> {
-        let (una, unsent) = (self.una, self.unsent);
-        let trimmed = self.recovery.as_mut()?.next_trimmed(una, unsent)?;
+        let trimmed = self.recovery.next_trimmed(self.una, self.unsent)?;
         let aside = Aside { trimmed, cursor: self.cursor, cursor_wqe: self.cursor_wqe };
         self.seek(trimmed);
         let is_it = |wqe: &Wqe| wqe.progress == Progress::Started && wqe.contains(trimmed);
@@ -203,16 +182,14 @@ impl RcRequester {
             (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe);
             return None;
         }
-        self.is_aside = true;
         Some(aside)
     }
 
     /// Returns the cursor from a trimmed packet, which was sent or has to wait.
     fn turn_back(&mut self, aside: Aside, was_sent: bool) {
-        self.is_aside = false;
         (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe.max(self.sq.head()));
-        if let Some(recovery) = self.recovery.as_mut().filter(|_| !was_sent) {
-            recovery.on_trimmed(aside.trimmed);
+        if !was_sent {
+            self.recovery.on_trimmed(aside.trimmed);
         }
     }
 
@@ -222,16 +199,19 @@ impl RcRequester {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
+        sending: Sending,
     ) -> Option<Sealed> {
         loop {
-            if self.rnr_waiting || core.failure.is_some() {
+            if self.mode.is_rnr_pause() || core.failure.is_some() {
                 return None;
             }
             if self.sq.get(self.cursor_wqe).is_none() || !core.may_send(shared.now) {
                 return None;
             }
-            self.pass_over_received();
-            match self.prepare(core, shared) {
+            if sending == Sending::Next {
+                self.pass_over_received();
+            }
+            match self.prepare(core, shared, sending) {
                 Next::Blocked => {
                     core.await_window();
                     return None;
@@ -242,13 +222,13 @@ impl RcRequester {
         }
         let sent_before = self.cursor != self.unsent;
         let psn = self.cursor.get();
-        if !self.early.is_sending() {
+        if sending != Sending::Probe {
             self.flight.leaves(shared.now, self.cursor, self.una);
         }
         let sealed = match self.sq.get(self.cursor_wqe)?.op.course() {
-            Course::Segments => self.send_segment(core, shared, slot)?,
-            Course::Read => self.send_read(core, shared, slot)?,
-            Course::Single => self.send_single(core, shared, slot)?,
+            Course::Segments => self.send_segment(core, shared, slot, sending)?,
+            Course::Read => self.send_read(core, shared, slot, sending)?,
+            Course::Single => self.send_single(core, shared, slot, sending)?,
             // `prepare` has executed the local operation.
             Course::Local => return None,
         };
@@ -261,7 +241,7 @@ impl RcRequester {
         if core.wants_telemetry() {
             shared.telemetry_out = Some(Telemetry::default());
         }
-        self.is_held = false;
+        self.mode.sent();
         if core.deadlines.get(Timer::Retry).is_none() {
             self.arm(core, shared);
         }
@@ -269,7 +249,7 @@ impl RcRequester {
     }
 
     /// Starts the request at the cursor if that is allowed now.
-    fn prepare(&mut self, core: &mut QpCore, shared: &mut Shared) -> Next {
+    fn prepare(&mut self, core: &mut QpCore, shared: &mut Shared, sending: Sending) -> Next {
         let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Next::Blocked };
         match wqe.progress {
             Progress::Done => {
@@ -291,7 +271,7 @@ impl RcRequester {
         }
         let is_posted = wqe.progress == Progress::Posted;
         let needed = if is_posted { packets_of(wqe, core.mtu()) } else { wqe.psns };
-        if !self.window_allows(core, shared, wqe, needed) {
+        if !self.window_allows(core, shared, wqe, needed, sending) {
             return Next::Blocked;
         }
         if is_posted {
@@ -308,20 +288,19 @@ impl RcRequester {
 
     /// Returns the maximum number of unacknowledged PSNs.
     fn window(&self, shared: &Shared) -> u32 {
-        let most = shared.config.max_outstanding_packets;
-        self.recovery.as_ref().map_or(most, |recovery| most.min(recovery.window()))
+        shared.config.max_outstanding_packets.min(self.recovery.window())
     }
 
     /// Tells whether the window has room for the next packet of `wqe`, which takes `psns` PSNs in total.
-    fn window_allows(&self, core: &QpCore, shared: &Shared, wqe: &Wqe, psns: u32) -> bool {
-        if self.early.is_sending() {
+    fn window_allows(&self, core: &QpCore, shared: &Shared, wqe: &Wqe, psns: u32, sending: Sending) -> bool {
+        if sending == Sending::Probe {
             // The packet is already in flight.
             return true;
         }
         let window = self.window(shared);
         let used = self.una.distance_to(self.cursor);
         if !wqe.op.awaits_response() {
-            return used < window && self.control_allows(core);
+            return used < window && self.control_allows(core, sending);
         }
         if self.outstanding >= u32::from(core.attr.max_rd_atomic) {
             return false;
@@ -336,9 +315,9 @@ impl RcRequester {
     }
 
     /// Tells whether the congestion control has room for the next packet.
-    fn control_allows(&self, core: &QpCore) -> bool {
+    fn control_allows(&self, core: &QpCore, sending: Sending) -> bool {
         let Some(control) = &core.control else { return true };
-        if self.is_resending() {
+        if self.is_resending(sending) {
             // The packet is already counted as in flight, but has left the network.
             return true;
         }
@@ -350,6 +329,7 @@ impl RcRequester {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
+        sending: Sending,
     ) -> Option<Sealed> {
         let wqe = self.sq.get(self.cursor_wqe)?;
         let index = wqe.first_psn.distance_to(self.cursor);
@@ -367,16 +347,14 @@ impl RcRequester {
         }
         let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
         self.since_ack_request = if bth.ack_req { 0 } else { self.since_ack_request + 1 };
-        self.note_sent(core, shared, self.cursor, segment.len, bth.ack_req);
+        self.note_sent(core, shared, self.cursor, segment.len, bth.ack_req, sending);
         self.advance_cursor(1, segment.is_end);
         Some(sealed)
     }
 
     /// Tells whether the packet at the cursor is one of a selective retransmission or a single repeated one.
-    fn is_resending(&self) -> bool {
-        self.is_aside
-            || self.cursor != self.unsent
-                && self.recovery.as_ref().is_some_and(|recovery| recovery.is_resending())
+    fn is_resending(&self, sending: Sending) -> bool {
+        sending != Sending::Next || self.cursor != self.unsent && self.recovery.is_resending()
     }
 
     /// Records the packet at the cursor for the congestion control. `psn` is the PSN of its answer.
@@ -387,6 +365,7 @@ impl RcRequester {
         psn: Psn,
         payload: usize,
         ack_req: bool,
+        sending: Sending,
     ) {
         // Selective retransmission sends older packets after newer ones.
         if ack_req && self.asked.is_none_or(|asked| asked.before(psn)) {
@@ -401,7 +380,7 @@ impl RcRequester {
             // the answer to a retransmission is ambiguous.
             let measures = psn == self.cursor && self.cursor == self.unsent;
             // Going back resets the bytes in flight; selective retransmission does not add to them.
-            let payload = if self.is_resending() { 0 } else { payload };
+            let payload = if self.is_resending(sending) { 0 } else { payload };
             if self.cursor != self.unsent {
                 control.forget_round_trip();
             }
@@ -426,7 +405,13 @@ impl RcRequester {
         self.since_ack_request + 1 >= interval.max(1) || self.una.distance_to(self.cursor) + 1 >= window
     }
 
-    fn send_read(&mut self, core: &mut QpCore, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
+    fn send_read(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+        sending: Sending,
+    ) -> Option<Sealed> {
         let wqe = self.sq.get(self.cursor_wqe)?;
         let SendOp::Read { remote_addr, rkey } = wqe.op else { return None };
         let mtu = core.mtu();
@@ -449,8 +434,8 @@ impl RcRequester {
             wqe.requested_to = requested_to;
         }
         self.since_ack_request = 0;
-        self.outstanding += u32::from(!self.early.is_sending());
-        self.note_sent(core, shared, requested_to, 0, true);
+        self.outstanding += u32::from(sending != Sending::Probe);
+        self.note_sent(core, shared, requested_to, 0, true, sending);
         self.advance_cursor(piece, piece == left);
         Some(sealed)
     }
@@ -477,10 +462,8 @@ impl RcRequester {
         self.since_ack_request = LONG_AGO;
         self.early.went_back();
         // Answers to packets sent before the go-back are not awaited.
-        (self.asked, self.trimmed_response) = (None, None);
-        if let Some(recovery) = &mut self.recovery {
-            recovery.on_go_back();
-        }
+        self.asked = None;
+        self.recovery.on_go_back();
         if let Some(control) = &mut core.control {
             control.went_back();
         }
@@ -512,7 +495,7 @@ impl RcRequester {
 
     /// Ends the pause that an RNR NAK requested.
     pub(crate) fn on_rnr_timer(&mut self) {
-        self.rnr_waiting = false;
+        self.mode.end_rnr_pause();
     }
 
     /// Completes the finished requests at the head of the queue, in order.

@@ -2,6 +2,7 @@
 
 use roce_packet::{AtomicEth, DatagramWriter, Feth, FlushSelectivity, Opcode, Reth};
 
+use super::mode::Sending;
 use super::requester::{RcRequester, writer};
 use crate::completion::WcStatus;
 use crate::io::TxSlot;
@@ -71,6 +72,7 @@ impl RcRequester {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
+        sending: Sending,
     ) -> Option<Sealed> {
         let wqe = self.sq.get(self.cursor_wqe)?;
         let single = Single::of(&wqe.op)?;
@@ -98,8 +100,8 @@ impl RcRequester {
             wqe.requested_to = psn;
         }
         self.since_ack_request = 0;
-        self.outstanding += u32::from(!self.early.is_sending());
-        self.note_sent(core, shared, psn, 0, true);
+        self.outstanding += u32::from(sending != Sending::Probe);
+        self.note_sent(core, shared, psn, 0, true, sending);
         self.advance_cursor(1, true);
         Some(sealed)
     }
