@@ -31,8 +31,6 @@ use roce_transport::{
     RecvWr, SendWr, Transmit, TxSlot, Verdict, Wc,
 };
 
-use roce_fault::FaultInjector;
-
 pub use host::{Host, MEMORY_BASE, MEMORY_LEN, Side};
 pub use settings::{Settings, bring_up_attributes};
 
@@ -112,7 +110,6 @@ pub struct Pair {
     /// The time at which the link becomes free, by sender.
     free_at: [Instant; 2],
     script: Option<Script>,
-    faults: [Option<FaultInjector>; 2],
     /// The verdicts of the engines on received packets.
     pub verdicts: Vec<(Side, Verdict)>,
     slot: Vec<u8>,
@@ -156,7 +153,6 @@ impl Pair {
             sent_by: [0; 2],
             free_at: [Instant::ZERO; 2],
             script: None,
-            faults: [None, None],
             verdicts: Vec::new(),
             slot: vec![0; 8192],
         }
@@ -176,16 +172,6 @@ impl Pair {
     /// Calls `script` for every packet from now on.
     pub fn set_script(&mut self, script: impl FnMut(&Sent) -> Action + 'static) {
         self.script = Some(Box::new(script));
-    }
-
-    /// Removes the script, so that every packet is delivered.
-    pub fn clear_script(&mut self) {
-        self.script = None;
-    }
-
-    /// Applies a fault injector to the packets of `from`.
-    pub fn set_faults(&mut self, from: Side, faults: Option<FaultInjector>) {
-        self.faults[from as usize] = faults;
     }
 
     /// Returns the path from one side to the other.
@@ -410,7 +396,7 @@ impl Pair {
             trimmed: false,
         };
         match sent.action {
-            Action::Pass => self.apply_faults(from, packet),
+            Action::Pass => self.launch(packet, 0),
             Action::Drop => {}
             Action::Duplicate => {
                 let copy = packet.clone();
@@ -436,27 +422,6 @@ impl Pair {
         if self.record {
             self.sent.push(sent);
         }
-    }
-
-    fn apply_faults(&mut self, from: Side, mut packet: InFlight) {
-        let Some(injector) = &mut self.faults[from as usize] else {
-            self.launch(packet, 0);
-            return;
-        };
-        let roce_fault::Verdict::Deliver(delivery) =
-            injector.inject(self.now, packet.path.ecn(), &packet.bytes)
-        else {
-            return;
-        };
-        packet.path = delivery.path(packet.path);
-        // This link has no queue, so a later arrival time is enough to let other packets overtake this one.
-        let behind = delivery.reorder.map_or(0, |reorder| u64::from(reorder.behind) * 40);
-        let delay = delivery.delay_ns + behind;
-        if delivery.duplicate {
-            self.launch(packet.clone(), delay);
-        }
-        delivery.flips.apply(&mut packet.bytes);
-        self.launch(packet, delay);
     }
 
     fn launch(&mut self, packet: InFlight, extra_ns: u64) {
