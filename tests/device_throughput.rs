@@ -160,10 +160,7 @@ fn send_until(mut device: UdpDevice, run: Run, path: Path, received: &AtomicU64,
                 slot.buffer[..run.len].copy_from_slice(&payload);
             }
             let identification = slot.batch.identification(&path, Qpn::default(), run.len);
-            device.commit(
-                Instant::ZERO,
-                &Transmit { path, remote_qpn: Qpn::default(), len: run.len, identification },
-            );
+            device.commit(Instant::ZERO, &Transmit::new(path, Qpn::default(), run.len, identification));
             sent += 1;
         }
         device.flush(Instant::ZERO).unwrap();
@@ -178,7 +175,7 @@ fn receive_until(mut device: UdpDevice, received: &AtomicU64, stop: &AtomicBool)
     let mut idle_since = None;
     loop {
         let mut bytes = 0;
-        let count = device.receive(Instant::ZERO, &mut |datagram| bytes += datagram.head.len()).unwrap();
+        let count = device.receive(Instant::ZERO, &mut |datagram| bytes += datagram.head().len()).unwrap();
         std::hint::black_box(bytes);
         received.fetch_add(count as u64, Ordering::Relaxed);
         if count == 0 && stop.load(Ordering::Relaxed) {
@@ -280,6 +277,6 @@ fn print_times(what: &str, mut times: Vec<Duration>) {
 fn send_one(device: &mut UdpDevice, path: Path) {
     let slot = device.slot().unwrap();
     slot.buffer[..64].fill(1);
-    device.commit(Instant::ZERO, &Transmit { path, remote_qpn: Qpn::default(), len: 64, identification: 0 });
+    device.commit(Instant::ZERO, &Transmit::new(path, Qpn::default(), 64, 0));
     device.flush(Instant::ZERO).unwrap();
 }

@@ -544,6 +544,31 @@ fn the_path_of_a_packet_exists() {
     report(&wrong, "correct the table in docs/explanation/architecture.md");
 }
 
+/// The calls that move packets through an engine. All other calls are verbs and queries.
+const PACKET_CALLS: [&str; 5] = ["handle", "handle_timeout", "pending", "poll_timeout", "poll_transmit"];
+/// The outputs of an engine that are not packets.
+const OTHER_OUTPUTS: [&str; 2] = ["poll_cq", "poll_event"];
+/// The files of `transport/src/engine` that may make packet calls public.
+const PACKET_FILES: [&str; 5] = ["receive.rs", "telemetry.rs", "timeouts.rs", "transmit.rs", "trimmed.rs"];
+
+#[test]
+fn five_calls_move_packets_through_an_engine() {
+    let files = sources();
+    let mut calls = BTreeSet::new();
+    for file in &files {
+        let Some(name) = file.name.strip_prefix("transport/src/engine/") else { continue };
+        let is_packet_file = PACKET_FILES.contains(&name);
+        for line in code_lines(&file.text).filter_map(|(_, line)| line.trim_start().strip_prefix("pub fn ")) {
+            let call = line.split(['(', '<']).next().unwrap_or_default();
+            if is_packet_file || call.starts_with("handle") || call.starts_with("poll_") {
+                calls.insert(call);
+            }
+        }
+    }
+    let expected: BTreeSet<&str> = PACKET_CALLS.into_iter().chain(OTHER_OUTPUTS).collect();
+    assert_eq!(calls, expected, "a packet reaches and leaves an engine by five calls");
+}
+
 #[test]
 fn every_dependency_is_explained() {
     let text = read("docs/reference/dependencies.md");

@@ -138,17 +138,14 @@ fn main() -> io::Result<()> {
     let datagram = b"from BTH to ICRC";
     let slot = sender.slot().expect("a new device has room");
     slot.buffer[..datagram.len()].copy_from_slice(datagram);
-    sender.commit(
-        Instant::ZERO,
-        &Transmit { path, remote_qpn: Qpn::default(), len: datagram.len(), identification: 0 },
-    );
+    sender.commit(Instant::ZERO, &Transmit::new(path, Qpn::default(), datagram.len(), 0));
     sender.flush(Instant::ZERO)?;
 
     let count = receiver.receive(Instant::ZERO, &mut |received| {
-        assert_eq!((received.head, received.path), (&datagram[..], path));
+        assert_eq!((received.head(), received.path), (&datagram[..], path));
         println!(
             "{} bytes from {} to {}",
-            received.head.len(),
+            received.head().len(),
             received.path.source,
             received.path.destination
         );

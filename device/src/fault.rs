@@ -229,10 +229,11 @@ fn take_received(
     received: &Received<'_>,
     deliver: &mut dyn FnMut(&Received<'_>),
 ) -> bool {
-    let whole = if received.tail.is_empty() {
-        received.head
+    let [head, tail] = received.body.pieces();
+    let whole = if tail.is_empty() {
+        head
     } else {
-        join(damaged, received.head, received.tail);
+        join(damaged, head, tail);
         damaged.as_slice()
     };
     let Verdict::Deliver(delivery) = side.injector.inject(now, received.path.ecn(), whole) else {
@@ -245,13 +246,13 @@ fn take_received(
     }
     let path = delivery.path(received.path);
     if delivery.delay_ns > 0 || delivery.reorder.is_some() {
-        side.hold(now, &delivery, (path, received.identification), [received.head, received.tail]);
+        side.hold(now, &delivery, (path, received.identification), [head, tail]);
         return true;
     }
-    join(damaged, received.head, received.tail);
+    join(damaged, head, tail);
     delivery.flips.apply(damaged);
     for _ in 0..copies(&delivery) {
-        deliver(&Received { path, identification: received.identification, head: damaged, tail: &[] });
+        deliver(&Received::whole(path, received.identification, damaged));
         side.held.overtake();
     }
     true
@@ -263,7 +264,7 @@ fn release_received(
     deliver: &mut dyn FnMut(&Received<'_>),
 ) {
     side.held.release(now, |(path, identification), head| {
-        deliver(&Received { path: *path, identification: *identification, head, tail: &[] });
+        deliver(&Received::whole(*path, *identification, head));
         true
     });
 }

@@ -30,10 +30,12 @@
 //! let now = Instant::ZERO;
 //! let slot = near.slot().expect("a device that was just opened has room");
 //! slot.buffer[..datagram.len()].copy_from_slice(datagram);
-//! near.commit(now, &Transmit { path, remote_qpn: Qpn::default(), len: datagram.len(), identification: 0 });
+//! near.commit(now, &Transmit::new(path, Qpn::default(), datagram.len(), 0));
 //! near.flush(now)?;
 //!
-//! let count = far.receive(now, &mut |received| assert_eq!((received.head, received.path), (&datagram[..], path)))?;
+//! let count = far.receive(now, &mut |received| {
+//!     assert_eq!((received.head(), received.path), (&datagram[..], path));
+//! })?;
 //! assert_eq!(count, 1);
 //! # Ok::<(), std::io::Error>(())
 //! ```
@@ -125,7 +127,7 @@ pub use roce_machine::{descriptors, fork, users};
 
 // Types in the signatures of this crate.
 pub use roce_packet::{Encapsulation, MacAddr, Path, Qpn, VlanTag};
-pub use roce_transport::{Batch, Identification, Instant, ProcessSlot, Received, Transmit, TxSlot};
+pub use roce_transport::{Batch, Body, Identification, Instant, ProcessSlot, Received, Transmit, TxSlot};
 
 /// The properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,7 +199,7 @@ pub struct Capabilities {
 ///         let burst = std::mem::take(&mut self.queue);
 ///         for (path, bytes) in &burst {
 ///             let identification = Identification::ABSENT;
-///             sink(&Received { path: *path, identification, head: bytes, tail: &[] });
+///             sink(&Received::whole(*path, identification, bytes));
 ///         }
 ///         Ok(burst.len())
 ///     }
@@ -232,9 +234,9 @@ pub struct Capabilities {
 /// };
 /// let slot = device.slot().unwrap();
 /// slot.buffer[..16].copy_from_slice(b"from BTH to ICRC");
-/// device.commit(Instant::ZERO, &Transmit { path, remote_qpn: Qpn::default(), len: 16, identification: 0 });
+/// device.commit(Instant::ZERO, &Transmit::new(path, Qpn::default(), 16, 0));
 /// device.flush(Instant::ZERO)?;
-/// assert_eq!(device.receive(Instant::ZERO, &mut |received| assert_eq!(received.head.len(), 16))?, 1);
+/// assert_eq!(device.receive(Instant::ZERO, &mut |received| assert_eq!(received.head().len(), 16))?, 1);
 /// # Ok::<(), io::Error>(())
 /// ```
 pub trait Device: Send {

@@ -190,7 +190,7 @@ impl Device for MemoryDevice {
                 IpAddr::V6(_) => Identification::ABSENT,
             };
             let head = packet.bytes.get(..packet.len).unwrap_or_default();
-            sink(&Received { path: packet.path, identification, head, tail: &[] });
+            sink(&Received::whole(packet.path, identification, head));
         }
         self.counters.received += self.burst.len() as u64;
         Ok(self.burst.len())
@@ -333,10 +333,7 @@ mod tests {
         let (mut a, _b) = MemoryDevice::pair(A, B).unwrap();
         let mut count = 0;
         while a.slot().is_some() {
-            a.commit(
-                Instant::ZERO,
-                &Transmit { path: path(A, B), remote_qpn: Qpn::default(), len: 16, identification: 0 },
-            );
+            a.commit(Instant::ZERO, &Transmit::new(path(A, B), Qpn::default(), 16, 0));
             count += 1;
         }
         assert_eq!(count, BURST);

@@ -442,7 +442,8 @@ impl Recorder {
         }
         self.counters.dropped += u64::from(is_dropped);
         self.counters.received += 1;
-        let Received { path, head, tail, .. } = received;
+        let path = &received.path;
+        let [head, tail] = received.body.pieces();
         let (header, comment) = match received.identification {
             Identification::Known { identification, dont_fragment } => {
                 ((identification, dont_fragment), None)

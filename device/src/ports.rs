@@ -207,7 +207,7 @@ pub(super) fn check_devices(near: &mut FramedDevice, far: &mut FramedDevice) {
             near.flush(now()).expect("flush");
             let count = far.receive(now(), &mut |received| {
                 assert_eq!((received.path.source, received.path.destination), (source, destination));
-                arrived.push([received.head, received.tail].concat());
+                arrived.push(received.body.pieces().concat());
             });
             count.expect("receive")
         };

@@ -60,10 +60,7 @@ pub(crate) fn is_sealed_for(path: &Path, bytes: &[u8], identification: u16) -> b
 pub(crate) fn put(device: &mut dyn Device, now: Instant, path: &Path, bytes: &[u8]) {
     let slot = device.slot().expect("the device is full");
     slot.buffer[..bytes.len()].copy_from_slice(bytes);
-    device.commit(
-        now,
-        &Transmit { path: *path, remote_qpn: Qpn::default(), len: bytes.len(), identification: 0 },
-    );
+    device.commit(now, &Transmit::new(*path, Qpn::default(), bytes.len(), 0));
 }
 
 /// Sends datagrams in one flush.
@@ -86,10 +83,7 @@ pub(crate) fn send_batch(device: &mut dyn Device, path: &Path, count: u32, len: 
         let identification = slot.batch.identification(path, Qpn::default(), whole);
         let bytes = sealed(path, psn, len, identification);
         slot.buffer[..whole].copy_from_slice(&bytes);
-        device.commit(
-            Instant::ZERO,
-            &Transmit { path: *path, remote_qpn: Qpn::default(), len: whole, identification },
-        );
+        device.commit(Instant::ZERO, &Transmit::new(*path, Qpn::default(), whole, identification));
         sent.push(bytes);
     }
     device.flush(Instant::ZERO).expect("flush");
@@ -109,7 +103,7 @@ pub(crate) fn receive_at(device: &mut dyn Device, now: Instant) -> Vec<Arrived> 
     loop {
         let before = arrived.len();
         let count = device.receive(now, &mut |received| {
-            let bytes = [received.head, received.tail].concat();
+            let bytes = received.body.pieces().concat();
             arrived.push(Arrived { path: received.path, identification: received.identification, bytes });
         });
         assert_eq!(count.expect("receive"), arrived.len() - before, "the count is right");

@@ -57,7 +57,7 @@ fn check(device: &mut dyn Device, paths: &[Path]) {
             }
             for len in lens {
                 for identification in [0, 1, u16::MAX] {
-                    let transmit = Transmit { path: *path, remote_qpn: Qpn::default(), len, identification };
+                    let transmit = Transmit::new(*path, Qpn::default(), len, identification);
                     // Twice with a slot, so that both packets may join, and once without a slot.
                     for _ in 0..2 {
                         let _ = device.slot();

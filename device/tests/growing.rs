@@ -83,7 +83,8 @@ fn check_that_each_gets_its_own(devices: &mut [UdpDevice], step: usize) {
         let (end, mut found) = (Clock::now() + Duration::from_secs(10), 0);
         while found == 0 {
             assert!(Clock::now() < end, "step {step}: nothing arrives at slot {slot}");
-            found += device.receive(Instant::ZERO, &mut |received| assert_eq!(received.head, bytes)).unwrap();
+            found +=
+                device.receive(Instant::ZERO, &mut |received| assert_eq!(received.head(), bytes)).unwrap();
         }
     }
 }

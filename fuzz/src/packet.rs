@@ -6,7 +6,7 @@ use roce_packet::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Datagram, DatagramWriter, Deth, Encapsulation, Envelope, Feth,
     FlushSelectivity, HeaderSet, Ieth, ImmDt, OpcodeInfo, Path, Rdeth, Reth, Syndrome, Xrceth,
 };
-use roce_transport::{Engine, Identification, Instant, Received, Transmit, TxSlot, Verdict};
+use roce_transport::{Allowed, Engine, Identification, Instant, Received, Transmit, TxSlot, Verdict};
 
 /// The address of the engine under test.
 pub const OWN_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1));
@@ -116,7 +116,7 @@ pub fn repair_icrc(path: &Path, bytes: &mut [u8]) {
 pub fn deliver(engine: &mut Engine, now: Instant, path: Path, bytes: &[u8], split: Option<usize>) -> Verdict {
     let (head, tail) = bytes.split_at(split.unwrap_or(bytes.len()).min(bytes.len()));
     let identification = Identification::Known { identification: 0, dont_fragment: true };
-    let verdict = engine.handle_datagram(now, &Received { path, identification, head, tail });
+    let verdict = engine.handle(now, &Received::in_pieces(path, identification, [head, tail]));
     // Summing up all drops takes longer than handling a packet.
     if engine.counters().rdma_rx_packets.is_multiple_of(16) {
         check_identity(engine);
@@ -144,7 +144,7 @@ pub fn collect(engine: &mut Engine, now: Instant, mut look: impl FnMut(&Transmit
     let mut buffer = [0; 4096 + 256];
     for _ in 0..ENDLESS {
         let mut slot = TxSlot::new(&mut buffer);
-        let Some(transmit) = engine.poll_transmit(now, &mut slot) else { return };
+        let Some(transmit) = engine.poll_transmit(now, &mut slot, Allowed::All) else { return };
         let bytes = buffer.get(..transmit.len).expect("a packet lies in its slot");
         let datagram = Datagram::parse(bytes, &[]).expect("an engine sends well-formed packets");
         let envelope = Envelope::new(&transmit.path, transmit.identification);

@@ -120,8 +120,8 @@ fn into_engine(rig: &mut Rig, frame: &Frame<'_>, shape: u8) {
     for identification in [known, Identification::Unknown { hint: 1 }] {
         let (head, tail) = frame.transport.split_at(frame.transport.len() / 2);
         let split = if shape & 0b100_0000 == 0 { (frame.transport, &[][..]) } else { (head, tail) };
-        let received = Received { path, identification, head: split.0, tail: split.1 };
-        let _ = rig.engine.handle_datagram(rig.now, &received);
+        let received = Received::in_pieces(path, identification, [split.0, split.1]);
+        let _ = rig.engine.handle(rig.now, &received);
         check_identity(&rig.engine);
         collect(&mut rig.engine, rig.now, |_, _| {});
         while rig.engine.poll_event().is_some() {}

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use roce_packet::{Encapsulation, Path, Qpn};
 use roce_transport::{
-    Access, CqId, Engine, EngineConfig, Identification, Instant, Memory, PdId, QpInit, QpType, Received,
-    RegionAttributes, Sge, Transmit, TxSlot, Verdict, WordMemory,
+    Access, Allowed, CqId, Engine, EngineConfig, Identification, Instant, Memory, PdId, QpInit, QpType,
+    Received, RegionAttributes, Sge, Transmit, TxSlot, Verdict, WordMemory,
 };
 
 use crate::pair::{MEMORY_BASE, Settings, Side, bring_up_attributes};
@@ -68,7 +68,7 @@ impl Direct {
             Host { engine, pd, cq, region, memory }
         };
         let path = Self::path(Side::A);
-        let nothing = Transmit { path, remote_qpn: Qpn::default(), len: 0, identification: 0 };
+        let nothing = Transmit::new(path, Qpn::default(), 0, 0);
         Self {
             now: Instant::from_nanos(1),
             hosts: [host(), host()],
@@ -132,7 +132,7 @@ impl Direct {
         let (sender, receiver) = if from == Side::A { (a, b) } else { (b, a) };
         let mut count = 0;
         for (buffer, pending) in self.buffers.iter_mut().zip(&mut self.pending) {
-            let transmit = sender.engine.poll_transmit(now, &mut TxSlot::new(buffer));
+            let transmit = sender.engine.poll_transmit(now, &mut TxSlot::new(buffer), Allowed::All);
             let Some(transmit) = &transmit else { break };
             // Assigns each field separately: copying a struct whose parts were just written stalls until all
             // writes are done.
@@ -145,8 +145,8 @@ impl Direct {
             let identification =
                 Identification::Known { identification: transmit.identification, dont_fragment: true };
             let head = buffer.get(..transmit.len).unwrap_or_default();
-            let received = Received { path: transmit.path, identification, head, tail: &[] };
-            let verdict = receiver.engine.handle_datagram(now, &received);
+            let received = Received::whole(transmit.path, identification, head);
+            let verdict = receiver.engine.handle(now, &received);
             assert_eq!(verdict, Verdict::Handled, "nothing is lost or doubled here");
         }
         count

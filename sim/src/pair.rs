@@ -23,14 +23,13 @@ mod settings;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use roce_packet::{Datagram, Encapsulation, Opcode, Path, Psn, Qpn};
 use roce_transport::{
-    EngineConfig, Identification, Instant, PostError, QpInit, QpOptions, QpState, QpType, Received, RecvWr,
-    SendWr, Transmit, TxSlot, Verdict, Wc,
+    Allowed, EngineConfig, Identification, Instant, PostError, QpInit, QpOptions, QpState, QpType, Received,
+    RecvWr, SendWr, Transmit, TxSlot, Verdict, Wc,
 };
-
-use roce_fault::FaultInjector;
 
 pub use host::{Host, MEMORY_BASE, MEMORY_LEN, Side};
 pub use settings::{Settings, bring_up_attributes};
@@ -111,7 +110,6 @@ pub struct Pair {
     /// The time at which the link becomes free, by sender.
     free_at: [Instant; 2],
     script: Option<Script>,
-    faults: [Option<FaultInjector>; 2],
     /// The verdicts of the engines on received packets.
     pub verdicts: Vec<(Side, Verdict)>,
     slot: Vec<u8>,
@@ -155,7 +153,6 @@ impl Pair {
             sent_by: [0; 2],
             free_at: [Instant::ZERO; 2],
             script: None,
-            faults: [None, None],
             verdicts: Vec::new(),
             slot: vec![0; 8192],
         }
@@ -175,16 +172,6 @@ impl Pair {
     /// Calls `script` for every packet from now on.
     pub fn set_script(&mut self, script: impl FnMut(&Sent) -> Action + 'static) {
         self.script = Some(Box::new(script));
-    }
-
-    /// Removes the script, so that every packet is delivered.
-    pub fn clear_script(&mut self) {
-        self.script = None;
-    }
-
-    /// Applies a fault injector to the packets of `from`.
-    pub fn set_faults(&mut self, from: Side, faults: Option<FaultInjector>) {
-        self.faults[from as usize] = faults;
     }
 
     /// Returns the path from one side to the other.
@@ -294,13 +281,13 @@ impl Pair {
     /// Delivers a packet that the test built to `to` now, as if its peer had sent it.
     pub fn inject(&mut self, to: Side, path: Path, bytes: &[u8]) -> Verdict {
         let identification = Identification::Known { identification: 0, dont_fragment: true };
-        self.deliver(to, &Received { path, identification, head: bytes, tail: &[] })
+        self.deliver(to, &Received::whole(path, identification, bytes))
     }
 
     /// Like [`inject`](Self::inject), with all fields that a device reports for a packet.
     pub fn deliver(&mut self, to: Side, received: &Received<'_>) -> Verdict {
         let now = self.now;
-        let verdict = self.host_mut(to).engine.handle_datagram(now, received);
+        let verdict = self.host_mut(to).engine.handle(now, received);
         self.verdicts.push((to, verdict));
         self.collect(to);
         verdict
@@ -308,12 +295,7 @@ impl Pair {
 
     /// Delivers a packet whose payload was removed by a switch.
     pub fn deliver_trimmed(&mut self, to: Side, path: Path, headers: &[u8]) -> Verdict {
-        let received = Received { path, identification: Identification::ABSENT, head: headers, tail: &[] };
-        let now = self.now;
-        let verdict = self.host_mut(to).engine.handle_trimmed(now, &received);
-        self.verdicts.push((to, verdict));
-        self.collect(to);
-        verdict
+        self.deliver(to, &Received::trimmed(path, headers))
     }
 
     /// Runs until both engines are idle. Panics after one virtual minute.
@@ -357,18 +339,15 @@ impl Pair {
             }
             let packet = entry.remove();
             let known = Identification::Known { identification: packet.identification, dont_fragment: true };
-            let received =
-                Received { path: packet.path, identification: known, head: &packet.bytes, tail: &[] };
-            let now = self.now;
-            let engine = &mut self.hosts[packet.to as usize].engine;
-            let verdict = match packet.trimmed {
-                false => engine.handle_datagram(now, &received),
-                true => engine.handle_trimmed(now, &received),
+            let received = match packet.trimmed {
+                false => Received::whole(packet.path, known, &packet.bytes),
+                true => Received::trimmed(packet.path, &packet.bytes),
             };
+            let verdict = self.hosts[packet.to as usize].engine.handle(self.now, &received);
             self.verdicts.push((packet.to, verdict));
         }
         for host in &mut self.hosts {
-            host.engine.handle_timeout(self.now);
+            host.engine.handle_timeout(self.now, Duration::ZERO);
         }
     }
 
@@ -378,7 +357,10 @@ impl Pair {
         while !self.blocked[from as usize] {
             let now = self.now;
             let mut slot = TxSlot::new(&mut buffer);
-            let Some(transmit) = self.host_mut(from).engine.poll_transmit(now, &mut slot) else { break };
+            let Some(transmit) = self.host_mut(from).engine.poll_transmit(now, &mut slot, Allowed::All)
+            else {
+                break;
+            };
             self.put_on_link(from, &transmit, &buffer[..transmit.len]);
         }
         self.slot = buffer;
@@ -414,7 +396,7 @@ impl Pair {
             trimmed: false,
         };
         match sent.action {
-            Action::Pass => self.apply_faults(from, packet),
+            Action::Pass => self.launch(packet, 0),
             Action::Drop => {}
             Action::Duplicate => {
                 let copy = packet.clone();
@@ -440,27 +422,6 @@ impl Pair {
         if self.record {
             self.sent.push(sent);
         }
-    }
-
-    fn apply_faults(&mut self, from: Side, mut packet: InFlight) {
-        let Some(injector) = &mut self.faults[from as usize] else {
-            self.launch(packet, 0);
-            return;
-        };
-        let roce_fault::Verdict::Deliver(delivery) =
-            injector.inject(self.now, packet.path.ecn(), &packet.bytes)
-        else {
-            return;
-        };
-        packet.path = delivery.path(packet.path);
-        // This link has no queue, so a later arrival time is enough to let other packets overtake this one.
-        let behind = delivery.reorder.map_or(0, |reorder| u64::from(reorder.behind) * 40);
-        let delay = delivery.delay_ns + behind;
-        if delivery.duplicate {
-            self.launch(packet.clone(), delay);
-        }
-        delivery.flips.apply(&mut packet.bytes);
-        self.launch(packet, delay);
     }
 
     fn launch(&mut self, packet: InFlight, extra_ns: u64) {

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use roce_packet::Qpn;
-use roce_transport::{Engine, Instant, TxSlot, Verdict};
+use roce_transport::{Allowed, Engine, Instant, Pending, TxSlot, Verdict};
 
 use crate::device::{Clock, Device};
 use holders::Holders;
@@ -103,14 +103,14 @@ impl Nic {
             Some(pause) => self.receive_after(now, pause),
             None => self.receive_burst(now),
         };
-        self.engine.handle_timeout(now);
+        self.engine.handle_timeout(now, Duration::ZERO);
         count
     }
 
     /// Receives the datagrams that arrived during a pause.
     #[cold]
     fn receive_after(&mut self, now: Instant, pause: Duration) -> usize {
-        self.engine.handle_pause(now, pause);
+        self.engine.handle_timeout(now, pause);
         let bursts = (0..BURSTS_AFTER_PAUSE).map(|_| self.receive_burst(now));
         bursts.take_while(|count| *count > 0).sum()
     }
@@ -152,7 +152,7 @@ impl Nic {
         let Self { engine, device, .. } = self;
         let received = device.receive(now, &mut |received| {
             // The engine counts its drops.
-            let _: Verdict = engine.handle_datagram(now, received);
+            let _: Verdict = engine.handle(now, received);
         });
         match received {
             Ok(count) => count,
@@ -168,7 +168,7 @@ impl Nic {
         if self.failure.is_some() {
             return self.discard(now, budget);
         }
-        if !self.engine.may_transmit(now) && !self.device.is_flush_due(now) {
+        if self.engine.pending(now) == Pending::Nothing && !self.device.is_flush_due(now) {
             (self.has_more, self.device_full) = (false, false);
             return;
         }
@@ -176,7 +176,7 @@ impl Nic {
         self.has_more = loop {
             if budget.is_spent() {
                 self.statistics.tx_budget_spent += 1;
-                break self.engine.may_transmit(now);
+                break self.engine.pending(now) != Pending::Nothing;
             }
             // The results of these two calls are not moved, because moving them takes longer than writing
             // them.
@@ -190,7 +190,7 @@ impl Nic {
                 self.flush(now);
                 continue;
             };
-            let transmit = self.engine.poll_transmit(now, slot);
+            let transmit = self.engine.poll_transmit(now, slot, Allowed::All);
             let Some(transmit) = &transmit else { break false };
             budget.spend(transmit.len);
             self.device.commit(now, transmit);
@@ -209,12 +209,14 @@ impl Nic {
         }
         let mut budget = Budget::default();
         let mut sent = 0;
-        while !budget.is_spent()
-            && let Some(mut slot) = self.device.slot()
-            && let Some(transmit) = self.engine.poll_transmit_request(now, &mut slot)
-        {
+        while !budget.is_spent() {
+            // The results are not moved, as in `transmit`.
+            let mut slot = self.device.slot();
+            let Some(slot) = &mut slot else { break };
+            let transmit = self.engine.poll_transmit(now, slot, Allowed::Requests);
+            let Some(transmit) = &transmit else { break };
             budget.spend(transmit.len);
-            self.device.commit(now, &transmit);
+            self.device.commit(now, transmit);
             sent += 1;
         }
         self.flush(now);
@@ -232,16 +234,10 @@ impl Nic {
         }
     }
 
-    /// Returns whether nothing but a few acknowledgements is pending.
+    /// Returns what the engine has to send at the time of its last call.
     #[inline]
-    pub(crate) fn owes_only_acknowledgements(&self) -> bool {
-        !self.has_more && self.engine.owes_only_acknowledgements()
-    }
-
-    /// Returns whether acknowledgements are pending: a few, and nothing else.
-    #[inline]
-    pub(crate) fn owes_acknowledgements(&self) -> bool {
-        !self.has_more && self.engine.owes_acknowledgements()
+    pub(crate) fn pending(&self) -> Pending {
+        if self.has_more { Pending::More } else { self.engine.pending(Instant::ZERO) }
     }
 
     /// Returns whether the budget was spent before the engine had sent everything.
@@ -256,9 +252,10 @@ impl Nic {
         let mut nowhere = vec![0; self.device.capabilities().max_datagram];
         self.has_more = loop {
             if budget.is_spent() {
-                break self.engine.may_transmit(now);
+                break self.engine.pending(now) != Pending::Nothing;
             }
-            let Some(transmit) = self.engine.poll_transmit(now, &mut TxSlot::new(&mut nowhere)) else {
+            let mut slot = TxSlot::new(&mut nowhere);
+            let Some(transmit) = self.engine.poll_transmit(now, &mut slot, Allowed::All) else {
                 break false;
             };
             budget.spend(transmit.len);

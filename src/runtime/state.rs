@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use roce_transport::{Event, Instant, Occupancy};
+use roce_transport::{Event, Instant, Occupancy, Pending};
 
 use super::policy::{Found, Leave, Looks, Owed, Policy, Port, Stay, Timing, leave, progress};
 use crate::cm::queue_pairs::Siblings;
@@ -236,12 +236,10 @@ impl Port for NicPort<'_> {
     }
 
     fn owed(&self) -> Owed {
-        if self.nic.owes_acknowledgements() {
-            Owed::Acknowledgements
-        } else if self.nic.owes_only_acknowledgements() {
-            Owed::Nothing
-        } else {
-            Owed::More
+        match self.nic.pending() {
+            Pending::Acknowledgements => Owed::Acknowledgements,
+            Pending::Nothing | Pending::Turns => Owed::Nothing,
+            Pending::More => Owed::More,
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use roce::device::memory::MemoryDevice;
 use roce::device::pcap::CaptureFile;
-use roce::device::{Device, Identification, Instant, OpenOptions, Received, Transmit, TxSlot};
+use roce::device::{Body, Device, Identification, Instant, OpenOptions, Received, Transmit, TxSlot};
 use roce::verbs::*;
 use roce_capture::CaptureReader;
 use roce_fault::FaultInjector;
@@ -235,7 +235,7 @@ impl Device for Narrow {
         let Some(queue) = &self.queue else { return self.inner.receive(now, sink) };
         let bytes_in_queue = queue.load(Ordering::Relaxed);
         self.inner.receive(now, &mut |received| {
-            let mut bytes = [received.head, received.tail].concat();
+            let mut bytes = received.body.pieces().concat();
             if let Some((rest, _, mut telemetry)) = Telemetry::split_off(&bytes, &[])
                 && let Some((covered, found)) = rest.split_last_chunk()
                 && let Identification::Known { identification, .. } = received.identification
@@ -249,7 +249,7 @@ impl Device for Narrow {
                 telemetry.push(TelemetryHop::new(LINE, now.as_nanos(), sent, bytes_in_queue), 1);
                 bytes[trailer..].copy_from_slice(&telemetry.emit());
             }
-            sink(&Received { head: &bytes, tail: &[], ..*received });
+            sink(&Received { body: Body::whole(&bytes), ..*received });
         })
     }
 

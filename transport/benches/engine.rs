@@ -4,6 +4,8 @@
 //! polls the completions. Run `cargo bench -p roce-transport`; `docs/results/performance.md` has measured
 //! figures.
 
+use std::time::Duration;
+
 use criterion::{
     BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
@@ -76,7 +78,7 @@ impl Bench {
         self.direct.now = self.direct.now.plus_nanos(10_000);
         let now = self.direct.now;
         for side in [Side::A, Side::B] {
-            self.direct.host_mut(side).engine.handle_timeout(now);
+            self.direct.host_mut(side).engine.handle_timeout(now, Duration::ZERO);
         }
     }
 

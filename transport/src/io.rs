@@ -4,7 +4,7 @@
 //! engine does not depend on the kind of device: a socket, a ring shared with a kernel, or a link of a
 //! simulator.
 
-use roce_packet::{Path, Qpn};
+use roce_packet::{Path, Qpn, Telemetry};
 
 use crate::slot::ProcessSlot;
 
@@ -35,23 +35,93 @@ impl Identification {
     pub const ABSENT: Self = Self::Known { identification: 0, dont_fragment: true };
 }
 
-/// One datagram, BTH to ICRC, as a device received it.
+/// One datagram as a device received it: the input of [`Engine::handle`](crate::Engine::handle).
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// The path as the sender wrote it (not reversed).
     pub path: Path,
-    /// The IPv4 Identification, as far as it is known.
+    /// The IPv4 Identification, as far as it is known. The engine ignores it for a trimmed datagram.
     pub identification: Identification,
-    /// The first bytes, which contain all headers.
-    pub head: &'a [u8],
-    /// The remaining bytes, empty for most devices. AF_XDP splits frames over 3,840 bytes.
-    pub tail: &'a [u8],
+    /// The bytes that arrived.
+    pub body: Body<'a>,
+    /// In-band telemetry that came with the datagram but is not part of `body`. A device without a separate
+    /// place for telemetry leaves this `None`: the engine finds a trailer behind the ICRC itself, if
+    /// [`EngineConfig::telemetry`](crate::EngineConfig::telemetry) is set.
+    pub telemetry: Option<&'a Telemetry>,
+}
+
+/// The bytes of a received datagram.
+#[derive(Clone, Copy, Debug)]
+pub enum Body<'a> {
+    /// BTH to ICRC.
+    Whole {
+        /// The first bytes, which contain all headers.
+        head: &'a [u8],
+        /// The remaining bytes, empty for most devices. AF_XDP splits frames over 3,840 bytes.
+        tail: &'a [u8],
+    },
+    /// Only headers: a congested switch removed the payload and the ICRC.
+    ///
+    /// The engine recovers the packet at once, as `docs/reference/loss-recovery.md` explains. An RC requester
+    /// sends a trimmed packet of a SEND or WRITE again alone if both ends use
+    /// [`SelectiveRepeat`](crate::SelectiveRepeat), and otherwise goes back to it. It requests a trimmed READ
+    /// response and those after it again. A trimmed packet never changes memory or completes a work request.
+    ///
+    /// **The ICRC cannot be checked**, because it covers the payload. All other checks are made: version,
+    /// opcode, queue pair, state, partition key and addresses. A damaged or forged packet can only cause a
+    /// retransmission. Only the simulator, and devices that know how their network marks such packets, may
+    /// use this form.
+    Trimmed {
+        /// At least the headers that the opcode requires; the engine ignores any bytes after them.
+        headers: &'a [u8],
+    },
+}
+
+impl<'a> Body<'a> {
+    /// Returns a whole datagram in one piece.
+    #[inline]
+    #[must_use]
+    pub const fn whole(bytes: &'a [u8]) -> Self {
+        Self::Whole { head: bytes, tail: &[] }
+    }
+
+    /// Returns the bytes that arrived in two pieces, of which the second one is usually empty.
+    #[inline]
+    #[must_use]
+    pub const fn pieces(&self) -> [&'a [u8]; 2] {
+        match *self {
+            Self::Whole { head, tail } => [head, tail],
+            Self::Trimmed { headers } => [headers, &[]],
+        }
+    }
 }
 
 /// Payload, padding and ICRC of an implied datagram: the largest path MTU and 3 + 4 bytes.
 static IMPLIED: [u8; 4096 + 8] = [0; 4096 + 8];
 
 impl<'a> Received<'a> {
+    /// Creates a whole datagram in one piece, without telemetry.
+    #[inline]
+    #[must_use]
+    pub const fn whole(path: Path, identification: Identification, bytes: &'a [u8]) -> Self {
+        Self { path, identification, body: Body::whole(bytes), telemetry: None }
+    }
+
+    /// Creates a whole datagram in two pieces, without telemetry. The first piece contains all headers.
+    #[inline]
+    #[must_use]
+    pub const fn in_pieces(path: Path, identification: Identification, [head, tail]: [&'a [u8]; 2]) -> Self {
+        Self { path, identification, body: Body::Whole { head, tail }, telemetry: None }
+    }
+
+    /// Creates a datagram of which only the headers arrived; see [`Body::Trimmed`].
+    #[inline]
+    #[must_use]
+    pub const fn trimmed(path: Path, headers: &'a [u8]) -> Self {
+        let identification = Identification::Unsealed;
+        Self { path, identification, body: Body::Trimmed { headers }, telemetry: None }
+    }
+
     /// Creates a datagram of which only the headers exist. `implied` further bytes, payload to ICRC, are
     /// taken as zeros, and no ICRC is compared. Bytes beyond the need of the largest path MTU are left out,
     /// and the engine refuses such a datagram because of its length.
@@ -61,7 +131,16 @@ impl<'a> Received<'a> {
     #[must_use]
     pub fn implied(path: Path, headers: &'a [u8], implied: usize) -> Self {
         let tail = IMPLIED.get(..implied).unwrap_or(&IMPLIED);
-        Self { path, identification: Identification::Unsealed, head: headers, tail }
+        let body = Body::Whole { head: headers, tail };
+        Self { path, identification: Identification::Unsealed, body, telemetry: None }
+    }
+
+    /// Returns the first bytes, which contain all headers.
+    #[inline]
+    #[must_use]
+    pub const fn head(&self) -> &'a [u8] {
+        let [head, _] = self.body.pieces();
+        head
     }
 }
 
@@ -86,6 +165,77 @@ pub struct Transmit {
     pub len: usize,
     /// The IPv4 Identification for which the ICRC was computed.
     pub identification: u16,
+    /// In-band telemetry that must accompany the datagram and is not part of it, for a device or a simulator
+    /// with a separate place for telemetry. A device without one ignores it: congestion control that depends
+    /// on telemetry then stays at its first window, and nothing else changes. With
+    /// [`EngineConfig::telemetry`](crate::EngineConfig::telemetry), the datagram contains the telemetry and
+    /// this is `None`.
+    pub telemetry: Option<Telemetry>,
+}
+
+impl Transmit {
+    /// Describes a datagram without telemetry.
+    #[inline]
+    #[must_use]
+    pub const fn new(path: Path, remote_qpn: Qpn, len: usize, identification: u16) -> Self {
+        Self { path, remote_qpn, len, identification, telemetry: None }
+    }
+}
+
+/// The packets that a call of [`Engine::poll_transmit`](crate::Engine::poll_transmit) may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allowed {
+    /// All packets.
+    All,
+    /// Only requests, for a caller that delays acknowledgements a moment because the processor and the
+    /// network are better used for newly posted work.
+    Requests,
+    /// Only congestion notifications and packets of responders, for a device whose priority of requests is
+    /// paused while the priority of answers is not.
+    Answers,
+    /// Requests and READ responses only in these traffic classes. Acknowledgements, NAKs, results of atomics
+    /// and congestion notifications are always sent. For a device that holds back some or all priorities of
+    /// data.
+    Data(TrafficClasses),
+}
+
+/// A set of traffic classes, by their DSCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrafficClasses(u64);
+
+impl TrafficClasses {
+    /// The empty set.
+    pub const NONE: Self = Self(0);
+    /// All traffic classes.
+    pub const ALL: Self = Self(u64::MAX);
+
+    /// Returns the set of the DSCPs whose bit is 1: bit 0 is DSCP 0, bit 63 is DSCP 63.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Tells whether the set contains the class of this path.
+    #[inline]
+    #[must_use]
+    pub const fn contains(self, path: &Path) -> bool {
+        self.0 >> path.dscp() & 1 == 1
+    }
+}
+
+/// The packets that wait to be sent; see [`Engine::pending`](crate::Engine::pending).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// No packets: [`Engine::poll_transmit`](crate::Engine::poll_transmit) returns `None`.
+    Nothing,
+    /// A few queue pairs have a turn, but neither new requests nor acknowledgements, usually because an
+    /// acknowledgement arrived for them.
+    Turns,
+    /// Only acknowledgements of a few queue pairs are pending. They can leave together with the next request
+    /// of the application, which often answers the acknowledged message and needs a datagram anyway.
+    Acknowledgements,
+    /// Other packets are pending, or acknowledgements of many queue pairs.
+    More,
 }
 
 /// The superpacket that a device is filling. It decides which datagrams may join.
@@ -255,7 +405,7 @@ mod tests {
         let mut take = |number: &u32| {
             let remote_qpn = Qpn::new(*number);
             let identification = batch.identification(&path, remote_qpn, 300);
-            let transmit = Transmit { path, remote_qpn, len: 300, identification };
+            let transmit = Transmit::new(path, remote_qpn, 300, identification);
             let accepted = batch.accepts(&transmit);
             assert_eq!(accepted, identification > 0);
             if accepted {

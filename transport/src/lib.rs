@@ -67,7 +67,9 @@ pub use counters::Counters;
 pub use engine::{CqError, DestroyError, Engine, PdError, SrqAttributes, SrqError, XrcdError};
 pub use event::{AsyncEvent, Event};
 pub use ids::{CqId, LKey, PdId, RKey, SrqId, XrcdId};
-pub use io::{Batch, Identification, MOST_SEGMENTS, Received, Transmit, TxSlot};
+pub use io::{
+    Allowed, Batch, Body, Identification, MOST_SEGMENTS, Pending, Received, TrafficClasses, Transmit, TxSlot,
+};
 pub use memory::{
     Access, ChangeError, KeyError, Memory, OutOfBounds, RegionAttributes, RegionChange, RegisterError,
     WindowBinding, WindowType, WordMemory,

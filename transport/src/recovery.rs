@@ -30,7 +30,7 @@ parameters! {
     /// While READs or atomics are in flight, the requester goes back; requests that the responder kept are
     /// then not executed twice. Lost READ responses are requested again as with go-back-N.
     ///
-    /// If switches trim packets ([`Engine::handle_trimmed`](crate::Engine::handle_trimmed)), the responder
+    /// If switches trim packets ([`Body::Trimmed`](crate::Body::Trimmed)), the responder
     /// reports each trimmed request in this way with the syndrome 0x41, and the requester sends only that
     /// request again.
     pub struct SelectiveRepeat {

@@ -173,6 +173,6 @@ impl Sealed {
     #[inline]
     pub(crate) fn on(self, path: &Path) -> Transmit {
         let Self { len, remote_qpn, identification } = self;
-        Transmit { path: *path, remote_qpn, len: len.get().into(), identification }
+        Transmit::new(*path, remote_qpn, len.get().into(), identification)
     }
 }

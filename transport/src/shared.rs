@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) xrcds: Slab<XrcDomain>,
     pub(crate) events: EventQueue,
     pub(crate) counters: Counters,
-    /// In-band telemetry of the datagram in progress (`in`) and of the last written datagram (`out`).
+    /// In-band telemetry of the datagram that is handled (`in`) or written (`out`). Empty between calls.
     pub(crate) telemetry_in: Option<Telemetry>,
     pub(crate) telemetry_out: Option<Telemetry>,
     /// Path information of the answer that is being handled, until the answer is proven to be from the peer.

@@ -279,15 +279,6 @@ impl<'a> SendWr<'a> {
     }
 }
 
-impl SendWr<'_> {
-    /// Sets the shared receive queue of an XRC target.
-    #[must_use]
-    pub fn to_srq(mut self, number: u32) -> Self {
-        self.remote_srqn = number;
-        self
-    }
-}
-
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {

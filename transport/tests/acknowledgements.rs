@@ -3,7 +3,8 @@
 use roce_packet::{Datagram, Opcode, PathMtu, Qpn};
 use roce_sim::pair::{Pair, Settings, Side};
 use roce_transport::{
-    Batch, Engine, EngineConfig, Identification, Instant, QpType, Received, SendOp, SendWr, Transmit, TxSlot,
+    Allowed, Batch, Engine, EngineConfig, Identification, Instant, Pending, QpType, Received, SendOp, SendWr,
+    Transmit, TxSlot,
 };
 
 const NOW: Instant = Instant::from_nanos(1_000);
@@ -40,12 +41,14 @@ impl Ends {
     /// Delivers the pending packets of one side to the other.
     fn carry(&mut self, from: Side) {
         let mut buffer = [0; 4200];
-        while let Some(sent) = self.engine(from).poll_transmit(NOW, &mut TxSlot::new(&mut buffer)) {
+        while let Some(sent) =
+            self.engine(from).poll_transmit(NOW, &mut TxSlot::new(&mut buffer), Allowed::All)
+        {
             let identification =
                 Identification::Known { identification: sent.identification, dont_fragment: true };
             let (head, tail) = (&buffer[..sent.len], &[][..]);
-            let received = Received { path: sent.path, identification, head, tail };
-            self.engine(from.other()).handle_datagram(NOW, &received);
+            let received = Received::in_pieces(sent.path, identification, [head, tail]);
+            self.engine(from.other()).handle(NOW, &received);
         }
     }
 
@@ -66,9 +69,11 @@ impl Ends {
         let mut batch = Batch::EMPTY;
         let mut sent = Vec::new();
         let mut buffer = [0; 4200];
-        while let Some(transmit) =
-            self.engine(Side::B).poll_transmit(NOW, &mut TxSlot { buffer: &mut buffer, batch: &batch })
-        {
+        while let Some(transmit) = self.engine(Side::B).poll_transmit(
+            NOW,
+            &mut TxSlot { buffer: &mut buffer, batch: &batch },
+            Allowed::All,
+        ) {
             let is_joined = batch.accepts(&transmit);
             match is_joined {
                 true => batch.push(&transmit),
@@ -112,18 +117,20 @@ fn an_acknowledgement_waits_for_no_more_requests_than_a_superpacket_has() {
 #[test]
 fn requests_leave_alone_and_the_acknowledgement_stays() {
     let mut ends = Ends::owing();
-    assert!(ends.engine(Side::B).owes_only_acknowledgements());
+    assert_eq!(ends.engine(Side::B).pending(NOW), Pending::Acknowledgements);
     ends.post(Side::B, 8, false);
     let b = ends.engine(Side::B);
-    assert!(!b.owes_only_acknowledgements(), "a request as well");
+    assert_eq!(b.pending(NOW), Pending::More, "a request as well");
     let mut buffer = [0; 4200];
-    let first = b.poll_transmit_request(NOW, &mut TxSlot::new(&mut buffer)).unwrap();
+    let first = b.poll_transmit(NOW, &mut TxSlot::new(&mut buffer), Allowed::Requests).unwrap();
     assert_eq!(opcode(&buffer, &first), Opcode::RC_RDMA_WRITE_ONLY);
-    assert_eq!(b.poll_transmit_request(NOW, &mut TxSlot::new(&mut buffer)), None);
-    assert!(b.owes_only_acknowledgements());
-    let second = b.poll_transmit(NOW, &mut TxSlot::new(&mut buffer)).unwrap();
+    assert_eq!(b.poll_transmit(NOW, &mut TxSlot::new(&mut buffer), Allowed::Requests), None);
+    assert_eq!(b.pending(NOW), Pending::Acknowledgements);
+    let second = b.poll_transmit(NOW, &mut TxSlot::new(&mut buffer), Allowed::All).unwrap();
     assert_eq!(opcode(&buffer, &second), Opcode::RC_ACKNOWLEDGE);
-    assert!(b.owes_only_acknowledgements(), "nothing");
+    assert_eq!(b.pending(NOW), Pending::Turns, "nothing");
+    assert_eq!(b.poll_transmit(NOW, &mut TxSlot::new(&mut buffer), Allowed::All), None);
+    assert_eq!(b.pending(NOW), Pending::Nothing);
 }
 
 #[test]
@@ -131,11 +138,11 @@ fn responses_and_refusals_are_more_than_acknowledgements() {
     let mut ends = Ends::owing();
     ends.post(Side::A, 8, true);
     ends.carry(Side::A);
-    assert!(!ends.engine(Side::B).owes_only_acknowledgements(), "a READ response");
+    assert_eq!(ends.engine(Side::B).pending(NOW), Pending::More, "a READ response");
     let mut ends = Ends::new();
     let op = SendOp::Send;
     let (qpn, element) = (ends.qps[0], [ends.pair.host(Side::A).memory_range(0, 8)]);
     ends.engine(Side::A).post_send(NOW, qpn, &SendWr::new(1, op, &element)).unwrap();
     ends.carry(Side::A);
-    assert!(!ends.engine(Side::B).owes_only_acknowledgements(), "an RNR NAK");
+    assert_eq!(ends.engine(Side::B).pending(NOW), Pending::More, "an RNR NAK");
 }

@@ -1,13 +1,15 @@
 //! Once objects exist and queues have been used, packets cause no allocations.
 
+use std::time::Duration;
+
 use roce_packet::{Ecn, ImmDt, PathMtu};
 use roce_sim::direct::Direct;
 use roce_sim::pair::{Settings, Side};
 use roce_testing::allocations;
 use roce_transport::congestion::Congestion;
 use roce_transport::{
-    EngineConfig, FlushPlacement, GRH_AREA, Identification, Instant, QpType, Received, Recovery, RecvWr,
-    SelectiveRepeat, SendOp, SendWr, TxSlot, UdDestination, Wc, WcStatus,
+    Allowed, EngineConfig, FlushPlacement, GRH_AREA, Identification, Instant, QpType, Received, Recovery,
+    RecvWr, SelectiveRepeat, SendOp, SendWr, TxSlot, UdDestination, Wc, WcStatus,
 };
 
 #[global_allocator]
@@ -62,7 +64,7 @@ impl Bench {
         self.direct.now = Instant::from_nanos(self.direct.now.as_nanos() + 100_000_000);
         for side in [Side::A, Side::B] {
             let now = self.direct.now;
-            self.direct.host_mut(side).engine.handle_timeout(now);
+            self.direct.host_mut(side).engine.handle_timeout(now, Duration::ZERO);
         }
     }
 }
@@ -189,15 +191,18 @@ fn selective_repeat_takes_memory_for_early_packets_only() {
         host.engine.post_send(now, a, &write).unwrap();
         let mut count = 0;
         for (path, len, buffer) in &mut sent {
-            let Some(transmit) = host.engine.poll_transmit(now, &mut TxSlot::new(buffer)) else { break };
+            let Some(transmit) = host.engine.poll_transmit(now, &mut TxSlot::new(buffer), Allowed::All)
+            else {
+                break;
+            };
             (*path, *len, count) = (transmit.path, transmit.len, count + 1);
         }
         assert_eq!(count, 10);
         // The first packet is the last to arrive.
         for (path, len, buffer) in sent[1..count].iter().chain(&sent[..1]) {
             let identification = Identification::Known { identification: 0, dont_fragment: true };
-            let received = Received { path: *path, identification, head: &buffer[..*len], tail: &[] };
-            bench.direct.host_mut(Side::B).engine.handle_datagram(now, &received);
+            let received = Received::whole(*path, identification, &buffer[..*len]);
+            bench.direct.host_mut(Side::B).engine.handle(now, &received);
             if allocations::held() == before {
                 continue;
             }
@@ -243,7 +248,7 @@ fn rnr_pauses() {
             // The RNR delay of code 12 is 0.64 ms, the retransmission timer 67 ms.
             bench.direct.now = bench.direct.now.plus_nanos(700_000);
             let now = bench.direct.now;
-            bench.direct.host_mut(Side::A).engine.handle_timeout(now);
+            bench.direct.host_mut(Side::A).engine.handle_timeout(now, Duration::ZERO);
             bench.direct.drive();
             let mut some = [Wc::default(); 8];
             for side in [Side::A, Side::B] {
@@ -282,20 +287,18 @@ fn rc_under_congestion_control() {
                 loop {
                     let now = direct.now;
                     for (from, to) in [(Side::A, Side::B), (Side::B, Side::A)] {
-                        while let Some(transmit) =
-                            direct.host_mut(from).engine.poll_transmit(now, &mut TxSlot::new(&mut buffer))
-                        {
+                        while let Some(transmit) = direct.host_mut(from).engine.poll_transmit(
+                            now,
+                            &mut TxSlot::new(&mut buffer),
+                            Allowed::All,
+                        ) {
                             let marked = transmit.path.with_ecn(Ecn::CongestionExperienced);
-                            let received = Received {
-                                path: if from == Side::A { marked } else { transmit.path },
-                                identification: Identification::Known {
-                                    identification: transmit.identification,
-                                    dont_fragment: true,
-                                },
-                                head: &buffer[..transmit.len],
-                                tail: &[],
-                            };
-                            direct.host_mut(to).engine.handle_datagram(now, &received);
+                            let path = if from == Side::A { marked } else { transmit.path };
+                            let identification = transmit.identification;
+                            let identification =
+                                Identification::Known { identification, dont_fragment: true };
+                            let received = Received::whole(path, identification, &buffer[..transmit.len]);
+                            direct.host_mut(to).engine.handle(now, &received);
                         }
                     }
                     let host = direct.host_mut(Side::A);
@@ -305,7 +308,7 @@ fn rc_under_congestion_control() {
                     direct.now = host.engine.poll_timeout().expect("it waits for its turn");
                     waits += 1;
                     let now = direct.now;
-                    direct.host_mut(Side::A).engine.handle_timeout(now);
+                    direct.host_mut(Side::A).engine.handle_timeout(now, Duration::ZERO);
                 }
             }
         };

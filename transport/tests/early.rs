@@ -291,9 +291,9 @@ fn time_in_which_this_process_did_not_run_does_not_count() {
         bench.now = now;
         let engine = &mut bench.host_mut(Side::A).engine;
         if reported {
-            engine.handle_pause(now, Duration::from_secs(600));
+            engine.handle_timeout(now, Duration::from_secs(600));
         }
-        engine.handle_timeout(now);
+        engine.handle_timeout(now, Duration::ZERO);
         assert_eq!(bench.counter(Side::A, "timer_pauses"), u64::from(reported));
         bench.drive();
         assert_eq!(bench.ended(Side::A), [(1, WcStatus::RetryExceededError)]);
@@ -317,9 +317,9 @@ fn a_process_that_hardly_runs_gives_its_peer_time() {
             bench.now = wake;
             let engine = &mut bench.host_mut(Side::A).engine;
             if reports {
-                engine.handle_pause(wake, Duration::from_millis(199));
+                engine.handle_timeout(wake, Duration::from_millis(199));
             }
-            engine.handle_timeout(wake);
+            engine.handle_timeout(wake, Duration::ZERO);
             let run_until = bench.now.plus_nanos(1_000_000);
             bench.drive_until(run_until);
             if !bench.ended(Side::A).is_empty() {

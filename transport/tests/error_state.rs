@@ -7,7 +7,7 @@ use common::{Bench, MTU, address, settings};
 use roce_packet::{Opcode, Psn};
 use roce_sim::pair::Side;
 use roce_transport::{
-    EngineConfig, QpAttr, QpState, QpType, RKey, SendOp, SendWr, TxSlot, Verdict, WcStatus,
+    Allowed, EngineConfig, QpAttr, QpState, QpType, RKey, SendOp, SendWr, TxSlot, Verdict, WcStatus,
 };
 
 const START: u32 = 0x1000;
@@ -65,7 +65,7 @@ fn an_owner_that_moves_the_queue_pair_to_err_ends_its_responses() {
         let mut buffer = [0; 2048];
         for _ in 0..10 {
             let engine = &mut bench.host_mut(Side::B).engine;
-            assert!(engine.poll_transmit(now, &mut TxSlot::new(&mut buffer)).is_some());
+            assert!(engine.poll_transmit(now, &mut TxSlot::new(&mut buffer), Allowed::All).is_some());
         }
         bench.host_mut(Side::B).engine.modify_qp(now, b, &QpAttr::to_state(QpState::Err)).unwrap();
         bench.blocked[Side::B as usize] = false;

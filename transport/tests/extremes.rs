@@ -16,8 +16,8 @@ use roce_transport::congestion::{
     Rate, Start, Swift, SwiftParameters, ThetaPowerTcp, Timely, TimelyForm, TimelyParameters,
 };
 use roce_transport::{
-    Access, Batch, Counters, CqError, Engine, EngineConfig, Identification, Instant, LKey, Memory, Notify,
-    Pacing, ProcessSlot, QpAttr, QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey, Received,
+    Access, Allowed, Batch, Counters, CqError, Engine, EngineConfig, Identification, Instant, LKey, Memory,
+    Notify, Pacing, ProcessSlot, QpAttr, QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey, Received,
     Recovery, RecvWr, RegisterError, SelectiveRepeat, SendOp, SendWr, Sge, Transmit, TxSlot, Wc,
     WindowBinding, WindowType, WordMemory, transition, units,
 };
@@ -102,7 +102,7 @@ fn batches_of_any_length() {
     for len in SIZES {
         for most in [0, 1, usize::MAX] {
             for segments in [0, 1, u16::MAX] {
-                let transmit = Transmit { path, remote_qpn: Qpn::default(), len, identification: 0 };
+                let transmit = Transmit::new(path, Qpn::default(), len, 0);
                 let mut batch = Batch::start(&transmit, segments, most);
                 for _ in 0..3 {
                     let next = Transmit {
@@ -115,7 +115,7 @@ fn batches_of_any_length() {
             }
         }
         let implied = Received::implied(path, &[], len);
-        assert!(implied.tail.len() <= 1 << 13);
+        assert!(implied.body.pieces().concat().len() <= 1 << 13);
     }
 }
 
@@ -388,17 +388,16 @@ fn drive(engine: &mut Engine, algorithm: Algorithm) {
     let mut buffer = [0; 512];
     for now in TIMES {
         for _ in 0..300 {
-            if engine.poll_transmit(now, &mut TxSlot::new(&mut buffer)).is_none() {
+            if engine.poll_transmit(now, &mut TxSlot::new(&mut buffer), Allowed::All).is_none() {
                 break;
             }
         }
-        engine.handle_timeout(now);
-        let _ = (engine.poll_timeout(), engine.may_transmit(now), engine.congestion(now, qpn));
-        let _ = engine.poll_transmit_answer(now, &mut TxSlot::new(&mut buffer[..1]));
-        let _ = engine.poll_transmit(now, &mut TxSlot::new(&mut []));
-        let received =
-            Received { path: path(), identification: Identification::Unsealed, head: &[], tail: &[0; 9] };
-        engine.handle_datagram(now, &received);
+        engine.handle_timeout(now, Duration::ZERO);
+        let _ = (engine.poll_timeout(), engine.pending(now), engine.congestion(now, qpn));
+        let _ = engine.poll_transmit(now, &mut TxSlot::new(&mut buffer[..1]), Allowed::Answers);
+        let _ = engine.poll_transmit(now, &mut TxSlot::new(&mut []), Allowed::All);
+        let received = Received::in_pieces(path(), Identification::Unsealed, [&[], &[0; 9]]);
+        engine.handle(now, &received);
     }
     assert!(engine.destroy_qp(qpn).is_ok());
 }

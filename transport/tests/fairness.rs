@@ -10,14 +10,15 @@ mod common;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::zeros::Zeros;
 use common::{Forge, unlucky};
 use roce_packet::{Ecn, Encapsulation, Opcode, Path, Psn, Qpn};
 use roce_sim::pair::{Settings, Side, bring_up_attributes};
 use roce_transport::{
-    Access, CqId, Engine, EngineConfig, Identification, Instant, QpInit, QpType, RKey, Received, RecvWr,
-    RegionAttributes, SendOp, SendWr, Sge, Transmit, TxSlot, Wc, WcStatus,
+    Access, Allowed, CqId, Engine, EngineConfig, Identification, Instant, Pending, QpInit, QpType, RKey,
+    Received, RecvWr, RegionAttributes, SendOp, SendWr, Sge, TrafficClasses, Transmit, TxSlot, Wc, WcStatus,
 };
 
 const TICK_NS: u64 = 1_000;
@@ -96,12 +97,12 @@ impl End {
 
     /// Returns the next packet if there is one, as a link does in a tick.
     fn packet(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
-        self.engine.poll_transmit(now, &mut TxSlot::new(buffer))
+        self.engine.poll_transmit(now, &mut TxSlot::new(buffer), Allowed::All)
     }
 
     fn take(&mut self, now: Instant, path: Path, bytes: &[u8]) {
         let identification = Identification::Known { identification: 0, dont_fragment: true };
-        self.engine.handle_datagram(now, &Received { path, identification, head: bytes, tail: &[] });
+        self.engine.handle(now, &Received::whole(path, identification, bytes));
     }
 
     fn completions(&mut self) -> Vec<Wc> {
@@ -219,8 +220,8 @@ impl World {
             self.server.take(now, forge.path, &bytes);
             self.from_hostile += 1;
         }
-        self.server.engine.handle_timeout(now);
-        self.honest.engine.handle_timeout(now);
+        self.server.engine.handle_timeout(now, Duration::ZERO);
+        self.honest.engine.handle_timeout(now, Duration::ZERO);
         let mut buffer = [0; 2048];
         if let Some(transmit) = self.server.packet(now, &mut buffer) {
             self.launch(&transmit, &buffer);
@@ -393,12 +394,8 @@ fn turns(server: &mut Engine, now: Instant, count: usize, answers_only: bool) ->
     let mut buffer = [0; 2048];
     for _ in 0..count {
         let slot = &mut TxSlot::new(&mut buffer);
-        let transmit = if answers_only {
-            server.poll_transmit_answer(now, slot)
-        } else {
-            server.poll_transmit(now, slot)
-        };
-        let Some(transmit) = transmit else { break };
+        let allowed = if answers_only { Allowed::Answers } else { Allowed::All };
+        let Some(transmit) = server.poll_transmit(now, slot, allowed) else { break };
         let host = if transmit.path.destination == address(HONEST) { HONEST } else { HOSTILE };
         match turns.last_mut() {
             Some((last, packets)) if *last == host => *packets += 1,
@@ -442,11 +439,12 @@ fn read_responses_wait_where_their_path_may_not_send() {
     world.server.take(now, path(HOSTILE, SERVER), &read);
     let engine = &mut world.server.engine;
     let mut buffer = [0; 2048];
-    assert!(engine.poll_transmit_where(now, &mut TxSlot::new(&mut buffer), |_| false).is_none());
-    for _ in 0..2 {
-        assert!(engine.poll_transmit_where(now, &mut TxSlot::new(&mut buffer), |_| true).is_some());
-    }
-    assert!(engine.poll_transmit_where(now, &mut TxSlot::new(&mut buffer), |_| true).is_none());
+    let mut sends =
+        |classes| engine.poll_transmit(now, &mut TxSlot::new(&mut buffer), Allowed::Data(classes)).is_some();
+    let dscp = path(HOSTILE, SERVER).dscp();
+    assert!(!sends(TrafficClasses::NONE) && !sends(TrafficClasses::from_bits(!(1 << dscp))));
+    assert!(sends(TrafficClasses::from_bits(1 << dscp)) && sends(TrafficClasses::ALL));
+    assert!(!sends(TrafficClasses::ALL));
 }
 
 /// A caller may stop after any number of packets: the engine reports that more wait, and continues at that
@@ -457,16 +455,16 @@ fn a_caller_can_stop_early_and_is_told_that_more_waits() {
     let now = world.now;
     let mut buffer = [0; 2048];
     assert!(world.server.packet(now, &mut buffer).is_none());
-    assert!(!world.server.engine.may_transmit(now), "nothing was asked for");
+    assert_eq!(world.server.engine.pending(now), Pending::Nothing, "nothing was asked for");
     let path = path(HOSTILE, SERVER);
     let bytes = world.target.read(0, 10 * MTU as u32).build();
     world.server.take(now, path, &bytes);
     for packet in 0..10 {
-        assert!(world.server.engine.may_transmit(now), "packet {packet}");
+        assert_ne!(world.server.engine.pending(now), Pending::Nothing, "packet {packet}");
         assert!(world.server.packet(now, &mut buffer).is_some(), "packet {packet}");
     }
     assert!(world.server.packet(now, &mut buffer).is_none());
-    assert!(!world.server.engine.may_transmit(now), "everything was sent");
+    assert_eq!(world.server.engine.pending(now), Pending::Nothing, "everything was sent");
 }
 
 /// A paced packet is not ready until its time, so the engine does not report it to a caller before.
@@ -490,9 +488,9 @@ fn a_notification_that_waits_for_its_time_does_not_count_as_waiting_for_a_call()
     world.server.take(now, path, &bytes);
     let mut buffer = [0; 2048];
     assert!(world.server.packet(now, &mut buffer).is_none());
-    assert!(!world.server.engine.may_transmit(now));
+    assert_eq!(world.server.engine.pending(now), Pending::Nothing);
     let later = now.plus_nanos(5_000);
-    assert!(world.server.engine.may_transmit(later));
+    assert_ne!(world.server.engine.pending(later), Pending::Nothing);
     assert!(world.server.packet(later, &mut buffer).is_some());
-    assert!(!world.server.engine.may_transmit(later));
+    assert_eq!(world.server.engine.pending(later), Pending::Nothing);
 }

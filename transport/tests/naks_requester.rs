@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Bench, Ended, Forge, MTU, address, settings};
 use roce_packet::{Opcode, Psn, Qpn};
 use roce_sim::pair::{Action, Side};
@@ -284,7 +286,7 @@ fn late_ack_that_makes_progress_before_an_unanswered_read_is_handled() {
         bench.blocked = [true, false];
         let engine = &mut bench.host_mut(Side::A).engine;
         let timeout = engine.poll_timeout().expect("an acknowledgement is awaited");
-        engine.handle_timeout(timeout);
+        engine.handle_timeout(timeout, Duration::ZERO);
         bench.now = timeout;
         let what = format!("syndrome {syndrome:#x} at {offset}");
         let packet = acknowledge(&bench, syndrome, offset);

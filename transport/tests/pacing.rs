@@ -14,14 +14,15 @@ mod common;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::zeros::Zeros;
 use common::{Bench, MTU};
 use roce_packet::{Encapsulation, Path, Qpn};
 use roce_sim::pair::{Action, Settings, Side, bring_up_attributes};
 use roce_transport::{
-    Access, CqId, Engine, EngineConfig, Identification, Instant, QpCapabilities, QpInit, QpType, Received,
-    RegionAttributes, SendOp, SendWr, Sge, Transmit, TxSlot, Wc, WcStatus,
+    Access, Allowed, CqId, Engine, EngineConfig, Identification, Instant, Pending, QpCapabilities, QpInit,
+    QpType, Received, RegionAttributes, SendOp, SendWr, Sge, Transmit, TxSlot, Wc, WcStatus,
 };
 
 const BASE: u64 = 0x1000_0000;
@@ -188,8 +189,8 @@ impl World {
         while let Some(entry) = self.flying.first_entry().filter(|entry| entry.key().0 <= now) {
             let (to, path, bytes) = entry.remove();
             let identification = Identification::Known { identification: 0, dont_fragment: true };
-            let received = Received { path, identification, head: &bytes, tail: &[] };
-            self.ends[to].engine.handle_datagram(now, &received);
+            let received = Received::whole(path, identification, &bytes);
+            self.ends[to].engine.handle(now, &received);
         }
         if self.bottleneck_free <= now
             && let Some(datagram) = self.queue.pop_front()
@@ -199,9 +200,10 @@ impl World {
         }
         let mut buffer = [0; 2048];
         for host in 0..self.ends.len() {
-            self.ends[host].engine.handle_timeout(now);
+            self.ends[host].engine.handle_timeout(now, Duration::ZERO);
             while host > 0 || self.line_free <= now {
-                let Some(transmit) = self.ends[host].engine.poll_transmit(now, &mut TxSlot::new(&mut buffer))
+                let Some(transmit) =
+                    self.ends[host].engine.poll_transmit(now, &mut TxSlot::new(&mut buffer), Allowed::All)
                 else {
                     break;
                 };
@@ -211,7 +213,7 @@ impl World {
         }
         let timers = self.ends.iter().filter_map(|end| end.engine.poll_timeout());
         let queue = (!self.queue.is_empty()).then_some(self.bottleneck_free);
-        let line = self.ends[0].engine.may_transmit(now).then_some(self.line_free);
+        let line = (self.ends[0].engine.pending(now) != Pending::Nothing).then_some(self.line_free);
         let flying = self.flying.keys().next().map(|key| key.0);
         timers.chain(queue).chain(line).chain(flying).min()
     }

@@ -9,8 +9,8 @@ use common::{Bench, Ended, Forge, MTU, address, pattern, settings, unlucky};
 use roce_packet::{Opcode, PathMtu, Psn};
 use roce_sim::pair::{Action, Settings, Side};
 use roce_transport::{
-    Access, DropReason, PostError, QpAttr, QpState, QpType, RKey, RecvWr, SendOp, SendWr, Sge, UdDestination,
-    Verdict, WcStatus, WindowBinding, WindowType, WordMemory,
+    Access, Allowed, DropReason, PostError, QpAttr, QpState, QpType, RKey, RecvWr, SendOp, SendWr, Sge,
+    UdDestination, Verdict, WcStatus, WindowBinding, WindowType, WordMemory,
 };
 
 const START: u32 = 0x1000;
@@ -309,7 +309,7 @@ fn rxe_2023_07_21_send_rollback() {
         let mut buffer = vec![0; room];
         let mut slot = roce_transport::TxSlot::new(&mut buffer);
         let engine = &mut bench.host_mut(Side::A).engine;
-        assert_eq!(engine.poll_transmit(now, &mut slot), None, "{room} bytes are not enough");
+        assert_eq!(engine.poll_transmit(now, &mut slot, Allowed::All), None, "{room} bytes are not enough");
         // Another event wakes the queue pair, here a request of no bytes behind the others.
         bench.post(100 + room as u64, SendOp::Write { remote_addr: 0, rkey: RKey(0) }, 0, 0);
     }

@@ -293,7 +293,7 @@ fn one_cell(v6: bool, row: &Row, place: Place, outcome: Outcome) {
     let host_memory = bench.host(Side::B).read_memory(0, 1 << 16);
     let sent_before = bench.sent.len();
     let identification = Identification::Known { identification: 0, dont_fragment: true };
-    let received = Received { path: packet.path, identification, head: &bytes, tail: &[] };
+    let received = Received::whole(packet.path, identification, &bytes);
     let verdict = bench.deliver(Side::B, &received);
     let answers = bench.answers_since(sent_before, Side::B);
     assert_eq!(memory.to_vec(), [0x77; LEN], "{what}: the memory");

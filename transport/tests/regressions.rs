@@ -48,9 +48,9 @@ fn the_longest_read_does_not_take_half_of_all_psns_at_once() {
     let element = pair.host(Side::A).memory_range(0, MAX_MESSAGE as usize);
     let op = SendOp::Read { remote_addr: remote, rkey };
     pair.post_send(Side::A, a, &SendWr::new(1, op, &[element])).unwrap();
-    let first = pair.host(Side::A).engine.next_psn(a).unwrap();
+    let first = pair.host(Side::A).engine.query_qp(a).unwrap().sq_psn;
     pair.collect(Side::A);
-    let next = pair.host(Side::A).engine.next_psn(a).unwrap();
+    let next = pair.host(Side::A).engine.query_qp(a).unwrap().sq_psn;
     assert_eq!(first.distance_to(next), 1 << 22);
 }
 

@@ -6,7 +6,7 @@ use common::{Answer, Bench, Ended, MTU, address, pattern, settings, unlucky};
 use roce_packet::{Opcode, Psn};
 use roce_sim::pair::{Action, Settings, Side};
 use roce_transport::{
-    DropReason, EngineConfig, QpAttr, QpState, QpType, SendOp, SendWr, Verdict, WcStatus, WordMemory,
+    Allowed, DropReason, EngineConfig, QpAttr, QpState, QpType, SendOp, SendWr, Verdict, WcStatus, WordMemory,
 };
 
 const START: u32 = 0x1000;
@@ -155,7 +155,8 @@ fn read_response_invalid_after_dereg() {
     while taken < 3 {
         let now = bench.now;
         let mut slot = roce_transport::TxSlot::new(&mut buffer);
-        let transmit = bench.host_mut(Side::B).engine.poll_transmit(now, &mut slot).expect("a response");
+        let transmit =
+            bench.host_mut(Side::B).engine.poll_transmit(now, &mut slot, Allowed::All).expect("a response");
         let path = transmit.path;
         let bytes = buffer[..transmit.len].to_vec();
         assert_eq!(bench.inject(Side::A, path, &bytes), Verdict::Handled);

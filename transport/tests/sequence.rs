@@ -308,7 +308,7 @@ fn arrive_unseen(bench: &mut Bench, offset: u32, identification: u16, hint: u16)
     let packet = write_only(bench, offset, 0, b"data");
     let bytes = packet.build_with(identification);
     let unknown = Identification::Unknown { hint };
-    bench.deliver(Side::B, &Received { path: packet.path, identification: unknown, head: &bytes, tail: &[] })
+    bench.deliver(Side::B, &Received::whole(packet.path, unknown, &bytes))
 }
 
 /// Regression: a superpacket that the network split arrived one datagram at a time, through a socket that
@@ -347,7 +347,7 @@ fn a_peer_whose_identification_counts_past_zero_is_not_taken_for_one_of_ours() {
 fn forge_unseen(bench: &mut Bench, forged: &Forge) -> Verdict {
     let bytes = forged.build_with(0);
     let identification = Identification::Unknown { hint: 0 };
-    bench.deliver(Side::B, &Received { path: forged.path, identification, head: &bytes, tail: &[] })
+    bench.deliver(Side::B, &Received::whole(forged.path, identification, &bytes))
 }
 
 /// Regression: after four forged congestion notifications with Identification zero, the engine dropped all

@@ -9,8 +9,8 @@ use common::{Answer, Bench, Ended, Forge, address, pattern};
 use roce_packet::{Opcode, Psn, Qpn};
 use roce_sim::pair::Side;
 use roce_transport::{
-    AsyncEvent, DropReason, LKey, Payload, PostError, QpAttr, QpState, QpType, RKey, RecvWr, SendFlags,
-    SendOp, SendWr, Sge, UdDestination, Verdict, WcStatus,
+    Allowed, AsyncEvent, DropReason, LKey, Payload, PostError, QpAttr, QpState, QpType, RKey, RecvWr,
+    SendFlags, SendOp, SendWr, Sge, UdDestination, Verdict, WcStatus,
 };
 
 const TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
@@ -428,7 +428,11 @@ fn take_one_packet(bench: &mut Bench) {
     let now = bench.now;
     let mut buffer = [0; 2048];
     let mut slot = roce_transport::TxSlot::new(&mut buffer);
-    bench.host_mut(Side::A).engine.poll_transmit(now, &mut slot).expect("there is something to send");
+    bench
+        .host_mut(Side::A)
+        .engine
+        .poll_transmit(now, &mut slot, Allowed::All)
+        .expect("there is something to send");
 }
 
 #[test]

@@ -3,14 +3,16 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Bench, Forge, address};
 use roce_packet::{Datagram, Direction, Encapsulation, Opcode, Psn, Telemetry, TelemetryHop};
 use roce_sim::direct::Direct;
 use roce_sim::pair::{MEMORY_BASE, Settings, Side};
 use roce_transport::congestion::Congestion;
 use roce_transport::{
-    Batch, DropReason, EngineConfig, Identification, Instant, QpType, Received, SendFlags, SendOp, SendWr,
-    Transmit, TxSlot, Verdict,
+    Allowed, Batch, DropReason, EngineConfig, Identification, Instant, QpType, Received, SendFlags, SendOp,
+    SendWr, Transmit, TxSlot, Verdict,
 };
 
 const LEN: usize = 100_000;
@@ -38,16 +40,16 @@ fn write(direct: &mut Direct, mut wire: impl FnMut(Side, &mut Vec<u8>) -> bool) 
         direct.now = direct.now.plus_nanos(1_000);
         let now = direct.now;
         for side in [Side::A, Side::B] {
-            direct.host_mut(side).engine.handle_timeout(now);
+            direct.host_mut(side).engine.handle_timeout(now, Duration::ZERO);
             while let Some(transmit) =
-                direct.host_mut(side).engine.poll_transmit(now, &mut TxSlot::new(&mut buffer))
+                direct.host_mut(side).engine.poll_transmit(now, &mut TxSlot::new(&mut buffer), Allowed::All)
             {
                 let mut bytes = buffer[..transmit.len].to_vec();
                 sent.push((side, bytes.clone()));
                 if wire(side, &mut bytes) {
                     let identification = Identification::ABSENT;
-                    let received = Received { path: transmit.path, identification, head: &bytes, tail: &[] };
-                    direct.host_mut(side.other()).engine.handle_datagram(now, &received);
+                    let received = Received::whole(transmit.path, identification, &bytes);
+                    direct.host_mut(side.other()).engine.handle(now, &received);
                 }
             }
         }
@@ -189,7 +191,7 @@ fn where_it_is_on_both_kinds_arrive() {
                 let bytes = hops.map_or(datagram.clone(), |hops| with_trailer(datagram, hops));
                 // All headers are in the first slice.
                 let (head, tail) = bytes.split_at(bytes.len().saturating_sub(behind).max(28));
-                let received = Received { path: forge.path, identification: seen, head, tail };
+                let received = Received::in_pieces(forge.path, seen, [head, tail]);
                 assert_eq!(
                     bench.deliver(Side::B, &received),
                     Verdict::Handled,
@@ -245,7 +247,7 @@ fn no_trailer_is_taken_for_payload() {
         telemetry.push(TelemetryHop::new(1_000_000_000, number * 7_919, number * 64, 0), 1);
         let bytes = [&bytes[..], &telemetry.emit()].concat();
         let identification = Identification::Unknown { hint: 0 };
-        let received = Received { path: forge.path, identification, head: &bytes, tail: &[] };
+        let received = Received::whole(forge.path, identification, &bytes);
         let verdict = bench.deliver(Side::B, &received);
         assert_eq!(verdict, Verdict::Dropped(DropReason::BadIcrc), "number {number}");
     }
@@ -269,11 +271,14 @@ fn datagrams_with_a_trailer_form_superpackets() {
     for step in 0..400 {
         let now = now.plus_nanos(step * 1_000);
         let mut slot = TxSlot { buffer: &mut buffer, batch: &batch };
-        let Some(transmit) = direct.host_mut(Side::A).engine.poll_transmit(now, &mut slot) else { continue };
+        let Some(transmit) = direct.host_mut(Side::A).engine.poll_transmit(now, &mut slot, Allowed::All)
+        else {
+            continue;
+        };
         let Transmit { path, identification, len, .. } = transmit;
         let identification_of = Identification::Known { identification, dont_fragment: true };
-        let received = Received { path, identification: identification_of, head: &buffer[..len], tail: &[] };
-        assert_eq!(direct.host_mut(Side::B).engine.handle_datagram(now, &received), Verdict::Handled);
+        let received = Received::whole(path, identification_of, &buffer[..len]);
+        assert_eq!(direct.host_mut(Side::B).engine.handle(now, &received), Verdict::Handled);
         if batch.accepts(&transmit) {
             batch.push(&transmit);
             *runs.last_mut().unwrap() += 1;
@@ -302,7 +307,7 @@ fn telemetry_of_a_dropped_acknowledgement_changes_no_rate() {
         telemetry.push(TelemetryHop::new(1_000_000_000, count * 1_000, count * 500, 60_000), 1);
         bytes.extend(telemetry.echo().emit());
         let identification = Identification::Unknown { hint: 0 };
-        let verdict = bench.deliver(Side::A, &Received { path, identification, head: &bytes, tail: &[] });
+        let verdict = bench.deliver(Side::A, &Received::whole(path, identification, &bytes));
         assert_eq!(verdict, Verdict::Dropped(DropReason::UnsentPsn));
         bench.now = bench.now.plus_nanos(1_000);
     }

@@ -13,6 +13,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -23,7 +24,7 @@ use roce_packet::{
 use roce_sim::pair::{Settings, Side, bring_up_attributes};
 use roce_transport::congestion::Congestion;
 use roce_transport::{
-    Access, CqId, DropReason, Engine, EngineConfig, Event, Identification, Instant, LKey, Payload,
+    Access, Allowed, CqId, DropReason, Engine, EngineConfig, Event, Identification, Instant, LKey, Payload,
     QpCapabilities, QpInit, QpOptions, QpType, RKey, Received, Recovery, RecvWr, SelectiveRepeat, SendFlags,
     SendOp, SendWr, Sge, SrqId, TxSlot, UdDestination, Verdict, Wc, WordMemory,
 };
@@ -214,7 +215,9 @@ impl World {
         let mut buffer = vec![0; 1_024];
         for from in [0, 1] {
             let end = &mut self.ends[from];
-            while let Some(transmit) = end.engine.poll_transmit(self.now, &mut TxSlot::new(&mut buffer)) {
+            while let Some(transmit) =
+                end.engine.poll_transmit(self.now, &mut TxSlot::new(&mut buffer), Allowed::All)
+            {
                 let mut bytes = buffer[..transmit.len].to_vec();
                 pass_switch(&mut bytes, self.now, self.sent.len() as u64);
                 if self.kind.counts {
@@ -238,20 +241,18 @@ impl World {
     }
 
     fn deliver(&mut self, flying: &Flying, trimmed: bool) -> Verdict {
-        let identification = Identification::Unknown { hint: 0 };
-        let received = Received { path: flying.path, identification, head: &flying.bytes, tail: &[] };
-        let engine = &mut self.ends[flying.to].engine;
-        if trimmed {
-            engine.handle_trimmed(self.now, &received)
+        let received = if trimmed {
+            Received::trimmed(flying.path, &flying.bytes)
         } else {
-            engine.handle_datagram(self.now, &received)
-        }
+            Received::whole(flying.path, Identification::Unknown { hint: 0 }, &flying.bytes)
+        };
+        self.ends[flying.to].engine.handle(self.now, &received)
     }
 
     fn wait(&mut self, nanos: u64) {
         self.now = self.now.plus_nanos(nanos);
         for end in &mut self.ends {
-            end.engine.handle_timeout(self.now);
+            end.engine.handle_timeout(self.now, Duration::ZERO);
         }
     }
 

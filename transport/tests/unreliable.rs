@@ -348,7 +348,7 @@ fn ud_grh_area_of_every_encapsulation() {
         let identification = if source.is_ipv4() { 0x1234 } else { 0 };
         let bytes = packet.build_with(identification);
         let known = Identification::Known { identification, dont_fragment: true };
-        let received = Received { path: packet.path, identification: known, head: &bytes, tail: &[] };
+        let received = Received::whole(packet.path, known, &bytes);
         assert_eq!(bench.deliver(Side::B, &received), Verdict::Handled, "{encapsulation:?} {source}");
         assert_eq!(bench.host(Side::B).read_memory(0, GRH_AREA), expected, "{encapsulation:?} {source}");
         let wc = bench.completions(Side::B)[0];
@@ -366,7 +366,7 @@ fn ud_grh_area_keeps_the_fragment_bit() {
     envelope.dont_fragment = false;
     let bytes = packet.build_in(&envelope);
     let known = Identification::Known { identification: 5, dont_fragment: false };
-    let received = Received { path: packet.path, identification: known, head: &bytes, tail: &[] };
+    let received = Received::whole(packet.path, known, &bytes);
     assert_eq!(bench.deliver(Side::B, &received), Verdict::Handled);
     assert_eq!(bench.host(Side::B).read_memory(24, 4), [0, 5, 0, 0]);
 }

@@ -101,7 +101,7 @@
 //! };
 //! let slot = device.slot().expect("a new device has room");
 //! slot.buffer[..16].copy_from_slice(b"from BTH to ICRC");
-//! device.commit(Instant::ZERO, &Transmit { path, remote_qpn: Qpn::default(), len: 16, identification: 0 });
+//! device.commit(Instant::ZERO, &Transmit::new(path, Qpn::default(), 16, 0));
 //! device.flush(Instant::ZERO)?;
 //!
 //! let sent = sent.lock().unwrap();

@@ -33,12 +33,9 @@ impl FramedDevice {
         let before = self.counters.rx_datagrams;
         self.counters.rx_datagrams += self.own.len() as u64;
         for own in self.own.drain(..) {
-            sink(&Received {
-                path: own.transmit.path,
-                identification: identification(&own.transmit.path.destination, own.transmit.identification),
-                head: &own.bytes,
-                tail: &[],
-            });
+            let path = own.transmit.path;
+            let identification = identification(&path.destination, own.transmit.identification);
+            sink(&Received::whole(path, identification, &own.bytes));
         }
         let mut receiver = Receiver {
             host: self.host.as_mut(),
@@ -109,7 +106,7 @@ impl Receiver<'_> {
             } else {
                 Identification::ABSENT
             };
-            sink(&Received { path, identification, head, tail });
+            sink(&Received::in_pieces(path, identification, [head, tail]));
         }
     }
 

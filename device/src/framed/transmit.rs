@@ -69,7 +69,8 @@ impl FramedDevice {
             && transmit.path.vlan.is_none();
         let batch =
             if splits { Batch::start(transmit, self.max_segments, LONGEST_SUPERPACKET) } else { Batch::NONE };
-        self.open = Some(Superframe { first: *transmit, batch, end: HEADROOM + transmit.len, segments: 1 });
+        let first = Transmit { telemetry: None, ..*transmit };
+        self.open = Some(Superframe { first, batch, end: HEADROOM + transmit.len, segments: 1 });
         if !splits {
             self.close(now);
         }

@@ -107,7 +107,7 @@ fn what_was_damaged_is_shown_with_a_comment() {
     let path = path(A, B);
     let receive = |bytes: &[u8], head_len: usize, identification| {
         let (head, tail) = bytes.split_at(head_len);
-        lock(&recorder.recorder).received(0, &Received { path, identification, head, tail });
+        lock(&recorder.recorder).received(0, &Received::in_pieces(path, identification, [head, tail]));
         kept.0.lock().pop().unwrap()
     };
     let unknown = Identification::Unknown { hint: 3 };

@@ -136,7 +136,7 @@ fn deliver(
             IpAddr::V4(_) => Identification::Unknown { hint: index as u16 },
             IpAddr::V6(_) => Identification::ABSENT,
         };
-        let received = Received { path, identification, head, tail: &[] };
+        let received = Received::whole(path, identification, head);
         if member.as_deref_mut().is_none_or(|member| member.is_own(&received)) {
             sink(&received);
             count += 1;

@@ -124,10 +124,7 @@ fn a_shorter_datagram_closes_a_superpacket() {
         let identification = slot.batch.identification(&there, Qpn::default(), whole);
         let bytes = crate::testing::sealed(&there, psn, len, identification);
         slot.buffer[..whole].copy_from_slice(&bytes);
-        a.commit(
-            Instant::ZERO,
-            &Transmit { path: there, remote_qpn: Qpn::default(), len: whole, identification },
-        );
+        a.commit(Instant::ZERO, &Transmit::new(there, Qpn::default(), whole, identification));
         sent.push(bytes);
     }
     a.flush(Instant::ZERO).unwrap();
@@ -280,10 +277,7 @@ fn an_icrc_follows_the_source_port_that_is_really_used() {
 /// Returns the received form of a datagram whose ICRC was made for this Identification.
 fn passed(a: &mut UdpDevice, b: &mut UdpDevice, path: &Path, bytes: &[u8], identification: u16) -> Vec<u8> {
     a.slot().unwrap().buffer[..bytes.len()].copy_from_slice(bytes);
-    a.commit(
-        Instant::ZERO,
-        &Transmit { path: *path, remote_qpn: Qpn::default(), len: bytes.len(), identification },
-    );
+    a.commit(Instant::ZERO, &Transmit::new(*path, Qpn::default(), bytes.len(), identification));
     a.flush(Instant::ZERO).unwrap();
     expect(b, 1).swap_remove(0).bytes
 }
@@ -366,7 +360,7 @@ fn a_superpacket_that_is_never_accepted_does_not_stop_the_others() {
         let slot = transmitter.slot().unwrap();
         let identification = slot.batch.identification(&there, Qpn::default(), 116);
         slot.buffer[..116].copy_from_slice(&crate::testing::sealed(&there, psn, 100, identification));
-        let transmit = Transmit { path: there, remote_qpn: Qpn::default(), len: 116, identification };
+        let transmit = Transmit::new(there, Qpn::default(), 116, identification);
         transmitter.commit(&transmit, &a.sockets);
     }
     assert!((0..5000).all(|_| transmitter.may_retry(libc::EAGAIN)), "EAGAIN is about the socket");
@@ -417,14 +411,8 @@ fn paths_that_a_socket_cannot_take_are_counted() {
     }
     // A datagram longer than a slot, and one without a slot.
     a.slot().unwrap();
-    a.commit(
-        Instant::ZERO,
-        &Transmit { path: there, remote_qpn: Qpn::default(), len: MAX_DATAGRAM + 1, identification: 0 },
-    );
-    a.commit(
-        Instant::ZERO,
-        &Transmit { path: there, remote_qpn: Qpn::default(), len: 16, identification: 0 },
-    );
+    a.commit(Instant::ZERO, &Transmit::new(there, Qpn::default(), MAX_DATAGRAM + 1, 0));
+    a.commit(Instant::ZERO, &Transmit::new(there, Qpn::default(), 16, 0));
     send(&mut a, &there, &[&datagram(&there, 2, 8)]);
     assert_eq!(expect(&mut b, 1).len(), 1);
     assert_eq!(counter(&a, "udp_tx_bad_path"), 5);
@@ -451,10 +439,7 @@ fn a_full_device_says_so_and_everything_leaves_in_order() {
         let path = there.with_dscp((count % 2) as u8);
         let bytes = datagram(&path, count, 8);
         slot.buffer[..bytes.len()].copy_from_slice(&bytes);
-        a.commit(
-            Instant::ZERO,
-            &Transmit { path, remote_qpn: Qpn::default(), len: bytes.len(), identification: 0 },
-        );
+        a.commit(Instant::ZERO, &Transmit::new(path, Qpn::default(), bytes.len(), 0));
         count += 1;
     }
     assert_eq!(count, 128);
@@ -577,7 +562,7 @@ fn a_ring_that_goes_round_keeps_what_waits() {
             let identification = slot.batch.identification(&there, Qpn::default(), whole);
             let bytes = crate::testing::sealed(&there, next, len, identification);
             slot.buffer[..whole].copy_from_slice(&bytes);
-            let transmit = Transmit { path: there, remote_qpn: Qpn::default(), len: whole, identification };
+            let transmit = Transmit::new(there, Qpn::default(), whole, identification);
             transmitter.commit(&transmit, &a.sockets);
             next += 1;
         }

@@ -104,7 +104,7 @@ fn numbers(devices: &mut [UdpDevice], count: usize) -> Vec<Vec<u32>> {
         let all: usize = found.iter().map(Vec::len).sum();
         idle = if all < count { 0 } else { idle + 1 };
         for (device, found) in devices.iter_mut().zip(&mut found) {
-            device.receive(now(), &mut |received| found.push(number_of(received.head))).unwrap();
+            device.receive(now(), &mut |received| found.push(number_of(received.head()))).unwrap();
         }
     }
     found.iter_mut().for_each(|found| found.sort_unstable());
@@ -210,7 +210,7 @@ fn send_joined(from: &str, to: SocketAddr, datagrams: &[Vec<u8>]) -> bool {
         let slot = sender.slot().unwrap();
         slot.buffer[..bytes.len()].copy_from_slice(bytes);
         let identification = slot.batch.identification(&path, Qpn::default(), bytes.len());
-        let transmit = Transmit { path, remote_qpn: Qpn::default(), len: bytes.len(), identification };
+        let transmit = Transmit::new(path, Qpn::default(), bytes.len(), identification);
         sender.commit(Instant::ZERO, &transmit);
     }
     sender.flush(Instant::ZERO).unwrap();
@@ -247,7 +247,7 @@ fn a_superpacket_for_several_slots_arrives_where_its_datagrams_belong() {
                             (path.traffic_class, path.hop_limit, path.destination),
                             (0x6a, 9, to.ip())
                         );
-                        found.insert(number_of(received.head), received.head.to_vec());
+                        found.insert(number_of(received.head()), received.head().to_vec());
                     })
                     .unwrap();
             }
@@ -523,7 +523,7 @@ fn is_other() -> bool {
             let end = Clock::now() + Duration::from_secs(60);
             while Clock::now() < end {
                 device
-                    .receive(now(), &mut |received| println!("\ngot {};", number_of(received.head)))
+                    .receive(now(), &mut |received| println!("\ngot {};", number_of(received.head())))
                     .unwrap();
                 std::thread::sleep(Duration::from_micros(100));
             }

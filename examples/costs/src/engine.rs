@@ -1,6 +1,6 @@
 //! Two engines in one thread that exchange their datagrams in memory, ICRC included.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use roce_packet::PathMtu;
 use roce_sim::direct::Direct;
@@ -56,7 +56,7 @@ pub(crate) fn writes(count: u64) -> Outcome<Value> {
         direct.now = direct.now.plus_nanos(10_000);
         let now = direct.now;
         for side in [Side::A, Side::B] {
-            direct.host_mut(side).engine.handle_timeout(now);
+            direct.host_mut(side).engine.handle_timeout(now, Duration::ZERO);
         }
     }
     let elapsed = begun.elapsed().as_secs_f64();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 use roce_packet::{Path, PathMtu, Psn, Qpn, RnrTimer};
 use roce_transport::{
@@ -418,7 +419,7 @@ impl Rig {
             self.engine.deallocate_pd(pd).expect("nothing is left in it");
         }
         assert_eq!((self.engine.keys_in_use(), self.engine.qp_numbers().count()), (0, 0));
-        self.engine.handle_timeout(Instant::FAR_FUTURE);
+        self.engine.handle_timeout(Instant::FAR_FUTURE, Duration::ZERO);
         assert_eq!(self.engine.poll_timeout(), None, "nothing is left to wait for");
         crate::packet::collect(&mut self.engine, Instant::FAR_FUTURE, |_, _| {
             panic!("nobody is left to send")

@@ -1,8 +1,10 @@
 //! Work requests, packets, completions and time.
 
+use std::time::Duration;
+
 use roce_packet::{ImmDt, Qpn};
 use roce_transport::{
-    FlushPlacement, Notify, Payload, RKey, RecvWr, SendFlags, SendOp, SendWr, Sge, TxSlot, UdDestination, Wc,
+    Allowed, FlushPlacement, Notify, Payload, RKey, RecvWr, SendFlags, SendOp, SendWr, Sge, TxSlot, UdDestination, Wc,
 };
 
 use super::model::{Flying, Rig, done};
@@ -30,7 +32,7 @@ impl Rig {
                     (0, Some(next)) => self.now.max(next),
                     (nanos, _) => self.now.plus_nanos(u64::from(nanos) << (step.fill & 31)),
                 };
-                self.engine.handle_timeout(self.now);
+                self.engine.handle_timeout(self.now, Duration::ZERO);
             }
             Action::Drive => self.drive(step),
             _ => self.query(step),
@@ -175,7 +177,7 @@ impl Rig {
         // Simulates a device with too little buffer space, which must only delay packets.
         let room = if step.flags & 8 != 0 { usize::from(step.number) % 1024 } else { 1024 };
         let mut slot = TxSlot::new(&mut buffer[..room]);
-        let transmit = self.engine.poll_transmit(self.now, &mut slot)?;
+        let transmit = self.engine.poll_transmit(self.now, &mut slot, Allowed::All)?;
         let bytes = buffer[..transmit.len].to_vec();
         let datagram = roce_packet::Datagram::parse(&bytes, &[]).expect("engines send well-formed packets");
         let envelope = roce_packet::Envelope::new(&transmit.path, transmit.identification);
@@ -187,7 +189,7 @@ impl Rig {
         let engine = &self.engine;
         if let Some(qpn) = self.qps.pick(step.qp) {
             let _ = (engine.query_qp(qpn), engine.qp_type(qpn), engine.queue_depths(qpn));
-            let _ = (engine.qp_counters(qpn), engine.next_psn(qpn));
+            let _ = engine.qp_counters(qpn);
         }
         if let Some(srq) = self.srqs.pick(step.srq) {
             let _ = engine.query_srq(srq);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use roce_packet::{Datagram, ImmDt, Operation, PathMtu, Psn, Qpn, RnrTimer};
 use roce_transport::{
@@ -268,7 +269,7 @@ impl Rig {
             (0, Some(next)) => self.now.max(next),
             (nanos, _) => self.now.plus_nanos(u64::from(nanos) << (step.fill & 31)),
         };
-        self.engine.handle_timeout(self.now);
+        self.engine.handle_timeout(self.now, Duration::ZERO);
     }
 
     fn post(&mut self, step: &Step) {
@@ -453,7 +454,7 @@ impl Rig {
         for _ in 0..MOST {
             let Some(next) = self.engine.poll_timeout() else { break };
             self.now = self.now.max(next);
-            self.engine.handle_timeout(self.now);
+            self.engine.handle_timeout(self.now, Duration::ZERO);
             self.settle(false);
         }
         assert!(self.requests.is_empty(), "in {:?} these never complete: {:?}", self.state, self.requests);

@@ -69,7 +69,7 @@ impl Rig {
     fn right_answer(&mut self, step: &Step) -> Right {
         let acknowledgement = |psn| Right { opcode: Opcode::RC_ACKNOWLEDGE, psn, len: 0 };
         if self.unanswered.is_empty() {
-            let next = self.engine.next_psn(self.qpn).unwrap_or(Psn::new(0));
+            let next = self.engine.query_qp(self.qpn).map_or(Psn::new(0), |attr| attr.sq_psn);
             return acknowledgement(next.sub(1));
         }
         let position = usize::from(step.pick) % self.unanswered.len();

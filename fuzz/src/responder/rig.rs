@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use roce_packet::{PathMtu, Psn, Qpn, RnrTimer};
 use roce_transport::{
@@ -316,7 +317,7 @@ impl Rig {
             Action::PostReceive => self.post_receive(index),
             Action::Wait => {
                 self.now = self.now.plus_nanos(u64::from(step.length) << (step.fill & 31));
-                self.engine.handle_timeout(self.now);
+                self.engine.handle_timeout(self.now, Duration::ZERO);
             }
             Action::Deregister => self.deregister(region),
             Action::Register => self.register(region),

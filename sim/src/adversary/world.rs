@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use roce_packet::{Encapsulation, Path, Psn, Qpn, RnrTimer};
 use roce_transport::{
-    Access, Batch, CqId, DropReason, Engine, EngineConfig, Identification, Instant, Memory, PdId, Received,
-    RegionAttributes, TxSlot, Verdict, Wc, WcStatus, WordMemory,
+    Access, Allowed, Batch, CqId, DropReason, Engine, EngineConfig, Identification, Instant, Memory, PdId,
+    Received, RegionAttributes, TxSlot, Verdict, Wc, WcStatus, WordMemory,
 };
 
 use super::Report;
@@ -183,7 +184,7 @@ impl<'a> World<'a> {
                 self.now = self.now.max(next);
                 self.arrivals()?;
                 for end in &mut self.ends {
-                    end.engine.handle_timeout(self.now);
+                    end.engine.handle_timeout(self.now, Duration::ZERO);
                 }
             }
         }
@@ -259,7 +260,7 @@ impl<'a> World<'a> {
             let now = self.now;
             let (batches, end) = (self.plan.batches, &mut self.ends[side as usize]);
             let mut slot = TxSlot { buffer: &mut buffer, batch: &end.batch };
-            let Some(transmit) = end.engine.poll_transmit(now, &mut slot) else { break Ok(()) };
+            let Some(transmit) = end.engine.poll_transmit(now, &mut slot, Allowed::All) else { break Ok(()) };
             if end.batch.accepts(&transmit) {
                 end.batch.push(&transmit);
             } else if batches {
@@ -288,12 +289,11 @@ impl<'a> World<'a> {
             };
             let len = packet.bytes.len();
             let (head, tail) = packet.bytes.split_at(self.plan.head_len.unwrap_or(len).min(len));
-            let received = Received { path: packet.path, identification, head, tail };
-            let engine = &mut self.ends[packet.to as usize].engine;
-            let verdict = match packet.trimmed {
-                true => engine.handle_trimmed(self.now, &received),
-                false => engine.handle_datagram(self.now, &received),
+            let received = match packet.trimmed {
+                true => Received::trimmed(packet.path, &packet.bytes),
+                false => Received::in_pieces(packet.path, identification, [head, tail]),
             };
+            let verdict = self.ends[packet.to as usize].engine.handle(self.now, &received);
             if packet.damaged && verdict == Verdict::Handled {
                 return Err(format!("a damaged packet was worked on: {:02x?}", packet.bytes));
             }

@@ -7,11 +7,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use roce_packet::{ImmDt, Opcode, Psn, Qpn, RnrTimer};
 use roce_transport::congestion::Rate;
 use roce_transport::{
-    Access, Batch, CqId, Engine, EngineConfig, Identification, MAX_RD_ATOMIC, Pacing, PdId, QpAttr,
+    Access, Allowed, Batch, CqId, Engine, EngineConfig, Identification, MAX_RD_ATOMIC, Pacing, PdId, QpAttr,
     QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey, Received, RecvWr, RegionAttributes, SendOp,
     SendWr, Sge, TxSlot, Wc, WcFlags, WcStatus,
 };
@@ -23,7 +24,7 @@ use super::payload::{Pattern, flow_address};
 use super::port::DropReason;
 use super::settings::{
     Class, FlowOperation, HostSettings, PRIORITIES, PauseStorm, PayloadMode, ReceiveLimit, Settings,
-    priority_of,
+    classes_of, priority_of,
 };
 use super::time::Time;
 use super::world::World;
@@ -178,22 +179,17 @@ impl Host {
         let frame = world.frames.get(id);
         let path = frame.path();
         let bytes = world.frames.bytes(id);
-        let received = match world.settings.payload {
+        let telemetry = world.frames.telemetry(id);
+        let mut received = match world.settings.payload {
+            _ if frame.kind == Kind::Trimmed => Received::trimmed(path, bytes),
             PayloadMode::Implied => {
                 Received::implied(path, bytes, usize::from(frame.len).saturating_sub(bytes.len()))
             }
-            PayloadMode::Real => {
-                let identification = Identification::Known { identification: 0, dont_fragment: true };
-                Received { path, identification, head: bytes, tail: &[] }
-            }
+            PayloadMode::Real => Received::whole(path, Identification::ABSENT, bytes),
         };
+        received.telemetry = telemetry.as_ref();
         world.trace_at(self.number);
-        let now = world.now.to_instant();
-        match world.frames.telemetry(id) {
-            None if frame.kind == Kind::Trimmed => self.engine.handle_trimmed(now, &received),
-            Some(telemetry) => self.engine.handle_with_telemetry(now, &received, &telemetry),
-            None => self.engine.handle_datagram(now, &received),
-        };
+        self.engine.handle(world.now.to_instant(), &received);
         world.frames.remove(id);
         self.settle(world);
     }
@@ -206,7 +202,7 @@ impl Host {
         }
         self.timer = Time::NEVER;
         world.trace_at(self.number);
-        self.engine.handle_timeout(world.now.to_instant());
+        self.engine.handle_timeout(world.now.to_instant(), Duration::ZERO);
         self.settle(world);
     }
 
@@ -281,13 +277,9 @@ impl Host {
         if implied {
             slot.batch = &Batch::UNSEALED;
         }
-        let now = world.now.to_instant();
-        let transmit = if full == 0 {
-            self.engine.poll_transmit(now, &mut slot)?
-        } else {
-            let may_send = |path: &roce_packet::Path| full >> priority_of(path.traffic_class >> 2) & 1 == 0;
-            self.engine.poll_transmit_where(now, &mut slot, may_send)?
-        };
+        let allowed = if full == 0 { Allowed::All } else { Allowed::Data(classes_of(!full)) };
+        let transmit = self.engine.poll_transmit(world.now.to_instant(), &mut slot, allowed);
+        let transmit = transmit.as_ref()?;
         let bytes = world.scratch.get(..transmit.len)?;
         let opcode = Opcode(bytes.first().copied().unwrap_or_default());
         let mut frame = Frame::datagram(&transmit.path, transmit.len)?;
@@ -304,8 +296,8 @@ impl Host {
         };
         let id = world.frames.insert(frame);
         world.frames.store(id, kept);
-        if let Some(telemetry) = self.engine.take_telemetry() {
-            world.frames.add_telemetry(id, &telemetry);
+        if let Some(telemetry) = &transmit.telemetry {
+            world.frames.add_telemetry(id, telemetry);
         }
         Some(id)
     }

@@ -1,8 +1,8 @@
 //! The settings of a network besides its topology.
 
 use roce_packet::PathMtu;
-use roce_transport::Recovery;
 use roce_transport::congestion::{Congestion, NotificationPoint};
+use roce_transport::{Recovery, TrafficClasses};
 
 use super::failure::Failure;
 use super::marking::Marking;
@@ -472,4 +472,11 @@ pub struct PauseStorm {
 #[must_use]
 pub const fn priority_of(dscp: u8) -> u8 {
     (dscp >> 3) & 0b111
+}
+
+/// Returns the traffic classes of these priorities, one bit each.
+pub(super) fn classes_of(priorities: u8) -> TrafficClasses {
+    let of_priority = |priority: usize| 0xff_u64 << (8 * priority);
+    let set = (0..PRIORITIES).filter(|priority| priorities >> priority & 1 == 1);
+    TrafficClasses::from_bits(set.map(of_priority).fold(0, |all, bits| all | bits))
 }

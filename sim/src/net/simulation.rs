@@ -33,7 +33,7 @@ use super::settings::{FlowOperation, Settings};
 use super::switch::BufferTooSmall;
 use super::time::Time;
 use super::topology::{Topology, TopologyError};
-use super::trace::Trace;
+use super::trace::{Tag, Trace};
 use super::waits::WaitGraph;
 use super::workload::{FlowSpec, Schedule, WorkloadError, check};
 use super::world::Captured;
@@ -376,7 +376,7 @@ impl Simulation {
         let part = &mut self.parts[place.part as usize];
         let spec = part.flows[place.index as usize].spec;
         let requester = part.flows[place.index as usize].requester;
-        part.world.trace(part.hosts[requester as usize].port, 4 << 56 | u64::from(number));
+        part.world.trace(part.hosts[requester as usize].port, Tag::FlowStart, number);
         let refusal = if !part.world.changes.routes_of_all().joins(spec.source, spec.destination) {
             Some(Refusal::NoPath)
         } else if self.connect(number, &spec, &settings).is_none() {
@@ -432,7 +432,7 @@ impl Simulation {
 
     /// Applies a change of the network.
     fn change(&mut self, number: u32) {
-        self.trace.note(self.now.as_ps(), 6 << 56 | u64::from(number));
+        self.trace.event(self.now, Tag::Change, number);
         let list = &self.parts[0].world.changes.list;
         let Some((_, change)) = list.get(number as usize).copied() else { return };
         match change {

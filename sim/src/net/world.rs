@@ -18,6 +18,7 @@ use super::route::other_end;
 use super::settings::{PauseMode, Settings};
 use super::time::Time;
 use super::topology::LinkSpec;
+use super::trace::Tag;
 use super::waits::{SwitchWaits, Wait};
 
 /// The size of the largest datagram.
@@ -364,7 +365,7 @@ impl World {
     pub(super) fn discard(&mut self, port: u32, id: FrameId, reason: DropReason) {
         let end = &mut self.ports[port as usize];
         end.stats.drop(reason);
-        end.trace.note(0x0d00 | reason as u64, u64::from(end.number));
+        end.trace.frame_dropped(reason as u8, end.number);
         self.trace_drop(port, reason);
         self.frames.remove(id);
     }
@@ -503,8 +504,8 @@ impl World {
 
     /// Adds an event to the trace hash of a port.
     #[inline]
-    pub(super) fn trace(&mut self, port: u32, what: u64) {
-        self.ports[port as usize].trace.note(self.now.as_ps(), what);
+    pub(super) fn trace(&mut self, port: u32, tag: Tag, number: u32) {
+        self.ports[port as usize].trace.event(self.now, tag, number);
     }
 
     /// Captures a frame if its port is captured.

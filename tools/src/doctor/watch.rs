@@ -53,7 +53,8 @@ impl Watch {
 
 fn note(seen: &mut Seen, received: &Received<'_>) {
     seen.datagrams += 1;
-    let Ok((bth, rest)) = Bth::parse(received.head) else { return };
+    let [head, tail] = received.body.pieces();
+    let Ok((bth, rest)) = Bth::parse(head) else { return };
     if bth.opcode == Opcode::UD_SEND_ONLY {
         let stamp = Deth::parse(rest).ok().and_then(|(_, payload)| Stamp::read(payload));
         if let Some(stamp) = stamp
@@ -62,7 +63,7 @@ fn note(seen: &mut Seen, received: &Received<'_>) {
             seen.probes.push((stamp, received.path));
         }
     } else {
-        seen.longest = seen.longest.max(received.head.len() + received.tail.len());
+        seen.longest = seen.longest.max(head.len() + tail.len());
     }
 }
 
@@ -132,8 +133,7 @@ mod tests {
             let slot = device.slot().unwrap();
             slot.buffer[..64].fill(7);
             let identification = slot.batch.identification(&path, Qpn::new(9), 64);
-            device
-                .commit(Instant::ZERO, &Transmit { path, remote_qpn: Qpn::new(9), len: 64, identification });
+            device.commit(Instant::ZERO, &Transmit::new(path, Qpn::new(9), 64, identification));
         }
         device.flush(Instant::ZERO).unwrap();
         let mut found = None;

@@ -180,10 +180,7 @@ impl End<'_> {
         room.copy_from_slice(template);
         set_number(room, number);
         let identification = slot.batch.identification(&self.path, Qpn::default(), template.len());
-        self.device.commit(
-            now,
-            &Transmit { path: self.path, remote_qpn: Qpn::default(), len: template.len(), identification },
-        );
+        self.device.commit(now, &Transmit::new(self.path, Qpn::default(), template.len(), identification));
         true
     }
 
@@ -198,7 +195,7 @@ impl End<'_> {
         let source = self.path.destination;
         let mut take = |received: &roce_transport::Received<'_>| {
             if received.path.source == source
-                && let Some((purpose, number)) = read(received.head)
+                && let Some((purpose, number)) = read(received.head())
             {
                 sink(purpose, number);
             }

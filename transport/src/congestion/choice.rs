@@ -15,35 +15,112 @@ use super::{
 use crate::parameters::{self, ParameterError, Parameters};
 use crate::units::{self, UnitError};
 
-/// An algorithm with its parameters.
-#[derive(Clone, Default)]
-pub enum Algorithm {
-    /// No control: packets leave as fast as the device and the engine's window allow.
-    #[default]
-    None,
-    /// A constant rate.
-    Fixed(Rate),
+/// Declares the algorithms with parameters: everything that depends on which algorithms there are follows
+/// from this table.
+macro_rules! algorithms {
+    ($($(#[doc = $doc:literal])+ $variant:ident($parameters:ty) = $name:literal, $algorithm:ident;)+) => {
+        /// An algorithm with its parameters.
+        #[derive(Clone, Default)]
+        pub enum Algorithm {
+            /// No control: packets leave as fast as the device and the engine's window allow.
+            #[default]
+            None,
+            /// A constant rate.
+            Fixed(Rate),
+            $($(#[doc = $doc])+ $variant($parameters),)+
+            /// An algorithm from another crate; see [`Algorithm::custom`].
+            Custom {
+                /// The name of the algorithm.
+                name: &'static str,
+                /// A function that creates an instance for each queue pair.
+                make: Arc<Make>,
+            },
+        }
+
+        impl Algorithm {
+            /// The names of the algorithms of this crate.
+            const NAMES: [&'static str; 2 + [$($name),+].len()] = ["none", "fixed", $($name),+];
+
+            /// Returns the algorithm with this name and its default parameters. `fixed` has no default.
+            fn with_defaults(name: &str) -> Option<Self> {
+                Some(match name {
+                    "none" => Self::None,
+                    $($name => Self::$variant(<$parameters>::default()),)+
+                    _ => return None,
+                })
+            }
+
+            /// Returns the name of the algorithm.
+            #[must_use]
+            pub fn name(&self) -> &'static str {
+                match self {
+                    Self::None => "none",
+                    Self::Fixed(_) => "fixed",
+                    $(Self::$variant(_) => $name,)+
+                    Self::Custom { name, .. } => name,
+                }
+            }
+
+            /// Creates an instance for a queue pair.
+            pub(crate) fn make(&self, start: &Start) -> Option<Box<dyn CongestionControl>> {
+                Some(match self {
+                    Self::None => return None,
+                    Self::Fixed(rate) => Box::new(FixedRate(*rate)),
+                    $(Self::$variant(parameters) => Box::new($algorithm::new(parameters, start)),)+
+                    Self::Custom { make, .. } => make(start),
+                })
+            }
+
+            fn parameters(&mut self) -> Option<&mut dyn Settable> {
+                match self {
+                    $(Self::$variant(parameters) => Some(parameters),)+
+                    Self::None | Self::Fixed(_) | Self::Custom { .. } => None,
+                }
+            }
+        }
+
+        impl PartialEq for Algorithm {
+            fn eq(&self, other: &Self) -> bool {
+                match (self, other) {
+                    (Self::None, Self::None) => true,
+                    (Self::Fixed(own), Self::Fixed(other)) => own == other,
+                    $((Self::$variant(own), Self::$variant(other)) => own == other,)+
+                    (Self::Custom { make: own, .. }, Self::Custom { make: other, .. }) => {
+                        core::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(other))
+                    }
+                    _ => false,
+                }
+            }
+        }
+
+        /// The form that [`Congestion::parse`] accepts.
+        impl fmt::Display for Algorithm {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    Self::None | Self::Custom { .. } => formatter.write_str(self.name()),
+                    Self::Fixed(rate) => write!(formatter, "fixed:{}bps", rate.get()),
+                    $(Self::$variant(parameters) => write!(formatter, "{}:{parameters}", $name),)+
+                }
+            }
+        }
+    };
+}
+
+algorithms! {
     /// DCQCN.
-    Dcqcn(DcqcnParameters),
+    Dcqcn(DcqcnParameters) = "dcqcn", Dcqcn;
     /// DCTCP: a window that is cut in proportion to marks.
-    Dctcp(DctcpParameters),
+    Dctcp(DctcpParameters) = "dctcp", Dctcp;
     /// Swift: a window that keeps the round trip at a target.
-    Swift(SwiftParameters),
+    Swift(SwiftParameters) = "swift", Swift;
     /// TIMELY: a rate that follows the gradient of the round trip.
-    Timely(TimelyParameters),
+    Timely(TimelyParameters) = "timely", Timely;
     /// HPCC: a window from in-band telemetry that keeps the utilization of links below 100 %.
-    Hpcc(HpccParameters),
+    Hpcc(HpccParameters) = "hpcc", Hpcc;
     /// PowerTCP: a window from in-band telemetry, based on the power of queues.
-    PowerTcp(PowerTcpParameters),
+    PowerTcp(PowerTcpParameters) = "powertcp", PowerTcp;
     /// Theta-PowerTCP: a window from round trips, based on the power of queues.
-    ThetaPowerTcp(PowerTcpParameters),
-    /// An algorithm from another crate; see [`Algorithm::custom`].
-    Custom {
-        /// The name of the algorithm.
-        name: &'static str,
-        /// A function that creates an instance for each queue pair.
-        make: Arc<Make>,
-    },
+    ThetaPowerTcp(PowerTcpParameters) = "theta-powertcp", ThetaPowerTcp;
 }
 
 impl Algorithm {
@@ -54,92 +131,9 @@ impl Algorithm {
     ) -> Self {
         Self::Custom { name, make: Arc::new(make) }
     }
-
-    /// Returns the name of the algorithm.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Fixed(_) => "fixed",
-            Self::Dcqcn(_) => "dcqcn",
-            Self::Dctcp(_) => "dctcp",
-            Self::Swift(_) => "swift",
-            Self::Timely(_) => "timely",
-            Self::Hpcc(_) => "hpcc",
-            Self::PowerTcp(_) => "powertcp",
-            Self::ThetaPowerTcp(_) => "theta-powertcp",
-            Self::Custom { name, .. } => name,
-        }
-    }
-
-    /// Creates an instance for a queue pair.
-    pub(crate) fn make(&self, start: &Start) -> Option<Box<dyn CongestionControl>> {
-        Some(match self {
-            Self::None => return None,
-            Self::Fixed(rate) => Box::new(FixedRate(*rate)),
-            Self::Dcqcn(parameters) => Box::new(Dcqcn::new(parameters, start)),
-            Self::Dctcp(parameters) => Box::new(Dctcp::new(parameters, start)),
-            Self::Swift(parameters) => Box::new(Swift::new(parameters, start)),
-            Self::Timely(parameters) => Box::new(Timely::new(parameters, start)),
-            Self::Hpcc(parameters) => Box::new(Hpcc::new(parameters, start)),
-            Self::PowerTcp(parameters) => Box::new(PowerTcp::new(parameters, start)),
-            Self::ThetaPowerTcp(parameters) => Box::new(ThetaPowerTcp::new(parameters, start)),
-            Self::Custom { make, .. } => make(start),
-        })
-    }
-
-    fn parameters(&mut self) -> Option<&mut dyn Settable> {
-        match self {
-            Self::Dcqcn(parameters) => Some(parameters),
-            Self::Dctcp(parameters) => Some(parameters),
-            Self::Swift(parameters) => Some(parameters),
-            Self::Timely(parameters) => Some(parameters),
-            Self::Hpcc(parameters) => Some(parameters),
-            Self::PowerTcp(parameters) => Some(parameters),
-            Self::ThetaPowerTcp(parameters) => Some(parameters),
-            Self::None | Self::Fixed(_) | Self::Custom { .. } => None,
-        }
-    }
-}
-
-impl PartialEq for Algorithm {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::None, Self::None) => true,
-            (Self::Fixed(own), Self::Fixed(other)) => own == other,
-            (Self::Dcqcn(own), Self::Dcqcn(other)) => own == other,
-            (Self::Dctcp(own), Self::Dctcp(other)) => own == other,
-            (Self::Swift(own), Self::Swift(other)) => own == other,
-            (Self::Timely(own), Self::Timely(other)) => own == other,
-            (Self::Hpcc(own), Self::Hpcc(other)) => own == other,
-            (Self::PowerTcp(own), Self::PowerTcp(other)) => own == other,
-            (Self::ThetaPowerTcp(own), Self::ThetaPowerTcp(other)) => own == other,
-            (Self::Custom { make: own, .. }, Self::Custom { make: other, .. }) => {
-                core::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(other))
-            }
-            _ => false,
-        }
-    }
 }
 
 impl Eq for Algorithm {}
-
-/// The form that [`Congestion::parse`] accepts.
-impl fmt::Display for Algorithm {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None | Self::Custom { .. } => formatter.write_str(self.name()),
-            Self::Fixed(rate) => write!(formatter, "fixed:{}bps", rate.get()),
-            Self::Dcqcn(parameters) => write!(formatter, "dcqcn:{parameters}"),
-            Self::Dctcp(parameters) => write!(formatter, "dctcp:{parameters}"),
-            Self::Swift(parameters) => write!(formatter, "swift:{parameters}"),
-            Self::Timely(parameters) => write!(formatter, "timely:{parameters}"),
-            Self::Hpcc(parameters) => write!(formatter, "hpcc:{parameters}"),
-            Self::PowerTcp(parameters) => write!(formatter, "powertcp:{parameters}"),
-            Self::ThetaPowerTcp(parameters) => write!(formatter, "theta-powertcp:{parameters}"),
-        }
-    }
-}
 
 impl fmt::Debug for Algorithm {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -209,10 +203,6 @@ pub enum CongestionError {
 }
 
 impl Congestion {
-    /// The names that [`Self::parse`] accepts.
-    pub const NAMES: [&'static str; 9] =
-        ["none", "fixed", "dcqcn", "dctcp", "swift", "timely", "hpcc", "powertcp", "theta-powertcp"];
-
     /// Returns a value without an algorithm and without echo.
     #[must_use]
     pub fn none() -> Self {
@@ -245,29 +235,18 @@ impl Congestion {
     pub fn parse_among(text: &str, own: &[Algorithm]) -> Result<(Self, NotificationPoint), CongestionError> {
         let mut pieces = text.split([':', ',']);
         let name = pieces.next().unwrap_or_default();
-        let mut congestion = Self::default();
-        let mut point = NotificationPoint::default();
-        let algorithm = own.iter().find(|algorithm| algorithm.name() == name).cloned();
-        congestion.algorithm = match name {
-            _ if algorithm.is_some() => algorithm.unwrap_or_default(),
-            "none" => Algorithm::None,
-            "fixed" => {
-                let text = pieces.next().unwrap_or_default();
-                Algorithm::Fixed(text.parse()?)
-            }
-            "dcqcn" => Algorithm::Dcqcn(DcqcnParameters::default()),
-            "dctcp" => Algorithm::Dctcp(DctcpParameters::default()),
-            "swift" => Algorithm::Swift(SwiftParameters::default()),
-            "timely" => Algorithm::Timely(TimelyParameters::default()),
-            "hpcc" => Algorithm::Hpcc(HpccParameters::default()),
-            "powertcp" => Algorithm::PowerTcp(PowerTcpParameters::default()),
-            "theta-powertcp" => Algorithm::ThetaPowerTcp(PowerTcpParameters::default()),
-            _ => {
-                let names: Vec<&str> = own.iter().map(Algorithm::name).chain(Self::NAMES).collect();
-                let (name, known) = (name.to_owned(), names.join(", "));
-                return Err(CongestionError::UnknownAlgorithm { name, known });
+        let own_algorithm = own.iter().find(|algorithm| algorithm.name() == name).cloned();
+        let algorithm = match own_algorithm.or_else(|| Algorithm::with_defaults(name)) {
+            Some(algorithm) => algorithm,
+            None if name == "fixed" => Algorithm::Fixed(pieces.next().unwrap_or_default().parse()?),
+            None => {
+                let known = own.iter().map(Algorithm::name).chain(Algorithm::NAMES);
+                let known = known.collect::<Vec<&str>>().join(", ");
+                return Err(CongestionError::UnknownAlgorithm { name: name.to_owned(), known });
             }
         };
+        let mut congestion = Self::new(algorithm);
+        let mut point = NotificationPoint::default();
         for (index, piece) in pieces.enumerate() {
             if index == 0 && !piece.contains('=') && congestion.set_preset(&mut point, piece)? {
                 continue;

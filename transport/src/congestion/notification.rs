@@ -230,6 +230,6 @@ impl Notifier {
         }
         let identification = slot.batch.identification(&path, cnp.dest_qp, Cnp::LEN);
         cnp.emit(&Envelope::new(&path, identification), buffer);
-        Some(Leaving::Sent(Transmit { path, remote_qpn: cnp.dest_qp, len: Cnp::LEN, identification }))
+        Some(Leaving::Sent(Transmit::new(path, cnp.dest_qp, Cnp::LEN, identification)))
     }
 }

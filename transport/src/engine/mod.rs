@@ -1,4 +1,4 @@
-//! The engine: all queue pairs of one device, and the five kinds of calls that drive them.
+//! The engine: all queue pairs of one device, and the five calls that move their packets.
 
 mod domains;
 mod objects;
@@ -7,6 +7,7 @@ mod qp;
 mod queue_pairs;
 mod receive;
 mod telemetry;
+mod timeouts;
 mod transmit;
 mod trimmed;
 mod twins;
@@ -16,7 +17,6 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use core::time::Duration;
 
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
@@ -39,7 +39,7 @@ use crate::qp::{Failure, QpAttributes, QpState, QpType};
 use crate::segment::KnownPath;
 use crate::shared::Shared;
 use crate::time::Instant;
-use crate::timer::{Timer, TimerQueue};
+use crate::timer::TimerQueue;
 use domains::Domains;
 use qp::{Halves, Qp};
 use queue_pairs::{KEPT_FREE, numbers_of};
@@ -51,11 +51,15 @@ use queue_pairs::{KEPT_FREE, numbers_of};
 ///
 /// # The contract
 ///
-/// 1. Make one input: [`handle_datagram`](Self::handle_datagram), [`handle_timeout`](Self::handle_timeout),
-///    or a verb such as [`post_send`](Self::post_send). Several datagrams of one burst count as one input.
+/// Five calls move packets: [`handle`](Self::handle) and [`handle_timeout`](Self::handle_timeout) in,
+/// [`poll_transmit`](Self::poll_transmit) and [`poll_timeout`](Self::poll_timeout) out, and the question
+/// [`pending`](Self::pending). All other calls are verbs and queries.
+///
+/// 1. Make one input: [`handle`](Self::handle), [`handle_timeout`](Self::handle_timeout), or a verb such as
+///    [`post_send`](Self::post_send). Several datagrams of one burst count as one input.
 /// 2. Call [`poll_transmit`](Self::poll_transmit) and [`poll_event`](Self::poll_event) until each returns
 ///    `None`. A caller may stop sending after a number of packets, receive, and continue:
-///    [`may_transmit`](Self::may_transmit) tells whether more packets may be waiting.
+///    [`pending`](Self::pending) tells whether more packets may be waiting.
 /// 3. Read [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` at that time or earlier.
 ///
 /// Step 1 never sends anything. `now` never goes backward; an earlier value is replaced by the latest one
@@ -90,9 +94,6 @@ pub struct Engine {
 
 /// Upper limit of `max_cqe`, whatever the settings say: a queue of this size takes 1 GiB.
 const MOST_CQE: usize = 1 << 24;
-
-/// A pause at least this long is certainly not a deliberate sleep: callers wake at least twice in this time.
-const CERTAIN_PAUSE: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Creates an engine without any objects.
@@ -149,72 +150,6 @@ impl Engine {
     #[inline]
     fn set_now(&mut self, now: Instant) {
         self.shared.now = self.shared.now.max(now);
-    }
-
-    /// Handles all expired deadlines. An early call has no effect.
-    #[inline]
-    pub fn handle_timeout(&mut self, now: Instant) {
-        self.set_now(now);
-        self.looked = self.shared.now;
-        if self.timers.next().is_some_and(|deadline| deadline <= self.shared.now) {
-            self.handle_expired();
-        }
-    }
-
-    /// Records that the device was not polled for `pause` before `now`, for example because this process was
-    /// stopped or not scheduled.
-    ///
-    /// Retransmission timers stand still during the pause: a peer has its full time to answer while this side
-    /// is able to receive the answer. Call this before the received datagrams are handled, and
-    /// [`handle_timeout`](Self::handle_timeout) after all of them.
-    ///
-    /// A pause shorter than one second counts for at most 7/8 of the time since the last call of
-    /// `handle_timeout`. A caller that polls rarely and reports each interval as a pause therefore still
-    /// detects the loss of a peer, after eight times the usual time.
-    pub fn handle_pause(&mut self, now: Instant, pause: Duration) {
-        self.set_now(now);
-        let since = self.shared.now.since(self.looked);
-        let most = if pause < CERTAIN_PAUSE { since - since / 8 } else { since };
-        let pause = pause.min(most).as_nanos() as u64;
-        if pause > 0 {
-            self.shared.paused = self.shared.paused.saturating_add(pause);
-            self.shared.counters.timer_pauses += 1;
-        }
-    }
-
-    fn handle_expired(&mut self) {
-        let (now, watched) = (self.shared.now, self.shared.watched());
-        while let Some(index) = self.timers.pop_due(now) {
-            let Some(qp) = self.qps.get_mut(index) else { continue };
-            // Rescheduling the queue pair in `settle` is sufficient.
-            qp.core.deadlines.take_due(Timer::Pace, now);
-            if let Halves::Rc(requester, _) = &mut qp.halves {
-                if qp.core.deadlines.take_due(Timer::Rnr, now) {
-                    requester.on_rnr_timer();
-                }
-                if qp.core.deadlines.take_due(Timer::Retry, watched) {
-                    requester.on_retry_timer(&mut qp.core, &mut self.shared);
-                }
-                if qp.core.deadlines.take_due(Timer::Probe, watched) {
-                    requester.on_probe_timer(&mut qp.core, &mut self.shared);
-                }
-            }
-            self.settle(index);
-        }
-    }
-
-    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) is to be called next. This time may
-    /// be earlier than the next actual event.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        // An overdue notification waits for the device or the link; its own time no longer matters.
-        let notification = self.notifier.next().filter(|at| *at > self.shared.now);
-        let waits = !self.ready.is_empty() || self.notifier.next().is_some();
-        let link = self.line_limit.as_ref().filter(|_| waits).and_then(LineLimit::free_at);
-        // Compare numbers: an optimized comparison of `Option`s reads the value of a `None` (memcheck).
-        let nanos = |time: Option<Instant>| time.map_or(u64::MAX, Instant::as_nanos);
-        let earliest = nanos(self.timers.next()).min(nanos(notification)).min(nanos(link));
-        (earliest != u64::MAX).then(|| Instant::from_nanos(earliest))
     }
 
     /// Returns the congestion control state of a queue pair at `now`, or `None` if the queue pair has no

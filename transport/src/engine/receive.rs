@@ -11,7 +11,7 @@
 
 use roce_packet::{
     Cnp, Datagram, Deth, Direction, Ecn, Envelope, Opcode, OpcodeInfo, ParseError, ParseErrorKind, Path, Qpn,
-    Telemetry, Transport, icrc,
+    Transport, icrc,
 };
 
 use roce_packet::icrc::Seed;
@@ -21,7 +21,7 @@ use super::qp::{Halves, Qp};
 use crate::congestion::Notifier;
 use crate::counters::count;
 use crate::integrity::Integrity;
-use crate::io::{Identification, MOST_SEGMENTS, Received};
+use crate::io::{Body, Identification, MOST_SEGMENTS, Received};
 use crate::qp::{PeerIdentification, QpCore, QpType};
 use crate::segment::KnownPath;
 use crate::shared::{AnswerOverPath, Shared};
@@ -29,41 +29,32 @@ use crate::time::Instant;
 use crate::verdict::{DropReason, Verdict};
 
 impl Engine {
-    /// Handles one datagram that arrived with in-band telemetry, which is not part of `received`: a device
-    /// that knows the trailer removes it. The queue pair returns the telemetry of data with its next
-    /// acknowledgement; its congestion control uses the telemetry of an acknowledgement.
-    pub fn handle_with_telemetry(
-        &mut self,
-        now: Instant,
-        received: &Received<'_>,
-        telemetry: &Telemetry,
-    ) -> Verdict {
-        self.shared.telemetry_in = Some(*telemetry);
-        let verdict = self.handle_datagram(now, received);
-        self.shared.telemetry_in = None;
-        verdict
-    }
-
-    /// Handles one datagram, BTH to ICRC, and returns the outcome. A trailer of in-band telemetry may follow
-    /// the ICRC if [`EngineConfig::telemetry`](crate::EngineConfig::telemetry) is set.
+    /// Handles one received datagram and returns the outcome. Sends nothing: call
+    /// [`poll_transmit`](Self::poll_transmit) after the datagrams of one burst.
+    ///
+    /// The queue pair returns the telemetry of data with its next acknowledgement; its congestion control
+    /// uses the telemetry of an acknowledgement. No datagram is an error: an invalid one is dropped and
+    /// counted, and the [`Verdict`] names the reason.
     #[inline]
-    pub fn handle_datagram(&mut self, now: Instant, received: &Received<'_>) -> Verdict {
+    pub fn handle(&mut self, now: Instant, received: &Received<'_>) -> Verdict {
         self.set_now(now);
-        if self.shared.config.telemetry {
-            return self.handle_before_trailer(received);
+        match received.body {
+            Body::Whole { .. } if self.shared.config.telemetry || received.telemetry.is_some() => {
+                self.handle_with_telemetry(received)
+            }
+            Body::Whole { head, tail } => self.handle_sealed(received, head, tail),
+            Body::Trimmed { headers } => self.handle_trimmed(received, headers),
         }
-        self.handle_sealed(received)
     }
 
-    /// Handles a datagram that ends with its ICRC.
+    /// Handles a whole datagram, `head` and `tail`, that ends with its ICRC.
     #[inline(always)]
-    pub(super) fn handle_sealed(&mut self, received: &Received<'_>) -> Verdict {
-        let len = received.head.len() + received.tail.len();
+    pub(super) fn handle_sealed(&mut self, received: &Received<'_>, head: &[u8], tail: &[u8]) -> Verdict {
         let counters = &mut self.shared.counters;
         counters.rdma_rx_packets += 1;
-        counters.rdma_rx_bytes += len as u64;
+        counters.rdma_rx_bytes += (head.len() + tail.len()) as u64;
         // By reference: moving the datagram out of the result takes longer than parsing it.
-        let verdict = match &Datagram::parse(received.head, received.tail) {
+        let verdict = match &Datagram::parse(head, tail) {
             Ok(datagram) => match check_icrc(&mut self.arrival, received, datagram) {
                 Some(integrity) if integrity != Integrity::Recovered => {
                     self.dispatch(received, datagram, integrity)
@@ -102,7 +93,7 @@ impl Engine {
         match verdict {
             Verdict::Handled => self.shared.counters.rx_handled += 1,
             Verdict::Dropped(reason) => {
-                tracing::trace!(dest_qpn = destination(received.head), ?reason, "packet dropped");
+                tracing::trace!(dest_qpn = destination(received.head()), ?reason, "packet dropped");
                 reason.count(&mut self.shared.counters);
             }
         }
@@ -296,38 +287,36 @@ pub(super) fn check_icrc(
         return Some(Integrity::Known);
     }
     let found = datagram.icrc();
-    match received.identification {
-        Identification::Unsealed => Some(Integrity::Known),
-        Identification::Known { identification, dont_fragment: true } => {
-            let seed = seed_of(arrival, &received.path);
-            (datagram.compute_icrc_from(seed, identification) == found).then_some(Integrity::Known)
-        }
+    let (likeliest, is_known) = match received.identification {
+        Identification::Unsealed => return Some(Integrity::Known),
+        Identification::Known { identification, dont_fragment: true } => (identification, true),
         Identification::Known { identification, dont_fragment: false } => {
             let mut envelope = Envelope::new(&received.path, identification);
             envelope.dont_fragment = false;
-            (datagram.compute_icrc(&envelope) == found).then_some(Integrity::Known)
+            return (datagram.compute_icrc(&envelope) == found).then_some(Integrity::Known);
         }
-        Identification::Unknown { hint } => {
-            // Try the hint first: it is correct for all datagrams of our own peers, and recovering another
-            // value takes as long as all other processing of a small datagram.
-            let computed = datagram.compute_icrc_from(seed_of(arrival, &received.path), hint);
-            let mut identification = hint;
-            if computed != found {
-                if !received.path.source.is_ipv4() {
-                    return None;
-                }
-                let covered = datagram.len().saturating_sub(4);
-                identification ^= icrc::identification_from_difference(computed ^ found, covered)?;
-            }
-            Some(match identification {
-                0 => Integrity::Zero,
-                // The hint is an index within the received buffer; a network may have split or joined the
-                // superpacket.
-                _ if identification == hint || identification < MOST_SEGMENTS => Integrity::Segment,
-                _ => Integrity::Recovered,
-            })
-        }
+        // Try the hint first: it is correct for all datagrams of our own peers, and recovering another value
+        // takes as long as all other processing of a small datagram.
+        Identification::Unknown { hint } => (hint, false),
+    };
+    let computed = datagram.compute_icrc_from(seed_of(arrival, &received.path), likeliest);
+    if is_known {
+        return (computed == found).then_some(Integrity::Known);
     }
+    let mut identification = likeliest;
+    if computed != found {
+        if !received.path.source.is_ipv4() {
+            return None;
+        }
+        let covered = datagram.len().saturating_sub(4);
+        identification ^= icrc::identification_from_difference(computed ^ found, covered)?;
+    }
+    Some(match identification {
+        0 => Integrity::Zero,
+        // The hint is an index within the received buffer; a network may have split or joined the superpacket.
+        _ if identification == likeliest || identification < MOST_SEGMENTS => Integrity::Segment,
+        _ => Integrity::Recovered,
+    })
 }
 
 #[inline]

@@ -7,22 +7,23 @@ use roce_packet::{Datagram, Telemetry, icrc};
 use super::Engine;
 use super::receive::check_icrc;
 use crate::integrity::Integrity;
-use crate::io::{Identification, Received, TxSlot};
-use crate::segment::Sealed;
+use crate::io::{Body, Identification, Received, Transmit, TxSlot};
+use crate::segment::{KnownPath, Sealed};
 use crate::verdict::Verdict;
 
 impl Engine {
-    /// Handles a datagram that a trailer may follow. Kept out of [`Engine::handle_datagram`], the path of
-    /// most datagrams.
+    /// Handles a datagram that came with telemetry, or that a trailer may follow. A trailer replaces the
+    /// telemetry beside the datagram. Kept out of [`Engine::handle`], the path of most datagrams.
     #[inline(never)]
-    pub(super) fn handle_before_trailer(&mut self, received: &Received<'_>) -> Verdict {
-        let verdict = match self.split_telemetry(received) {
-            Some((rest, telemetry)) => {
-                self.shared.telemetry_in = Some(telemetry);
-                self.handle_sealed(&rest)
-            }
-            None => self.handle_sealed(received),
+    pub(super) fn handle_with_telemetry(&mut self, received: &Received<'_>) -> Verdict {
+        let split = if self.shared.config.telemetry { self.split_telemetry(received) } else { None };
+        let (rest, telemetry) = match &split {
+            Some((rest, telemetry)) => (rest, Some(*telemetry)),
+            None => (received, received.telemetry.copied()),
         };
+        self.shared.telemetry_in = telemetry;
+        let [head, tail] = rest.body.pieces();
+        let verdict = self.handle_sealed(rest, head, tail);
         self.shared.telemetry_in = None;
         verdict
     }
@@ -35,8 +36,9 @@ impl Engine {
         if received.identification == Identification::Unsealed {
             return None;
         }
-        let (head, tail, telemetry) = Telemetry::split_off(received.head, received.tail)?;
-        let rest = Received { head, tail, ..*received };
+        let [head, tail] = received.body.pieces();
+        let (head, tail, telemetry) = Telemetry::split_off(head, tail)?;
+        let rest = Received { body: Body::Whole { head, tail }, ..*received };
         let datagram = Datagram::parse(head, tail).ok()?;
         match check_icrc(&mut self.arrival, &rest, &datagram)? {
             // The ICRC has been compared above.
@@ -69,40 +71,57 @@ impl Engine {
 
     /// Tells whether the named queue pair exists and, if it is connected, has a peer with this address.
     fn is_for_queue_pair(&self, received: &Received<'_>) -> bool {
-        let Ok(datagram) = Datagram::parse(received.head, received.tail) else { return false };
+        let [head, tail] = received.body.pieces();
+        let Ok(datagram) = Datagram::parse(head, tail) else { return false };
         let Some(qp) = self.qp(datagram.bth().dest_qp) else { return false };
         let ends = (received.path.destination, received.path.source);
         qp.core.attr.path.is_none_or(|path| (path.source, path.destination) == ends)
     }
 
-    /// Adds the trailer to a datagram that has to leave with telemetry. If the open superpacket has no room
-    /// for the new length, the datagram gets the ICRC of one that begins a superpacket.
+    /// Finishes a datagram that leaves with telemetry: adds the trailer, or returns the telemetry with the
+    /// datagram. Kept out of [`Engine::poll_transmit`], the path of most datagrams.
     #[inline(never)]
-    pub(super) fn add_telemetry(
+    pub(super) fn leave_with_telemetry(
         &mut self,
         index: usize,
-        mut sealed: Sealed,
+        sealed: Sealed,
         slot: &mut TxSlot<'_>,
-    ) -> Option<Sealed> {
+    ) -> Option<Transmit> {
         let outgoing = self.qps.get(index)?.core.outgoing.as_ref()?;
-        let len = usize::from(sealed.len.get());
-        let end = len + Telemetry::LEN;
-        // A device with slots that are too short sends the datagram without telemetry.
-        if let Some(telemetry) = self.shared.telemetry_out.take()
-            && let Some(all) = slot.buffer.get_mut(..end)
-            && let Some((datagram, trailer)) = all.split_at_mut_checked(len)
-            && let Some(new_len) = u16::try_from(end).ok().and_then(NonZeroU16::new)
-        {
-            let identification = slot.batch.identification(outgoing.path(), sealed.remote_qpn, end);
-            if identification != sealed.identification
-                && let Some((covered, icrc)) = datagram.split_last_chunk_mut::<{ icrc::LEN }>()
-            {
-                *icrc = outgoing.seed().compute(identification, covered, &[]).to_le_bytes();
-                sealed.identification = identification;
-            }
-            trailer.copy_from_slice(&telemetry.emit());
-            sealed.len = new_len;
+        let telemetry = self.shared.telemetry_out.take()?;
+        if self.shared.config.telemetry {
+            let sealed = add_trailer(outgoing, sealed, slot, &telemetry);
+            return self.leave_on_path(index, sealed);
         }
-        Some(sealed)
+        let transmit = self.leave_on_path(index, sealed)?;
+        Some(Transmit { telemetry: Some(telemetry), ..transmit })
     }
+}
+
+/// Adds the trailer to a finished datagram. If the open superpacket has no room for the new length, the
+/// datagram gets the ICRC of one that begins a superpacket. If the slot has no room, the datagram stays
+/// without telemetry.
+fn add_trailer(
+    outgoing: &KnownPath,
+    mut sealed: Sealed,
+    slot: &mut TxSlot<'_>,
+    telemetry: &Telemetry,
+) -> Sealed {
+    let len = usize::from(sealed.len.get());
+    let end = len + Telemetry::LEN;
+    if let Some(all) = slot.buffer.get_mut(..end)
+        && let Some((datagram, trailer)) = all.split_at_mut_checked(len)
+        && let Some(new_len) = u16::try_from(end).ok().and_then(NonZeroU16::new)
+    {
+        let identification = slot.batch.identification(outgoing.path(), sealed.remote_qpn, end);
+        if identification != sealed.identification
+            && let Some((covered, icrc)) = datagram.split_last_chunk_mut::<{ icrc::LEN }>()
+        {
+            *icrc = outgoing.seed().compute(identification, covered, &[]).to_le_bytes();
+            sealed.identification = identification;
+        }
+        trailer.copy_from_slice(&telemetry.emit());
+        sealed.len = new_len;
+    }
+    sealed
 }

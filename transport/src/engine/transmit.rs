@@ -1,61 +1,60 @@
 //! The send path: selects the queue pair that sends next, and its next packet.
 
-use roce_packet::{Path, Psn, Telemetry};
-
 use super::Engine;
 use super::qp::{Halves, Qp};
 use crate::congestion::{CnpPace, Leaving};
 use crate::counters::{Counters, count};
-use crate::io::{Transmit, TxSlot};
+use crate::io::{Allowed, Pending, Transmit, TxSlot};
 use crate::qp::QpState;
 use crate::rc::{RcRequester, RcResponder};
-use crate::segment::Sealed;
+use crate::segment::{KnownPath, Sealed};
 use crate::shared::Shared;
 use crate::time::Instant;
 
 /// Maximum number of requests ahead of a pending acknowledgement: the 4 KiB segments of a superpacket.
 const MOST_PASSING: u8 = 15;
-/// Maximum length of the ready queue for which `owes_only_acknowledgements` examines the queue pairs.
+/// Maximum length of the ready queue for which `pending` examines the queue pairs.
 const MOST_LOOKED_AT: usize = 4;
 
 impl Engine {
-    /// Writes the next datagram, BTH to ICRC, into the slot, and returns its destination, or `None` if there
-    /// is nothing to send now. The slot must have room for the headers and the path MTU of every queue pair.
+    /// Writes the next `allowed` datagram, BTH to ICRC, into the slot, and returns its destination and length
+    /// in bytes, or `None` if there is nothing to send now. The slot must have room for the headers and the
+    /// path MTU of every queue pair.
     ///
     /// Queue pairs take turns of [`quantum`](crate::EngineConfig::quantum) packets. A device can therefore
     /// put consecutive packets into one superpacket, and a peer that reads gigabytes leaves the others their
     /// share. A call writes one packet. A caller that limits its number of calls asks
-    /// [`may_transmit`](Self::may_transmit) whether more packets may be waiting.
+    /// [`pending`](Self::pending) whether more packets may be waiting.
     #[inline]
-    pub fn poll_transmit(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        slot: &mut TxSlot<'_>,
+        allowed: Allowed,
+    ) -> Option<Transmit> {
         self.set_now(now);
         if !self.link_is_free() {
             return None;
         }
-        if self.owes_notification()
+        if allowed != Allowed::Requests
+            && self.owes_notification()
             && let Some(transmit) = self.transmit_notification(slot)
         {
             return Some(transmit);
         }
-        let (index, sealed) = self.transmit_next(slot)?;
-        self.leave(index, sealed, slot)
-    }
-
-    /// Takes the in-band telemetry, if any, that must accompany the last written datagram; see [`Telemetry`].
-    /// A device or a simulator with its own place for telemetry adds it. The datagram does not contain it
-    /// unless [`EngineConfig::telemetry`](crate::EngineConfig::telemetry) is set; then this call returns
-    /// `None`. Without telemetry, congestion control that depends on it stays at its first window, and
-    /// nothing else changes.
-    pub fn take_telemetry(&mut self) -> Option<Telemetry> {
-        self.shared.telemetry_out.take()
+        let (index, sealed) = match allowed {
+            Allowed::All => self.transmit_next(slot),
+            _ => self.transmit_some(slot, allowed),
+        }?;
+        if self.shared.telemetry_out.is_some() {
+            return self.leave_with_telemetry(index, sealed, slot);
+        }
+        self.leave_on_path(index, sealed)
     }
 
     /// Finishes a datagram that leaves on the path of its queue pair.
     #[inline]
-    fn leave(&mut self, index: usize, mut sealed: Sealed, slot: &mut TxSlot<'_>) -> Option<Transmit> {
-        if self.shared.config.telemetry && self.shared.telemetry_out.is_some() {
-            sealed = self.add_telemetry(index, sealed, slot)?;
-        }
+    pub(super) fn leave_on_path(&mut self, index: usize, sealed: Sealed) -> Option<Transmit> {
         let path = self.qps.get(index)?.core.outgoing.as_ref()?.path();
         if let Some(limit) = &mut self.line_limit {
             limit.sent(path, sealed.len.get().into());
@@ -90,72 +89,13 @@ impl Engine {
         None
     }
 
-    /// Sends like [`Self::poll_transmit`], but only CNPs and packets of responders. For a device whose
-    /// priority of requests is paused while the priority of answers is not.
-    pub fn poll_transmit_answer(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
-        self.transmit_by(now, slot, Qp::transmit_answer)
-    }
-
-    /// Sends like [`Self::poll_transmit`], but only requests. For a caller that delays acknowledgements a
-    /// moment because the processor and the network are better used for newly posted work.
-    pub fn poll_transmit_request(&mut self, now: Instant, slot: &mut TxSlot<'_>) -> Option<Transmit> {
-        self.set_now(now);
-        if !self.link_is_free() {
-            return None;
-        }
-        let (index, sealed) = self.transmit_first(slot, Qp::transmit_request)?;
-        self.leave(index, sealed, slot)
-    }
-
-    /// Sends like [`Self::poll_transmit`], but requests and READ responses only if `may_send` accepts their
-    /// path. Acknowledgements and CNPs are always sent. For a device that holds back some or all priorities
-    /// of data.
-    pub fn poll_transmit_where(
-        &mut self,
-        now: Instant,
-        slot: &mut TxSlot<'_>,
-        may_send: impl Fn(&Path) -> bool,
-    ) -> Option<Transmit> {
-        self.transmit_by(now, slot, |qp, shared, slot| {
-            if qp.core.outgoing.as_ref().is_some_and(|outgoing| may_send(outgoing.path())) {
-                qp.transmit(shared, slot)
-            } else {
-                qp.transmit_short_answer(shared, slot)
-            }
-        })
-    }
-
-    /// Sends a CNP, or a packet of the first queue pair for which `transmit` writes one.
-    fn transmit_by(
-        &mut self,
-        now: Instant,
-        slot: &mut TxSlot<'_>,
-        transmit: impl Fn(&mut Qp, &mut Shared, &mut TxSlot<'_>) -> Option<Sealed>,
-    ) -> Option<Transmit> {
-        self.set_now(now);
-        if !self.link_is_free() {
-            return None;
-        }
-        if self.owes_notification()
-            && let Some(transmit) = self.transmit_notification(slot)
-        {
-            return Some(transmit);
-        }
-        let (index, sealed) = self.transmit_first(slot, transmit)?;
-        self.leave(index, sealed, slot)
-    }
-
-    /// Sends a packet of the first queue pair for which `transmit` writes one.
-    #[inline]
-    fn transmit_first(
-        &mut self,
-        slot: &mut TxSlot<'_>,
-        transmit: impl Fn(&mut Qp, &mut Shared, &mut TxSlot<'_>) -> Option<Sealed>,
-    ) -> Option<(usize, Sealed)> {
+    /// Returns the next packet of the first queue pair that has an allowed one, regardless of the link.
+    #[inline(never)]
+    fn transmit_some(&mut self, slot: &mut TxSlot<'_>, allowed: Allowed) -> Option<(usize, Sealed)> {
         for place in 0..self.ready.len() {
             let index = *self.ready.get(place)?;
             let Some(qp) = self.qps.get_mut(index) else { continue };
-            if let Some(sealed) = transmit(qp, &mut self.shared, slot) {
+            if let Some(sealed) = qp.transmit_allowed(&mut self.shared, slot, allowed) {
                 self.timers.set(index, qp.core.deadlines.next(self.shared.paused));
                 self.take_turn(place);
                 return Some((index, sealed));
@@ -212,34 +152,39 @@ impl Engine {
         None
     }
 
-    /// Tells whether [`poll_transmit`](Self::poll_transmit) may have something to send at `now`. For a caller
-    /// that stopped before `None` to bound the duration of a call. Such a caller sends the rest soon, and
-    /// receives in between.
+    /// Returns the kind of packets that wait to be sent at `now`. For a caller that stopped before
+    /// [`poll_transmit`](Self::poll_transmit) returned `None`, to bound the duration of a call, and for one
+    /// that delays acknowledgements. The first sends the rest soon, and receives in between.
+    ///
+    /// Anything but [`Pending::Nothing`] means that packets may be waiting. The call examines at most four
+    /// queue pairs, and none if no packets are pending.
+    #[inline]
     #[must_use]
-    pub fn may_transmit(&self, now: Instant) -> bool {
-        !self.ready.is_empty() || self.notifier.due(self.shared.now.max(now)).is_some()
+    pub fn pending(&self, now: Instant) -> Pending {
+        if self.notifier.due(self.shared.now.max(now)).is_some() {
+            Pending::More
+        } else if self.ready.is_empty() {
+            Pending::Nothing
+        } else {
+            self.pending_of_ready()
+        }
     }
 
-    /// Tells whether only acknowledgements of a few queue pairs are to be sent. They can leave together with
-    /// the next request of the application, which often answers the acknowledged message and needs a datagram
-    /// anyway.
-    #[must_use]
-    pub fn owes_only_acknowledgements(&self) -> bool {
-        self.ready.len() <= MOST_LOOKED_AT
-            && self.notifier.due(self.shared.now).is_none()
-            && self
-                .ready
-                .iter()
-                .all(|&index| self.qps.get(index).is_none_or(|qp| qp.owes_at_most_acknowledgement()))
-    }
-
-    /// Tells whether at least one acknowledgement and nothing else is to be sent, as
-    /// [`owes_only_acknowledgements`](Self::owes_only_acknowledgements) describes. A queue pair may also be
-    /// ready without anything to send, because an acknowledgement came for it.
-    #[must_use]
-    pub fn owes_acknowledgements(&self) -> bool {
-        self.owes_only_acknowledgements()
-            && self.ready.iter().any(|&index| self.qps.get(index).is_some_and(|qp| qp.owes_acknowledgement()))
+    /// Returns the kind of packets of the queue pairs in the ready queue, which is not empty.
+    fn pending_of_ready(&self) -> Pending {
+        if self.ready.len() > MOST_LOOKED_AT {
+            return Pending::More;
+        }
+        let mut pending = Pending::Turns;
+        for qp in self.ready.iter().filter_map(|index| self.qps.get(*index)) {
+            if !qp.owes_at_most_acknowledgement() {
+                return Pending::More;
+            }
+            if qp.owes_acknowledgement() {
+                pending = Pending::Acknowledgements;
+            }
+        }
+        pending
     }
 
     /// Counts a packet of the queue pair at this position of the ready queue, and moves it to the end when
@@ -257,12 +202,6 @@ impl Engine {
         if let Some(index) = self.ready.remove(place) {
             self.ready.push_back(index);
         }
-    }
-
-    /// Returns the PSN that a queue pair will send next, for tests and tools.
-    #[must_use]
-    pub fn next_psn(&self, qpn: roce_packet::Qpn) -> Option<Psn> {
-        self.query_qp(qpn).map(|attr| attr.sq_psn)
     }
 }
 
@@ -298,6 +237,28 @@ impl Qp {
         }?;
         self.count_transmit(shared, sealed);
         Some(sealed)
+    }
+
+    /// Sends the next packet, if it is allowed.
+    fn transmit_allowed(
+        &mut self,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+        allowed: Allowed,
+    ) -> Option<Sealed> {
+        match allowed {
+            Allowed::All => self.transmit(shared, slot),
+            Allowed::Requests => self.transmit_request(shared, slot),
+            Allowed::Answers => self.transmit_answer(shared, slot),
+            Allowed::Data(classes) => {
+                let path = self.core.outgoing.as_ref().map(KnownPath::path);
+                if path.is_some_and(|path| classes.contains(path)) {
+                    self.transmit(shared, slot)
+                } else {
+                    self.transmit_short_answer(shared, slot)
+                }
+            }
+        }
     }
 
     /// Sends a packet of the requester.

@@ -98,16 +98,6 @@ impl Engine {
         Ok((srq, number))
     }
 
-    /// Returns the number by which peers name a shared receive queue of an XRC domain.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the queue does not exist or does not belong to an XRC domain.
-    pub fn xrc_srq_number(&self, srq: SrqId) -> Result<u32, SrqError> {
-        let xrc = self.shared.srqs.get(srq.index()).and_then(|queue| queue.xrc);
-        xrc.map(|xrc| xrc.number).ok_or(SrqError::Unknown)
-    }
-
     /// Creates the target of an XRC connection, which has no queues of its own.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use roce_packet::{Datagram, NakCode, Operation, Position, Psn, RnrTimer, Syndrome};
 
+use super::loss::LossRecovery as _;
 use super::pieces::payload_before;
 use super::requester::RcRequester;
 use super::timeouts::disarm;
@@ -143,15 +144,12 @@ impl RcRequester {
     fn progressed(&mut self, core: &mut QpCore, shared: &mut Shared, payload: u64) {
         core.take_answer(shared);
         self.asked = self.asked.filter(|psn| !psn.before(self.una));
-        self.is_held = false;
         if let Some(control) = &mut core.control {
             control.acknowledged(shared.now, self.una, payload);
         }
         self.reload_retries(core);
         self.early.answered(self.una, shared.watched());
-        self.recovering = None;
-        if self.rnr_waiting {
-            self.rnr_waiting = false;
+        if core::mem::take(&mut self.mode).is_rnr_pause() {
             core.deadlines.set(Timer::Rnr, None);
         }
         if self.cursor.before(self.una) {
@@ -166,9 +164,7 @@ impl RcRequester {
 
     /// Tells the loss recovery that `una` moved here from `before`.
     fn passed(&mut self, before: Psn) {
-        if let Some(recovery) = &mut self.recovery {
-            recovery.on_progress(before, self.una);
-        }
+        self.recovery.on_progress(before, self.una);
     }
 
     fn on_ack(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
@@ -178,14 +174,14 @@ impl RcRequester {
 
     /// Handles a later answer while a READ or atomic is unanswered: an implied NAK (IBTA 9.7.5.2.9).
     fn on_lost_response(&mut self, core: &mut QpCore, shared: &mut Shared, advance: Advance) -> Verdict {
-        if self.recovering == Some(self.una) || self.cursor == self.una {
+        if self.mode.went_back_for(self.una) || self.cursor == self.una {
             // The request is already being retransmitted; the arriving packets were sent before that.
             return advance.verdict(DropReason::ResponseGap);
         }
         if self.spend_retry(core, shared, Cause::SequenceRetries) {
             count!(shared, core, implied_nak_seq_err);
             core.lost(shared.now, Loss::Nak);
-            self.recovering = Some(self.una);
+            self.mode.record_nak(self.una);
             self.go_back(core, shared);
             self.arm(core, shared);
         }
@@ -215,7 +211,7 @@ impl RcRequester {
             Ok(advance) => advance,
             Err(verdict) => return verdict,
         };
-        if self.recovering == Some(psn) || self.cursor == psn {
+        if self.mode.went_back_for(psn) || self.cursor == psn {
             // Already retransmitted. The NAK may still have acknowledged earlier packets.
             if !advance.moved {
                 count!(shared, core, stale_responses);
@@ -225,7 +221,7 @@ impl RcRequester {
         if self.spend_retry(core, shared, Cause::SequenceRetries) {
             count!(shared, core, packet_seq_err);
             self.lost(core, shared, psn, Loss::Nak);
-            self.recovering = Some(psn);
+            self.mode.record_nak(psn);
             self.go_back(core, shared);
             self.arm(core, shared);
         }
@@ -236,7 +232,7 @@ impl RcRequester {
         if let Err(verdict) = self.advance_before(core, shared, psn) {
             return verdict;
         }
-        if self.rnr_waiting {
+        if self.mode.is_rnr_pause() {
             count!(shared, core, stale_responses);
             return Verdict::Dropped(DropReason::StaleResponse);
         }
@@ -251,7 +247,7 @@ impl RcRequester {
             }
         }
         count!(shared, core, rnr_nak_retry_err);
-        self.rnr_waiting = true;
+        self.mode.begin_rnr_pause();
         self.go_back(core, shared);
         disarm(core);
         core.deadlines.set(Timer::Rnr, Some(shared.now.plus_nanos(timer.delay_ns())));

@@ -2,6 +2,9 @@
 
 mod completer;
 mod flight;
+mod local;
+mod loss;
+mod mode;
 mod pieces;
 mod reorder;
 mod reply;

@@ -12,14 +12,12 @@
 //!
 //! Without losses `cursor` equals `unsent`; a retransmission moves it back to `una`.
 
-use alloc::boxed::Box;
-
 use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Telemetry, Transport, Xrceth};
 
 use super::flight::Flight;
+use super::loss::{LossRecovery as _, Method};
+use super::mode::{Mode, Sending};
 use super::pieces::{packets_of, read_piece};
-use super::selective::{LossRecovery, Selective};
-use super::single::Single;
 use super::timeouts::Early;
 use crate::completion::{Cause, WcStatus};
 use crate::congestion::{Loss, SentRequest};
@@ -52,30 +50,29 @@ pub(crate) struct RcRequester {
     pub(super) outstanding: u32,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
-    /// Whether the requester pauses because of an RNR NAK.
-    pub(super) rnr_waiting: bool,
-    /// The PSN of the NAK that made the requester go back. A second NAK for this PSN is a duplicate.
-    pub(super) recovering: Option<Psn>,
+    /// What keeps the requester from sending the next packet.
+    pub(super) mode: Mode,
     pub(super) since_ack_request: u32,
     /// The newest packet in flight whose acknowledgement was requested. Without one, a missing answer does
     /// not show a loss.
     pub(super) asked: Option<Psn>,
-    /// Whether the oldest packet waits for its retransmission after a timeout.
-    pub(super) is_held: bool,
     /// The packets sent consecutively, to assess a loss.
     pub(super) flight: Flight,
-    /// The oldest response known to have been trimmed.
-    pub(super) trimmed_response: Option<Psn>,
-    /// Whether the cursor is temporarily at a single packet to be sent again: a trimmed one or a probe.
-    pub(super) is_aside: bool,
     /// State of early retransmission.
     pub(super) early: Early,
-    /// The loss recovery, or `None` for go-back-N.
-    pub(super) recovery: Option<Box<dyn LossRecovery>>,
+    pub(super) recovery: Method,
+}
+
+/// The position of the requester before it sends a trimmed packet again.
+#[derive(Clone, Copy, Debug)]
+struct Aside {
+    trimmed: Psn,
+    cursor: Psn,
+    cursor_wqe: u64,
 }
 
 /// The result of preparing the next packet.
-enum Next {
+pub(super) enum Next {
     Send,
     Blocked,
     /// A local operation was executed; prepare the next request.
@@ -85,10 +82,7 @@ enum Next {
 impl RcRequester {
     pub(crate) fn new(capabilities: &QpCapabilities, recovery: &Recovery) -> Self {
         Self {
-            recovery: match recovery {
-                Recovery::GoBackN => None,
-                Recovery::SelectiveRepeat(settings) => Some(Box::new(Selective::new(settings))),
-            },
+            recovery: Method::new(recovery),
             sq: SendQueue::new(capabilities),
             una: Psn::new(0),
             unsent: Psn::new(0),
@@ -97,13 +91,9 @@ impl RcRequester {
             outstanding: 0,
             retries_left: 0,
             rnr_retries_left: 0,
-            rnr_waiting: false,
-            recovering: None,
+            mode: Mode::InOrder,
             since_ack_request: 0,
             asked: None,
-            is_held: false,
-            trimmed_response: None,
-            is_aside: false,
             flight: Flight::default(),
             early: Early::default(),
         }
@@ -122,17 +112,12 @@ impl RcRequester {
         self.cursor = sq_psn;
         self.cursor_wqe = self.sq.head();
         self.outstanding = 0;
-        self.rnr_waiting = false;
-        self.recovering = None;
+        self.mode = Mode::InOrder;
         self.since_ack_request = 0;
         self.asked = None;
-        self.is_held = false;
-        self.trimmed_response = None;
         self.flight = Flight::default();
         self.early = Early::default();
-        if let Some(recovery) = &mut self.recovery {
-            recovery.on_go_back();
-        }
+        self.recovery.on_go_back();
     }
 
     /// Reloads the retry counts from the attributes, at the start and after progress.
@@ -165,22 +150,68 @@ impl RcRequester {
         self.una.distance_to(psn) < self.in_flight()
     }
 
+    /// Writes the next packet into `slot`, if one may be sent. Probes and trimmed packets precede all others.
+    #[inline]
+    pub(crate) fn transmit(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+    ) -> Option<Sealed> {
+        if self.early.is_due()
+            && let Some(sealed) = self.transmit_probe(core, shared, slot)
+        {
+            return Some(sealed);
+        }
+        let Some(aside) = self.turn_aside() else {
+            return self.transmit_at_cursor(core, shared, slot, Sending::Next);
+        };
+        let sealed = self.transmit_at_cursor(core, shared, slot, Sending::Trimmed);
+        self.turn_back(aside, sealed.is_some());
+        sealed
+    }
+
+    /// Moves the cursor to a trimmed packet to be sent now. The caller must then call [`Self::turn_back`].
+    #[inline]
+    fn turn_aside(&mut self) -> Option<Aside> {
+        let trimmed = self.recovery.next_trimmed(self.una, self.unsent)?;
+        let aside = Aside { trimmed, cursor: self.cursor, cursor_wqe: self.cursor_wqe };
+        self.seek(trimmed);
+        let is_it = |wqe: &Wqe| wqe.progress == Progress::Started && wqe.contains(trimmed);
+        if !self.sq.get(self.cursor_wqe).is_some_and(is_it) {
+            (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe);
+            return None;
+        }
+        Some(aside)
+    }
+
+    /// Returns the cursor from a trimmed packet, which was sent or has to wait.
+    fn turn_back(&mut self, aside: Aside, was_sent: bool) {
+        (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe.max(self.sq.head()));
+        if !was_sent {
+            self.recovery.on_trimmed(aside.trimmed);
+        }
+    }
+
     /// Writes the packet at the cursor into `slot`, if one may be sent.
     pub(super) fn transmit_at_cursor(
         &mut self,
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
+        sending: Sending,
     ) -> Option<Sealed> {
         loop {
-            if self.rnr_waiting || core.failure.is_some() {
+            if self.mode.is_rnr_pause() || core.failure.is_some() {
                 return None;
             }
             if self.sq.get(self.cursor_wqe).is_none() || !core.may_send(shared.now) {
                 return None;
             }
-            self.pass_over_received();
-            match self.prepare(core, shared) {
+            if sending == Sending::Next {
+                self.pass_over_received();
+            }
+            match self.prepare(core, shared, sending) {
                 Next::Blocked => {
                     core.await_window();
                     return None;
@@ -191,13 +222,13 @@ impl RcRequester {
         }
         let sent_before = self.cursor != self.unsent;
         let psn = self.cursor.get();
-        if !self.early.is_sending() {
+        if sending != Sending::Probe {
             self.flight.leaves(shared.now, self.cursor, self.una);
         }
         let sealed = match self.sq.get(self.cursor_wqe)?.op.course() {
-            Course::Segments => self.send_segment(core, shared, slot)?,
-            Course::Read => self.send_read(core, shared, slot)?,
-            Course::Single => self.send_single(core, shared, slot)?,
+            Course::Segments => self.send_segment(core, shared, slot, sending)?,
+            Course::Read => self.send_read(core, shared, slot, sending)?,
+            Course::Single => self.send_single(core, shared, slot, sending)?,
             // `prepare` has executed the local operation.
             Course::Local => return None,
         };
@@ -210,7 +241,7 @@ impl RcRequester {
         if core.wants_telemetry() {
             shared.telemetry_out = Some(Telemetry::default());
         }
-        self.is_held = false;
+        self.mode.sent();
         if core.deadlines.get(Timer::Retry).is_none() {
             self.arm(core, shared);
         }
@@ -218,7 +249,7 @@ impl RcRequester {
     }
 
     /// Starts the request at the cursor if that is allowed now.
-    fn prepare(&mut self, core: &mut QpCore, shared: &mut Shared) -> Next {
+    fn prepare(&mut self, core: &mut QpCore, shared: &mut Shared, sending: Sending) -> Next {
         let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Next::Blocked };
         match wqe.progress {
             Progress::Done => {
@@ -240,7 +271,7 @@ impl RcRequester {
         }
         let is_posted = wqe.progress == Progress::Posted;
         let needed = if is_posted { packets_of(wqe, core.mtu()) } else { wqe.psns };
-        if !self.window_allows(core, shared, wqe, needed) {
+        if !self.window_allows(core, shared, wqe, needed, sending) {
             return Next::Blocked;
         }
         if is_posted {
@@ -257,20 +288,19 @@ impl RcRequester {
 
     /// Returns the maximum number of unacknowledged PSNs.
     fn window(&self, shared: &Shared) -> u32 {
-        let most = shared.config.max_outstanding_packets;
-        self.recovery.as_ref().map_or(most, |recovery| most.min(recovery.window()))
+        shared.config.max_outstanding_packets.min(self.recovery.window())
     }
 
     /// Tells whether the window has room for the next packet of `wqe`, which takes `psns` PSNs in total.
-    fn window_allows(&self, core: &QpCore, shared: &Shared, wqe: &Wqe, psns: u32) -> bool {
-        if self.early.is_sending() {
+    fn window_allows(&self, core: &QpCore, shared: &Shared, wqe: &Wqe, psns: u32, sending: Sending) -> bool {
+        if sending == Sending::Probe {
             // The packet is already in flight.
             return true;
         }
         let window = self.window(shared);
         let used = self.una.distance_to(self.cursor);
         if !wqe.op.awaits_response() {
-            return used < window && self.control_allows(core);
+            return used < window && self.control_allows(core, sending);
         }
         if self.outstanding >= u32::from(core.attr.max_rd_atomic) {
             return false;
@@ -285,49 +315,13 @@ impl RcRequester {
     }
 
     /// Tells whether the congestion control has room for the next packet.
-    fn control_allows(&self, core: &QpCore) -> bool {
+    fn control_allows(&self, core: &QpCore, sending: Sending) -> bool {
         let Some(control) = &core.control else { return true };
-        if self.is_resending() {
+        if self.is_resending(sending) {
             // The packet is already counted as in flight, but has left the network.
             return true;
         }
         control.has_room(self.asked.is_some())
-    }
-
-    /// Binds or invalidates a memory window. Takes no PSN.
-    fn execute_local(&mut self, core: &mut QpCore, shared: &mut Shared, wqe: &Wqe) -> Next {
-        let (result, status, cause) = match &wqe.op {
-            SendOp::BindWindow { window, new_rkey, binding } => (
-                shared.keys.bind(*window, Some(*new_rkey), core.pd, Some(core.number), binding).map(|_| ()),
-                WcStatus::MemoryWindowBindError,
-                Cause::WindowBind,
-            ),
-            SendOp::LocalInvalidate { rkey } => (
-                shared.keys.invalidate(*rkey, core.pd, core.number),
-                WcStatus::LocalQpOperationError,
-                Cause::LocalInvalidate,
-            ),
-            SendOp::Send
-            | SendOp::SendWithImm(_)
-            | SendOp::SendWithInvalidate(_)
-            | SendOp::Write { .. }
-            | SendOp::WriteWithImm { .. }
-            | SendOp::Read { .. }
-            | SendOp::CompareSwap { .. }
-            | SendOp::FetchAdd { .. }
-            | SendOp::AtomicWrite { .. }
-            | SendOp::Flush { .. } => return Next::Send,
-        };
-        if result.is_err() {
-            self.fail(core, shared, self.cursor_wqe, status, cause);
-            return Next::Blocked;
-        }
-        if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
-            wqe.progress = Progress::Done;
-        }
-        self.cursor_wqe += 1;
-        self.retire(core, shared);
-        Next::Again
     }
 
     fn send_segment(
@@ -335,6 +329,7 @@ impl RcRequester {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
+        sending: Sending,
     ) -> Option<Sealed> {
         let wqe = self.sq.get(self.cursor_wqe)?;
         let index = wqe.first_psn.distance_to(self.cursor);
@@ -352,20 +347,26 @@ impl RcRequester {
         }
         let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
         self.since_ack_request = if bth.ack_req { 0 } else { self.since_ack_request + 1 };
-        self.note_sent(core, shared, self.cursor, segment.len, bth.ack_req);
+        self.note_sent(core, shared, self.cursor, segment.len, bth.ack_req, sending);
         self.advance_cursor(1, segment.is_end);
         Some(sealed)
     }
 
     /// Tells whether the packet at the cursor is one of a selective retransmission or a single repeated one.
-    fn is_resending(&self) -> bool {
-        self.is_aside
-            || self.cursor != self.unsent
-                && self.recovery.as_ref().is_some_and(|recovery| recovery.is_resending())
+    fn is_resending(&self, sending: Sending) -> bool {
+        sending != Sending::Next || self.cursor != self.unsent && self.recovery.is_resending()
     }
 
     /// Records the packet at the cursor for the congestion control. `psn` is the PSN of its answer.
-    fn note_sent(&mut self, core: &mut QpCore, shared: &Shared, psn: Psn, payload: usize, ack_req: bool) {
+    pub(super) fn note_sent(
+        &mut self,
+        core: &mut QpCore,
+        shared: &Shared,
+        psn: Psn,
+        payload: usize,
+        ack_req: bool,
+        sending: Sending,
+    ) {
         // Selective retransmission sends older packets after newer ones.
         if ack_req && self.asked.is_none_or(|asked| asked.before(psn)) {
             self.asked = Some(psn);
@@ -379,7 +380,7 @@ impl RcRequester {
             // the answer to a retransmission is ambiguous.
             let measures = psn == self.cursor && self.cursor == self.unsent;
             // Going back resets the bytes in flight; selective retransmission does not add to them.
-            let payload = if self.is_resending() { 0 } else { payload };
+            let payload = if self.is_resending(sending) { 0 } else { payload };
             if self.cursor != self.unsent {
                 control.forget_round_trip();
             }
@@ -404,7 +405,13 @@ impl RcRequester {
         self.since_ack_request + 1 >= interval.max(1) || self.una.distance_to(self.cursor) + 1 >= window
     }
 
-    fn send_read(&mut self, core: &mut QpCore, shared: &mut Shared, slot: &mut TxSlot<'_>) -> Option<Sealed> {
+    fn send_read(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+        sending: Sending,
+    ) -> Option<Sealed> {
         let wqe = self.sq.get(self.cursor_wqe)?;
         let SendOp::Read { remote_addr, rkey } = wqe.op else { return None };
         let mtu = core.mtu();
@@ -427,52 +434,13 @@ impl RcRequester {
             wqe.requested_to = requested_to;
         }
         self.since_ack_request = 0;
-        self.outstanding += u32::from(!self.early.is_sending());
-        self.note_sent(core, shared, requested_to, 0, true);
+        self.outstanding += u32::from(sending != Sending::Probe);
+        self.note_sent(core, shared, requested_to, 0, true, sending);
         self.advance_cursor(piece, piece == left);
         Some(sealed)
     }
 
-    /// Sends an atomic, ATOMIC WRITE or FLUSH: one packet with one PSN.
-    fn send_single(
-        &mut self,
-        core: &mut QpCore,
-        shared: &mut Shared,
-        slot: &mut TxSlot<'_>,
-    ) -> Option<Sealed> {
-        let wqe = self.sq.get(self.cursor_wqe)?;
-        let single = Single::of(&wqe.op)?;
-        let opcode = match single {
-            Single::CompareSwap(_) => Opcode::RC_COMPARE_SWAP,
-            Single::FetchAdd(_) => Opcode::RC_FETCH_ADD,
-            Single::AtomicWrite(_) => Opcode::RC_ATOMIC_WRITE,
-            Single::Flush(..) => Opcode::RC_FLUSH,
-        };
-        let mut bth = core.bth(shared, opcode, self.cursor);
-        bth.ack_req = true;
-        let mut writer = writer(core, slot.buffer, &bth, wqe)?;
-        single.write_headers(&mut writer)?;
-        if let Single::AtomicWrite(_) = single {
-            let target = writer.payload_slot(8).ok()?;
-            if let Err(error) = self.sq.gather(&shared.keys, core.pd, self.cursor_wqe, 0, target) {
-                let status = WcStatus::LocalProtectionError;
-                self.fail(core, shared, self.cursor_wqe, status, local_cause(error));
-                return None;
-            }
-        }
-        let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
-        let psn = self.cursor;
-        if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
-            wqe.requested_to = psn;
-        }
-        self.since_ack_request = 0;
-        self.outstanding += u32::from(!self.early.is_sending());
-        self.note_sent(core, shared, psn, 0, true);
-        self.advance_cursor(1, true);
-        Some(sealed)
-    }
-
-    fn advance_cursor(&mut self, psns: u32, message_done: bool) {
+    pub(super) fn advance_cursor(&mut self, psns: u32, message_done: bool) {
         let sent_again = self.cursor.distance_to(self.unsent);
         self.cursor = self.cursor.add(psns);
         if message_done {
@@ -494,10 +462,8 @@ impl RcRequester {
         self.since_ack_request = LONG_AGO;
         self.early.went_back();
         // Answers to packets sent before the go-back are not awaited.
-        (self.asked, self.trimmed_response) = (None, None);
-        if let Some(recovery) = &mut self.recovery {
-            recovery.on_go_back();
-        }
+        self.asked = None;
+        self.recovery.on_go_back();
         if let Some(control) = &mut core.control {
             control.went_back();
         }
@@ -529,7 +495,7 @@ impl RcRequester {
 
     /// Ends the pause that an RNR NAK requested.
     pub(crate) fn on_rnr_timer(&mut self) {
-        self.rnr_waiting = false;
+        self.mode.end_rnr_pause();
     }
 
     /// Completes the finished requests at the head of the queue, in order.
@@ -571,7 +537,12 @@ impl RcRequester {
 
 /// Begins a request packet: its BTH, and for an XRC connection the number of the shared receive queue.
 #[inline]
-fn writer<'a>(core: &QpCore, buffer: &'a mut [u8], bth: &Bth, wqe: &Wqe) -> Option<DatagramWriter<'a>> {
+pub(super) fn writer<'a>(
+    core: &QpCore,
+    buffer: &'a mut [u8],
+    bth: &Bth,
+    wqe: &Wqe,
+) -> Option<DatagramWriter<'a>> {
     let mut writer = DatagramWriter::new(buffer, bth).ok()?;
     if core.qp_type == QpType::XrcSend {
         writer.xrceth(&Xrceth { srq: wqe.remote_srqn }).ok()?;

@@ -1,15 +1,12 @@
-//! Loss recovery of the requester: selects the packets to be sent again.
-//!
-//! By default the requester goes back (IBTA 9.7.5.1.4). Any other method implements [`LossRecovery`]: it is
-//! informed of the reports of the responder, and selects the packets and the end of a retransmission.
+//! Selective repeat: the requester sends only the packets again that the responder misses.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
-use core::fmt;
 
 use roce_packet::Psn;
 
+use super::loss::LossRecovery;
 use super::requester::RcRequester;
 use crate::completion::Cause;
 use crate::congestion::Loss;
@@ -20,45 +17,6 @@ use crate::shared::Shared;
 use crate::sq::Progress;
 use crate::verdict::{DropReason, Verdict};
 
-/// A method of loss recovery other than go-back-N.
-pub(super) trait LossRecovery: fmt::Debug + Send {
-    /// Returns the maximum number of unacknowledged PSNs.
-    fn window(&self) -> u32;
-
-    /// Returns the time in ns after which an unanswered packet counts as lost, with `in_flight` PSNs in
-    /// flight.
-    fn timeout(&self, in_flight: u32) -> u64;
-
-    /// Handles a report that the responder has `received` but not `una`. Returns the first packet of the
-    /// retransmission that this starts, and whether it is the first of its loss episode.
-    fn on_received(&mut self, una: Psn, unsent: Psn, received: Psn) -> Option<(Psn, bool)>;
-
-    /// Handles a report that a packet in flight was trimmed. Returns `false` if it was received or already
-    /// waits to be sent again.
-    fn on_trimmed(&mut self, trimmed: Psn) -> bool;
-
-    /// Takes the next trimmed packet to be sent again. The packet then counts as sent.
-    fn next_trimmed(&mut self, una: Psn, unsent: Psn) -> Option<Psn>;
-
-    /// Records a loss. Returns whether it begins a loss episode.
-    fn begins(&mut self, unsent: Psn) -> bool;
-
-    /// Starts a retransmission at `una` after a timeout.
-    fn on_timeout(&mut self, una: Psn, unsent: Psn);
-
-    /// Handles the acknowledgement of all packets from `before` up to `una`.
-    fn on_progress(&mut self, before: Psn, una: Psn);
-
-    /// Handles a go-back of the requester, which sends everything again.
-    fn on_go_back(&mut self);
-
-    /// Tells whether this recovery has a retransmission in progress.
-    fn is_resending(&self) -> bool;
-
-    /// Returns the first packet from `cursor` on to be sent again, or `None` if the retransmission is over.
-    fn next(&self, una: Psn, cursor: Psn) -> Option<Psn>;
-}
-
 /// The state of selective repeat; see [`SelectiveRepeat`].
 #[derive(Debug)]
 pub(super) struct Selective {
@@ -67,6 +25,7 @@ pub(super) struct Selective {
     known: Box<[Known]>,
     /// Trimmed packets that wait to be sent again.
     trimmed: VecDeque<Psn>,
+    trimmed_response: Option<Psn>,
     /// End of the retransmission, `None` without one: packets before this one are sent again unless received.
     end: Option<Psn>,
     /// The first unsent packet when the loss was detected; a loss beyond it begins another episode.
@@ -87,7 +46,14 @@ enum Known {
 
 impl Selective {
     pub(super) fn new(settings: &SelectiveRepeat) -> Self {
-        Self { settings: *settings, known: Box::default(), trimmed: VecDeque::new(), end: None, until: None }
+        Self {
+            settings: *settings,
+            known: Box::default(),
+            trimmed: VecDeque::new(),
+            trimmed_response: None,
+            end: None,
+            until: None,
+        }
     }
 
     /// Returns the index of a PSN in `known`; it is out of range while `known` is empty.
@@ -112,14 +78,18 @@ impl Selective {
 }
 
 impl LossRecovery for Selective {
+    fn selects(&self) -> bool {
+        true
+    }
+
     fn window(&self) -> u32 {
         self.settings.cap()
     }
 
-    fn timeout(&self, in_flight: u32) -> u64 {
+    fn timeout(&self, in_flight: u32) -> Option<u64> {
         let SelectiveRepeat { rto_low, rto_high, few, .. } = self.settings;
         let micros = if in_flight <= few { rto_low } else { rto_high };
-        u64::from(micros.max(1)) * 1_000
+        Some(u64::from(micros.max(1)) * 1_000)
     }
 
     fn on_received(&mut self, una: Psn, unsent: Psn, received: Psn) -> Option<(Psn, bool)> {
@@ -149,6 +119,7 @@ impl LossRecovery for Selective {
         asks
     }
 
+    #[inline(never)]
     fn next_trimmed(&mut self, una: Psn, unsent: Psn) -> Option<Psn> {
         while let Some(psn) = self.trimmed.pop_front() {
             // The packet may have arrived since, as a copy or because of a go-back.
@@ -158,6 +129,10 @@ impl LossRecovery for Selective {
             }
         }
         None
+    }
+
+    fn trimmed_response(&mut self) -> &mut Option<Psn> {
+        &mut self.trimmed_response
     }
 
     fn begins(&mut self, unsent: Psn) -> bool {
@@ -178,6 +153,7 @@ impl LossRecovery for Selective {
         }
     }
 
+    #[inline(never)]
     fn on_progress(&mut self, before: Psn, una: Psn) {
         let passed = before.distance_to(una);
         if passed as usize >= self.known.len() {
@@ -195,6 +171,7 @@ impl LossRecovery for Selective {
     fn on_go_back(&mut self) {
         self.known.fill(Known::Nothing);
         self.trimmed.clear();
+        self.trimmed_response = None;
         (self.end, self.until) = (None, None);
     }
 
@@ -219,7 +196,7 @@ impl LossRecovery for Selective {
     }
 }
 
-/// Control of the cursor by a [`LossRecovery`].
+/// Reports of the responder, and control of the cursor by a [`LossRecovery`] that selects packets.
 impl RcRequester {
     /// Moves the cursor to a packet that is in flight, or to the first unsent one.
     pub(super) fn seek(&mut self, psn: Psn) {
@@ -235,13 +212,10 @@ impl RcRequester {
 
     /// During a retransmission, moves the cursor past received packets, and finally to the first unsent one.
     pub(super) fn pass_over_received(&mut self) {
-        let Some(recovery) = self.recovery.as_ref().filter(|recovery| recovery.is_resending()) else {
-            return;
-        };
-        if self.cursor == self.unsent || self.is_aside {
+        if !self.recovery.is_resending() || self.cursor == self.unsent {
             return;
         }
-        let next = recovery.next(self.una, self.cursor).unwrap_or(self.unsent);
+        let next = self.recovery.next(self.una, self.cursor).unwrap_or(self.unsent);
         if next != self.cursor {
             self.seek(next);
         }
@@ -267,7 +241,7 @@ impl RcRequester {
         psn: Psn,
         received: Psn,
     ) -> Verdict {
-        if self.recovery.is_none() {
+        if !self.recovery.selects() {
             return Verdict::Dropped(DropReason::ReservedSyndrome);
         }
         if self.awaits_responses() {
@@ -280,11 +254,10 @@ impl RcRequester {
         let (una, unsent) = (self.una, self.unsent);
         // If everything is being sent again, no packets are selected.
         let goes_back = self.cursor != unsent;
-        let Some(recovery) = &mut self.recovery else { return Verdict::Handled };
-        if una != psn || goes_back && !recovery.is_resending() {
+        if una != psn || goes_back && !self.recovery.is_resending() {
             return advance.verdict(DropReason::StaleResponse);
         }
-        let Some((from, is_first)) = recovery.on_received(una, unsent, received) else {
+        let Some((from, is_first)) = self.recovery.on_received(una, unsent, received) else {
             return Verdict::Handled;
         };
         if is_first {
@@ -302,18 +275,61 @@ impl RcRequester {
         Verdict::Handled
     }
 
+    /// Handles a report that `trimmed` was trimmed and that `expected` is the oldest missing packet.
+    pub(super) fn on_trimmed_report(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        (expected, trimmed): (Psn, Psn),
+    ) -> Verdict {
+        if !self.recovery.selects() {
+            return Verdict::Dropped(DropReason::ReservedSyndrome);
+        }
+        let advance = match self.advance_before(core, shared, expected) {
+            Ok(advance) => advance,
+            Err(verdict) => return verdict,
+        };
+        let (una, unsent) = (self.una, self.unsent);
+        let in_flight = una.distance_to(trimmed) < una.distance_to(unsent);
+        if !in_flight || self.mode.is_rnr_pause() {
+            return advance.verdict(DropReason::StaleResponse);
+        }
+        if self.awaits_responses() {
+            // The queue goes back, as for any loss while a READ is in flight, once no packet before the
+            // trimmed one is missing.
+            if trimmed != una || self.mode.went_back_for(una) || self.cursor == una {
+                return advance.verdict(DropReason::StaleResponse);
+            }
+            count!(shared, core, packet_trimmed_err);
+            self.lost(core, shared, trimmed, Loss::Nak);
+            self.mode.record_nak(una);
+            self.go_back(core, shared);
+            self.arm(core, shared);
+            return Verdict::Handled;
+        }
+        let goes_back = self.cursor != unsent && !self.recovery.is_resending();
+        if goes_back && !trimmed.before(self.cursor) || !self.recovery.on_trimmed(trimmed) {
+            return advance.verdict(DropReason::StaleResponse);
+        }
+        count!(shared, core, packet_trimmed_err);
+        if self.recovery.begins(unsent) {
+            count!(shared, core, retransmit_rounds);
+            self.lost(core, shared, trimmed, Loss::Nak);
+        }
+        // A report proves that the peer is alive, so the timer restarts.
+        self.arm(core, shared);
+        Verdict::Handled
+    }
+
     /// After a timeout, retransmits the packets not reported as received. Returns `false` if it cannot.
     pub(super) fn resend_after_timeout(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
-        if self.recovery.is_none() || self.awaits_responses() {
+        if !self.recovery.selects() || self.awaits_responses() {
             return false;
         }
         count!(shared, core, retransmit_rounds);
-        let (una, unsent) = (self.una, self.unsent);
-        if let Some(recovery) = &mut self.recovery {
-            recovery.on_timeout(una, unsent);
-        }
-        self.seek(una);
-        self.is_held = true;
+        self.recovery.on_timeout(self.una, self.unsent);
+        self.seek(self.una);
+        self.mode.hold();
         true
     }
 }

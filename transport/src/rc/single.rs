@@ -1,11 +1,19 @@
 //! Requests of one packet: atomics, ATOMIC WRITE and FLUSH.
 
-use roce_packet::{AtomicEth, DatagramWriter, Feth, FlushSelectivity, Reth};
+use roce_packet::{AtomicEth, DatagramWriter, Feth, FlushSelectivity, Opcode, Reth};
 
+use super::mode::Sending;
+use super::requester::{RcRequester, writer};
+use crate::completion::WcStatus;
+use crate::io::TxSlot;
+use crate::qp::QpCore;
+use crate::segment::Sealed;
+use crate::shared::Shared;
+use crate::sq::local_cause;
 use crate::wr::{FlushPlacement, SendOp};
 
 /// A request of one packet, in the form of its headers.
-pub(super) enum Single {
+enum Single {
     CompareSwap(AtomicEth),
     FetchAdd(AtomicEth),
     AtomicWrite(Reth),
@@ -13,7 +21,7 @@ pub(super) enum Single {
 }
 
 impl Single {
-    pub(super) fn of(op: &SendOp) -> Option<Self> {
+    fn of(op: &SendOp) -> Option<Self> {
         Some(match *op {
             SendOp::CompareSwap { remote_addr, rkey, compare, swap } => {
                 Self::CompareSwap(AtomicEth { va: remote_addr, rkey: rkey.0, swap_or_add: swap, compare })
@@ -45,7 +53,7 @@ impl Single {
         })
     }
 
-    pub(super) fn write_headers(&self, writer: &mut DatagramWriter<'_>) -> Option<()> {
+    fn write_headers(&self, writer: &mut DatagramWriter<'_>) -> Option<()> {
         match self {
             Self::CompareSwap(header) | Self::FetchAdd(header) => writer.atomic_eth(header).ok(),
             Self::AtomicWrite(reth) => writer.reth(reth).ok(),
@@ -54,5 +62,47 @@ impl Single {
                 writer.reth(reth).ok()
             }
         }
+    }
+}
+
+impl RcRequester {
+    /// Sends an atomic, ATOMIC WRITE or FLUSH: one packet with one PSN.
+    pub(super) fn send_single(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        slot: &mut TxSlot<'_>,
+        sending: Sending,
+    ) -> Option<Sealed> {
+        let wqe = self.sq.get(self.cursor_wqe)?;
+        let single = Single::of(&wqe.op)?;
+        let opcode = match single {
+            Single::CompareSwap(_) => Opcode::RC_COMPARE_SWAP,
+            Single::FetchAdd(_) => Opcode::RC_FETCH_ADD,
+            Single::AtomicWrite(_) => Opcode::RC_ATOMIC_WRITE,
+            Single::Flush(..) => Opcode::RC_FLUSH,
+        };
+        let mut bth = core.bth(shared, opcode, self.cursor);
+        bth.ack_req = true;
+        let mut writer = writer(core, slot.buffer, &bth, wqe)?;
+        single.write_headers(&mut writer)?;
+        if let Single::AtomicWrite(_) = single {
+            let target = writer.payload_slot(8).ok()?;
+            if let Err(error) = self.sq.gather(&shared.keys, core.pd, self.cursor_wqe, 0, target) {
+                let status = WcStatus::LocalProtectionError;
+                self.fail(core, shared, self.cursor_wqe, status, local_cause(error));
+                return None;
+            }
+        }
+        let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
+        let psn = self.cursor;
+        if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
+            wqe.requested_to = psn;
+        }
+        self.since_ack_request = 0;
+        self.outstanding += u32::from(sending != Sending::Probe);
+        self.note_sent(core, shared, psn, 0, true, sending);
+        self.advance_cursor(1, true);
+        Some(sealed)
     }
 }

@@ -8,6 +8,8 @@
 
 use roce_packet::Psn;
 
+use super::loss::LossRecovery as _;
+use super::mode::Sending;
 use super::requester::{LONG_AGO, RcRequester};
 use crate::completion::Cause;
 use crate::congestion::Loss;
@@ -40,17 +42,11 @@ pub(super) struct Early {
     probes: u32,
     /// Whether a probe is to be sent.
     is_due: bool,
-    /// Whether a probe is being written.
-    is_sending: bool,
 }
 
 impl Early {
     pub(super) const fn is_due(&self) -> bool {
         self.is_due
-    }
-
-    pub(super) const fn is_sending(&self) -> bool {
-        self.is_sending
     }
 
     /// Records the first transmission of packet `psn`, whose answer was requested.
@@ -110,13 +106,13 @@ impl RcRequester {
     /// with that packet.
     pub(super) fn arm(&mut self, core: &mut QpCore, shared: &Shared) {
         self.early.is_due = false;
-        let awaits = self.in_flight() > 0 && self.asked.is_some() && !self.is_held;
+        let awaits = self.in_flight() > 0 && self.asked.is_some() && !self.mode.is_held();
         if core.attr.timeout == 0 || !awaits {
             return disarm(core);
         }
         let settings = &shared.config.retransmission;
         let configured = 4096 << core.attr.timeout.max(settings.least_timeout.min(31));
-        let of_recovery = self.recovery.as_ref().map(|recovery| recovery.timeout(self.in_flight()));
+        let of_recovery = self.recovery.timeout(self.in_flight());
         let wait = of_recovery.filter(|_| !settings.early).unwrap_or(configured);
         let watched = shared.watched();
         core.deadlines.set(Timer::Retry, Some(watched.plus_nanos(wait)));
@@ -136,7 +132,7 @@ impl RcRequester {
         let retries_left = self.retries_left;
         tracing::debug!(qpn = core.number.get(), psn = self.una.get(), retries_left, "timeout");
         self.lost(core, shared, self.una, Loss::Timeout);
-        self.recovering = None;
+        self.mode.time_out();
         if !self.resend_after_timeout(core, shared) {
             self.go_back(core, shared);
         }
@@ -149,7 +145,7 @@ impl RcRequester {
             return;
         }
         self.early.expired();
-        if self.recovery.is_some() && !self.awaits_responses() {
+        if self.recovery.selects() && !self.awaits_responses() {
             count!(shared, core, roce_adp_retrans);
             self.lost(core, shared, self.una, Loss::Timeout);
             self.resend_after_timeout(core, shared);
@@ -157,7 +153,7 @@ impl RcRequester {
             // During a go-back, the remaining packets of the retransmission serve as the probe.
             self.early.is_due = self.cursor == self.unsent;
         }
-        let of_recovery = self.recovery.as_ref().map(|recovery| recovery.timeout(self.in_flight()));
+        let of_recovery = self.recovery.timeout(self.in_flight());
         let next = shared.watched().plus_nanos(self.early.interval(of_recovery));
         let is_earlier = core.deadlines.get(Timer::Retry).is_some_and(|retry| next < retry);
         core.deadlines.set(Timer::Probe, is_earlier.then_some(next));
@@ -195,9 +191,7 @@ impl RcRequester {
         let mut sealed = None;
         if self.in_flight() > 0 && self.sq.get(self.cursor_wqe).is_some_and(is_sent) {
             self.since_ack_request = LONG_AGO;
-            (self.is_aside, self.early.is_sending) = (true, true);
-            sealed = self.transmit_at_cursor(core, shared, slot);
-            (self.is_aside, self.early.is_sending) = (false, false);
+            sealed = self.transmit_at_cursor(core, shared, slot, Sending::Probe);
             self.early.is_due &= sealed.is_none();
         } else {
             self.early.is_due = false;

@@ -9,14 +9,13 @@ use alloc::collections::VecDeque;
 
 use roce_packet::{Bth, OpcodeInfo, Operation, Psn};
 
+use super::loss::LossRecovery as _;
 use super::reply::Reply;
 use super::requester::RcRequester;
 use super::responder::RcResponder;
 use crate::congestion::Loss;
 use crate::counters::count;
-use crate::io::TxSlot;
 use crate::qp::QpCore;
-use crate::segment::Sealed;
 use crate::shared::Shared;
 use crate::sq::Progress;
 use crate::verdict::{DropReason, Verdict};
@@ -91,7 +90,13 @@ impl RcResponder {
 
     /// With go-back-N, sends the NAK if the expected packet is known to have been trimmed. Returns whether a
     /// trimmed packet is known.
+    #[inline]
     pub(super) fn nak_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
+        self.trimmed.is_some() && self.nak_known_trimmed(core, shared)
+    }
+
+    #[inline(never)]
+    fn nak_known_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
         let Some(psn) = self.trimmed.as_ref().and_then(|trimmed| trimmed.first) else { return false };
         if psn.before(self.epsn) {
             self.forget_trimmed();
@@ -127,106 +132,7 @@ impl RcResponder {
     }
 }
 
-/// The position of the requester before it repeats a trimmed packet.
-#[derive(Clone, Copy, Debug)]
-struct Aside {
-    trimmed: Psn,
-    cursor: Psn,
-    cursor_wqe: u64,
-}
-
 impl RcRequester {
-    /// Handles a report that `trimmed` was trimmed and that `expected` is the oldest missing packet.
-    pub(super) fn on_trimmed_report(
-        &mut self,
-        core: &mut QpCore,
-        shared: &mut Shared,
-        (expected, trimmed): (Psn, Psn),
-    ) -> Verdict {
-        if self.recovery.is_none() {
-            return Verdict::Dropped(DropReason::ReservedSyndrome);
-        }
-        let advance = match self.advance_before(core, shared, expected) {
-            Ok(advance) => advance,
-            Err(verdict) => return verdict,
-        };
-        let (una, unsent) = (self.una, self.unsent);
-        let in_flight = una.distance_to(trimmed) < una.distance_to(unsent);
-        if !in_flight || self.rnr_waiting {
-            return advance.verdict(DropReason::StaleResponse);
-        }
-        if self.awaits_responses() {
-            // The queue goes back, as for any loss while a READ is in flight, once no packet before the
-            // trimmed one is missing.
-            if trimmed != una || self.recovering == Some(una) || self.cursor == una {
-                return advance.verdict(DropReason::StaleResponse);
-            }
-            count!(shared, core, packet_trimmed_err);
-            self.lost(core, shared, trimmed, Loss::Nak);
-            self.recovering = Some(una);
-            self.go_back(core, shared);
-            self.arm(core, shared);
-            return Verdict::Handled;
-        }
-        let Some(recovery) = &mut self.recovery else { return Verdict::Handled };
-        let goes_back = self.cursor != unsent && !recovery.is_resending();
-        if goes_back && !trimmed.before(self.cursor) || !recovery.on_trimmed(trimmed) {
-            return advance.verdict(DropReason::StaleResponse);
-        }
-        count!(shared, core, packet_trimmed_err);
-        if recovery.begins(unsent) {
-            count!(shared, core, retransmit_rounds);
-            self.lost(core, shared, trimmed, Loss::Nak);
-        }
-        // A report proves that the peer is alive, so the timer restarts.
-        self.arm(core, shared);
-        Verdict::Handled
-    }
-
-    /// Writes the next packet into `slot`, if one may be sent. Probes and trimmed packets precede all others.
-    #[inline]
-    pub(crate) fn transmit(
-        &mut self,
-        core: &mut QpCore,
-        shared: &mut Shared,
-        slot: &mut TxSlot<'_>,
-    ) -> Option<Sealed> {
-        if self.early.is_due()
-            && let Some(sealed) = self.transmit_probe(core, shared, slot)
-        {
-            return Some(sealed);
-        }
-        let Some(aside) = self.turn_aside() else { return self.transmit_at_cursor(core, shared, slot) };
-        let sealed = self.transmit_at_cursor(core, shared, slot);
-        self.turn_back(aside, sealed.is_some());
-        sealed
-    }
-
-    /// Moves the cursor to a trimmed packet to be sent now. The caller must then call [`Self::turn_back`].
-    #[inline]
-    fn turn_aside(&mut self) -> Option<Aside> {
-        let (una, unsent) = (self.una, self.unsent);
-        let trimmed = self.recovery.as_mut()?.next_trimmed(una, unsent)?;
-        let aside = Aside { trimmed, cursor: self.cursor, cursor_wqe: self.cursor_wqe };
-        self.seek(trimmed);
-        let is_it = |wqe: &crate::sq::Wqe| wqe.progress == Progress::Started && wqe.contains(trimmed);
-        if !self.sq.get(self.cursor_wqe).is_some_and(is_it) {
-            (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe);
-            return None;
-        }
-        self.is_aside = true;
-        Some(aside)
-    }
-
-    /// Returns the cursor from a trimmed packet, which was sent or has to wait.
-    fn turn_back(&mut self, aside: Aside, was_sent: bool) {
-        self.is_aside = false;
-        (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe.max(self.sq.head()));
-        if let Some(recovery) = self.recovery.as_mut().filter(|_| !was_sent) {
-            recovery.on_trimmed(aside.trimmed);
-        }
-    }
-
     /// Handles a trimmed response, of which only the headers arrived.
     pub(crate) fn handle_trimmed(
         &mut self,
@@ -239,39 +145,42 @@ impl RcRequester {
         if !is_data || self.una.distance_to(psn) >= self.in_flight() {
             return NOTHING_TO_ASK;
         }
-        if self.recovering == Some(self.una) && psn != self.una {
+        if self.mode.went_back_for(self.una) && psn != self.una {
             // The response left before the retransmitted request, which also covers this response.
             return NOTHING_TO_ASK;
         }
-        let known = self.trimmed_response;
-        keep_oldest(&mut self.trimmed_response, self.una, psn);
+        let oldest = self.recovery.trimmed_response();
+        let known = *oldest;
+        keep_oldest(oldest, self.una, psn);
         if self.ask_for_trimmed(core, shared) {
             return Verdict::Handled;
         }
-        self.trimmed_response = known;
+        *self.recovery.trimmed_response() = known;
         NOTHING_TO_ASK
     }
 
     /// Requests the oldest missing response again if it is known to have been trimmed. Returns whether a
     /// trimmed response is known that will be requested.
     pub(super) fn ask_for_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
-        let Some(psn) = self.trimmed_response else { return false };
-        if psn != self.una {
+        let oldest = self.recovery.trimmed_response();
+        let Some(psn) = *oldest else { return false };
+        if self.una.before(psn) {
             // Earlier responses are still on their way.
-            let is_ahead = self.una.before(psn);
-            self.trimmed_response = self.trimmed_response.filter(|_| is_ahead);
-            return is_ahead;
+            return true;
         }
-        self.trimmed_response = None;
+        *oldest = None;
+        if psn != self.una {
+            return false;
+        }
         let awaits = self.sq.get(self.sq.head()).is_some_and(|wqe| {
             wqe.progress == Progress::Started && wqe.op.awaits_response() && wqe.contains(psn)
         });
-        if !awaits || self.cursor == psn || self.rnr_waiting {
+        if !awaits || self.cursor == psn || self.mode.is_rnr_pause() {
             return false;
         }
         count!(shared, core, packet_trimmed_err);
         core.lost(shared.now, Loss::Nak);
-        self.recovering = Some(psn);
+        self.mode.record_nak(psn);
         self.go_back(core, shared);
         self.arm(core, shared);
         true

@@ -88,7 +88,7 @@ fn the_frames_of_others_leave_byte_for_byte() {
             let len = known.transport.len();
             let slot = sender.slot().expect("room");
             slot.buffer[..len].copy_from_slice(&[body, &value.to_le_bytes()].concat());
-            sender.commit(Instant::ZERO, &Transmit { path, remote_qpn: Qpn::default(), len, identification });
+            sender.commit(Instant::ZERO, &Transmit::new(path, Qpn::default(), len, identification));
             sender.flush(Instant::ZERO).unwrap();
             assert_eq!(sent(&link), [&expected[..]], "{name}, {max_segments} segments");
         }

@@ -108,8 +108,9 @@ fn write(message: &mut Vec<u8>, received: &Received<'_>) {
     message.extend(path.source_port.to_be_bytes());
     message.extend(hint.to_be_bytes());
     message.extend(source.octets());
-    message.extend(received.head);
-    message.extend(received.tail);
+    for piece in received.body.pieces() {
+        message.extend_from_slice(piece);
+    }
 }
 
 /// Reverses [`write`]; `None` if the message is something else.
@@ -135,7 +136,7 @@ pub(super) fn read(message: &[u8], destination: IpAddr) -> Option<Received<'_>> 
         flow_label: 0,
         vlan: None,
     };
-    Some(Received { path, identification, head, tail: &[] })
+    Some(Received::whole(path, identification, head))
 }
 
 /// Each link is a descriptor of the program. Beyond this number, all are closed and made again on demand.

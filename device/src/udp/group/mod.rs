@@ -182,7 +182,7 @@ impl Member {
             let Self { slot, front, front_overflow, inbound, links, .. } = self;
             let mut take = |received: &Received<'_>| {
                 // The group has no socket for a long slot whose datagrams arrive here.
-                let is_lost = filter::slot_of(received.head) >= ProcessSlot::FIRST_LONG;
+                let is_lost = filter::slot_of(received.head()) >= ProcessSlot::FIRST_LONG;
                 if is_lost || deliver_or_pass_on(*slot, inbound, links, received) {
                     count += 1;
                     sink(received);
@@ -200,7 +200,7 @@ impl Member {
     /// Returns whether a datagram that arrived at the own socket is for this device; otherwise passes it on.
     #[inline]
     pub(super) fn is_own(&mut self, received: &Received<'_>) -> bool {
-        filter::is_plainly_for(self.slot, received.head)
+        filter::is_plainly_for(self.slot, received.head())
             || deliver_or_pass_on(self.slot, &self.inbound, &mut self.links, received)
     }
 
@@ -220,8 +220,8 @@ fn deliver_or_pass_on(
     links: &mut Links,
     received: &Received<'_>,
 ) -> bool {
-    let target = match filter::slot_of(received.head) {
-        ProcessSlot::NONE => match filter::service_asked_for(received.head) {
+    let target = match filter::slot_of(received.head()) {
+        ProcessSlot::NONE => match filter::service_asked_for(received.head()) {
             Some(service) if !inbound.has(service) => Target::Service(service),
             // For this device, or for no device; in that case this device answers.
             _ => return true,

@@ -14,6 +14,7 @@ use crate::net::journal::{self, Journal};
 use crate::net::port::{Owner, Place};
 use crate::net::switch::Switch;
 use crate::net::time::Time;
+use crate::net::trace::Tag;
 use crate::net::world::{Mail, World};
 
 /// The size of all ports in bytes from which more data is prefetched. Smaller networks mostly fit into the
@@ -124,7 +125,7 @@ impl Part {
                 }
             }
             Event::Free { port, .. } => {
-                world.trace(port, 1 << 56);
+                world.trace(port, Tag::Free, 0);
                 world.ports[port as usize].wakes = false;
                 match world.ports[port as usize].owner {
                     Owner::Switch(switch) => self.switches[switch as usize].send(world, port),
@@ -137,18 +138,18 @@ impl Part {
             }
             Event::Taken { host, frame } => {
                 let one = &mut self.hosts[host as usize];
-                world.trace(one.port, 2 << 56);
+                world.trace(one.port, Tag::Taken, 0);
                 one.take(world, frame);
                 self.look_at(host);
             }
             Event::Timer { host } => {
                 let one = &mut self.hosts[host as usize];
-                world.trace(one.port, 3 << 56);
+                world.trace(one.port, Tag::Timer, 0);
                 one.look_at_clock(world);
                 self.look_at(host);
             }
             Event::Task { host, task } => {
-                world.trace(self.hosts[host as usize].port, 6 << 56 | u64::from(task));
+                world.trace(self.hosts[host as usize].port, Tag::Task, task);
                 self.end_computation(host, task);
             }
             other => self.handle_rare(other),
@@ -228,7 +229,7 @@ impl Part {
         self.end = self.end.max(now);
         self.ended.push(number);
         let port = self.hosts[requester as usize].port;
-        self.world.trace(port, 5 << 56 | u64::from(number));
+        self.world.trace(port, Tag::FlowEnd, number);
     }
 
     fn end_computation(&mut self, host: u32, task: u32) {
