@@ -124,8 +124,8 @@ fn published_crates_depend_on_published_crates() {
 }
 
 /// The list of files contains what a build needs, and nothing of the rest of the repository.
-/// Returns whether an SPDX expression permits use under the allowed licences: in each part that `AND` joins, one
-/// of the alternatives is allowed.
+/// Returns whether an SPDX expression permits use under the allowed licences: in each part that `AND` joins,
+/// one of the alternatives is allowed.
 fn permits(expression: &str, allowed: &[&str]) -> bool {
     let is_allowed = |licence: &str| allowed.contains(&licence.trim_matches(['(', ')', ' ']));
     expression.split(" AND ").all(|part| {

@@ -313,7 +313,8 @@ pub(super) fn check_icrc(
     }
     Some(match identification {
         0 => Integrity::Zero,
-        // The hint is an index within the received buffer; a network may have split or joined the superpacket.
+        // The hint is an index within the received buffer; a network may have split or joined the
+        // superpacket.
         _ if identification == likeliest || identification < MOST_SEGMENTS => Integrity::Segment,
         _ => Integrity::Recovered,
     })

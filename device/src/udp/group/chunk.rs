@@ -46,9 +46,10 @@ pub(super) fn make_sockets(
 /// Returns an error unless this machine has exactly `count` sockets with the address and port. Sockets of a
 /// killed process may close with a delay, so it checks several times.
 fn expect(local: SocketAddr, count: usize) -> io::Result<()> {
-    let (mut found, mut right) = (0, 0);
+    let (mut most, mut right) = (0, 0);
     for _ in 0..MOST_LOOKS {
-        found = sockets_at(local)?.len();
+        let found = sockets_at(local)?.len();
+        most = most.max(found);
         right = if found == count { right + 1 } else { 0 };
         // One check may miss a socket, because others come and go while the kernel prints its table.
         if right == 2 {
@@ -59,7 +60,7 @@ fn expect(local: SocketAddr, count: usize) -> io::Result<()> {
         }
     }
     Err(io::Error::other(format!(
-        "{found} sockets have the port instead of {count}, so another program (`ss -lunp 'sport = :{}'`) is among them; end it",
+        "{most} sockets have the port instead of {count}, so another program (`ss -lunp 'sport = :{}'`) is among them; end it",
         local.port()
     )))
 }
