@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use roce_packet::{ImmDt, Qpn};
 use roce_transport::{
-    Allowed, FlushPlacement, Notify, Payload, RKey, RecvWr, SendFlags, SendOp, SendWr, Sge, TxSlot, UdDestination, Wc,
+    Allowed, FlushPlacement, Notify, Payload, RKey, RecvWr, SendFlags, SendOp, SendWr, Sge, TxSlot,
+    UdDestination, Wc,
 };
 
 use super::model::{Flying, Rig, done};
