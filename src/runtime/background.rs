@@ -103,9 +103,7 @@ impl Runtime {
             if has_more {
                 continue;
             }
-            if crowding::looked_in_vain() {
-                crowding::share();
-            }
+            crowding::yield_if_needed();
             std::hint::spin_loop();
         }
     }

@@ -19,10 +19,19 @@ fn with<T>(work: impl FnOnce(&mut Crowding) -> T) -> T {
 }
 
 /// Counts an empty check of the device, or of memory that a peer will write. Returns whether the caller must
-/// call [`share`], without holding a lock.
+/// call [`yield_processor`], without holding a lock.
 #[inline]
-pub(super) fn looked_in_vain() -> bool {
+pub(super) fn needs_yield() -> bool {
     with(Crowding::checked)
+}
+
+/// Counts an empty check of a thread that does not poll for the application, and yields if others need the
+/// processor. The caller holds no lock.
+#[inline]
+pub(super) fn yield_if_needed() {
+    if needs_yield() {
+        yield_processor();
+    }
 }
 
 /// Makes the next empty check a trial, unless others kept the processor too long lately.
@@ -32,7 +41,7 @@ pub(super) fn try_soon() {
 
 /// Yields the processor, and makes a trial if one is due.
 #[cold]
-pub(super) fn share() {
+pub(super) fn yield_processor() {
     let before = Instant::now();
     if with(Crowding::begins) {
         let charged = charged();

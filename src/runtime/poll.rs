@@ -7,16 +7,17 @@ use roce_transport::Instant;
 use super::policy::{NextCheck, Stay};
 use super::{Locked, Runtime, State, crowding};
 
-/// Empty checks between two further tests whether other threads need the processor, see [`crowding`].
-const LATE_CHECKS: u32 = 16;
-
 impl Runtime {
-    /// Records that the application polls, so that the background thread backs off.
+    /// Records that the application polls, so that the background thread backs off. Returns the time, and
+    /// whether a poll of an empty queue checks the device.
     #[inline]
-    pub(crate) fn note_poll(&self) {
-        if self.watch.polls(self.clock.now()).wakes {
+    pub(crate) fn note_poll(&self) -> (Instant, bool) {
+        let now = self.clock.now();
+        let poll = self.watch.polls(now);
+        if poll.wakes {
             self.wake_background();
         }
+        (now, poll.checks)
     }
 
     /// Begins a poll of an empty queue. Returns the locked state and the time, or `None` if the poll does not
@@ -24,13 +25,9 @@ impl Runtime {
     /// checked a quiet device shortly before.
     #[inline]
     pub(crate) fn begin_check(&self) -> Option<(Locked<'_>, Instant)> {
-        let now = self.clock.now();
-        let poll = self.watch.polls(now);
-        if poll.wakes {
-            self.wake_background();
-        }
+        let (now, checks) = self.note_poll();
         let has_failed = self.has_failed.load(Ordering::Relaxed);
-        if !poll.checks && !has_failed {
+        if !checks && !has_failed {
             return None;
         }
         let state = match self.state.try_lock() {
@@ -45,8 +42,7 @@ impl Runtime {
     /// Records the outcome of a check of the device by a poll.
     #[inline]
     pub(crate) fn note_check(&self, state: &mut State, has_arrived: bool) {
-        let empty = &mut state.policy.empty_checks;
-        if self.watch.checked(empty, has_arrived) && empty.is_multiple_of(LATE_CHECKS) {
+        if state.policy.polled(&self.watch, has_arrived) {
             crowding::try_soon();
         }
     }
@@ -60,10 +56,10 @@ impl Runtime {
     /// Yields the processor after an empty poll if other threads need it; the caller holds no lock.
     #[inline]
     pub(crate) fn share_processor(&self) {
-        if crowding::looked_in_vain() {
+        if crowding::needs_yield() {
             let began = self.clock.now();
             self.watch.yields(began);
-            crowding::share();
+            crowding::yield_processor();
             self.watch.returns(began, self.clock.now());
         }
     }

@@ -5,7 +5,7 @@ use std::io;
 
 use roce_transport::{Event, Instant, Occupancy, Pending};
 
-use super::policy::{Found, Leave, Looks, Owed, Policy, Port, Stay, Timing, leave, progress};
+use super::policy::{Found, Leave, Looks, Policy, Port, Stay, Timing, leave, progress};
 use crate::cm::queue_pairs::Siblings;
 use crate::cm::service::{CmService, Wakers};
 use crate::driver::{Budget, Nic};
@@ -128,6 +128,7 @@ impl State {
         leave(&mut policy.pending, &mut port, now, leaves);
     }
 
+    #[inline]
     fn port<'a>(&'a mut self, looks: Looks<'a>) -> (&'a mut Policy, NicPort<'a>) {
         let Self { nic, cm, events, policy, .. } = self;
         (policy, NicPort { nic, cm: cm.as_deref_mut(), events, looks })
@@ -148,9 +149,7 @@ impl State {
     /// Takes events from the engine, whose queue is bounded.
     #[inline]
     pub(super) fn collect_events(&mut self) {
-        while let Some(event) = self.nic.engine.poll_event() {
-            self.events.push_back(event);
-        }
+        self.port(Looks::default()).1.collect_events();
     }
 
     /// Returns the time at which [`progress`](Self::progress) must be called even if nothing arrives.
@@ -235,12 +234,8 @@ impl Port for NicPort<'_> {
         }
     }
 
-    fn owed(&self) -> Owed {
-        match self.nic.pending() {
-            Pending::Acknowledgements => Owed::Acknowledgements,
-            Pending::Nothing | Pending::Turns => Owed::Nothing,
-            Pending::More => Owed::More,
-        }
+    fn owed(&self) -> Pending {
+        self.nic.pending()
     }
 
     #[inline]

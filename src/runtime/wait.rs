@@ -64,16 +64,26 @@ pub(crate) struct Standing {
     has_begun: bool,
     spin: Spin,
     recheck: Recheck,
-    /// The part of the thread in each engine.
+    parts: Parts,
+}
+
+/// The part of the thread in each engine. A wait in one engine needs no allocation.
+#[derive(Debug, Default)]
+struct Parts {
     first: Waiting,
     others: Vec<Waiting>,
+}
+
+impl Parts {
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiting> {
+        std::iter::once(&mut self.first).chain(&mut self.others)
+    }
 }
 
 impl Default for Standing {
     fn default() -> Self {
         let recheck = Recheck::new(&Timing::USUAL);
-        let (spin, first) = (Spin::default(), Waiting::default());
-        Self { has_begun: false, spin, recheck, first, others: Vec::new() }
+        Self { has_begun: false, spin: Spin::default(), recheck, parts: Parts::default() }
     }
 }
 
@@ -87,13 +97,9 @@ pub(crate) enum Turn<'a, T> {
 impl Standing {
     /// Ends the wait.
     pub(crate) fn leave(&mut self, engines: &[&Runtime]) {
-        for (runtime, waiting) in engines.iter().zip(self.waiting()) {
+        for (runtime, waiting) in engines.iter().zip(self.parts.iter_mut()) {
             runtime.leave(waiting);
         }
-    }
-
-    fn waiting(&mut self) -> impl Iterator<Item = &mut Waiting> {
-        std::iter::once(&mut self.first).chain(&mut self.others)
     }
 }
 
@@ -180,8 +186,8 @@ impl<'a> WaitFor<'a> {
                 return Ok(Turn::Sleep(Sleep::new([], Some(Duration::ZERO))));
             }
             self.engines.iter().for_each(|runtime| runtime.yield_lock());
-            if !has_more && crowding::looked_in_vain() {
-                crowding::share();
+            if !has_more {
+                crowding::yield_if_needed();
             }
             std::hint::spin_loop();
         }
@@ -189,9 +195,9 @@ impl<'a> WaitFor<'a> {
 
     /// Marks the thread as waiting until it sleeps, and returns the time.
     fn begin_turn(&self, standing: &mut Standing) -> Instant {
-        standing.others.resize_with(self.engines.len() - 1, Waiting::default);
+        standing.parts.others.resize_with(self.engines.len() - 1, Waiting::default);
         let now = self.now();
-        for (runtime, waiting) in self.engines.iter().zip(standing.waiting()) {
+        for (runtime, waiting) in self.engines.iter().zip(standing.parts.iter_mut()) {
             runtime.watch.waits(now, waiting, runtime.timing.longest_turn);
         }
         now
@@ -211,8 +217,8 @@ impl<'a> WaitFor<'a> {
         let mut descriptors = ArrayVec::<_, MOST_DESCRIPTORS>::new();
         descriptors.extend(self.event);
         let mut time = end.map_or(self.timing().longest_sleep, |end| end.since(now));
-        let Standing { first, others, recheck, .. } = standing;
-        for (runtime, waiting) in self.engines.iter().zip(std::iter::once(first).chain(others)) {
+        let Standing { parts, recheck, .. } = standing;
+        for (runtime, waiting) in self.engines.iter().zip(parts.iter_mut()) {
             if descriptors.is_full() {
                 // The thread would not see packets of this engine. Its background thread watches the device,
                 // and wakes this thread through the event.

@@ -35,7 +35,7 @@
 
 use std::time::Duration;
 
-use roce_transport::Instant;
+use roce_transport::{Instant, Pending};
 
 use super::{Experiment, Terms, Timing};
 
@@ -83,14 +83,14 @@ const MOST_BYTES: u64 = 1 << 16;
 pub(crate) enum Leave {
     Nothing,
     /// Requests, without acknowledgements, if the device can send them alone as cheaply as together. With
-    /// `holds`, even if it could send both in one datagram. [`Pending::sent_requests`] records the outcome.
+    /// `holds`, even if it could send both in one datagram. [`PendingPackets::sent_requests`] records the outcome.
     Requests {
         holds: bool,
     },
     Everything,
 }
 
-/// What one check of the device has found.
+/// The findings of one check of the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
     /// Number of datagrams.
@@ -101,15 +101,6 @@ pub(crate) struct Found {
     pub(crate) write: bool,
     /// Whether a message arrived whose acknowledgement replaces one that has not left yet.
     pub(crate) covers: bool,
-}
-
-/// What the engine has to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owed {
-    Nothing,
-    /// Acknowledgements of a few queue pairs, and nothing else.
-    Acknowledgements,
-    More,
 }
 
 /// The decision after one check of the device.
@@ -144,7 +135,7 @@ enum Wait {
 
 /// The state of pending packets.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingPackets {
     late: Duration,
     longest_hold: Duration,
     wait: Wait,
@@ -156,7 +147,7 @@ pub(crate) struct Pending {
     writes: Experiment,
 }
 
-impl Pending {
+impl PendingPackets {
     pub(crate) fn new(timing: &Timing) -> Self {
         Self {
             late: timing.late,
@@ -275,7 +266,7 @@ impl Pending {
         &mut self,
         now: Instant,
         found: Found,
-        owed: impl Fn() -> Owed,
+        owed: impl Fn() -> Pending,
         can_send: bool,
     ) -> AfterCheck {
         let completes = found.datagrams > 0 && found.completion;
@@ -289,12 +280,12 @@ impl Pending {
                 self.holding.succeeded();
                 true
             }
-            Wait::Held { held, .. } if now.since(held) <= self.longest_hold && owed() != Owed::More => {
+            Wait::Held { held, .. } if now.since(held) <= self.longest_hold && owed() != Pending::More => {
                 return AfterCheck { leave: Leave::Nothing, ends: found.datagrams == 0 || serves };
             }
             wait => wait == Wait::Nothing,
         };
-        if is_small && may_begin && owed() == Owed::Acknowledgements && self.postponing.is_allowed() {
+        if is_small && may_begin && owed() == Pending::Acknowledgements && self.postponing.is_allowed() {
             self.wait = Wait::Acknowledgements { since: now, unanswered: writes };
             return AfterCheck { leave: Leave::Nothing, ends: true };
         }
@@ -319,7 +310,7 @@ impl Pending {
                 since
             }
             Wait::Held { since, held } => {
-                // A hold that ended in time, such as by a request for a notification, is no failure.
+                // A hold that ended in time, such as by a request for a notification, does not count as a failure.
                 if now.since(held) > self.longest_hold {
                     self.holding.failed();
                 }
@@ -391,8 +382,8 @@ mod tests {
         Instant::from_nanos(micros * 1_000)
     }
 
-    fn pending() -> Pending {
-        Pending::new(&Timing::USUAL)
+    fn pending() -> PendingPackets {
+        PendingPackets::new(&Timing::USUAL)
     }
 
     /// One message has arrived and completed a receive.
@@ -400,10 +391,10 @@ mod tests {
     /// One WRITE has arrived.
     const WRITE: Found = Found { datagrams: 1, completion: false, write: true, covers: false };
 
-    impl Pending {
+    impl PendingPackets {
         /// A check of the device after which acknowledgements are pending.
         fn check(&mut self, now: Instant, found: Found) -> AfterCheck {
-            self.checked(now, found, || Owed::Acknowledgements, true)
+            self.checked(now, found, || Pending::Acknowledgements, true)
         }
 
         /// A check that found a message. Returns whether its acknowledgement waits.
@@ -424,18 +415,18 @@ mod tests {
     #[test]
     fn an_acknowledgement_waits_only_if_nothing_else_is_pending_and_the_burst_was_small() {
         let waits = |found, owed| pending().checked(at(1), found, || owed, true).leave == Leave::Nothing;
-        assert!(waits(MESSAGE, Owed::Acknowledgements));
-        assert!(!waits(MESSAGE, Owed::More) && !waits(MESSAGE, Owed::Nothing));
-        assert!(waits(Found { datagrams: SMALL_BURST, ..MESSAGE }, Owed::Acknowledgements));
-        assert!(!waits(Found { datagrams: SMALL_BURST + 1, ..MESSAGE }, Owed::Acknowledgements));
-        assert!(!waits(Found { completion: false, ..MESSAGE }, Owed::Acknowledgements), "nobody answers");
+        assert!(waits(MESSAGE, Pending::Acknowledgements));
+        assert!(!waits(MESSAGE, Pending::More) && !waits(MESSAGE, Pending::Nothing));
+        assert!(waits(Found { datagrams: SMALL_BURST, ..MESSAGE }, Pending::Acknowledgements));
+        assert!(!waits(Found { datagrams: SMALL_BURST + 1, ..MESSAGE }, Pending::Acknowledgements));
+        assert!(!waits(Found { completion: false, ..MESSAGE }, Pending::Acknowledgements), "nobody answers");
     }
 
     #[test]
     fn a_call_receives_more_after_a_large_burst_and_ends_after_an_empty_check() {
         let ends = |datagrams| pending().check(at(1), Found { datagrams, ..MESSAGE }).ends;
         assert_eq!([0, 1, SMALL_BURST, SMALL_BURST + 1].map(ends), [true, true, true, false]);
-        let spent = pending().checked(at(1), Found { datagrams: 64, ..MESSAGE }, || Owed::More, false);
+        let spent = pending().checked(at(1), Found { datagrams: 64, ..MESSAGE }, || Pending::More, false);
         assert_eq!(spent, AfterCheck { leave: Leave::Nothing, ends: false }, "it only receives");
     }
 
@@ -462,7 +453,7 @@ mod tests {
     }
 
     /// Returns how many answers leave before acknowledgements are held after one, at this time.
-    fn answers_until_hold(pending: &mut Pending, now: Instant) -> u32 {
+    fn answers_until_hold(pending: &mut PendingPackets, now: Instant) -> u32 {
         let holds = |_: &u32| {
             assert!(pending.postpones(now));
             let holds = pending.holds(now);
@@ -570,7 +561,7 @@ mod tests {
     }
 
     /// The application posts requests one by one, and polls. Returns which of them waited.
-    fn round(pending: &mut Pending, requests: u32) -> Vec<bool> {
+    fn round(pending: &mut PendingPackets, requests: u32) -> Vec<bool> {
         let waits = (0..requests).map(|_| pending.posted(at(0), 1, 8) == Leave::Nothing).collect();
         pending.polls(at(0));
         waits

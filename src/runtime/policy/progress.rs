@@ -1,8 +1,8 @@
-//! The loop of a call that makes progress: it checks the device and sends, as [`Pending`] decides.
+//! The loop of a call that makes progress: it checks the device and sends, as [`PendingPackets`] decide.
 
-use roce_transport::Instant;
+use roce_transport::{Instant, Occupancy, Pending};
 
-use super::{Found, Leave, Owed, Pending};
+use super::{Found, Leave, PendingPackets};
 use crate::driver::Budget;
 
 /// Maximum number of checks per call, so that a flood of packets does not keep a thread in the library.
@@ -11,7 +11,7 @@ const MOST_CHECKS: usize = 8;
 /// The place that the caller checks next.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Looks<'a> {
-    pub(crate) queue: Option<&'a roce_transport::Occupancy>,
+    pub(crate) queue: Option<&'a Occupancy>,
     /// Whether the caller checks memory that peers may have written.
     pub(crate) memory: bool,
 }
@@ -24,7 +24,7 @@ pub(crate) trait Port {
     fn check(&mut self, now: Instant) -> Found;
 
     /// Returns what the engine has to send.
-    fn owed(&self) -> Owed;
+    fn owed(&self) -> Pending;
 
     /// Sends pending packets within the budget.
     fn send(&mut self, now: Instant, budget: &mut Budget);
@@ -41,7 +41,7 @@ pub(crate) trait Port {
 /// Receives packets, handles deadlines and sends, within the budget of one call. Returns the number of
 /// received datagrams.
 #[inline]
-pub(crate) fn progress(pending: &mut Pending, port: &mut impl Port, mut now: Instant) -> usize {
+pub(crate) fn progress(pending: &mut PendingPackets, port: &mut impl Port, mut now: Instant) -> usize {
     let (mut datagrams, mut budget) = (0, Budget::default());
     if pending.polls(now) == Leave::Everything {
         port.send(now, &mut budget);
@@ -66,7 +66,7 @@ pub(crate) fn progress(pending: &mut Pending, port: &mut impl Port, mut now: Ins
 
 /// Sends the packets that leave now.
 #[inline]
-pub(crate) fn leave(pending: &mut Pending, port: &mut impl Port, now: Instant, leave: Leave) {
+pub(crate) fn leave(pending: &mut PendingPackets, port: &mut impl Port, now: Instant, leave: Leave) {
     let leave = match leave {
         Leave::Requests { holds } => pending.sent_requests(now, holds, port.send_requests(now, holds)),
         other => other,

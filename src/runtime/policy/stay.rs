@@ -160,7 +160,7 @@ impl Recheck {
     }
 }
 
-/// What a thread that is about to sleep knows.
+/// The knowledge of a thread that is about to sleep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BeforeSleep {
     /// Whether another thread of the application polls.

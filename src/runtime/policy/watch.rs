@@ -1,6 +1,6 @@
 //! Decides which thread watches the device: the only state of the policy outside the lock.
 //!
-//! There is no hardware, so threads inside the library run the protocol. At any time, threads of one kind
+//! Threads inside the library run the protocol, which hardware does elsewhere. At any time, threads of one kind
 //! watch the device, which means that they receive packets and handle timers:
 //!
 //! | the application | watches the device | the background thread |
@@ -357,7 +357,7 @@ pub(crate) enum Duty {
     Serve,
 }
 
-/// What the background thread has learned about the application.
+/// The knowledge of the background thread about the application.
 #[derive(Debug, Default)]
 pub(crate) struct Shift {
     /// The last back-off, if the application has polled since.

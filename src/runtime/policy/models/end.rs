@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use roce_transport::Instant;
+use roce_transport::{Instant, Pending};
 
-use super::super::{Found, Leave, Owed, Policy, Port, Timing, Watch, leave, progress};
+use super::super::{Found, Leave, Policy, Port, Timing, Watch, leave, progress};
 use crate::driver::Budget;
 
 /// Time from one end to the other.
@@ -25,7 +25,7 @@ pub(super) enum Packet {
     Acknowledgement { messages: u64 },
 }
 
-/// What an end has done.
+/// Counts of the actions of an end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) checks: u64,
@@ -126,16 +126,16 @@ impl Port for Link {
         Found { datagrams, completion, write: false, covers }
     }
 
-    fn owed(&self) -> Owed {
+    fn owed(&self) -> Pending {
         match (self.requests.is_empty(), self.unacknowledged) {
-            (false, _) => Owed::More,
-            (true, Some(_)) => Owed::Acknowledgements,
-            (true, None) => Owed::Nothing,
+            (false, _) => Pending::More,
+            (true, Some(_)) => Pending::Acknowledgements,
+            (true, None) => Pending::Nothing,
         }
     }
 
     fn send(&mut self, _: Instant, _: &mut Budget) {
-        if self.owed() == Owed::Nothing {
+        if self.owed() == Pending::Nothing {
             return;
         }
         self.counts.transmissions += 1;

@@ -51,7 +51,7 @@ struct Thread {
     usage: Usage,
 }
 
-/// What a thread has cost.
+/// The cost of a thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
     /// Processor time in nanoseconds.

@@ -118,9 +118,7 @@ impl AppThread {
         }
         let mut found = if is_own { end.take() } else { (0, 0) };
         let has_arrived = end.progress(is_own && !is_last);
-        if end.watch.checked(&mut end.policy.empty_checks, has_arrived)
-            && end.policy.empty_checks.is_multiple_of(16)
-        {
+        if end.policy.polled(&end.watch, has_arrived) {
             self.crowding.try_soon();
         }
         if is_own {
