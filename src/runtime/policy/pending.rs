@@ -83,7 +83,8 @@ const MOST_BYTES: u64 = 1 << 16;
 pub(crate) enum Leave {
     Nothing,
     /// Requests, without acknowledgements, if the device can send them alone as cheaply as together. With
-    /// `holds`, even if it could send both in one datagram. [`PendingPackets::sent_requests`] records the outcome.
+    /// `holds`, even if it could send both in one datagram. [`PendingPackets::sent_requests`] records the
+    /// outcome.
     Requests {
         holds: bool,
     },
@@ -310,7 +311,8 @@ impl PendingPackets {
                 since
             }
             Wait::Held { since, held } => {
-                // A hold that ended in time, such as by a request for a notification, does not count as a failure.
+                // A hold that ended in time, such as by a request for a notification, does not count as a
+                // failure.
                 if now.since(held) > self.longest_hold {
                     self.holding.failed();
                 }

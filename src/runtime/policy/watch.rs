@@ -1,7 +1,7 @@
 //! Decides which thread watches the device: the only state of the policy outside the lock.
 //!
-//! Threads inside the library run the protocol, which hardware does elsewhere. At any time, threads of one kind
-//! watch the device, which means that they receive packets and handle timers:
+//! Threads inside the library run the protocol, which hardware does elsewhere. At any time, threads of one
+//! kind watch the device, which means that they receive packets and handle timers:
 //!
 //! | the application | watches the device | the background thread |
 //! |---|---|---|
