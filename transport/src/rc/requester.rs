@@ -50,7 +50,7 @@ pub(crate) struct RcRequester {
     pub(super) outstanding: u32,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
-    /// What keeps the requester from sending the next packet.
+    /// The mode, which may keep the requester from sending the next packet.
     pub(super) mode: Mode,
     pub(super) since_ack_request: u32,
     /// The newest packet in flight whose acknowledgement was requested. Without one, a missing answer does
@@ -339,17 +339,46 @@ impl RcRequester {
         bth.ack_req = segment.is_end || self.wants_acknowledgement(core, shared, segment.len);
         let mut writer = writer(core, slot.buffer, &bth, wqe)?;
         write_headers(&mut writer, wqe, index, segment.is_end)?;
-        let target = writer.payload_slot(segment.len).ok()?;
-        if let Err(error) = self.sq.gather(&shared.keys, core.pd, self.cursor_wqe, segment.offset, target) {
-            let status = WcStatus::LocalProtectionError;
-            self.fail(core, shared, self.cursor_wqe, status, local_cause(error));
-            return None;
-        }
+        self.gather(core, shared, segment.offset, writer.payload_slot(segment.len).ok()?)?;
         let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
         self.since_ack_request = if bth.ack_req { 0 } else { self.since_ack_request + 1 };
         self.note_sent(core, shared, self.cursor, segment.len, bth.ack_req, sending);
         self.advance_cursor(1, segment.is_end);
         Some(sealed)
+    }
+
+    /// Copies the part of the request's data at `offset` into a packet. The request fails if its memory may
+    /// not be read.
+    #[inline]
+    pub(super) fn gather(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        offset: u32,
+        target: &mut [u8],
+    ) -> Option<()> {
+        let gathered = self.sq.gather(&shared.keys, core.pd, self.cursor_wqe, offset, target);
+        if let Err(error) = gathered {
+            let status = WcStatus::LocalProtectionError;
+            self.fail(core, shared, self.cursor_wqe, status, local_cause(error));
+        }
+        gathered.ok()
+    }
+
+    /// Records a request at the cursor that the peer answers with a response up to the PSN `last`.
+    pub(super) fn note_response_awaited(
+        &mut self,
+        core: &mut QpCore,
+        shared: &Shared,
+        last: Psn,
+        sending: Sending,
+    ) {
+        if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
+            wqe.requested_to = last;
+        }
+        self.since_ack_request = 0;
+        self.outstanding += u32::from(sending != Sending::Probe);
+        self.note_sent(core, shared, last, 0, true, sending);
     }
 
     /// Tells whether the packet at the cursor is one of a selective retransmission or a single repeated one.
@@ -429,13 +458,7 @@ impl RcRequester {
         let va = remote_addr.wrapping_add(u64::from(offset));
         writer.reth(&Reth { va, rkey: rkey.0, dma_len: end - offset }).ok()?;
         let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
-        let requested_to = self.cursor.add(piece - 1);
-        if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
-            wqe.requested_to = requested_to;
-        }
-        self.since_ack_request = 0;
-        self.outstanding += u32::from(sending != Sending::Probe);
-        self.note_sent(core, shared, requested_to, 0, true, sending);
+        self.note_response_awaited(core, shared, self.cursor.add(piece - 1), sending);
         self.advance_cursor(piece, piece == left);
         Some(sealed)
     }

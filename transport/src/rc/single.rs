@@ -4,12 +4,10 @@ use roce_packet::{AtomicEth, DatagramWriter, Feth, FlushSelectivity, Opcode, Ret
 
 use super::mode::Sending;
 use super::requester::{RcRequester, writer};
-use crate::completion::WcStatus;
 use crate::io::TxSlot;
 use crate::qp::QpCore;
 use crate::segment::Sealed;
 use crate::shared::Shared;
-use crate::sq::local_cause;
 use crate::wr::{FlushPlacement, SendOp};
 
 /// A request of one packet, in the form of its headers.
@@ -87,21 +85,10 @@ impl RcRequester {
         let mut writer = writer(core, slot.buffer, &bth, wqe)?;
         single.write_headers(&mut writer)?;
         if let Single::AtomicWrite(_) = single {
-            let target = writer.payload_slot(8).ok()?;
-            if let Err(error) = self.sq.gather(&shared.keys, core.pd, self.cursor_wqe, 0, target) {
-                let status = WcStatus::LocalProtectionError;
-                self.fail(core, shared, self.cursor_wqe, status, local_cause(error));
-                return None;
-            }
+            self.gather(core, shared, 0, writer.payload_slot(8).ok()?)?;
         }
         let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
-        let psn = self.cursor;
-        if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
-            wqe.requested_to = psn;
-        }
-        self.since_ack_request = 0;
-        self.outstanding += u32::from(sending != Sending::Probe);
-        self.note_sent(core, shared, psn, 0, true, sending);
+        self.note_response_awaited(core, shared, self.cursor, sending);
         self.advance_cursor(1, true);
         Some(sealed)
     }
