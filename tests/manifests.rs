@@ -148,7 +148,7 @@ fn packages_are_complete_and_small() {
         let found = files.iter().filter(|file| strange.iter().any(|begin| file.starts_with(begin)));
         wrong.extend(found.map(|file| format!("{name}: the package has {file}")));
     }
-    let [list, _] = cargo(&["package", "--list", "--allow-dirty", "-p", "roce-cli"]);
+    let [list, _] = cargo(&["package", "--list", "--allow-dirty", "-p", "roce-sim"]);
     assert!(list.lines().any(|file| file == "scenarios/two-to-one.toml"), "{list}");
     report(&wrong, "`cargo package --list` shows a package");
 }
@@ -172,7 +172,7 @@ fn sources_include_only_files_of_their_package() {
             }
         }
     }
-    report(&wrong, "link the folder into the package, as cli/scenarios does");
+    report(&wrong, "move the file into the package, or the code into the package that has the file");
 }
 
 /// Returns the relative paths in `include_str!`, `include_bytes!` and `#[path]` outside tests.

@@ -52,7 +52,6 @@ const ROOT_ENTRIES: &[&str] = &[
     "fuzz",
     "pcaps",
     "rustfmt.toml",
-    "scenarios",
     "src",
     "tests",
 ];
@@ -613,12 +612,12 @@ fn the_page_of_what_shows_what_has_every_scenario() {
         assert_eq!(cells.len(), 4, "{line}");
         named.extend(cells[2].split('`').skip(1).step_by(2).map(str::to_owned));
     }
-    let entries = fs::read_dir(root().join("scenarios")).expect("a folder of scenarios").flatten();
+    let entries = fs::read_dir(root().join("sim/scenarios")).expect("a folder of scenarios").flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let shipped: BTreeSet<String> =
         names.filter_map(|name| name.strip_suffix(".toml").map(str::to_owned)).collect();
     let missing: Vec<String> = named.symmetric_difference(&shipped).cloned().collect();
-    report(&missing, "name every scenario of scenarios/ on the page, and no other");
+    report(&missing, "name every scenario of sim/scenarios/ on the page, and no other");
 }
 
 /// Returns the names in backquotes: all in these columns of tables of four, and elsewhere those that look
