@@ -47,6 +47,7 @@ const ROOT_ENTRIES: &[&str] = &[
     "README.md",
     "bench",
     "benches",
+    "common",
     "docs",
     "examples",
     "fuzz",
@@ -73,10 +74,10 @@ const UNUSUAL_PHRASES: &[(&str, &str)] = &[
 
 /// Places where `unsafe` is allowed: system calls and libc, memory of the application, and unshipped code.
 const UNSAFE_PLACES: &[&str] = &[
-    "machine/src/",
+    "common/machine/src/",
     "device/src/",
     "device/tests/",
-    "testing/src/",
+    "common/testing/src/",
     "tools/tests/",
     "cli/tests/",
     "src/verbs/",
@@ -97,7 +98,7 @@ const NO_PANICS: &[&str] = &["packet/src/", "transport/src/"];
 const PANICS: &[&str] = &[".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!("];
 
 /// Crates that have no clock, thread or runtime.
-const SANS_IO: &[&str] = &["packet/src/", "transport/src/", "fault/src/", "sim/src/"];
+const SANS_IO: &[&str] = &["packet/src/", "transport/src/", "common/fault/src/", "sim/src/"];
 /// Files of these crates that may use threads, with the reason.
 const THREADS: &[(&str, &str)] = &[(
     "sim/src/net/simulation/parallel.rs",
@@ -271,9 +272,9 @@ fn unsafe_stands_only_where_it_may() {
 const FORKED: &[&str] = &[
     "packet/src",
     "transport/src",
-    "fault/src",
-    "capture/src",
-    "machine/src",
+    "common/fault/src",
+    "common/capture/src",
+    "common/machine/src",
     "device/src",
     "src",
     "ibverbs/src",
@@ -285,7 +286,7 @@ const FORKED: &[&str] = &[
 const LOCKS: &[&str] = &["Mutex", "RwLock", "Once", "OnceLock", "LazyLock", "ReentrantLock", "Barrier"];
 
 /// The file that implements the locks.
-const FORK: &str = "machine/src/fork.rs";
+const FORK: &str = "common/machine/src/fork.rs";
 
 /// A lock of the standard library stays locked in the child of a fork if another thread held it.
 #[test]
@@ -362,14 +363,15 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("cli/src", &["dissect", "explain", "inject", "help", "sim", "bridge", "demo", "perf", "run"]),
 ];
 
-/// The crates from bottom to top: a crate depends only on crates further left. `src` is the library `roce`.
+/// The folders of the crates from bottom to top: a crate depends only on crates further left. `src` is the
+/// library `roce`.
 const HOUSE: &[&str] = &[
     "packet",
     "transport",
-    "fault",
-    "capture",
+    "common/fault",
+    "common/capture",
     "sim",
-    "machine",
+    "common/machine",
     "device",
     "src",
     "ibverbs",
@@ -441,13 +443,21 @@ fn arrows_between_crates_point_down() {
             if *folder == "src" { "Cargo.toml".to_owned() } else { format!("{folder}/Cargo.toml") };
         let text = read(&manifest);
         for above in &HOUSE[level + 1..] {
-            let name = if *above == "src" { "roce".to_owned() } else { format!("roce-{above}") };
+            let name = package_of(above);
             if normal_dependencies(&text).contains(&name) {
                 wrong.push(format!("{manifest} depends on {name}, which stands above it"));
             }
         }
     }
     report(&wrong, "an arrow only goes down; see the picture in docs/explanation/architecture.md");
+}
+
+/// Returns the name of the package in a folder of [`HOUSE`].
+fn package_of(folder: &str) -> String {
+    match folder.rsplit('/').next() {
+        Some("src") | None => "roce".to_owned(),
+        Some(name) => format!("roce-{name}"),
+    }
 }
 
 /// Returns only the names in the table `[dependencies]`.
@@ -674,9 +684,10 @@ fn names_something(name: &str, files: &[Source]) -> bool {
         let has_test = |file: &Source| tests_of(&file.text).any(|test| test == name);
         return find(&format!("{name}.rs")).is_some() || files.iter().any(has_test);
     };
-    if let Some(package) = place.strip_prefix("roce_") {
-        let folder = format!("{package}/src/");
-        let inside = |file: &Source| file.name.starts_with(&folder);
+    if place.starts_with("roce_") {
+        let package = place.replace('_', "-");
+        let Some(folder) = HOUSE.iter().find(|folder| package_of(folder) == package) else { return false };
+        let inside = |file: &Source| file.name.starts_with(&format!("{folder}/src/"));
         return files.iter().filter(|file| inside(file)).any(|file| has_word(&file.text, item));
     }
     let Some(file) = find(&format!("{place}.rs")) else { return false };
@@ -727,6 +738,7 @@ fn names_that_do_not_exist_are_noticed() {
         "tests/tidy::files_are_short",
         "packet/src/mtu::sizes_and_codes",
         "roce_packet::RnrTimer",
+        "roce_machine::Mutex",
     ] {
         assert!(names_something(good, &files), "{good}");
     }
@@ -741,6 +753,7 @@ fn names_that_do_not_exist_are_noticed() {
         "memory::boundary_lattice_*",
         "files_are_long",
         "roce_packet::RnrTimers",
+        "roce_machines::Mutex",
     ] {
         assert!(!names_something(bad, &files), "{bad}");
     }
@@ -974,7 +987,7 @@ fn read(name: &str) -> String {
 
 /// Returns the folders of all crates except the one in the root.
 fn crates() -> impl Iterator<Item = &'static str> {
-    HOUSE.iter().copied().filter(|folder| *folder != "src").chain(["testing", "fuzz"])
+    HOUSE.iter().copied().filter(|folder| *folder != "src").chain(["common/testing", "fuzz"])
 }
 
 /// Returns the paths of all manifests.
