@@ -51,6 +51,7 @@ const ROOT_ENTRIES: &[&str] = &[
     "docs",
     "examples",
     "fuzz",
+    "libs",
     "pcaps",
     "rustfmt.toml",
     "src",
@@ -81,8 +82,8 @@ const UNSAFE_PLACES: &[&str] = &[
     "tools/tests/",
     "cli/tests/",
     "src/verbs/",
-    "ibverbs/src/",
-    "sysfs/src/",
+    "libs/ibverbs/src/",
+    "libs/sysfs/src/",
     "tests/",
     "benches/",
     "fuzz/",
@@ -265,7 +266,7 @@ fn unsafe_stands_only_where_it_may() {
             }
         }
     }
-    report(&wrong, "unsafe code belongs to machine, device, src/verbs, ibverbs and sysfs");
+    report(&wrong, "unsafe code belongs to common/machine, device, src/verbs, libs/ibverbs and libs/sysfs");
 }
 
 /// Libraries that programs load, whose locks must be free in the child of a fork.
@@ -277,9 +278,9 @@ const FORKED: &[&str] = &[
     "common/machine/src",
     "device/src",
     "src",
-    "ibverbs/src",
-    "rdmacm/src",
-    "sysfs/src",
+    "libs/ibverbs/src",
+    "libs/rdmacm/src",
+    "libs/sysfs/src",
 ];
 
 /// Types of the standard library that another thread may hold while a thread forks.
@@ -355,7 +356,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("sim/src", &["pair", "adversary", "net", "scenario"]),
     ("device/src", &["framed", "host", "udp", "fault", "pcap", "tap", "raw", "xdp"]),
     ("src", &["driver", "observe", "cm", "runtime", "verbs"]),
-    ("ibverbs/src", &["abi", "rdmacm"]),
+    ("libs/ibverbs/src", &["abi", "rdmacm"]),
     (
         "tools/src",
         &["plot", "exchange", "harness", "limit", "measure", "study", "perf", "pingpong", "doctor", "bridge"],
@@ -374,9 +375,9 @@ const HOUSE: &[&str] = &[
     "common/machine",
     "device",
     "src",
-    "ibverbs",
-    "rdmacm",
-    "sysfs",
+    "libs/ibverbs",
+    "libs/rdmacm",
+    "libs/sysfs",
     "tools",
     "cli",
 ];
