@@ -46,7 +46,6 @@ const ROOT_ENTRIES: &[&str] = &[
     "LICENSE-MIT",
     "README.md",
     "bench",
-    "benches",
     "common",
     "docs",
     "examples",
@@ -85,7 +84,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "libs/ibverbs/src/",
     "libs/sysfs/src/",
     "tests/",
-    "benches/",
+    "bench/",
     "fuzz/",
     "packet/tests/",
     "packet/benches/",
@@ -1000,7 +999,7 @@ fn manifests() -> Vec<String> {
 /// Returns all Rust files of this project.
 fn sources() -> Vec<Source> {
     let mut files = Vec::new();
-    for directory in ["src", "tests", "benches", "examples"].into_iter().chain(crates()) {
+    for directory in ["src", "tests", "bench", "examples"].into_iter().chain(crates()) {
         collect(&root().join(directory), "rs", &mut files);
     }
     assert!(files.len() > 50, "the sources were not found");
