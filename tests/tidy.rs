@@ -33,9 +33,29 @@ const BINARIES: &[(&str, &[u8])] = &[
 ];
 /// Folders with files that may have any contents.
 const ANY_CONTENTS: &[&str] = &["pcaps/", "fuzz/seeds/"];
-/// Entries of the root, besides crates of the workspace.
-const ROOT_ENTRIES: &[&str] = &[
+/// Maximum number of folders at the root.
+const MOST_ROOT_FOLDERS: usize = 16;
+/// Folders at the root.
+const ROOT_FOLDERS: &[&str] = &[
     ".ci",
+    "bench",
+    "cli",
+    "common",
+    "device",
+    "docs",
+    "examples",
+    "fuzz",
+    "libs",
+    "packet",
+    "pcaps",
+    "sim",
+    "src",
+    "tests",
+    "tools",
+    "transport",
+];
+/// Files at the root.
+const ROOT_FILES: &[&str] = &[
     ".dockerignore",
     ".gitignore",
     "CHANGELOG.md",
@@ -45,16 +65,7 @@ const ROOT_ENTRIES: &[&str] = &[
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "README.md",
-    "bench",
-    "common",
-    "docs",
-    "examples",
-    "fuzz",
-    "libs",
-    "pcaps",
     "rustfmt.toml",
-    "src",
-    "tests",
 ];
 
 /// Maximum width of a comment.
@@ -114,12 +125,57 @@ const CLOCKS_AND_THREADS: &[&str] = &[
     "UdpSocket",
 ];
 
-/// Returns the tracked files, or `None` outside a git repository.
+/// Returns the tracked files, or `None` outside a git repository: a copy of the sources has none.
 fn tracked_files() -> Option<Vec<String>> {
     let output =
         std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().ok()?;
     let names = output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())?;
-    Some(names.split_terminator('\0').map(str::to_owned).collect())
+    let names: Vec<String> = names.split_terminator('\0').map(str::to_owned).collect();
+    (!names.is_empty()).then_some(names)
+}
+
+/// Says that a test of tracked files is skipped. This is not an error, even if every test is required.
+fn skip_without_git() {
+    println!("SKIPPED: not a git repository");
+}
+
+/// Returns the entries of the root. A folder ends with a slash, so that a file cannot take its name.
+fn root_entries<'a>(files: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
+    let entry = |name: &str| name.split_once('/').map_or(name.to_owned(), |(folder, _)| format!("{folder}/"));
+    files.into_iter().map(entry).collect()
+}
+
+/// Returns the entries of the root that are not on the lists, and those of the lists that are not there.
+fn root_differences(found: &BTreeSet<String>) -> Vec<String> {
+    let folders = ROOT_FOLDERS.iter().map(|name| format!("{name}/"));
+    let known: BTreeSet<String> = folders.chain(ROOT_FILES.iter().map(|name| (*name).to_owned())).collect();
+    let unknown = found.difference(&known).map(|name| format!("{name} is not in ROOT_FOLDERS or ROOT_FILES"));
+    let gone = known.difference(found).map(|name| format!("{name} is gone from the root"));
+    unknown.chain(gone).collect()
+}
+
+#[test]
+fn the_root_has_few_entries() {
+    let Some(files) = tracked_files() else { return skip_without_git() };
+    let found = root_entries(files.iter().map(String::as_str));
+    report(
+        &root_differences(&found),
+        "put the entry into a folder of the root, beside the code that uses it",
+    );
+    let folders = found.iter().filter(|name| name.ends_with('/')).count();
+    assert!(folders <= MOST_ROOT_FOLDERS, "{folders} folders at the root; the limit is {MOST_ROOT_FOLDERS}");
+}
+
+#[test]
+fn unknown_entries_of_the_root_are_noticed() {
+    let folders: Vec<String> = ROOT_FOLDERS.iter().map(|name| format!("{name}/x")).collect();
+    let all: Vec<&str> = folders.iter().map(String::as_str).chain(ROOT_FILES.iter().copied()).collect();
+    assert_eq!(root_differences(&root_entries(all.iter().copied())), [""; 0]);
+    let others = all.into_iter().filter(|name| *name != "src/x").chain(["notes/x", "src", "a"]);
+    let wrong = root_differences(&root_entries(others));
+    let unknown = ["a", "notes/", "src"].map(|name| format!("{name} is not in ROOT_FOLDERS or ROOT_FILES"));
+    assert_eq!(wrong[..3], unknown);
+    assert_eq!(wrong[3..], ["src/ is gone from the root"]);
 }
 
 /// Returns the kind of a program, library, core file or archive.
@@ -129,18 +185,17 @@ fn binary_kind(contents: &[u8]) -> Option<&'static str> {
 
 /// Regression: a core dump of 199 MB was committed.
 #[test]
-fn tracked_files_are_small_and_no_binaries() {
-    let Some(files) = tracked_files().filter(|files| !files.is_empty()) else {
-        // A copy of the sources has no commits to check, so this is not an error even if every test is
-        // required.
-        println!("SKIPPED: not a git repository");
-        return;
-    };
+fn tracked_files_are_small_and_neither_binaries_nor_links() {
+    let Some(files) = tracked_files() else { return skip_without_git() };
     let mut wrong = Vec::new();
     for name in &files {
         let path = root().join(name);
         // A file that was deleted but not committed yet.
-        let Ok(meta) = fs::metadata(&path) else { continue };
+        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+        if meta.is_symlink() {
+            wrong.push(format!("{name} is a symbolic link, which a copy of the sources may lack"));
+            continue;
+        }
         if !meta.is_file() {
             continue;
         }
@@ -154,10 +209,6 @@ fn tracked_files_are_small_and_no_binaries() {
             wrong.push(format!("{name} is {kind}"));
         }
     }
-    let entries: BTreeSet<_> = files.iter().filter_map(|name| name.split('/').next()).collect();
-    let crates: Vec<_> = crates().collect();
-    let is_known = |entry: &str| ROOT_ENTRIES.contains(&entry) || crates.contains(&entry);
-    wrong.extend(entries.iter().filter(|entry| !is_known(entry)).map(|entry| format!("{entry} at the root")));
     for (name, reason) in LARGE_FILES {
         assert!(files.iter().any(|file| file == name), "{name} is gone; its exception ({reason}) can go");
     }
