@@ -33,9 +33,29 @@ const BINARIES: &[(&str, &[u8])] = &[
 ];
 /// Folders with files that may have any contents.
 const ANY_CONTENTS: &[&str] = &["pcaps/", "fuzz/seeds/"];
-/// Entries of the root, besides crates of the workspace.
-const ROOT_ENTRIES: &[&str] = &[
+/// Maximum number of folders at the root.
+const MOST_ROOT_FOLDERS: usize = 16;
+/// Folders at the root.
+const ROOT_FOLDERS: &[&str] = &[
     ".ci",
+    "bench",
+    "cli",
+    "common",
+    "device",
+    "docs",
+    "examples",
+    "fuzz",
+    "libs",
+    "packet",
+    "pcaps",
+    "sim",
+    "src",
+    "tests",
+    "tools",
+    "transport",
+];
+/// Files at the root.
+const ROOT_FILES: &[&str] = &[
     ".dockerignore",
     ".gitignore",
     "CHANGELOG.md",
@@ -47,18 +67,9 @@ const ROOT_ENTRIES: &[&str] = &[
     "README.md",
     "RELEASING.md",
     "SECURITY.md",
-    "bench",
-    "benches",
     "deny.toml",
-    "docs",
-    "examples",
-    "fuzz",
-    "pcaps",
     "rust-toolchain.toml",
     "rustfmt.toml",
-    "scenarios",
-    "src",
-    "tests",
 ];
 
 /// Maximum width of a comment.
@@ -78,17 +89,17 @@ const UNUSUAL_PHRASES: &[(&str, &str)] = &[
 
 /// Places where `unsafe` is allowed: system calls and libc, memory of the application, and unshipped code.
 const UNSAFE_PLACES: &[&str] = &[
-    "machine/src/",
+    "common/machine/src/",
     "device/src/",
     "device/tests/",
-    "testing/src/",
+    "common/testing/src/",
     "tools/tests/",
     "cli/tests/",
     "src/verbs/",
-    "ibverbs/src/",
-    "sysfs/src/",
+    "libs/ibverbs/src/",
+    "libs/sysfs/src/",
     "tests/",
-    "benches/",
+    "bench/",
     "fuzz/",
     "packet/tests/",
     "packet/benches/",
@@ -102,7 +113,7 @@ const NO_PANICS: &[&str] = &["packet/src/", "transport/src/"];
 const PANICS: &[&str] = &[".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!("];
 
 /// Crates that have no clock, thread or runtime.
-const SANS_IO: &[&str] = &["packet/src/", "transport/src/", "fault/src/", "sim/src/"];
+const SANS_IO: &[&str] = &["packet/src/", "transport/src/", "common/fault/src/", "sim/src/"];
 /// Files of these crates that may use threads, with the reason.
 const THREADS: &[(&str, &str)] = &[(
     "sim/src/net/simulation/parallel.rs",
@@ -118,12 +129,57 @@ const CLOCKS_AND_THREADS: &[&str] = &[
     "UdpSocket",
 ];
 
-/// Returns the tracked files, or `None` outside a git repository.
+/// Returns the tracked files, or `None` outside a git repository: a copy of the sources has none.
 fn tracked_files() -> Option<Vec<String>> {
     let output =
         std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().ok()?;
     let names = output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())?;
-    Some(names.split_terminator('\0').map(str::to_owned).collect())
+    let names: Vec<String> = names.split_terminator('\0').map(str::to_owned).collect();
+    (!names.is_empty()).then_some(names)
+}
+
+/// Says that a test of tracked files is skipped. This is not an error, even if every test is required.
+fn skip_without_git() {
+    println!("SKIPPED: not a git repository");
+}
+
+/// Returns the entries of the root. A folder ends with a slash, so that a file cannot take its name.
+fn root_entries<'a>(files: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
+    let entry = |name: &str| name.split_once('/').map_or(name.to_owned(), |(folder, _)| format!("{folder}/"));
+    files.into_iter().map(entry).collect()
+}
+
+/// Returns the entries of the root that are not on the lists, and those of the lists that are not there.
+fn root_differences(found: &BTreeSet<String>) -> Vec<String> {
+    let folders = ROOT_FOLDERS.iter().map(|name| format!("{name}/"));
+    let known: BTreeSet<String> = folders.chain(ROOT_FILES.iter().map(|name| (*name).to_owned())).collect();
+    let unknown = found.difference(&known).map(|name| format!("{name} is not in ROOT_FOLDERS or ROOT_FILES"));
+    let gone = known.difference(found).map(|name| format!("{name} is gone from the root"));
+    unknown.chain(gone).collect()
+}
+
+#[test]
+fn the_root_has_few_entries() {
+    let Some(files) = tracked_files() else { return skip_without_git() };
+    let found = root_entries(files.iter().map(String::as_str));
+    report(
+        &root_differences(&found),
+        "put the entry into a folder of the root, beside the code that uses it",
+    );
+    let folders = found.iter().filter(|name| name.ends_with('/')).count();
+    assert!(folders <= MOST_ROOT_FOLDERS, "{folders} folders at the root; the limit is {MOST_ROOT_FOLDERS}");
+}
+
+#[test]
+fn unknown_entries_of_the_root_are_noticed() {
+    let folders: Vec<String> = ROOT_FOLDERS.iter().map(|name| format!("{name}/x")).collect();
+    let all: Vec<&str> = folders.iter().map(String::as_str).chain(ROOT_FILES.iter().copied()).collect();
+    assert_eq!(root_differences(&root_entries(all.iter().copied())), [""; 0]);
+    let others = all.into_iter().filter(|name| *name != "src/x").chain(["notes/x", "src", "a"]);
+    let wrong = root_differences(&root_entries(others));
+    let unknown = ["a", "notes/", "src"].map(|name| format!("{name} is not in ROOT_FOLDERS or ROOT_FILES"));
+    assert_eq!(wrong[..3], unknown);
+    assert_eq!(wrong[3..], ["src/ is gone from the root"]);
 }
 
 /// Returns the kind of a program, library, core file or archive.
@@ -133,18 +189,17 @@ fn binary_kind(contents: &[u8]) -> Option<&'static str> {
 
 /// Regression: a core dump of 199 MB was committed.
 #[test]
-fn tracked_files_are_small_and_no_binaries() {
-    let Some(files) = tracked_files().filter(|files| !files.is_empty()) else {
-        // A copy of the sources has no commits to check, so this is not an error even if every test is
-        // required.
-        println!("SKIPPED: not a git repository");
-        return;
-    };
+fn tracked_files_are_small_and_neither_binaries_nor_links() {
+    let Some(files) = tracked_files() else { return skip_without_git() };
     let mut wrong = Vec::new();
     for name in &files {
         let path = root().join(name);
         // A file that was deleted but not committed yet.
-        let Ok(meta) = fs::metadata(&path) else { continue };
+        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+        if meta.is_symlink() {
+            wrong.push(format!("{name} is a symbolic link, which a copy of the sources may lack"));
+            continue;
+        }
         if !meta.is_file() {
             continue;
         }
@@ -158,10 +213,6 @@ fn tracked_files_are_small_and_no_binaries() {
             wrong.push(format!("{name} is {kind}"));
         }
     }
-    let entries: BTreeSet<_> = files.iter().filter_map(|name| name.split('/').next()).collect();
-    let crates: Vec<_> = crates().collect();
-    let is_known = |entry: &str| ROOT_ENTRIES.contains(&entry) || crates.contains(&entry);
-    wrong.extend(entries.iter().filter(|entry| !is_known(entry)).map(|entry| format!("{entry} at the root")));
     for (name, reason) in LARGE_FILES {
         assert!(files.iter().any(|file| file == name), "{name} is gone; its exception ({reason}) can go");
     }
@@ -269,28 +320,28 @@ fn unsafe_stands_only_where_it_may() {
             }
         }
     }
-    report(&wrong, "unsafe code belongs to machine, device, src/verbs, ibverbs and sysfs");
+    report(&wrong, "unsafe code belongs to common/machine, device, src/verbs, libs/ibverbs and libs/sysfs");
 }
 
 /// Libraries that programs load, whose locks must be free in the child of a fork.
 const FORKED: &[&str] = &[
     "packet/src",
     "transport/src",
-    "fault/src",
-    "capture/src",
-    "machine/src",
+    "common/fault/src",
+    "common/capture/src",
+    "common/machine/src",
     "device/src",
     "src",
-    "ibverbs/src",
-    "rdmacm/src",
-    "sysfs/src",
+    "libs/ibverbs/src",
+    "libs/rdmacm/src",
+    "libs/sysfs/src",
 ];
 
 /// Types of the standard library that another thread may hold while a thread forks.
 const LOCKS: &[&str] = &["Mutex", "RwLock", "Once", "OnceLock", "LazyLock", "ReentrantLock", "Barrier"];
 
 /// The file that implements the locks.
-const FORK: &str = "machine/src/fork.rs";
+const FORK: &str = "common/machine/src/fork.rs";
 
 /// A lock of the standard library stays locked in the child of a fork if another thread held it.
 #[test]
@@ -359,7 +410,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("sim/src", &["pair", "adversary", "net", "scenario"]),
     ("device/src", &["framed", "host", "udp", "fault", "pcap", "tap", "raw", "xdp"]),
     ("src", &["driver", "observe", "cm", "runtime", "verbs"]),
-    ("ibverbs/src", &["abi", "rdmacm"]),
+    ("libs/ibverbs/src", &["abi", "rdmacm"]),
     (
         "tools/src",
         &["plot", "exchange", "harness", "limit", "measure", "study", "perf", "pingpong", "doctor", "bridge"],
@@ -367,19 +418,20 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("cli/src", &["dissect", "explain", "inject", "help", "sim", "bridge", "demo", "perf", "run"]),
 ];
 
-/// The crates from bottom to top: a crate depends only on crates further left. `src` is the library `roce`.
+/// The folders of the crates from bottom to top: a crate depends only on crates further left. `src` is the
+/// library `roce`.
 const HOUSE: &[&str] = &[
     "packet",
     "transport",
-    "fault",
-    "capture",
+    "common/fault",
+    "common/capture",
     "sim",
-    "machine",
+    "common/machine",
     "device",
     "src",
-    "ibverbs",
-    "rdmacm",
-    "sysfs",
+    "libs/ibverbs",
+    "libs/rdmacm",
+    "libs/sysfs",
     "tools",
     "cli",
 ];
@@ -446,13 +498,21 @@ fn arrows_between_crates_point_down() {
             if *folder == "src" { "Cargo.toml".to_owned() } else { format!("{folder}/Cargo.toml") };
         let text = read(&manifest);
         for above in &HOUSE[level + 1..] {
-            let name = if *above == "src" { "roce".to_owned() } else { format!("roce-{above}") };
+            let name = package_of(above);
             if normal_dependencies(&text).contains(&name) {
                 wrong.push(format!("{manifest} depends on {name}, which stands above it"));
             }
         }
     }
     report(&wrong, "an arrow only goes down; see the picture in docs/explanation/architecture.md");
+}
+
+/// Returns the name of the package in a folder of [`HOUSE`].
+fn package_of(folder: &str) -> String {
+    match folder.rsplit('/').next() {
+        Some("src") | None => "roce".to_owned(),
+        Some(name) => format!("roce-{name}"),
+    }
 }
 
 /// Returns only the names in the table `[dependencies]`.
@@ -642,12 +702,12 @@ fn the_page_of_what_shows_what_has_every_scenario() {
         assert_eq!(cells.len(), 4, "{line}");
         named.extend(cells[2].split('`').skip(1).step_by(2).map(str::to_owned));
     }
-    let entries = fs::read_dir(root().join("scenarios")).expect("a folder of scenarios").flatten();
+    let entries = fs::read_dir(root().join("sim/scenarios")).expect("a folder of scenarios").flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let shipped: BTreeSet<String> =
         names.filter_map(|name| name.strip_suffix(".toml").map(str::to_owned)).collect();
     let missing: Vec<String> = named.symmetric_difference(&shipped).cloned().collect();
-    report(&missing, "name every scenario of scenarios/ on the page, and no other");
+    report(&missing, "name every scenario of sim/scenarios/ on the page, and no other");
 }
 
 /// Returns the names in backquotes: all in these columns of tables of four, and elsewhere those that look
@@ -704,9 +764,10 @@ fn names_something(name: &str, files: &[Source]) -> bool {
         let has_test = |file: &Source| tests_of(&file.text).any(|test| test == name);
         return find(&format!("{name}.rs")).is_some() || files.iter().any(has_test);
     };
-    if let Some(package) = place.strip_prefix("roce_") {
-        let folder = format!("{package}/src/");
-        let inside = |file: &Source| file.name.starts_with(&folder);
+    if place.starts_with("roce_") {
+        let package = place.replace('_', "-");
+        let Some(folder) = HOUSE.iter().find(|folder| package_of(folder) == package) else { return false };
+        let inside = |file: &Source| file.name.starts_with(&format!("{folder}/src/"));
         return files.iter().filter(|file| inside(file)).any(|file| has_word(&file.text, item));
     }
     let Some(file) = find(&format!("{place}.rs")) else { return false };
@@ -757,6 +818,7 @@ fn names_that_do_not_exist_are_noticed() {
         "tests/tidy::files_are_short",
         "packet/src/mtu::sizes_and_codes",
         "roce_packet::RnrTimer",
+        "roce_machine::Mutex",
     ] {
         assert!(names_something(good, &files), "{good}");
     }
@@ -771,6 +833,7 @@ fn names_that_do_not_exist_are_noticed() {
         "memory::boundary_lattice_*",
         "files_are_long",
         "roce_packet::RnrTimers",
+        "roce_machines::Mutex",
     ] {
         assert!(!names_something(bad, &files), "{bad}");
     }
@@ -1004,7 +1067,7 @@ fn read(name: &str) -> String {
 
 /// Returns the folders of all crates except the one in the root.
 fn crates() -> impl Iterator<Item = &'static str> {
-    HOUSE.iter().copied().filter(|folder| *folder != "src").chain(["testing", "fuzz"])
+    HOUSE.iter().copied().filter(|folder| *folder != "src").chain(["common/testing", "fuzz"])
 }
 
 /// Returns the paths of all manifests.
@@ -1016,7 +1079,7 @@ fn manifests() -> Vec<String> {
 /// Returns all Rust files of this project.
 fn sources() -> Vec<Source> {
     let mut files = Vec::new();
-    for directory in ["src", "tests", "benches", "examples"].into_iter().chain(crates()) {
+    for directory in ["src", "tests", "bench", "examples"].into_iter().chain(crates()) {
         collect(&root().join(directory), "rs", &mut files);
     }
     assert!(files.len() > 50, "the sources were not found");

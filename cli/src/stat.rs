@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
 use super::terminal::{Output, Paint};
-use roce::observe::{Published, Survey, Text, survey};
+use roce::observe::{Published, Survey, Text, meaning, survey};
 
 /// Show the counters of running `roce` processes and of programs that use the library
 ///
@@ -201,22 +201,6 @@ fn is_metric_name(name: &str) -> bool {
 /// Escapes the text of a HELP line.
 fn help_text(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\n', "\\n")
-}
-
-/// Returns the meaning of a counter from docs/reference/counters.md: the column `meaning` of its row.
-fn meaning(name: &str) -> Option<String> {
-    const PAGE: &str = include_str!("../counters.md");
-    let cells = |line: &'static str| line.trim_matches('|').split('|').map(str::trim);
-    let row_of = format!("| `{name}` |");
-    let mut column = None;
-    for line in PAGE.lines().filter(|line| line.starts_with('|')) {
-        if line.starts_with("| name |") {
-            column = cells(line).position(|cell| cell == "meaning");
-        } else if line.starts_with(&row_of) {
-            return cells(line).nth(column?).map(|cell| cell.replace('`', ""));
-        }
-    }
-    None
 }
 
 /// Returns whether both are the same context at different times.

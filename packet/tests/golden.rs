@@ -2,7 +2,7 @@
 //!
 //! Captures of third parties may not be distributed. If they are missing, the tests that need them report it
 //! and pass; `ROCE_TEST_REQUIRE=all` makes these tests fail instead. Single frames of those captures are in
-//! `testing/vectors`.
+//! `common/testing/vectors`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

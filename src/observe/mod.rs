@@ -1,9 +1,11 @@
-//! Observation from outside: counters, advice for failed work requests, and safe display of text from peers.
+//! Observation from outside: counters and their meanings, advice for failed work requests, and safe display
+//! of text from peers.
 
 mod advice;
 mod counters;
 mod drops;
 mod foreign;
+mod meaning;
 mod publish;
 mod published;
 mod survey;
@@ -12,6 +14,7 @@ pub use advice::{advice, explain};
 pub use counters::{CounterSource, Snapshot};
 pub use drops::explain_drops;
 pub use foreign::{Text, is_harmless};
+pub use meaning::meaning;
 pub use published::{Published, published, survey};
 pub use survey::{Survey, Unanswered};
 

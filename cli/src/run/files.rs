@@ -1,6 +1,6 @@
 //! The files of the program's devices, as kernels with RDMA have them below `/sys` and `/dev`. A library that
-//! is loaded before the program (`sysfs/`) redirects the program to them. The libraries of verbs add their
-//! counters to some of them.
+//! is loaded before the program (`libs/sysfs/`) redirects the program to them. The libraries of verbs add
+//! their counters to some of them.
 
 use std::fs;
 use std::net::IpAddr;

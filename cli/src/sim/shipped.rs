@@ -5,51 +5,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
-use roce_sim::scenario::{Scenario, Whole};
+use roce_sim::scenario::{SHIPPED, Scenario, Whole, shipped};
 use serde_json::{Value, json};
 
 use crate::algorithms;
 use crate::terminal::{Output, Paint};
 use roce_tools::text_file;
-
-macro_rules! shipped {
-    ($($name:literal),+ $(,)?) => {
-        &[$(($name, include_str!(concat!("../../scenarios/", $name, ".toml")))),+]
-    };
-}
-
-/// Names and texts of the shipped scenarios.
-const SHIPPED: &[(&str, &str)] = shipped![
-    "two-to-one",
-    "two-to-one-bridge",
-    "incast",
-    "dcqcn-incast",
-    "unfairness-pfc",
-    "fairness-dcqcn",
-    "victim-pfc",
-    "victim-dcqcn",
-    "pfc-deadlock",
-    "pause-storm",
-    "link-failure",
-    "trimming",
-    "dual-homed",
-    "loss",
-    "storage-reads",
-    "timely-unfairness",
-    "lost-cnps",
-    "ecn-without-pfc",
-    "tuning",
-    "parameters",
-    "permutation-k8",
-    "ring-all-reduce",
-    "multi-rail",
-    "all-reduce-collisions",
-    "training",
-    "two-classes",
-    "hpcc-example",
-    "clos-1000",
-    "permutation-8192",
-];
 
 /// The name and the text of a file.
 pub(super) type NamedText = (String, String);
@@ -67,12 +28,10 @@ impl Source {
     /// often has the name of its scenario.
     pub(crate) fn find(name: &str) -> anyhow::Result<Self> {
         let path = Path::new(name);
-        if let Some((_, text)) = SHIPPED.iter().find(|(known, _)| *known == name)
-            && !path.is_file()
-        {
+        if let Some(text) = shipped(name).filter(|_| !path.is_file()) {
             return Ok(Self {
                 name: name.to_owned(),
-                text: (*text).to_owned(),
+                text: text.to_owned(),
                 dir: PathBuf::new(),
                 is_shipped: true,
             });
@@ -183,24 +142,4 @@ pub(super) fn list(json: bool, output: &mut Output) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_scenario_file_is_shipped() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios");
-        let mut files: Vec<String> = std::fs::read_dir(folder)
-            .unwrap()
-            .filter_map(|entry| {
-                entry.unwrap().path().file_stem().map(|stem| stem.to_string_lossy().into_owned())
-            })
-            .collect();
-        files.sort();
-        let mut shipped: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
-        shipped.sort_unstable();
-        assert_eq!(files, shipped);
-    }
 }

@@ -3,7 +3,7 @@
 use super::Seeds;
 
 pub(super) fn add(seeds: &mut Seeds) {
-    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/scenarios");
     for entry in std::fs::read_dir(directory).expect("the scenarios lie there").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let text = std::fs::read(entry.path()).expect("a file");

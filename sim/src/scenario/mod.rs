@@ -33,6 +33,7 @@ mod operations;
 mod ports;
 mod profiles;
 mod reading;
+mod shipped;
 mod topology;
 mod values;
 mod workload;
@@ -44,6 +45,7 @@ use roce_transport::congestion::Algorithm;
 
 pub use self::expect::{Expect, ExpectedValue, Relation};
 pub use self::reading::read_toml;
+pub use self::shipped::{SHIPPED, shipped};
 use crate::net::{BuildError, FlowSpec, MemoryEstimate, Operation, Schedule, Settings, Simulation, Topology};
 
 /// A network, its settings and its flows.

@@ -156,14 +156,12 @@ fn pretty(value: f64) -> String {
 mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use roce_sim::scenario::Scenario;
+    use roce_sim::scenario::{Scenario, shipped};
 
     use super::*;
 
-    const TEXT: &str = include_str!("../../../../scenarios/two-to-one.toml");
-
     fn picture(width: u16, height: u16, events: u64) -> String {
-        let scenario = Scenario::parse(TEXT, &|_| Err(String::new())).unwrap();
+        let scenario = Scenario::parse(shipped("two-to-one").unwrap(), &|_| Err(String::new())).unwrap();
         let mut simulation = scenario.simulation().unwrap();
         simulation.run(events);
         let mut series = Series::default();

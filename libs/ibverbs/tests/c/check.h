@@ -1,4 +1,4 @@
-/* What the programs here check with, and those of rdmacm/tests/c. CHECK_EXIT ends a program: a child of a fork may define it as `_exit`. */
+/* What the programs here check with, and those of libs/rdmacm/tests/c. CHECK_EXIT ends a program: a child of a fork may define it as `_exit`. */
 
 #ifndef CHECK_H
 #define CHECK_H

@@ -17,7 +17,7 @@ struct Row {
 
 /// Returns the rows after the heading of the table.
 fn table() -> Vec<Row> {
-    let page = include_str!("../../docs/reference/verbs.md");
+    let page = include_str!("../../../docs/reference/verbs.md");
     let (_, section) = page.split_once("### Limits of the attributes").expect("the section");
     let (section, _) = section.split_once("\n### ").expect("the next section");
     let rows = section.lines().filter_map(|line| {

@@ -17,7 +17,7 @@ pub fn distribution(scratch: &str) -> Option<&'static Path> {
     ROOT.get_or_init(|| {
         let target = Path::new(scratch).parent().expect("the folder of cargo's results");
         let folder = target.join("programs");
-        let fetch = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/tests/programs/fetch");
+        let fetch = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cli/tests/programs/fetch");
         run(Command::new(fetch).arg(&folder))?;
         Some(folder.join("root"))
     })

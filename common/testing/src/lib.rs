@@ -32,21 +32,21 @@ pub use user::{AS_NOBODY, as_nobody};
 
 use busy::Limit;
 
-/// Returns the path of a file in `testing/vectors`: tables, and single frames of NICs, kernels and other
-/// programs.
+/// Returns the path of a file in `common/testing/vectors`: tables, and single frames of NICs, kernels and
+/// other programs.
 pub fn vectors(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/vectors")).join(name)
 }
 
 /// Returns the folder of captures with the kernel's Soft-RoCE on both sides.
 pub fn kernel_captures() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../pcaps/rxe"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../pcaps/rxe"))
 }
 
 /// Returns a file or folder of the collection beside this repository, if it exists. The collection contains
 /// captures of third parties, which may not be distributed.
 pub fn shared(path: &str) -> Option<PathBuf> {
-    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared")).join(path);
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(path);
     path.exists().then_some(path)
 }
 
