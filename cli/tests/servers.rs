@@ -90,7 +90,7 @@ fn the_remedy_of_the_doctor_removes_its_finding() {
     let mut waiting = start_at(&cable.far, &["doctor", "--once"]);
     waiting.wait_for_line("roce doctor 198.18.0.2");
     let both = examine();
-    assert!(both.success && both.stdout.contains("healthy: RoCE works between the two"), "{both:?}");
+    assert!(both.success && both.stdout.contains("healthy: RoCE works in both directions"), "{both:?}");
     assert!(waiting.finish(60).success);
 }
 
