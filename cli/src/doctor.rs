@@ -37,7 +37,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "PORT", default_value_t = EXCHANGE_PORT)]
     exchange_port: u16,
 
-    /// When waiting: also send packets to this address of a client that calls from another one
+    /// When waiting: also send packets to this address if a client that connects from another address
+    /// requests it
     #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
     allow_peer: Vec<IpAddr>,
 

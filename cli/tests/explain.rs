@@ -60,7 +60,7 @@ fn a_packet_that_is_not_there_is_refused_in_words() {
         assert!(finished.stderr.contains(expected), "{argument}: {}", finished.stderr);
     }
     let finished = common::run(&["explain", "--from", "ip", &format!("{file}:1")]);
-    assert!(finished.stderr.contains("--from is for hexadecimal digits"), "{finished:?}");
+    assert!(finished.stderr.contains("--from applies only to hexadecimal digits"), "{finished:?}");
 }
 
 #[test]

@@ -249,7 +249,7 @@ fn what_cannot_be_sent_is_refused_in_words() {
     write_capture(&file, &[frame(Opcode::RC_SEND_ONLY, Psn::new(1), b"one")]);
     let file = file.to_str().unwrap();
     for (arguments, expected) in [
-        (&["x.gone", "--dry-run"][..], "there is no such file, and it is not a frame"),
+        (&["x.gone", "--dry-run"][..], "this is neither an existing file nor a frame in hexadecimal digits"),
         (&["11400000", "--dry-run"], "the bytes begin with a BTH"),
         (&[file], "--device"),
         (

@@ -71,7 +71,7 @@ pub(super) fn rows(operations: &[OperationSummary]) -> Vec<(&'static str, String
 
 fn text(operation: &OperationSummary) -> String {
     let name = format!("{} {}", operation.name, operation.iteration);
-    let Some(seconds) = operation.seconds else { return format!("{name}: it did not end at all hosts") };
+    let Some(seconds) = operation.seconds else { return format!("{name}: not complete at every host") };
     let bus = operation
         .bus_bits_per_second
         .map_or_else(String::new, |rate| format!(", bus bandwidth {:.3} Gb/s", rate / 1e9));
