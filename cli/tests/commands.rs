@@ -484,7 +484,7 @@ fn a_client_whose_server_dies_ends_too() {
         let advised = [
             ("RETRY_EXC_ERR, AckTimeout", "UDP port 4791"),
             ("no message or acknowledgement was accepted for 30 s", "check that the other side still runs"),
-            ("127.", "look there for"),
+            ("127.", "the messages there may state the reason"),
         ];
         let says = |(what, advice): &(&str, &str)| {
             finished.stderr.split_once(what).is_some_and(|(_, rest)| rest.contains(advice))

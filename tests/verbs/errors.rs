@@ -215,7 +215,7 @@ fn an_address_of_the_other_family_or_none() {
         let side = Side::new(open(), QpType::Rc);
         let address: IpAddr = "2001:db8::1".parse().unwrap();
         let remote = Endpoint { address, qpn: 17, psn: 0 };
-        let parts = ["no IPv6 address to reach 2001:db8::1 from", "open one with such an address"];
+        let parts = ["no IPv6 address to reach 2001:db8::1 from", "open a device that has one"];
         says(side.qp.connect(&remote, &ConnectOptions::default()), &parts);
         let path = PathOptions::default();
         says(side.context.create_address_handle(address, Qpn::new(17), QKEY, &path), &parts);
@@ -344,7 +344,7 @@ fn no_error_prints_its_source_twice() {
     let (spec, step) = ("udp:127.0.0.1".to_owned(), "open a socket");
     let open = OpenError::System { spec: spec.clone(), step, error: io() };
     let privilege = OpenError::Privilege { spec, step, privilege: "CAP_NET_RAW", error: io() };
-    let verbs = || VerbsError::Io { what: "making an eventfd", error: io() };
+    let verbs = || VerbsError::Io { what: "cannot create an eventfd", error: io() };
     let errors: [Box<dyn Error>; 17] = [
         Box::new(VerbsError::Open(open)),
         Box::new(VerbsError::Open(privilege)),

@@ -84,8 +84,8 @@ mod tests {
         let error = budget.check(&estimate(20_000_000_000, 30_000_000_000)).unwrap_err().to_string();
         assert_eq!(
             error,
-            "the run needs at least 20.0 GB of memory, and --memory allows 50 MB. 9 hosts take 20.0 GB of it: \
-             change [topology], or run it on a larger machine"
+            "the run needs at least 20.0 GB of memory, but --memory allows 50 MB. 9 hosts take 20.0 GB of \
+             it: change [topology], or use a machine with more memory"
         );
     }
 

@@ -66,4 +66,4 @@ fn queue(switch: &SwitchSettings, link: LinkSpec, data: usize) -> QueueSettings 
 }
 
 const NO_STAR: &str =
-    "a bridge replaces one switch whose links are all alike: write kind = \"star\" in [topology]";
+    "a bridge replaces one switch with identical links: write kind = \"star\" in [topology]";

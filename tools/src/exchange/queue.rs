@@ -123,7 +123,7 @@ impl Drop for ClientQueue {
         }
         for mut client in waiting {
             client.fail(
-                "the server has ended; start it again, without --once if it is to serve several clients",
+                "the server has ended; start it again, without --once to serve several clients",
             );
         }
     }
