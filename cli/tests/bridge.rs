@@ -475,7 +475,7 @@ fn a_scenario_file_ends_by_itself_and_errors_say_what_to_do() {
             ("--left raw:m0 --right udp:198.18.0.1", "use raw:INTERFACE or tap:NAME"),
             (
                 "--left raw:m0 --right xdp:m1",
-                "takes RoCE frames only and leaves the rest to the kernel; use raw:",
+                "receives only RoCE frames, and the kernel receives the others; use raw:",
             ),
             ("--left raw:m0 --right raw:m7", "there is no interface `m7`"),
             ("--left raw:m0 --right raw:m1 --kmin 5KB", "kmin, kmax and pmax together"),

@@ -258,7 +258,7 @@ fn what_cannot_be_sent_is_refused_in_words() {
         ),
         (&[file, "--device", "raw:nosuch0"], "there is no interface `nosuch0`"),
         (&[file, "--device", "tap:t0,ip=198.18.0.1/24"], "expected mtu=BYTES"),
-        (&[file, "--device", "memory"], "moves RoCE datagrams and no Ethernet frames"),
+        (&[file, "--device", "memory"], "carries RoCE datagrams, not Ethernet frames"),
         (&["-", "--count", "2", "--dry-run"], "standard input can be read only once"),
         (&[file, "--rate", "fast", "--dry-run"], "1000/s"),
         (&[file, "--timing", "--rate", "1/s", "--dry-run"], "cannot be used with"),

@@ -283,7 +283,7 @@ fn texts_of_a_hostile_client_reach_no_terminal() {
     let greeting = json!({"roce": "ping` or `roce blast", "protocol": 2, "version": "0"});
     writeln!(stream, "{greeting}\n{}", json!({"tool": ESCAPES})).unwrap();
     let finished = waiting.finish(60);
-    assert!(finished.stderr.contains("is not the plan"), "{finished:?}");
+    assert!(finished.stderr.contains("did not send the plan"), "{finished:?}");
     is_harmless("a plan", &finished);
 }
 

@@ -348,23 +348,25 @@ mod tests {
         let foreign = "7\t-\tstarted\t\n7\t-\tforeign\t/w/libibverbs-1de.so.1\n7\t-\tforeign\t/usr/lib/libibverbs.so.1\n";
         for (text, named, hint) in [
             ("", None, "linked statically"),
-            (started, Some("mlx5_0"), "it did not ask for devices"),
+            (started, Some("mlx5_0"), "the program did not list devices"),
             (
                 listed,
                 Some("mlx5_0"),
-                "it saw roce0 and opened no device; it was told to use mlx5_0: --name mlx5_0",
+                "the program found roce0 but opened no device; it was told to use mlx5_0: --name mlx5_0",
             ),
-            (listed, None, "if it looks for another name, --name NAME"),
-            (listed, Some("roce0"), "if it looks for another name, --name NAME"),
+            (listed, None, "if it expects another name, --name NAME"),
+            (listed, Some("roce0"), "if it expects another name, --name NAME"),
             (
                 foreign,
                 None,
-                "it loaded /w/libibverbs-1de.so.1, which is not a library of roce; --alias libibverbs-1de.so.1",
+                "the program loaded /w/libibverbs-1de.so.1, which is not a library of roce; --alias \
+                 libibverbs-1de.so.1",
             ),
             (
                 foreign,
                 None,
-                "it loaded /usr/lib/libibverbs.so.1, which is not a library of roce; let it load libibverbs.so.1",
+                "the program loaded /usr/lib/libibverbs.so.1, which is not a library of roce; make the \
+                 program load libibverbs.so.1",
             ),
         ] {
             let all = explained(text, named);

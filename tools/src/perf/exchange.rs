@@ -757,11 +757,11 @@ mod tests {
         let mut report = 65_536_u64.to_be_bytes().to_vec();
         report.extend([0; 32]);
         let error = link(&report).keys("a barrier", keys(), &mut || true).unwrap_err().to_string();
-        assert!(error.contains("a report came instead of keys") && error.contains("-b"), "{error}");
+        assert!(error.contains("received a report instead of keys") && error.contains("-b"), "{error}");
         let error = link(&keys().to_wire()).report(&Report::default()).unwrap_err().to_string();
-        assert!(error.contains("keys came instead of a report"), "{error}");
+        assert!(error.contains("received keys instead of a report"), "{error}");
         let error = link(&report[..8]).with_structures().keys("a barrier", keys(), &mut || true).unwrap_err();
-        assert!(error.to_string().contains("a block of 8 bytes came instead of 56"), "{error}");
+        assert!(error.to_string().contains("received a block of 8 bytes instead of 56"), "{error}");
     }
 
     /// An original with `-a` continues after the only size of a side without `-a`.
@@ -842,7 +842,7 @@ mod tests {
             let mut link = Link::new(dripping, role, Duration::from_millis(100));
             let error = link.swap("a block", &[0; 900], &mut || false).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::TimedOut);
-            assert!(error.to_string().contains("only part of a block came"), "{error}");
+            assert!(error.to_string().contains("received only a part of a block"), "{error}");
             assert_eq!(link.stream.now - begun, Duration::from_millis(110));
         }
     }
