@@ -167,8 +167,8 @@ pub fn wrap(device: Box<dyn Device>, options: OpenOptions) -> Box<dyn Device> {
 pub enum OpenError {
     /// The word before the colon is unknown.
     #[error(
-        "device `{spec}`: `{kind}` is not a kind of device; use udp:ADDRESS, for example udp:127.0.0.1 \
-         (`roce devices` lists all kinds and addresses)"
+        "device `{spec}`: `{kind}` is not a kind of device; use udp:ADDRESS, for example udp:127.0.0.1 (`roce devices` lists \
+         all kinds and addresses)"
     )]
     UnknownKind {
         /// The specification.
@@ -178,8 +178,8 @@ pub enum OpenError {
     },
     /// The kind exists, but is not part of this build.
     #[error(
-        "device `{spec}`: this program was built without `{kind}` devices; build it with the cargo feature \
-         `{kind}` of the crate roce"
+        "device `{spec}`: this program was built without `{kind}` devices; build it with the cargo feature `{kind}` of the \
+         crate roce"
     )]
     NotBuilt {
         /// The specification.
@@ -189,8 +189,8 @@ pub enum OpenError {
     },
     /// A single memory device would have no peer.
     #[error(
-        "device `{spec}`: memory devices exist only as a pair inside one program \
-         (roce::device::memory::MemoryDevice::pair); between programs, use udp:127.0.0.1 and udp:127.0.0.2"
+        "device `{spec}`: memory devices exist only as a pair inside one program (roce::device::memory::MemoryDevice::pair); \
+         between programs, use udp:127.0.0.1 and udp:127.0.0.2"
     )]
     MemoryIsAPair {
         /// The specification.
@@ -208,8 +208,8 @@ pub enum OpenError {
     },
     /// The address is a wildcard.
     #[error(
-        "device `{spec}`: {address} stands for every address, but the ICRC covers the source address of each \
-         packet; choose one address of this machine: {}",
+        "device `{spec}`: {address} stands for every address, but the ICRC covers the source address of each packet; choose \
+         one address of this machine: {}",
         Listed(.local)
     )]
     Wildcard {
@@ -232,10 +232,9 @@ pub enum OpenError {
     },
     /// Another socket is bound to the port.
     #[error(
-        "device `{spec}`: UDP port {port} of {address} is taken by another socket: `ss -lunp 'sport = \
-         :{port}'` shows its process, or no process if it belongs to the kernel's Soft-RoCE (then `rdma \
-         link` shows it). Close that socket, or use another address (on one machine, any of 127.0.0.1 to \
-         127.255.255.254)"
+        "device `{spec}`: UDP port {port} of {address} is taken by another socket: `ss -lunp 'sport = :{port}'` shows its \
+         process, or no process if it belongs to the kernel's Soft-RoCE (then `rdma link` shows it). Close that socket, or use \
+         another address (on one machine, any of 127.0.0.1 to 127.255.255.254)"
     )]
     PortInUse {
         /// The specification.

@@ -86,8 +86,7 @@ pub fn open_whole(spec: &str) -> Result<Box<dyn WholePort>, OpenError> {
     if kind_of(spec) == "xdp" {
         return Err(unsuitable(
             spec,
-            "the XDP program receives only RoCE frames, and the kernel receives the others; use raw: with \
-             the same interface",
+            "the XDP program receives only RoCE frames, and the kernel receives the others; use raw: with the same interface",
         ));
     }
     open_raw_or_tap(spec, "frames pass with their own tags; leave vlan= and prio= out")

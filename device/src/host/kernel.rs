@@ -110,9 +110,8 @@ impl KernelHost {
                 format!("{name} has no IP address; add one with `ip address add ADDRESS/LENGTH dev {name}`")
             } else {
                 format!(
-                    "no address of {name} is usable yet: the kernel checks for two seconds whether another \
-                     host has it, or has found such a host (`ip address show dev {name}` shows tentative or \
-                     dadfailed)"
+                    "no address of {name} is usable yet: the kernel checks for two seconds whether another host has it, or has \
+                     found such a host (`ip address show dev {name}` shows tentative or dadfailed)"
                 )
             };
             return Err(OpenError::Unsuitable { spec: spec.to_owned(), problem });

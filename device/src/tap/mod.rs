@@ -37,8 +37,8 @@ const LONGEST_FRAME: usize = 65_535 + 18;
 const DRIVER: &str = "/dev/net/tun";
 const DRIVER_PRIVILEGE: &str = "the right to read and write it, which root has, and every user after \
                                 `chmod 666 /dev/net/tun` by root";
-const PRIVILEGE: &str = "CAP_NET_ADMIN, which root has, and any user inside `unshare -Urn`; or root creates \
-                         the interface for a user with `ip tuntap add dev NAME mode tap user USER`";
+const PRIVILEGE: &str = "CAP_NET_ADMIN, which root has, and any user inside `unshare -Urn`; or root creates the interface for \
+                         a user with `ip tuntap add dev NAME mode tap user USER`";
 
 /// A port that is a TAP interface.
 pub(crate) struct TapPort {
@@ -139,8 +139,7 @@ pub(crate) fn availability() -> Availability {
             Availability::Lacks(format!("{DRIVER}; `modprobe tun` creates it"))
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Availability::Lacks(
-            "the right to create interfaces (CAP_NET_ADMIN), which root has, and any user inside `unshare \
-             -Urn`"
+            "the right to create interfaces (CAP_NET_ADMIN), which root has, and any user inside `unshare -Urn`"
                 .to_owned(),
         ),
         Err(error) => Availability::Lacks(format!("{DRIVER}: {error}")),

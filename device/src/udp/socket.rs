@@ -271,8 +271,8 @@ fn alone_error(spec: &UdpSpec, wanted: SocketAddr, error: io::Error) -> OpenErro
         return bind_error(spec, error);
     }
     let problem =
-        "share=off requests it exclusively; leave share=off out, end the others (`ss -xlp` shows them with \
-         the name @roce) or use another address"
+        "share=off requests it exclusively; leave share=off out, end the others (`ss -xlp` shows them with the name @roce) or \
+         use another address"
             .to_owned();
     not_shared(spec, problem)
 }

@@ -113,16 +113,15 @@ impl Opening<'_> {
         let (name, queue) = (&self.link.name, self.spec.queue);
         if let Some(count) = self.link.rx_queues.filter(|count| queue >= *count) {
             return Err(self.unsuitable(format!(
-                "{name} has {count} receive queues, numbered from 0, so queue {queue} does not exist; \
-                 `ethtool -l {name}` shows the queues, and `ethtool -L {name} combined NUMBER` changes their \
-                 number"
+                "{name} has {count} receive queues, numbered from 0, so queue {queue} does not exist; `ethtool -l {name}` \
+                 shows the queues, and `ethtool -L {name} combined NUMBER` changes their number"
             )));
         }
         // The kernel would accept such a socket and silently send nothing.
         if let Some(count) = self.link.tx_queues.filter(|count| queue >= *count) {
             return Err(self.unsuitable(format!(
-                "{name} has {count} send queues, numbered from 0, so queue {queue} cannot send; use a lower \
-                 queue, or add queues with `ethtool -L {name} tx NUMBER`"
+                "{name} has {count} send queues, numbered from 0, so queue {queue} cannot send; use a lower queue, or add \
+                 queues with `ethtool -L {name} tx NUMBER`"
             )));
         }
         if let Some(count) = self.link.rx_queues.filter(|count| *count > 1) {
@@ -130,9 +129,8 @@ impl Opening<'_> {
                 interface = name,
                 queue,
                 count,
-                "frames that arrive at another queue are not received; `ethtool -L {name} combined 1`, or \
-                 `ethtool -N {name} flow-type udp4 dst-port 4791 action {queue}`, sends all frames to this \
-                 queue"
+                "frames that arrive at another queue are not received; `ethtool -L {name} combined 1`, or `ethtool -N {name} \
+                 flow-type udp4 dst-port 4791 action {queue}`, sends all frames to this queue"
             );
         }
         Ok(())
@@ -141,8 +139,8 @@ impl Opening<'_> {
     fn make_rings(&self, socket: &OwnedFd, umem: &Umem) -> Result<Rings, OpenError> {
         sockopt::set_xdp_umem_reg(socket, umem.registration()).map_err(|error| match error {
             rustix::io::Errno::NOBUFS | rustix::io::Errno::NOMEM => self.unsuitable(format!(
-                "the {} MiB of memory for frames exceed the limit for locked memory; raise it with `ulimit \
-                 -l unlimited` before the start, or run with CAP_IPC_LOCK, which root has",
+                "the {} MiB of memory for frames exceed the limit for locked memory; raise it with `ulimit -l unlimited` \
+                 before the start, or run with CAP_IPC_LOCK, which root has",
                 umem.registration().len >> 20
             )),
             _ => self.fail("share memory with the kernel")(error.into()),
@@ -207,24 +205,22 @@ impl Opening<'_> {
         let name = &self.link.name;
         match error.raw_os_error() {
             Some(libc::EBUSY | libc::EEXIST) if self.spec.backend == XdpBackend::Libxdp => self.unsuitable(format!(
-                "another XDP program on {name} cannot be combined with the program of roce: it was not \
-                 attached by libxdp (`xdp-loader status` shows programs, `ip link set dev {name} xdp off` \
-                 removes one), or there is no bpffs (`mount -t bpf bpf /sys/fs/bpf`), or this kernel allows \
-                 no dispatcher"
+                "another XDP program on {name} cannot be combined with the program of roce: it was not attached by libxdp \
+                 (`xdp-loader status` shows programs, `ip link set dev {name} xdp off` removes one), or there is no bpffs \
+                 (`mount -t bpf bpf /sys/fs/bpf`), or this kernel allows no dispatcher"
             )),
             Some(libc::EBUSY | libc::EEXIST) => self.unsuitable(format!(
-                "another XDP program is on {name}: `ip link show dev {name}` and `bpftool net` show it. End \
-                 the process that attached it (which may be another roce), or remove it with `ip link set \
-                 dev {name} xdp off`; raw:{name} does not need an XDP program"
+                "another XDP program is on {name}: `ip link show dev {name}` and `bpftool net` show it. End the process that \
+                 attached it (which may be another roce), or remove it with `ip link set dev {name} xdp off`; raw:{name} does \
+                 not need an XDP program"
             )),
             Some(libc::EOPNOTSUPP) if native => self.unsuitable(format!(
                 "the driver of {name} ({}) does not support XDP programs; use mode=generic",
                 if self.link.driver.is_empty() { "unknown" } else { &self.link.driver }
             )),
             Some(libc::ERANGE | libc::EINVAL) if native => self.unsuitable(format!(
-                "the driver of {name} supports XDP programs only with an MTU below {} ({error}); reduce it \
-                 with `ip link set dev {name} mtu 3498` (at both ends of a virtual cable), or use \
-                 mode=generic",
+                "the driver of {name} supports XDP programs only with an MTU below {} ({error}); reduce it with `ip link set \
+                 dev {name} mtu 3498` (at both ends of a virtual cable), or use mode=generic",
                 self.link.mtu
             )),
             _ => self.fail("attach the XDP program to the interface")(error),
@@ -265,9 +261,8 @@ impl Opening<'_> {
         })?;
         if !takes_fragments && self.link.mtu + ETHERNET_AND_TAG > ONE_CHUNK {
             return Err(self.unsuitable(format!(
-                "this kernel supports only frames of one page (kernel 6.6 supports longer ones), and the MTU \
-                 of {name} is {}; reduce it with `ip link set dev {name} mtu {}`, which still carries path \
-                 MTU 2048",
+                "this kernel supports only frames of one page (kernel 6.6 supports longer ones), and the MTU of {name} is {}; \
+                 reduce it with `ip link set dev {name} mtu {}`, which still carries path MTU 2048",
                 self.link.mtu,
                 ONE_CHUNK - ETHERNET_AND_TAG
             )));

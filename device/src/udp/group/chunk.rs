@@ -59,8 +59,8 @@ fn expect(local: SocketAddr, count: usize) -> io::Result<()> {
         }
     }
     Err(io::Error::other(format!(
-        "{found} sockets use the port instead of {count}, so another program uses it too; end that program \
-         (`ss -lunp 'sport = :{}'` shows it)",
+        "{found} sockets use the port instead of {count}, so another program uses it too; end that program (`ss -lunp 'sport = \
+         :{}'` shows it)",
         local.port()
     )))
 }

@@ -96,8 +96,8 @@ fn grow(
         |problem: String| JoinError::Excluded(format!("all {} slots are taken, and {problem}", sockets - 1));
     if !last.can_grow() {
         return Err(refusal(
-            "a process with an older version created them and cannot add more; end all processes of the \
-             address, or use another address"
+            "a process with an older version created them and cannot add more; end all processes of the address, or use \
+             another address"
                 .to_owned(),
         ));
     }
@@ -247,8 +247,8 @@ fn ask(names: &Names, numbers: Range<u16>) -> Result<Option<Escrow>, JoinError> 
             "{silent}, which uses it, does not answer; if that process is stopped, continue or end it"
         ))),
         (None, None, Some(&slot)) => Err(JoinError::Excluded(format!(
-            "the queue of connections to @{} was full for {} s; end the processes that fill it (`ss -xp` \
-             shows them), or use another address",
+            "the queue of connections to @{} was full for {} s; end the processes that fill it (`ss -xp` shows them), or use \
+             another address",
             names.slot(slot),
             CROWD_PATIENCE.as_secs()
         ))),
