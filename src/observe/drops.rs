@@ -39,7 +39,7 @@ const REASONS: &[Reason] = &[
     },
     Reason {
         counter: "drop_bad_address",
-        happened: "dropped because they came from or went to another address than that of the connection",
+        happened: "dropped because their source or destination is not an address of the connection",
         advice: "check the --device and --gid-index of both sides; RoCE does not work through address translation",
     },
     Reason {
@@ -153,7 +153,6 @@ fn singular(happened: &str) -> String {
         .replace("their ", "its ")
         .replace("they were", "it was")
         .replace("they are", "it is")
-        .replace("they came", "it came")
         .replace("they belong", "it belongs")
         .replace("drops them", "drops it")
         .replace("its Ethernet, IP or UDP headers", "its headers")

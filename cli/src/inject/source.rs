@@ -66,7 +66,7 @@ impl Source {
         let (file, only) = match self {
             Self::Bytes(bytes) => {
                 let Some(framed) = framed(bytes) else {
-                    bail!("the bytes begin with a BTH; give a frame that begins with its Ethernet or IP header");
+                    bail!("the bytes begin with a BTH; give a frame with its Ethernet or IP header");
                 };
                 sink(&Original { framed, time_ns: None, is_cut: false })?;
                 return Ok(());

@@ -276,7 +276,7 @@ pub(super) fn loss(many: &Both) -> Finding {
         None => format!(
             "RoCE retransmits every packet from the first lost one, so even a small loss is expensive: look \
              for discards at switch ports and interfaces (`ethtool -S IFNAME`), for PFC that is disabled or \
-             enabled on another priority, and for an overloaded receiver{direction}"
+             uses another priority, and for an overloaded receiver{direction}"
         ),
     };
     Finding::problem(Step::Loss, format!("lost: {}", text.join(" and ")), remedy)
