@@ -80,8 +80,10 @@ impl Doctors<'_> {
         if let Some(chosen) = &self.chosen {
             return Ok(chosen);
         }
-        let called =
-            called.context("the TCP of the device does not report the address that the client called; choose the address with --device")?;
+        let called = called.context(
+            "the TCP of the device does not report the address that the client called; choose the address with \
+             --device",
+        )?;
         if self.called.as_ref().is_none_or(|(known, _)| known.ip() != called.ip()) {
             // The old doctor may occupy the port that the new one needs.
             self.called = None;

@@ -179,7 +179,7 @@ fn digits(args: &Args, bytes: &[u8], output: &mut Output) -> anyhow::Result<()> 
 /// Explains a packet of a capture file.
 fn captured(args: &Args, file: &str, number: u64, output: &mut Output) -> anyhow::Result<()> {
     if args.from != From::Auto {
-        bail!("--from applies only to hexadecimal digits; a capture file states the first header of its packets");
+        bail!("--from applies only to hexadecimal digits; a capture file names the first header of its packets");
     }
     let mut reader = dissect::open(file.as_ref())?;
     input::with_packet(&mut reader, file, number, |packet| {

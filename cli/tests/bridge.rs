@@ -309,7 +309,8 @@ fn a_queue_marks_and_the_sender_is_notified() {
         // Changed headers have correct checksums.
         let comments = comments(&pcap);
         assert_eq!(comments.len() as u64, marked);
-        assert!(comments.iter().all(|text| text.starts_with("marked CE by the queue, which holds ")), "{comments:?}");
+        let begin = "marked CE by the queue, which holds ";
+        assert!(comments.iter().all(|text| text.starts_with(begin)), "{comments:?}");
         let mut reader = CaptureReader::open(&pcap).unwrap();
         let mut seen = 0;
         while let Some(packet) = reader.next_packet() {

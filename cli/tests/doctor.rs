@@ -144,9 +144,12 @@ fn a_closed_udp_port_is_reported() {
     let (nobody, own) = (own_address().to_string(), own_address());
     let finished = run(&["doctor", &nobody, "--device", &format!("udp:{own}")]);
     assert_eq!(finished.code, Some(1));
-    for part in
-        ["ICMP port unreachable", "nothing is listening on TCP port 18520", "no answer", "unhealthy: 2 problems"]
-    {
+    for part in [
+        "ICMP port unreachable",
+        "nothing is listening on TCP port 18520",
+        "no answer",
+        "unhealthy: 2 problems",
+    ] {
         assert!(finished.stdout.contains(part), "{part}: {finished:?}");
     }
 }

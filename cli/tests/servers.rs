@@ -154,7 +154,7 @@ fn a_client_on_the_same_machine_is_told_to_use_another_address() {
     let Some(cable) = Cable::new(1500) else { return };
     cable.near.ip(&["link set lo up"]);
     let finished = start_at(&cable.near, &["ping", "198.18.0.1"]).finish(20);
-    assert!(!finished.success && finished.stderr.contains("use 127.0.0.1 as the address of the server"), "{finished:?}");
+    assert!(!finished.success && finished.stderr.contains("use 127.0.0.1 as the address"), "{finished:?}");
     let mut waiting = start_at(&cable.near, &["ping", "--once"]);
     waiting.wait_for_line("roce ping 127.0.0.1");
     let finished = start_at(&cable.near, &["ping", "localhost", "-n", "10"]).finish(20);

@@ -514,7 +514,7 @@ fn errors_have_line_and_reason() {
         ),
         (&[&file, "--emit", "slurm", "--out", &out], &["--sweep NAME=A,B,C, --sweeps or --seeds N"]),
         (&[&file, "--seeds", "1"], &["--seeds", "2..=10000"]),
-        (&[&file, "--seeds", "3", "--sweep", "seed=1,2"], &["--seeds and --sweep seed=… cannot be used together"]),
+        (&[&file, "--seeds", "3", "--sweep", "seed=1,2"], &["--seeds and --sweep seed=… cannot be used"]),
         (&[&file, "--sweeps", "--index", "4", "--out", &out], &["there are 4 combinations"]),
         (&[&file, "--sweep", "host.congestion=none,luck"], &["combination 1", "host.congestion=luck"]),
         (

@@ -30,7 +30,9 @@ const REASONS: &[Reason] = &[
     Reason {
         counter: "rx_icrc_encapsulated",
         happened: "dropped because their ICRC is wrong",
-        advice: "a device on the path changes packets (address translation, a proxy, a bridge or peer with --fault corrupt), or the peer computes the ICRC differently: record packets with --pcap, and examine them with `roce dissect --bad-icrc`",
+        advice: "a device on the path changes packets (address translation, a proxy, a bridge or peer with --fault corrupt), \
+                 or the peer computes the ICRC differently: record packets with --pcap, and examine them with \
+                 `roce dissect --bad-icrc`",
     },
     Reason {
         counter: "drop_unknown_qpn",
@@ -40,7 +42,7 @@ const REASONS: &[Reason] = &[
     Reason {
         counter: "drop_bad_address",
         happened: "dropped because their source or destination is not an address of the connection",
-        advice: "check the --device and --gid-index of both sides; RoCE does not work through address translation",
+        advice: "check the --device and --gid-index of both sides; RoCE does not work through NAT",
     },
     Reason {
         counter: "drop_bad_state",

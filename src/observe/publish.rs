@@ -175,7 +175,10 @@ fn listen(directory: &Path) -> io::Result<(UnixListener, PathBuf)> {
             Err(error) => return Err(error),
         }
     }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("the limit of {MOST_CONTEXTS} published contexts is reached")))
+    Err(io::Error::new(
+        io::ErrorKind::AddrInUse,
+        format!("the limit of {MOST_CONTEXTS} published contexts is reached"),
+    ))
 }
 
 #[cfg(test)]

@@ -267,7 +267,7 @@ impl ContextBuilder {
     pub fn attach(mut self, device: Box<dyn Device>) -> Result<Context, VerbsError> {
         if self.engines != 1 {
             let problem =
-                "a device can have only one engine; use `open`, which opens a device for each engine".to_owned();
+                "a device has only one engine; use `open`, which opens a device for each engine".to_owned();
             return Err(VerbsError::Engines { engines: self.engines, problem });
         }
         let device = crate::device::wrap(device, std::mem::take(&mut self.options));

@@ -143,7 +143,7 @@ pub enum ConnectionError {
     #[error("the queue pair is in state {}, but connection management requires RESET or INIT", .0.name())]
     QueuePairState(QpState),
     /// The queue pair has the wrong transport.
-    #[error("a {0:?} queue pair cannot be used here: connections require RC or UC, datagram services require UD")]
+    #[error("a {0:?} queue pair cannot be used here: connections need RC or UC, datagram services need UD")]
     QueuePairType(QpType),
 }
 

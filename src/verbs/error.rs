@@ -85,7 +85,11 @@ pub enum VerbsError {
         engine: usize,
     },
     /// The context does not have this engine.
-    #[error("the context has no engine {engine}, its last engine is {}; open it with more engines (`ContextBuilder::engines`)", .engines - 1)]
+    #[error(
+        "the context has no engine {engine}, its last engine is {}; open it with more engines \
+         (`ContextBuilder::engines`)",
+        .engines - 1
+    )]
     NoEngine {
         /// Requested engine.
         engine: usize,

@@ -51,7 +51,7 @@ impl fmt::Display for Mark {
             Self::Unfinished => f.write_str("an earlier part of the response is missing"),
             Self::Repeat => f.write_str("PSN seen before: retransmission or copy"),
             Self::Late => f.write_str("fills an earlier gap: retransmission or overtaken"),
-            Self::Jump => f.write_str("PSN far from all earlier ones: another connection, or packets missing from the capture"),
+            Self::Jump => f.write_str("PSN far from all earlier ones: another connection, or missing packets"),
         }
     }
 }

@@ -209,7 +209,7 @@ impl ForeignTraffic {
         }
         match (most(&self.udp_ports), most(&self.names)) {
             (_, Some((name, count))) if name == "TCP" && count == packets => {
-                format!("all are TCP: either the program did not use RDMA, or the capture missed it; {BYPASS}")
+                format!("all are TCP: the program did not use RDMA, or the capture missed it; {BYPASS}")
             }
             (_, Some((name, count))) if name == "cut" && count == packets => {
                 "every packet is cut before its protocol is known; capture at least 128 bytes of each packet"

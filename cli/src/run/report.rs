@@ -184,7 +184,7 @@ impl Report {
             if OF_DISTRIBUTIONS.contains(&name) {
                 writeln!(out, "make the program load {name} without a folder")?;
             } else {
-                writeln!(out, "--alias {} replaces this library if the program needs it by that name", Text::new(name))?;
+                writeln!(out, "--alias {} replaces it if the program needs it by that name", Text::new(name))?;
             }
         }
         Ok(())

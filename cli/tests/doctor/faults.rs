@@ -136,7 +136,7 @@ const FILTERS: &[Fault] = &[
         middle: Middle::Router,
         mtu: 9000,
         harm: &[Run(Mid, "ip link set mr mtu 1500; iptables -A OUTPUT -p icmp -j DROP")],
-        finding: ["path_mtu", "1024 works, 2048, 4096 does not: a black hole", "to 9000, the MTU of both ends"],
+        finding: ["path_mtu", "1024 works, 2048, 4096 does not: a black hole", "to 9000, the MTU of both"],
         cure: &[Run(Mid, "ip link set mr mtu 9000")],
         ..PLAIN
     },
@@ -368,7 +368,7 @@ const OTHERS: &[Fault] = &[
     Fault {
         name: "an address of IPv6 from a device with IPv4",
         peer: Some("2001:db8::2"),
-        finding: ["device", "no IPv6 GID that can send to 2001:db8::2", "open a device with an address of this IP version"],
+        finding: ["device", "no IPv6 GID that can send to 2001:db8::2", "with an address of this IP version"],
         cure: &[Devices(["udp:[2001:db8::1]", ""])],
         ..PLAIN
     },

@@ -191,7 +191,7 @@ fn check_existing(spec: &TapSpec, existing: &Interface) -> Result<(), OpenError>
         return Err(OpenError::Unsuitable { spec: spec.to_string(), problem });
     }
     if !existing.is_up {
-        tracing::warn!(interface = %name, "the interface is down; bring it up with `ip link set dev {name} up`");
+        tracing::warn!(interface = %name, "the interface is down; `ip link set dev {name} up` brings it up");
     }
     Ok(())
 }

@@ -181,7 +181,8 @@ fn open_libxdp(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenE
 fn open_libxdp(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenError> {
     Err(OpenError::Unsuitable {
         spec: spec.to_string(),
-        problem: "this roce was built without libxdp; `cargo build --release --features xsk-rs` builds one with it (docs/how-to/interfaces.md lists the requirements); without backend=libxdp, roce uses its own program"
+        problem: "this roce was built without libxdp; `cargo build --release --features xsk-rs` builds one with it \
+                  (docs/how-to/interfaces.md lists the requirements); without backend=libxdp, roce uses its own program"
             .to_owned(),
     })
 }

@@ -65,7 +65,7 @@ pub(super) fn build(
     if flows.is_empty() {
         return Err(ScenarioError {
             line: None,
-            reason: "the scenario sends nothing: add a [[flows]], [[collective]] or [[training]] table".to_owned(),
+            reason: "nothing is sent: add a [[flows]], [[collective]] or [[training]] table".to_owned(),
         });
     }
     let mut sweeps = Vec::new();

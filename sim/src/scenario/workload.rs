@@ -172,7 +172,7 @@ impl Workload {
         }
         check_flows(&flows, context.topology.hosts() as u32).map_err(|error| error.to_string())?;
         if table.after.is_empty() && table.compute.is_some() {
-            return Err("compute: it requires `after`, because it is the time between the end of `after` and the start".to_owned());
+            return Err("compute: it requires `after`, whose end begins the computation".to_owned());
         }
         if table.after.is_empty() && !is_awaited {
             self.flows.extend(flows);

@@ -175,7 +175,6 @@ fn what_cannot_be_scheduled_is_refused_with_its_line() {
     assert_eq!(message("repeat = 3", "seed = 3"), "line 21: seed: it requires `skew`, which is missing");
     assert_eq!(
         message("after = [\"early\"]\n", ""),
-        "line 6: compute: it requires `after`, because it is the time between the end of `after` and the \
-         start"
+        "line 6: compute: it requires `after`, whose end begins the computation"
     );
 }

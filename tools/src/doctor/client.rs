@@ -97,7 +97,7 @@ fn without_server(
     let root = match (is_lost, is_taken, is_filtered) {
         (true, ..) => Some("no packet reaches the peer; see the finding about the route"),
         (_, true, _) => Some("another machine may answer for the peer; see the finding about Ethernet"),
-        (.., true) => Some("`roce doctor` opens its device only when a client connects over TCP; see the finding about the other side"),
+        (.., true) => Some("`roce doctor` opens its device after a TCP connection; see the other side"),
         _ => None,
     };
     if let Some(root) = root {
@@ -126,7 +126,9 @@ fn exchange_failed(error: &ToolError) -> Finding {
         ToolError::Exchange(ExchangeError::Failed { .. }) => {
             "the other side cannot perform this examination; follow the advice in its message there"
         }
-        ToolError::NotSent { .. } => "check that the link is up (`ip link`) and that the neighbour answers (`ip neigh`)",
+        ToolError::NotSent { .. } => {
+            "check that the link is up (`ip link`) and that the neighbour answers (`ip neigh`)"
+        }
         _ => "read the messages of the other side, and repeat with ROCE_LOG=debug",
     };
     Finding::problem(Step::Exchange, format!("the examination ended early: {error}"), remedy)

@@ -104,7 +104,8 @@ pub(super) fn silence(peer: &Peer, reach: &Reach, arrivals: &Arrivals) -> Findin
             "start a RoCE device there; see the finding about UDP port 4791",
         ),
         Reach::Refused(_) | Reach::OwnRule => {
-            problem(format!("no answer: packets do not reach {address}"), "remedy the problem with UDP port 4791 first; see above")
+            let text = format!("no answer: packets do not reach {address}");
+            problem(text, "remedy the problem with UDP port 4791 first; see above")
         }
         Reach::Silent | Reach::NotTested(_) => problem(
             format!("no answer from {address} after {} attempts", TIMING.max_retries + 1),

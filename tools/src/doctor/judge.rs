@@ -425,7 +425,7 @@ pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
         tried.iter().map(|tried| tried.path_mtu.to_string()).collect::<Vec<_>>().join(", ")
     };
     if tried.is_empty() {
-        return Finding::not_tested(Step::PathMtu, "no path MTU fits both interfaces; see the findings about the MTU");
+        return Finding::not_tested(Step::PathMtu, "no path MTU fits both interfaces; see the MTU findings");
     }
     let (good, bad): (Vec<&Tried>, Vec<&Tried>) = tried.iter().partition(|tried| tried.is_good());
     let Some(worst) = bad.first() else {
@@ -443,7 +443,12 @@ pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
     if bad.iter().any(|bad| bad.path_mtu < best.path_mtu) {
         return Finding::problem(
             Step::PathMtu,
-            format!("path MTU {} fails, although the larger {} works: {}", list(&bad), best.path_mtu, worst.failure()),
+            format!(
+                "path MTU {} fails, although the larger {} works: {}",
+                list(&bad),
+                best.path_mtu,
+                worst.failure()
+            ),
             "packets are lost or damaged intermittently; remedy the losses and damage above, then repeat",
         );
     }

@@ -220,7 +220,7 @@ pub(super) fn route(doctor: &Doctor, peer: &Peer) -> (Finding, Option<Hop>) {
 fn describe_hop(local: &LocalAddress, peer: &Peer, hop: &io::Result<NextHop>) -> Finding {
     let (name, address) = (&local.interface, peer.address);
     match hop {
-        Err(error) => Finding::not_tested(Step::Route, format!("cannot read the route from the kernel: {error}")),
+        Err(error) => Finding::not_tested(Step::Route, format!("cannot read the route: {error}")),
         Ok(NextHop::Local) => Finding::ok(Step::Route, format!("{address} is on this machine")),
         Ok(NextHop::Multicast) => Finding::problem(
             Step::Route,
@@ -230,7 +230,9 @@ fn describe_hop(local: &LocalAddress, peer: &Peer, hop: &io::Result<NextHop>) ->
         Ok(NextHop::Unreachable) => Finding::problem(
             Step::Route,
             format!("there is no route to {address} through {name}"),
-            format!("add a route (`ip route add {address} via GATEWAY dev {name}`), or choose another --device"),
+            format!(
+                "add a route (`ip route add {address} via GATEWAY dev {name}`), or choose another --device"
+            ),
         ),
         Ok(NextHop::Neighbour { address: next_hop, mac }) => neighbour(name, address, *next_hop, *mac),
     }

@@ -9,7 +9,10 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum ExchangeError {
     /// The address does not answer.
-    #[error("cannot connect to {peer}: {source}; check that the server runs there, and examine the path with `roce doctor`")]
+    #[error(
+        "cannot connect to {peer}: {source}; check that the server runs there, and examine the path with \
+         `roce doctor`"
+    )]
     Connect {
         /// The address.
         peer: String,
@@ -35,7 +38,10 @@ pub enum ExchangeError {
         source: io::Error,
     },
     /// The other side did not send a whole line within the time limit.
-    #[error("{peer} has not sent {what} within {} s; check whether it is busy with another client", .patience.as_secs())]
+    #[error(
+        "{peer} has not sent {what} within {} s; check whether it is busy with another client",
+        .patience.as_secs()
+    )]
     Silent {
         /// The awaited value.
         what: &'static str,
@@ -59,7 +65,10 @@ pub enum ExchangeError {
         peer: String,
     },
     /// The other side sent something unexpected.
-    #[error("{peer} did not send {what}: {reason}; check the address and the port, and run the same version on both sides")]
+    #[error(
+        "{peer} did not send {what}: {reason}; check the address and the port, and run the same version on \
+         both sides"
+    )]
     Unexpected {
         /// The awaited value.
         what: &'static str,

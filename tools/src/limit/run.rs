@@ -167,8 +167,9 @@ fn introduce<'a>(
         vlan: device.vlan(0),
     };
     let wanted = flow::flow_label_to_port(flow::qp_pair_flow_label(Qpn::new(1), Qpn::new(2)));
-    path.source_port =
-        device.bind_source_port(&path, wanted).map_err(|error| ToolError::Io { what: "cannot bind a source port", error })?;
+    path.source_port = device
+        .bind_source_port(&path, wanted)
+        .map_err(|error| ToolError::Io { what: "cannot bind a source port", error })?;
     Ok((End { device, path, clock: Clock::start() }, peer))
 }
 

@@ -568,7 +568,9 @@ fn closed() -> io::Error {
 /// Refuses a report. Keys are text, but a report begins with a number whose upper bytes are zero.
 fn check_text(piece: &[u8]) -> io::Result<()> {
     match piece.first() {
-        Some(0) if piece.len() > 1 => Err(invalid(format!("received a report instead of keys: {SAME_OPTIONS}"))),
+        Some(0) if piece.len() > 1 => {
+            Err(invalid(format!("received a report instead of keys: {SAME_OPTIONS}")))
+        }
         _ => Ok(()),
     }
 }

@@ -244,7 +244,8 @@ impl Side {
             match self.answers.recv_timeout(LOOK) {
                 Ok(line) => {
                     return Some(
-                        serde_json::from_str(&line).map_err(|error| format!("a side printed the invalid line {line:?}: {error}")),
+                        serde_json::from_str(&line)
+                            .map_err(|error| format!("a side printed the invalid line {line:?}: {error}")),
                     );
                 }
                 Err(RecvTimeoutError::Disconnected) => {

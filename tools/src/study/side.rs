@@ -176,7 +176,7 @@ fn enter(job: &Job) -> Result<(), ToolError> {
         let known = job.processors.iter().filter(|number| set.set(**number).is_ok()).count();
         if known > 0 {
             sched_setaffinity(Pid::from_raw(0), &set)
-                .map_err(|error| ToolError::Io { what: "cannot choose the processors of a side", error: error.into() })?;
+                .map_err(|error| ToolError::Io { what: "cannot choose processors", error: error.into() })?;
         }
     }
     Ok(())

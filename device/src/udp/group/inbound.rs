@@ -109,7 +109,7 @@ impl Inbound {
                 Ok((0, _)) | Err(_) => true,
                 Ok(_) if self.buffer[0] == JOIN => {
                     if let Err(error) = escrow.pass_to(socket) {
-                        tracing::warn!(%error, "a process that requests to share the address gets no sockets");
+                        tracing::warn!(%error, "a process that wants to share the address gets no sockets");
                     }
                     true
                 }

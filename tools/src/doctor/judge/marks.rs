@@ -100,7 +100,10 @@ fn marks_everything(both: &Both) -> Option<Finding> {
     let all = found.count(|_, _| true);
     Some(Finding::problem(
         Step::Ecn,
-        format!("every packet becomes CE {}, even packets that are not ECN capable ({all} of {all})", found.name()),
+        format!(
+            "every packet becomes CE {}, even packets that are not ECN capable ({all} of {all})",
+            found.name()
+        ),
         "switches mark only packets that are ECN capable: remove the rule that sets these bits on a router \
          or host on the path (`iptables -t mangle -S` for TOS or DSCP, `nft list ruleset`, `tc filter`)",
     ))
