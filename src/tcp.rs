@@ -391,7 +391,7 @@ fn attempt<T>(
     let now = state.nic.now();
     let result = match state.nic.device_mut().host_tcp() {
         Some(tcp) => call(tcp, now),
-        None => Err(io::Error::new(io::ErrorKind::Unsupported, "this device has no TCP of its own")),
+        None => Err(io::Error::new(io::ErrorKind::Unsupported, "this device does not support TCP")),
     };
     state.transmit();
     result

@@ -35,7 +35,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DEVICE")]
     left: Option<String>,
 
-    /// Device on the right
+    /// Device on the right: raw:INTERFACE or tap:NAME
     #[arg(long, value_name = "DEVICE")]
     right: Option<String>,
 
@@ -82,7 +82,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES")]
     step: Option<String>,
 
-    /// Write the queue into the in-band telemetry of packets that have some (`roce blast --telemetry`); needs
+    /// Record the queue length in packets that carry in-band telemetry (`roce blast --telemetry`); requires
     /// --rate
     #[arg(long)]
     telemetry: bool,

@@ -33,8 +33,8 @@ pub(super) struct DeviceArgs {
 
     /// Write every packet sent and received to this file (pcapng)
     ///
-    /// Packets that --fault drops are in it too, with a comment. The time of a packet is when this process
-    /// handed it to the device or read it from the device, not when it was on the wire.
+    /// The file also contains packets that --fault drops, with a comment. The timestamp of a packet is the
+    /// time when this process handed it to the device or read it from the device, not its time on the wire.
     #[arg(long, value_name = "FILE")]
     pub(super) pcap: Option<PathBuf>,
 
@@ -42,7 +42,7 @@ pub(super) struct DeviceArgs {
     #[arg(skip)]
     pub(super) captures: Captures,
 
-    /// Write only the first bytes of each packet to --pcap: 128 hold every header
+    /// Write only this many bytes of each packet to --pcap; 128 bytes contain every header
     #[arg(long, value_name = "BYTES", requires = "pcap", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) snaplen: Option<u32>,
@@ -72,8 +72,8 @@ pub(super) struct DeviceArgs {
     #[arg(long, value_name = "ALGORITHM", value_parser = algorithms::parse_congestion, long_help = CONGESTION_HELP)]
     pub(super) congestion: Option<(Congestion, NotificationPoint)>,
 
-    /// Rate of the link, such as 25G: nothing is sent faster, and congestion control starts at it [default:
-    /// no limit]
+    /// Rate of the link, such as 25G: limits the rate of sending, and is the initial rate of congestion
+    /// control [default: no limit]
     #[arg(long, value_name = "RATE", hide_short_help = true)]
     pub(super) line_rate: Option<Rate>,
 
@@ -82,7 +82,7 @@ pub(super) struct DeviceArgs {
     #[arg(long, hide_short_help = true, long_help = TELEMETRY_HELP)]
     pub(super) telemetry: bool,
 
-    /// What to retransmit after a loss: go-back-n, or selective-repeat if both sides use it [default:
+    /// Packets to retransmit after a loss: go-back-n, or selective-repeat if both sides use it [default:
     /// go-back-n]
     #[arg(long, value_name = "RECOVERY", hide_short_help = true, long_help = RECOVERY_HELP)]
     pub(super) recovery: Option<Recovery>,
@@ -110,13 +110,13 @@ that control how this side answers marked packets, such as min_time_between_cnps
 const TELEMETRY_HELP: &str = "\
 Send and accept in-band telemetry, which hpcc and powertcp need; not part of any standard, so both sides must use it.
 
-Data of queue pairs with such an algorithm leaves with a trailer of 52 bytes behind the ICRC. Switches that know it, such as
-`roce bridge --telemetry`, write their queue into it, and acknowledgements bring it back. Without such a switch the algorithms
-keep their first window. A side without --telemetry drops data with a trailer and counts rx_telemetry_refused. The trailer has to
+Data packets of queue pairs with such an algorithm carry a trailer of 52 bytes after the ICRC. Switches that support it, such as
+`roce bridge --telemetry`, write their queue length into it, and acknowledgements return it. Without such a switch, the algorithms
+keep their initial window. A side without --telemetry drops data with a trailer and counts rx_telemetry_refused. The trailer has to
 fit the MTU of the link together with the path MTU.";
 
 const RECOVERY_HELP: &str = "\
-What to retransmit after a loss [default: go-back-n].
+Packets to retransmit after a loss [default: go-back-n].
 
   go-back-n               the lost packet and all packets after it; works with every peer
   selective-repeat        only the lost packets; not part of any standard, so both sides must use it
@@ -291,8 +291,8 @@ pub(super) fn device_towards(server: SocketAddr) -> anyhow::Result<String> {
             let local = socket.local_addr().context("cannot read the local address of the route")?;
             if local.ip() == address {
                 bail!(
-                    "{address} is an address of this machine, and client and server on one machine need two addresses; call \
-                     the server at 127.0.0.1, or give each side a --device"
+                    "{address} is an address of this machine, and client and server on one machine need two \
+                     addresses; use 127.0.0.1 as the address of the server, or give each side a --device"
                 );
             }
             local

@@ -12,7 +12,7 @@ use roce::verbs::Context;
 use roce::verbs::raw::listing;
 use roce_device::{Availability, Kind, ListedDevice, kinds};
 
-/// List the kinds of devices, what is missing to use them, and the addresses that RoCE can use
+/// List the kinds of devices, the missing requirements of each, and the addresses that RoCE can use
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Also show limits and GID tables

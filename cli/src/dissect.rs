@@ -27,12 +27,12 @@ use walk::{Framed, Walk};
 
 /// List, filter and decode the packets of a capture file
 ///
-/// Reads pcap and pcapng with Ethernet, raw IP or Linux cooked packets, RoCE v1 and
-/// v2. RoCE is also found behind VLAN tags, MPLS labels, IP options and extension
-/// headers, and in GRE, ERSPAN, VXLAN, Geneve and IP-in-IP; the innermost packet is
-/// shown, and the tunnels are in the last column. The ICRC of every packet is
-/// checked. The first line names the columns and begins with `#`; then comes one
-/// line per packet:
+/// Reads pcap and pcapng files with Ethernet, raw IP or Linux cooked packets, and
+/// finds RoCE v1 and v2, also behind VLAN tags, MPLS labels, IP options and
+/// extension headers, and in GRE, ERSPAN, VXLAN, Geneve and IP-in-IP. It shows the
+/// innermost packet, names the tunnels in the last column, and checks the ICRC of
+/// every packet. The first line contains the names of the columns and begins with
+/// `#`; one line for each packet follows:
 ///
 ///   #         number in the file
 ///   seconds   since the first packet
@@ -44,25 +44,25 @@ use walk::{Framed, Walk};
 ///   ICRC      `ok`, `BAD` (followed by the ICRC found and the ICRC computed, in
 ///             wire order), or `-` if it cannot be checked, because the packet was
 ///             cut by the capture or by a mirror, or is a fragment
-///   mark      what the PSN tells, see below; `-` if nothing
-///   headers   the extended headers, and what else is remarkable
+///   mark      conclusion from the PSN, see below; `-` if there is none
+///   headers   the extended headers, and other remarks
 ///
-/// Marks compare each packet with those before it that one queue pair sent to
-/// another, requests and responses apart. Acknowledgements, UD packets and packets
-/// with a wrong ICRC are left out.
+/// A mark compares a packet with the earlier packets from the same queue pair to
+/// the same queue pair, separately for requests and responses. Acknowledgements, UD
+/// packets and packets with a wrong ICRC have no marks.
 ///
 ///   gap       packets before it are missing: lost, or not captured
 ///   late      fills an earlier gap: a retransmission, or other packets overtook it
-///   repeat    its PSN was there before: a retransmission or a copy
-///   jump      its PSN is far from all before: another connection, or a long hole
-///             in the capture
+///   repeat    its PSN was seen before: a retransmission or a copy
+///   jump      its PSN is far from all earlier ones: another connection, or many
+///             packets missing from the capture
 ///
-/// On a narrow terminal, columns and details that do not fit go on further lines.
-/// A summary is printed to standard error.
+/// On a narrow terminal, columns and details that do not fit continue on further
+/// lines. A summary is printed to standard error.
 ///
-/// The exit status is 0 if the file was read to its end and has a RoCE packet or a
-/// pause frame, and 1 otherwise. Without RoCE, standard error says what the likely
-/// reason is. Filters, and malformed or cut packets, do not change the status.
+/// The exit status is 0 if the file was read to its end and contains a RoCE packet
+/// or a pause frame, and 1 otherwise. Without RoCE, standard error states the likely
+/// reason. Filters, and malformed or cut packets, do not change the status.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct Args {

@@ -37,7 +37,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "PORT", default_value_t = EXCHANGE_PORT)]
     exchange_port: u16,
 
-    /// When waiting: also send packets to this address of a client that calls from another one
+    /// When waiting: also send packets to this address if a client that connects from another address
+    /// requests it
     #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
     allow_peer: Vec<IpAddr>,
 
@@ -79,8 +80,10 @@ impl Doctors<'_> {
         if let Some(chosen) = &self.chosen {
             return Ok(chosen);
         }
-        let called =
-            called.context("the TCP of the device does not say which address was called; use --device")?;
+        let called = called.context(
+            "the TCP of the device does not report the address that the client called; choose the address with \
+             --device",
+        )?;
         if self.called.as_ref().is_none_or(|(known, _)| known.ip() != called.ip()) {
             // The old doctor may occupy the port that the new one needs.
             self.called = None;

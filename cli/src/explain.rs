@@ -151,7 +151,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
             if !args.json {
                 writeln!(
                     output,
-                    "An example, because no packet was given; `roce explain --help` lists what can be given.\n\
+                    "This is an example, because no packet was given; `roce explain --help` describes the possible inputs.\n\
                      This is the output of: roce explain {EXAMPLE}\n"
                 )?;
             }
@@ -179,7 +179,9 @@ fn digits(args: &Args, bytes: &[u8], output: &mut Output) -> anyhow::Result<()> 
 /// Explains a packet of a capture file.
 fn captured(args: &Args, file: &str, number: u64, output: &mut Output) -> anyhow::Result<()> {
     if args.from != From::Auto {
-        bail!("--from is for hexadecimal digits; a capture file names the first header of its packets");
+        bail!(
+            "--from applies only to hexadecimal digits; a capture file names the first header of its packets"
+        );
     }
     let mut reader = dissect::open(file.as_ref())?;
     input::with_packet(&mut reader, file, number, |packet| {

@@ -24,15 +24,15 @@ use rewrite::Rewrite;
 use send::{Outcome, Run};
 use source::Source;
 
-/// Send a frame of your own, or replay a capture
+/// Send a given frame, or replay a capture
 ///
 /// FRAMES is a capture file (pcap or pcapng), one packet of it (FILE NUMBER), `-` for a capture on standard
 /// input, or the bytes of one frame in hexadecimal digits, as `roce explain` accepts them. Frames are sent
-/// byte for byte, except for the addresses that options replace, and the ICRC, which is made right unless
-/// --keep-icrc is given. Checksums of IP, UDP and TCP follow a new address; one that was wrong stays wrong.
-/// RoCE is also found inside tunnels: addresses are replaced in the outermost headers, and the ICRC is that
-/// of the innermost packet. A packet to UDP port 4791 that is not certainly RoCE, such as an answer of a DNS
-/// server, is not changed.
+/// byte for byte, except for the addresses that options replace, and the ICRC, which is recomputed unless
+/// --keep-icrc is given. A new address also updates the checksums of IP, UDP and TCP; a wrong checksum stays
+/// wrong. RoCE is also found inside tunnels: addresses are replaced in the outermost headers, and the ICRC is
+/// that of the innermost packet. A packet to UDP port 4791 that is not certainly RoCE, such as an answer of a
+/// DNS server, is not changed.
 ///
 /// raw:INTERFACE and xdp:INTERFACE send to the network, tap:NAME to the kernel as if the frames had arrived
 /// on the interface NAME. udp:ADDRESS sends the RoCE v2 datagrams in the frames through a socket, which needs
@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 
-    /// Send nothing; with --pcap, write the frames only
+    /// Send nothing; with --pcap, only write the frames
     #[arg(long)]
     dry_run: bool,
 
@@ -64,7 +64,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "rate")]
     timing: bool,
 
-    /// With --timing: this many times as fast
+    /// With --timing: send this many times as fast
     #[arg(long, value_name = "FACTOR", value_parser = speed, requires = "timing", default_value = "1")]
     speed: f64,
 
@@ -77,31 +77,31 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 
-    /// Replace the source address of Ethernet
+    /// Replace the Ethernet source address
     #[arg(long, value_name = "MAC")]
     source_mac: Option<MacAddr>,
 
-    /// Replace the destination address of Ethernet
+    /// Replace the Ethernet destination address
     #[arg(long, value_name = "MAC")]
     destination_mac: Option<MacAddr>,
 
-    /// Replace the source address of packets of this IP version (of every RoCE v1 packet)
+    /// Replace the source address of packets of the same IP version (and of every RoCE v1 packet)
     #[arg(long, value_name = "ADDRESS")]
     source_ip: Option<IpAddr>,
 
-    /// Replace the destination address of packets of this IP version (of every RoCE v1 packet)
+    /// Replace the destination address of packets of the same IP version (and of every RoCE v1 packet)
     #[arg(long, value_name = "ADDRESS")]
     destination_ip: Option<IpAddr>,
 
-    /// Replace the source port of UDP
+    /// Replace the UDP source port
     #[arg(long, value_name = "PORT")]
     source_port: Option<u16>,
 
-    /// Replace the destination port of UDP
+    /// Replace the UDP destination port
     #[arg(long, value_name = "PORT")]
     destination_port: Option<u16>,
 
-    /// Leave the ICRC as it is, also where an address changes
+    /// Keep the ICRC, even if an address changes
     #[arg(long)]
     keep_icrc: bool,
 
@@ -222,11 +222,11 @@ fn print(args: &Args, rewrite: &Rewrite, outcome: &Outcome, output: &mut Output)
         }
     }
     if *refused > 0 {
-        let text = format!("{refused} dropped by the device; is the interface up?");
+        let text = format!("{refused} dropped by the device; check that the interface is up (`ip link`)");
         writeln!(output, "{}", output.style.paint(Paint::RED, text))?;
     }
     if *frames == 0 && skipped.sum() == 0 && *refused == 0 {
-        writeln!(output, "there was nothing to send")?;
+        writeln!(output, "no frame was sent")?;
     }
     Ok(())
 }

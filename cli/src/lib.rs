@@ -58,14 +58,14 @@ struct Cli {
     #[arg(help_heading = EVERY_COMMAND, display_order = LAST)]
     color: ColorChoice,
 
-    /// Write what the engine decides to this file, one JSON object per line: every notification, cut,
-    /// increase, stage, retransmission and so on; of a simulation also every pause, in virtual time
-    /// (docs/reference/json.md lists the events)
+    /// Write the decisions of the engine to this file, one JSON object per line: congestion notifications,
+    /// rate cuts and increases, stages, retransmissions and so on; for a simulation also pauses, in virtual
+    /// time (docs/reference/json.md lists the events)
     #[arg(long, global = true, value_name = "FILE", help_heading = EVERY_COMMAND, display_order = LAST + 1)]
     trace: Option<PathBuf>,
 
     /// Level of --trace: error, warn, info (also begin and end of simulated flows), debug (every decision) or
-    /// trace (also every packet that is dropped)
+    /// trace (also every dropped packet)
     #[arg(long, global = true, value_name = "LEVEL", default_value = "debug")]
     #[arg(help_heading = EVERY_COMMAND, display_order = LAST + 2)]
     trace_level: tracing::Level,
@@ -93,7 +93,7 @@ Examples:
   roce dissect trace.pcapng
 
 `roce completions SHELL` prints a completion script, and `roce man --out DIR` writes manual pages.
-Environment: ROCE_LOG=debug prints what happens, ROCE_STAT=0 hides a process from `roce stat`.";
+Environment: ROCE_LOG=debug prints debug messages, ROCE_STAT=0 hides a process from `roce stat`.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

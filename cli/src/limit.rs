@@ -62,7 +62,7 @@ pub(super) struct Args {
     #[arg(long, short, value_name = "PORT", default_value_t = PORT)]
     port: u16,
 
-    /// Server: also send frames to this address of a client that calls from another one
+    /// Server: also send frames to this address if a client that connects from another address requests it
     #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
     allow_peer: Vec<IpAddr>,
 

@@ -57,7 +57,7 @@ impl Announcement<'_> {
                 IpAddr::V6(address) if address.is_unicast_link_local() => {
                     writeln!(
                         output,
-                        "  {command} {address}%INTERFACE{options}   ({}; INTERFACE is that of the other side)",
+                        "  {command} {address}%INTERFACE{options}   ({}; INTERFACE is the interface of the other side)",
                         local.interface
                     )?;
                     continue;

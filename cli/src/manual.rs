@@ -13,7 +13,8 @@ use super::terminal::Output;
 
 /// Print a completion script for a shell
 ///
-/// With it, the shell completes commands, options and their values. Packages install it; for one user:
+/// With this script, the shell completes commands, options and their values. Packages install it; the
+/// examples install it for one user.
 #[derive(Debug, clap::Args)]
 #[command(after_help = COMPLETIONS)]
 pub(super) struct CompletionsArgs {

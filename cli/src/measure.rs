@@ -21,10 +21,11 @@ use roce_tools::measure::{
 
 /// Measure latency: the two sides send messages in turn
 ///
-/// Start `roce ping` on one side, which is the server, and `roce ping SERVER` on the other side. The
-/// reported time is half a round trip. --op write is a WRITE followed by a READ of the same bytes; with
-/// --completion memory each side writes and watches its memory for the message of the other side.
-/// The receiver verifies every message. A client that runs longer reports on standard error every 10 seconds.
+/// Start `roce ping` on one side, which is the server, and `roce ping SERVER` on the other side. The reported
+/// time is half a round trip. --op write is a WRITE followed by a READ of the same bytes; with --completion
+/// memory each side writes and watches its memory for the message of the other side. The receiver verifies
+/// every message. A client that runs for more than 10 seconds reports its progress on standard error every 10
+/// seconds.
 #[derive(Debug, clap::Args)]
 pub(super) struct PingArgs {
     #[command(flatten)]
@@ -41,8 +42,8 @@ pub(super) struct PingArgs {
 ///
 /// Start `roce blast` on one side, which is the server, and `roce blast SERVER` on the other side. The
 /// reported time is the elapsed time divided by the number of messages. The receiver checks every message,
-/// and verifies the last ones byte by byte. A client that runs longer reports on standard error every 10
-/// seconds.
+/// and verifies the last ones byte by byte. A client that runs for more than 10 seconds reports its progress
+/// on standard error every 10 seconds.
 #[derive(Debug, clap::Args)]
 pub(super) struct BlastArgs {
     #[command(flatten)]
@@ -68,7 +69,7 @@ struct MeasureArgs {
     #[arg(long, short, value_name = "BYTES", value_parser = parse_size)]
     size: Vec<usize>,
 
-    /// Message sizes from A to B, each twice the one before
+    /// Message sizes from A to B, each twice the previous one
     #[arg(long, value_name = "A..B", value_parser = parse_range, conflicts_with = "size")]
     sizes: Option<Sizes>,
 
@@ -92,7 +93,7 @@ struct MeasureArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
     mtu: Option<PathMtu>,
 
-    /// Local ACK timeout exponent: 4.096 us x 2^N, and 537 ms at least
+    /// Local ACK timeout exponent: 4.096 us x 2^N, but at least 537 ms
     #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: u8,
 
@@ -104,12 +105,12 @@ struct MeasureArgs {
     #[arg(long, short, value_name = "PORT", default_value_t = EXCHANGE_PORT)]
     port: u16,
 
-    /// Most memory for the messages of one client; larger plans are refused
+    /// Maximum memory for the messages of one client; larger plans are refused
     #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value_t = DEFAULT_MEMORY)]
     max_memory: usize,
 
-    /// Server: also send packets to this address of a client that calls from another one; may be given
-    /// several times
+    /// Server: also send packets to this address if a client that connects from another address requests it;
+    /// may be given several times
     #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
     allow_peer: Vec<IpAddr>,
 

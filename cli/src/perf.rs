@@ -36,9 +36,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// `roce perf write bw` is the counterpart of ib_write_bw, and so on. Without SERVER, this side is the
 /// server. The options are those of perftest; run the perftest program or another `roce perf` with the same
-/// options on the other side. Two `roce perf` verify every message. A perftest program never changes its
-/// buffers, which limits what can be verified. A side that runs longer reports on standard error every 10
-/// seconds.
+/// options on the other side. Two `roce perf` processes verify every message. Verification of a perftest
+/// program is limited, because it never changes its buffers. A side that runs for more than 10 seconds
+/// reports its progress on standard error every 10 seconds.
 #[derive(Debug, clap::Args)]
 #[command(version, mut_arg("device", |device| device.short('d').alias("ib-dev")))]
 pub(super) struct Args {
@@ -61,7 +61,7 @@ pub(super) struct Args {
     #[arg(long, short, value_name = "BYTES", value_parser = parse_size)]
     size: Option<usize>,
 
-    /// Index of the port of the device; there is one
+    /// Port number of the device, which has only port 1
     #[arg(long = "ib-port", short = 'i', value_name = "1", hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=1))]
     ib_port: Option<u8>,
 
@@ -101,11 +101,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "CLASS")]
     tclass: Option<u8>,
 
-    /// The same as --tclass
+    /// Traffic class; same as --tclass
     #[arg(long, short = 'T', value_name = "CLASS", conflicts_with = "tclass")]
     tos: Option<u8>,
 
-    /// Service level, which Ethernet does not carry: with a VLAN tag, the traffic class decides the priority
+    /// Service level; has no effect, because Ethernet does not carry it: with a VLAN tag, the traffic class
+    /// determines the priority
     #[arg(long, short = 'S', value_name = "LEVEL", hide_short_help = true, value_parser = clap::value_parser!(u8).range(0..=15))]
     sl: Option<u8>,
 
@@ -129,7 +130,7 @@ pub(super) struct Args {
     #[arg(long = "post_list", alias = "post-list", short = 'l', value_name = "N")]
     post_list: Option<usize>,
 
-    /// bw: most outstanding requests of all queue pairs together, which take turns
+    /// bw: maximum outstanding requests of all queue pairs together; the queue pairs take turns
     #[arg(long, value_name = "N")]
     in_flight: Option<usize>,
 
@@ -156,7 +157,7 @@ pub(super) struct Args {
     #[arg(default_value = "FETCH_AND_ADD")]
     atomic_type: AtomicOp,
 
-    /// Local ACK timeout, 4.096 us x 2^N, and 537 ms at least
+    /// Local ACK timeout, 4.096 us x 2^N, but at least 537 ms
     #[arg(long, short = 'u', value_name = "N", default_value_t = 14)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=31))]
     qp_timeout: u8,
@@ -236,7 +237,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
 
-    /// Server: also send packets to this address of a client that calls from another one
+    /// Server: also send packets to this address if a client that connects from another address requests it
     #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
     allow_peer: Vec<IpAddr>,
 

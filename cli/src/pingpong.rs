@@ -63,16 +63,16 @@ pub(super) struct Args {
     #[arg(long, short, value_name = "INDEX")]
     gid_idx: Option<usize>,
 
-    /// Fail after this many seconds without progress; the set-up as a whole may take as long
+    /// Fail after this many seconds without progress; also the time limit of the whole set-up
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
 
-    /// Local ACK timeout of rc and srq: 4.096 us x 2^CODE, and 537 ms at least. The connection fails after
+    /// Local ACK timeout of rc and srq: 4.096 us x 2^CODE, but at least 537 ms. The connection fails after
     /// eight timeouts
     #[arg(long, value_name = "CODE", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: u8,
 
-    /// Server: also send packets to this address of a client that calls from another one
+    /// Server: also send packets to this address if a client that connects from another address requests it
     #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
     allow_peer: Vec<IpAddr>,
 

@@ -43,7 +43,7 @@ pub(super) struct Args {
     #[arg(short, value_name = "PORT", default_value_t = RPING_PORT)]
     port: u16,
 
-    /// Client: number of pings; 0 means without end
+    /// Client: number of pings; 0 means no limit
     #[arg(short = 'C', value_name = "N", default_value_t = 0)]
     count: u64,
 

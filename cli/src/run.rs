@@ -35,13 +35,13 @@ use report::Report;
 /// the program.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Device that the program sees, such as udp:192.0.2.1; may be given several times: roce0, roce1 and so
-    /// on
+    /// Device that the program sees, such as udp:192.0.2.1; may be given several times (roce0, roce1 and so
+    /// on)
     #[arg(long, value_name = "DEVICE")]
     device: Vec<String>,
 
-    /// Write every packet sent and received to this file (pcapng); %p in the name stands for the number of
-    /// the process
+    /// Write every packet sent and received to this file (pcapng); %p in the name is replaced by the process
+    /// ID
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 
@@ -71,7 +71,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME", value_parser = device_name)]
     name: Vec<String>,
 
-    /// Index of the GID, for programs that have a larger one than 3 built in; lower indexes have the same GID
+    /// Index of the GID, for programs with a built-in index above 3; all lower indexes have the same GID
     /// [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=127))]
     gid_index: Option<u8>,
@@ -81,9 +81,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63))]
     engines: Option<u8>,
 
-    /// Name of a libibverbs or librdmacm that the program brings along, such as
-    /// libibverbs-1de1263b.so.1.14.48.0 of a Python wheel; it gets the library of this command instead. May
-    /// be given several times; `ldd` shows the names
+    /// File name of a libibverbs or librdmacm that the program bundles, such as
+    /// libibverbs-1de1263b.so.1.14.48.0 of a Python wheel; the library of this command replaces it. May be
+    /// given several times; `ldd` shows the names
     #[arg(long, value_name = "NAME", value_parser = library::alias, hide_short_help = true)]
     alias: Vec<String>,
 
@@ -91,7 +91,7 @@ pub(super) struct Args {
     #[arg(long)]
     stat: bool,
 
-    /// Program and its arguments; a -- before it ends the options of this command
+    /// Program and its arguments; a -- before the program ends the options of this command
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }

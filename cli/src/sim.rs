@@ -36,8 +36,8 @@ use super::trace::TraceFile;
 ///
 /// SCENARIO is a TOML file or the name of a shipped scenario (`roce sim --list`). The same scenario and seed
 /// give the same trace hash on every machine. The exit status is 1 if flows failed, or if the run of an
-/// unchanged scenario does not meet what its [[expect]] tables say. docs/reference/simulator.md describes the
-/// file and the model.
+/// unchanged scenario does not meet its [[expect]] tables. docs/reference/simulator.md describes the file and
+/// the model.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Scenario file, or name of a shipped scenario; without one, the shipped scenarios are listed
@@ -66,13 +66,13 @@ pub(super) struct Args {
     #[arg(long)]
     sweeps: bool,
 
-    /// Run each combination with N seeds, from the seed of the scenario or of --seed on; prints means with 95
-    /// % confidence intervals
+    /// Run each combination with N seeds, starting at the seed of the scenario or of --seed; prints means
+    /// with 95 % confidence intervals
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=10_000))]
     #[arg(conflicts_with_all = ["live", "pcap_port"])]
     seeds: Option<u64>,
 
-    /// Write CSV files, SVG plots and an HTML report into this directory; of a sweep also sweep.csv and a
+    /// Write CSV files, SVG plots and an HTML report into this directory; for a sweep, also sweep.csv and a
     /// report of all runs
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -86,14 +86,14 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["sweep", "sweeps", "json", "emit", "index"])]
     live: bool,
 
-    /// Threads of a run; all results are the same for any number. The network is divided between switches
-    /// with hosts. Of a sweep, correspondingly fewer runs take place at once. Captures, --trace and --live
-    /// take one thread
+    /// Number of threads of a run, which does not change the results. The network is divided between switches
+    /// with hosts. A sweep then executes correspondingly fewer runs at once. Captures, --trace and --live
+    /// require one thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
 
-    /// Memory that all runs together may take, such as 8GB; a run that needs more is refused. Default: the
-    /// memory that the machine has available, or the control group of the command
+    /// Memory limit of all runs together, such as 8GB; a run that needs more is refused. Default: the memory
+    /// that is available on the machine, or in the control group of the command
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     memory: Option<u64>,
 

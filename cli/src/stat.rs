@@ -15,8 +15,8 @@ use roce::observe::{Published, Survey, Text, meaning, survey};
 ///
 /// The `roce` commands that send packets publish their counters while they run. Other programs publish theirs
 /// if ROCE_STAT=1 is in their environment, or if they call ContextBuilder::publish. Only the same user and
-/// root may read them. A process that does not answer within a second is named, and the others are shown.
-/// docs/reference/counters.md explains each counter.
+/// root may read them. If a process does not answer within a second, the command reports that and shows the
+/// others. docs/reference/counters.md explains each counter.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Process to read; may be omitted if there is only one

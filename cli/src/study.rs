@@ -20,11 +20,11 @@ use roce_tools::study::{
 /// Measure which conclusions of a well-known RDMA study hold for this software NIC
 ///
 /// The study is MacArthur and Russell, "A Performance Study to Guide RDMA Programming Decisions" (2012):
-/// latency (ping) and throughput (blast) by SEND, WRITE, READ and WRITE with immediate data, for many message
-/// sizes, inline or not, by polling or events, with 1 to 128 buffers, beside kernel TCP and the limit of each
-/// device. Both sides run on this machine: on loopback, and as root, or where users may have namespaces, also
-/// over virtual cables. Nothing else should run meanwhile. Ctrl-C stops the study after the current cell,
-/// twice at once; the same command resumes it.
+/// latency (ping) and throughput (blast) with SEND, WRITE, READ and WRITE with immediate data, for many
+/// message sizes, inline or not, with polling or events, with 1 to 128 buffers, compared with kernel TCP and
+/// the limit of each device. Both sides run on this machine: on loopback, and also over virtual cables for
+/// root, or if users may create namespaces. No other program should run during the study. Ctrl-C stops the
+/// study after the current cell, and a second Ctrl-C stops it immediately; the same command resumes it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Measure some values of each axis: about 3 minutes instead of hours
@@ -81,9 +81,9 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         let reasons: Vec<String> =
             ended.unusable.iter().map(|(device, reason)| format!("{}: {reason}", device.name())).collect();
         bail!(
-            "there is no cell to measure; {}",
+            "no cell to measure; {}",
             if reasons.is_empty() {
-                "roce study --list prints their names".to_owned()
+                "`roce study --list` prints the names of all cells".to_owned()
             } else {
                 reasons.join("; ")
             }
@@ -97,7 +97,8 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     if disturbed > 0 {
         writeln!(
             output,
-            "other processes were busy while {disturbed} of {} cells were measured; those numbers say little",
+            "other processes were busy while {disturbed} of {} cells were measured; those numbers are \
+             unreliable",
             store.rows().len()
         )?;
     }
@@ -105,7 +106,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     if ended.missing > 0 {
         writeln!(
             output,
-            "stopped; {} of {} cells are missing: the same command goes on with them",
+            "stopped; {} of {} cells are missing; run the same command to measure them",
             ended.missing, ended.total
         )?;
         return Ok(ExitCode::from(INTERRUPTED));
@@ -170,7 +171,7 @@ impl Wishes {
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             while let Ok(Some(_)) = descriptor.read_signal() {
                 if counted.fetch_add(1, Ordering::Relaxed) == 0 {
-                    super::print_error("stopping after this cell; Ctrl-C again stops at once");
+                    super::print_error("stopping after this cell; press Ctrl-C again to stop immediately");
                 }
             }
         })?;

@@ -309,7 +309,8 @@ fn a_queue_marks_and_the_sender_is_notified() {
         // Changed headers have correct checksums.
         let comments = comments(&pcap);
         assert_eq!(comments.len() as u64, marked);
-        assert!(comments.iter().all(|text| text.starts_with("marked CE by the queue with ")), "{comments:?}");
+        let begin = "marked CE by the queue, which holds ";
+        assert!(comments.iter().all(|text| text.starts_with(begin)), "{comments:?}");
         let mut reader = CaptureReader::open(&pcap).unwrap();
         let mut seen = 0;
         while let Some(packet) = reader.next_packet() {
@@ -475,7 +476,7 @@ fn a_scenario_file_ends_by_itself_and_errors_say_what_to_do() {
             ("--left raw:m0 --right udp:198.18.0.1", "use raw:INTERFACE or tap:NAME"),
             (
                 "--left raw:m0 --right xdp:m1",
-                "takes RoCE frames only and leaves the rest to the kernel; use raw:",
+                "receives only RoCE frames, and the kernel receives the others; use raw:",
             ),
             ("--left raw:m0 --right raw:m7", "there is no interface `m7`"),
             ("--left raw:m0 --right raw:m1 --kmin 5KB", "kmin, kmax and pmax together"),

@@ -379,7 +379,7 @@ fn wrong_devices_are_named() {
         ("raw:nosuch0", &["there is no interface `nosuch0`", "this machine has"]),
         ("tap:roce0", &["expected an address behind the name", "ip=198.18.0.2/24"]),
         ("memory", &["exist only as a pair", "udp:127.0.0.2"]),
-        ("", &["there is no kind ``", "roce devices"]),
+        ("", &["`` is not a kind of device", "roce devices"]),
         (&taken, &["UDP port 4791", "is taken", "use another address"]),
     ] {
         refused(&["blast", "127.0.0.1", "--device", spec], parts);
@@ -409,7 +409,7 @@ fn missing_servers_and_taken_ports_are_reported() {
     let spec = format!("udp:{}", server.address);
     refused(
         &["blast", "--device", &format!("{spec},share=off")],
-        &["UDP port 4791", "share=off asks for it alone"],
+        &["UDP port 4791", "share=off requests it exclusively"],
     );
     // Devices share the UDP port, but only one server can listen on the TCP port.
     let said = [&format!("cannot listen on {} port 18520", server.address)[..], "choose another with --port"];
@@ -484,7 +484,7 @@ fn a_client_whose_server_dies_ends_too() {
         let advised = [
             ("RETRY_EXC_ERR, AckTimeout", "UDP port 4791"),
             ("no message or acknowledgement was accepted for 30 s", "check that the other side still runs"),
-            ("127.", "look there for"),
+            ("127.", "the messages there may state the reason"),
         ];
         let says = |(what, advice): &(&str, &str)| {
             finished.stderr.split_once(what).is_some_and(|(_, rest)| rest.contains(advice))

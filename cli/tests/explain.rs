@@ -60,7 +60,7 @@ fn a_packet_that_is_not_there_is_refused_in_words() {
         assert!(finished.stderr.contains(expected), "{argument}: {}", finished.stderr);
     }
     let finished = common::run(&["explain", "--from", "ip", &format!("{file}:1")]);
-    assert!(finished.stderr.contains("--from is for hexadecimal digits"), "{finished:?}");
+    assert!(finished.stderr.contains("--from applies only to hexadecimal digits"), "{finished:?}");
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn without_an_argument_an_example_is_explained() {
     let finished = common::run(&["explain"]);
     assert!(finished.success, "{finished:?}");
     for part in
-        ["An example", "RC_RDMA_WRITE_ONLY", "How the ICRC is computed", "ICRC good", "roce explain 0200"]
+        ["an example", "RC_RDMA_WRITE_ONLY", "How the ICRC is computed", "ICRC good", "roce explain 0200"]
     {
         assert!(finished.stdout.contains(part), "{part}: {}", finished.stdout);
     }

@@ -127,7 +127,7 @@ fn masked(line: &str) -> String {
     let words: Vec<String> = line.split_whitespace().map(masked_word).collect();
     let line = words.join(" ");
     // This part is also printed only on a busy machine.
-    let repeated = ["; # packet was sent again", "; # packets were sent again"];
+    let repeated = ["; # packet was retransmitted", "; # packets were retransmitted"];
     repeated.iter().find_map(|end| line.strip_suffix(end)).unwrap_or(&line).to_owned()
 }
 

@@ -249,7 +249,7 @@ fn what_cannot_be_sent_is_refused_in_words() {
     write_capture(&file, &[frame(Opcode::RC_SEND_ONLY, Psn::new(1), b"one")]);
     let file = file.to_str().unwrap();
     for (arguments, expected) in [
-        (&["x.gone", "--dry-run"][..], "there is no such file, and it is not a frame"),
+        (&["x.gone", "--dry-run"][..], "this is neither an existing file nor a frame in hexadecimal digits"),
         (&["11400000", "--dry-run"], "the bytes begin with a BTH"),
         (&[file], "--device"),
         (
@@ -258,7 +258,7 @@ fn what_cannot_be_sent_is_refused_in_words() {
         ),
         (&[file, "--device", "raw:nosuch0"], "there is no interface `nosuch0`"),
         (&[file, "--device", "tap:t0,ip=198.18.0.1/24"], "expected mtu=BYTES"),
-        (&[file, "--device", "memory"], "moves RoCE datagrams and no Ethernet frames"),
+        (&[file, "--device", "memory"], "carries RoCE datagrams, not Ethernet frames"),
         (&["-", "--count", "2", "--dry-run"], "standard input can be read only once"),
         (&[file, "--rate", "fast", "--dry-run"], "1000/s"),
         (&[file, "--timing", "--rate", "1/s", "--dry-run"], "cannot be used with"),

@@ -298,8 +298,8 @@ fn impossible_plans_are_rejected_with_a_reason() {
     for (options, part) in [
         (&["read", "bw", "-c", "UC"][..], "UC supports neither READ nor atomics"),
         (&["write", "bw", "-c", "UD"], "UD supports only SEND"),
-        (&["atomic", "bw", "-s", "16"], "atomics have 8 bytes"),
-        (&["atomic", "lat", "-a"], "atomics have 8 bytes"),
+        (&["atomic", "bw", "-s", "16"], "atomic operations have 8 bytes"),
+        (&["atomic", "lat", "-a"], "atomic operations have 8 bytes"),
         (&["send", "lat", "-q", "2"], "for bandwidth tests"),
         (&["send", "bw", "-s", "0"], "choose a size of 1 byte"),
         (&["send", "bw", "-n", "2"], "choose 5 to"),
@@ -311,7 +311,7 @@ fn impossible_plans_are_rejected_with_a_reason() {
         (&["write", "lat", "-e"], "-e cannot be combined"),
         (&["send", "bw", "-R", "--reversed"], "leave out -R and -z"),
         (&["send", "lat", "--run_infinitely"], "--run_infinitely is for bandwidth tests"),
-        (&["write", "bw", "-R", "-c", "UC"], "librdmacm connects no UC queue pairs"),
+        (&["write", "bw", "-R", "-c", "UC"], "rdma_cm does not connect UC queue pairs"),
     ] {
         let address = format!("udp:{}", own_address());
         let finished = common::run(&[&["perf"], options, &["--device", &address]].concat());

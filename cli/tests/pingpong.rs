@@ -76,7 +76,7 @@ fn a_missing_last_acknowledgement_is_not_a_failure() {
 #[test]
 fn a_lost_datagram_is_explained() {
     let outputs = pair("ud", &["-n", "1000", "--fault", "drop=20%", "--seed", "7", "--patience", "2"]);
-    assert!(outputs.iter().any(|finished| finished.stderr.contains("without retransmission")), "{outputs:?}");
+    assert!(outputs.iter().any(|finished| finished.stderr.contains("do not retransmit")), "{outputs:?}");
 }
 
 #[test]

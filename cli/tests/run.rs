@@ -198,7 +198,7 @@ fn netlink_has_the_devices() {
 fn a_static_program_and_one_that_asks_for_nothing_are_told_apart() {
     within(60, || {
         let dynamic = run("exit 3").finish(30);
-        assert!(dynamic.stderr.contains("it did not ask for devices"), "{dynamic:?}");
+        assert!(dynamic.stderr.contains("the program did not list devices"), "{dynamic:?}");
         assert!(!dynamic.stderr.contains("statically"), "{dynamic:?}");
     });
 }

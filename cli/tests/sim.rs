@@ -324,14 +324,14 @@ fn what_a_scenario_expects_is_evaluated() {
     assert!(!place.inside(&["small.toml", "--set", "flows.0.bytes=1MB", "--seed", "1"]).success);
     let printed = place.sim(&["--set", "flows.0.bytes=2MB"]).stdout;
     assert!(!printed.contains("Both share") && !printed.contains("met:"), "{printed}");
-    assert!(printed.contains("not evaluated: the scenario expects it of its own values"), "{printed}");
+    assert!(printed.contains("not evaluated, because options changed values of the scenario"), "{printed}");
     assert_eq!(place.document(&["--seed", "2"])["expected"], Value::Null);
     std::fs::write(place.path("small.toml"), text + &conditions[0]).unwrap();
     assert_eq!(place.document(&[])["expected"][0]["met"], true);
     for (wrong, reason) in [
-        (expect("drops", "=", "0"), "there is no figure drops; there are completion_p50_seconds"),
-        (expect("dropped", "=", "\"drops\""), "there is no figure drops"),
-        (expect("flows.9.slowdown", "=", "0"), "there is no figure flows.9.slowdown"),
+        (expect("drops", "=", "0"), "unknown metric drops; known are completion_p50_seconds"),
+        (expect("dropped", "=", "\"drops\""), "unknown metric drops"),
+        (expect("flows.9.slowdown", "=", "0"), "unknown metric flows.9.slowdown"),
         (expect("dropped", "==", "0"), "there is no relation \"==\"; there are <, <=, =, >= and >"),
     ] {
         std::fs::write(place.path("small.toml"), SMALL.to_owned() + &wrong).unwrap();
@@ -514,7 +514,7 @@ fn errors_have_line_and_reason() {
         ),
         (&[&file, "--emit", "slurm", "--out", &out], &["--sweep NAME=A,B,C, --sweeps or --seeds N"]),
         (&[&file, "--seeds", "1"], &["--seeds", "2..=10000"]),
-        (&[&file, "--seeds", "3", "--sweep", "seed=1,2"], &["--seeds and --sweep seed=… exclude each other"]),
+        (&[&file, "--seeds", "3", "--sweep", "seed=1,2"], &["--seeds and --sweep seed=… cannot be used"]),
         (&[&file, "--sweeps", "--index", "4", "--out", &out], &["there are 4 combinations"]),
         (&[&file, "--sweep", "host.congestion=none,luck"], &["combination 1", "host.congestion=luck"]),
         (

@@ -190,7 +190,7 @@ fn a_run_that_does_not_fit_into_memory_is_refused() {
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(1), ""), "{finished:?}");
     for part in [
         "the run needs at least ",
-        " of memory, and --memory allows 100 MB. The queue pairs of 65280 flows among 256 hosts take ",
+        " of memory, but --memory allows 100 MB. The queue pairs of 65280 flows among 256 hosts take ",
         "change host.depth, [[flows]], [[collective]], [[training]]",
     ] {
         assert!(finished.stderr.contains(part), "`{part}` is missing: {}", finished.stderr);
@@ -214,5 +214,5 @@ fn a_run_that_does_not_fit_into_memory_is_refused() {
     let limited = "ulimit -v 150000 && exec \"$0\" sim scenario.toml";
     shell.current_dir(place.0.path()).args(["-c", limited, env!("CARGO_BIN_EXE_roce")]);
     let finished = Running::start(&mut shell).finish(60);
-    assert!(finished.stderr.contains(" of memory, and 154 MB are available."), "{finished:?}");
+    assert!(finished.stderr.contains(" of memory, but 154 MB are available."), "{finished:?}");
 }

@@ -121,7 +121,7 @@ fn an_interrupted_study_says_how_it_goes_on() {
     running.interrupt();
     let finished = running.finish(60);
     assert_eq!(finished.code, Some(130), "{finished:?}");
-    assert!(finished.stdout.contains("the same command goes on with them"), "{finished:?}");
+    assert!(finished.stdout.contains("run the same command to measure them"), "{finished:?}");
     assert!(folder.path().join("report.html").exists());
     let all =
         run(&["study", "--quick", "--only", "udp-loopback/blast/send/", "--list"]).stdout.lines().count();

@@ -320,7 +320,7 @@ pub trait Device: Send {
     /// `Unsupported` if the device does not support multicast.
     fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
         let _ = (group, join);
-        Err(io::Error::new(io::ErrorKind::Unsupported, "this device carries no multicast"))
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this device does not support multicast"))
     }
 
     /// Accepts the first messages of connections to this service (REQ and SIDR_REQ). If several devices share

@@ -42,15 +42,13 @@ impl Link {
         let unsuitable = |problem| OpenError::Unsuitable { spec: spec.to_owned(), problem };
         if found.is_loopback {
             let instead = "use udp:127.0.0.1 and udp:127.0.0.2 between programs of one machine";
-            return Err(unsuitable(format!(
-                "{name} is a loopback interface and carries no Ethernet; {instead}"
-            )));
+            return Err(unsuitable(format!("{name} is a loopback interface without Ethernet; {instead}")));
         }
         let Some(mac) = found.mac else {
             return Err(unsuitable(format!("{name} has no Ethernet address; use {}", listed(&all))));
         };
         if !found.is_up {
-            return Err(unsuitable(format!("{name} is down; `ip link set dev {name} up` starts it")));
+            return Err(unsuitable(format!("{name} is down; bring it up with `ip link set dev {name} up`")));
         }
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
             .map_err(OpenError::at(spec, "open a socket for ethtool requests"))?;
@@ -219,7 +217,7 @@ mod tests {
                 assert!([link.rx_queues, link.tx_queues].iter().all(|it| it.is_some_and(|count| count >= 1)));
                 for (name, parts) in [
                     ("v1", ["v1 is down", "ip link set dev v1 up"]),
-                    ("lo", ["carries no Ethernet", "udp:127.0.0.1"]),
+                    ("lo", ["loopback interface without Ethernet", "udp:127.0.0.1"]),
                     ("v7", ["no interface `v7`", "has v1, v0"]),
                 ] {
                     let error = Link::find("raw:x", name).unwrap_err().to_string();

@@ -167,8 +167,8 @@ pub fn wrap(device: Box<dyn Device>, options: OpenOptions) -> Box<dyn Device> {
 pub enum OpenError {
     /// The word before the colon is unknown.
     #[error(
-        "device `{spec}`: there is no kind `{kind}`; use udp:ADDRESS, for example udp:127.0.0.1 (`roce devices` \
-         lists all kinds and addresses)"
+        "device `{spec}`: `{kind}` is not a kind of device; use udp:ADDRESS, for example udp:127.0.0.1 (`roce devices` lists \
+         all kinds and addresses)"
     )]
     UnknownKind {
         /// The specification.
@@ -178,8 +178,8 @@ pub enum OpenError {
     },
     /// The kind exists, but is not part of this build.
     #[error(
-        "device `{spec}`: this program was built without devices of the kind `{kind}`; build it with the cargo feature \
-         `{kind}` of the crate roce"
+        "device `{spec}`: this program was built without `{kind}` devices; build it with the cargo feature `{kind}` of the \
+         crate roce"
     )]
     NotBuilt {
         /// The specification.
@@ -189,8 +189,8 @@ pub enum OpenError {
     },
     /// A single memory device would have no peer.
     #[error(
-        "device `{spec}`: memory devices exist only as a pair inside one program, see \
-         roce::device::memory::MemoryDevice::pair; between programs use udp:127.0.0.1 and udp:127.0.0.2"
+        "device `{spec}`: memory devices exist only as a pair inside one program (roce::device::memory::MemoryDevice::pair); \
+         between programs, use udp:127.0.0.1 and udp:127.0.0.2"
     )]
     MemoryIsAPair {
         /// The specification.
@@ -208,8 +208,8 @@ pub enum OpenError {
     },
     /// The address is a wildcard.
     #[error(
-        "device `{spec}`: {address} stands for every address, but the checksum of each packet covers the one \
-         it is sent from, so choose one; this machine has {}",
+        "device `{spec}`: {address} stands for every address, but the ICRC covers the source address of each packet; choose \
+         one address of this machine: {}",
         Listed(.local)
     )]
     Wildcard {
@@ -232,8 +232,8 @@ pub enum OpenError {
     },
     /// Another socket is bound to the port.
     #[error(
-        "device `{spec}`: UDP port {port} of {address} is taken by another socket: `ss -lunp 'sport = :{port}'` \
-         shows its process, or no process if it belongs to the kernel's Soft-RoCE (then `rdma link` shows it). Close it or use \
+        "device `{spec}`: UDP port {port} of {address} is taken by another socket: `ss -lunp 'sport = :{port}'` shows its \
+         process, or no process if it belongs to the kernel's Soft-RoCE (then `rdma link` shows it). Close that socket, or use \
          another address (on one machine, any of 127.0.0.1 to 127.255.255.254)"
     )]
     PortInUse {
@@ -513,8 +513,8 @@ mod tests {
     #[test]
     fn errors_say_what_to_do_next() {
         for (spec, parts) in [
-            ("", ["there is no kind ``", "udp:127.0.0.1"]),
-            ("upd:127.0.0.1", ["there is no kind `upd`", "roce devices"]),
+            ("", ["`` is not a kind of device", "udp:127.0.0.1"]),
+            ("upd:127.0.0.1", ["`upd` is not a kind of device", "roce devices"]),
             ("xdp:nosuch0", ["there is no interface `nosuch0`", "this machine has"]),
             ("raw:nosuch0", ["there is no interface `nosuch0`", "this machine has"]),
             ("raw:lo,vlan=0", ["`vlan=0`", "from 1 to 4094"]),

@@ -86,10 +86,10 @@ pub fn open_whole(spec: &str) -> Result<Box<dyn WholePort>, OpenError> {
     if kind_of(spec) == "xdp" {
         return Err(unsuitable(
             spec,
-            "the XDP program takes RoCE frames only and leaves the rest to the kernel; use raw: with the same interface",
+            "the XDP program receives only RoCE frames, and the kernel receives the others; use raw: with the same interface",
         ));
     }
-    open_raw_or_tap(spec, "frames pass with the tags that they have; leave vlan= and prio= out")
+    open_raw_or_tap(spec, "frames pass with their own tags; leave vlan= and prio= out")
 }
 
 /// Opens `raw:IFNAME`, `tap:NAME[,mtu=BYTES]` or `xdp:IFNAME` for frames that are sent unchanged: the sender
@@ -103,7 +103,7 @@ pub fn open_to_send(spec: &str) -> Result<Box<dyn FramePort>, OpenError> {
     if kind_of(spec) == "xdp" {
         return Ok(xdp::open(&spec.parse()?)?.0);
     }
-    Ok(open_raw_or_tap(spec, "frames are sent with the tags that they have; leave vlan= and prio= out")?)
+    Ok(open_raw_or_tap(spec, "frames are sent with their own tags; leave vlan= and prio= out")?)
 }
 
 fn kind_of(spec: &str) -> &str {
@@ -127,7 +127,7 @@ fn open_raw_or_tap(spec: &str, tagged: &str) -> Result<Box<dyn WholePort>, OpenE
         "tap" => Ok(Box::new(tap::open_whole(&tap_spec(spec)?)?)),
         "udp" | "memory" => Err(unsuitable(
             spec,
-            "it moves RoCE datagrams and no Ethernet frames; use raw:INTERFACE or tap:NAME",
+            "this device carries RoCE datagrams, not Ethernet frames; use raw:INTERFACE or tap:NAME",
         )),
         kind => Err(OpenError::UnknownKind { spec: spec.to_owned(), kind: kind.to_owned() }),
     }
@@ -136,7 +136,7 @@ fn open_raw_or_tap(spec: &str, tagged: &str) -> Result<Box<dyn WholePort>, OpenE
 /// Parses the specification of a TAP without addresses and host.
 fn tap_spec(text: &str) -> Result<TapSpec, OpenError> {
     const NAME: &str = "the name of a TAP interface such as tap0";
-    const MTU: &str = "mtu=BYTES and nothing else: a TAP of a bridge has no host";
+    const MTU: &str = "only mtu=BYTES, because a TAP of a bridge has no host";
     let text = SpecText::new("tap", text);
     let name = text.interface(NAME)?;
     let mut spec = TapSpec::named(name);
@@ -175,13 +175,13 @@ mod tests {
     #[test]
     fn devices_that_cannot_stand_between_are_refused_with_a_reason() {
         for (spec, part) in [
-            ("udp:127.0.0.1", "no Ethernet frames; use raw:INTERFACE"),
-            ("xdp:eth0", "takes RoCE frames only"),
+            ("udp:127.0.0.1", "not Ethernet frames; use raw:INTERFACE"),
+            ("xdp:eth0", "receives only RoCE frames"),
             ("raw:eth0,vlan=5", "leave vlan= and prio= out"),
             ("raw:nosuch0", "there is no interface `nosuch0`"),
             ("tap:t0,ip=198.18.0.1/24", "`ip=198.18.0.1/24`: expected mtu=BYTES"),
             ("tap:", "the name of a TAP interface"),
-            ("rwa:eth0", "there is no kind `rwa`"),
+            ("rwa:eth0", "`rwa` is not a kind of device"),
         ] {
             let Err(error) = open_whole(spec) else { panic!("{spec} was opened") };
             assert!(error.to_string().contains(part), "{spec}: {error}");

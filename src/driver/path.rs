@@ -115,7 +115,7 @@ impl Nic {
         let Some(index) = sgid_index else {
             let Some(source) = choose(addresses, destination) else {
                 return Err(unavailable(format!(
-                    "this device has no {} address to reach {destination} from; open one with such an address",
+                    "this device has no {} address to reach {destination} from; open a device that has one",
                     if destination.is_ipv4() { "IPv4" } else { "IPv6" }
                 )));
             };

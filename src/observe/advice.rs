@@ -47,42 +47,44 @@ pub const fn advice(status: WcStatus, cause: Cause) -> &'static str {
 const fn towards_the_peer(cause: Cause) -> Option<&'static str> {
     Some(match cause {
         Cause::Flushed => {
-            "nothing is wrong with this request: look for the first one that failed on the same queue pair"
+            "this request is valid: look for the first request that failed on the same queue pair"
         }
         Cause::AckTimeout => {
             "the peer never answered: check that it still runs, that both sides use each other's addresses, and that \
              UDP port 4791 is open in both directions; --pcap on both sides shows how far packets get"
         }
         Cause::SequenceRetries => {
-            "too many packets were lost one after the other: look for drops in the counters of both sides, give the \
-             sockets larger buffers (net.core.rmem_max), or send less at once"
+            "too many consecutive packets were lost: look for drops in the counters of both sides, increase \
+             the socket buffers (net.core.rmem_max), or keep fewer messages in flight"
         }
         Cause::RnrRetries => {
-            "the peer had no receive posted for too long: post more of them there before this side sends, or set \
-             rnr_retry to 7, which waits without end"
+            "the peer had no receive posted for too long: post more receives there before this side sends, \
+             or set rnr_retry to 7, which retries without limit"
         }
         Cause::NakInvalidRequest => {
-            "the peer takes the request for illegal: check that its receive is long enough, that its queue pair allows \
-             the operation, and that both sides agree on path MTU and outstanding READs"
+            "the peer considers the request invalid: check that its receive is long enough, that its queue \
+             pair allows the operation, and that both sides use the same path MTU and limit of outstanding \
+             READs"
         }
         Cause::NakRemoteAccess => {
             "check the remote address, length and rkey, and that the peer registered this memory with the right that \
              the operation needs"
         }
         Cause::NakRemoteOperational => {
-            "the receive that the peer had posted is faulty: look there for LOC_PROT_ERR and correct its lkey or range"
+            "the receive that the peer posted is invalid: look there for LOC_PROT_ERR, and correct the lkey \
+             or the range of the receive"
         }
         Cause::NakUnknown => {
-            "the peer reports an error that this transport does not have: record it with --pcap and look at the NAK \
-             with `roce dissect`"
+            "the peer reports an error that this transport does not have: record the packets with --pcap, \
+             and examine the NAK with `roce dissect`"
         }
         Cause::UnexpectedResponse => {
-            "the response does not keep to the protocol: record it with --pcap and look at the last response with \
-             `roce dissect`"
+            "the response violates the protocol: record the packets with --pcap, and examine the last \
+             response with `roce dissect`"
         }
         Cause::ResponseLength => {
-            "check that both sides use the same path MTU; if they do, record it with --pcap and look at the last READ \
-             response with `roce dissect`"
+            "check that both sides use the same path MTU; if they do, record the packets with --pcap, and \
+             examine the last READ response with `roce dissect`"
         }
         _ => return None,
     })
@@ -92,25 +94,27 @@ const fn towards_the_peer(cause: Cause) -> Option<&'static str> {
 const fn on_this_side(cause: Cause) -> Option<&'static str> {
     Some(match cause {
         Cause::LocalKeyUnknown => {
-            "use the lkey of a region that is still registered, and keep it so until the request is complete"
+            "use the lkey of a registered region, and keep the region registered until the request is \
+             complete"
         }
         Cause::LocalKeyWrongDomain => "register the memory in the protection domain of the queue pair",
         Cause::LocalKeyPermission => {
-            "register the memory with LOCAL_WRITE, since receives, READs and atomics write to it"
+            "register the memory with LOCAL_WRITE, because receives, READs and atomics write to it"
         }
         Cause::LocalKeyRange => "keep the address and length of every element inside its region",
         Cause::MessageTooLong => {
             "post receives that are as long as the longest message of the peer, for UD 40 bytes longer"
         }
         Cause::RemoteInvalidate => {
-            "let the peer name only keys of type 2 windows that are bound on this queue pair and still open"
+            "the peer may invalidate only keys of type 2 windows that are bound on this queue pair and still \
+             valid"
         }
         Cause::RemoteAccessRefused => {
             "the peer was still writing to memory that was revoked: keep it registered until the peer has finished"
         }
         Cause::RemoteRequestInvalid => {
-            "the peer broke the rules in the middle of a message: check that both sides use the same path MTU, and \
-             look at its packets with --pcap and `roce dissect`"
+            "the peer violated the protocol within a message: check that both sides use the same path MTU, \
+             and examine its packets with --pcap and `roce dissect`"
         }
         Cause::WindowBind => {
             "check that the region was registered with MW_BIND, that the range lies inside it, and that the window \
@@ -121,7 +125,8 @@ const fn on_this_side(cause: Cause) -> Option<&'static str> {
              region first"
         }
         Cause::CompletionQueueOverflow => {
-            "make the completion queue as long as everything that can complete into it, or poll it more often"
+            "create the completion queue with as many entries as requests can complete into it, or poll it \
+             more often"
         }
         _ => return None,
     })
@@ -131,18 +136,18 @@ const fn on_this_side(cause: Cause) -> Option<&'static str> {
 const fn by_status(status: WcStatus) -> &'static str {
     match status {
         WcStatus::Success => "nothing failed",
-        WcStatus::LocalLengthError => "make buffers on the receiving side as long as the messages",
+        WcStatus::LocalLengthError => "use buffers on the receiving side that are as long as the messages",
         WcStatus::LocalProtectionError => "check lkey, range and rights of the local memory",
         WcStatus::LocalQpOperationError => "check the work request: operation, flags and number of elements",
         WcStatus::WrFlushError => "look for the first request that failed on the same queue pair",
         WcStatus::MemoryWindowBindError => "check the window, its region and the range of the binding",
         WcStatus::BadResponseError => {
-            "record the answer of the peer with --pcap and look at it with `roce dissect`"
+            "record the answer of the peer with --pcap, and examine it with `roce dissect`"
         }
         WcStatus::LocalAccessError => {
             "keep memory registered, with the right that peers need, while they use it"
         }
-        WcStatus::RemoteInvalidRequestError => "look on the peer's side for what it did not like",
+        WcStatus::RemoteInvalidRequestError => "look on the peer's side for the reason of the refusal",
         WcStatus::RemoteAccessError => "check the remote address, length, rkey and rights",
         WcStatus::RemoteOperationError => "look on the peer's side for the receive that failed",
         WcStatus::RetryExceededError | WcStatus::ResponseTimeoutError => {
@@ -157,10 +162,10 @@ const fn by_status(status: WcStatus) -> &'static str {
         | WcStatus::InvalidEecStateError
         | WcStatus::TagMatchingError
         | WcStatus::TagMatchingRendezvousIncomplete => {
-            "nothing here uses what this status belongs to: report it with a trace (--trace FILE)"
+            "roce does not support the feature of this status: report the error with a trace (--trace FILE)"
         }
         WcStatus::FatalError | WcStatus::GeneralError => {
-            "open the device again; if that does not help, report it with a trace (--trace FILE)"
+            "open the device again; if that does not help, report the error with a trace (--trace FILE)"
         }
     }
 }

@@ -25,13 +25,14 @@ const REASONS: &[Reason] = &[
     Reason {
         counter: "rx_telemetry_refused",
         happened: "dropped because in-band telemetry follows their ICRC",
-        advice: "give --telemetry to both sides, or to none",
+        advice: "use --telemetry on both sides, or on neither",
     },
     Reason {
         counter: "rx_icrc_encapsulated",
         happened: "dropped because their ICRC is wrong",
-        advice: "something changes packets on the way (address translation, a proxy, a bridge or peer with --fault corrupt), \
-                 or the peer computes the ICRC in another way: record with --pcap and look with `roce dissect --bad-icrc`",
+        advice: "a device on the path changes packets (address translation, a proxy, a bridge or peer with --fault corrupt), \
+                 or the peer computes the ICRC differently: record packets with --pcap, and examine them with \
+                 `roce dissect --bad-icrc`",
     },
     Reason {
         counter: "drop_unknown_qpn",
@@ -40,8 +41,8 @@ const REASONS: &[Reason] = &[
     },
     Reason {
         counter: "drop_bad_address",
-        happened: "dropped because they came from or went to another address than that of the connection",
-        advice: "check the --device and --gid-index of both sides; RoCE does not pass address translation",
+        happened: "dropped because their source or destination is not an address of the connection",
+        advice: "check the --device and --gid-index of both sides; RoCE does not work through NAT",
     },
     Reason {
         counter: "drop_bad_state",
@@ -61,7 +62,7 @@ const REASONS: &[Reason] = &[
     Reason {
         counter: "drop_no_receive",
         happened: "dropped because no receive was posted",
-        advice: "post more receives before the peer sends, or let the peer send less at once",
+        advice: "post more receives before the peer sends, or keep fewer messages of the peer in flight",
     },
     Reason {
         counter: "drop_receive_too_small",
@@ -76,17 +77,17 @@ const REASONS: &[Reason] = &[
     Reason {
         counter: "drop_bad_version",
         happened: "dropped because of an unknown transport version",
-        advice: "check what else sends to UDP port 4791 of this address",
+        advice: "find the other program that sends to UDP port 4791 of this address",
     },
     Reason {
         counter: "drop_unknown_opcode",
         happened: "dropped because their opcode is not assigned",
-        advice: "check what else sends to UDP port 4791 of this address",
+        advice: "find the other program that sends to UDP port 4791 of this address",
     },
     Reason {
         counter: "drop_short",
         happened: "dropped because they are shorter than their headers",
-        advice: "check what else sends to UDP port 4791 of this address",
+        advice: "find the other program that sends to UDP port 4791 of this address",
     },
     Reason {
         counter: "drop_bad_length",
@@ -96,7 +97,7 @@ const REASONS: &[Reason] = &[
     Reason {
         counter: "frame_rx_malformed",
         happened: "dropped because their Ethernet, IP or UDP headers contradict each other",
-        advice: "record the interface with tcpdump and look with `roce dissect`",
+        advice: "record the interface with tcpdump, and examine the packets with `roce dissect`",
     },
     Reason {
         counter: "frame_rx_wrong_vlan",
@@ -154,7 +155,6 @@ fn singular(happened: &str) -> String {
         .replace("their ", "its ")
         .replace("they were", "it was")
         .replace("they are", "it is")
-        .replace("they came", "it came")
         .replace("they belong", "it belongs")
         .replace("drops them", "drops it")
         .replace("its Ethernet, IP or UDP headers", "its headers")

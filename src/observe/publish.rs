@@ -175,7 +175,10 @@ fn listen(directory: &Path) -> io::Result<(UnixListener, PathBuf)> {
             Err(error) => return Err(error),
         }
     }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{MOST_CONTEXTS} contexts are published already")))
+    Err(io::Error::new(
+        io::ErrorKind::AddrInUse,
+        format!("the limit of {MOST_CONTEXTS} published contexts is reached"),
+    ))
 }
 
 #[cfg(test)]

@@ -267,7 +267,7 @@ impl ContextBuilder {
     pub fn attach(mut self, device: Box<dyn Device>) -> Result<Context, VerbsError> {
         if self.engines != 1 {
             let problem =
-                "one device is for one engine; use `open`, which opens a device for each".to_owned();
+                "a device has only one engine; use `open`, which opens a device for each engine".to_owned();
             return Err(VerbsError::Engines { engines: self.engines, problem });
         }
         let device = crate::device::wrap(device, std::mem::take(&mut self.options));
@@ -290,9 +290,9 @@ impl ContextBuilder {
         let others = others.collect();
         let clock = self.clock.unwrap_or_else(Clock::start);
         let mut handle = Engines::new(Opening { config, device, random }, others, self.spin, clock)
-            .map_err(VerbsError::io("making the descriptors of the context"))?;
+            .map_err(VerbsError::io("cannot create the descriptors of the context"))?;
         if self.background {
-            handle.start_background().map_err(VerbsError::io("starting the progress thread"))?;
+            handle.start_background().map_err(VerbsError::io("cannot start the progress thread"))?;
         }
         if self.publish
             && let Err(error) = handle.publish()
@@ -350,10 +350,10 @@ fn check_slot(slot: ProcessSlot, capabilities: &Capabilities) -> Result<(), Verb
         return Ok(());
     }
     let problem = format!(
-        "the device shares its address and has slot {given}, but slot {slot} was asked for; leave `process_slot` out, or open \
-         the device with share=off"
+        "the device shares its address and has slot {given}, but slot {slot} was requested; leave \
+         `process_slot` out, or open the device with share=off"
     );
-    Err(VerbsError::io("choosing queue pair numbers")(std::io::Error::new(
+    Err(VerbsError::io("cannot choose queue pair numbers")(std::io::Error::new(
         std::io::ErrorKind::InvalidInput,
         problem,
     )))

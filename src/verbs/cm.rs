@@ -131,19 +131,19 @@ pub enum ConnectionError {
         status: SidrStatus,
     },
     /// The peer does not answer.
-    #[error("the peer does not answer; is it running, and does UDP port 4791 reach it?")]
+    #[error("the peer does not answer; check that it is running and that UDP port 4791 is open")]
     Unreachable,
     /// The connection ended before it was used.
     #[error("the connection has ended")]
     Disconnected,
     /// The timeout passed.
-    #[error("nothing happened within the time given")]
+    #[error("the time limit expired")]
     TimedOut,
     /// The queue pair is neither in RESET nor in INIT.
-    #[error("the queue pair is in state {}; connection management takes it from RESET or INIT", .0.name())]
+    #[error("the queue pair is in state {}, but connection management requires RESET or INIT", .0.name())]
     QueuePairState(QpState),
     /// The queue pair has the wrong transport.
-    #[error("a {0:?} queue pair cannot be used here: connections take RC and UC, services for datagrams UD")]
+    #[error("a {0:?} queue pair cannot be used here: connections need RC or UC, datagram services need UD")]
     QueuePairType(QpType),
 }
 
@@ -227,7 +227,7 @@ impl From<WaitFailure> for ConnectionError {
         match failure {
             WaitFailure::TimedOut => Self::TimedOut,
             failure @ WaitFailure::Io(_) => {
-                Self::Verbs(VerbsError::io("waiting for the device")(failure.into()))
+                Self::Verbs(VerbsError::io("cannot wait for the device")(failure.into()))
             }
             WaitFailure::Device(_, text) => Self::Verbs(VerbsError::DeviceFailed(text)),
         }
@@ -250,7 +250,7 @@ pub(super) fn with_cm<T>(
     work: impl FnOnce(&mut CmService, roce_transport::Instant, &mut Nic) -> Result<T, ConnectionError>,
 ) -> Result<T, ConnectionError> {
     let outcome = context.runtime().lock().with_cm(work);
-    outcome.map_err(VerbsError::io("starting connection management"))?
+    outcome.map_err(VerbsError::io("cannot start connection management"))?
 }
 
 /// Refuses a queue pair of another context or of UD.
@@ -363,7 +363,7 @@ impl Context {
             })?;
             let path = nic
                 .route_to(peer.ip(), &parameters.path)
-                .map_err(VerbsError::io("making a path to the peer"))?;
+                .map_err(VerbsError::io("cannot create a path to the peer"))?;
             let id = cm.manager.connect(
                 now,
                 &CmConnect {
@@ -403,7 +403,7 @@ impl Context {
         let id = with_cm(self, |cm, now, nic| {
             let path = nic
                 .route_to(peer.ip(), &parameters.path)
-                .map_err(VerbsError::io("making a path to the peer"))?;
+                .map_err(VerbsError::io("cannot create a path to the peer"))?;
             let service_id = ServiceId::of_port(parameters.port_space, peer.port());
             let ip_cm = IpCm { source_port, source: path.source, destination: path.destination };
             let question = CmResolve {

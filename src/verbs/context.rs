@@ -177,7 +177,7 @@ impl Context {
             let nic = &mut self.runtime().lock().nic;
             let holder = nic.next_address_handle();
             let path = nic.path_to(destination, holder, (remote_qpn, remote_qpn), options);
-            (holder, path.map_err(VerbsError::io("making an address handle"))?)
+            (holder, path.map_err(VerbsError::io("cannot create an address handle"))?)
         };
         Ok(AddressHandle::new(self, holder, UdDestination { path, remote_qpn, remote_qkey }))
     }

@@ -59,7 +59,7 @@ pub struct CompletionChannel {
 impl CompletionChannel {
     pub(crate) fn new(context: &Context) -> Result<Self, VerbsError> {
         // The application requests each event, so it limits their number itself.
-        let events = EventQueue::new(usize::MAX).map_err(VerbsError::io("making an eventfd"))?;
+        let events = EventQueue::new(usize::MAX).map_err(VerbsError::io("cannot create an eventfd"))?;
         Ok(Self { context: context.clone(), events: Arc::new(events), engines: Arc::default() })
     }
 
@@ -221,10 +221,10 @@ impl AsFd for CompletionChannel {
 #[non_exhaustive]
 pub enum WaitError {
     /// The timeout passed.
-    #[error("nothing happened within the time given")]
+    #[error("the time limit expired")]
     TimedOut,
     /// The operating system refused to wait.
-    #[error("waiting failed: {0}")]
+    #[error("cannot wait: {0}")]
     Io(std::io::Error),
     /// A verb failed during the wait.
     #[error(transparent)]

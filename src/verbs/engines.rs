@@ -22,11 +22,11 @@ pub(super) fn open_devices(
 ) -> Result<(Box<dyn Device>, OtherDevices), VerbsError> {
     let refuse = |problem: String| Err(VerbsError::Engines { engines, problem });
     if !(1..=MOST_ENGINES).contains(&engines) {
-        return refuse(format!("a context has 1 to {MOST_ENGINES}"));
+        return refuse(format!("a context has from 1 to {MOST_ENGINES} engines"));
     }
     if engines > 1 && !options.is_empty() {
         return refuse(
-            "faults and captures are put around one device; leave them out, or use one engine".to_owned(),
+            "faults and captures apply to a single device; leave them out, or use one engine".to_owned(),
         );
     }
     let first = crate::device::open(spec, options)?;
@@ -35,8 +35,9 @@ pub(super) fn open_devices(
     for _ in 1..engines {
         if last_slot == ProcessSlot::NONE {
             return refuse(format!(
-                "each needs a slot of an address that is shared, and `{spec}` is not; use a device of the kind udp, such as \
-                 udp:127.0.0.1, without share=off and port=0 (ROCE_LOG=info says why an address is not shared)"
+                "each engine needs a slot of a shared address, but `{spec}` is not shared; use a udp device, \
+                 such as udp:127.0.0.1, without share=off and port=0 (ROCE_LOG=info shows why an address is \
+                 not shared)"
             ));
         }
         let mut other = crate::device::open(spec, OpenOptions::default())?;

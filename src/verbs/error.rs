@@ -73,8 +73,8 @@ pub enum VerbsError {
     OtherContext(&'static str),
     /// Queues of two engines of a context were mixed.
     #[error(
-        "the {what} is in engine {other}, and the queue pair would be in engine {engine}: a queue pair and all its queues are in one \
-         engine; make them in the same one"
+        "the {what} is in engine {other}, but the queue pair would be in engine {engine}; create a queue \
+         pair and all its queues in the same engine"
     )]
     OtherEngine {
         /// Kind of the queue.
@@ -85,7 +85,11 @@ pub enum VerbsError {
         engine: usize,
     },
     /// The context does not have this engine.
-    #[error("the context has no engine {engine}, the last one is {}; open it with more (`ContextBuilder::engines`)", .engines - 1)]
+    #[error(
+        "the context has no engine {engine}, its last engine is {}; open it with more engines \
+         (`ContextBuilder::engines`)",
+        .engines - 1
+    )]
     NoEngine {
         /// Requested engine.
         engine: usize,
@@ -101,7 +105,7 @@ pub enum VerbsError {
         problem: String,
     },
     /// The device has no address that a peer could use.
-    #[error("the device has no address; open one that has, such as udp:127.0.0.1")]
+    #[error("the device has no address; open a device that has one, such as udp:127.0.0.1")]
     NoAddress,
     /// The device cannot carry the path MTU.
     #[error(

@@ -394,7 +394,7 @@ impl QueuePair {
         let min_rnr_timer = rnr_timer(options.min_rnr_timer)?;
         let (own, peer) = (self.0.number, Qpn::new(remote.qpn));
         let state = &mut *self.runtime().lock();
-        let to_path = VerbsError::io("making a path to the peer");
+        let to_path = VerbsError::io("cannot create a path to the peer");
         let mut path = state.nic.route_to(remote.address, &options.path).map_err(to_path)?;
         let steps = |path| {
             let to_rtr = QpAttr {
@@ -420,7 +420,7 @@ impl QueuePair {
         state.nic.engine.check_modify_qp(own, &steps(path))?;
         // The last step that may fail.
         let holder = PortHolder::QueuePair(own);
-        let to_port = VerbsError::io("binding a source port");
+        let to_port = VerbsError::io("cannot bind a source port");
         path = state.nic.path_to(remote.address, holder, (own, peer), &options.path).map_err(to_port)?;
         self.modify_in_steps(state, &steps(path))
     }

@@ -445,7 +445,7 @@ impl Raw<'_> {
     ) -> Result<Path, VerbsError> {
         let nic = &mut self.of_qp(qpn).lock().nic;
         let path = nic.path_to(destination, PortHolder::QueuePair(qpn), (qpn, peer), options);
-        path.map_err(VerbsError::io("making a path to the peer"))
+        path.map_err(VerbsError::io("cannot create a path to the peer"))
     }
 
     /// Posts a send request. The packets usually leave at once, within flow and congestion control. If the
@@ -496,7 +496,7 @@ impl Raw<'_> {
     /// Fails if the queue pair is not UD, or if the device cannot join.
     pub fn attach_multicast(self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
         let joined = self.of_qp(qpn).lock().nic.join_group(qpn, group);
-        joined.map_err(|error| VerbsError::group("joining a multicast group", error))
+        joined.map_err(|error| VerbsError::group("cannot join a multicast group", error))
     }
 
     /// Leaves a multicast group. Other queue pairs of the context remain members.
@@ -506,6 +506,6 @@ impl Raw<'_> {
     /// Fails if the device cannot leave.
     pub fn detach_multicast(self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
         let left = self.of_qp(qpn).lock().nic.leave_group(qpn, group);
-        left.map_err(|error| VerbsError::group("leaving a multicast group", error))
+        left.map_err(|error| VerbsError::group("cannot leave a multicast group", error))
     }
 }

@@ -64,7 +64,7 @@ fn one_engine_is_what_a_context_has_and_others_are_refused_by_name() {
     assert_eq!(context.engines(), 1);
     let error = context.create_cq_on(1, 16, None).unwrap_err();
     assert_eq!(error.errno(), 22, "EINVAL");
-    assert!(error.to_string().contains("no engine 1, the last one is 0"), "{error}");
+    assert!(error.to_string().contains("no engine 1, its last engine is 0"), "{error}");
     let mut named = 0;
     context.visit_engine_counters(&mut |_, _, _| named += 1);
     assert_eq!(named, 0, "the sums say the same");

@@ -215,7 +215,7 @@ fn an_address_of_the_other_family_or_none() {
         let side = Side::new(open(), QpType::Rc);
         let address: IpAddr = "2001:db8::1".parse().unwrap();
         let remote = Endpoint { address, qpn: 17, psn: 0 };
-        let parts = ["no IPv6 address to reach 2001:db8::1 from", "open one with such an address"];
+        let parts = ["no IPv6 address to reach 2001:db8::1 from", "open a device that has one"];
         says(side.qp.connect(&remote, &ConnectOptions::default()), &parts);
         let path = PathOptions::default();
         says(side.context.create_address_handle(address, Qpn::new(17), QKEY, &path), &parts);
@@ -316,7 +316,7 @@ fn work_that_cannot_be_posted() {
         let fresh = near.another_qp(QpType::Rc);
         says(
             fresh.post_send(&SendWr::inline(1, SendOp::Send, b"x")),
-            &["state RESET", "takes no such", "connect the queue pair first"],
+            &["state RESET", "does not accept this work request", "connect it first"],
         );
         says(fresh.post_recv(&RecvWr { wr_id: 1, elements: &[] }), &["state RESET", "from INIT on"]);
         let post = |op, elements: &[Sge]| near.qp.post_send(&SendWr::new(1, op, elements));
@@ -331,7 +331,7 @@ fn work_that_cannot_be_posted() {
         let target = far.context.address().unwrap();
         let handle = near.context.create_address_handle(target, Qpn::new(5), QKEY, &path).unwrap();
         let wr = SendWr::new(1, SendOp::Send, &[]);
-        says(near.qp.post_send(&wr.to(&handle)), &["needs a destination and any other must have none"]);
+        says(near.qp.post_send(&wr.to(&handle)), &["needs a destination, and other work requests must not"]);
         // None of these requests was queued.
         near.carry_out(7, far.write_op(0), &[element]);
     });
@@ -344,7 +344,7 @@ fn no_error_prints_its_source_twice() {
     let (spec, step) = ("udp:127.0.0.1".to_owned(), "open a socket");
     let open = OpenError::System { spec: spec.clone(), step, error: io() };
     let privilege = OpenError::Privilege { spec, step, privilege: "CAP_NET_RAW", error: io() };
-    let verbs = || VerbsError::Io { what: "making an eventfd", error: io() };
+    let verbs = || VerbsError::Io { what: "cannot create an eventfd", error: io() };
     let errors: [Box<dyn Error>; 17] = [
         Box::new(VerbsError::Open(open)),
         Box::new(VerbsError::Open(privilege)),
@@ -465,7 +465,7 @@ fn a_main_that_returns_an_error_prints_the_text_for_people() {
         assert_eq!(format!("{error:?}"), error.to_string());
         assert!(!error.to_string().contains('{'), "{error}");
     }
-    assert!(format!("{posted:?}").contains("connect the queue pair first"), "{posted:?}");
+    assert!(format!("{posted:?}").contains("connect it first"), "{posted:?}");
     // Receives can be posted before the first message can arrive.
     qp.initialize().unwrap();
     let region = pd.allocate(64, Access::LOCAL_WRITE).unwrap();

@@ -298,7 +298,7 @@ fn ud_messages_arrive_with_the_address_of_their_sender() {
             }
             let elements = [near.region.element(0..4097)];
             let error = near.qp.post_send(&SendWr::new(2, SendOp::Send, &elements).to(&destination));
-            assert!(error.unwrap_err().to_string().contains("4097 bytes is longer than the 4096"));
+            assert!(error.unwrap_err().to_string().contains("4097 bytes is too long; the maximum is 4096"));
 
             // A datagram with a wrong Q_Key is dropped and counted.
             let wrong = UdDestination { remote_qkey: 0x77, ..*destination };

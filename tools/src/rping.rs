@@ -322,7 +322,7 @@ fn spawn(
         let outcome = serve_one(&context, request, &mut tell);
         tell(Progress::Ended(outcome));
     });
-    spawned.map(drop).map_err(|error| ToolError::Io { what: "starting a thread for a client", error })
+    spawned.map(drop).map_err(|error| ToolError::Io { what: "cannot start a thread for a client", error })
 }
 
 /// Accepts a client and serves it until it disconnects; returns the number of pings.

@@ -375,7 +375,7 @@ fn no_server_sends_packets_to_a_third_party_that_its_client_names() {
                 }
             }
             let error = serving.join().unwrap().expect_err("the client was served").to_string();
-            assert!(error.contains("only to the address that a client calls from"), "{server:?}: {error}");
+            assert!(error.contains("only to the address that a client connects from"), "{server:?}: {error}");
             let sent = record.lock().unwrap().clone();
             assert!(sent.is_empty(), "{server:?} sent {sent:?} for a client at {caller}");
         }

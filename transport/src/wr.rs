@@ -300,7 +300,7 @@ pub enum PostError {
     UnknownSrq,
     /// The state forbids posting (IBTA 10.3).
     #[error(
-        "the queue pair is in state {}, which takes no such work request; {}", .0.name(),
+        "the queue pair is in state {}, which does not accept this work request; {}", .0.name(),
         .0.when_it_takes_work()
     )]
     WrongState(crate::qp::QpState),
@@ -311,7 +311,7 @@ pub enum PostError {
         capacity: usize,
     },
     /// The request has more scatter/gather elements than the queue pair supports.
-    #[error("{have} scatter/gather elements where the queue pair takes {limit}")]
+    #[error("{have} scatter/gather elements, but the queue pair accepts {limit}")]
     TooManyElements {
         /// Number of elements given.
         have: usize,
@@ -319,7 +319,7 @@ pub enum PostError {
         limit: usize,
     },
     /// The request has more inline bytes than the queue pair supports.
-    #[error("{have} inline bytes where the queue pair takes {limit}")]
+    #[error("{have} inline bytes, but the queue pair accepts {limit}")]
     InlineTooLong {
         /// Number of bytes given.
         have: usize,
@@ -327,7 +327,7 @@ pub enum PostError {
         limit: usize,
     },
     /// The message is longer than 2^31 bytes, or than the path MTU on UD.
-    #[error("a message of {have} bytes is longer than the {limit} bytes that are possible here")]
+    #[error("a message of {have} bytes is too long; the maximum is {limit} bytes")]
     MessageTooLong {
         /// Length in bytes.
         have: u64,
@@ -338,7 +338,7 @@ pub enum PostError {
     #[error("this transport has no such operation")]
     UnsupportedOperation,
     /// A UD request lacks a destination, or a connected one has a destination.
-    #[error("a UD work request needs a destination and any other must have none")]
+    #[error("a UD work request needs a destination, and other work requests must not have one")]
     Destination,
     /// The operation moves exactly 8 bytes (atomics and ATOMIC WRITE).
     #[error("this operation needs exactly {need} bytes of local memory, not {have}")]
@@ -355,6 +355,6 @@ pub enum PostError {
     #[error("the queue pair takes its receives from a shared receive queue; post them there")]
     UsesSrq,
     /// READs and atomics need `max_rd_atomic` of at least 1.
-    #[error("max_rd_atomic of the queue pair is 0, so it can start no READ or atomic")]
+    #[error("max_rd_atomic of the queue pair is 0, so the queue pair cannot start a READ or atomic")]
     NoReadAtomicResources,
 }

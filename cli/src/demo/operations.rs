@@ -226,7 +226,7 @@ impl Execution<'_> {
     fn expect_word(&mut self, expected: u64) -> anyhow::Result<bool> {
         match self.request(&Request::Word { offset: TARGET })? {
             Response::Word(found) if found == expected => Ok(true),
-            other => bail!("the second process holds {other:x?}, expected {expected:#x}"),
+            other => bail!("the memory of the second process contains {other:x?}, expected {expected:#x}"),
         }
     }
 

@@ -48,10 +48,12 @@ impl fmt::Display for Mark {
                 let last = first.add(count - 1);
                 write!(f, "{count} packets are missing before it: PSN {first} to {last}")
             }
-            Self::Unfinished => f.write_str("a part of a response before it is missing"),
+            Self::Unfinished => f.write_str("an earlier part of the response is missing"),
             Self::Repeat => f.write_str("PSN seen before: retransmission or copy"),
             Self::Late => f.write_str("fills an earlier gap: retransmission or overtaken"),
-            Self::Jump => f.write_str("PSN far from those before: another connection or a long hole"),
+            Self::Jump => {
+                f.write_str("PSN far from all earlier ones: another connection, or missing packets")
+            }
         }
     }
 }

@@ -84,8 +84,8 @@ impl Summary {
                 ""
             };
             return Some(format!(
-                "link type {link_type} is not supported{native}; captures of Ethernet, raw IP, Linux cooked and \
-                 loopback packets are"
+                "link type {link_type} is not supported{native}; use a capture of Ethernet, raw IP, Linux \
+                 cooked or loopback packets"
             ));
         }
         if !is_whole || self.roce + self.pause > 0 {
@@ -189,11 +189,11 @@ impl ForeignTraffic {
     /// Returns the most likely reason why a capture of this many packets contains no RoCE, with the next
     /// step.
     fn likely_reason(&self, packets: u64) -> String {
-        const BYPASS: &str = "RDMA NICs bypass the kernel, so capture on the RDMA device (tcpdump -i mlx5_0), at a \
-                              switch, or with the tool of the vendor";
+        const BYPASS: &str = "RDMA NICs bypass the kernel, so capture on the RDMA device (tcpdump -i \
+                              mlx5_0), at a switch, or with a tool of the vendor";
 
         if let Some((port, count)) = most(&self.roce_ports) {
-            return format!("but {count} packets to UDP port {port} have a right ICRC; use --port {port}");
+            return format!("but {count} packets to UDP port {port} have a correct ICRC; use --port {port}");
         }
         if let Some((port, count)) = most(&self.vxlan_ports) {
             return format!(
@@ -209,10 +209,10 @@ impl ForeignTraffic {
         }
         match (most(&self.udp_ports), most(&self.names)) {
             (_, Some((name, count))) if name == "TCP" && count == packets => {
-                format!("all are TCP, so the program did not use RDMA, or {BYPASS}")
+                format!("all are TCP: the program did not use RDMA, or the capture missed it; {BYPASS}")
             }
             (_, Some((name, count))) if name == "cut" && count == packets => {
-                "every packet is cut before its protocol can be seen; capture at least 128 bytes of each"
+                "every packet is cut before its protocol is known; capture at least 128 bytes of each packet"
                     .to_owned()
             }
             (Some((port, count)), _) if count * 2 > packets => {

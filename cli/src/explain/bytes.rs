@@ -37,8 +37,8 @@ impl fmt::Display for BytesError {
             ),
             Self::HalfByte { digits, line, column } => write!(
                 f,
-                "line {line}, character {column}: `{digits}` has an odd number of digits, but each \
-                 byte needs two"
+                "line {line}, character {column}: `{digits}` has an odd number of digits, but each byte has \
+                 two"
             ),
             Self::BadOffset { line, expected, found } => write!(
                 f,

@@ -183,9 +183,9 @@ fn icrc(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
         wrapped(
             output,
             "  ",
-            "The ICRC is the CRC-32 of Ethernet over eight bytes of ones, in place of the local route header of \
-             a native InfiniBand packet, and over the packet from layer 3 to the padding. Every field that \
-             may change on the way is replaced by ones; bytes with such fields are in brackets.",
+            "The ICRC is the CRC-32 of Ethernet over eight bytes of ones, which replace the local route \
+             header of a native InfiniBand packet, and over the packet from layer 3 to the padding. Every \
+             field that may change on the path is replaced by ones; bytes with such fields are in brackets.",
         )?;
         let ones = [0xff; 8];
         let marked = |bytes: &[u8], is_masked: &dyn Fn(usize) -> bool| brackets(bytes, is_masked, style);

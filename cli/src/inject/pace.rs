@@ -83,7 +83,7 @@ impl Pace {
             Kind::Rate(Rate::Bits(rate)) => seconds(self.wire_bytes as f64 * 8.0 / *rate as f64),
             Kind::Capture { speed, round } => {
                 let Some(time_ns) = time_ns else {
-                    bail!("a packet has no time, so --timing cannot be kept; use --rate");
+                    bail!("a packet has no timestamp, so --timing is not possible; use --rate");
                 };
                 let round = round.get_or_insert(Round {
                     first_ns: time_ns,

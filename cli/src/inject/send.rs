@@ -229,7 +229,7 @@ impl<'a> Run<'a> {
     fn check_patience(&self, end: Duration) -> anyhow::Result<()> {
         if self.elapsed() > end {
             bail!(
-                "the device has taken no frame for {} s; check that the interface is up (`ip link`)",
+                "the device has accepted no frame for {} s; check that the interface is up (`ip link`)",
                 PATIENCE.as_secs()
             );
         }

@@ -43,7 +43,7 @@ impl Source {
         }
         let input = Input::of(arguments).with_context(|| match arguments {
             [one] if one.contains(['/', '.']) => {
-                format!("{one}: there is no such file, and it is not a frame")
+                format!("{one}: this is neither an existing file nor a frame in hexadecimal digits")
             }
             _ => "cannot read the frame".to_owned(),
         })?;
@@ -66,7 +66,7 @@ impl Source {
         let (file, only) = match self {
             Self::Bytes(bytes) => {
                 let Some(framed) = framed(bytes) else {
-                    bail!("the bytes begin with a BTH; give a frame from its Ethernet or IP header on");
+                    bail!("the bytes begin with a BTH; give a frame with its Ethernet or IP header");
                 };
                 sink(&Original { framed, time_ns: None, is_cut: false })?;
                 return Ok(());
@@ -137,7 +137,7 @@ pub(super) struct Macs {
 /// Refuses several rounds of a capture from standard input, which can be read only once.
 pub(super) fn check_rounds(source: &Source, rounds: u64) -> io::Result<()> {
     if source.is_stdin() && rounds > 1 {
-        let text = "standard input can be read only once; write the capture to a file, or leave --count out";
+        let text = "standard input can be read only once; write the capture to a file, or omit --count";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     Ok(())

@@ -50,14 +50,15 @@ macro_rules! options {
     (@optional $given:literal) => { Some($given) };
 }
 
-const NO_GPU: Treatment = Refused("roce has no GPU memory; leave it out");
+const NO_GPU: Treatment = Refused("roce does not support GPU memory; leave it out");
 const RAW: Treatment = Refused(
-    "it belongs to raw_ethernet_bw, and roce perf sends no raw Ethernet; `roce limit` measures a device without RoCE",
+    "this option belongs to raw_ethernet_bw, and roce perf does not send raw Ethernet; `roce limit` measures \
+     a device without RoCE",
 );
-const NO_DC: Treatment = Refused("it belongs to the transport DC of mlx5; use -c RC, UC or UD");
-const NO_CRYPTO: Treatment = Refused("roce encrypts nothing and signs nothing; leave it out");
+const NO_DC: Treatment = Refused("this option belongs to the DC transport of mlx5; use -c RC, UC or UD");
+const NO_CRYPTO: Treatment = Refused("roce supports neither encryption nor signatures; leave it out");
 const NO_PCIE: Treatment = Ignored("roce is not a PCIe device");
-const NO_HINT: Treatment = Refused("roce is not a PCIe device, so there are no hints to it; leave it out");
+const NO_HINT: Treatment = Refused("roce is not a PCIe device, so it has no use for hints; leave it out");
 const BY_TASKSET: Treatment =
     Refused("the operating system places processes; start roce with taskset or numactl");
 const NO_SHAPING: Treatment =
@@ -80,20 +81,20 @@ pub(super) const OPTIONS: &[PerftestOption] = options! {
     "sl" -'S' = "3": Works;
     "gid-index" -'x' = "1": Works;
     "all" -'a': Works;
-    "CPU-freq" -'F': Ignored("roce measures with the clock of the system");
+    "CPU-freq" -'F': Ignored("roce measures time with the system clock");
     "connection" -'c' = "UC": Works;
     "qp" -'q' = "4": Works;
     "events" -'e': Works;
     "vector" -'X' = "0": Refused("a device of roce has one completion vector; leave it out");
     "inline_size" -'I' = "64": Works;
     "outs" -'o' = "8": Works;
-    "mcg" -'g': Refused("roce perf measures no multicast groups; use -c UD without -g");
+    "mcg" -'g': Refused("roce perf does not support multicast groups; use -c UD without -g");
     "comm_rdma_cm" -'z': Works;
     "rdma_cm" -'R': Works;
     "tos" -'T' = "104": Works;
-    "hop_limit" -'L' = "8": Refused("perftest sets it only for raw Ethernet; packets of roce perf leave with a hop limit of 64");
+    "hop_limit" -'L' = "8": Refused("perftest uses this option only for raw Ethernet; roce perf sends packets with a hop limit of 64");
     "help" -'h': Works;
-    "MGID" -'M' = "ff0e::1": Refused("roce perf measures no multicast groups; use -c UD without -M");
+    "MGID" -'M' = "ff0e::1": Refused("roce perf does not support multicast groups; use -c UD without -M");
     "rx-depth" -'r' = "64": Works;
     "bidirectional" -'b': Works;
     "cq-mod" -'Q' = "10": Works;
@@ -131,8 +132,8 @@ pub(super) const OPTIONS: &[PerftestOption] = options! {
     "run_infinitely": Works;
     "report_gbits": Works;
     "use-srq": Refused("roce perf gives each queue pair its own receives; `roce pingpong srq` uses a shared receive queue");
-    "no_lock": Ignored("a queue pair of roce has no lock of its own");
-    "use-null-mr": Refused("roce perf verifies what arrives, so it needs memory; leave it out");
+    "no_lock": Ignored("a queue pair of roce does not have a separate lock");
+    "use-null-mr": Refused("roce perf verifies received messages, so it needs memory; leave it out");
     "report-both": Refused("roce perf -b prints the sum of both directions; run each direction alone for its own figures");
     "reversed": Works;
     "pkey_index" = "0": Refused("a device of roce has one P_Key, 0xffff at index 0; leave it out");
@@ -147,10 +148,10 @@ pub(super) const OPTIONS: &[PerftestOption] = options! {
     "out_json": Works;
     "out_json_file" = "perftest.json": Works;
     "latency_gap" = "10": Refused("roce perf sends the next message of a latency test at once; leave it out");
-    "flow_label" = "1": Refused("the source port of roce follows from the numbers of the queue pairs; leave it out");
+    "flow_label" = "1": Refused("roce derives the source port from the numbers of the queue pairs; leave it out");
     "retry_count" = "3": Works;
-    "dont_xchg_versions": Refused("the release of the other side decides which blocks follow; leave it out on both sides");
-    "payload_file_path" = "payload.txt": Refused("roce perf sends a known content, which the other side verifies; leave it out");
+    "dont_xchg_versions": Refused("the release of the other side determines the exchanged blocks; leave it out on both sides");
+    "payload_file_path" = "payload.txt": Refused("roce perf sends its own content, which the other side verifies; leave it out");
     "use_cuda" = "0": NO_GPU;
     "use_cuda_bus_id" = "0": NO_GPU;
     "use_cuda_dmabuf": NO_GPU;
@@ -172,22 +173,22 @@ pub(super) const OPTIONS: &[PerftestOption] = options! {
     "opencl_platform_id" = "0": NO_GPU;
     "use_ib_dm_dmabuf" = "1": NO_GPU;
     "gpu_touch" = "once": NO_GPU;
-    "mmap" = "file": Refused("the memory of roce perf is its own; leave it out");
-    "mmap-offset" = "0": Refused("the memory of roce perf is its own; leave it out");
+    "mmap" = "file": Refused("roce perf allocates its own memory; leave it out");
+    "mmap-offset" = "0": Refused("roce perf allocates its own memory; leave it out");
     "ipv6": Ignored("the GID follows from the address of the server; -x chooses another one");
-    "ipv6-addr": Ignored("the address of the server decides");
+    "ipv6-addr": Ignored("the address of the server determines the IP version");
     "raw_ipv6": RAW;
     "report-per-port": ONE_PORT;
-    "odp": Ignored("roce pins no memory");
+    "odp": Ignored("roce does not pin memory");
     "use_hugepages": Refused("roce perf allocates ordinary pages; leave it out");
-    "use_old_post_send": Ignored("roce has one way to post");
+    "use_old_post_send": Ignored("roce has only one interface to post requests");
     "promiscuous": RAW;
     "sniffer": RAW;
     "raw_mcast": RAW;
     "mr_per_qp": Refused("the queue pairs of roce perf share their memory regions; leave it out");
     "dlid" = "1": Refused("RoCE has no LIDs; leave it out");
     "tclass" = "104": Works;
-    "wait_destroy" = "1": Refused("roce perf ends at once; leave it out");
+    "wait_destroy" = "1": Refused("roce perf exits immediately; leave it out");
     "flows" = "1": RAW;
     "flows_burst" = "1": RAW;
     "reply_every" = "1": RAW;
@@ -212,8 +213,8 @@ pub(super) const OPTIONS: &[PerftestOption] = options! {
     "write_with_imm": ONE_MESSAGE;
     "send_with_imm": ONE_MESSAGE;
     "no_enhanced_reorder": Refused("roce keeps the order of packets; leave it out");
-    "unsolicited_write": Refused("it belongs to the transport SRD of EFA; use -c RC, UC or UD");
-    "connectionless": Refused("roce perf agrees with the other side on a test first; leave it out on both sides");
+    "unsolicited_write": Refused("this option belongs to the SRD transport of EFA; use -c RC, UC or UD");
+    "connectionless": Refused("roce perf first agrees on a test with the other side; leave it out on both sides");
     "cqe_poll" = "16": Ignored("roce perf fetches up to 32 completions at once");
     "tph_mem" = "vm": NO_HINT;
     "cpu_id" = "0": NO_HINT;
@@ -224,7 +225,7 @@ pub(super) const OPTIONS: &[PerftestOption] = options! {
     "data_validation_debug": Refused("two `roce perf` always verify every message; leave it out");
     "pin_cores" = "0": BY_TASKSET;
     "numa_node" = "0": BY_TASKSET;
-    "disable_numa": Ignored("roce leaves the processor to the operating system");
+    "disable_numa": Ignored("the operating system chooses the processor");
 };
 
 /// The options that are not separate arguments.

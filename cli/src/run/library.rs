@@ -115,7 +115,7 @@ fn places() -> anyhow::Result<Vec<PathBuf>> {
     if let Some(folder) = std::env::var_os(VARIABLE) {
         return Ok(vec![folder.into()]);
     }
-    let own = std::env::current_exe().context("cannot find out where this command is")?;
+    let own = std::env::current_exe().context("cannot determine the path of this command")?;
     let beside = own.parent().unwrap_or(Path::new("/"));
     // The folder of dependencies of cargo, which cargo also updates when it builds only the command; the
     // folder of the command; the folder in which packages put private libraries.

@@ -44,7 +44,7 @@ impl Program {
             name
         }))
         .context("a variable of the environment")?;
-        let program = words.first().context("no program is named")?;
+        let program = words.first().context("no program was given")?;
 
         let blocked: SigSet = ENDING.into_iter().chain([Signal::SIGCHLD]).collect();
         let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK).context("cannot block signals")?;
@@ -55,7 +55,7 @@ impl Program {
         let pid = posix_spawnp(program, &actions, &attributes, &words, &environment).map_err(|error| {
             let program = program.to_string_lossy();
             anyhow::anyhow!(
-                "cannot start {program}: {}; is it installed, and in the PATH?",
+                "cannot start {program}: {}; check that it is installed and in the PATH",
                 std::io::Error::from(error)
             )
         })?;

@@ -27,8 +27,8 @@ const OF_DISTRIBUTIONS: [&str; 4] = ["libibverbs.so.1", "libibverbs.so", "librdm
 fn silence(queue_pairs: u64) -> String {
     let plural = if queue_pairs == 1 { "" } else { "s" };
     format!(
-        "{queue_pairs} queue pair{plural} and no packet sent or received: if data was moved, it was not moved by RDMA; \
-         check the program's log for a fallback"
+        "{queue_pairs} queue pair{plural}, but no packet sent or received: if the program transferred data, \
+         it did not use RDMA; check the program's log for a fallback"
     )
 }
 
@@ -180,11 +180,15 @@ impl Report {
     fn name_foreign(&self, out: &mut impl Write) -> io::Result<()> {
         for path in &self.foreign {
             let name = path.rsplit('/').next().unwrap_or_default();
-            write!(out, "roce: it loaded {}, which is not a library of roce; ", Text::new(path))?;
+            write!(out, "roce: the program loaded {}, which is not a library of roce; ", Text::new(path))?;
             if OF_DISTRIBUTIONS.contains(&name) {
-                writeln!(out, "let it load {name} without a folder")?;
+                writeln!(out, "make the program load {name} without a folder")?;
             } else {
-                writeln!(out, "--alias {} replaces it where it is needed by that name", Text::new(name))?;
+                writeln!(
+                    out,
+                    "--alias {} replaces it if the program needs it by that name",
+                    Text::new(name)
+                )?;
             }
         }
         Ok(())
@@ -197,21 +201,24 @@ impl Report {
         match named {
             Some(named) if !self.listed.is_empty() && !self.listed.contains(named) => writeln!(
                 out,
-                "roce: it saw {names} and opened no device; it was told to use {0}: --name {0} gives the device this name",
+                "roce: the program found {names} but opened no device; it was told to use {0}: --name {0} \
+                 gives the device this name",
                 Text::new(named)
             ),
             _ if !self.listed.is_empty() => writeln!(
                 out,
-                "roce: it saw {names} and opened no device; if it looks for another name, --name NAME gives the device that name"
+                "roce: the program found {names} but opened no device; if it expects another name, --name \
+                 NAME gives the device that name"
             ),
             _ if !self.has_started => writeln!(
                 out,
-                "roce: it did not load the libraries of this command: it is linked statically, or has more rights than its user (setuid)"
+                "roce: the program did not load the libraries of this command: it is linked statically, or \
+                 has more rights than its user (setuid)"
             ),
             _ if !self.foreign.is_empty() => Ok(()),
             _ => writeln!(
                 out,
-                "roce: it did not ask for devices: it does not use libibverbs, or failed before it did"
+                "roce: the program did not list devices: it does not use libibverbs, or failed before"
             ),
         }
     }
@@ -345,23 +352,25 @@ mod tests {
         let foreign = "7\t-\tstarted\t\n7\t-\tforeign\t/w/libibverbs-1de.so.1\n7\t-\tforeign\t/usr/lib/libibverbs.so.1\n";
         for (text, named, hint) in [
             ("", None, "linked statically"),
-            (started, Some("mlx5_0"), "it did not ask for devices"),
+            (started, Some("mlx5_0"), "the program did not list devices"),
             (
                 listed,
                 Some("mlx5_0"),
-                "it saw roce0 and opened no device; it was told to use mlx5_0: --name mlx5_0",
+                "the program found roce0 but opened no device; it was told to use mlx5_0: --name mlx5_0",
             ),
-            (listed, None, "if it looks for another name, --name NAME"),
-            (listed, Some("roce0"), "if it looks for another name, --name NAME"),
+            (listed, None, "if it expects another name, --name NAME"),
+            (listed, Some("roce0"), "if it expects another name, --name NAME"),
             (
                 foreign,
                 None,
-                "it loaded /w/libibverbs-1de.so.1, which is not a library of roce; --alias libibverbs-1de.so.1",
+                "the program loaded /w/libibverbs-1de.so.1, which is not a library of roce; --alias \
+                 libibverbs-1de.so.1",
             ),
             (
                 foreign,
                 None,
-                "it loaded /usr/lib/libibverbs.so.1, which is not a library of roce; let it load libibverbs.so.1",
+                "the program loaded /usr/lib/libibverbs.so.1, which is not a library of roce; make the \
+                 program load libibverbs.so.1",
             ),
         ] {
             let all = explained(text, named);

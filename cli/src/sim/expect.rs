@@ -116,8 +116,8 @@ pub(super) fn check(scenario: &Scenario) -> anyhow::Result<()> {
                 let metrics = METRICS.iter().map(|metric| metric.field);
                 let of_runs: Vec<&str> = metrics.chain(OF_RUNS.map(|(known, _)| known)).collect();
                 bail!(
-                    "[[expect]]: there is no figure {name}; there are {}; of the first flow flows.0. followed by {} or \
-                     {SECOND_HALF}; and of the first operation collectives.0. followed by {}",
+                    "[[expect]]: unknown metric {name}; known are {}; for the first flow, flows.0. followed \
+                     by {} or {SECOND_HALF}; for the first operation, collectives.0. followed by {}",
                     of_runs.join(", "),
                     OF_FLOWS.map(|(known, _)| known).join(", "),
                     OF_COLLECTIVES.map(|(known, _)| known).join(" or ")
@@ -177,7 +177,7 @@ pub(super) fn why_silent(completed: &CompletedRun) -> Option<&'static str> {
     Some(if completed.is_unchanged {
         "not evaluated, because the run was ended early"
     } else {
-        "not evaluated: the scenario expects it of its own values, and some were set"
+        "not evaluated, because options changed values of the scenario"
     })
 }
 

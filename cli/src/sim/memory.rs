@@ -38,14 +38,16 @@ impl Budget {
         let (least, most) = (mb(estimate.least()), mb(estimate.most()));
         ensure!(
             estimate.least() <= bytes,
-            "the run needs at least {least} of memory, and {own}. {} take {} of it: change {}, or run it on a larger machine",
+            "the run needs at least {least} of memory, but {own}. {} take {} of it: change {}, or use a \
+             machine with more memory",
             part.what,
             mb(part.least),
             part.keys
         );
         if estimate.most() > bytes {
             tracing::warn!(
-                "the run may need up to {most} of memory, and {own}. {} may take {} of it: {} change that",
+                "the run may need up to {most} of memory, but {own}. {} may take {} of it; change {} to \
+                 reduce it",
                 at_most.what,
                 mb(at_most.most),
                 at_most.keys
@@ -82,8 +84,8 @@ mod tests {
         let error = budget.check(&estimate(20_000_000_000, 30_000_000_000)).unwrap_err().to_string();
         assert_eq!(
             error,
-            "the run needs at least 20.0 GB of memory, and --memory allows 50 MB. 9 hosts take 20.0 GB of it: \
-             change [topology], or run it on a larger machine"
+            "the run needs at least 20.0 GB of memory, but --memory allows 50 MB. 9 hosts take 20.0 GB of \
+             it: change [topology], or use a machine with more memory"
         );
     }
 

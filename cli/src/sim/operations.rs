@@ -71,7 +71,7 @@ pub(super) fn rows(operations: &[OperationSummary]) -> Vec<(&'static str, String
 
 fn text(operation: &OperationSummary) -> String {
     let name = format!("{} {}", operation.name, operation.iteration);
-    let Some(seconds) = operation.seconds else { return format!("{name}: it did not end at all hosts") };
+    let Some(seconds) = operation.seconds else { return format!("{name}: not complete at every host") };
     let bus = operation
         .bus_bits_per_second
         .map_or_else(String::new, |rate| format!(", bus bandwidth {:.3} Gb/s", rate / 1e9));
@@ -156,7 +156,7 @@ mod tests {
             ]
         );
         let rows = rows(&vec![operation(None); 9]);
-        assert_eq!(rows[0].1, "a, b 2: it did not end at all hosts");
+        assert_eq!(rows[0].1, "a, b 2: not complete at every host");
         assert_eq!(rows[8].1, "and 1 more, which are in collectives.csv and summary.json");
         let text = text(&operation(Some(1e-3)));
         assert_eq!(text, "a, b 2: 1.000 ms, bus bandwidth 12.000 Gb/s, last h3, 2.000 µs after the median");

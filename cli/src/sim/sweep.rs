@@ -38,7 +38,7 @@ fn seeds(args: &Args, source: &shipped::Source) -> anyhow::Result<Option<Sweep>>
     let Some(count) = args.seeds else { return Ok(None) };
     ensure!(
         args.sweep.iter().all(|(name, _)| name != "seed"),
-        "--seeds and --sweep seed=… exclude each other"
+        "--seeds and --sweep seed=… cannot be used together"
     );
     let first = match args.seed {
         Some(seed) => seed,

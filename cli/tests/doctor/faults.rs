@@ -75,7 +75,7 @@ const FILTERS: &[Fault] = &[
     Fault {
         name: "the peer drops what comes to UDP port 4791",
         harm: &[Run(Right, "iptables -A INPUT -p udp --dport 4791 -j DROP")],
-        finding: ["arrival", "one direction is dead: none of 60 RoCE packets from 198.18.0.1", ACCEPT],
+        finding: ["arrival", "one direction fails: none of 60 RoCE packets from 198.18.0.1", ACCEPT],
         cure: &[Run(Right, ACCEPT)],
         ..PLAIN
     },
@@ -136,7 +136,7 @@ const FILTERS: &[Fault] = &[
         middle: Middle::Router,
         mtu: 9000,
         harm: &[Run(Mid, "ip link set mr mtu 1500; iptables -A OUTPUT -p icmp -j DROP")],
-        finding: ["path_mtu", "1024 works, 2048, 4096 does not: a black hole", "to 9000, that of both ends"],
+        finding: ["path_mtu", "1024 works, 2048, 4096 does not: a black hole", "to 9000, the MTU of both"],
         cure: &[Run(Mid, "ip link set mr mtu 9000")],
         ..PLAIN
     },
@@ -174,7 +174,7 @@ const FILTERS: &[Fault] = &[
         harm: &[Run(Mid, "iptables -t nat -A POSTROUTING -p udp -o mr -j MASQUERADE")],
         finding: [
             "source_port",
-            "packets from 198.18.1.1 arrive as from 198.18.2.254",
+            "packets from 198.18.1.1 arrive with the source 198.18.2.254",
             "iptables -t nat -I POSTROUTING -p udp --dport 4791 -j ACCEPT",
         ],
         cure: &[Run(Mid, "iptables -t nat -I POSTROUTING -p udp --dport 4791 -j ACCEPT")],
@@ -199,14 +199,14 @@ const OTHERS: &[Fault] = &[
     Fault {
         name: "a link that carries small packets only",
         harm: &[Run(Mid, "ip link set ml mtu 200; ip link set mr mtu 200; ip link set sw mtu 200")],
-        finding: ["path_mtu", "no packet of 308 bytes arrives", "to 1500, that of both ends"],
+        finding: ["path_mtu", "no packet of 308 bytes arrives", "to 1500, the MTU of both ends"],
         cure: &[Run(Mid, "ip link set ml mtu 1500; ip link set mr mtu 1500; ip link set sw mtu 1500")],
         ..PLAIN
     },
     Fault {
         name: "a link of 576 bytes",
         harm: &[Run(Mid, "ip link set ml mtu 576; ip link set mr mtu 576; ip link set sw mtu 576")],
-        finding: ["path_mtu", "512 works, 1024 does not: a black hole", "to 1500, that of both ends"],
+        finding: ["path_mtu", "512 works, 1024 does not: a black hole", "to 1500, the MTU of both ends"],
         cure: &[Run(Mid, "ip link set ml mtu 1500; ip link set mr mtu 1500; ip link set sw mtu 1500")],
         ..PLAIN
     },
@@ -217,7 +217,7 @@ const OTHERS: &[Fault] = &[
         harm: &[Run(Mid, "ip link set mr mtu 1500")],
         finding: [
             "mtu",
-            "the way to the peer carries 1500 bytes only, thus path MTU 1024",
+            "the path to the peer carries only 1500 bytes, so the largest path MTU is 1024",
             "ip route flush cache",
         ],
         cure: &[
@@ -272,7 +272,7 @@ const OTHERS: &[Fault] = &[
         ],
         finding: [
             "neighbour",
-            "another machine has the address 198.18.0.2 of the peer too: 02:00:00:00:00:04",
+            "another machine also has the address 198.18.0.2 of the peer: 02:00:00:00:00:04",
             "ip address del 198.18.0.2/LENGTH",
         ],
         cure: &[
@@ -302,7 +302,7 @@ const OTHERS: &[Fault] = &[
         ],
         finding: [
             "neighbour",
-            "another machine has the address 198.18.0.1 of this machine too: 02:00:00:00:00:04",
+            "another machine also has the address 198.18.0.1 of this machine: 02:00:00:00:00:04",
             "ip address del 198.18.0.1/LENGTH",
         ],
         cure: &[
@@ -321,14 +321,14 @@ const OTHERS: &[Fault] = &[
     Fault {
         name: "packets out of order",
         middle: Middle::Impaired("reorder=5%"),
-        finding: ["loss", "came out of order", "balance by flow"],
+        finding: ["loss", "arrived out of order", "balance by flow"],
         cure: &[Impair("none")],
         ..PLAIN
     },
     Fault {
         name: "packets that come twice",
         middle: Middle::Impaired("dup=5%"),
-        finding: ["loss", "0 came out of order and", "sends packets twice"],
+        finding: ["loss", "0 arrived out of order and", "sends packets twice"],
         cure: &[Impair("none")],
         ..PLAIN
     },
@@ -354,7 +354,7 @@ const OTHERS: &[Fault] = &[
     Fault {
         name: "the interface of the peer is down",
         harm: &[Run(Left, "ip neigh flush dev e0"), Run(Right, "ip link set e0 down")],
-        finding: ["route", "the neighbour does not tell its Ethernet address on e0", "see that it is up"],
+        finding: ["route", "the neighbour does not answer address resolution on e0", "check that it is up"],
         cure: &[Run(Right, "ip link set e0 up")],
         ..PLAIN
     },
@@ -368,28 +368,28 @@ const OTHERS: &[Fault] = &[
     Fault {
         name: "an address of IPv6 from a device with IPv4",
         peer: Some("2001:db8::2"),
-        finding: ["device", "no IPv6 GID to send from to 2001:db8::2", "open a device with such an address"],
+        finding: ["device", "no IPv6 GID that can send to 2001:db8::2", "with an address of this IP version"],
         cure: &[Devices(["udp:[2001:db8::1]", ""])],
         ..PLAIN
     },
     Fault {
         name: "another program has the TCP port",
         harm: &[Occupy(18520, "HTTP/1.1 400 Bad Request\r\n")],
-        finding: ["exchange", "the examination ended early", "it is `roce doctor` that waits there"],
+        finding: ["exchange", "the examination ended early", "the same version of `roce doctor` waits there"],
         cure: &[Vacate],
         ..PLAIN
     },
     Fault {
         name: "a doctor of another version",
         harm: &[Occupy(18520, "{\"roce\":\"doctor\",\"protocol\":1,\"version\":\"0.0.1\"}\n")],
-        finding: ["exchange", "the examination ended early", "in the same version"],
+        finding: ["exchange", "the examination ended early", "the same version of `roce doctor`"],
         cure: &[Vacate],
         ..PLAIN
     },
     Fault {
         name: "another program has the UDP port of the peer",
         harm: &[Occupy(4791, "")],
-        finding: ["exchange", "the examination ended early", "do there what the other side says"],
+        finding: ["exchange", "the examination ended early", "follow the advice in its message there"],
         cure: &[Vacate],
         ..PLAIN
     },

@@ -112,7 +112,7 @@ impl fmt::Display for CaptureErrorKind {
                 write!(f, "writing failed: {error}; what was written before can still be read")
             }
             Self::Empty => {
-                f.write_str("the file is empty; was the capture stopped before anything was written?")
+                f.write_str("the file is empty; check that the capture ran until packets were written")
             }
             Self::NotACapture(first) => write!(
                 f,
@@ -123,22 +123,22 @@ impl fmt::Display for CaptureErrorKind {
                 write!(f, "the file is compressed; try `{program} < FILE | roce dissect -`")
             }
             Self::Variant(which) => {
-                write!(f, "{which} are not read; convert it with `editcap FILE OUT.pcapng`")
+                write!(f, "{which} are not supported; convert the file with `editcap FILE OUT.pcapng`")
             }
             Self::Version { major, minor } => write!(
                 f,
-                "version {major}.{minor} of the format is not read; convert it with `editcap FILE \
+                "version {major}.{minor} of the format is not supported; convert the file with `editcap FILE \
                  OUT.pcapng`"
             ),
             Self::Truncated { need, have } => write!(
                 f,
-                "the file ends here: {need} bytes needed, {have} found; all packets before it are whole, \
-                 `editcap FILE OUT.pcapng` makes a file of them"
+                "the file ends here: {need} bytes needed, {have} found; all packets before it are complete, \
+                 and `editcap FILE OUT.pcapng` writes them to a file"
             ),
             Self::PacketTooLong(len) => write!(
                 f,
-                "a packet of {len} bytes, more than the {MAX_PACKET} that are possible: the file is \
-                 damaged here; all packets before it were read"
+                "a packet of {len} bytes, more than the maximum of {MAX_PACKET}: the file is damaged here; \
+                 all packets before it were read"
             ),
             Self::BadBlock { block_type, reason } => write!(
                 f,
@@ -147,8 +147,9 @@ impl fmt::Display for CaptureErrorKind {
             ),
             Self::TooManyInterfaces => write!(
                 f,
-                "this section of the file describes more than {MAX_INTERFACES} interfaces, the most that are read: the file \
-                 is damaged here, or was merged from very many; all packets before it were read"
+                "this section of the file describes more than {MAX_INTERFACES} interfaces, which is the \
+                 maximum: the file is damaged here, or was merged from too many files; all packets before it \
+                 were read"
             ),
             Self::UnknownInterface { interface, known } => write!(
                 f,

@@ -100,7 +100,7 @@ impl Pcapng {
         let order = match source.expect_array::<4>()? {
             [0x1a, 0x2b, 0x3c, 0x4d] => ByteOrder::Big,
             [0x4d, 0x3c, 0x2b, 0x1a] => ByteOrder::Little,
-            _ => return Err(bad_block(SECTION_HEADER, "the mark of the byte order is wrong")),
+            _ => return Err(bad_block(SECTION_HEADER, "the byte-order magic is wrong")),
         };
         *self = Self { order, interfaces: Vec::new() };
         let body_len = body_len(SECTION_HEADER, order.u32(length))?;
@@ -147,7 +147,7 @@ impl Pcapng {
         if trailer == body_len + FRAMING {
             Ok(())
         } else {
-            Err(bad_block(block_type, "the length behind the block is not the one before it"))
+            Err(bad_block(block_type, "the two lengths of the block differ"))
         }
     }
 

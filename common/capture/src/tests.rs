@@ -324,7 +324,7 @@ fn broken_files_have_named_errors() {
             little(|b| b.raw(&classic(ByteOrder::Little, 0xa1b2_c3d4, 1).bytes).u64(0).u32(u32::MAX).u32(60)),
             "packet 1 at byte 24: a packet of 4294967295 bytes",
         ),
-        ("section magic", little(|b| b.u32(0x0a0d_0d0a).u32(28).u32(7)), "mark of the byte order"),
+        ("section magic", little(|b| b.u32(0x0a0d_0d0a).u32(28).u32(7)), "byte-order magic"),
         ("section length", little(|b| b.u32(0x0a0d_0d0a).u32(12).u32(0x1a2b_3c4d).u32(12)), "too short"),
         (
             "section version",
@@ -339,7 +339,7 @@ fn broken_files_have_named_errors() {
             little(|b| b.section().u32(99).u32(u32::MAX - 3)),
             "4294967280 bytes needed, 0 found",
         ),
-        ("trailer", little(|b| b.section().u32(99).u32(12).u32(16)), "length behind the block"),
+        ("trailer", little(|b| b.section().u32(99).u32(12).u32(16)), "lengths of the block differ"),
         (
             "data beyond block",
             little(|b| b.section().interface(1, |b| b).block(6, |b| b.u32(0).u64(0).u32(5).u32(5).u32(0))),

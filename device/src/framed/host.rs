@@ -36,9 +36,9 @@ pub enum Unreachable {
 impl fmt::Display for Unreachable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoRoute => f.write_str("no route to it leads through this interface"),
+            Self::NoRoute => f.write_str("there is no route through this interface"),
             Self::NoAnswer { next_hop } => {
-                write!(f, "{next_hop} does not answer when asked for its Ethernet address")
+                write!(f, "{next_hop} does not answer address resolution")
             }
         }
     }

@@ -107,11 +107,11 @@ impl KernelHost {
         if addresses.is_empty() {
             let name = &link.name;
             let problem = if own.is_empty() {
-                format!("{name} has no IP address; `ip address add ADDRESS/LENGTH dev {name}` gives it one")
+                format!("{name} has no IP address; add one with `ip address add ADDRESS/LENGTH dev {name}`")
             } else {
                 format!(
-                    "no address of {name} is usable yet: the kernel is asking whether another host has it, which \
-                     takes two seconds, or it has found one (`ip address show dev {name}` says tentative or dadfailed)"
+                    "no address of {name} is usable yet: the kernel checks for two seconds whether another host has it, or has \
+                     found such a host (`ip address show dev {name}` shows tentative or dadfailed)"
                 )
             };
             return Err(OpenError::Unsuitable { spec: spec.to_owned(), problem });

@@ -103,7 +103,7 @@ impl FramePort for RawPort {
         if self.transmitter.split_refused && self.record.max_segments > 1 {
             tracing::warn!(
                 interface = self.record.interface,
-                "the kernel does not split frames; sending each alone"
+                "the kernel does not split frames; sending each frame separately"
             );
             self.record.max_segments = 1;
         }

@@ -30,7 +30,7 @@ pub(super) fn open(spec: &str, link: &Link) -> Result<Socket, OpenError> {
 pub(super) fn open_whole(spec: &str, link: &Link) -> Result<Socket, OpenError> {
     let socket = open_with(spec, link, None)?;
     listen_to(&socket, link.index, libc::PACKET_MR_PROMISC, MacAddr::ZERO)
-        .map_err(OpenError::at(spec, "make the interface take frames that are not for it"))?;
+        .map_err(OpenError::at(spec, "make the interface accept frames for other addresses"))?;
     Ok(socket)
 }
 
@@ -42,9 +42,9 @@ fn open_with(spec: &str, link: &Link, filter: Option<&[SockFilter]>) -> Result<S
         socket.attach_filter(filter).map_err(fail("attach a filter to the packet socket"))?;
     }
     for (name, step) in [
-        (libc::PACKET_VNET_HDR, "switch on segmentation offload of the packet socket"),
-        (libc::PACKET_AUXDATA, "switch on VLAN tags of the packet socket"),
-        (libc::PACKET_IGNORE_OUTGOING, "make the packet socket ignore what it sends"),
+        (libc::PACKET_VNET_HDR, "enable segmentation offload of the packet socket"),
+        (libc::PACKET_AUXDATA, "enable VLAN tags of the packet socket"),
+        (libc::PACKET_IGNORE_OUTGOING, "make the packet socket ignore its own frames"),
     ] {
         set_option(&socket, libc::SOL_PACKET, name, 1_i32).map_err(fail(step))?;
     }

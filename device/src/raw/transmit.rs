@@ -257,7 +257,7 @@ impl Transmitter {
 
     fn report(&mut self, code: i32, error: &io::Error) {
         if code != mem::replace(&mut self.reported_refusal, code) {
-            tracing::warn!(%error, "the kernel refuses a frame; it is dropped and counted");
+            tracing::warn!(%error, "the kernel refuses a frame; the frame is dropped and counted");
         }
     }
 }

@@ -37,8 +37,8 @@ const LONGEST_FRAME: usize = 65_535 + 18;
 const DRIVER: &str = "/dev/net/tun";
 const DRIVER_PRIVILEGE: &str = "the right to read and write it, which root has, and every user after \
                                 `chmod 666 /dev/net/tun` by root";
-const PRIVILEGE: &str = "CAP_NET_ADMIN, which root has, and any user inside `unshare -Urn`; or root makes the \
-                         interface for a user with `ip tuntap add dev NAME mode tap user USER`";
+const PRIVILEGE: &str = "CAP_NET_ADMIN, which root has, and any user inside `unshare -Urn`; or root creates the interface for \
+                         a user with `ip tuntap add dev NAME mode tap user USER`";
 
 /// A port that is a TAP interface.
 pub(crate) struct TapPort {
@@ -101,7 +101,7 @@ fn open_port(spec: &TapSpec) -> Result<TapPort, OpenError> {
     let fail = |step| move |error| OpenError::System { spec: spec.to_string(), step, error };
     let tun = open_driver(spec)?;
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(fail("open a socket"))?;
-    let find = || find_interface(&spec.name).map_err(fail("look the TAP interface up"));
+    let find = || find_interface(&spec.name).map_err(fail("find the TAP interface"));
     let existing = find()?;
     ioctl::attach(&tun, &spec.name).map_err(|error| attach_error(spec, existing.is_some(), error))?;
     ioctl::set_header_len(&tun).map_err(fail("set up the TAP interface"))?;
@@ -112,7 +112,7 @@ fn open_port(spec: &TapSpec) -> Result<TapPort, OpenError> {
                 ioctl::set_mtu(&socket, &spec.name, mtu).map_err(fail("set the MTU"))?;
             }
             ioctl::set_up(&socket, &spec.name).map_err(fail("bring the TAP interface up"))?;
-            find()?.ok_or_else(|| fail("look the TAP interface up")(io::ErrorKind::NotFound.into()))?.mtu
+            find()?.ok_or_else(|| fail("find the TAP interface")(io::ErrorKind::NotFound.into()))?.mtu
         }
         Some(existing) => {
             check_existing(spec, &existing)?;
@@ -139,7 +139,7 @@ pub(crate) fn availability() -> Availability {
             Availability::Lacks(format!("{DRIVER}; `modprobe tun` creates it"))
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Availability::Lacks(
-            "the right to make interfaces (CAP_NET_ADMIN), which root has, and any user inside `unshare -Urn`"
+            "the right to create interfaces (CAP_NET_ADMIN), which root has, and any user inside `unshare -Urn`"
                 .to_owned(),
         ),
         Err(error) => Availability::Lacks(format!("{DRIVER}: {error}")),
@@ -152,7 +152,7 @@ fn open_driver(spec: &TapSpec) -> Result<File, OpenError> {
         io::ErrorKind::NotFound => OpenError::Unsuitable {
             spec: spec.to_string(),
             problem: format!(
-                "there is no {DRIVER}; `modprobe tun` creates it, and a container must be given access to it"
+                "{DRIVER} does not exist; `modprobe tun` creates it, and a container needs access to it"
             ),
         },
         _ => OpenError::unless_privileged(&spec.to_string(), "open /dev/net/tun", DRIVER_PRIVILEGE)(source),
@@ -191,7 +191,7 @@ fn check_existing(spec: &TapSpec, existing: &Interface) -> Result<(), OpenError>
         return Err(OpenError::Unsuitable { spec: spec.to_string(), problem });
     }
     if !existing.is_up {
-        tracing::warn!(interface = %name, "the interface is down; `ip link set dev {name} up` starts it");
+        tracing::warn!(interface = %name, "the interface is down; `ip link set dev {name} up` brings it up");
     }
     Ok(())
 }

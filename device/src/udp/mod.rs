@@ -227,7 +227,8 @@ impl Device for UdpDevice {
         let (main, address) = (self.sockets.main.as_fd(), self.addresses[0]);
         // Checked before reading: the descriptor may already belong to another socket of the program.
         if self.identity.is_due(now) && !self.identity.is_of(main) {
-            let problem = "the program has closed the device's socket; let it close only the descriptors that it opened";
+            let problem = "the program has closed the socket of the device; change the program to close only descriptors that \
+                           it opened";
             return Err(io::Error::other(problem));
         }
         let mut count =

@@ -63,7 +63,7 @@ pub(super) fn open(spec: &UdpSpec) -> Result<Opened, OpenError> {
     set_queues(&socket, spec.buffer_bytes);
     set_multicast_source(&socket, wanted, index)
         .map_err(|error| fail("choose an interface for multicast", error))?;
-    let local = socket.local_addr().map_err(|error| fail("ask for the port", error))?;
+    let local = socket.local_addr().map_err(|error| fail("read the port", error))?;
     let local = local.as_socket().unwrap_or(wanted);
     let report = SocketReport {
         port: local.port(),
@@ -109,7 +109,7 @@ fn join(spec: &UdpSpec, wanted: SocketAddr) -> Result<Option<Place>, OpenError> 
         Err(JoinError::System(error)) => match error.kind() {
             io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable => Err(bind_error(spec, error)),
             _ if Member::exists(wanted) => {
-                Err(not_shared(spec, format!("joining them failed: {}", advice_on(&error))))
+                Err(not_shared(spec, format!("cannot join them: {}", advice_on(&error))))
             }
             _ => {
                 tracing::info!(%error, device = %spec, "the address is not shared with other processes");
@@ -271,8 +271,8 @@ fn alone_error(spec: &UdpSpec, wanted: SocketAddr, error: io::Error) -> OpenErro
         return bind_error(spec, error);
     }
     let problem =
-        "share=off asks for it alone; leave share=off out, end the others (`ss -xlp` shows them with \
-                   the name @roce) or use another address"
+        "share=off requests it exclusively; leave share=off out, end the others (`ss -xlp` shows them with the name @roce) or \
+         use another address"
             .to_owned();
     not_shared(spec, problem)
 }

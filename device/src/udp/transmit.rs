@@ -331,7 +331,7 @@ impl Transmitter {
             self.counters.datagrams += superpacket.next_segments() as u64;
             self.counters.bytes += superpacket.next_len() as u64;
             if mem::take(&mut superpacket.suspect) && mem::replace(&mut self.most_segments, 1) > 1 {
-                tracing::warn!("the system refuses segmentation offload; going on without it");
+                tracing::warn!("the system refuses segmentation offload; continuing without it");
             }
             if superpacket.advance() {
                 self.forget_oldest();

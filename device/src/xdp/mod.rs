@@ -182,7 +182,7 @@ fn open_libxdp(spec: &XdpSpec) -> Result<(Box<dyn FramePort>, KernelHost), OpenE
     Err(OpenError::Unsuitable {
         spec: spec.to_string(),
         problem: "this roce was built without libxdp; `cargo build --release --features xsk-rs` builds one with it \
-                  (docs/how-to/interfaces.md says what that takes), and without backend=libxdp it uses its own"
+                  (docs/how-to/interfaces.md lists the requirements); without backend=libxdp, roce uses its own program"
             .to_owned(),
     })
 }

@@ -68,8 +68,8 @@ pub(super) fn set_up(spec: &XdpSpec, link: &Link, socket: OwnedFd) -> Result<Ope
     opening.check_queue()?;
     // First, so that a missing privilege is the reported error.
     let map = bpf::create_socket_map(spec.queue.saturating_add(1))
-        .map_err(opening.fail("make a map for the XDP program"))?;
-    let umem = Umem::new().map_err(opening.fail("get memory for frames"))?;
+        .map_err(opening.fail("create a map for the XDP program"))?;
+    let umem = Umem::new().map_err(opening.fail("allocate memory for frames"))?;
     let mut rings = opening.make_rings(&socket, &umem)?;
     let program = roce_program(map.as_raw_fd(), link.mac);
     // Kernels before 5.18 do not support fragments.
@@ -113,15 +113,15 @@ impl Opening<'_> {
         let (name, queue) = (&self.link.name, self.spec.queue);
         if let Some(count) = self.link.rx_queues.filter(|count| queue >= *count) {
             return Err(self.unsuitable(format!(
-                "{name} has {count} receive queues, numbered from 0, so there is no queue {queue}; `ethtool -l \
-                 {name}` shows them and `ethtool -L {name} combined NUMBER` changes how many there are"
+                "{name} has {count} receive queues, numbered from 0, so queue {queue} does not exist; `ethtool -l {name}` \
+                 shows the queues, and `ethtool -L {name} combined NUMBER` changes their number"
             )));
         }
         // The kernel would accept such a socket and silently send nothing.
         if let Some(count) = self.link.tx_queues.filter(|count| queue >= *count) {
             return Err(self.unsuitable(format!(
-                "{name} has {count} send queues, numbered from 0, so nothing can be sent from queue {queue}; use a \
-                 lower one, or `ethtool -L {name} tx NUMBER` for more"
+                "{name} has {count} send queues, numbered from 0, so queue {queue} cannot send; use a lower queue, or add \
+                 queues with `ethtool -L {name} tx NUMBER`"
             )));
         }
         if let Some(count) = self.link.rx_queues.filter(|count| *count > 1) {
@@ -129,8 +129,8 @@ impl Opening<'_> {
                 interface = name,
                 queue,
                 count,
-                "frames that arrive at another queue are not seen; `ethtool -L {name} combined 1`, or \
-                 `ethtool -N {name} flow-type udp4 dst-port 4791 action {queue}`, brings all to this one"
+                "frames that arrive at another queue are not received; `ethtool -L {name} combined 1`, or `ethtool -N {name} \
+                 flow-type udp4 dst-port 4791 action {queue}`, sends all frames to this queue"
             );
         }
         Ok(())
@@ -139,13 +139,13 @@ impl Opening<'_> {
     fn make_rings(&self, socket: &OwnedFd, umem: &Umem) -> Result<Rings, OpenError> {
         sockopt::set_xdp_umem_reg(socket, umem.registration()).map_err(|error| match error {
             rustix::io::Errno::NOBUFS | rustix::io::Errno::NOMEM => self.unsuitable(format!(
-                "the {} MiB that frames lie in are above the limit for locked memory; `ulimit -l unlimited` \
-                 before the start, or CAP_IPC_LOCK, which root has, lifts it",
+                "the {} MiB of memory for frames exceed the limit for locked memory; raise it with `ulimit -l unlimited` \
+                 before the start, or run with CAP_IPC_LOCK, which root has",
                 umem.registration().len >> 20
             )),
             _ => self.fail("share memory with the kernel")(error.into()),
         })?;
-        let size = |error: rustix::io::Errno| self.fail("make the rings")(error.into());
+        let size = |error: rustix::io::Errno| self.fail("create the rings")(error.into());
         sockopt::set_xdp_umem_fill_ring_size(socket, FILL_RING_LEN).map_err(size)?;
         sockopt::set_xdp_umem_completion_ring_size(socket, TX_CHUNKS).map_err(size)?;
         sockopt::set_xdp_rx_ring_size(socket, RX_CHUNKS).map_err(size)?;
@@ -205,22 +205,22 @@ impl Opening<'_> {
         let name = &self.link.name;
         match error.raw_os_error() {
             Some(libc::EBUSY | libc::EEXIST) if self.spec.backend == XdpBackend::Libxdp => self.unsuitable(format!(
-                "another XDP program is on {name} that ours cannot stand beside: it was not put there by libxdp \
-                 (`xdp-loader status` shows programs, `ip link set dev {name} xdp off` removes one), or there is no \
-                 bpffs (`mount -t bpf bpf /sys/fs/bpf`), or this kernel allows no dispatcher"
+                "another XDP program on {name} cannot be combined with the program of roce: it was not attached by libxdp \
+                 (`xdp-loader status` shows programs, `ip link set dev {name} xdp off` removes one), or there is no bpffs \
+                 (`mount -t bpf bpf /sys/fs/bpf`), or this kernel allows no dispatcher"
             )),
             Some(libc::EBUSY | libc::EEXIST) => self.unsuitable(format!(
-                "another XDP program is on {name}: `ip link show dev {name}` and `bpftool net` show it. End the \
-                 process that put it there (it may be another roce), or remove it with `ip link set dev {name} xdp \
-                 off`; raw:{name} needs none"
+                "another XDP program is on {name}: `ip link show dev {name}` and `bpftool net` show it. End the process that \
+                 attached it (which may be another roce), or remove it with `ip link set dev {name} xdp off`; raw:{name} does \
+                 not need an XDP program"
             )),
             Some(libc::EOPNOTSUPP) if native => self.unsuitable(format!(
-                "the driver of {name} ({}) runs no XDP programs; use mode=generic",
+                "the driver of {name} ({}) does not support XDP programs; use mode=generic",
                 if self.link.driver.is_empty() { "unknown" } else { &self.link.driver }
             )),
             Some(libc::ERANGE | libc::EINVAL) if native => self.unsuitable(format!(
-                "the driver of {name} runs XDP programs only with a smaller MTU than {} ({error}); `ip link set dev \
-                 {name} mtu 3498` makes it smaller (at both ends of a virtual cable), or use mode=generic",
+                "the driver of {name} supports XDP programs only with an MTU below {} ({error}); reduce it with `ip link set \
+                 dev {name} mtu 3498` (at both ends of a virtual cable), or use mode=generic",
                 self.link.mtu
             )),
             _ => self.fail("attach the XDP program to the interface")(error),
@@ -252,18 +252,17 @@ impl Opening<'_> {
         let (name, queue) = (&self.link.name, self.spec.queue);
         let (bound, takes_fragments) = result.map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => self.unsuitable(format!(
-                "queue {queue} of {name} is taken by another AF_XDP socket; end the process that has it, or use \
-                 another queue"
+                "another AF_XDP socket uses queue {queue} of {name}; end its process, or use another queue"
             )),
             Some(libc::EINVAL) => self.unsuitable(format!(
                 "{name} has no queue {queue}, or its queue cannot be used ({error}); `ethtool -l {name}` shows them"
             )),
-            _ => self.fail("take the queue of the interface")(error),
+            _ => self.fail("bind to the queue of the interface")(error),
         })?;
         if !takes_fragments && self.link.mtu + ETHERNET_AND_TAG > ONE_CHUNK {
             return Err(self.unsuitable(format!(
-                "this kernel takes frames of one page only (6.6 takes longer ones), and the MTU of {name} is {}; \
-                 `ip link set dev {name} mtu {}` makes it smaller, which still carries path MTU 2048",
+                "this kernel supports only frames of one page (kernel 6.6 supports longer ones), and the MTU of {name} is {}; \
+                 reduce it with `ip link set dev {name} mtu {}`, which still carries path MTU 2048",
                 self.link.mtu,
                 ONE_CHUNK - ETHERNET_AND_TAG
             )));

@@ -130,7 +130,7 @@ fn an_address_has_831_slots() {
     check_that_each_gets_its_own(&mut devices, to);
     let error = refusal(&text).to_string();
     assert!(
-        error.contains("all 831 slots are taken; end one of the processes or use another address"),
+        error.contains("all 831 slots are taken; end one of the processes, or use another address"),
         "{error}"
     );
     close(taken.remove(300));
@@ -147,7 +147,7 @@ fn a_group_does_not_grow_around_the_socket_of_another_program() {
         other.set_reuse_port(true).unwrap();
         other.bind(&to.into()).unwrap();
         let error = refusal(&text).to_string();
-        for part in ["all 63 slots are taken", "65 sockets have the port instead of 64", "end it"] {
+        for part in ["all 63 slots are taken", "65 sockets use the port instead of 64", "end that program"] {
             assert!(error.contains(part), "{error}");
         }
         close(other);

@@ -691,7 +691,7 @@ fn users_and_namespaces_in_a_matrix() {
                 assert_eq!(wants.slot(), 2, "{holder:?}, {joiner:?}");
             } else {
                 let refused = wants.0.wait_for_line("refused: ");
-                assert!(refused.contains("has it, and"), "{holder:?}, {joiner:?}: {refused}");
+                assert!(refused.contains("uses it, and"), "{holder:?}, {joiner:?}: {refused}");
             }
         }
     });

@@ -97,7 +97,8 @@ impl Open {
         self.gids.get(index).ok_or_else(|| {
             let last = self.gids.len().saturating_sub(1);
             let reason = format!(
-                "the port has no GID with index {index}, the last one is {last}; roce run --gid-index {index} (ROCE_GID_INDEX) gives it one"
+                "the port has no GID with index {index}, its last index is {last}; roce run --gid-index \
+                 {index} (ROCE_GID_INDEX) adds this index"
             );
             report::refusal(self.device.name(), &reason);
             Errno::INVALID

@@ -190,7 +190,7 @@ fn the_gid_stands_at_the_index_that_a_program_has_built_in() {
     let refused = Running::start(without.env("ROCE_REPORT", report.path())).finish(SECONDS);
     let text = std::fs::read_to_string(report.path()).unwrap();
     assert!(
-        !refused.success && text.contains("no GID with index 4, the last one is 3"),
+        !refused.success && text.contains("no GID with index 4, its last index is 3"),
         "{refused:?}: {text}"
     );
 }
@@ -209,7 +209,7 @@ fn engines_are_completion_vectors_and_a_program_without_need_of_them_runs() {
     let report = tempfile::NamedTempFile::new().unwrap();
     for (name, value, reason) in [
         ("ROCE_ENGINES", "64", "expected a number from 1 to 63"),
-        ("ROCE_FAULT", "drop=1%", "faults and captures are put around one device"),
+        ("ROCE_FAULT", "drop=1%", "faults and captures apply to a single device"),
     ] {
         let mut refused = programs.with_two_engines("ibv_devinfo", "127.83.0.1", &[]);
         let refused = refused.env(name, value).env("ROCE_REPORT", report.path());

@@ -130,7 +130,7 @@ pub(crate) fn check_failures(topology: &Topology, failures: &[Failure]) -> Resul
     for (number, failure) in failures.iter().enumerate() {
         let wrong = |reason: &str| (number, RouteError::Failure { reason: reason.to_owned() });
         if number >= MAX_FAILURES {
-            return Err(wrong("too many; the largest number is 1000"));
+            return Err(wrong("too many; the maximum is 1000"));
         }
         if failure.until <= failure.at {
             return Err(wrong("until: it must be later than at"));

@@ -78,12 +78,12 @@ impl PortRule {
             (
                 "buffer",
                 buffer_bytes.is_none(),
-                "all ports of a switch share it, so it is not that of one port",
+                "all ports of a switch share this setting, so it cannot belong to one port",
             ),
             (
                 "balance",
                 balance.is_none(),
-                "a switch chooses before a frame has a port, so it is not that of one port",
+                "a switch applies this setting before a frame has a port, so it cannot belong to one port",
             ),
         ];
         let wrong = checks.into_iter().find(|(_, good, _)| !good).map(|(key, _, reason)| (key, reason));

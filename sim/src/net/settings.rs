@@ -197,7 +197,7 @@ impl Trimming {
             (self.dscp <= 63, "dscp must be 0 to 63"),
             ((64..=512).contains(&self.frame_bytes), "to must be 64 to 512 bytes"),
             (pfc >> priority & 1 == 0, "the priority of its dscp is lossless"),
-            (data >> priority & 1 == 0, "the priority of its dscp is that of data"),
+            (data >> priority & 1 == 0, "the priority of its dscp is also the priority of data"),
         ];
         checks.into_iter().find(|(good, _)| !good).map(|(_, reason)| reason)
     }

@@ -207,7 +207,7 @@ impl Table {
         match (self.period.take(), self.count.take()) {
             (None, None) => Ok(None),
             (Some(period), Some(count)) => Ok(Some(Repeated { period, count })),
-            _ => Err("an incast that is repeated needs `period` and `count`".to_owned()),
+            _ => Err("a repeated incast needs `period` and `count`".to_owned()),
         }
     }
 

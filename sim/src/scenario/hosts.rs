@@ -55,7 +55,7 @@ pub(super) fn select_hosts(topology: &Topology, list: Option<&[String]>) -> Resu
             Some((first, last)) => {
                 let (from, to) = (find_host(topology, first)?, find_host(topology, last)?);
                 if from > to {
-                    return Err(format!("hosts: {first} is not before {last} in the topology"));
+                    return Err(format!("hosts: {first} must precede {last} in the topology"));
                 }
                 hosts.extend(from..=to);
             }

@@ -202,7 +202,7 @@ impl CollectiveTable {
         let shares =
             self.skew.map(|skew| uneven_shares(hosts.len(), skew, seed)).transpose().map_err(text)?;
         if self.seed.is_some() && self.skew.is_none() {
-            return Err("seed: it is that of `skew`, which is missing".to_owned());
+            return Err("seed: it requires `skew`, which is missing".to_owned());
         }
         let what = Collective {
             kind,

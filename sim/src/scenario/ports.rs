@@ -38,7 +38,7 @@ fn rule(port: file::Port, data: u8, topology: &Topology) -> Result<PortRule, Wro
         return Err("a [[switch.port]] needs a setting besides switch, to, rate and priority".to_owned());
     }
     if !selects_any(&rule, topology) {
-        return Err("no port of a switch is as switch, to and rate say".to_owned());
+        return Err("no port of a switch matches switch, to and rate".to_owned());
     }
     Ok(rule)
 }
@@ -49,7 +49,7 @@ fn changes(port: &file::Port, data: u8) -> Result<PortChanges, Wrong> {
         return Err(format!("priority {priority} is not 0 to 7"));
     }
     if port.priority.is_some() && port.marking.is_none() && port.weight.is_none() {
-        return Err("priority: only marking and weight are those of a priority".to_owned());
+        return Err("priority: only marking and weight can be set for a priority".to_owned());
     }
     let gap = port.flowlet_gap.as_ref().map(|gap| gap.0);
     let balance = port.balance.as_ref().map(|given| balance(given, gap));

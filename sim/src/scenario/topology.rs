@@ -167,7 +167,7 @@ fn add_to_all(
     for (number, fault) in faults.into_iter().enumerate() {
         let place = fault.span();
         if number > 0 {
-            let reason = "there already is a fault plan for all links: write one plan for them";
+            let reason = "a fault plan for all links already exists: write one plan for them";
             return Err(blame(place, reason.to_owned()));
         }
         let plan: FaultPlan =

@@ -79,7 +79,7 @@ pub(super) fn build(tables: Tables, context: &Context<'_>) -> Result<Workload, S
         if let Some(name) = &table.name
             && !names.insert(name.clone())
         {
-            return Err(fail(&table.place, format!("there already is a table with the name {name}")));
+            return Err(fail(&table.place, format!("a table with the name {name} already exists")));
         }
     }
     let mut awaited = BTreeSet::new();
@@ -95,7 +95,7 @@ pub(super) fn build(tables: Tables, context: &Context<'_>) -> Result<Workload, S
     while !tables.is_empty() {
         let is_free = |table: &Table| table.after.iter().all(|name| seen.contains_key(name));
         let Some(next) = tables.iter().position(is_free) else {
-            let reason = "after: tables wait for each other in a circle".to_owned();
+            let reason = "after: the tables form a cycle".to_owned();
             return Err(fail(&tables[0].place, reason));
         };
         let table = tables.remove(next);
@@ -172,7 +172,7 @@ impl Workload {
         }
         check_flows(&flows, context.topology.hosts() as u32).map_err(|error| error.to_string())?;
         if table.after.is_empty() && table.compute.is_some() {
-            return Err("compute: it is the time between the end of `after` and the start".to_owned());
+            return Err("compute: it requires `after`, whose end begins the computation".to_owned());
         }
         if table.after.is_empty() && !is_awaited {
             self.flows.extend(flows);
@@ -180,8 +180,8 @@ impl Workload {
         }
         if table.operation == Some(FlowOperation::Read) {
             return Err(
-                "operation: the sender of a READ does not see when it has ended, so a READ can neither wait \
-                        for other flows nor can others wait for it"
+                "operation: the sender of a READ does not learn when it ends, so a READ cannot wait for \
+                 other flows, and other flows cannot wait for it"
                     .to_owned(),
             );
         }
@@ -250,7 +250,7 @@ fn visible_at(host: u32, names: &[String], seen: &Seen, topology: &Topology) -> 
             let mut hosts = topology.nodes.iter().filter(|node| node.kind == NodeKind::Host);
             let host = hosts.nth(host as usize).map_or("", |node| node.name.as_str());
             return Err(format!(
-                "after: nothing of {name} begins or ends at {host}, so {host} cannot see when it has ended"
+                "after: no flow of {name} begins or ends at {host}, so {host} cannot detect its end"
             ));
         };
         all.extend_from_slice(after);
@@ -321,7 +321,7 @@ fn host_rate(topology: &Topology) -> Result<u64, Wrong> {
     let mut rates = links.map(|link| link.spec.rate_bps);
     let first = rates.next().ok_or("there are no hosts")?;
     if rates.any(|rate| rate != first) {
-        return Err("the links of hosts have different rates, so a common load is not defined".to_owned());
+        return Err("the links of hosts have different rates, so a common load is undefined".to_owned());
     }
     Ok(first)
 }

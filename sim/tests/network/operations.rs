@@ -201,10 +201,10 @@ fn the_slowdown_of_a_flow_that_waits() {
     let message = |parts: &[u64], operation| outcome(parts, operation).unwrap_err().to_string();
     assert_eq!(
         message(&[1_000, 2_000], FlowOperation::Send),
-        "flow 0: its receiver does not know where its transfers end, so they cannot be SENDs"
+        "flow 0: its receiver does not learn where its transfers end, so they cannot be SENDs"
     );
     assert_eq!(
         message(&[1_000], FlowOperation::Read),
-        "flow 0: its sender does not see when it has ended, so it cannot be the READ of a task"
+        "flow 0: its sender does not learn when it ends, so it cannot be the READ of a task"
     );
 }

@@ -160,7 +160,7 @@ fn impossible_settings_are_refused() {
     };
     let with_dscp = |dscp: u8| Trimming { dscp, ..Trimming::default() };
     assert_eq!(refused(with_dscp(64), 0), "trimming: dscp must be 0 to 63");
-    assert_eq!(refused(with_dscp(26), 0), "trimming: the priority of its dscp is that of data");
+    assert_eq!(refused(with_dscp(26), 0), "trimming: the priority of its dscp is also the priority of data");
     assert_eq!(refused(with_dscp(44), 1 << 5), "trimming: the priority of its dscp is lossless");
     for frame_bytes in [0, 63, 513] {
         let reason = refused(Trimming { frame_bytes, ..Trimming::default() }, 0);

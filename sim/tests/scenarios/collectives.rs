@@ -153,28 +153,25 @@ fn what_cannot_be_scheduled_is_refused_with_its_line() {
     );
     assert_eq!(
         message("from = \"h1\"\nto = \"h2\"", "from = \"h3\"\nto = \"h2\""),
-        "line 6: after: nothing of early begins or ends at h3, so h3 cannot see when it has ended"
+        "line 6: after: no flow of early begins or ends at h3, so h3 cannot detect its end"
     );
-    assert_eq!(
-        message("start = \"5us\"", "after = [\"sum\"]"),
-        "line 6: after: tables wait for each other in a circle"
-    );
+    assert_eq!(message("start = \"5us\"", "after = [\"sum\"]"), "line 6: after: the tables form a cycle");
     assert_eq!(
         message("name = \"early\"", "name = \"late\""),
-        "line 14: there already is a table with the name late"
+        "line 14: a table with the name late already exists"
     );
     assert_eq!(
         message("[\"h2\", \"h1\"]", "[\"h2..h1\"]"),
-        "line 21: hosts: h2 is not before h1 in the topology"
+        "line 21: hosts: h2 must precede h1 in the topology"
     );
     assert_eq!(
         message("hosts = [\"h2\", \"h1\"]\nafter = [\"late\"]", "hosts = [\"h1..h3\"]"),
         "line 21: halving-doubling needs a power of two of hosts, not 3"
     );
     assert_eq!(message("repeat = 3", "repeat = 0"), "line 21: repeat: it must be 1 to 100000");
-    assert_eq!(message("repeat = 3", "seed = 3"), "line 21: seed: it is that of `skew`, which is missing");
+    assert_eq!(message("repeat = 3", "seed = 3"), "line 21: seed: it requires `skew`, which is missing");
     assert_eq!(
         message("after = [\"early\"]\n", ""),
-        "line 6: compute: it is the time between the end of `after` and the start"
+        "line 6: compute: it requires `after`, whose end begins the computation"
     );
 }

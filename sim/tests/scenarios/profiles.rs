@@ -218,17 +218,17 @@ fn a_port_has_every_setting_that_makes_sense_there() {
 
 #[test]
 fn what_a_port_cannot_have_is_said() {
-    let alone = "a switch chooses before a frame has a port, so it is not that of one port";
-    let shared = "all ports of a switch share it, so it is not that of one port";
+    let alone = "a switch applies this setting before a frame has a port, so it cannot belong to one port";
+    let shared = "all ports of a switch share this setting, so it cannot belong to one port";
     for (keys, expected) in [
         ("switch = \"leef1\"\npfc = []", "there is no switch leef1; near names are leaf1"),
         ("to = \"spin1\"\npfc = []", "there is no host or switch spin1; near names are spine1"),
         ("switch = \"tor*\"\npfc = []", "switch: no switch has a name like tor*"),
         ("to = \"tor*\"\npfc = []", "to: no host or switch has a name like tor*"),
-        ("switch = \"leaf0\"\nto = \"leaf1\"\npfc = []", "no port of a switch is as switch, to and rate say"),
+        ("switch = \"leaf0\"\nto = \"leaf1\"\npfc = []", "no port of a switch matches switch, to and rate"),
         ("switch = \"leaf0\"", "a [[switch.port]] needs a setting besides switch, to, rate and priority"),
         ("priority = 8\nweight = 1", "priority 8 is not 0 to 7"),
-        ("priority = 4\npfc = []", "priority: only marking and weight are those of a priority"),
+        ("priority = 4\npfc = []", "priority: only marking and weight can be set for a priority"),
         ("weight = 0", "weight: it must be 1 to 65535"),
         ("lossy_alpha = -1.0", "lossy_alpha: it must be a number from 0 up"),
         ("pfc = [9]", "pfc: priority 9 is not 0 to 7"),

@@ -95,7 +95,7 @@ fn what_is_said_of_one_link_holds_beside_what_is_said_of_all() {
     assert_eq!(with(&format!("{one}{one}")), format!("line 13: {twice}"));
     assert_eq!(
         with(&format!("{all}{all}")),
-        "line 12: there already is a fault plan for all links: write one plan for them"
+        "line 12: a fault plan for all links already exists: write one plan for them"
     );
 }
 
@@ -113,7 +113,7 @@ fn a_load_is_a_part_of_the_links_of_the_file() {
     assert!((0.3..0.7).contains(&load), "{load}");
     assert_eq!(
         parse(&text("40Gbps")).unwrap_err(),
-        "line 6: the links of hosts have different rates, so a common load is not defined"
+        "line 6: the links of hosts have different rates, so a common load is undefined"
     );
 }
 

@@ -79,7 +79,7 @@ fn what_flows_cannot_be() {
         error.starts_with("line 12: unknown variant `put`, expected one of `write`, `send`, `read`"),
         "{error}"
     );
-    assert_eq!(message("count = 3\n", ""), "line 15: an incast that is repeated needs `period` and `count`");
+    assert_eq!(message("count = 3\n", ""), "line 15: a repeated incast needs `period` and `count`");
     assert_eq!(message("to = \"h7\"\n", ""), "line 15: flows of the kind incast need `to`");
     assert_eq!(
         message("degree = 2", "degree = 4"),
@@ -102,7 +102,7 @@ fn what_flows_cannot_be() {
         "line 24: flows of the kind incast have no `seed`"
     );
     let after = message("operation = \"read\"", "operation = \"read\"\nafter = [\"a\"]");
-    assert!(after.starts_with("line 15: operation: the sender of a READ does not see"), "{after}");
+    assert!(after.starts_with("line 15: operation: the sender of a READ does not learn"), "{after}");
     let awaited = message("degree = 7", "degree = 7\nafter = [\"b\"]").to_string();
     assert_eq!(awaited, "line 24: after: no table has the name b");
 }

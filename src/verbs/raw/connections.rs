@@ -250,7 +250,7 @@ impl RawRequest<'_> {
     /// Returns the destination of the request: the path, the service, and the header of rdma_cm.
     fn address(&self, nic: &Nic) -> Result<(Path, ServiceId, IpCm), VerbsError> {
         let path = nic.route_to(self.peer.ip(), &self.path);
-        let path = path.map_err(VerbsError::io("making a path to the peer"))?;
+        let path = path.map_err(VerbsError::io("cannot create a path to the peer"))?;
         let header = IpCm { source_port: self.own_port, source: path.source, destination: path.destination };
         Ok((path, ServiceId::of_port(self.port_space, self.peer.port()), header))
     }

@@ -37,8 +37,8 @@ pub(super) fn port(network: &Scenario, pauses: bool) -> Result<QueueSettings, St
     let Some((port, pfc)) = ports.next() else { return Err(NO_STAR.to_owned()) };
     if ports.any(|other| other != (port.clone(), pfc)) {
         return Err(
-            "a bridge cannot distinguish the ports of a switch: write what is different in one direction in \
-                    [bridge.queue] instead of [[switch.port]]"
+            "a bridge cannot distinguish the ports of a switch: write the settings of one direction in \
+             [bridge.queue] instead of [[switch.port]]"
                 .to_owned(),
         );
     }
@@ -66,4 +66,4 @@ fn queue(switch: &SwitchSettings, link: LinkSpec, data: usize) -> QueueSettings 
 }
 
 const NO_STAR: &str =
-    "a bridge replaces one switch whose links are all alike: write kind = \"star\" in [topology]";
+    "a bridge replaces one switch with identical links: write kind = \"star\" in [topology]";

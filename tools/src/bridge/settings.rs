@@ -119,7 +119,7 @@ impl QueueSettings {
             return Some("marking: kmin must be at most kmax, and pmax must be 0 to 1".to_owned());
         }
         if self.telemetry && self.rate.is_none() {
-            return Some("telemetry says the rate of the port: set a rate as well".to_owned());
+            return Some("telemetry reports the rate of the port: set a rate as well".to_owned());
         }
         if self.limit_bytes == 0 {
             return Some("a queue of 0 bytes forwards nothing".to_owned());

@@ -45,7 +45,7 @@ impl Touch {
             text.push_str(part);
         };
         if let Some(queued) = self.queue_mark {
-            append(&format!("marked CE by the queue with {queued} bytes behind it"));
+            append(&format!("marked CE by the queue, which holds {queued} bytes after this packet"));
         }
         match self.loss {
             Some(Loss::Fault) => append("dropped"),
@@ -78,7 +78,7 @@ fn describe(delivery: &Delivery, text: &mut String) {
         parts.push(format!("delayed by {} ns", delivery.delay_ns));
     }
     if let Some(reorder) = delivery.reorder {
-        parts.push(format!("put behind {} later packets", reorder.behind));
+        parts.push(format!("moved behind {} later packets", reorder.behind));
     }
     if !parts.is_empty() {
         text.push(' ');

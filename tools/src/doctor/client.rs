@@ -95,9 +95,9 @@ fn without_server(
     let exchange = no_server(peer, error, &knock.reach);
     let is_filtered = exchange.is_problem() && !is_lost && !is_taken;
     let root = match (is_lost, is_taken, is_filtered) {
-        (true, ..) => Some("no packet reaches the peer, see the route"),
-        (_, true, _) => Some("the answers may be those of another machine, see Ethernet"),
-        (.., true) => Some("a doctor opens its device when it is called over TCP, see the other side"),
+        (true, ..) => Some("no packet reaches the peer; see the finding about the route"),
+        (_, true, _) => Some("another machine may answer for the peer; see the finding about Ethernet"),
+        (.., true) => Some("`roce doctor` opens its device after a TCP connection; see the other side"),
         _ => None,
     };
     if let Some(root) = root {
@@ -122,12 +122,14 @@ fn exchange_failed(error: &ToolError) -> Finding {
             | ExchangeError::OtherTool { .. }
             | ExchangeError::OtherVersion { .. }
             | ExchangeError::Silent { .. },
-        ) => "see that it is `roce doctor` that waits there, in the same version, and what it says",
+        ) => "check that the same version of `roce doctor` waits there, and read its messages",
         ToolError::Exchange(ExchangeError::Failed { .. }) => {
-            "do there what the other side says; it could not serve this examination"
+            "the other side cannot perform this examination; follow the advice in its message there"
         }
-        ToolError::NotSent { .. } => "see that the link is up and that the neighbour answers",
-        _ => "see what the other side says, and repeat with ROCE_LOG=debug",
+        ToolError::NotSent { .. } => {
+            "check that the link is up (`ip link`) and that the neighbour answers (`ip neigh`)"
+        }
+        _ => "read the messages of the other side, and repeat with ROCE_LOG=debug",
     };
     Finding::problem(Step::Exchange, format!("the examination ended early: {error}"), remedy)
 }
@@ -143,11 +145,13 @@ fn no_server(peer: &Peer, error: &ExchangeError, reach: &Reach) -> Finding {
         return Finding::problem(
             Step::Exchange,
             format!(
-                "TCP port {port} does not answer within {} s although the host is up: a firewall drops it",
+                "TCP port {port} does not answer within {} s although the host is up: a firewall drops \
+                 packets to this port",
                 CONNECT_PATIENCE.as_secs()
             ),
             format!(
-                "accept it on {}, and start `roce doctor` there: `iptables -I INPUT -p tcp --dport {port} -j ACCEPT`",
+                "accept this port on {}, and start `roce doctor` there: `iptables -I INPUT -p tcp --dport \
+                 {port} -j ACCEPT`",
                 peer.address
             ),
         );
@@ -155,7 +159,7 @@ fn no_server(peer: &Peer, error: &ExchangeError, reach: &Reach) -> Finding {
     let why = match error {
         ExchangeError::Connect { source, .. } => match source.kind() {
             io::ErrorKind::ConnectionRefused => {
-                format!("no server listens on TCP port {port} there (refused)")
+                format!("nothing is listening on TCP port {port} there (connection refused)")
             }
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
                 format!("TCP port {port} does not answer within {} s", CONNECT_PATIENCE.as_secs())
@@ -165,7 +169,7 @@ fn no_server(peer: &Peer, error: &ExchangeError, reach: &Reach) -> Finding {
         other => other.to_string(),
     };
     Finding::not_tested(Step::Exchange, why).with_hint(
-        "run `roce doctor` on the other side, without an address, to have everything below tested from both ends",
+        "to test both directions with all steps, run `roce doctor` without an address on the other side",
     )
 }
 
@@ -259,7 +263,7 @@ fn burst(
     own: &Introduction,
     peer: &Introduction,
 ) -> Result<Both, ToolError> {
-    exchange.send("what to try next", &Trial::Burst(burst.clone()))?;
+    exchange.send("the next test", &Trial::Burst(burst.clone()))?;
     let (here, there) = probe.burst(exchange, burst, peer)?;
     Ok(Both { own: own.clone(), peer: peer.clone(), here, there })
 }

@@ -49,7 +49,7 @@ pub(super) fn ask(doctor: &Doctor, peer: &Peer, reach: &Reach) -> Finding {
 
 fn rejection(reason: RejReason, port: u16) -> String {
     if reason == RejReason::INVALID_SERVICE_ID {
-        return format!("the peer answered that nobody listens at port {port} (REJ, reason 8)");
+        return format!("the peer answered that nothing is listening on port {port} (REJ, reason 8)");
     }
     format!("the peer refused a connection to port {port} (REJ, reason {reason})")
 }
@@ -57,8 +57,8 @@ fn rejection(reason: RejReason, port: u16) -> String {
 fn unexpected(error: &str) -> Finding {
     Finding::problem(
         Step::RdmaCm,
-        format!("the request could not be made: {error}"),
-        "repeat with --pcap FILE and look at the answer with `roce dissect`",
+        format!("the connection request failed: {error}"),
+        "repeat with --pcap FILE, and examine the answer with `roce dissect FILE`",
     )
 }
 
@@ -87,30 +87,32 @@ pub(super) fn silence(peer: &Peer, reach: &Reach, arrivals: &Arrivals) -> Findin
     let problem = |text: String, remedy: &str| Finding::problem(Step::RdmaCm, text, remedy);
     if arrivals.damaged > 0 {
         return problem(
-            format!("{address} answers, but {} packets came with a wrong ICRC", arrivals.damaged),
-            "something rewrites headers on the way (NAT of addresses or ports), or one side computes the ICRC \
-             wrongly: record it with --pcap and see `roce dissect`, which checks every ICRC",
+            format!("{address} answers, but {} packets arrived with a wrong ICRC", arrivals.damaged),
+            "a device on the path rewrites headers (NAT of addresses or ports), or one side computes the \
+             ICRC incorrectly: repeat with --pcap FILE, and check every ICRC with `roce dissect FILE`",
         );
     }
     if arrivals.datagrams > 0 {
         return problem(
-            format!("{address} sends RoCE packets, but no answer to the request"),
-            "record it with --pcap and look at what comes with `roce dissect`",
+            format!("{address} sends RoCE packets, but does not answer the request"),
+            "repeat with --pcap FILE, and examine the packets that arrive with `roce dissect FILE`",
         );
     }
     match reach {
         Reach::PortUnreachable => problem(
-            format!("no answer, since nobody has UDP port 4791 at {address}"),
-            "start a RoCE device there, see above",
+            format!("no answer, because nothing uses UDP port 4791 at {address}"),
+            "start a RoCE device there; see the finding about UDP port 4791",
         ),
         Reach::Refused(_) | Reach::OwnRule => {
-            problem(format!("no answer: {address} is not reached"), "begin with the UDP port, see above")
+            let text = format!("no answer: packets do not reach {address}");
+            problem(text, "remedy the problem with UDP port 4791 first; see above")
         }
         Reach::Silent | Reach::NotTested(_) => problem(
-            format!("no answer from {address} within {} tries", TIMING.max_retries + 1),
-            "either a firewall drops UDP port 4791 (here, there or on the way), or the machine is down, or its \
-             RoCE device serves no rdma_cm (`roce ping` and `blast` do not): `ping` it, look for drops in `nft list \
-             ruleset` on both sides, and run `roce doctor` there without an address",
+            format!("no answer from {address} after {} attempts", TIMING.max_retries + 1),
+            "a firewall drops UDP port 4791 (here, there or on the path), the machine is down, or its RoCE \
+             device does not support rdma_cm (`roce ping` and `roce blast` do not): `ping` the machine, look \
+             for drop rules in `nft list ruleset` on both sides, and run `roce doctor` there without an \
+             address",
         ),
     }
 }

@@ -144,10 +144,10 @@ impl Diagnosis {
         let Some(first) = first else {
             let has_exchanged = |step| self.findings.iter().any(|finding| finding.step == step);
             return if has_exchanged(Step::RoundTrip) {
-                "RoCE works between the two, in both directions".to_owned()
+                "RoCE works in both directions".to_owned()
             } else {
-                "the peer answers RoCE; run `roce doctor` there as well to have losses, DSCP, ECN and path MTUs \
-                 tested"
+                "the peer answers RoCE; to test losses, DSCP, ECN and path MTUs as well, run `roce doctor` \
+                 there too"
                     .to_owned()
             };
         };

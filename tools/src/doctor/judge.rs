@@ -96,8 +96,8 @@ pub(super) fn other_side(own: &Introduction, peer: &Introduction) -> Finding {
     if own.address.is_ipv4() != peer.address.is_ipv4() {
         return Finding::problem(
             Step::Exchange,
-            format!("{text}; this side uses {}: the one is IPv4, the other IPv6", own.address),
-            "give both sides a --device with addresses of one kind",
+            format!("{text}, but this side uses {}: one address is IPv4, the other IPv6", own.address),
+            "give both sides a --device with an address of the same IP version",
         );
     }
     if peer.largest_path_mtu == 0 {
@@ -106,7 +106,7 @@ pub(super) fn other_side(own: &Introduction, peer: &Introduction) -> Finding {
             Step::Exchange,
             format!("{text}, too small even for path MTU 256"),
             format!(
-                "raise it on {} to that of this side: `ip link set dev {name} mtu {}`",
+                "raise the MTU on {} to the MTU of this side: `ip link set dev {name} mtu {}`",
                 peer.address,
                 own.link_mtu.max(1500)
             ),
@@ -115,7 +115,7 @@ pub(super) fn other_side(own: &Introduction, peer: &Introduction) -> Finding {
     if own.link_mtu == peer.link_mtu {
         return Finding::ok(Step::Exchange, text);
     }
-    let hint = format!("the MTUs of the two differ, {} here: raise the smaller one", own.link_mtu);
+    let hint = format!("the MTUs of the two sides differ ({} here): raise the smaller one", own.link_mtu);
     Finding::ok(Step::Exchange, text).with_hint(hint)
 }
 
@@ -134,7 +134,7 @@ pub(super) fn arrival(both: &Both, is_named: bool) -> Finding {
                 wrong.seen.wrong_vlan,
                 wrong.name()
             ),
-            "give --device of both sides the same vlan=, or none on either",
+            "use the same vlan= in the --device of both sides, or omit it on both",
         );
     }
     match (to.has_arrived(), from.has_arrived()) {
@@ -144,18 +144,19 @@ pub(super) fn arrival(both: &Both, is_named: bool) -> Finding {
         (false, false) => Finding::problem(
             Step::Arrival,
             format!(
-                "no RoCE packet arrives in either direction ({} sent each way), though TCP works",
+                "no RoCE packet arrives in either direction ({} sent in each), although TCP works",
                 to.sent
             ),
             format!(
-                "accept UDP port 4791 in both directions on every firewall between the two, before any rule that drops it: \
-                 `{ACCEPT}` on both machines, `{}` on routers, and in the rules of a cloud",
+                "accept UDP port 4791 in both directions on every firewall between the two sides, before any \
+                 rule that drops it: `{ACCEPT}` on both machines, `{}` on routers, and an equivalent rule in \
+                 a cloud",
                 ACCEPT.replace("INPUT", "FORWARD")
             ),
         ),
         (arrives_there, _) => {
             let (dead, alive) = if arrives_there { (from, to) } else { (to, from) };
-            let text = format!("one direction is dead: {}, while those {} do", names(&dead), alive.name());
+            let text = format!("one direction fails: {}, but packets {} arrive", names(&dead), alive.name());
             Finding::problem(Step::Arrival, text, one_way(&dead, is_named && !arrives_there))
         }
     }
@@ -165,11 +166,11 @@ pub(super) fn arrival(both: &Both, is_named: bool) -> Finding {
 fn one_way(dead: &Direction<'_>, is_named: bool) -> String {
     let (from, to) = (dead.from.address, dead.to.address);
     if is_named {
-        return "a firewall rule does that, see UDP port 4791".to_owned();
+        return "a firewall rule causes this; see the finding about UDP port 4791".to_owned();
     }
     format!(
-        "accept UDP port 4791 before the rule that drops it: `{ACCEPT}` on {to}, chain OUTPUT on {from}, and chain FORWARD on \
-         routers between them"
+        "accept UDP port 4791 before the rule that drops it: `{ACCEPT}` on {to}, the same rule in chain \
+         OUTPUT on {from}, and in chain FORWARD on routers between them"
     )
 }
 
@@ -180,7 +181,7 @@ fn hops(both: &Both) -> String {
         (Some(0), Some(0)) => ", with no router in between".to_owned(),
         (Some(1), Some(1)) => ", through one router".to_owned(),
         (Some(to), Some(from)) if to == from => format!(", through {to} routers"),
-        (Some(to), Some(from)) => format!(", past {to} routers there and {from} back"),
+        (Some(to), Some(from)) => format!(", through {to} routers to the peer and {from} routers back"),
         _ => String::new(),
     }
 }
@@ -204,7 +205,7 @@ pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
     if wrong.is_empty() {
         return Finding::ok(
             Step::Icrc,
-            format!("all of {arrived} packets that arrived, both ways, had the right ICRC"),
+            format!("all {arrived} packets that arrived, in both directions, had a correct ICRC"),
         );
     }
     let text = format!("a wrong ICRC in {}", wrong.join(" and "));
@@ -212,15 +213,17 @@ pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
         return Finding::problem(
             Step::Icrc,
             text,
-            "every ICRC is wrong, so this is not random corruption: something rewrites what the ICRC covers (NAT of addresses or \
-             ports, see source port), or one side computes it wrongly; compare --pcap of both sides with `roce explain`",
+            "every ICRC is wrong, so this is not random corruption: a device on the path rewrites fields \
+             that the ICRC covers (NAT of addresses or ports; see the finding about the source port), or one \
+             side computes the ICRC incorrectly; record both sides with --pcap and compare the packets with \
+             `roce explain`",
         );
     }
     Finding::problem(
         Step::Icrc,
         text,
-        "bits are changed on the way after Ethernet's own check: look for errors at cables, optics and switch ports \
-         (`ethtool -S IFNAME`), and for a NIC or machine that damages packets in its memory",
+        "bits change where the checksum of Ethernet does not detect it: look for errors at cables, optics \
+         and switch ports (`ethtool -S IFNAME`), and for a NIC or machine that damages packets in its memory",
     )
 }
 
@@ -237,7 +240,7 @@ pub(super) fn loss(many: &Both) -> Finding {
         return Finding::ok(
             Step::Loss,
             format!(
-                "none of {} packets to {} and none of {} back was lost",
+                "none of {} packets to {} and none of {} packets back was lost",
                 to.sent, to.to.address, from.sent
             ),
         );
@@ -260,20 +263,20 @@ pub(super) fn loss(many: &Both) -> Finding {
     let is_asymmetric = to.rate() > 4.0 * from.rate() || from.rate() > 4.0 * to.rate();
     let direction = if is_asymmetric && overflow.is_none() {
         let worse = if to.rate() > from.rate() { &to } else { &from };
-        format!("; the loss is one-way: look at what carries packets {} only", worse.name())
+        format!("; the loss is one-way: examine the devices that carry only packets {}", worse.name())
     } else {
         String::new()
     };
     let remedy = match overflow {
         Some(direction) => format!(
-            "{} were lost in {}, which did not fetch them in time: larger buffers (`sysctl net.core.rmem_max`) or \
-             more CPU there",
+            "{} packets were lost at {}, which did not read them in time: increase its socket buffers \
+             (`sysctl net.core.rmem_max`), or give it more CPU time",
             direction.seen.overflow, direction.to.address
         ),
         None => format!(
-            "RoCE resends everything from the first lost packet on, so that even little loss costs much: look for \
-             discards at switch ports and interfaces (`ethtool -S IFNAME`), for PFC that is off or on another \
-             priority, and for an overloaded receiver{direction}"
+            "RoCE retransmits every packet from the first lost one, so even a small loss is expensive: look \
+             for discards at switch ports and interfaces (`ethtool -S IFNAME`), for PFC that is disabled or \
+             uses another priority, and for an overloaded receiver{direction}"
         ),
     };
     Finding::problem(Step::Loss, format!("lost: {}", text.join(" and ")), remedy)
@@ -281,8 +284,8 @@ pub(super) fn loss(many: &Both) -> Finding {
 
 fn order(to: &Direction<'_>, late: u32, twice: u32) -> Finding {
     let remedy = if late > 0 {
-        "RoCE takes a packet that comes too early for a sign of loss: let switches and bonds balance by flow and not by packet \
-         (ECMP, LACP hash on UDP ports)"
+        "a RoCE receiver treats a packet that arrives too early as a sign of loss: make switches and bonds \
+         balance by flow instead of by packet (ECMP, LACP hash on UDP ports)"
     } else {
         "look for the loop or the mirror port that sends packets twice, and remove it (spanning tree, `tc filter`, `iptables -t \
          mangle -S` for TEE)"
@@ -290,7 +293,8 @@ fn order(to: &Direction<'_>, late: u32, twice: u32) -> Finding {
     Finding::problem(
         Step::Loss,
         format!(
-            "nothing of {} packets each way was lost, but {late} came out of order and {twice} twice",
+            "none of {} packets in each direction was lost, but {late} arrived out of order and {twice} \
+             arrived twice",
             to.sent
         ),
         remedy,
@@ -307,11 +311,12 @@ pub(super) fn nothing_but_small(many: &Both) -> Finding {
     Finding::problem(
         Step::PathMtu,
         format!(
-            "no packet of {} bytes arrives {}, although smaller ones do: a link on the way has an MTU below it (black hole)",
+            "no packet of {} bytes arrives {}, although smaller ones do: a link on the path has a smaller \
+             MTU (black hole)",
             PROBE_BYTES + headers,
             dead.join(" and ")
         ),
-        format!("raise the MTU of every switch and router on the way to {needed}, that of both ends"),
+        format!("raise the MTU of every switch and router on the path to {needed}, the MTU of both ends"),
     )
 }
 
@@ -325,7 +330,8 @@ pub(super) fn source_port(both: &Both) -> Finding {
             return Finding::problem(
                 Step::SourcePort,
                 format!(
-                    "packets from {} arrive as from {address}:{port}: an address is translated (NAT)",
+                    "packets from {} arrive with the source {address}:{port}: a device translates addresses \
+                     (NAT)",
                     direction.from.address
                 ),
                 EXEMPT,
@@ -358,15 +364,16 @@ pub(super) fn source_port(both: &Both) -> Finding {
 }
 
 /// The remedy for address translation.
-const EXEMPT: &str = "the ICRC covers addresses and ports, so that RoCE does not pass NAT: exempt it on the router that translates \
-                      (`iptables -t nat -I POSTROUTING -p udp --dport 4791 -j ACCEPT`; translations in progress end after 30 s \
-                      without packets, or with `conntrack -D -p udp`)";
+const EXEMPT: &str = "RoCE does not work through NAT, because the ICRC covers addresses and ports: exempt \
+                      RoCE on the router that translates (`iptables -t nat -I POSTROUTING -p udp --dport \
+                      4791 -j ACCEPT`; existing translations end after 30 s without packets, or with \
+                      `conntrack -D -p udp`)";
 
 /// Returns the finding whether the flow label is kept, if one was sent.
 pub(super) fn flow_label(both: &Both, sent: Option<u32>) -> Finding {
     let Some(sent) = sent else {
         let why = if both.own.address.is_ipv4() {
-            "IPv4 has none"
+            "IPv4 has no flow label"
         } else {
             "a udp device does not see the IPv6 header; use raw, xdp or tap on both sides"
         };
@@ -377,7 +384,8 @@ pub(super) fn flow_label(both: &Both, sent: Option<u32>) -> Finding {
             return Finding::problem(
                 Step::FlowLabel,
                 format!("{sent:#07x} becomes {seen:#07x} {}", direction.name()),
-                "find the router that rewrites flow labels; packets of one flow may take several ways there",
+                "find the router that rewrites flow labels; it may send the packets of one flow over several \
+                 paths",
             );
         }
     }
@@ -417,26 +425,31 @@ pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
         tried.iter().map(|tried| tried.path_mtu.to_string()).collect::<Vec<_>>().join(", ")
     };
     if tried.is_empty() {
-        return Finding::not_tested(Step::PathMtu, "no path MTU fits both interfaces, see the MTU");
+        return Finding::not_tested(Step::PathMtu, "no path MTU fits both interfaces; see the MTU findings");
     }
     let (good, bad): (Vec<&Tried>, Vec<&Tried>) = tried.iter().partition(|tried| tried.is_good());
     let Some(worst) = bad.first() else {
-        let text = format!("messages go there and back with {}, every byte compared", list(&good));
+        let text = format!("messages pass in both directions with {}, every byte compared", list(&good));
         return Finding::ok(Step::PathMtu, text);
     };
     let Some(best) = good.last() else {
         return Finding::problem(
             Step::PathMtu,
             format!("no message comes back with any path MTU: {}", worst.failure()),
-            "single packets arrive (above), connections fail: remedy what is named above first; if nothing is, \
-             repeat with --pcap on both sides",
+            "single packets arrive, but connections fail: remedy the problems above first; if there are \
+             none, repeat with --pcap on both sides",
         );
     };
     if bad.iter().any(|bad| bad.path_mtu < best.path_mtu) {
         return Finding::problem(
             Step::PathMtu,
-            format!("{} fails, though the larger {} works: {}", list(&bad), best.path_mtu, worst.failure()),
-            "losses or damage strike at times; remedy these first (above), then repeat",
+            format!(
+                "path MTU {} fails, although the larger {} works: {}",
+                list(&bad),
+                best.path_mtu,
+                worst.failure()
+            ),
+            "packets are lost or damaged intermittently; remedy the losses and damage above, then repeat",
         );
     }
     let where_to = match worst.full_packets() {
@@ -450,12 +463,14 @@ pub(super) fn path_mtu(both: &Both, tried: &[Tried]) -> Finding {
     Finding::problem(
         Step::PathMtu,
         format!(
-            "{} works, {} does not: a black hole swallows larger packets{where_to}, though both interfaces carry them",
+            "{} works, {} does not: a black hole on the path drops larger packets{where_to}, although both \
+             interfaces carry them",
             best.path_mtu,
             list(&bad)
         ),
         format!(
-            "raise the MTU of every switch and router on the way to {}, that of both ends ({needed} at least), or use --mtu {}",
+            "raise the MTU of every switch and router on the path to {}, the MTU of both ends (at least \
+             {needed}), or use --mtu {}",
             both.own.link_mtu.min(both.peer.link_mtu),
             best.path_mtu
         ),
@@ -467,8 +482,8 @@ pub(super) fn round_trip(tried: &Tried, count: u32) -> Finding {
     if !tried.is_good() {
         return Finding::problem(
             Step::RoundTrip,
-            format!("ended after {} of {count} messages: {}", tried.here.done, tried.failure()),
-            "losses strike at times; remedy what is named above, then repeat",
+            format!("the test ended after {} of {count} messages: {}", tried.here.done, tried.failure()),
+            "packets are lost intermittently; remedy the problems above, then repeat",
         );
     }
     let times = &tried.here.times_ns;
@@ -478,15 +493,16 @@ pub(super) fn round_trip(tried: &Tried, count: u32) -> Finding {
     };
     let resent = tried.here.retransmitted_packets + tried.there.retransmitted_packets;
     let text = format!(
-        "{count} messages of 64 bytes there and back: median {:.1} us, least {:.1}, 99th percentile {:.1}",
+        "{count} messages of 64 bytes in each direction: median {:.1} us, minimum {:.1}, 99th percentile \
+         {:.1}",
         at(50),
         at(0),
         at(99)
     );
     match resent {
         0 => Finding::ok(Step::RoundTrip, text),
-        1 => Finding::ok(Step::RoundTrip, format!("{text}; 1 packet was sent again")),
-        resent => Finding::ok(Step::RoundTrip, format!("{text}; {resent} packets were sent again")),
+        1 => Finding::ok(Step::RoundTrip, format!("{text}; 1 packet was retransmitted")),
+        resent => Finding::ok(Step::RoundTrip, format!("{text}; {resent} packets were retransmitted")),
     }
 }
 

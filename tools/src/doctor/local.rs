@@ -58,11 +58,12 @@ pub(super) fn device(doctor: &Doctor, peer: &Peer) -> Finding {
         return Finding::problem(
             Step::Device,
             format!(
-                "{kind} has no {family} GID to send from to {}; it has {}",
+                "{kind} has no {family} GID that can send to {}; it has {}",
                 peer.address,
                 have.join(", ")
             ),
-            "open a device with such an address, or choose another with --gid-index (`roce devices -v`)",
+            "open a device with an address of this IP version, or choose another GID with --gid-index (`roce \
+             devices -v` lists them)",
         );
     };
     let count = if different.len() == 1 { "1 GID".to_owned() } else { format!("{} GIDs", different.len()) };
@@ -95,8 +96,7 @@ pub(super) fn interface_of(own: IpAddr) -> Option<LocalAddress> {
 }
 
 /// The reason why the kernel cannot be asked about the path.
-const OWN_HOST: &str =
-    "the device is a host of its own, so the kernel of this machine knows nothing of its way";
+const OWN_HOST: &str = "the device is a separate host, so the kernel of this machine does not know its route";
 
 /// Sends datagrams without RoCE to port 4791 and waits for ICMP messages. Their payload is too short for a
 /// header, or has a transport version that does not exist, so every receiver drops them.
@@ -107,7 +107,7 @@ pub(super) fn knock(doctor: &Doctor, peer: &Peer) -> Knock {
     }
     let addresses = doctor.context.query().addresses;
     let Some(own) = addresses.into_iter().find(|own| own.is_ipv4() == peer.address.is_ipv4()) else {
-        return not_tested("the device has no address of that kind");
+        return not_tested("the device has no address of the peer's IP version");
     };
     let link_mtu = doctor.context.query().capabilities.link_mtu;
     match try_knock(own, peer.address, link_mtu) {
@@ -169,7 +169,7 @@ pub(super) fn mtu(doctor: &Doctor, knock: &Knock) -> Finding {
         return Finding::problem(
             Step::Mtu,
             format!("{name} has an MTU of {link_mtu}, too small even for path MTU 256"),
-            format!("raise it to that of the other side, 1500 at least: {}", raise(1500)),
+            format!("raise the MTU to that of the other side, at least 1500: {}", raise(1500)),
         );
     };
     let fits = format!("{name} has an MTU of {link_mtu}, which carries path MTU {}", largest.bytes());
@@ -177,15 +177,17 @@ pub(super) fn mtu(doctor: &Doctor, knock: &Knock) -> Finding {
         let overhead = link_mtu_overhead(doctor);
         let carried = PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() + overhead <= way_mtu);
         if carried.is_none_or(|carried| carried < largest) {
-            let carried = carried.map_or_else(|| "none at all".to_owned(), |mtu| mtu.bytes().to_string());
+            let carried = carried.map_or_else(|| "less than 256".to_owned(), |mtu| mtu.bytes().to_string());
             return Finding::problem(
                 Step::Mtu,
                 format!(
-                    "{fits}, but the way to the peer carries {way_mtu} bytes only, thus path MTU {carried}"
+                    "{fits}, but the path to the peer carries only {way_mtu} bytes, so the largest path MTU \
+                     is {carried}"
                 ),
                 format!(
-                    "raise the MTU of every hop on the way to {link_mtu} (`tracepath -n PEER` shows where it falls), then `ip route \
-                     flush cache` on both sides; or use a smaller path MTU (--mtu)"
+                    "raise the MTU of every hop on the path to {link_mtu} (`tracepath -n PEER` shows the hop \
+                     with the smaller MTU), then `ip route flush cache` on both sides; or use a smaller path \
+                     MTU (--mtu)"
                 ),
             );
         }
@@ -195,7 +197,7 @@ pub(super) fn mtu(doctor: &Doctor, knock: &Knock) -> Finding {
         return finding;
     }
     finding.with_hint(format!(
-        "for path MTU 4096: {}, on the other side and on every switch too",
+        "for path MTU 4096, raise the MTU here, on the other side and on every switch: {}",
         raise(ROOMY_MTU)
     ))
 }
@@ -217,17 +219,19 @@ pub(super) fn route(doctor: &Doctor, peer: &Peer) -> (Finding, Option<Hop>) {
 fn describe_hop(local: &LocalAddress, peer: &Peer, hop: &io::Result<NextHop>) -> Finding {
     let (name, address) = (&local.interface, peer.address);
     match hop {
-        Err(error) => Finding::not_tested(Step::Route, format!("the kernel does not tell: {error}")),
+        Err(error) => Finding::not_tested(Step::Route, format!("cannot read the route: {error}")),
         Ok(NextHop::Local) => Finding::ok(Step::Route, format!("{address} is on this machine")),
         Ok(NextHop::Multicast) => Finding::problem(
             Step::Route,
             format!("{address} is a multicast group"),
-            "name the address of one machine",
+            "give the address of one machine",
         ),
         Ok(NextHop::Unreachable) => Finding::problem(
             Step::Route,
             format!("there is no route to {address} through {name}"),
-            format!("add one (`ip route add {address} via GATEWAY dev {name}`), or choose another --device"),
+            format!(
+                "add a route (`ip route add {address} via GATEWAY dev {name}`), or choose another --device"
+            ),
         ),
         Ok(NextHop::Neighbour { address: next_hop, mac }) => neighbour(name, address, *next_hop, *mac),
     }
@@ -241,11 +245,11 @@ fn neighbour(name: &str, address: IpAddr, next_hop: IpAddr, mac: Option<roce_pac
         None => Finding::problem(
             Step::Route,
             format!(
-                "the {who} does not tell its Ethernet address on {name}: it is down, or not on this link"
+                "the {who} does not answer address resolution on {name}: it is down, or not on this link"
             ),
             format!(
-                "see that it is up and has the address {next_hop} (`ip neigh show dev {name}`, `arping -I {name} \
-                 {next_hop}`), that both are in one VLAN, and that the netmask is right"
+                "check that it is up and has the address {next_hop} (`ip neigh show dev {name}`, `arping -I \
+                 {name} {next_hop}`), that both are in the same VLAN, and that the netmask is correct"
             ),
         ),
     }
@@ -259,26 +263,27 @@ pub(super) fn udp_port(peer: &Peer, reach: &Reach, is_served: bool) -> Finding {
         Reach::NotTested(why) => Finding::not_tested(Step::UdpPort, *why),
         Reach::Silent => Finding::ok(
             Step::UdpPort,
-            format!("{address} does not refuse it: a process has the port, or a firewall drops packets"),
+            format!("{address} does not refuse datagrams: a process uses the port, or a firewall drops them"),
         ),
         Reach::PortUnreachable if is_served => Finding::problem(
             Step::UdpPort,
             format!(
-                "a firewall rejects datagrams (ICMP port unreachable), although `roce doctor` has the port at {address}"
+                "a firewall rejects datagrams (ICMP port unreachable), although `roce doctor` uses the port \
+                 at {address}"
             ),
             format!(
-                "put a rule that accepts UDP port 4791 before the one that rejects it, on {address} (`{ACCEPT}`) or on the \
-                 router that does it (chain FORWARD)"
+                "accept UDP port 4791 before the rule that rejects it, on {address} (`{ACCEPT}`) or on the \
+                 router that rejects it (chain FORWARD)"
             ),
         ),
         Reach::OwnRule => Finding::problem(
             Step::UdpPort,
-            format!("a firewall rule of this machine drops what it sends to {address}"),
-            format!("accept it: `{}`", ACCEPT.replace("INPUT", "OUTPUT")),
+            format!("a firewall rule of this machine drops datagrams to {address}"),
+            format!("accept UDP port 4791: `{}`", ACCEPT.replace("INPUT", "OUTPUT")),
         ),
         Reach::PortUnreachable => Finding::problem(
             Step::UdpPort,
-            format!("{address} is there, but nobody has the port (ICMP port unreachable)"),
+            format!("{address} is up, but nothing uses the port (ICMP port unreachable)"),
             "start a RoCE device there: `roce doctor` itself, kernel Soft-RoCE (`rdma link add rxe0 type rxe netdev \
              IFNAME`), or load the driver of the card (`rdma link`, `ibv_devinfo`)",
         ),
@@ -286,8 +291,9 @@ pub(super) fn udp_port(peer: &Peer, reach: &Reach, is_served: bool) -> Finding {
             Step::UdpPort,
             format!("datagrams to {address} are refused: {error}"),
             format!(
-                "if a router or {address} rejects them by a firewall rule, accept UDP port 4791 before it (`{ACCEPT}`, on a router \
-                 in chain FORWARD); if no route leads there, `ip route get {address}` on each router says where it ends"
+                "if a firewall rule of a router or of {address} rejects them, accept UDP port 4791 before \
+                 that rule (`{ACCEPT}`, on a router in chain FORWARD); if a router has no route, find it \
+                 with `ip route get {address}` on each router"
             ),
         ),
     }

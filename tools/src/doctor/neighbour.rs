@@ -104,20 +104,20 @@ pub(super) fn judge(hop: &Hop, peer: Option<&Introduction>, own_links: &[(String
     Finding::ok(
         Step::Neighbour,
         format!(
-            "{stranger} answers for {}, whose own Ethernet address is {}; packets reach it all the same",
+            "{stranger} answers for {}, whose own Ethernet address is {}; packets still reach it",
             hop.address,
             MacAddr(right.mac)
         ),
     )
-    .with_hint("a router answers in place of the peer (proxy ARP), as many clouds do")
+    .with_hint("a router answers for the peer (proxy ARP), as in many clouds")
 }
 
 /// Describes whether the answer was the only one, if a request was sent.
 fn only(hop: &Hop) -> &'static str {
     if hop.answers.is_empty() {
-        "; it takes CAP_NET_RAW to see whether others answer too"
+        "; checking whether other machines also answer requires CAP_NET_RAW"
     } else {
-        ", and nobody else answers"
+        ", and no other machine answers"
     }
 }
 
@@ -129,9 +129,9 @@ fn without_peer(hop: &Hop, is_flux_here: bool) -> Finding {
             Step::Neighbour,
             format!("{} Ethernet addresses answer for {address}: {list}", all.len()),
             format!(
-                "compare them with `ip -br link` on {address}: an address that is not there belongs to another machine; take \
-                 {address} away from it (`ip address del`), then {}. If all are there, that machine answers on every \
-                 interface: `{ARP_IGNORE}` there",
+                "compare them with `ip -br link` on {address}. An Ethernet address that is not listed there \
+                 belongs to another machine: remove {address} from that machine (`ip address del`), then run \
+                 {}. If all are listed, {address} answers on every interface: run `{ARP_IGNORE}` there",
                 hop.forget()
             ),
         );
@@ -145,10 +145,10 @@ fn without_peer(hop: &Hop, is_flux_here: bool) -> Finding {
 fn duplicate(hop: &Hop, address: IpAddr, strangers: &[MacAddr], of: &str) -> Finding {
     Finding::problem(
         Step::Neighbour,
-        format!("another machine has the address {address} of {of} too: {} answers for it", list(strangers)),
+        format!("another machine also has the address {address} of {of}: {} answers for it", list(strangers)),
         format!(
-            "take {address} away from the machine with that Ethernet address (`ip address del {address}/LENGTH dev IFNAME` \
-             there; the table of the switch says at which port it is), then {}",
+            "remove {address} from the machine with that Ethernet address (`ip address del {address}/LENGTH \
+             dev IFNAME` there; the MAC table of the switch shows its port), then run {}",
             hop.forget()
         ),
     )
@@ -167,7 +167,7 @@ fn flux_of_peer(hop: &Hop, right: &Link, wrong: &Link, is_flux_here: bool) -> Fi
             MacAddr(wrong.mac)
         ),
         format!(
-            "`{ARP_IGNORE}` on {}, then {} here",
+            "run `{ARP_IGNORE}` on {}, then {} here",
             if is_flux_here { "both machines".to_owned() } else { address.to_string() },
             hop.forget()
         ),
@@ -182,7 +182,7 @@ fn flux_here(hop: &Hop) -> Finding {
             hop.own,
             list(&hop.own_answers)
         ),
-        format!("`{ARP_IGNORE}` here, then `ip neigh del {}` on the peer", hop.own),
+        format!("run `{ARP_IGNORE}` here, then `ip neigh del {}` on the peer", hop.own),
     )
 }
 
@@ -247,7 +247,7 @@ mod tests {
         check(
             &hop(RIGHT, &[RIGHT, OTHER]),
             some,
-            Some("of the peer too: 02:00:00:00:00:09"),
+            Some("of the peer: 02:00:00:00:00:09"),
             "ip address del 198.18.0.2",
         );
         // A single answer from an unknown address comes from a router: the peer itself reports that it is
@@ -270,7 +270,7 @@ mod tests {
         check(
             &taken,
             Some(&peer()),
-            Some("has the address 198.18.0.1 of this machine too"),
+            Some("also has the address 198.18.0.1 of this machine"),
             "ip address del",
         );
         let flux = Hop { own_answers: vec![MacAddr([2, 0, 0, 0, 0, 1])], ..hop(RIGHT, &[RIGHT]) };

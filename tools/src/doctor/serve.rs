@@ -23,7 +23,7 @@ pub(super) fn serve(doctor: &Doctor, exchange: &mut Exchange) -> Result<usize, T
     let probe = doctor.probe()?;
     exchange.send("the introduction", &probe.introduction()?)?;
     loop {
-        match exchange.receive("what to try next")? {
+        match exchange.receive("the next test")? {
             Trial::Burst(burst) => {
                 if !burst.is_reasonable() {
                     return Err(unreasonable(&format!("{} probes", burst.count)));
@@ -44,7 +44,7 @@ pub(super) fn serve(doctor: &Doctor, exchange: &mut Exchange) -> Result<usize, T
                 let other = exchange.receive("the queue pair for round trips")?;
                 round_trips.connect(&probe, &peer, &other)?;
                 let report = round_trips.return_all(&probe, exchange)?;
-                let _: super::wire::TripReport = exchange.swap("how the round trips went", &report)?;
+                let _: super::wire::TripReport = exchange.swap("the result of the round trips", &report)?;
             }
             Trial::End(problems) => return Ok(problems),
         }
@@ -58,7 +58,7 @@ pub(super) fn ask_for_trips(
     peer: &Introduction,
     trips: super::wire::Trips,
 ) -> Result<Result<[super::wire::TripReport; 2], String>, ToolError> {
-    exchange.send("what to try next", &Trial::Trips(trips))?;
+    exchange.send("the next test", &Trial::Trips(trips))?;
     let admission: Admission = exchange.receive("the queue pair for round trips")?;
     let other = match admission {
         Ok(other) => other,
@@ -70,7 +70,7 @@ pub(super) fn ask_for_trips(
     exchange.send("the queue pair for round trips", &round_trips.endpoint(probe)?)?;
     round_trips.connect(probe, peer, &other)?;
     let own = round_trips.send_all(probe, exchange)?;
-    let theirs: super::wire::TripReport = exchange.swap("how the round trips went", &own)?;
+    let theirs: super::wire::TripReport = exchange.swap("the result of the round trips", &own)?;
     let theirs = theirs.shown();
     Ok(Ok([own, theirs]))
 }

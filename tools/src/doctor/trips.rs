@@ -140,7 +140,7 @@ impl RoundTrips {
         let bytes = self.trips.bytes;
         let arrived = self.resources.bytes(0, bytes);
         if wc.byte_len as usize != bytes || arrived != content(message, bytes, is_reply) {
-            return Ok(Err(format!("message {message} of {bytes} bytes arrived with other content")));
+            return Ok(Err(format!("message {message} of {bytes} bytes arrived with wrong content")));
         }
         self.post_receive()?;
         Ok(Ok(()))

@@ -35,7 +35,7 @@ pub fn until_listening<T, E>(
 }
 
 /// Connects to `peer` from the source address of the device's packets to `peer`. A server sends packets only
-/// to the address that a client calls from.
+/// to the address that a client connects from.
 ///
 /// # Errors
 ///

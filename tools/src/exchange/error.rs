@@ -9,7 +9,10 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum ExchangeError {
     /// The address does not answer.
-    #[error("connecting to {peer}: {source}; check that the server runs there, and see `roce doctor`")]
+    #[error(
+        "cannot connect to {peer}: {source}; check that the server runs there, and examine the path with \
+         `roce doctor`"
+    )]
     Connect {
         /// The address.
         peer: String,
@@ -17,7 +20,7 @@ pub enum ExchangeError {
         source: io::Error,
     },
     /// The port cannot be listened on.
-    #[error("listening on {address}: {source}; choose another port")]
+    #[error("cannot listen on {address}: {source}; choose another port")]
     Listen {
         /// The address.
         address: String,
@@ -25,7 +28,7 @@ pub enum ExchangeError {
         source: io::Error,
     },
     /// The connection broke.
-    #[error("exchanging {what} with {peer}: {source}; look there for the reason")]
+    #[error("cannot exchange {what} with {peer}: {source}; the messages there may state the reason")]
     Broken {
         /// The value that was being exchanged.
         what: &'static str,
@@ -35,7 +38,10 @@ pub enum ExchangeError {
         source: io::Error,
     },
     /// The other side did not send a whole line within the time limit.
-    #[error("{peer} has not sent {what} within {} s; is it busy with another client?", .patience.as_secs())]
+    #[error(
+        "{peer} has not sent {what} within {} s; check whether it is busy with another client",
+        .patience.as_secs()
+    )]
     Silent {
         /// The awaited value.
         what: &'static str,
@@ -45,7 +51,7 @@ pub enum ExchangeError {
         patience: Duration,
     },
     /// The other side closed the connection.
-    #[error("{peer} closed the connection before it sent {what}; look there for the reason")]
+    #[error("{peer} closed the connection before it sent {what}; the messages there may state the reason")]
     Closed {
         /// The awaited value.
         what: &'static str,
@@ -53,13 +59,16 @@ pub enum ExchangeError {
         peer: String,
     },
     /// The other side closed the connection in the middle of a measurement.
-    #[error("{peer} closed the connection during the measurement; look there for the reason")]
+    #[error("{peer} closed the connection during the measurement; the messages there may state the reason")]
     Left {
         /// The other side.
         peer: String,
     },
     /// The other side sent something unexpected.
-    #[error("{peer} sent something that is not {what}: {reason}; do both sides run the same version?")]
+    #[error(
+        "{peer} did not send {what}: {reason}; check the address and the port, and run the same version on \
+         both sides"
+    )]
     Unexpected {
         /// The awaited value.
         what: &'static str,
@@ -77,7 +86,7 @@ pub enum ExchangeError {
         reason: String,
     },
     /// The other side runs another tool.
-    #[error("`roce {theirs}` runs at {peer}, and this is `roce {own}`; run the same command on both sides")]
+    #[error("{peer} runs `roce {theirs}`, but this is `roce {own}`; run the same command on both sides")]
     OtherTool {
         /// The other side.
         peer: String,
@@ -88,8 +97,8 @@ pub enum ExchangeError {
     },
     /// The other side runs another version.
     #[error(
-        "{peer} runs version {theirs} of roce with protocol {protocol}, and this is version {own} with protocol \
-         {own_protocol}; install the same version on both sides"
+        "{peer} runs version {theirs} of roce with protocol {protocol}, but this is version {own} with \
+         protocol {own_protocol}; install the same version on both sides"
     )]
     OtherVersion {
         /// The other side.
@@ -105,10 +114,10 @@ pub enum ExchangeError {
     },
     /// The client asks for packets to an address that is not its own.
     #[error(
-        "the client calls from {peer} and asks for packets to {named}; a server sends packets only to the address that \
-         a client calls from. Start the client with its --device on {peer}, or call an address of the server that is \
-         reached from {named}; a server that is to trust this address is started with --allow-peer {named}. RoCE does \
-         not pass NAT"
+        "the client connects from {peer} and requests packets to {named}, but a server sends packets only to \
+         the address that a client connects from. Start the client with a --device on {peer}, or connect to \
+         an address of the server that is reachable from {named}; to trust this address, start the server \
+         with --allow-peer {named}. RoCE does not work through NAT"
     )]
     NotThePeer {
         /// The address that the client named.

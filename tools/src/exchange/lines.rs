@@ -93,7 +93,7 @@ impl Lines {
     pub(super) fn next(&mut self, deadline: Instant) -> Result<Vec<u8>, LineError> {
         loop {
             if self.expects_object && self.ahead.first().is_some_and(|first| *first != b'{') {
-                return Err(LineError::NotALine("it does not begin with a brace"));
+                return Err(LineError::NotALine("the received line does not begin with a brace"));
             }
             if let Some(end) = self.end_of_line() {
                 let rest = self.ahead.split_off(end + 1);
@@ -104,7 +104,7 @@ impl Lines {
                 return Ok(line);
             }
             if self.ahead.len() > LONGEST_LINE {
-                return Err(LineError::NotALine("the line is longer than 1 MiB"));
+                return Err(LineError::NotALine("the received line is longer than 1 MiB"));
             }
             if self.has_ended {
                 return Err(LineError::Ended);

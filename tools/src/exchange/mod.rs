@@ -428,7 +428,7 @@ impl Exchange {
     /// Sends the other side the reason why this side ends. Errors are ignored, because the other side may be
     /// gone.
     pub fn fail(&mut self, reason: &str) {
-        if self.send("why it failed", &Notice::Failed(reason.to_owned())).is_err() {
+        if self.send("the reason of the failure", &Notice::Failed(reason.to_owned())).is_err() {
             return;
         }
         // Closing a connection with unread bytes resets it, and the reset could discard the line. The other
@@ -442,7 +442,7 @@ impl Exchange {
         let patience = self.lines.stream_mut().set_write_timeout(Some(Duration::from_millis(20)));
         let broken = |source| ExchangeError::Broken { what: "the queue", peer: self.peer.clone(), source };
         patience.map_err(broken)?;
-        let sent = self.send("its place in the queue", &Notice::Busy(busy.clone()));
+        let sent = self.send("the position in the queue", &Notice::Busy(busy.clone()));
         self.lines
             .stream_mut()
             .set_write_timeout(Some(PATIENCE))

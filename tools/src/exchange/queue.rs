@@ -122,9 +122,7 @@ impl Drop for ClientQueue {
             let _ = thread.join();
         }
         for mut client in waiting {
-            client.fail(
-                "the server has ended; start it again, without --once if it is to serve several clients",
-            );
+            client.fail("the server has ended; start it again, without --once to serve several clients");
         }
     }
 }

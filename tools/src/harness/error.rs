@@ -19,8 +19,8 @@ pub enum ToolError {
     Exchange(#[from] ExchangeError),
     /// The exchange with an original program failed.
     #[error(
-        "exchanging {what} with the other side: {error}; check that {program} runs there with the same options, and \
-         read its messages"
+        "cannot exchange {what} with the other side: {error}; check that {program} runs there with the same \
+         options, and read its messages"
     )]
     Handshake {
         /// The block or message that was exchanged.
@@ -31,7 +31,7 @@ pub enum ToolError {
         error: std::io::Error,
     },
     /// Connection management failed.
-    #[error("connecting a queue pair with rdma_cm: {0}")]
+    #[error("cannot connect a queue pair with rdma_cm: {0}")]
     Connection(#[from] ConnectionError),
     /// A verb failed.
     #[error(transparent)]
@@ -60,10 +60,10 @@ pub enum ToolError {
         "no message or acknowledgement was accepted for {} s: {progress}; {}",
         .patience.as_secs(),
         if *.is_reliable {
-            "check that the other side still runs, find out with `roce doctor` where packets are lost, and use --pcap on \
-             both sides to see how far they get"
+            "check that the other side still runs, locate lost packets with `roce doctor`, and record both \
+             sides with --pcap"
         } else {
-            "UC and UD work without retransmission, so one lost message can stop both sides"
+            "UC and UD do not retransmit, so one lost message can stop both sides; repeat the test"
         }
     )]
     Stalled {
@@ -78,7 +78,7 @@ pub enum ToolError {
     #[error(
         "{}{}",
         explain(.0),
-        if .0.wc.cause == Cause::AckTimeout { "; `roce doctor` finds out where packets are lost" } else { "" }
+        if .0.wc.cause == Cause::AckTimeout { "; `roce doctor` shows where packets are lost" } else { "" }
     )]
     Completion(WorkError),
     /// A message has the wrong content.

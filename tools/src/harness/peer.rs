@@ -57,8 +57,8 @@ pub(crate) fn connect_as_originals(
     }
     if own.is_ipv4_mapped() != peer.gid.is_ipv4_mapped() {
         return Err(ToolError::Peer(format!(
-            "uses the GID of {address}, and this side has chosen a GID of the other IP version; choose another GID there or \
-             another --device here"
+            "uses the GID of {address}, but this side uses a GID of the other IP version; choose another GID \
+             there or another --device here"
         )));
     }
     if qp_type == QpType::Ud {

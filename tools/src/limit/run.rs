@@ -145,7 +145,8 @@ fn introduce<'a>(
     let largest = own.max_payload.min(peer.max_payload);
     if let Some(size) = plan.sizes.iter().find(|size| !(MIN_PAYLOAD..=largest).contains(size)) {
         return Err(ToolError::Plan(format!(
-            "frames with {size} bytes of payload: choose {MIN_PAYLOAD} to {largest}, which is what both links carry"
+            "frames with {size} bytes of payload do not fit; choose {MIN_PAYLOAD} to {largest} bytes, which \
+             both links carry"
         )));
     }
     let same_version = |address: &&IpAddr| address.is_ipv4() == peer.address.is_ipv4();
@@ -166,8 +167,9 @@ fn introduce<'a>(
         vlan: device.vlan(0),
     };
     let wanted = flow::flow_label_to_port(flow::qp_pair_flow_label(Qpn::new(1), Qpn::new(2)));
-    path.source_port =
-        device.bind_source_port(&path, wanted).map_err(|error| ToolError::Io { what: "the path", error })?;
+    path.source_port = device
+        .bind_source_port(&path, wanted)
+        .map_err(|error| ToolError::Io { what: "cannot bind a source port", error })?;
     Ok((End { device, path, clock: Clock::start() }, peer))
 }
 
@@ -186,7 +188,7 @@ impl End<'_> {
 
     fn flush(&mut self) -> Result<(), ToolError> {
         let now = self.clock.now();
-        self.device.flush(now).map_err(|error| ToolError::Io { what: "sending", error })
+        self.device.flush(now).map_err(|error| ToolError::Io { what: "cannot send", error })
     }
 
     /// Receives one burst, and passes the purpose and the number of each frame to `sink`.
@@ -202,12 +204,12 @@ impl End<'_> {
         };
         self.device
             .receive(now, &mut take)
-            .map_err(|error: io::Error| ToolError::Io { what: "receiving", error })
+            .map_err(|error: io::Error| ToolError::Io { what: "cannot receive", error })
     }
 }
 
 fn silence(sent: u64) -> ToolError {
-    let progress = format!("{sent} frames sent; see with tcpdump on both sides whether frames arrive");
+    let progress = format!("{sent} frames sent; check with tcpdump on both sides whether frames arrive");
     ToolError::Stalled { progress, patience: PATIENCE, is_reliable: true }
 }
 

@@ -160,12 +160,12 @@ impl Plan {
         }
         if self.largest() > 1 << 30 {
             return refuse(format!(
-                "a message of {} bytes; up to 1073741824 are possible here",
+                "a message of {} bytes is too large; the maximum is 1073741824",
                 self.largest()
             ));
         }
         if self.inline && self.op == Op::Read {
-            return refuse("--inline with --op read: a READ has no bytes of its own to put inline".into());
+            return refuse("--inline with --op read: a READ request has no data that could be inline".into());
         }
         if self.inline && self.largest() > MAX_INLINE {
             return refuse(format!(

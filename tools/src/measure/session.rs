@@ -315,8 +315,8 @@ fn check_plan(context: &Context, plan: &Plan, options: &ServerOptions) -> Result
     }
     if plan.memory() > options.max_memory {
         return refuse(format!(
-            "it takes {} bytes of memory, and this server allows {}; start the server with --max-memory {}, or use fewer \
-             --buffers or a smaller --size",
+            "it needs {} bytes of memory, but this server allows {}; start the server with --max-memory {}, \
+             or use fewer --buffers or a smaller --size",
             plan.memory(),
             options.max_memory,
             plan.memory()

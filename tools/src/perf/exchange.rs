@@ -354,8 +354,10 @@ impl<S: Stream> Link<S> {
                 Ok(0) => return Err(closed()),
                 // Over rdma_cm, every block is one message.
                 Ok(count) if self.structures && count < room.len() => {
-                    let text =
-                        format!("a block of {count} bytes came instead of {}: {SAME_OPTIONS}", room.len());
+                    let text = format!(
+                        "received a block of {count} bytes instead of {}: {SAME_OPTIONS}",
+                        room.len()
+                    );
                     return Err(invalid(text));
                 }
                 Ok(count) => {
@@ -370,7 +372,7 @@ impl<S: Stream> Link<S> {
                         last = self.stream.now();
                     } else if !is_warned && self.stream.now() - last > WARN_AFTER {
                         is_warned = true;
-                        warn!("nothing has come from the other side for a second; {}", SAME_OPTIONS_THERE);
+                        warn!("the other side has sent nothing for a second; {}", SAME_OPTIONS_THERE);
                     }
                 }
                 Err(error) => return Err(error),
@@ -390,8 +392,8 @@ impl<S: Stream> Link<S> {
             return late(format!("the set-up takes longer than {} s", u64::from(SET_UP_PATIENCE) * seconds));
         }
         if self.stream.now() - last > self.patience {
-            let what = if has_begun { "only part of a block" } else { "nothing" };
-            return late(format!("{what} came for {seconds} s"));
+            let what = if has_begun { "only a part of a block" } else { "nothing" };
+            return late(format!("received {what} within {seconds} s"));
         }
         Ok(())
     }
@@ -442,7 +444,7 @@ impl<S: Stream> Link<S> {
         for (ours, theirs) in settings.iter().zip(text.split(|byte| *byte == b';')) {
             if ours.as_bytes() != theirs {
                 let theirs = Text::new(theirs.get(..40).unwrap_or(theirs));
-                differing.push(format!("this side has {ours} and the other side {theirs}"));
+                differing.push(format!("this side has {ours}, the other side has {theirs}"));
             }
         }
         if differing.is_empty() { Ok(()) } else { Err(invalid(differing.join("; "))) }
@@ -568,20 +570,22 @@ fn closed() -> io::Error {
 /// Refuses a report. Keys are text, but a report begins with a number whose upper bytes are zero.
 fn check_text(piece: &[u8]) -> io::Result<()> {
     match piece.first() {
-        Some(0) if piece.len() > 1 => Err(invalid(format!("a report came instead of keys: {SAME_OPTIONS}"))),
+        Some(0) if piece.len() > 1 => {
+            Err(invalid(format!("received a report instead of keys: {SAME_OPTIONS}")))
+        }
         _ => Ok(()),
     }
 }
 
 fn check_number(piece: &[u8]) -> io::Result<()> {
     if piece.len() > 1 && piece.iter().all(|byte| byte.is_ascii_hexdigit() || *byte == b':') {
-        return Err(invalid(format!("keys came instead of a report: {SAME_OPTIONS}")));
+        return Err(invalid(format!("received keys instead of a report: {SAME_OPTIONS}")));
     }
     Ok(())
 }
 
 fn no_keys(block: &[u8]) -> io::Error {
-    invalid(format!("\"{}\" does not hold the keys of perftest", Text::new(block)))
+    invalid(format!("\"{}\" does not contain the keys of perftest", Text::new(block)))
 }
 
 fn invalid(text: String) -> io::Error {
@@ -757,11 +761,11 @@ mod tests {
         let mut report = 65_536_u64.to_be_bytes().to_vec();
         report.extend([0; 32]);
         let error = link(&report).keys("a barrier", keys(), &mut || true).unwrap_err().to_string();
-        assert!(error.contains("a report came instead of keys") && error.contains("-b"), "{error}");
+        assert!(error.contains("received a report instead of keys") && error.contains("-b"), "{error}");
         let error = link(&keys().to_wire()).report(&Report::default()).unwrap_err().to_string();
-        assert!(error.contains("keys came instead of a report"), "{error}");
+        assert!(error.contains("received keys instead of a report"), "{error}");
         let error = link(&report[..8]).with_structures().keys("a barrier", keys(), &mut || true).unwrap_err();
-        assert!(error.to_string().contains("a block of 8 bytes came instead of 56"), "{error}");
+        assert!(error.to_string().contains("received a block of 8 bytes instead of 56"), "{error}");
     }
 
     /// An original with `-a` continues after the only size of a side without `-a`.
@@ -842,7 +846,7 @@ mod tests {
             let mut link = Link::new(dripping, role, Duration::from_millis(100));
             let error = link.swap("a block", &[0; 900], &mut || false).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::TimedOut);
-            assert!(error.to_string().contains("only part of a block came"), "{error}");
+            assert!(error.to_string().contains("received only a part of a block"), "{error}");
             assert_eq!(link.stream.now - begun, Duration::from_millis(110));
         }
     }

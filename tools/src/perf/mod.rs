@@ -327,13 +327,14 @@ impl Plan {
             }
             (Connection::Uc, _) if self.rdma_cm => {
                 return refuse(
-                    "librdmacm connects no UC queue pairs, nor do the originals; leave out -R or use -c RC",
+                    "rdma_cm does not connect UC queue pairs, neither here nor in perftest; leave out -R or \
+                     use -c RC",
                 );
             }
             _ => {}
         }
         if self.verb == Verb::Atomic && !matches!(self.size, Size::Given(8) | Size::Default(8)) {
-            return refuse("atomics have 8 bytes; leave out -s and -a");
+            return refuse("atomic operations have 8 bytes; leave out -s and -a");
         }
         if matches!(self.size, Size::Given(size) if !(1..=1 << 30).contains(&size)) {
             return refuse("choose a size of 1 byte to 1 GiB (-s)");

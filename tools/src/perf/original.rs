@@ -32,7 +32,7 @@ fn other_options(what: String, option: &str) -> ToolError {
 /// Checks the number of requests that have arrived at the end of the test at its active side.
 fn wrong_direction(bidirectional: bool, taken: u64) -> Option<String> {
     match bidirectional {
-        false if taken > 0 => Some(format!("has sent {taken} messages, and this side expects none")),
+        false if taken > 0 => Some(format!("has sent {taken} messages, but this side expects none")),
         true if taken == 0 => Some("has ended and sent no message".to_owned()),
         _ => None,
     }

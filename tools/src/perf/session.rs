@@ -412,7 +412,7 @@ impl End {
     ) -> Result<Row, ToolError> {
         let retransmitted_packets = self.context.counters().retransmitted_packets - before;
         let row = Row { size, bandwidth, latency, retransmitted_packets };
-        on_row(&row).map_err(|error| ToolError::Io { what: "printing", error })?;
+        on_row(&row).map_err(|error| ToolError::Io { what: "cannot print", error })?;
         Ok(row)
     }
 

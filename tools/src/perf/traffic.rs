@@ -195,7 +195,7 @@ impl Traffic {
         if !self.is_warned && !end.agreement.is_ours && idle_since.elapsed() > WARN_AFTER {
             self.is_warned = true;
             if let ToolError::Stalled { progress, .. } = self.stalled(end) {
-                tracing::warn!("no message for a second, and {progress}; {SAME_OPTIONS_THERE}");
+                tracing::warn!("no message arrived for a second ({progress}); {SAME_OPTIONS_THERE}");
             }
         }
         let ack_timeout = Duration::from_nanos(4096 << end.plan.timeout.min(31));
@@ -204,7 +204,8 @@ impl Traffic {
         if is_idle && end.plan.is_reliable() {
             let ToolError::Stalled { progress, .. } = self.stalled(end) else { return Ok(true) };
             return Err(ToolError::Peer(format!(
-                "has ended its part, and here {progress}; give both sides the same options (-a, -b, -D, -n, -q)"
+                "has ended its part, but on this side {progress}; give both sides the same options (-a, -b, \
+                 -D, -n, -q)"
             )));
         }
         Ok(true)
@@ -214,7 +215,7 @@ impl Traffic {
     pub(super) fn ended(&self, end: &End) -> ToolError {
         match self.stalled(end) {
             ToolError::Stalled { progress, .. } if self.has_peer_left => ToolError::Peer(format!(
-                "closed the connection when {progress}; it was stopped, or its messages tell the reason"
+                "closed the connection when {progress}; it was stopped, or its messages state the reason"
             )),
             stalled => stalled,
         }

@@ -127,7 +127,7 @@ impl Plan {
             ));
         }
         if self.iterations == 0 {
-            return refuse("no iterations: choose at least one (-n)".to_owned());
+            return refuse("0 iterations: choose at least one (-n)".to_owned());
         }
         Ok(())
     }

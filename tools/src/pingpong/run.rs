@@ -104,7 +104,7 @@ impl Session {
         let peer = &mut Limited::new(peer, self.plan.patience);
         let program = self.plan.kind.program();
         let failed = |what| move |error| ToolError::Handshake { what, program, error };
-        let printing = |error| ToolError::Io { what: "printing", error };
+        let printing = |error| ToolError::Io { what: "cannot print", error };
         let mut own = self.destinations()?;
         for destination in &own {
             on_line(&format!("  local address:  {destination}")).map_err(printing)?;

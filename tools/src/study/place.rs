@@ -182,7 +182,7 @@ fn make_namespace() -> Result<File, String> {
     let made = std::thread::spawn(|| {
         // `unshare` changes only the network of this thread.
         unshare(CloneFlags::CLONE_NEWNET).map_err(|error| {
-            format!("a network namespace takes root (CAP_SYS_ADMIN) or user namespaces: {}", error.desc())
+            format!("a network namespace requires root (CAP_SYS_ADMIN) or user namespaces: {}", error.desc())
         })?;
         File::open("/proc/thread-self/ns/net").map_err(|error| format!("the new network namespace: {error}"))
     });
@@ -193,7 +193,7 @@ fn make_namespace() -> Result<File, String> {
 fn become_root_of_a_user_namespace() -> Result<(), String> {
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     unshare(CloneFlags::CLONE_NEWUSER)
-        .map_err(|error| format!("network namespaces take root or user namespaces: {}", error.desc()))?;
+        .map_err(|error| format!("network namespaces require root or user namespaces: {}", error.desc()))?;
     let write = |name: &str, text: String| {
         std::fs::write(format!("/proc/self/{name}"), text)
             .map_err(|error| format!("the {name} of a user namespace: {error}"))
@@ -231,7 +231,7 @@ fn settle(namespaces: &[File; 2]) -> Result<(), String> {
     for (index, namespace) in namespaces.iter().enumerate() {
         while !ip_text(namespace, &format!("-o link show dev v{index}"))?.contains("LOWER_UP") {
             if Instant::now() > end {
-                return Err("the cable between the network namespaces carries nothing".into());
+                return Err("the cable between the network namespaces carries no packets".into());
             }
             std::thread::sleep(Duration::from_millis(5));
         }

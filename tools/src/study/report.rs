@@ -61,16 +61,13 @@ fn write_page(html: &mut String, store: &Store, ended: &Ended, figures: &[Figure
     let measured = store.rows().values().filter(|outcome| outcome.is_ok()).count();
     writeln!(
         html,
-        "<p>{measured} cells were measured, {} have a reason why not{}.</p>",
+        "<p>{measured} cells were measured, {} could not be measured{}.</p>",
         store.rows().len() - measured,
         {
             if ended.missing == 0 {
                 String::new()
             } else {
-                format!(
-                    ", and {} are still to be measured: the same command goes on with them",
-                    ended.missing
-                )
+                format!(", and {} are missing; run the same command to measure them", ended.missing)
             }
         }
     )?;
@@ -78,8 +75,9 @@ fn write_page(html: &mut String, store: &Store, ended: &Ended, figures: &[Figure
     if disturbed > 0 {
         writeln!(
             html,
-            "<p class=\"does-not-hold\">Other processes used more than {DISTURBED} % of a processor while {disturbed} of the cells \
-             were measured, so their numbers say little. <code>others_cpu_percent</code> has how much.</p>"
+            "<p class=\"does-not-hold\">Other processes used more than {DISTURBED} % of a processor while \
+             {disturbed} of the cells were measured, so their numbers are unreliable. The column \
+             <code>others_cpu_percent</code> contains the use by other processes.</p>"
         )?;
     }
     write_devices(html, store, ended)?;

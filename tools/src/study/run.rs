@@ -136,7 +136,7 @@ impl Study<'_> {
             && cell.memory() as u64 > available / 2
         {
             return Some(Err(format!(
-                "left out: takes {} MiB of memory, more than half of the {} MiB that are free",
+                "left out: needs {} MiB of memory, more than half of the {} MiB that are free",
                 cell.memory() >> 20,
                 available >> 20
             )));
@@ -244,7 +244,8 @@ impl Side {
             match self.answers.recv_timeout(LOOK) {
                 Ok(line) => {
                     return Some(
-                        serde_json::from_str(&line).map_err(|error| format!("a side said {line:?}: {error}")),
+                        serde_json::from_str(&line)
+                            .map_err(|error| format!("a side printed the invalid line {line:?}: {error}")),
                     );
                 }
                 Err(RecvTimeoutError::Disconnected) => {

@@ -158,13 +158,13 @@ pub fn run(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
 fn say(output: &mut dyn Write, answer: &Answer) -> Result<(), ToolError> {
     let line = serde_json::to_string(answer).map_err(io::Error::from);
     let written = line.and_then(|line| writeln!(output, "{line}").and_then(|()| output.flush()));
-    written.map_err(|error| ToolError::Io { what: "the answer to the study", error })
+    written.map_err(|error| ToolError::Io { what: "cannot send the answer to the study", error })
 }
 
 /// Enters the namespace and the processors of the job, before any thread starts.
 fn enter(job: &Job) -> Result<(), ToolError> {
     if let Some(path) = &job.namespace {
-        let failed = |error| ToolError::Io { what: "the network namespace", error };
+        let failed = |error| ToolError::Io { what: "cannot enter the network namespace", error };
         let file = std::fs::File::open(path).map_err(failed)?;
         let network = rustix::thread::LinkNameSpaceType::Network;
         rustix::thread::move_into_link_name_space(file.as_fd(), Some(network))
@@ -176,7 +176,7 @@ fn enter(job: &Job) -> Result<(), ToolError> {
         let known = job.processors.iter().filter(|number| set.set(**number).is_ok()).count();
         if known > 0 {
             sched_setaffinity(Pid::from_raw(0), &set)
-                .map_err(|error| ToolError::Io { what: "the processors of a side", error: error.into() })?;
+                .map_err(|error| ToolError::Io { what: "cannot choose processors", error: error.into() })?;
         }
     }
     Ok(())
@@ -192,7 +192,7 @@ fn open_context(job: &Job) -> Result<Context, ToolError> {
 
 /// Serves clients until the study ends this process.
 fn serve(job: &Job, output: &mut dyn Write) -> Result<(), ToolError> {
-    let failed = |error| ToolError::Io { what: "the TCP port of the study", error };
+    let failed = |error| ToolError::Io { what: "cannot listen on the TCP port of the study", error };
     let listener = TcpListener::bind(SocketAddr::new(job.own, 0)).map_err(failed)?;
     let port = Answer::Port(listener.local_addr().map_err(failed)?.port());
     let next = || Ok::<_, ToolError>(Exchange::accept_from(&listener)?.allow_any_peer());
@@ -373,7 +373,7 @@ impl Client<'_> {
             return Ok((tcp::client(exchange, job.own, &job.cell, count, gate)?, Instant::now()));
         };
         let Some(mut plan) = job.cell.plan(count, self.path_mtu) else {
-            return Err(ToolError::Plan("this cell is no operation".into()));
+            return Err(ToolError::Plan("this cell does not have an operation".into()));
         };
         if job.cell.workers > 1 {
             // The workers wait for each other between two rows. Only the second row counts.

@@ -60,7 +60,8 @@ pub enum StoreError {
     },
     /// The file contains something other than rows of this format.
     #[error(
-        "{path}, line {line}: {reason}; choose another directory with --out, or remove the file to begin anew"
+        "{path}, line {line}: {reason}; choose another directory with --out, or remove the file to start \
+         again"
     )]
     Malformed {
         /// The file.
@@ -72,8 +73,8 @@ pub enum StoreError {
     },
     /// The rows belong to another study.
     #[error(
-        "{path} holds rows of another {what} ({theirs}; this is {own}); choose another directory with --out, or remove the file \
-         to begin anew"
+        "{path} contains rows of another {what} ({theirs}; this is {own}); choose another directory with \
+         --out, or remove the file to start again"
     )]
     Other {
         /// The file.

@@ -384,7 +384,7 @@ pub struct CmTransmit {
 #[non_exhaustive]
 pub enum CmError {
     /// The service already has a listener.
-    #[error("{0} has a listener already; choose another port")]
+    #[error("{0} already has a listener; choose another port")]
     InUse(ServiceId),
     /// The service does not have a listener.
     #[error("{0} has no listener")]
@@ -407,13 +407,13 @@ pub enum CmError {
         limit: usize,
     },
     /// Too many peers have not answered the REP.
-    #[error("{limit} accepted peers have not answered yet; wait until some have, or have been given up")]
+    #[error("{limit} accepted peers have not answered yet; wait until some of them answer or time out")]
     TooManyHalfOpen {
         /// [`CmConfig::max_half_open`].
         limit: usize,
     },
     /// The private data is too long for the message.
-    #[error("{have} bytes of private data where the message has room for {limit}")]
+    #[error("{have} bytes of private data, but the message has room for {limit}")]
     PrivateDataTooLong {
         /// Number of bytes given.
         have: usize,

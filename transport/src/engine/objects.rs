@@ -54,7 +54,7 @@ pub enum CqError {
         limit: usize,
     },
     /// The capacity is 0, above the limit, or below the current number of completions in the queue.
-    #[error("a completion queue cannot have {have} entries here; {least} to {most} are possible")]
+    #[error("a completion queue cannot have {have} entries; use {least} to {most}")]
     Capacity {
         /// Requested capacity.
         have: usize,
@@ -100,7 +100,7 @@ pub enum SrqError {
         limit: usize,
     },
     /// A size is out of range.
-    #[error("{name} is {have}, the most is {limit}")]
+    #[error("{name} is {have}, the maximum is {limit}")]
     OutOfRange {
         /// Name of the field.
         name: &'static str,

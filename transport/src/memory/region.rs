@@ -27,7 +27,7 @@ pub enum RegisterError {
         len: usize,
     },
     /// The system does not have enough memory.
-    #[error("{len} bytes of memory cannot be had here; ask for fewer")]
+    #[error("cannot allocate {len} bytes of memory; request fewer")]
     OutOfMemory {
         /// Requested length in bytes.
         len: usize,

@@ -100,13 +100,13 @@ pub enum CreateQpError {
     #[error("there is no such XRC domain")]
     UnknownXrcDomain,
     /// The target of an XRC domain was requested from the wrong verb.
-    #[error("an XRC target is made from an XRC domain alone")]
+    #[error("an XRC target is created only from an XRC domain")]
     XrcTarget,
     /// The shared receive queue does not exist.
     #[error("there is no such shared receive queue")]
     UnknownSrq,
     /// A size is above its limit.
-    #[error("{name} is {have}, the most is {limit}")]
+    #[error("{name} is {have}, the maximum is {limit}")]
     CapabilityTooLarge {
         /// Name of the field.
         name: &'static str,
@@ -227,7 +227,7 @@ pub enum ModifyQpError {
         to: QpState,
     },
     /// Required attributes are missing.
-    #[error("going from {} to {} also needs {}", .from.name(), .to.name(), Names(*.missing))]
+    #[error("the transition from {} to {} also requires {}", .from.name(), .to.name(), Names(*.missing))]
     Missing {
         /// Current state.
         from: QpState,
@@ -237,7 +237,7 @@ pub enum ModifyQpError {
         missing: AttrMask,
     },
     /// Attributes are not allowed in this transition.
-    #[error("going from {} to {} does not take {}", .from.name(), .to.name(), Names(*.extra))]
+    #[error("the transition from {} to {} does not accept {}", .from.name(), .to.name(), Names(*.extra))]
     NotAllowed {
         /// Current state.
         from: QpState,
@@ -247,7 +247,7 @@ pub enum ModifyQpError {
         extra: AttrMask,
     },
     /// A value is out of range.
-    #[error("{name} cannot be {have}, the largest legal value is {limit}")]
+    #[error("{name} cannot be {have}, the maximum is {limit}")]
     OutOfRange {
         /// Name of the attribute.
         name: &'static str,

@@ -91,10 +91,10 @@ impl QpState {
     pub(crate) const fn when_it_takes_work(self) -> &'static str {
         match self {
             Self::Reset => {
-                "receives are taken from INIT on and sends in RTS: connect the queue pair first, or move it to INIT and post \
-                 receives"
+                "a queue pair accepts receives from INIT on, and sends in RTS: connect it first, or move it \
+                 to INIT and post receives"
             }
-            Self::Init | Self::Rtr => "sends are taken in RTS: connect the queue pair first",
+            Self::Init | Self::Rtr => "a queue pair accepts sends in RTS: connect it first",
             Self::Rts | Self::Sqd | Self::Sqe | Self::Err => "it is neither sent nor received",
         }
     }

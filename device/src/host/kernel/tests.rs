@@ -107,7 +107,7 @@ fn tentative_addresses_are_not_used() {
         let link = Link::find("raw:v0", "v0").unwrap();
         KernelHost::open("raw:v0", &link).map(|_| ()).unwrap_err().to_string()
     });
-    assert!(error.contains("v0 has no IP address; `ip address add"), "{error}");
+    assert!(error.contains("v0 has no IP address; add one with `ip address add"), "{error}");
 }
 
 #[test]

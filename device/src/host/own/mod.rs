@@ -233,7 +233,7 @@ impl OwnHost {
             self.report_conflict_at = self.now + CONFLICT_INTERVAL;
             tracing::warn!(
                 %address, %other, own = %self.mac,
-                "another host has the address of this device; give one of the two another address"
+                "another host has the address of this device; change the address of one of them"
             );
         }
     }
@@ -369,7 +369,7 @@ impl Host for OwnHost {
 
     fn set_multicast(&mut self, group: IpAddr, join: bool) -> io::Result<()> {
         if !self.addresses.iter().any(|own| own.is_ipv4() == group.is_ipv4()) {
-            let text = format!("this host has no IPv4 address to join {group} from");
+            let text = format!("this host needs an IPv4 address to join {group}");
             return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
         }
         self.groups.set(group, join)

@@ -60,7 +60,8 @@ fn expect(local: SocketAddr, count: usize) -> io::Result<()> {
         }
     }
     Err(io::Error::other(format!(
-        "{most} sockets have the port instead of {count}, so another program (`ss -lunp 'sport = :{}'`) is among them; end it",
+        "{most} sockets use the port instead of {count}, so another program uses it too; end that program (`ss -lunp 'sport = \
+         :{}'` shows it)",
         local.port()
     )))
 }

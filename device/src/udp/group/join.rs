@@ -96,7 +96,7 @@ fn grow(
         |problem: String| JoinError::Excluded(format!("all {} slots are taken, and {problem}", sockets - 1));
     if !last.can_grow() {
         return Err(refusal(
-            "a process with an older version, which cannot add more, has made them; end all processes of the address, or use \
+            "a process with an older version created them and cannot add more; end all processes of the address, or use \
              another address"
                 .to_owned(),
         ));
@@ -206,7 +206,7 @@ fn claim(names: &Names) -> Result<(ProcessSlot, OwnedFd), JoinError> {
     }
     let most = SLOTS - 1;
     Err(JoinError::Excluded(format!(
-        "all {most} slots are taken; end one of the processes or use another address"
+        "all {most} slots are taken; end one of the processes, or use another address"
     )))
 }
 
@@ -244,10 +244,10 @@ fn ask(names: &Names, numbers: Range<u16>) -> Result<Option<Escrow>, JoinError> 
     match (question.strangers.first(), question.asked.first(), crowded.first()) {
         (Some(stranger), _, _) => Err(JoinError::Excluded(stranger.refusal())),
         (None, Some((_, silent)), _) => Err(JoinError::Excluded(format!(
-            "{silent}, which has it, does not answer; if it is stopped, continue or end it"
+            "{silent}, which uses it, does not answer; if that process is stopped, continue or end it"
         ))),
         (None, None, Some(&slot)) => Err(JoinError::Excluded(format!(
-            "the queue of connections to @{} was full for {} s; `ss -xp` shows which processes fill it: end them or use \
+            "the queue of connections to @{} was full for {} s; end the processes that fill it (`ss -xp` shows them), or use \
              another address",
             names.slot(slot),
             CROWD_PATIENCE.as_secs()

@@ -111,12 +111,12 @@ impl Peer {
     pub(super) fn refusal(self) -> String {
         if users::identifies(self.uid) {
             format!(
-                "{self} has it, and processes of different users share an address only if each of them has ROCE_SHARE=all \
-                 in its environment; or use another address"
+                "{self} uses it, and processes of different users share an address only if each of them has ROCE_SHARE=all in \
+                 its environment; set it for each process, or use another address"
             )
         } else {
             format!(
-                "{self} has it, and user {} stands for every user that this user namespace does not map; run as a mapped \
+                "{self} uses it, and user {} stands for every user that this user namespace does not map; run as a mapped \
                  user, use another address, or set ROCE_SHARE=all for each process",
                 self.uid
             )

@@ -58,7 +58,7 @@ pub(super) fn open(opening: &Opening<'_>) -> Result<(LibxdpBackend, Report), Ope
     let queue = opening.spec.queue;
     if queue >= MAX_QUEUES {
         return Err(opening.unsuitable(format!(
-            "backend=libxdp knows queues 0 to {}; use a lower queue, or leave backend= out",
+            "backend=libxdp supports queues 0 to {}; use a lower queue, or leave backend= out",
             MAX_QUEUES - 1
         )));
     }

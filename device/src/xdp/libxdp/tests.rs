@@ -222,7 +222,7 @@ fn another_program_of_libxdp_is_left_where_it_is() {
         Err(error) => {
             assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
             let error = try_open(&cable.near, &spec).map(|_| ()).unwrap_err().to_string();
-            assert!(error.contains("another XDP program is on v0 that ours cannot stand beside"), "{error}");
+            assert!(error.contains("another XDP program on v0 cannot be combined with"), "{error}");
             assert!(error.contains("/sys/fs/bpf") && error.contains("allows no dispatcher"), "{error}");
             println!("this kernel does not let several programs share an interface");
         }

@@ -56,10 +56,10 @@ pub(super) fn check_operations(settings: &Settings, schedule: &Schedule) -> Resu
     for (place, flow) in flows.iter().enumerate() {
         let reason = match settings.of_flow(*flow).0.operation {
             FlowOperation::Read => {
-                "its sender does not see when it has ended, so it cannot be the READ of a task"
+                "its sender does not learn when it ends, so it cannot be the READ of a task"
             }
             FlowOperation::Send if flows.get(place + 1) == Some(flow) => {
-                "its receiver does not know where its transfers end, so they cannot be SENDs"
+                "its receiver does not learn where its transfers end, so they cannot be SENDs"
             }
             FlowOperation::Send | FlowOperation::Write => continue,
         };

@@ -2,7 +2,7 @@
 //!
 //! Each model runs the policy as the runtime does, but with a network, processors and applications that
 //! consist of plain values. The tests assert budgets: what the application waits for, and what it costs.
-//! They catch the defects in docs/reference/mutations.md, which were introduced by hand.
+//! They caught the defects in docs/reference/mutations.md that were introduced by hand.
 
 mod apps;
 mod end;

@@ -46,9 +46,9 @@ pub(in crate::doctor) fn dscp(both: &Both) -> Finding {
     Finding::problem(
         Step::Dscp,
         text.join(", "),
-        "a device that rewrites it moves RoCE into another queue, without PFC and ECN: let the ports on the way trust DSCP \
-         (on hosts `mlnx_qos -i IFNAME --trust dscp`, on switches `qos trust dscp` or the like), and remove \
-         rules that set it (`iptables -t mangle -S`, `nft list ruleset`)",
+        "a device on the path rewrites the DSCP, which moves RoCE into another queue without PFC and ECN: \
+         make the ports on the path trust DSCP (on hosts `mlnx_qos -i IFNAME --trust dscp`, on switches `qos \
+         trust dscp` or similar), and remove rules that set it (`iptables -t mangle -S`, `nft list ruleset`)",
     )
 }
 
@@ -62,7 +62,10 @@ pub(in crate::doctor) fn ecn(both: &Both) -> Finding {
         return finding;
     }
     if marked.is_empty() {
-        return Finding::ok(Step::Ecn, "every code point is kept in both directions, and nothing is marked");
+        return Finding::ok(
+            Step::Ecn,
+            "every code point is kept in both directions, and no packet is marked",
+        );
     }
     let mut is_much = false;
     let mut text = Vec::new();
@@ -83,11 +86,11 @@ pub(in crate::doctor) fn ecn(both: &Both) -> Finding {
         return Finding::problem(
             Step::Ecn,
             text,
-            "a queue that marks packets of an idle network has its threshold (Kmin) far too low, or the link is full: raise \
-             Kmin at the switch ports on the way (some 100 KB at 25 Gb/s), or repeat when the link is idle",
+            "the link is busy, or the marking threshold (Kmin) of a queue is far too low: raise Kmin at the \
+             switch ports on the path (to about 100 KB at 25 Gb/s), or repeat when the link is idle",
         );
     }
-    Finding::ok(Step::Ecn, text).with_hint("the way is busy now; repeat when it is not")
+    Finding::ok(Step::Ecn, text).with_hint("the path is busy now; repeat when it is idle")
 }
 
 /// Returns a problem if a direction turns every packet into CE, even packets that are not ECN capable.
@@ -100,9 +103,12 @@ fn marks_everything(both: &Both) -> Option<Finding> {
     let all = found.count(|_, _| true);
     Some(Finding::problem(
         Step::Ecn,
-        format!("every packet becomes CE {}, ECN capable or not ({all} of {all})", found.name()),
-        "no switch does that, as it marks ECN capable packets only: remove the rule that sets these bits on a router or host \
-         on the way (`iptables -t mangle -S` for TOS or DSCP, `nft list ruleset`, `tc filter`)",
+        format!(
+            "every packet becomes CE {}, even packets that are not ECN capable ({all} of {all})",
+            found.name()
+        ),
+        "switches mark only packets that are ECN capable: remove the rule that sets these bits on a router \
+         or host on the path (`iptables -t mangle -S` for TOS or DSCP, `nft list ruleset`, `tc filter`)",
     ))
 }
 
@@ -114,11 +120,12 @@ fn rewrites(rewritten: &[(String, u8, u8, u32)]) -> Option<Finding> {
         .map(|(direction, sent, seen, _)| format!("{} becomes {} {direction}", name(*sent), name(*seen)))
         .collect();
     let remedy = if clears {
-        "without these bits no congestion is ever reported and DCQCN does not work: find the router, tunnel or rule that clears \
-         them and stop it (`iptables -t mangle -S`; tunnels must copy ECN, RFC 6040; old routers clear the whole byte)"
+        "without these bits, no congestion is reported and DCQCN does not work: find and correct the router, \
+         tunnel or rule that clears them (`iptables -t mangle -S`; tunnels must copy ECN, RFC 6040; old \
+         routers clear the whole byte)"
     } else {
-        "find the router or rule that rewrites these bits and stop it (`iptables -t mangle -S`): a device on the way may only \
-         turn ECT into CE"
+        "find and correct the router or rule that rewrites these bits (`iptables -t mangle -S`): a device on \
+         the path may only change ECT to CE"
     };
     (!text.is_empty()).then(|| Finding::problem(Step::Ecn, text.join(", "), remedy))
 }

@@ -57,7 +57,7 @@ fn what_is_healthy_is_said_to_be() {
 fn addresses_and_ports_that_are_translated_are_named() {
     let mut both = healthy();
     both.there.sources = vec![([203, 0, 113, 9].into(), 50_000)];
-    is_problem(&source_port(&both), "198.18.0.1 arrive as from 203.0.113.9:50000");
+    is_problem(&source_port(&both), "198.18.0.1 arrive with the source 203.0.113.9:50000");
     let mut both = healthy();
     both.here.sources.push(([198, 18, 0, 2].into(), 61_000));
     is_problem(&source_port(&both), "leave from UDP port 50000 and arrive from 61000");
@@ -87,7 +87,7 @@ fn losses_are_told_apart() {
     both.there = Observation { intact: 90, damaged: 10, ..both.there };
     assert_eq!(loss(&both).outcome, Outcome::Ok);
     both.here.late = 3;
-    is_problem(&loss(&both), "3 came out of order");
+    is_problem(&loss(&both), "3 arrived out of order");
 }
 
 #[test]
@@ -115,7 +115,8 @@ fn a_rule_that_marks_everything_is_not_one_that_clears() {
     let finding = ecn(&both);
     is_problem(
         &finding,
-        "every packet becomes CE from 198.18.0.2 to 198.18.0.1, ECN capable or not (100 of 100)",
+        "every packet becomes CE from 198.18.0.2 to 198.18.0.1, even packets that are not ECN capable (100 \
+         of 100)",
     );
     assert!(finding.remedy.unwrap().contains("sets these bits"));
 }
@@ -136,9 +137,9 @@ fn a_small_mtu_is_not_a_firewall() {
 fn a_dead_direction_has_one_remedy() {
     let mut both = healthy();
     both.there = Observation { sent: 100, ..Observation::default() };
-    is_problem(&arrival(&both, false), "one direction is dead");
+    is_problem(&arrival(&both, false), "one direction fails");
     assert!(arrival(&both, false).remedy.unwrap().contains("iptables -I INPUT"));
-    assert!(arrival(&both, true).remedy.unwrap().contains("see UDP port 4791"));
+    assert!(arrival(&both, true).remedy.unwrap().contains("see the finding about UDP port 4791"));
 }
 
 #[test]

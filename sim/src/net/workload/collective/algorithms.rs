@@ -91,7 +91,7 @@ fn check(what: &Collective<'_>, hosts: &[u32], begins: &[TaskId]) -> Result<(), 
     match what.shares {
         Some(_) if kind != Kind::AllToAll => wrong(format!("{} cannot be uneven", kind.name())),
         Some(shares) if shares.len() != n => {
-            wrong(format!("{} shares are not one for each of the {n} hosts", shares.len()))
+            wrong(format!("expected one share for each of the {n} hosts, found {}", shares.len()))
         }
         _ => Ok(()),
     }
