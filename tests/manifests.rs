@@ -126,7 +126,6 @@ fn published_crates_depend_on_published_crates() {
     report(&wrong, "give path dependencies a version, and publish what they name");
 }
 
-/// The list of files contains what a build needs, and nothing of the rest of the repository.
 /// Returns whether an SPDX expression permits use under the allowed licences: in each part that `AND` joins,
 /// one of the alternatives is allowed.
 fn permits(expression: &str, allowed: &[&str]) -> bool {
@@ -168,6 +167,7 @@ fn every_licence_and_source_is_allowed() {
     assert!(!permits("GPL-3.0-only", &licences) && !permits("MIT AND GPL-2.0-only", &licences));
 }
 
+/// The list of files contains what a build needs, and nothing of the rest of the repository.
 #[test]
 fn packages_are_complete_and_small() {
     let mut wrong = Vec::new();

@@ -44,7 +44,7 @@ use walk::{Framed, Walk};
 ///   ICRC      `ok`, `BAD` (followed by the ICRC found and the ICRC computed, in
 ///             wire order), or `-` if it cannot be checked, because the packet was
 ///             cut by the capture or by a mirror, or is a fragment
-///   mark      conclusion from the PSN, see below; `-` if there is none
+///   mark      conclusion from the PSN, see below; `-` without one
 ///   headers   the extended headers, and other remarks
 ///
 /// A mark compares a packet with the earlier packets from the same queue pair to

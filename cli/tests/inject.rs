@@ -257,7 +257,7 @@ fn what_cannot_be_sent_is_refused_in_words() {
             "sends from its own addresses and port",
         ),
         (&[file, "--device", "raw:nosuch0"], "there is no interface `nosuch0`"),
-        (&[file, "--device", "tap:t0,ip=198.18.0.1/24"], "expected mtu=BYTES"),
+        (&[file, "--device", "tap:t0,ip=198.18.0.1/24"], "expected only mtu=BYTES"),
         (&[file, "--device", "memory"], "carries RoCE datagrams, not Ethernet frames"),
         (&["-", "--count", "2", "--dry-run"], "standard input can be read only once"),
         (&[file, "--rate", "fast", "--dry-run"], "1000/s"),

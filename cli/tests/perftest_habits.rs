@@ -363,6 +363,6 @@ fn a_report_that_was_never_measured_is_refused() {
 fn a_warning_names_the_options_when_an_original_does_nothing_for_a_second() {
     // The original keeps its connection and sends no more blocks.
     let (finished, _stream) = serve_blocks(&["--patience", "3"], &vec![keys(0x7f00_0000_0000); 3]);
-    assert!(!finished.success && finished.stderr.contains("nothing came for 3 s"), "{finished:?}");
+    assert!(!finished.success && finished.stderr.contains("received nothing within 3 s"), "{finished:?}");
     assert!(finished.stderr.contains("the other side has sent nothing for a second"), "{finished:?}");
 }

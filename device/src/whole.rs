@@ -179,7 +179,7 @@ mod tests {
             ("xdp:eth0", "receives only RoCE frames"),
             ("raw:eth0,vlan=5", "leave vlan= and prio= out"),
             ("raw:nosuch0", "there is no interface `nosuch0`"),
-            ("tap:t0,ip=198.18.0.1/24", "`ip=198.18.0.1/24`: expected mtu=BYTES"),
+            ("tap:t0,ip=198.18.0.1/24", "`ip=198.18.0.1/24`: expected only mtu=BYTES"),
             ("tap:", "the name of a TAP interface"),
             ("rwa:eth0", "`rwa` is not a kind of device"),
         ] {

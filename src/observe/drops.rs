@@ -31,7 +31,7 @@ const REASONS: &[Reason] = &[
         counter: "rx_icrc_encapsulated",
         happened: "dropped because their ICRC is wrong",
         advice: "a device on the path changes packets (address translation, a proxy, a bridge or peer with --fault corrupt), \
-                 or the peer computes the ICRC differently: record packets with --pcap, and examine them with \
+                 or the peer computes the ICRC differently: record packets with --pcap, and examine the capture with \
                  `roce dissect --bad-icrc`",
     },
     Reason {

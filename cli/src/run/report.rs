@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(noted(&format!("7\troce0\tqueue_pairs\t0\n{none}")), "");
         let silent = noted(&format!("7\troce0\tqueue_pairs\t2\n{none}"));
         assert!(
-            silent.contains("process 7, roce0: 2 queue pairs and no packet sent or received"),
+            silent.contains("process 7, roce0: 2 queue pairs, but no packet sent or received"),
             "{silent}"
         );
         let refused = noted("7\troce0\trefused\tthe port has no GID with index 9\n");

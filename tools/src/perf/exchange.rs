@@ -747,8 +747,8 @@ mod tests {
         assert!(agree(&["ib_send_bw", "-s 100", "no -b"]).unwrap().is_ours);
         assert!(agree(&["ib_send_bw", "-s 100", "no -b", "of a later release"]).is_ok());
         let error = agree(&["ib_send_bw", "-s 90", "-b"]).unwrap_err().to_string();
-        assert!(error.contains("this side has -s 100 and the other side -s 90"), "{error}");
-        assert!(error.contains("this side has no -b and the other side -b"), "{error}");
+        assert!(error.contains("this side has -s 100, the other side has -s 90"), "{error}");
+        assert!(error.contains("this side has no -b, the other side has -b"), "{error}");
         let error = agree(&["ib_send_bw", "\x1b[31mred", "no -b"]).unwrap_err().to_string();
         assert!(error.contains(r"\u{1b}[31mred") && !error.contains('\x1b'), "{error}");
         let error = agree(&["ib_send_bw", "a\u{202e}b\u{9b}", "no -b"]).unwrap_err().to_string();
