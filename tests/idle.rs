@@ -32,7 +32,6 @@ fn background_threads() -> usize {
     names.filter(|name| name.trim() == "roce-progress").count()
 }
 
-/// Waits until this number of background threads exists, because a joined thread is still listed for a
 /// Waits until a count has fallen or risen as expected, which may take a moment.
 fn until(what: &str, count: impl Fn() -> usize, is_expected: impl Fn(usize) -> bool) {
     let end = Instant::now() + Duration::from_secs(5);
