@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use super::summary::{RunIndex, Summary, print_table};
 use super::{Args, failures, groups, overview};
 use crate::terminal::Output;
-use roce_tools::text_file;
+use roce_machine::text_file;
 
 pub(super) fn merge(args: &Args, dir: &Path, output: &mut Output) -> anyhow::Result<ExitCode> {
     let runs = read(dir)?;

@@ -6,14 +6,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
-use roce_tools::plot::{Axes, Axis, Band, Chart, Line, MOST_LINES, escape};
+use roce_plot::{Axes, Axis, Band, Chart, Line, MOST_LINES, escape};
 use roce_transport::units;
 
 use super::groups::{Group, METRICS, groups, named, sweep_csv};
 use super::means::{means, remark, span};
 use super::report::{page_head, save};
 use super::summary::{NOT_MEASURED, OfSizes, Summary, assignments};
-use roce_tools::text_file;
+use roce_machine::text_file;
 
 /// Maximum number of runs in a common plot; more cannot be told apart.
 const MOST_RUNS: usize = 8;

@@ -15,7 +15,7 @@ use self::charts::charts;
 use super::run::CompletedRun;
 use super::summary::{Distribution, OfSizes, Summary};
 use super::{expect, operations};
-use roce_tools::plot::{Chart, escape};
+use roce_plot::{Chart, escape};
 
 /// Writes the report of a run to a directory, and creates the directory if it does not exist.
 pub(super) fn write(dir: &Path, completed: &CompletedRun) -> anyhow::Result<()> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use roce_sim::net::{MeasureSettings, PauseStep, RatePoint, Results, Time, TotalPoint};
 
-use roce_tools::plot::{Axes, Axis, Band, Chart, Line, MOST_LINES};
+use roce_plot::{Axes, Axis, Band, Chart, Line, MOST_LINES};
 
 use crate::sim::means::{means, place, remark, span, with_gaps};
 use crate::sim::summary::{Distribution, OfSizes, Summary};
