@@ -8,16 +8,17 @@ const MOST_ROWS: usize = 5;
 
 /// A cycle of paused ports. Each port waits for the next one, and the last port waits for the first.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub(super) struct DeadlockSummary {
+pub struct DeadlockSummary {
     /// The time when the cycle closed.
-    pub(super) begin_seconds: f64,
-    pub(super) priority: u8,
+    pub begin_seconds: f64,
+    /// The paused priority.
+    pub priority: u8,
     /// The names of the ports.
-    pub(super) ports: Vec<String>,
+    pub ports: Vec<String>,
     /// The time when the cycle opened again; `None` if it held until the end.
-    pub(super) end_seconds: Option<f64>,
+    pub end_seconds: Option<f64>,
     /// The reason why the cycle opened.
-    pub(super) ended_by: Option<String>,
+    pub ended_by: Option<String>,
 }
 
 impl DeadlockSummary {

@@ -6,27 +6,39 @@ use roce_sim::net::{NodeKind, Results, Time, Topology};
 use roce_sim::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 
+use super::text::quoted;
+
 /// Maximum number of operations in the printed summary; `collectives.csv` and `summary.json` contain all of
 /// them.
 const MOST_ROWS: usize = 8;
 
 /// The result of an operation. A value that does not exist is `None`.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub(super) struct OperationSummary {
-    pub(super) name: String,
-    pub(super) iteration: u32,
-    pub(super) kind: String,
-    pub(super) algorithm: Option<String>,
-    pub(super) hosts: usize,
-    pub(super) bytes: u64,
-    pub(super) begin_seconds: Option<f64>,
-    pub(super) seconds: Option<f64>,
-    /// The bandwidth as defined by nccl-tests.
-    pub(super) algorithm_bits_per_second: Option<f64>,
-    pub(super) bus_bits_per_second: Option<f64>,
-    /// The host that ended last, and its delay after the median of all hosts.
-    pub(super) last_host: Option<String>,
-    pub(super) behind_median_seconds: Option<f64>,
+pub struct OperationSummary {
+    /// The name in the scenario.
+    pub name: String,
+    /// The repetition, counted from 0.
+    pub iteration: u32,
+    /// The kind, such as `all-reduce`.
+    pub kind: String,
+    /// The algorithm, such as `ring`.
+    pub algorithm: Option<String>,
+    /// The number of hosts that take part.
+    pub hosts: usize,
+    /// The bytes of the operation.
+    pub bytes: u64,
+    /// The time when the first host began.
+    pub begin_seconds: Option<f64>,
+    /// The time until the last host ended.
+    pub seconds: Option<f64>,
+    /// The algorithm bandwidth as defined by nccl-tests.
+    pub algorithm_bits_per_second: Option<f64>,
+    /// The bus bandwidth as defined by nccl-tests.
+    pub bus_bits_per_second: Option<f64>,
+    /// The host that ended last.
+    pub last_host: Option<String>,
+    /// The delay of that host after the median of all hosts.
+    pub behind_median_seconds: Option<f64>,
 }
 
 /// Returns the operations of a run, in the order of the scenario.
@@ -83,7 +95,7 @@ fn text(operation: &OperationSummary) -> String {
 }
 
 /// Writes one line for each operation.
-pub(super) fn write_csv(file: &mut impl Write, operations: &[OperationSummary]) -> std::io::Result<()> {
+pub(crate) fn write_csv(file: &mut impl Write, operations: &[OperationSummary]) -> std::io::Result<()> {
     writeln!(
         file,
         "name,iteration,kind,algorithm,hosts,bytes,begin_us,time_us,algorithm_gbps,bus_gbps,last_host,behind_median_us"
@@ -110,15 +122,6 @@ pub(super) fn write_csv(file: &mut impl Write, operations: &[OperationSummary]) 
         )?;
     }
     Ok(())
-}
-
-/// Quotes a field of a CSV file (RFC 4180).
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
 }
 
 #[cfg(test)]

@@ -1,40 +1,45 @@
-//! The summary of a run, as a table and as JSON.
+//! The summary of a run, as rows of a table and as JSON.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 
 use roce_sim::net::{DropReason, Percentiles, Results, SIZE_CLASSES, SizeRange, Slowdowns, Time};
 use roce_sim::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 
 use super::deadlocks::{self, DeadlockSummary};
-use super::expect::Expected;
-use super::failures::Unfinished;
+use super::expected::Expected;
 use super::operations::{self, OperationSummary};
-use crate::terminal::{Output, Paint};
+use super::text::{NOT_MEASURED, congestion_text};
+use super::unfinished::Unfinished;
 
 /// The position of a run in its sweep.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
-pub(super) struct RunIndex {
+pub struct RunIndex {
     /// Index of the combination, starting at 0.
-    pub(super) index: usize,
+    pub index: usize,
     /// Number of combinations.
-    pub(super) of: usize,
+    pub of: usize,
 }
 
 /// Percentiles of a quantity.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
-pub(super) struct Distribution {
+pub struct Distribution {
     /// Number of values.
-    pub(super) count: usize,
-    pub(super) mean: f64,
-    pub(super) min: f64,
-    pub(super) p50: f64,
-    pub(super) p95: f64,
-    pub(super) p99: f64,
+    pub count: usize,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Smallest value.
+    pub min: f64,
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
     /// 99.9th percentile.
-    pub(super) p999: f64,
-    pub(super) max: f64,
+    pub p999: f64,
+    /// Largest value.
+    pub max: f64,
 }
 
 impl From<Percentiles> for Distribution {
@@ -46,114 +51,138 @@ impl From<Percentiles> for Distribution {
 
 /// Percentiles of a queue in bytes, over the samples at which it was not empty.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
-pub(super) struct QueueBytes {
-    pub(super) p50: u64,
-    pub(super) p90: u64,
-    pub(super) p99: u64,
-    pub(super) max: u64,
+pub struct QueueBytes {
+    /// Median.
+    pub p50: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// Longest queue.
+    pub max: u64,
 }
 
-/// The slowest and the fastest flow.
+/// The slowest and the fastest flow, in bits per second.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
-pub(super) struct Extremes {
-    pub(super) slowest: f64,
-    pub(super) fastest: f64,
+pub struct Extremes {
+    /// The goodput of the slowest flow.
+    pub slowest: f64,
+    /// The goodput of the fastest flow.
+    pub fastest: f64,
 }
 
 /// The slowdown of the flows of a range of sizes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
-pub(super) struct OfSizes {
+pub struct OfSizes {
     /// Lower bound of the flow sizes, exclusive.
-    pub(super) above_bytes: u64,
+    pub above_bytes: u64,
     /// Upper bound of the flow sizes, inclusive; `None` without a limit.
-    pub(super) to_bytes: Option<u64>,
+    pub to_bytes: Option<u64>,
+    /// The slowdown of these flows.
     #[serde(flatten)]
-    pub(super) slowdown: Distribution,
+    pub slowdown: Distribution,
 }
 
 /// The summary of one run. Values that were not measured are `None`.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub(super) struct Summary {
-    pub(super) scenario: String,
+pub struct Summary {
+    /// The name of the scenario.
+    pub scenario: String,
     /// Hash of the text of the scenario, which is equal for all runs of a sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) scenario_hash: Option<String>,
+    pub scenario_hash: Option<String>,
     /// The position in the sweep; only present for the runs of a sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) combination: Option<RunIndex>,
+    pub combination: Option<RunIndex>,
     /// The expectations of the scenario; `None` if values were set, or the run was ended early.
-    pub(super) expected: Option<Vec<Expected>>,
+    pub expected: Option<Vec<Expected>>,
     /// Values that were set for this run.
-    pub(super) set: Vec<(String, String)>,
-    pub(super) seed: u64,
-    pub(super) version: String,
+    pub set: Vec<(String, String)>,
+    /// The seed of all random decisions.
+    pub seed: u64,
+    /// The version of the program.
+    pub version: String,
     /// Hash of the scenario with set values and files, the version, and algorithms of the program.
-    pub(super) configuration_hash: String,
+    pub configuration_hash: String,
     /// Congestion control of `[host]` with all its parameters.
     #[serde(default)]
-    pub(super) congestion: String,
+    pub congestion: String,
     /// Hash of the algorithms that the program added.
-    pub(super) algorithm_hash: Option<String>,
+    pub algorithm_hash: Option<String>,
     /// Hash of all simulated events.
-    pub(super) trace_hash: String,
-    pub(super) events: u64,
-    pub(super) data_packets: u64,
-    pub(super) end_seconds: f64,
-    pub(super) flows: usize,
-    pub(super) incomplete: usize,
+    pub trace_hash: String,
+    /// Simulated events.
+    pub events: u64,
+    /// Packets with payload that hosts sent.
+    pub data_packets: u64,
+    /// Simulated time at the end.
+    pub end_seconds: f64,
+    /// All flows.
+    pub flows: usize,
+    /// Flows that are not complete.
+    pub incomplete: usize,
     /// Flows that failed, run or wait at the end.
     #[serde(flatten)]
-    pub(super) unfinished: Unfinished,
+    pub unfinished: Unfinished,
     /// Completion times of the complete flows.
-    pub(super) completion_seconds: Option<Distribution>,
+    pub completion_seconds: Option<Distribution>,
     /// Completion times relative to those of a flow alone in the network.
-    pub(super) slowdown: Option<Distribution>,
+    pub slowdown: Option<Distribution>,
     /// Slowdown by named classes of sizes.
-    pub(super) slowdown_of_classes: BTreeMap<String, Option<Distribution>>,
+    pub slowdown_of_classes: BTreeMap<String, Option<Distribution>>,
     /// Slowdown by logarithmic ranges of sizes.
-    pub(super) slowdown_by_size: Vec<OfSizes>,
-    pub(super) delivered_bytes: u64,
-    pub(super) mean_goodput_bits_per_second: Option<f64>,
-    pub(super) jain: Option<f64>,
+    pub slowdown_by_size: Vec<OfSizes>,
+    /// Payload that receivers accepted.
+    pub delivered_bytes: u64,
+    /// Mean goodput of the complete flows.
+    pub mean_goodput_bits_per_second: Option<f64>,
+    /// Jain's index of their rates.
+    pub jain: Option<f64>,
     /// Goodput of the slowest and the fastest flow that ran in the second half of the time.
-    pub(super) second_half_bits_per_second: Option<Extremes>,
-    pub(super) retransmitted: u64,
-    pub(super) timeouts: u64,
-    pub(super) cnps_sent: u64,
-    pub(super) cnps_handled: u64,
-    pub(super) marked: u64,
-    pub(super) trimmed: u64,
-    pub(super) pauses: u64,
-    pub(super) paused_seconds: f64,
+    pub second_half_bits_per_second: Option<Extremes>,
+    /// Retransmitted packets.
+    pub retransmitted: u64,
+    /// Expired retransmission timers.
+    pub timeouts: u64,
+    /// CNPs that receivers sent.
+    pub cnps_sent: u64,
+    /// CNPs that senders handled.
+    pub cnps_handled: u64,
+    /// Packets that switches marked CE.
+    pub marked: u64,
+    /// Packets whose payload switches cut away.
+    pub trimmed: u64,
+    /// Pauses that ports sent.
+    pub pauses: u64,
+    /// Time in which ports were paused, all ports and priorities together.
+    pub paused_seconds: f64,
     /// Cycles of paused ports that wait for each other.
     #[serde(default)]
-    pub(super) deadlocks: Vec<DeadlockSummary>,
+    pub deadlocks: Vec<DeadlockSummary>,
     /// The longest queue of a switch.
-    pub(super) queue_bytes: Option<QueueBytes>,
-    pub(super) dropped: BTreeMap<String, u64>,
+    pub queue_bytes: Option<QueueBytes>,
+    /// Dropped packets by reason.
+    pub dropped: BTreeMap<String, u64>,
     /// Collective operations and steps of training; absent without them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) collectives: Vec<OperationSummary>,
+    pub collectives: Vec<OperationSummary>,
 }
 
 /// Hashes that identify a run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hashes {
+pub struct Hashes {
     /// Hash of the text of the scenario.
-    pub(super) scenario: u64,
+    pub scenario: u64,
     /// Hash of everything that determines the run.
-    pub(super) configuration: u64,
+    pub configuration: u64,
     /// Hash of the algorithms that the program added.
-    pub(super) algorithm: Option<u64>,
+    pub algorithm: Option<u64>,
 }
 
 impl Summary {
-    pub(super) fn new(
-        scenario: &Scenario,
-        set: &[(String, String)],
-        hashes: Hashes,
-        results: &Results,
-    ) -> Self {
+    /// Summarizes a run of a scenario with these set values.
+    #[must_use]
+    pub fn new(scenario: &Scenario, set: &[(String, String)], hashes: Hashes, results: &Results) -> Self {
         let sum = |of: fn(&roce_sim::net::FlowCounts) -> u64| {
             results.flows.iter().map(|flow| of(&flow.counts)).sum()
         };
@@ -176,7 +205,7 @@ impl Summary {
             seed: scenario.settings.seed,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             configuration_hash: format!("{:016x}", hashes.configuration),
-            congestion: super::report::congestion_text(&scenario.settings.host.congestion),
+            congestion: congestion_text(&scenario.settings.host.congestion),
             algorithm_hash: hashes.algorithm.map(|hash| format!("{hash:016x}")),
             trace_hash: format!("{:016x}", results.trace_hash),
             events: results.events,
@@ -220,12 +249,14 @@ impl Summary {
     }
 
     /// Returns the payload received per second, all flows together.
-    pub(super) fn total_bits_per_second(&self) -> Option<f64> {
+    #[must_use]
+    pub fn total_bits_per_second(&self) -> Option<f64> {
         (self.end_seconds > 0.0).then(|| self.delivered_bytes as f64 * 8.0 / self.end_seconds)
     }
 
     /// Returns rows of name and value, as text.
-    pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
+    #[must_use]
+    pub fn rows(&self) -> Vec<(&'static str, String)> {
         let none = || NOT_MEASURED.to_owned();
         let times = self.completion_seconds.map_or_else(none, |of| {
             let [min, median, p99, max] = [of.min, of.p50, of.p99, of.max].map(ms);
@@ -295,18 +326,7 @@ impl Summary {
         }
         rows
     }
-
-    pub(super) fn print(&self, output: &mut Output) -> std::io::Result<()> {
-        writeln!(output, "{}", output.style.paint(Paint::BOLD, &self.scenario))?;
-        for (name, value) in self.rows() {
-            writeln!(output, "  {name:36} {value}")?;
-        }
-        Ok(())
-    }
 }
-
-/// The text for a value that was not measured.
-pub(super) const NOT_MEASURED: &str = "\u{2013}";
 
 /// Returns the name of the row of a class.
 fn class_row(class: &str) -> &'static str {
@@ -347,64 +367,6 @@ fn second_half(results: &Results) -> Option<Extremes> {
 /// Converts seconds to milliseconds.
 fn ms(seconds: f64) -> f64 {
     seconds * 1e3
-}
-
-/// Formats values in the syntax of the command line.
-pub(super) fn assignments(set: &[(String, String)]) -> String {
-    set.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
-}
-
-/// Prints one line per run.
-pub(super) fn print_table(output: &mut Output, runs: &[Summary]) -> std::io::Result<()> {
-    let width = runs.iter().map(|run| assignments(&run.set).len()).max().unwrap_or(0).max(3);
-    let heading = format!(
-        "{:width$} {:>9} {:>6} {:>10} {:>10} {:>8} {:>7} {:>13} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}",
-        "set",
-        "complete",
-        "failed",
-        "median ms",
-        "slowest ms",
-        "p99 slow",
-        "Jain",
-        "2nd half Gb/s",
-        "p90 KB",
-        "marked",
-        "CNPs",
-        "pauses",
-        "dropped",
-        "resent"
-    );
-    writeln!(output, "{}", output.style.paint(Paint::BOLD, heading))?;
-    for run in runs {
-        let or = |value: Option<f64>, digits: usize| {
-            value.map_or_else(|| NOT_MEASURED.to_owned(), |value| format!("{value:.digits$}"))
-        };
-        let times = run.completion_seconds;
-        let half = run.second_half_bits_per_second.map_or_else(
-            || NOT_MEASURED.to_owned(),
-            |of| format!("{:.2}-{:.2}", of.slowest / 1e9, of.fastest / 1e9),
-        );
-        writeln!(
-            output,
-            "{:width$} {:>4}/{:<4} {:>6} {:>10} {:>10} {:>8} {:>7} {:>13} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}",
-            assignments(&run.set),
-            run.flows - run.incomplete,
-            run.flows,
-            run.unfinished.failed,
-            or(times.map(|of| ms(of.p50)), 3),
-            or(times.map(|of| ms(of.max)), 3),
-            or(run.slowdown.map(|of| of.p99), 2),
-            or(run.jain, 4),
-            half,
-            or(run.queue_bytes.map(|queue| queue.p90 as f64 / 1e3), 1),
-            run.marked,
-            run.cnps_sent,
-            run.pauses,
-            run.dropped.values().sum::<u64>(),
-            run.retransmitted
-        )?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use roce_plot::{Axes, Axis, Band, Chart, Line, MOST_LINES};
 use roce_sim::net::{MeasureSettings, PauseStep, RatePoint, Results, Time, TotalPoint};
 
-use roce_plot::{Axes, Axis, Band, Chart, Line, MOST_LINES};
-
-use crate::sim::means::{means, place, remark, span, with_gaps};
-use crate::sim::summary::{Distribution, OfSizes, Summary};
+use super::means::{means, place, remark, span, with_gaps};
+use crate::data::summary::{Distribution, OfSizes, Summary};
 
 /// Maximum number of separate lines. More lines are shown as their median and a band.
 const MOST_FLOWS: usize = 6;

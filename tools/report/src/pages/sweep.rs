@@ -5,22 +5,27 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::Context as _;
+use roce_machine::text_file;
 use roce_plot::{Axes, Axis, Band, Chart, Line, MOST_LINES, escape};
 use roce_transport::units;
 
-use super::groups::{Group, METRICS, groups, named, sweep_csv};
+use super::files::{WriteError, create_directory, page_head, save};
 use super::means::{means, remark, span};
-use super::report::{page_head, save};
-use super::summary::{NOT_MEASURED, OfSizes, Summary, assignments};
-use roce_machine::text_file;
+use crate::data::groups::{Group, groups, sweep_csv};
+use crate::data::metrics::{METRICS, metric_named};
+use crate::data::summary::{OfSizes, Summary};
+use crate::data::text::{NOT_MEASURED, assignments};
 
 /// Maximum number of runs in a common plot; more cannot be told apart.
 const MOST_RUNS: usize = 8;
 
 /// Writes `sweep.csv`, `report.html` and its plots. The series come from the directories of the runs.
-pub(super) fn write(dir: &Path, runs: &[Summary]) -> anyhow::Result<()> {
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
+///
+/// # Errors
+///
+/// The directory or a file cannot be written.
+pub fn write_sweep(dir: &Path, runs: &[Summary]) -> Result<(), WriteError> {
+    create_directory(dir)?;
     save(dir, "sweep.csv", &sweep_csv(runs))?;
     let groups = groups(runs);
     let varied = varied(&groups);
@@ -115,7 +120,7 @@ fn against(groups: &[Group<'_>], varied: &[String]) -> Vec<(String, Chart)> {
         for name in &series {
             let members = || groups.iter().filter(|group| label(group, &others) == *name);
             for (column, what) in columns {
-                let Some(metric) = named(column) else { continue };
+                let Some(metric) = metric_named(column) else { continue };
                 let mut points: Vec<(f64, f64, f64)> = members()
                     .filter_map(|group| {
                         let estimate = group.estimate(metric)?;

@@ -1,25 +1,27 @@
 //! The report of a run: CSV files, plots, and an HTML page.
 
-mod charts;
-
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{BufWriter, ErrorKind, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 
-use anyhow::Context as _;
-use roce_sim::net::{DropReason, Results, Time};
-use roce_transport::congestion::Congestion;
-
-use self::charts::charts;
-use super::run::CompletedRun;
-use super::summary::{Distribution, OfSizes, Summary};
-use super::{expect, operations};
 use roce_plot::{Chart, escape};
+use roce_sim::net::{DropReason, Results, Time};
 
-/// Writes the report of a run to a directory, and creates the directory if it does not exist.
-pub(super) fn write(dir: &Path, completed: &CompletedRun) -> anyhow::Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
+use super::charts::charts;
+use super::files::{SUMMARY, WriteError, create, create_directory, page_head, save};
+use crate::data::completed::CompletedRun;
+use crate::data::operations;
+use crate::data::summary::{Distribution, OfSizes, Summary};
+use crate::data::text::congestion_text;
+
+/// Writes the report of a run to a directory, and creates the directory if it does not exist. `summary_json`
+/// is the text of `summary.json`: the JSON of the summary, as the program prints it.
+///
+/// # Errors
+///
+/// The directory or a file cannot be written.
+pub fn write_run(dir: &Path, completed: &CompletedRun, summary_json: &str) -> Result<(), WriteError> {
+    create_directory(dir)?;
     let results = &completed.results;
     write_flows(&dir.join("flows.csv"), results)?;
     write_slowdown(&dir.join("slowdown.csv"), &completed.summary)?;
@@ -40,32 +42,10 @@ pub(super) fn write(dir: &Path, completed: &CompletedRun) -> anyhow::Result<()> 
     save(dir, "report.html", &page(completed, &charts))?;
     save(dir, "scenario.toml", &scenario_text(completed))?;
     // This file is written last, because --merge takes it as proof of a complete run.
-    let mut summary = Vec::new();
-    crate::document::print(&mut summary, "sim", &completed.summary)?;
-    save(dir, "summary.json", &String::from_utf8(summary)?)
+    save(dir, SUMMARY, summary_json)
 }
 
-/// Removes the summary of an earlier run from a directory, so that a failing run does not appear complete.
-pub(super) fn remove_summary(dir: &Path) -> anyhow::Result<()> {
-    let path = dir.join("summary.json");
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {} of an earlier run", path.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-pub(super) fn save(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
-    let path = dir.join(name);
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
-}
-
-pub(super) fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
-    Ok(BufWriter::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?))
-}
-
-fn write_flows(path: &Path, results: &Results) -> anyhow::Result<()> {
+fn write_flows(path: &Path, results: &Results) -> Result<(), WriteError> {
     let mut file = create(path)?;
     writeln!(
         file,
@@ -103,7 +83,7 @@ fn optional(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| format!("{value:.6}"))
 }
 
-fn write_slowdown(path: &Path, summary: &Summary) -> anyhow::Result<()> {
+fn write_slowdown(path: &Path, summary: &Summary) -> Result<(), WriteError> {
     let mut file = create(path)?;
     writeln!(file, "above_bytes,to_bytes,flows,mean,p50,p95,p99,p999,max")?;
     for OfSizes { above_bytes, to_bytes, slowdown } in &summary.slowdown_by_size {
@@ -114,7 +94,7 @@ fn write_slowdown(path: &Path, summary: &Summary) -> anyhow::Result<()> {
     Ok(file.flush()?)
 }
 
-fn write_total(path: &Path, results: &Results) -> anyhow::Result<()> {
+fn write_total(path: &Path, results: &Results) -> Result<(), WriteError> {
     let mut file = create(path)?;
     writeln!(file, "time_us,flows,sent_gbps,jain")?;
     for point in &results.totals {
@@ -125,7 +105,7 @@ fn write_total(path: &Path, results: &Results) -> anyhow::Result<()> {
 }
 
 /// Writes the distribution of the longest queue of a switch.
-fn write_queue_cdf(path: &Path, results: &Results) -> anyhow::Result<()> {
+fn write_queue_cdf(path: &Path, results: &Results) -> Result<(), WriteError> {
     let mut file = create(path)?;
     writeln!(file, "port,bytes,percent")?;
     if let Some(port) = results.longest_queue() {
@@ -137,7 +117,7 @@ fn write_queue_cdf(path: &Path, results: &Results) -> anyhow::Result<()> {
     Ok(file.flush()?)
 }
 
-fn write_ports(path: &Path, results: &Results) -> anyhow::Result<()> {
+fn write_ports(path: &Path, results: &Results) -> Result<(), WriteError> {
     let mut file = create(path)?;
     write!(
         file,
@@ -177,7 +157,7 @@ fn write_ports(path: &Path, results: &Results) -> anyhow::Result<()> {
     Ok(file.flush()?)
 }
 
-fn write_series(dir: &Path, results: &Results) -> anyhow::Result<()> {
+fn write_series(dir: &Path, results: &Results) -> Result<(), WriteError> {
     let mut file = create(&dir.join("rates.csv"))?;
     writeln!(file, "time_us,flow,sent_gbps,rate_gbps,target_gbps,alpha")?;
     for point in &results.rates {
@@ -224,27 +204,14 @@ fn scenario_text(completed: &CompletedRun) -> String {
          # congestion control: {}\n",
         summary.version, summary.seed, summary.configuration_hash, summary.trace_hash, summary.congestion
     );
-    for identity in &completed.identities {
+    for algorithm in &completed.added_algorithms {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            "# The program added this algorithm; another program may not have it. Name, hash of its behavior, new instance:\n# {}",
-            identity.text()
+            "# The program added this algorithm; another program may not have it. Name, hash of its behavior, new instance:\n# {algorithm}"
         );
     }
     text + "\n" + &completed.whole
-}
-
-/// Returns the beginning of a page, up to its first heading.
-pub(super) fn page_head(title: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>\
-         body{{font:15px/1.45 Helvetica,Arial,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}}\
-         table{{border-collapse:collapse;margin:1em 0}}td,th{{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}}\
-         .wide{{font-size:12px}}.wide td,.wide th{{padding:.2em .5em}}\
-         svg{{max-width:100%;height:auto;margin:.6em 0}}</style></head><body>\n<h1>{0}</h1>\n",
-        escape(title)
-    )
 }
 
 fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
@@ -252,7 +219,7 @@ fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
     let mut html = page_head(&scenario.name);
     // Writing to a string cannot fail.
     let _ = writeln!(html, "<p>{}</p>", escape(&scenario.description));
-    match expect::why_silent(completed) {
+    match completed.why_not_evaluated() {
         Some(reason) => {
             let _ = writeln!(html, "<p><b>Expected:</b> {}</p>", escape(reason));
         }
@@ -287,23 +254,4 @@ fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
         "<p>All figures are in the CSV files in the directory of this page.</p></body></html>"
     );
     html
-}
-
-/// Formats congestion control in the syntax of `host.congestion`.
-pub(super) fn congestion_text(congestion: &Congestion) -> String {
-    format!("{}{}", congestion.algorithm, if congestion.echo { ",echo=1" } else { "" })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn printed_congestion_control_parses_to_the_same_value() {
-        for text in ["none", "fixed:10G", "dcqcn:paper,rpg_ai_rate=40", "swift", "timely", "none,echo=1"] {
-            let (congestion, _) = Congestion::parse(text).unwrap();
-            let printed = congestion_text(&congestion);
-            assert_eq!(Congestion::parse(&printed).unwrap().0, congestion, "{text} is printed as {printed}");
-        }
-    }
 }
