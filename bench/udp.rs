@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use roce::verbs::Context;
+use roce_exchange::Exchange;
+use roce_measure::measure::{self as perf, Completion, Op, Plan, Post, Signal, Tool};
 use roce_testing::own_address;
-use roce_tools::exchange::Exchange;
-use roce_tools::measure::{self as perf, Completion, Op, Plan, Post, Signal, Tool};
 
 /// Returns the number of messages of one measurement of `size`: about 64 MiB, but at least the number of
 /// buffers.

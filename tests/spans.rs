@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use roce::device::memory::MemoryDevice;
 use roce::verbs::*;
-use roce_tools::exchange::Exchange;
-use roce_tools::measure::{self as perf, Completion, Op, Plan, Post, Signal, Tool};
+use roce_exchange::Exchange;
+use roce_measure::measure::{self as perf, Completion, Op, Plan, Post, Signal, Tool};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};

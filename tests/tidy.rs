@@ -93,7 +93,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "device/src/",
     "device/tests/",
     "common/testing/src/",
-    "tools/tests/",
+    "tools/measure/tests/",
     "cli/tests/",
     "src/verbs/",
     "libs/ibverbs/src/",
@@ -411,10 +411,9 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("device/src", &["framed", "host", "udp", "fault", "pcap", "tap", "raw", "xdp"]),
     ("src", &["driver", "observe", "cm", "runtime", "verbs"]),
     ("libs/ibverbs/src", &["abi", "rdmacm"]),
-    (
-        "tools/src",
-        &["plot", "exchange", "harness", "limit", "measure", "study", "perf", "pingpong", "doctor", "bridge"],
-    ),
+    ("tools/measure/src", &["harness", "limit", "measure", "study", "perf", "pingpong"]),
+    ("tools/doctor/src", &["judge"]),
+    ("tools/report/src", &["data", "pages"]),
     ("cli/src", &["dissect", "explain", "inject", "help", "sim", "bridge", "demo", "perf", "run"]),
 ];
 
@@ -425,6 +424,7 @@ const HOUSE: &[&str] = &[
     "transport",
     "common/fault",
     "common/capture",
+    "common/plot",
     "sim",
     "common/machine",
     "device",
@@ -432,8 +432,28 @@ const HOUSE: &[&str] = &[
     "libs/ibverbs",
     "libs/rdmacm",
     "libs/sysfs",
-    "tools",
+    "tools/exchange",
+    "tools/measure",
+    "tools/doctor",
+    "tools/bridge",
+    "tools/report",
     "cli",
+];
+
+/// Crates that do not depend on each other, because each of them is a product of its own.
+const PRODUCTS: &[&str] = &["tools/measure", "tools/doctor", "tools/bridge", "tools/report"];
+
+/// Crates below others that they may not use, with the names of these packages.
+const NEVER_USES: &[(&str, &[&str])] =
+    &[("tools/bridge", &["roce"]), ("tools/report", &["roce", "roce-device"])];
+
+/// Dependencies that only the command has, with the reason.
+const ONLY_OF_THE_COMMAND: &[(&str, &str)] = &[
+    ("clap", "a tool takes a plan and does not read a command line"),
+    ("clap_complete", "it describes a command line"),
+    ("clap_mangen", "it describes a command line"),
+    ("ratatui", "a tool does not write to a terminal"),
+    ("anyhow", "the errors of a library have types"),
 ];
 
 /// Maximum number of lines of a crate, including its unit tests.
@@ -494,8 +514,7 @@ fn folders_in(place: &str) -> Vec<String> {
 fn arrows_between_crates_point_down() {
     let mut wrong = Vec::new();
     for (level, folder) in HOUSE.iter().enumerate() {
-        let manifest =
-            if *folder == "src" { "Cargo.toml".to_owned() } else { format!("{folder}/Cargo.toml") };
+        let manifest = manifest_of(folder);
         let text = read(&manifest);
         for above in &HOUSE[level + 1..] {
             let name = package_of(above);
@@ -505,6 +524,55 @@ fn arrows_between_crates_point_down() {
         }
     }
     report(&wrong, "an arrow only goes down; see the picture in docs/explanation/architecture.md");
+}
+
+#[test]
+fn products_stand_alone_and_only_the_command_has_a_command_line() {
+    let mut wrong = Vec::new();
+    for folder in HOUSE.iter().filter(|folder| **folder != "cli") {
+        let manifest = manifest_of(folder);
+        let found = normal_dependencies(&read(&manifest));
+        for (name, reason) in ONLY_OF_THE_COMMAND.iter().filter(|(name, _)| found.contains(*name)) {
+            wrong.push(format!("{manifest} depends on {name}: {reason}"));
+        }
+        let others = PRODUCTS.iter().filter(|other| PRODUCTS.contains(folder) && *other != folder);
+        let others = others.map(|other| package_of(other));
+        let never = NEVER_USES.iter().filter(|(known, _)| known == folder).flat_map(|(_, names)| *names);
+        for name in others.chain(never.map(|name| (*name).to_owned())).filter(|name| found.contains(name)) {
+            wrong.push(format!(
+                "{manifest} depends on {name}; see the table in docs/explanation/architecture.md"
+            ));
+        }
+    }
+    report(&wrong, "move what two products share into a crate below both, and options into cli/");
+    // The check can fail.
+    let command = normal_dependencies(&read("cli/Cargo.toml"));
+    for name in ONLY_OF_THE_COMMAND.iter().map(|(name, _)| (*name).to_owned()) {
+        assert!(command.contains(&name), "the command does not use {name}; remove it from the list");
+    }
+    assert!(PRODUCTS.iter().all(|product| command.contains(&package_of(product))));
+}
+
+/// Each crate with folders has a row in [`FOLDERS`], so that a new crate cannot be missed.
+#[test]
+fn every_crate_with_folders_is_checked() {
+    let mut wrong = Vec::new();
+    for place in HOUSE.iter().map(|folder| sources_of(folder)) {
+        if !folders_in(&place).is_empty() && !FOLDERS.iter().any(|(known, _)| *known == place) {
+            wrong.push(format!("{place} has folders, and no row in FOLDERS of tests/tidy.rs"));
+        }
+    }
+    report(&wrong, "add the row, with the lowest folder first");
+}
+
+/// Returns the path of the sources of a folder of [`HOUSE`].
+fn sources_of(folder: &str) -> String {
+    if folder == "src" { folder.to_owned() } else { format!("{folder}/src") }
+}
+
+/// Returns the path of the manifest of a folder of [`HOUSE`].
+fn manifest_of(folder: &str) -> String {
+    if folder == "src" { "Cargo.toml".to_owned() } else { format!("{folder}/Cargo.toml") }
 }
 
 /// Returns the name of the package in a folder of [`HOUSE`].
@@ -539,7 +607,7 @@ fn arrows_that_point_up_are_noticed() {
 fn no_crate_is_too_large() {
     let files = sources();
     let lines_of = |folder: &str| -> usize {
-        let begin = if folder == "src" { "src/".to_owned() } else { format!("{folder}/src/") };
+        let begin = format!("{}/", sources_of(folder));
         let inside = files.iter().filter(|file| file.name.starts_with(&begin));
         inside.map(|file| file.text.lines().count()).sum()
     };

@@ -16,9 +16,10 @@ use roce_fault::FaultPlan;
 use roce_transport::units;
 use serde_json::{Value, json};
 
+use super::choices::{ORIGINS, one_of};
 use super::sim::shipped::Source;
 use super::terminal::Output;
-use roce_tools::bridge::{
+use roce_bridge::{
     Bridge, Counts, Observer, Origin, Queue, QueuePairCounts, QueueSettings, Runner, Scenario, Side,
 };
 use series::Series;
@@ -45,7 +46,8 @@ pub(super) struct Args {
     scenario: Option<String>,
 
     /// Direction that --fault and the queue apply to: packets from the left, from the right, or both
-    #[arg(long, value_enum, hide_possible_values = true, value_name = "SIDE", default_value = "both")]
+    #[arg(long, value_parser = one_of(ORIGINS), hide_possible_values = true, value_name = "SIDE")]
+    #[arg(default_value = "both")]
     from: Origin,
 
     /// Faults to inject, such as drop=1% or rule:rpsn=5,pass=1,action=drop; `roce ping --help` explains the

@@ -17,7 +17,7 @@ use roce::verbs::{Congestion, Context, ContextBuilder, NotificationPoint, Rate};
 use roce_device::pcap::{CaptureFile, CaptureSpec};
 use roce_device::udp::UdpSpec;
 use roce_device::{Device, OpenOptions, local_addresses};
-use roce_tools::exchange::{connect_tcp, until_listening};
+use roce_exchange::{connect_tcp, until_listening};
 
 /// The port of the TCP exchange through which our own tools set up connections.
 pub(super) const EXCHANGE_PORT: u16 = 18_520;

@@ -20,8 +20,8 @@ use operations::{OPERATIONS, Outcome};
 use roce::verbs::{Context, ContextBuilder};
 use roce_device::OpenOptions;
 use roce_device::pcap::CaptureFile;
-use roce_tools::exchange::Exchange;
-use roce_tools::measure::{self, Completion, Op, Plan, Post, Row, Signal, Tool};
+use roce_exchange::Exchange;
+use roce_measure::measure::{self, Completion, Op, Plan, Post, Row, Signal, Tool};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use side::{Request, Response, Side};
 

@@ -21,7 +21,7 @@ use filter::{OpcodePattern, PsnRange};
 use flows::{Flows, Mark};
 use line::Table;
 use roce_capture::{CaptureError, CaptureReader, CapturedPacket};
-use roce_tools::text_file;
+use roce_machine::text_file;
 use summary::Summary;
 use walk::{Framed, Walk};
 

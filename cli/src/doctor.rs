@@ -10,8 +10,8 @@ use serde_json::json;
 use super::common::{DeviceArgs, EXCHANGE_PORT, device_towards, resolve};
 use super::listen::{Announcement, called_device, next_client, option};
 use super::terminal::{Output, Paint, Style};
-use roce_tools::doctor::{Diagnosis, Doctor, Finding, Outcome, Peer, SERVICE_PORT};
-use roce_tools::exchange::{ClientQueue, Listening};
+use roce_doctor::{Diagnosis, Doctor, Finding, Outcome, Peer, SERVICE_PORT};
+use roce_exchange::{ClientQueue, Listening};
 
 /// Find out why two machines cannot communicate over RoCE, and suggest remedies
 ///

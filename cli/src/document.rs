@@ -31,7 +31,12 @@ struct Document {
 
 /// Prints the document of a command; `body` is an object.
 pub(crate) fn print(output: &mut impl Write, command: &str, body: &impl Serialize) -> io::Result<()> {
-    writeln!(output, "{}", escaped(serde_json::to_string_pretty(&document(command, body)?)?))
+    write!(output, "{}", text(command, body)?)
+}
+
+/// Returns the document of a command, with a line break at its end; `body` is an object.
+pub(crate) fn text(command: &str, body: &impl Serialize) -> io::Result<String> {
+    Ok(escaped(serde_json::to_string_pretty(&document(command, body)?)?) + "\n")
 }
 
 /// Escapes characters in JSON strings that control a terminal, or that hide or reorder text. Strings may come

@@ -5,6 +5,7 @@
 
 mod algorithms;
 mod bridge;
+mod choices;
 mod common;
 mod demo;
 mod devices;

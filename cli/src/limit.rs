@@ -11,8 +11,8 @@ use super::listen::{Announcement, called_device, next_client, option};
 use super::terminal::{Output, Paint};
 use roce_device::udp::UdpSpec;
 use roce_device::{Device, OpenOptions};
-use roce_tools::exchange::{ClientQueue, Exchange, ExchangeError, Listening};
-use roce_tools::limit::{self, Latency, Outcome, Plan};
+use roce_exchange::{ClientQueue, Exchange, ExchangeError, Listening};
+use roce_measure::limit::{self, Latency, Outcome, Plan};
 
 /// The TCP port of the exchange before the measurement.
 const PORT: u16 = 18_521;

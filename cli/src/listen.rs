@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context as _;
 use roce::verbs::Context;
-use roce_tools::exchange::{ClientQueue, Exchange, Listening, own_addresses};
+use roce_exchange::{ClientQueue, Exchange, Listening, own_addresses};
 
 use super::common::{DeviceArgs, device_at, device_on};
 use super::terminal::Output;

@@ -9,13 +9,14 @@ use roce_packet::PathMtu;
 use roce_transport::units;
 use serde::Serialize;
 
+use super::choices::{COMPLETIONS, OPS, POSTS, SIGNALS, one_of};
 use super::common::{DeviceArgs, EXCHANGE_PORT, connect_when_listening, device_towards, parse_mtu, resolve};
 use super::listen::{Announcement, Contexts, next_client, option};
 use super::progress::Progress;
 use super::terminal::{Output, Paint};
 use roce::verbs::Context;
-use roce_tools::exchange::{ClientQueue, Exchange, ExchangeError};
-use roce_tools::measure::{
+use roce_exchange::{ClientQueue, Exchange, ExchangeError};
+use roce_measure::measure::{
     self, Completion, DEFAULT_MEMORY, Op, Plan, Post, Row, ServerOptions, Signal, Tool,
 };
 
@@ -62,7 +63,7 @@ struct MeasureArgs {
     server: Option<String>,
 
     /// Operation that transfers the messages
-    #[arg(long, value_enum, default_value_t = Op::Send)]
+    #[arg(long, value_parser = one_of(OPS), default_value = "send")]
     op: Op,
 
     /// Message size in bytes; may be given several times
@@ -78,15 +79,15 @@ struct MeasureArgs {
     inline: bool,
 
     /// How to wait for completions
-    #[arg(long, value_enum, default_value_t = Completion::Poll)]
+    #[arg(long, value_parser = one_of(COMPLETIONS), default_value = "poll")]
     completion: Completion,
 
     /// How to post work requests
-    #[arg(long, value_enum, default_value_t = Post::List)]
+    #[arg(long, value_parser = one_of(POSTS), default_value = "list")]
     post: Post,
 
     /// Which send requests are signaled: all, or one of N/2
-    #[arg(long, value_enum, default_value_t = Signal::Full)]
+    #[arg(long, value_parser = one_of(SIGNALS), default_value = "full")]
     signal: Signal,
 
     /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that fits the link MTU]

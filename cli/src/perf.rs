@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use roce_packet::PathMtu;
 use serde_json::json;
 
+use super::choices::{ATOMIC_OPS, CONNECTIONS, TESTS, VERBS, one_of};
 use super::common::{DeviceArgs, LISTENING, connect_exchange, device_on, device_towards, parse_mtu, resolve};
 use super::listen::{Announcement, Contexts, only_device, option};
 use super::measure::parse_size;
@@ -21,10 +22,10 @@ use super::progress::Progress;
 use super::terminal::Output;
 use roce::tcp::Tcp;
 use roce::verbs::{Context, PortSpace};
-use roce_tools::Role;
-use roce_tools::exchange::PeerAddresses;
-use roce_tools::perf::exchange::Stream;
-use roce_tools::perf::{
+use roce_exchange::PeerAddresses;
+use roce_measure::Role;
+use roce_measure::perf::exchange::Stream;
+use roce_measure::perf::{
     AtomicOp, Bandwidth, ConnectMethod, Connection, Length, Messages, PORT, Plan, Row, Session, Size, Test,
     Verb,
 };
@@ -43,11 +44,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[command(version, mut_arg("device", |device| device.short('d').alias("ib-dev")))]
 pub(super) struct Args {
     /// Operation to measure
-    #[arg(value_enum)]
+    #[arg(value_parser = one_of(VERBS))]
     verb: Verb,
 
     /// Quantity to measure
-    #[arg(value_enum)]
+    #[arg(value_parser = one_of(TESTS))]
     test: Test,
 
     /// Address or name of the server; if omitted, this side is the server
@@ -90,7 +91,7 @@ pub(super) struct Args {
     qp: usize,
 
     /// Transport: RC, UC or UD
-    #[arg(long, short, value_enum, ignore_case = true, default_value = "RC")]
+    #[arg(long, short, value_parser = one_of(CONNECTIONS), ignore_case = true, default_value = "RC")]
     connection: Connection,
 
     /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that fits both link MTUs]
@@ -153,8 +154,8 @@ pub(super) struct Args {
     inline_size: usize,
 
     /// atomic: operation
-    #[arg(long = "atomic_type", alias = "atomic-type", short = 'A', value_enum, value_name = "OP")]
-    #[arg(default_value = "FETCH_AND_ADD")]
+    #[arg(long = "atomic_type", alias = "atomic-type", short = 'A', value_name = "OP")]
+    #[arg(value_parser = one_of(ATOMIC_OPS), default_value = "FETCH_AND_ADD")]
     atomic_type: AtomicOp,
 
     /// Local ACK timeout, 4.096 us x 2^N, but at least 537 ms

@@ -9,13 +9,14 @@ use anyhow::Context as _;
 use roce_packet::PathMtu;
 use serde_json::json;
 
+use super::choices::{KINDS, one_of};
 use super::common::{DeviceArgs, connect_exchange, device_towards, parse_mtu, resolve};
 use super::listen::{Announcement, Contexts, option};
 use super::terminal::Output;
 use roce::verbs::Context;
-use roce_tools::Role;
-use roce_tools::exchange::PeerAddresses;
-use roce_tools::pingpong::{Kind, Outcome, PORT, Plan, Session};
+use roce_exchange::PeerAddresses;
+use roce_measure::Role;
+use roce_measure::pingpong::{Kind, Outcome, PORT, Plan, Session};
 
 /// Exchange messages with ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong or ibv_srq_pingpong
 ///
@@ -25,7 +26,7 @@ use roce_tools::pingpong::{Kind, Outcome, PORT, Plan, Session};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Program that runs on the other side
-    #[arg(value_enum)]
+    #[arg(value_parser = one_of(KINDS))]
     kind: Kind,
 
     /// Address or name of the server; if omitted, this side is the server

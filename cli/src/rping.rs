@@ -12,7 +12,7 @@ use super::listen::only_device;
 use super::terminal::Output;
 use roce::observe::Text;
 use roce::verbs::{Context, PortSpace};
-use roce_tools::rping::{
+use roce_measure::rping::{
     MAX_PING, MIN_PING, RPING_PORT, RpingPlan, ServerEvent, client as rping_client, serve_all as rping_serve,
 };
 

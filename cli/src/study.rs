@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::terminal::{Output, Paint, Style};
-use roce_tools::study::{
+use roce_measure::study::{
     CONCLUSIONS, Device, Ended, Grid, Identity, Places, Progress, Store, Study, Verdict, Wish, disturbed,
     side, write_report,
 };

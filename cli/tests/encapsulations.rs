@@ -1,5 +1,5 @@
 //! RoCE in every encapsulation, cut at every place, through `dissect`, `explain` and `inject`.
-//! `tools/src/bridge/tests.rs` tests which of them `bridge` recognizes. Wireshark decodes the same packets.
+//! `tools/bridge/src/tests.rs` tests which of them `bridge` recognizes. Wireshark decodes the same packets.
 
 mod common;
 

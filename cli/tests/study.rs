@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::{Finished, Running, roce, run};
-use roce_tools::study::{COLUMNS, CONCLUSIONS};
+use roce_measure::study::{COLUMNS, CONCLUSIONS};
 
 /// Runs the cells of the quick grid whose name contains `only`.
 fn study(out: &Path, only: &str) -> Finished {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use roce::device::OpenOptions;
 use roce::verbs::*;
 use roce_fault::FaultInjector;
-use roce_tools::perf::Messages;
+use roce_measure::perf::Messages;
 
 use crate::common::within;
 use crate::world::*;

@@ -2,9 +2,9 @@
 
 use roce::device::OpenOptions;
 use roce::verbs::*;
+use roce_exchange::ToolError;
 use roce_fault::FaultInjector;
-use roce_tools::ToolError;
-use roce_tools::rping::{
+use roce_measure::rping::{
     MAX_PING, MIN_PING, RPING_PORT, RpingPlan, client as rping_client, serve as rping_serve,
 };
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
-use roce_tools::bridge::{Bridge, Counts, QueuePairCounts, Side};
+use roce_bridge::{Bridge, Counts, QueuePairCounts, Side};
 
 /// The files rates.csv and queues.csv.
 pub(super) struct Series {

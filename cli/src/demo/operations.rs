@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::side::{RESULT, Remote, Request, Response, SOURCE, Side, TARGET, Transport};
 use crate::terminal::{Paint, Style};
-use roce_tools::exchange::Exchange;
+use roce_exchange::Exchange;
 
 /// The length of a message in one packet, and the odd length of a message in many packets.
 const SHORT: usize = 100;

@@ -10,8 +10,8 @@ use super::side::{Request, Response, Side, TARGET, Transport, injector};
 use crate::common::set;
 use roce::verbs::{Context, ContextBuilder};
 use roce_device::OpenOptions;
-use roce_tools::exchange::Exchange;
-use roce_tools::measure::{self, ServerOptions};
+use roce_exchange::Exchange;
+use roce_measure::measure::{self, ServerOptions};
 
 /// Serves the first process at `address` until it quits or closes the exchange.
 pub(super) fn run(address: SocketAddr) -> anyhow::Result<()> {
@@ -43,7 +43,7 @@ fn serve(exchange: &mut Exchange, device: &str, address: SocketAddr) -> anyhow::
     exchange.send("a response", &response)?;
     let Ok(context) = opened else { return Ok(()) };
     let response = match Exchange::connect(address)
-        .map_err(roce_tools::ToolError::from)
+        .map_err(roce_exchange::ToolError::from)
         .and_then(|line| measure::serve(&context, line.allow_any_peer(), &ServerOptions::default()))
     {
         Ok(_) => Response::Completed,

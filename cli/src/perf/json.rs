@@ -1,9 +1,9 @@
 //! The document of `--out_json`, with the names of perftest.
 
 use roce::verbs::Context;
-use roce_tools::Role;
-use roce_tools::perf::exchange::Stream;
-use roce_tools::perf::{Plan, Row, Session, Test, Verb};
+use roce_measure::Role;
+use roce_measure::perf::exchange::Stream;
+use roce_measure::perf::{Plan, Row, Session, Test, Verb};
 use serde_json::{Map, Value, json};
 
 fn on(is_on: bool) -> &'static str {

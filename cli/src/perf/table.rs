@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use crate::terminal::Output;
 use roce::verbs::Context;
-use roce_tools::Role;
-use roce_tools::perf::exchange::{Keys, Stream};
-use roce_tools::perf::{AtomicOp, Bandwidth, Latency, Length, Plan, Row, Session, Test, Verb};
+use roce_measure::Role;
+use roce_measure::perf::exchange::{Keys, Stream};
+use roce_measure::perf::{AtomicOp, Bandwidth, Latency, Length, Plan, Row, Session, Test, Verb};
 
 /// Width of a table.
 const WIDTH: usize = 87;

@@ -12,7 +12,7 @@ use std::process::ExitStatus;
 use anyhow::Context as _;
 use roce::observe::Text;
 
-use roce_tools::text_file;
+use roce_machine::text_file;
 
 /// Maximum number of failed work requests that are shown.
 const MOST_SHOWN: usize = 5;

@@ -14,7 +14,7 @@ use roce_sim::scenario::Scenario;
 
 use self::series::Series;
 use self::view::View;
-use super::run::{CompletedRun, Job, Next};
+use super::run::{Job, Next, Ran};
 use super::shipped::Source;
 
 /// Time between two drawings.
@@ -25,18 +25,18 @@ const STRIDE: u64 = 2_000;
 const SAMPLES_PER_S: f64 = 100.0;
 
 /// Runs a scenario and draws it. At the end, the last drawing stays until a key is pressed.
-pub(super) fn run(job: &Job, source: &Source) -> anyhow::Result<CompletedRun> {
+pub(super) fn run(job: &Job, source: &Source) -> anyhow::Result<Ran> {
     ensure!(
         std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
         "--live needs a terminal as standard input and output; use --out DIR to write plots instead"
     );
     let terminal = ratatui::try_init().context("cannot initialize the terminal for --live")?;
     let mut live = Live::new(terminal);
-    let completed = job.run(source, &mut |scenario, simulation| live.update(scenario, simulation));
-    let result = if completed.is_ok() && !live.quit { live.wait_for_key() } else { Ok(()) };
+    let ran = job.run(source, &mut |scenario, simulation| live.update(scenario, simulation));
+    let result = if ran.is_ok() && !live.quit { live.wait_for_key() } else { Ok(()) };
     drop(live);
     result?;
-    completed
+    ran
 }
 
 struct Live {

@@ -2,8 +2,8 @@
 //! machine.
 
 use anyhow::ensure;
+use roce_machine::memory;
 use roce_sim::net::MemoryEstimate;
-use roce_tools::memory;
 
 /// The memory that runs may take.
 #[derive(Clone, Copy, Debug)]

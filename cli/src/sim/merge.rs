@@ -5,11 +5,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use roce_machine::text_file;
+use roce_report::{RunIndex, Summary, sweep_document, write_sweep};
 
-use super::summary::{RunIndex, Summary, print_table};
-use super::{Args, failures, groups, overview};
+use super::args::Args;
+use super::failures;
+use super::print::{print_seeds, print_table};
 use crate::terminal::Output;
-use roce_tools::text_file;
 
 pub(super) fn merge(args: &Args, dir: &Path, output: &mut Output) -> anyhow::Result<ExitCode> {
     let runs = read(dir)?;
@@ -17,14 +19,14 @@ pub(super) fn merge(args: &Args, dir: &Path, output: &mut Output) -> anyhow::Res
         tracing::warn!("{}: {warning}", dir.display());
     }
     // The table is printed even if nothing can be written.
-    if let Err(error) = overview::write(dir, &runs) {
+    if let Err(error) = write_sweep(dir, &runs).map_err(anyhow::Error::from) {
         tracing::warn!("the report of all runs is missing: {error:#}");
     }
     if args.json {
-        crate::document::print(output, "sim-sweep", &groups::document(&runs))?;
+        crate::document::print(output, "sim-sweep", &sweep_document(&runs))?;
     } else {
         print_table(output, &runs)?;
-        groups::print_seeds(output, &runs)?;
+        print_seeds(output, &runs)?;
     }
     failures::ensure_none_of(&runs)?;
     Ok(ExitCode::SUCCESS)

@@ -1,26 +1,24 @@
-//! Runs one scenario, or the combinations of a sweep on all cores.
+//! Runs one scenario.
 
 use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use roce_sim::net::{PayloadMode, Results, Simulation};
+use roce_report::{CompletedRun, Hashes, Summary, check_expectations, evaluate_expectations};
+use roce_sim::net::{PayloadMode, Simulation};
 use roce_sim::scenario::{Scenario, Whole};
 
 use super::capture::Captures;
 use super::memory::Budget;
 use super::shipped::Source;
-use super::summary::{Hashes, Summary, assignments};
-use super::sweep::Combination;
-use super::{expect, report};
 use crate::algorithms::{self, Identity};
+use crate::document;
 use crate::trace::TraceFile;
 
 /// Events between two updates of the progress bar.
-const STRIDE: u64 = 200_000;
+pub(super) const STRIDE: u64 = 200_000;
 /// Events between two writes of captured frames and trace events, which limits how many are buffered.
 const WRITE_STRIDE: u64 = 10_000;
 
@@ -54,26 +52,18 @@ pub(super) struct Job {
     pub(super) budget: Budget,
 }
 
-/// A completed run.
-pub(super) struct CompletedRun {
-    pub(super) scenario: Scenario,
-    /// The scenario as one text, which repeats the run.
-    pub(super) whole: String,
-    /// The algorithms that are not part of the engine.
-    pub(super) identities: Vec<Identity>,
-    /// Whether all values of the scenario are unchanged.
-    pub(super) is_unchanged: bool,
-    pub(super) results: Results,
-    pub(super) summary: Summary,
+/// A completed run, and how long it took.
+pub(super) struct Ran {
+    pub(super) completed: CompletedRun,
     /// Run time in seconds.
     pub(super) seconds: f64,
     /// The number of threads.
     threads: usize,
 }
 
-impl CompletedRun {
+impl Ran {
     pub(super) fn packets_per_s(&self) -> f64 {
-        self.results.data_packets as f64 / self.seconds.max(1e-9)
+        self.completed.results.data_packets as f64 / self.seconds.max(1e-9)
     }
 
     /// Returns the number of threads as text, if there were several.
@@ -82,11 +72,17 @@ impl CompletedRun {
     }
 }
 
+/// Writes the report of a run to a directory.
+pub(super) fn write_report(dir: &Path, completed: &CompletedRun) -> anyhow::Result<()> {
+    let summary = document::text("sim", &completed.summary)?;
+    Ok(roce_report::write_run(dir, completed, &summary)?)
+}
+
 impl Job {
     /// Runs the scenario. Calls `watch` repeatedly, which may end the run.
-    pub(super) fn run(&self, source: &Source, watch: &mut Watch<'_>) -> anyhow::Result<CompletedRun> {
+    pub(super) fn run(&self, source: &Source, watch: &mut Watch<'_>) -> anyhow::Result<Ran> {
         let Whole { mut scenario, text: whole, input, is_unchanged } = source.parse_whole(&self.set)?;
-        expect::check(&scenario)?;
+        check_expectations(&scenario)?;
         let identities = algorithms::identities(&scenario.settings);
         let ports = self.captured_ports(&scenario)?;
         if !ports.is_empty() {
@@ -114,9 +110,11 @@ impl Job {
         let seconds = begin.elapsed().as_secs_f64();
         let mut summary = Summary::new(&scenario, &self.set, hashes, &results);
         if is_unchanged && is_whole {
-            summary.expected = Some(expect::evaluate(&scenario, &results, &summary));
+            summary.expected = Some(evaluate_expectations(&scenario, &results, &summary));
         }
-        Ok(CompletedRun { scenario, whole, identities, is_unchanged, results, summary, seconds, threads })
+        let added_algorithms = identities.iter().map(Identity::text).collect();
+        let completed = CompletedRun { scenario, whole, added_algorithms, is_unchanged, results, summary };
+        Ok(Ran { completed, seconds, threads })
     }
 
     /// Runs a simulation and writes its captures and trace events meanwhile. Returns whether it ran to its
@@ -176,97 +174,6 @@ impl Job {
     }
 }
 
-/// The results of a sweep.
-#[derive(Debug, Default)]
-pub(super) struct Outcome {
-    /// Summaries of the completed runs, in the order of the combinations.
-    pub(super) summaries: Vec<Summary>,
-    /// The failed runs and their errors.
-    pub(super) failures: Vec<String>,
-}
-
-/// The limits of the runs of a sweep.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Threads of each run.
-    pub(super) threads: usize,
-    /// The memory of all runs together.
-    pub(super) budget: Budget,
-    /// The minimum memory of the largest run.
-    pub(super) largest: u64,
-}
-
-/// Runs every combination. The number of simultaneous runs depends on cores and memory. `files` contains the
-/// parent directory of the runs' directories, and the file for the trace events of a single combination. A
-/// failed run does not affect the others.
-pub(super) fn all(
-    source: &Source,
-    combinations: &[Combination],
-    files: (Option<&Path>, Option<&TraceFile>),
-    limits: Limits,
-    progress: &Progress,
-) -> anyhow::Result<Outcome> {
-    let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let results: Mutex<Vec<Option<anyhow::Result<Summary>>>> =
-        Mutex::new(combinations.iter().map(|_| None).collect());
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let at_once = (cores / limits.threads.max(1)).clamp(1, combinations.len().max(1));
-    let at_once = limits.budget.runs_at_once(limits.largest, at_once);
-    std::thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                while let number = next.fetch_add(1, Ordering::Relaxed)
-                    && let Some(combination) = combinations.get(number)
-                {
-                    let result = run_one(source, combination, files, limits);
-                    if let Ok(mut results) = results.lock()
-                        && let Some(place) = results.get_mut(number)
-                    {
-                        *place = Some(result);
-                    }
-                    progress.show_runs(ended.fetch_add(1, Ordering::Relaxed) + 1, combinations.len());
-                }
-            });
-        }
-    });
-    let results = results.into_inner().ok().context("a run panicked")?;
-    let mut outcome = Outcome::default();
-    for (Combination { place, set }, result) in combinations.iter().zip(results) {
-        match result.context("the run did not end").and_then(|result| result) {
-            Ok(summary) => outcome.summaries.push(summary),
-            Err(error) => {
-                outcome.failures.push(format!(
-                    "combination {}, {}: {error:#}",
-                    place.index,
-                    assignments(set)
-                ));
-            }
-        }
-    }
-    Ok(outcome)
-}
-
-/// Runs one combination into its directory.
-fn run_one(
-    source: &Source,
-    combination: &Combination,
-    (out, trace): (Option<&Path>, Option<&TraceFile>),
-    Limits { threads, budget, .. }: Limits,
-) -> anyhow::Result<Summary> {
-    let (set, trace) = (combination.set.clone(), trace.cloned());
-    let job = Job { set, capture: Vec::new(), dir: None, trace, threads, budget };
-    let dir = out.map(|out| out.join(format!("{:05}", combination.place.index)));
-    if let Some(dir) = &dir {
-        report::remove_summary(dir)?;
-    }
-    let mut completed = job.run(source, &mut |_, _| Ok(Next::Events(STRIDE)))?;
-    completed.summary.combination = Some(combination.place);
-    if let Some(dir) = &dir {
-        report::write(dir, &completed)?;
-    }
-    Ok(completed.summary)
-}
-
 /// Returns the hash of everything that determines a run: its scenario as one text, the version, and
 /// algorithms that the program added.
 fn configuration_hash(input: &str, identities: &[Identity]) -> u64 {
@@ -312,7 +219,7 @@ impl Progress {
     }
 
     /// Shows how many runs of a sweep have ended.
-    fn show_runs(&self, ended: usize, all: usize) {
+    pub(super) fn show_runs(&self, ended: usize, all: usize) {
         if self.is_due() {
             self.show(ended as f64 / all.max(1) as f64, &format!("{ended} of {all} runs"));
         }
@@ -429,7 +336,7 @@ mod tests {
             lengths.push(std::fs::metadata(dir.join("h1.pcapng"))?.len());
             Ok(Next::Events(STRIDE))
         };
-        let completed = job.run(&source, &mut watch).unwrap();
+        let completed = job.run(&source, &mut watch).unwrap().completed;
         assert!(completed.results.events > 3 * WRITE_STRIDE, "{}", completed.results.events);
         assert!(lengths[0] > 100_000 && lengths.is_sorted_by(|a, b| a < b), "{lengths:?}");
         let whole = std::fs::metadata(dir.join("h1.pcapng")).unwrap().len();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::algorithms;
 use crate::terminal::{Output, Paint};
-use roce_tools::text_file;
+use roce_machine::text_file;
 
 /// The name and the text of a file.
 pub(super) type NamedText = (String, String);

@@ -1,27 +1,29 @@
-//! Sweeps, which run every combination of values once.
+//! Sweeps, which run every combination of values once, on all cores.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, ensure};
+use roce_report::{RunIndex, Summary, assignments, remove_summary, sweep_document, write_sweep};
 
+use super::args::{Args, MAX_SEED, Sweep};
+use super::failures;
 use super::memory::Budget;
-use super::run::{self, Limits, Outcome, Progress};
-use super::summary::{RunIndex, print_table};
-use super::{Args, common, failures, groups, overview, parse_set, shipped};
+use super::print::{print_seeds, print_table};
+use super::run::{Job, Next, Progress, Ran, STRIDE, write_report};
+use super::shipped::Source;
 use crate::terminal::Output;
 use crate::trace::TraceFile;
 
-/// A name and its values.
-pub(super) type Sweep = (String, Vec<String>);
-
 /// Returns the sweeps of the command line. With --sweeps, it adds the sweeps of the scenario whose names are
 /// not set otherwise.
-pub(super) fn sweeps(args: &Args, source: &shipped::Source) -> anyhow::Result<Vec<Sweep>> {
+pub(super) fn sweeps(args: &Args, source: &Source) -> anyhow::Result<Vec<Sweep>> {
     let seeds = seeds(args, source)?;
     if !args.sweeps {
         return Ok(args.sweep.iter().cloned().chain(seeds).collect());
     }
-    let common = common(args);
+    let common = args.common();
     let mut sweeps = source.parse(&common)?.sweeps;
     ensure!(!sweeps.is_empty(), "the scenario has no [[sweep]] table; use --sweep NAME=A,B,C");
     let is_set = |name: &str| {
@@ -34,7 +36,7 @@ pub(super) fn sweeps(args: &Args, source: &shipped::Source) -> anyhow::Result<Ve
 }
 
 /// Returns the seeds of --seeds. They change fastest, so that the runs of a group are adjacent.
-fn seeds(args: &Args, source: &shipped::Source) -> anyhow::Result<Option<Sweep>> {
+fn seeds(args: &Args, source: &Source) -> anyhow::Result<Option<Sweep>> {
     let Some(count) = args.seeds else { return Ok(None) };
     ensure!(
         args.sweep.iter().all(|(name, _)| name != "seed"),
@@ -42,10 +44,10 @@ fn seeds(args: &Args, source: &shipped::Source) -> anyhow::Result<Option<Sweep>>
     );
     let first = match args.seed {
         Some(seed) => seed,
-        None => source.parse(&common(args))?.settings.seed,
+        None => source.parse(&args.common())?.settings.seed,
     };
     let last = first.saturating_add(count - 1);
-    ensure!(last <= super::MAX_SEED, "the last seed would be {last}; the largest is {}", super::MAX_SEED);
+    ensure!(last <= MAX_SEED, "the last seed would be {last}; the largest is {MAX_SEED}");
     Ok(Some(("seed".to_owned(), (first..=last).map(|seed| seed.to_string()).collect())))
 }
 
@@ -68,7 +70,7 @@ pub(super) fn combinations(args: &Args, sweeps: &[Sweep]) -> anyhow::Result<Vec<
         count.is_some_and(|count| count <= MOST_COMBINATIONS),
         "the sweep has more than {MOST_COMBINATIONS} combinations; sweep fewer names or fewer values of each"
     );
-    let mut all = vec![common(args)];
+    let mut all = vec![args.common()];
     for (name, values) in sweeps {
         let longer = all.iter().flat_map(|set| {
             values.iter().map(|value| {
@@ -93,7 +95,7 @@ pub(super) struct Checked {
 }
 
 /// Checks all combinations before the first run.
-pub(super) fn check(source: &shipped::Source, combinations: &[Combination]) -> anyhow::Result<Checked> {
+pub(super) fn check(source: &Source, combinations: &[Combination]) -> anyhow::Result<Checked> {
     let mut largest = 0;
     let mut files: Vec<PathBuf> = source.file().map(Path::to_owned).into_iter().collect();
     for Combination { place, set } in combinations {
@@ -107,10 +109,101 @@ pub(super) fn check(source: &shipped::Source, combinations: &[Combination]) -> a
     Ok(Checked { files, largest })
 }
 
+/// The results of a sweep.
+#[derive(Debug, Default)]
+struct Outcome {
+    /// Summaries of the completed runs, in the order of the combinations.
+    summaries: Vec<Summary>,
+    /// The failed runs and their errors.
+    failures: Vec<String>,
+}
+
+/// The limits of the runs of a sweep.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Threads of each run.
+    threads: usize,
+    /// The memory of all runs together.
+    budget: Budget,
+    /// The minimum memory of the largest run.
+    largest: u64,
+}
+
+/// Runs every combination. The number of simultaneous runs depends on cores and memory. `files` contains the
+/// parent directory of the runs' directories, and the file for the trace events of a single combination. A
+/// failed run does not affect the others.
+fn run_all(
+    source: &Source,
+    combinations: &[Combination],
+    files: (Option<&Path>, Option<&TraceFile>),
+    limits: Limits,
+    progress: &Progress,
+) -> anyhow::Result<Outcome> {
+    let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let results: Mutex<Vec<Option<anyhow::Result<Summary>>>> =
+        Mutex::new(combinations.iter().map(|_| None).collect());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let at_once = (cores / limits.threads.max(1)).clamp(1, combinations.len().max(1));
+    let at_once = limits.budget.runs_at_once(limits.largest, at_once);
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                while let number = next.fetch_add(1, Ordering::Relaxed)
+                    && let Some(combination) = combinations.get(number)
+                {
+                    let result = run_one(source, combination, files, limits);
+                    if let Ok(mut results) = results.lock()
+                        && let Some(place) = results.get_mut(number)
+                    {
+                        *place = Some(result);
+                    }
+                    progress.show_runs(ended.fetch_add(1, Ordering::Relaxed) + 1, combinations.len());
+                }
+            });
+        }
+    });
+    let results = results.into_inner().ok().context("a run panicked")?;
+    let mut outcome = Outcome::default();
+    for (Combination { place, set }, result) in combinations.iter().zip(results) {
+        match result.context("the run did not end").and_then(|result| result) {
+            Ok(summary) => outcome.summaries.push(summary),
+            Err(error) => {
+                outcome.failures.push(format!(
+                    "combination {}, {}: {error:#}",
+                    place.index,
+                    assignments(set)
+                ));
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+/// Runs one combination into its directory.
+fn run_one(
+    source: &Source,
+    combination: &Combination,
+    (out, trace): (Option<&Path>, Option<&TraceFile>),
+    Limits { threads, budget, .. }: Limits,
+) -> anyhow::Result<Summary> {
+    let (set, trace) = (combination.set.clone(), trace.cloned());
+    let job = Job { set, capture: Vec::new(), dir: None, trace, threads, budget };
+    let dir = out.map(|out| out.join(format!("{:05}", combination.place.index)));
+    if let Some(dir) = &dir {
+        remove_summary(dir)?;
+    }
+    let Ran { mut completed, .. } = job.run(source, &mut |_, _| Ok(Next::Events(STRIDE)))?;
+    completed.summary.combination = Some(combination.place);
+    if let Some(dir) = &dir {
+        write_report(dir, &completed)?;
+    }
+    Ok(completed.summary)
+}
+
 /// Runs the combinations and prints the completed runs, even if others fail.
 pub(super) fn run_sweep(
     args: &Args,
-    source: &shipped::Source,
+    source: &Source,
     mut combinations: Vec<Combination>,
     trace: Option<&TraceFile>,
     output: &mut Output,
@@ -127,16 +220,16 @@ pub(super) fn run_sweep(
     let limits = Limits { threads: args.threads, budget: Budget::new(args.memory), largest };
     let progress = Progress::new(!args.json);
     let Outcome { summaries, failures } =
-        run::all(source, &combinations, (args.out.as_deref(), trace), limits, &progress)?;
+        run_all(source, &combinations, (args.out.as_deref(), trace), limits, &progress)?;
     progress.clear();
     if let Some(out) = args.out.as_deref().filter(|_| args.index.is_none() && !summaries.is_empty()) {
-        overview::write(out, &summaries)?;
+        write_sweep(out, &summaries)?;
     }
     if args.json {
-        crate::document::print(output, "sim-sweep", &groups::document(&summaries))?;
+        crate::document::print(output, "sim-sweep", &sweep_document(&summaries))?;
     } else if !summaries.is_empty() {
         print_table(output, &summaries)?;
-        groups::print_seeds(output, &summaries)?;
+        print_seeds(output, &summaries)?;
     }
     ensure!(
         failures.is_empty(),
@@ -146,27 +239,4 @@ pub(super) fn run_sweep(
         failures.join("\n")
     );
     failures::ensure_none_of(&summaries)
-}
-
-/// Parses a sweep. Values are separated by semicolons if there is one, otherwise by commas. The values of
-/// congestion control contain commas.
-pub(super) fn parse_sweep(text: &str) -> Result<(String, Vec<String>), String> {
-    let (name, values) = parse_set(text).map_err(|_| "expected NAME=A,B,C")?;
-    let separator = if values.contains(';') { ';' } else { ',' };
-    let values: Vec<String> = values.split(separator).map(|value| value.trim().to_owned()).collect();
-    if values.iter().any(String::is_empty) { Err("a value is empty".to_owned()) } else { Ok((name, values)) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sweeps_are_split_at_semicolons_or_commas() {
-        let (name, values) = parse_sweep("flows.0.degree=2, 8,16").unwrap();
-        assert_eq!((name.as_str(), values.join(" ").as_str()), ("flows.0.degree", "2 8 16"));
-        let (_, values) = parse_sweep("host.congestion=dcqcn:paper,rpg_ai_rate=40;none").unwrap();
-        assert_eq!(values, ["dcqcn:paper,rpg_ai_rate=40", "none"]);
-        assert!(parse_sweep("a=1,,2").is_err() && parse_sweep("a").is_err());
-    }
 }

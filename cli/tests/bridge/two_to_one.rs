@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use roce_tools::plot::{Chart, Line};
+use roce_plot::{Chart, Line};
 use serde_json::Value;
 use toml::Table;
 

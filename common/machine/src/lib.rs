@@ -1,13 +1,17 @@
-//! The process and the machine of a library: locks, descriptors, user ids, interfaces and routes.
+//! The process and the machine of a program: locks, descriptors, user ids, memory, files, interfaces and
+//! routes.
 //!
-//! The crate contains locks that are free in the child of a fork, descriptors that programs do not close, and
-//! checks of user ids. It queries the kernel's interfaces, addresses, routes and neighbours, and changes
-//! nothing on the machine. It has no thread and no protocol logic, and sends no datagrams. The devices, the
-//! library `roce` and the libraries for existing programs share it.
+//! The crate contains locks that are free in the child of a fork, descriptors that programs do not close,
+//! checks of user ids, and limits for reading files that anybody may have written. It queries the available
+//! memory and the kernel's interfaces, addresses, routes and neighbours, and changes nothing on the machine.
+//! It has no thread and no protocol logic, and sends no datagrams. The devices, the library `roce`, the
+//! libraries for existing programs, the tools and the command share it.
 
 pub mod descriptors;
 pub mod fork;
 pub mod interfaces;
+pub mod memory;
 pub mod netlink;
 pub mod routes;
+pub mod text_file;
 pub mod users;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use roce::device::udp::UdpDevice;
 use roce::verbs::*;
-use roce_tools::rping::{RpingPlan, client as rping_client};
+use roce_measure::rping::{RpingPlan, client as rping_client};
 use roce_transport::EngineConfig;
 
 use super::{Detached, ask_guest, await_listener, check, cmatose, in_guest};
