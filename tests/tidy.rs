@@ -619,22 +619,20 @@ fn no_crate_is_too_large() {
     report(&wrong, "find the two crates that it is");
 }
 
-/// The crate diagrams in README.md and docs/explanation/architecture.md name the folder of each crate at the
-/// start of a line, from top to bottom.
+/// The crate diagram in docs/explanation/architecture.md names the folder of each crate at the start of a
+/// line, from top to bottom.
 #[test]
 fn the_picture_of_the_house_shows_the_crates() {
-    for document in ["README.md", "docs/explanation/architecture.md"] {
-        let text = read(document);
-        let picture = text.split("```text").find(|block| block.contains("cli/") && block.contains("packet/"));
-        let picture = picture.unwrap_or_else(|| panic!("{document} has no picture of the house"));
-        let picture = picture.split("```").next().unwrap_or_default();
-        let first =
-            |line: &str| line.split_whitespace().next().map(|word| word.trim_end_matches('/').to_owned());
-        let shown: Vec<String> =
-            picture.lines().filter(|line| !line.starts_with(' ')).filter_map(first).collect();
-        let expected: Vec<&str> = HOUSE.iter().rev().copied().collect();
-        assert_eq!(shown, expected, "{document}: the picture and the crates differ");
-    }
+    let document = "docs/explanation/architecture.md";
+    let text = read(document);
+    let picture = text.split("```text").find(|block| block.contains("cli/") && block.contains("packet/"));
+    let picture = picture.unwrap_or_else(|| panic!("{document} has no picture of the house"));
+    let picture = picture.split("```").next().unwrap_or_default();
+    let first = |line: &str| line.split_whitespace().next().map(|word| word.trim_end_matches('/').to_owned());
+    let shown: Vec<String> =
+        picture.lines().filter(|line| !line.starts_with(' ')).filter_map(first).collect();
+    let expected: Vec<&str> = HOUSE.iter().rev().copied().collect();
+    assert_eq!(shown, expected, "{document}: the picture and the crates differ");
 }
 
 #[test]
@@ -969,6 +967,193 @@ fn every_named_page_exists() {
         wrong.extend(missing.map(|page| format!("{file}: there is no {page}")));
     }
     report(&wrong, "correct the path");
+}
+
+/// The numbers of pages that come from a constant of the code.
+const NUMBERS: &str = include_str!("tidy/numbers.txt");
+
+#[test]
+fn numbers_of_pages_are_those_of_the_code() {
+    let sources = sources();
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (mut wrong, mut page, mut text) = (Vec::new(), "", String::new());
+    for line in NUMBERS.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let Some(row) = line.strip_prefix("    ") else {
+            (page, text) = (line, one_line(&read(line)));
+            continue;
+        };
+        let (phrase, from) = row.split_once(" <- ").unwrap_or_else(|| panic!("no <- in {row}"));
+        let (file, code) = from.split_once(": ").unwrap_or_else(|| panic!("no file in {row}"));
+        if !text.contains(phrase) {
+            wrong.push(format!("{page} does not say: {phrase}"));
+        }
+        let is_named = |source: &&Source| source.name.rsplit('/').next() == Some(file);
+        if !sources.iter().filter(is_named).any(|source| source.text.contains(code)) {
+            wrong.push(format!("{page}: `{phrase}`: no {file} contains {code}"));
+        }
+    }
+    report(&wrong, "correct the page and tests/tidy/numbers.txt");
+}
+
+/// Paths in pages that begin like a folder of this repository, but belong to other places.
+const FOREIGN_PATHS: &[&str] = &["device/net", "device/numa_node"];
+/// Items in pages that belong to crates elsewhere.
+const FOREIGN_ITEMS: &[&str] = &["rand::rngs::StdRng"];
+
+#[test]
+fn every_path_of_a_page_exists() {
+    let mut wrong = Vec::new();
+    for (page, text) in all_pages() {
+        for (number, word) in quoted_words(&text) {
+            let path = word.trim_end_matches('/');
+            let is_ours = path.split_once('/').is_some_and(|(first, _)| ROOT_FOLDERS.contains(&first));
+            let is_path =
+                path.chars().all(|character| character.is_alphanumeric() || "/_-.".contains(character));
+            if is_ours && is_path && !FOREIGN_PATHS.contains(&path) && !root().join(path).exists() {
+                wrong.push(format!("{page}:{number}: there is no {path}"));
+            }
+        }
+    }
+    report(&wrong, "correct the path; it begins at the root");
+}
+
+/// A path such as `EngineConfig::line_rate` needs a file whose code contains each of its names.
+#[test]
+fn every_item_of_a_page_exists() {
+    let sources = sources();
+    let names_of = |source: &Source| -> BTreeSet<String> {
+        let stems = source.name.split(['/', '.']);
+        let lines = code_lines(&source.text).map(|(_, line)| line);
+        let is_other = |character: char| !character.is_alphanumeric() && character != '_';
+        stems.chain(lines.flat_map(|line| line.split(is_other))).map(str::to_owned).collect()
+    };
+    let names: Vec<BTreeSet<String>> = sources.iter().map(names_of).collect();
+    let mut wrong = Vec::new();
+    for (page, text) in all_pages() {
+        for (number, word) in quoted_words(&text) {
+            let item = word.split(['(', '<', '{', '!']).next().unwrap_or_default();
+            // The tests that these pages name are checked more strictly above.
+            let is_name = |character: char| character.is_alphanumeric() || "_:".contains(character);
+            if !item.contains("::")
+                || !item.chars().all(is_name)
+                || NAMING_DOCUMENTS.iter().any(|(own, _)| *own == page)
+            {
+                continue;
+            }
+            let parts: Vec<&str> = item.split("::").filter(|part| !part.is_empty()).collect();
+            let has_all = |names: &BTreeSet<String>| {
+                parts.iter().all(|part| part.starts_with("roce") || names.contains(*part))
+            };
+            if !FOREIGN_ITEMS.contains(&item) && !names.iter().any(has_all) {
+                wrong.push(format!("{page}:{number}: there is no {item}"));
+            }
+        }
+    }
+    report(&wrong, "correct the name");
+}
+
+/// A variable that the code reads is on a page, and a variable of a page is in the code or in a script.
+#[test]
+fn every_environment_variable_is_on_a_page() {
+    let variables = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|character: char| !character.is_ascii_uppercase() && character != '_');
+        words.filter(|word| word.len() > 5 && word.starts_with("ROCE_")).map(str::to_owned).collect()
+    };
+    let shown: BTreeSet<String> = all_pages().iter().flat_map(|(_, text)| variables(text)).collect();
+    let (mut read, mut known) = (BTreeSet::new(), BTreeSet::new());
+    for source in sources() {
+        known.extend(variables(&source.text));
+        // A variable is read by its name, which is a string.
+        let strings = source.text.split('"').skip(1).step_by(2).filter(|_| !source.is_test());
+        read.extend(strings.filter(|string| variables(string).contains(*string)).map(str::to_owned));
+    }
+    assert!(read.len() > 10, "{read:?}");
+    let missing = read.difference(&shown).map(|name| format!("no page has the variable {name}"));
+    let unknown = shown.difference(&known).map(|name| format!("no code reads the variable {name}"));
+    report(&missing.chain(unknown).collect::<Vec<_>>(), "docs/how-to/run.md lists the variables");
+}
+
+/// The files with the tables of a scenario, and the pages that explain their keys.
+const SCENARIO_TABLES: &[&str] =
+    &["sim/src/scenario/file.rs", "sim/src/scenario/flows.rs", "sim/src/scenario/operations.rs"];
+const SCENARIO_PAGES: &[&str] = &["docs/reference/simulator.md", "docs/reference/collectives.md"];
+
+#[test]
+fn every_key_of_a_scenario_is_on_its_page() {
+    let explained: BTreeSet<String> = SCENARIO_PAGES
+        .iter()
+        .flat_map(|page| quoted_words(&read(page)))
+        .flat_map(|(_, word)| {
+            word.split(|character: char| !character.is_alphanumeric() && character != '_')
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let mut keys = BTreeSet::new();
+    for file in SCENARIO_TABLES {
+        let text = read(file);
+        for table in
+            text.split("#[derive(").filter(|part| part.contains("Deserialize") && part.contains("struct "))
+        {
+            let body = table.split_once("struct ").map_or("", |(_, body)| body);
+            let body = body.split("\n}").next().unwrap_or_default();
+            for line in body.lines().skip(1) {
+                let line = line.trim_start().trim_start_matches("pub(super) ");
+                let key = line.split_once(": ").map_or("", |(key, _)| key);
+                if !key.is_empty()
+                    && key.chars().all(|character| character.is_alphanumeric() || character == '_')
+                {
+                    keys.insert(key.to_owned());
+                }
+            }
+        }
+    }
+    assert!(keys.len() > 90, "{keys:?}");
+    // The key `bridge` is ignored here.
+    let missing: Vec<String> =
+        keys.into_iter().filter(|key| key != "_bridge" && !explained.contains(key)).collect();
+    report(&missing, "explain the key in docs/reference/simulator.md or docs/reference/collectives.md");
+}
+
+/// The site has the table of contents of [`INDEX`].
+#[test]
+fn every_page_is_in_a_list_of_the_index() {
+    let text = read(INDEX);
+    let lists = text.split_once("\n## ").expect("lists").1;
+    let listed: BTreeSet<String> = links(INDEX, lists).into_iter().map(|link| link.file).collect();
+    let missing: Vec<String> = pages()
+        .into_keys()
+        .filter(|page| page != INDEX && !page.starts_with(LONG_PAGES) && !listed.contains(page))
+        .collect();
+    report(&missing, "add the page to a list of docs/README.md");
+}
+
+/// Returns the pages below docs/ and those at the root, without the changelog and without tables of tests.
+fn all_pages() -> BTreeMap<String, String> {
+    let mut all = pages();
+    all.retain(|page, _| !page.starts_with(LONG_PAGES));
+    for page in ["README.md", "CONTRIBUTING.md", "SECURITY.md", "RELEASING.md", "pcaps/MANIFEST.md"] {
+        all.insert(page.to_owned(), read(page));
+    }
+    all
+}
+
+/// Returns the words in backquotes of a page, with the numbers of their lines.
+fn quoted_words(text: &str) -> Vec<(usize, String)> {
+    let spans = prose_lines(text)
+        .flat_map(|(number, line)| line.split('`').skip(1).step_by(2).map(move |span| (number, span)));
+    spans
+        .flat_map(|(number, span)| span.split_whitespace().map(move |word| (number, word)))
+        .map(|(number, word)| (number, word.trim_matches([',', ';', ':', '.', '(', ')']).to_owned()))
+        .collect()
+}
+
+#[test]
+fn words_in_backquotes_are_found() {
+    let text = "a `b c/d.rs,` e\n```sh\nx `y`\n```\n`F::g(…)` `h`";
+    let words = quoted_words(text);
+    let expected = [(1, "b"), (1, "c/d.rs"), (5, "F::g(…"), (5, "h")];
+    assert_eq!(words, expected.map(|(line, word)| (line, word.to_owned())));
 }
 
 /// Returns the pages below docs/ by path, with their text.

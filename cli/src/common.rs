@@ -95,46 +95,56 @@ pub(super) struct Captures(Arc<Mutex<Vec<(String, CaptureFile)>>>);
 const CONGESTION_HELP: &str = "\
 Congestion control of the queue pairs of this side [default: none].
 
-  none                    no limit besides the device and the window
-  fixed:RATE              a constant rate, such as fixed:10G
-  dcqcn[:PRESET]          the algorithm of RDMA NICs; presets: paper, cx-default, hpcc, ns3, tester
-  dctcp                   a window that reacts to ECN marks
-  swift                   a window that reacts to delay
-  timely                  a rate that reacts to the gradient of the delay
-  theta-powertcp          a window that reacts to delay and how fast it changes
-  hpcc, powertcp          windows that need in-band telemetry: --telemetry on both sides, and switches that write it
+  none              no limit besides the device and the window
+  fixed:RATE        a constant rate, such as fixed:10G
+  dcqcn[:PRESET]    the algorithm of RDMA NICs, with the preset paper,
+                    cx-default, hpcc, ns3 or tester
+  dctcp             a window that reacts to ECN marks
+  swift             a window that reacts to delay
+  timely            a rate that reacts to the gradient of the delay
+  theta-powertcp    a window that reacts to delay and how fast it changes
+  hpcc, powertcp    windows that need in-band telemetry: see --telemetry
 
-Parameters follow as name=value, separated by commas, such as dcqcn:paper,rpg_ai_rate=40. The list may also contain parameters
-that control how this side answers marked packets, such as min_time_between_cnps=50. docs/reference/congestion.md lists all of them.";
+Parameters follow as name=value, separated by commas, such as dcqcn:paper,rpg_ai_rate=40. The list may \
+also contain parameters that control how this side answers marked packets, such as \
+min_time_between_cnps=50. docs/reference/congestion.md lists all of them.";
 
 const TELEMETRY_HELP: &str = "\
-Send and accept in-band telemetry, which hpcc and powertcp need; not part of any standard, so both sides must use it.
+Send and accept in-band telemetry, which hpcc and powertcp need; not part of any standard, so both sides \
+must use it.
 
-Data packets of queue pairs with such an algorithm carry a trailer of 52 bytes after the ICRC. Switches that support it, such as
-`roce bridge --telemetry`, write their queue length into it, and acknowledgements return it. Without such a switch, the algorithms
-keep their initial window. A side without --telemetry drops data with a trailer and counts rx_telemetry_refused. The trailer has to
-fit the MTU of the link together with the path MTU.";
+Data packets of queue pairs with such an algorithm carry a trailer of 52 bytes after the ICRC. Switches \
+that support it, such as `roce bridge --telemetry`, write their queue length into it, and acknowledgements \
+return it. Without such a switch, the algorithms keep their initial window. A side without --telemetry \
+drops data with a trailer and counts rx_telemetry_refused. The trailer has to fit the MTU of the link \
+together with the path MTU.";
 
 const RECOVERY_HELP: &str = "\
 Packets to retransmit after a loss [default: go-back-n].
 
-  go-back-n               the lost packet and all packets after it; works with every peer
-  selective-repeat        only the lost packets; not part of any standard, so both sides must use it
+  go-back-n         the lost packet and all packets after it; works with
+                    every peer
+  selective-repeat  only the lost packets; not part of any standard, so
+                    both sides must use it
 
-Parameters of selective-repeat follow as name=value: cap (packets), rto_low and rto_high (us), few (packets). The default
-timeouts of 100 and 320 us suit hardware; a process that the scheduler can suspend needs longer ones, such as
-selective-repeat:rto_low=20000,rto_high=20000. docs/reference/loss-recovery.md has the details.";
+Parameters of selective-repeat follow as name=value: cap (packets), rto_low and rto_high (us), few \
+(packets), reorder (packets). The default timeouts of 100 and 320 us suit hardware; a process that the \
+scheduler can suspend needs longer ones, such as selective-repeat:rto_low=20000,rto_high=20000. \
+docs/reference/loss-recovery.md has the details.";
 
 const FAULT_HELP: &str = "\
 Faults to inject into sent packets.
 
-Rates, separated by commas, apply to all packets: drop=1%, dup=0.5%, reorder=2%, corrupt=0.1%, ecn=5%,
+Rates, separated by commas, apply to all packets: drop=1%, dup=0.5%, reorder=2%, corrupt=0.1%, ecn=5%, \
 delay=50us or delay=10us-1ms@20%.
+
 Rules, separated by semicolons, apply to selected packets; the first rule that matches decides:
   rule:qp=0x11,psn=5,pass=1,action=drop
-Conditions: qp, rqp (queue pairs numbered by first appearance), psn, rpsn (relative to the first PSN seen),
-opcode (name, prefix* or number), pass (1 for the first time this PSN is seen), len (bytes from BTH to ICRC),
-chance, times, after, until.
+
+Conditions: qp, rqp (queue pairs numbered by first appearance), psn, rpsn (relative to the first PSN seen), \
+opcode (name, prefix* or number), pass (1 for the first time this PSN is seen), len (bytes from BTH to \
+ICRC), chance, times, after, until.
+
 Actions: drop, dup, reorder, corrupt, ecn, force-ecn, clear-ecn, clear-dscp, delay:TIME, deliver.";
 
 /// Sets an option if it has a value.

@@ -31,7 +31,7 @@ const ROUNDS_UNDER_LOSS: u32 = 20;
 /// busy machine.
 const MESSAGES: u64 = 1_000;
 
-/// Run RDMA between two processes in half a minute: real RoCE v2 packets, no root required
+/// Run RDMA between two processes: real RoCE v2 packets, no root required
 ///
 /// Two processes on 127.0.0.1 and 127.0.0.2 (UDP port 4791) run every RC operation, UC and UD, and verify the
 /// contents. They repeat this while 1 % of the packets is dropped, then print a short ping table and a short

@@ -44,7 +44,7 @@ use walk::{Framed, Walk};
 ///   ICRC      `ok`, `BAD` (followed by the ICRC found and the ICRC computed, in
 ///             wire order), or `-` if it cannot be checked, because the packet was
 ///             cut by the capture or by a mirror, or is a fragment
-///   mark      conclusion from the PSN, see below; `-` without one
+///   mark      conclusion from the PSN, see below, or `-`
 ///   headers   the extended headers, and other remarks
 ///
 /// A mark compares a packet with the earlier packets from the same queue pair to
@@ -61,8 +61,8 @@ use walk::{Framed, Walk};
 /// lines. A summary is printed to standard error.
 ///
 /// The exit status is 0 if the file was read to its end and contains a RoCE packet
-/// or a pause frame, and 1 otherwise. Without RoCE, standard error states the likely
-/// reason. Filters, and malformed or cut packets, do not change the status.
+/// or a pause frame, and 1 otherwise. Without RoCE, standard error states the
+/// likely reason. Filters, and malformed or cut packets, do not change the status.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -80,7 +80,7 @@ pub(super) struct Args {
     /// flags are booleans; 64-bit numbers are strings of hexadecimal digits because many JSON readers would
     /// round them. In infiniband.invariant.crc and roce.icrc_computed, the first byte on the wire is the most
     /// significant one.
-    #[arg(long, conflicts_with = "tree", verbatim_doc_comment)]
+    #[arg(long, conflicts_with = "tree")]
     json: bool,
 
     /// Show only packets to this queue pair and datagrams from it; may be repeated

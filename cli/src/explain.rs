@@ -24,12 +24,12 @@ use super::terminal::Output;
 /// ignored, and the dumps of tshark -x, tcpdump -xx, xxd and hexdump -C are accepted. `-` reads such text
 /// from standard input. FILE NUMBER (or FILE:NUMBER) is a packet of a capture file (pcap or pcapng), with the
 /// number that `roce dissect FILE` shows; `- NUMBER` reads the capture from standard input. Without an
-/// argument, the command explains an example. RoCE inside tunnels is found as by `roce dissect`.
+/// argument, the command explains an example. It finds RoCE inside tunnels, as `roce dissect` does.
 ///
 /// The exit status is 1 if there is no such packet or HEX cannot be parsed, otherwise 0. Malformed packets
 /// are explained, too.
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment, after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// The bytes of the packet, FILE NUMBER, or `-`
     #[arg(value_name = "HEX")]

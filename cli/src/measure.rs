@@ -34,7 +34,7 @@ pub(super) struct PingArgs {
     /// Round trips for each size
     #[arg(long, short = 'n', value_name = "N", default_value_t = 10_000)]
     iterations: u64,
-    /// With --signal periodic, one of N/2 send requests is signaled
+    /// Number of send buffers: with --signal periodic, one of N/2 requests is signaled
     #[arg(long, value_name = "N", default_value_t = 16)]
     buffers: usize,
 }

@@ -1,6 +1,6 @@
-//! The commands of `docs/tutorials/first-hour.md` print what the page shows.
+//! The commands of `docs/tutorials/first-hour.md` and of `README.md` print what the pages show.
 //!
-//! The page has one code block for each command, as a terminal shows it:
+//! A page has one code block for each command, as a terminal shows it:
 //!
 //! ```text
 //! left$ roce ping 198.18.0.2
@@ -8,13 +8,14 @@
 //! ```
 //!
 //! `left` and `right` are network namespaces with a cable between them; `left-2` is a second terminal on the
-//! left. A shell runs the command as an ordinary user, in a folder that all terminals share. The block
-//! continues with its standard output and standard error; after a failure it ends with `[exit status 1]`. A
-//! block that ends with `^C` runs until the next command of its terminal, or until the page ends. A line
-//! `...` stands for any number of lines. Figures are compared as `#`, except in addresses and in commands.
+//! left. A prompt without a name is on the left, too. A shell runs the command as an ordinary user, in a
+//! folder that all terminals share. The block continues with its standard output and standard error; after a
+//! failure it ends with `[exit status 1]`. A block that ends with `^C` runs until the next command of its
+//! terminal, or until the page ends. A line `...` stands for any number of lines. Figures are compared as
+//! `#`, except in addresses and in commands.
 //!
 //! `ROCE_BLESS=1 cargo test -p roce-cli --test first_hour` writes the current output of the commands into the
-//! page.
+//! pages.
 
 mod common;
 
@@ -29,6 +30,9 @@ use common::{Finished, Running, as_nobody, skip_unless, within};
 use roce_testing::Cable;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tutorials/first-hour.md");
+const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+/// The line that stands for any number of lines.
+const OMITTED: &str = "...";
 const BEGIN: &str = "```console\n";
 const END: &str = "\n```\n";
 /// Time limit of one command, in seconds.
@@ -66,16 +70,17 @@ impl Block {
         lines.join("\n")
     }
 
-    /// Returns this block with the printed output. Lines that `...` stands for are omitted again.
+    /// Returns this block with the printed output. Lines that a single `...` stands for are omitted again. If
+    /// there are several, the block shows the whole output, because the lines in between may have changed.
     fn with_output(&self, printed: &[String]) -> Self {
         let mut output = printed.to_vec();
-        if let Some(at) = self.output.iter().position(|line| line == "...") {
-            let after = self.output.len() - at - 1;
-            if printed.len() > at + after {
-                output = printed[..at].to_vec();
-                output.push("...".to_owned());
-                output.extend_from_slice(&printed[printed.len() - after..]);
-            }
+        let parts: Vec<_> = self.output.split(|line| line == OMITTED).collect();
+        if let [before, after] = parts[..]
+            && printed.len() > before.len() + after.len()
+        {
+            output = printed[..before.len()].to_vec();
+            output.push(OMITTED.to_owned());
+            output.extend_from_slice(&printed[printed.len() - after.len()..]);
         }
         Self { output, ..self.clone() }
     }
@@ -86,17 +91,21 @@ impl Block {
             let lines = unwrapped(lines);
             lines.iter().map(|line| masked(line)).filter(|line| !is_of_busy_machine(line)).collect()
         };
-        let (expected, printed) = (mask(&self.output), mask(printed));
-        match expected.iter().position(|line| line == "...") {
-            None => expected == printed,
-            Some(at) => {
-                let (before, after) = (&expected[..at], &expected[at + 1..]);
-                printed.len() >= before.len() + after.len()
-                    && printed.starts_with(before)
-                    && printed.ends_with(after)
-            }
-        }
+        matches_with_omissions(&mask(&self.output), &mask(printed))
     }
+}
+
+/// Returns whether lines are those of a page, in which `...` stands for any number of lines.
+fn matches_with_omissions(page: &[String], lines: &[String]) -> bool {
+    let mut parts = page.split(|line| line == OMITTED);
+    let Some(mut rest) = lines.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let parts: Vec<_> = parts.collect();
+    let Some((last, parts)) = parts.split_last() else { return rest.is_empty() };
+    for part in parts {
+        let Some(at) = (0..=rest.len()).find(|at| rest[*at..].starts_with(part)) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
 }
 
 /// Joins the lines of long texts in tables, because the line breaks depend on the figures in the text.
@@ -234,7 +243,7 @@ impl Place {
         command.current_dir(&self.folder);
         let machine = block.terminal.split('-').next().unwrap_or_default();
         let place = match machine {
-            "left" => &self.cable.near,
+            "" | "left" => &self.cable.near,
             "right" => &self.cable.far,
             _ => panic!("{} is neither left nor right", block.terminal),
         };
@@ -273,6 +282,27 @@ impl Place {
     fn keep(&mut self, number: usize, finished: &Finished) {
         self.printed.insert(number, lines(finished));
     }
+
+    /// Runs all commands of a page, and replaces the output of blocks that differ. Returns the differences.
+    fn run_all(&mut self, page: &mut Page) -> Vec<String> {
+        for (number, block) in page.blocks.iter().enumerate() {
+            self.run(number, block);
+        }
+        for terminal in self.running.keys().cloned().collect::<Vec<_>>() {
+            self.interrupt(&terminal);
+        }
+        let printed = std::mem::take(&mut self.printed);
+        let mut wrong = Vec::new();
+        for (number, block) in page.blocks.iter_mut().enumerate() {
+            let printed = &printed[&number];
+            if !block.agrees(printed) {
+                let now = block.with_output(printed);
+                wrong.push(format!("the page:\n{}\nnow:\n{}\n", block.text(), now.text()));
+                *block = now;
+            }
+        }
+        wrong
+    }
 }
 
 fn lines(finished: &Finished) -> Vec<String> {
@@ -284,47 +314,41 @@ fn lines(finished: &Finished) -> Vec<String> {
 }
 
 #[test]
-fn every_command_of_the_page_prints_what_the_page_shows() {
+fn every_command_of_the_pages_prints_what_the_pages_show() {
     within(1_800, || {
         if skip_unless(as_nobody().is_some(), "setpriv is not installed; it is in util-linux") {
             return;
         }
         let Some(cable) = Cable::new(1500) else { return };
         let folder = tempfile::tempdir().unwrap();
-        let text = fs::read_to_string(PAGE).expect("docs/tutorials/first-hour.md");
-        let mut page = Page::parse(&text);
         let mut place = Place::new(cable, folder.path());
-        for (number, block) in page.blocks.iter().enumerate() {
-            place.run(number, block);
-        }
-        for terminal in place.running.keys().cloned().collect::<Vec<_>>() {
-            place.interrupt(&terminal);
-        }
         let mut wrong = Vec::new();
-        for (number, block) in page.blocks.iter_mut().enumerate() {
-            let printed = &place.printed[&number];
-            if !block.agrees(printed) {
-                let now = block.with_output(printed);
-                wrong.push(format!("the page:\n{}\nnow:\n{}\n", block.text(), now.text()));
-                *block = now;
+        for path in [PAGE, README] {
+            let mut page = read_page(path);
+            let differences = place.run_all(&mut page);
+            if std::env::var_os("ROCE_BLESS").is_some() {
+                fs::write(path, page.text()).unwrap_or_else(|error| panic!("writing {path}: {error}"));
+            } else {
+                wrong.extend(differences);
             }
-        }
-        if std::env::var_os("ROCE_BLESS").is_some() {
-            fs::write(PAGE, page.text()).expect("writing docs/tutorials/first-hour.md");
-            return;
         }
         assert!(
             wrong.is_empty(),
-            "{}\n{} blocks differ; ROCE_BLESS=1 writes what the commands print now into the page",
+            "{}\n{} blocks differ; ROCE_BLESS=1 writes what the commands print now into the pages",
             wrong.join("\n"),
             wrong.len()
         );
     });
 }
 
+#[track_caller]
+fn read_page(path: &str) -> Page {
+    Page::parse(&fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}")))
+}
+
 #[test]
 fn the_page_shows_only_what_a_newcomer_can_type() {
-    let page = Page::parse(&fs::read_to_string(PAGE).expect("docs/tutorials/first-hour.md"));
+    let page = read_page(PAGE);
     assert!(page.blocks.len() > 15, "{} commands", page.blocks.len());
     for block in &page.blocks {
         assert!(block.command.starts_with("roce "), "{}", block.command);
@@ -352,6 +376,12 @@ fn a_page_that_differs_is_noticed() {
         assert!(!first.agrees(&lines(other)), "{other}");
     }
     assert!(!second.agrees(&lines("hello\nagain")));
+    let gaps = Block::parse("$ roce z\na\n...\nb\nc\n...\nd");
+    assert!(gaps.agrees(&lines("a\nb\nx\nb\nc\nd")) && gaps.agrees(&lines("a\nb\nc\nx\nd")));
+    for other in ["a\nb\nx\nc\nd", "a\nb\nc\nd\nx", "b\nc\nd", "a\nb\nc"] {
+        assert!(!gaps.agrees(&lines(other)), "{other}");
+    }
+    assert_eq!(gaps.with_output(&lines("a\nx\nd")).output, ["a", "x", "d"]);
     let shorter = first.with_output(&lines("1\n2\n3\n4"));
     assert_eq!(shorter.output, ["1", "...", "4"]);
     assert_eq!(masked("(2001:db8::1) a12:3.5 -4,5 [198.18.0.1]:4791"), "(2001:db8::1) a#:# -#,# [#]:#");

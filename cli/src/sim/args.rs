@@ -63,9 +63,9 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["sweep", "sweeps", "json", "emit", "index"])]
     pub(super) live: bool,
 
-    /// Number of threads of a run, which does not change the results. The network is divided between switches
-    /// with hosts. A sweep then executes correspondingly fewer runs at once. Captures, --trace and --live
-    /// require one thread
+    /// Number of threads that run parts of the network at the same time; the results do not depend on it. A
+    /// sweep runs fewer simulations at once if each has several threads. Captures, --trace and --live need
+    /// one thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_threads)]
     pub(super) threads: usize,
 
