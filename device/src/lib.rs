@@ -87,6 +87,7 @@ mod open;
 pub mod pcap;
 #[cfg(feature = "raw")]
 pub mod raw;
+mod registry;
 #[cfg(feature = "raw")]
 mod segment;
 #[cfg(any(feature = "udp", feature = "kernel-host"))]
@@ -117,7 +118,8 @@ pub const MAX_DATAGRAM: usize = 4224;
 pub use clock::Clock;
 #[cfg(feature = "framed")]
 pub use framed::FrameSettings;
-pub use open::{Availability, Kind, ListedDevice, OpenError, OpenOptions, kinds, open, wrap};
+pub use open::{Availability, OpenError};
+pub use registry::{Kind, ListedDevice, OpenOptions, kinds, open, wrap};
 
 pub use host_tcp::{HostTcp, TcpId};
 

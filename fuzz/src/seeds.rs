@@ -6,11 +6,13 @@
 
 mod captures;
 mod connections;
+mod files;
 mod scenarios;
 mod scripts;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+pub use files::Seeds;
 
 /// A target: its name, and the function that it runs.
 pub type Target = (&'static str, fn(&[u8]));
@@ -26,9 +28,6 @@ pub const TARGETS: [Target; 8] = [
     ("cm", crate::cm::run),
     ("scenario", crate::scenario::run),
 ];
-
-/// Files by target and name.
-pub type Seeds = BTreeMap<(&'static str, String), Vec<u8>>;
 
 /// All seeds.
 #[must_use]

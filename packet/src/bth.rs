@@ -9,7 +9,7 @@ use crate::error::{Layer, ParseError, ParseErrorKind};
 use crate::fields::Show::{Decimal, Flag, Hex};
 use crate::fields::{Field, Header, bytes, mask};
 use crate::number::{Psn, Qpn};
-use crate::opcode::Opcode;
+use crate::opcode::{BTH_LEN, Opcode};
 use crate::view::view;
 
 /// The base transport header as laid out in a packet.
@@ -107,7 +107,7 @@ pub struct Bth {
 
 impl Bth {
     /// Length on the wire, in bytes.
-    pub const LEN: usize = 12;
+    pub const LEN: usize = BTH_LEN;
 
     /// Creates a header with the defaults of a NIC: default partition, MigReq set, all other flags clear.
     #[inline]

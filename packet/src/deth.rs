@@ -8,9 +8,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::error::{Layer, ParseError};
 use crate::fields::Show::Hex;
 use crate::fields::{Field, Header, bytes};
-use crate::mad::GSI_Q_KEY;
 use crate::number::{Qpn, from_be_24, to_be_24};
 use crate::view::view;
+
+/// The Q_Key of queue pair 1 (IBTA 10.2.5).
+pub const GSI_Q_KEY: u32 = 0x8001_0000;
 
 /// The datagram extended transport header as laid out in a packet.
 ///

@@ -7,8 +7,7 @@ use crate::error::{Layer, ParseError, ParseErrorKind};
 use crate::fields::Show::{Decimal, Ipv6};
 use crate::fields::{Field, Header, bits, bytes, mask};
 use crate::gid::Gid;
-use crate::ipv4::TTL;
-use crate::ipv6::{FLOW_LABEL, first_word};
+use crate::ip::{FLOW_LABEL, TTL, first_word};
 use crate::view::view;
 
 /// The GRH as laid out in a packet, equal to that of an IPv6 header.

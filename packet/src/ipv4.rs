@@ -1,6 +1,5 @@
 //! IPv4, restricted to the features of RoCE v2: no options, no fragments.
 
-use core::fmt;
 use core::net::Ipv4Addr;
 
 use zerocopy::network_endian::U16;
@@ -9,8 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::error::{Layer, ParseError, ParseErrorKind};
 use crate::fields::Show::{Decimal, Flag, Hex, Ipv4, Words};
 use crate::fields::{Field, Header, bits, bytes, mask};
-use crate::path::Ecn;
-use crate::udp::ip_protocol_name;
+use crate::ip::{DSCP, ECN, TTL, dscp_note, ecn_note, fold, ones_complement_sum};
+use crate::udp::protocol_note;
 use crate::view::view;
 
 /// The IPv4 header without options, as laid out in a packet.
@@ -216,23 +215,6 @@ const fn fail(kind: ParseErrorKind, offset: usize, need: usize, have: usize) -> 
     Err(ParseError { layer: Layer::Ipv4, kind, offset, need, have })
 }
 
-/// Adds `bytes` to a sum of 16-bit words (RFC 1071). A last odd byte counts as the upper half of a word.
-///
-/// The sum of the longest packet, 32 Ki words, does not use the upper bit of the accumulator. Sums of longer
-/// inputs, which are not packets, wrap around.
-pub(crate) fn ones_complement_sum(sum: u32, bytes: &[u8]) -> u32 {
-    let (words, odd) = bytes.as_chunks::<2>();
-    let sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(u16::from_be_bytes(*word).into()));
-    odd.iter().fold(sum, |sum, byte| sum.wrapping_add(u32::from(*byte) << 8))
-}
-
-/// Folds the carries of a sum back into 16 bits.
-pub(crate) const fn fold(sum: u32) -> u16 {
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    sum as u16
-}
-
 /// The fields of an [`Ipv4View`].
 pub static IPV4: Header = Header {
     name: "IPv4",
@@ -278,31 +260,3 @@ pub static IPV4_OPTIONS: Header = Header {
     rule: "RFC 791 section 3.1",
     fields: &[],
 };
-
-pub(crate) const DSCP: &str =
-    "Traffic class, 0 to 63, by which switches choose a queue; routers may change it.";
-pub(crate) const ECN: &str = "Congestion mark: RoCE sends 10 or 01, a congested switch sets 11.";
-pub(crate) const TTL: &str = "Number of routers that may still forward the packet; each subtracts one.";
-
-pub(crate) fn dscp_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
-    match (value / 8, value % 8) {
-        (0, 0) => out.write_str("best effort"),
-        (5, 6) => out.write_str("EF"),
-        (class, 0) => write!(out, "CS{class}"),
-        (class @ 1..=4, drop @ (2 | 4 | 6)) => write!(out, "AF{class}{}", drop / 2),
-        _ => Ok(()),
-    }
-}
-
-pub(crate) fn ecn_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
-    out.write_str(match Ecn::from_bits(value as u8) {
-        Ecn::NotCapable => "00, not ECN-capable",
-        Ecn::Capable0 => "10, ECN-capable: ECT(0)",
-        Ecn::Capable1 => "01, ECN-capable: ECT(1)",
-        Ecn::CongestionExperienced => "11, congestion experienced: CE",
-    })
-}
-
-pub(crate) fn protocol_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
-    out.write_str(ip_protocol_name(value as u8).unwrap_or_default())
-}

@@ -8,7 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::error::{Layer, ParseError, ParseErrorKind};
 use crate::fields::Show::{Decimal, Hex, Ipv6};
 use crate::fields::{Field, Header, bits, bytes, mask};
-use crate::ipv4::{DSCP, ECN, TTL, dscp_note, ecn_note, protocol_note};
+use crate::ip::{DSCP, ECN, FLOW_LABEL, TTL, dscp_note, ecn_note, first_word};
+use crate::udp::protocol_note;
 use crate::view::view;
 
 /// The IPv6 header as laid out in a packet.
@@ -132,11 +133,6 @@ impl Ipv6Header {
     }
 }
 
-/// Returns the first word of IPv6 and GRH: version 6, traffic class and flow label.
-pub(crate) const fn first_word(traffic_class: u8, flow_label: u32) -> u32 {
-    6 << 28 | (traffic_class as u32) << 20 | flow_label & 0x000f_ffff
-}
-
 /// The fields of an [`Ipv6View`].
 pub static IPV6: Header = Header {
     name: "IPv6",
@@ -158,5 +154,3 @@ pub static IPV6: Header = Header {
         Field::new("destination", "ipv6.dst", bytes(24, 16), Ipv6).means("Address of the receiver, its GID."),
     ],
 };
-
-pub(crate) const FLOW_LABEL: &str = "20 bits by which switches may keep the packets of a flow on one path.";

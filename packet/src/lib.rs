@@ -66,6 +66,7 @@ mod gid;
 mod grh;
 pub mod icrc;
 mod immediate;
+mod ip;
 mod ipv4;
 mod ipv6;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]

@@ -4,8 +4,6 @@ use core::fmt;
 
 use bitflags::bitflags;
 
-use crate::bth::Bth;
-
 /// The first byte of the BTH: the kind of the packet.
 ///
 /// All values are possible, so that a sniffer can show unknown ones. [`Opcode::info`] returns the row of a
@@ -252,6 +250,9 @@ bitflags! {
     }
 }
 
+/// Length of the BTH, in bytes.
+pub(crate) const BTH_LEN: usize = 12;
+
 /// Length of each header in bytes, by the index of its flag.
 const HEADER_LENS: [u8; HEADER_COUNT] = [4, 8, 4, 4, 16, 28, 4, 8, 4, 4];
 const HEADER_COUNT: usize = 10;
@@ -310,7 +311,7 @@ const fn row(
         | Operation::AtomicWrite => Direction::Request,
     };
     let mut offsets = [0; HEADER_COUNT];
-    let mut end = Bth::LEN as u8;
+    let mut end = BTH_LEN as u8;
     let mut index = 0;
     while index < HEADER_COUNT {
         if headers.bits() & 1 << index != 0 {

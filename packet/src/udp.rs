@@ -10,7 +10,7 @@ use crate::error::{Layer, ParseError, ParseErrorKind};
 use crate::fields::Show::{Decimal, Hex};
 use crate::fields::{Field, Header, bytes};
 use crate::grh::Grh;
-use crate::ipv4::{fold, ones_complement_sum};
+use crate::ip::{fold, ones_complement_sum};
 use crate::view::view;
 
 /// The IP protocol number of UDP.
@@ -190,6 +190,10 @@ fn port_note(port: u64, out: &mut dyn fmt::Write) -> fmt::Result {
         4789 => "VXLAN",
         _ => "",
     })
+}
+
+pub(crate) fn protocol_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(ip_protocol_name(value as u8).unwrap_or_default())
 }
 
 #[cfg(test)]

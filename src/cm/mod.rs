@@ -2,4 +2,5 @@
 
 pub(crate) mod queue_pairs;
 mod raw;
+mod raw_events;
 pub(crate) mod service;

@@ -1,7 +1,6 @@
 //! Connections whose callers move the queue pairs themselves. Their events go into one queue: see
 //! [`verbs::raw`](crate::verbs::raw).
 
-use std::collections::{HashSet, VecDeque};
 use std::task::Waker;
 
 use roce_packet::mad::{CommId, ServiceId};
@@ -10,26 +9,6 @@ use roce_transport::cm::{CmError, CmEvent, CmListen, CmOffer};
 
 use super::service::{CmService, Listener, enqueue, is_open};
 use crate::driver::Nic;
-
-/// Connections, listeners and events of such callers.
-#[derive(Debug, Default)]
-pub(super) struct RawEvents {
-    connections: HashSet<CommId>,
-    listeners: HashSet<ServiceId>,
-    events: VecDeque<CmEvent>,
-    waker: Option<Waker>,
-}
-
-impl RawEvents {
-    /// Returns whether an event belongs into the queue.
-    pub(super) fn takes(&self, event: &CmEvent) -> bool {
-        match event {
-            CmEvent::ConnectRequest(request) => self.listeners.contains(&request.service_id),
-            CmEvent::SidrRequest(question) => self.listeners.contains(&question.request.service_id),
-            other => self.connections.contains(&other.id()),
-        }
-    }
-}
 
 impl CmService {
     pub(crate) fn watch_raw_events(&mut self, waker: Waker) {

@@ -22,7 +22,7 @@ use roce_transport::{
 };
 
 use super::queue_pairs::{Preparation, Siblings, to_error};
-use super::raw::RawEvents;
+use super::raw_events::RawEvents;
 use crate::driver::wake::{drop_each, wake_each};
 use crate::driver::{Nic, PortHolder};
 

@@ -3,6 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use roce_packet::Qpn;
+
+/// The holder of a source port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PortHolder {
+    /// A queue pair, until it is destroyed or moved to RESET.
+    QueuePair(Qpn),
+    /// The address handle with this number, until it is dropped.
+    AddressHandle(u64),
+}
+
 /// Keys of each holder, and the number of holders of each key.
 #[derive(Debug)]
 pub(super) struct Holders<H, K> {

@@ -25,9 +25,9 @@ use watch::Watch;
 
 pub(crate) use budget::Budget;
 pub(crate) use groups::GroupError;
+pub(crate) use holders::PortHolder;
 pub(crate) use path::gid_table;
 pub use path::{GidEntry, PathOptions, in_gid_order};
-pub(crate) use source_ports::PortHolder;
 
 /// Time until the next try after the device had no room.
 const FULL_RETRY_NS: u64 = 20_000;

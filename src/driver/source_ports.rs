@@ -2,18 +2,9 @@
 
 use std::io;
 
-use roce_packet::{Path, Qpn};
+use roce_packet::Path;
 
-use super::Nic;
-
-/// The holder of a source port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum PortHolder {
-    /// A queue pair, until it is destroyed or moved to RESET.
-    QueuePair(Qpn),
-    /// The address handle with this number, until it is dropped.
-    AddressHandle(u64),
-}
+use super::{Nic, PortHolder};
 
 impl Nic {
     /// Requests a source port from the device, see

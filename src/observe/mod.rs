@@ -15,7 +15,7 @@ pub use counters::{CounterSource, Snapshot};
 pub use drops::explain_drops;
 pub use foreign::{Text, is_harmless};
 pub use meaning::meaning;
-pub use published::{Published, published, survey};
-pub use survey::{Survey, Unanswered};
+pub use published::Published;
+pub use survey::{Survey, Unanswered, published, survey};
 
 pub(crate) use publish::Publisher;

@@ -1,15 +1,9 @@
-//! The document that a process publishes about its context on a Unix socket, and its readers.
+//! The document that a process publishes about its context on a Unix socket.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Text;
-use super::survey::{Place, Survey};
-
-/// Maximum number of sockets to examine in one directory.
-const MOST_FILES: usize = 4096;
 
 /// The published state of a context.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -111,85 +105,9 @@ pub(super) fn directory_of(uid: u32) -> PathBuf {
     }
 }
 
-/// Reads the contexts that this user may read, of all processes or of one; root reads those of all users.
-/// Skips processes that are gone and sockets that do not send a document; [`survey`] names those that do not
-/// answer.
-///
-/// # Errors
-///
-/// Fails if the directory exists but cannot be read.
-pub fn published(pid: Option<u32>) -> io::Result<Vec<Published>> {
-    survey(pid).map(|survey| survey.found)
-}
-
-/// Reads like [`published`], and also returns the processes that do not answer. Takes at most 5 seconds.
-///
-/// # Errors
-///
-/// Fails if the directory exists but cannot be read.
-pub fn survey(pid: Option<u32>) -> io::Result<Survey> {
-    let mut places = Vec::new();
-    for (turn, directory) in readable_directories().into_iter().enumerate() {
-        let entries = match fs::read_dir(&directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        let mut of_one: Vec<Place> = entries
-            .flatten()
-            .take(MOST_FILES)
-            .filter_map(|entry| {
-                let (process, number) = place(entry.file_name().to_str()?)?;
-                let is_wanted = pid.is_none_or(|pid| pid == process);
-                is_wanted.then(|| Place { pid: process, number, path: entry.path() })
-            })
-            .collect();
-        of_one.sort();
-        places.extend(of_one.into_iter().enumerate().map(|(index, place)| (index, turn, place)));
-    }
-    // Alternates between the directories, so that a user with many sockets does not delay others.
-    places.sort();
-    let places: Vec<Place> = places.into_iter().map(|(_, _, place)| place).collect();
-    let mut survey = Survey::of(&places);
-    survey.found.sort_by_key(|published| published.pid);
-    Ok(survey)
-}
-
-/// Parses the process ID and the number in the name of a socket.
-fn place(name: &str) -> Option<(u32, u32)> {
-    let (process, number) = name.split_once('.')?;
-    Some((process.parse().ok()?, number.parse().ok()?))
-}
-
-fn readable_directories() -> Vec<PathBuf> {
-    let mut all = vec![directory_of(own_uid())];
-    if own_uid() == 0 {
-        let inside = |place: &str| fs::read_dir(place).into_iter().flatten().flatten();
-        let runtime = inside("/run/user").map(|entry| entry.path().join("roce"));
-        let temporary = inside("/tmp")
-            .filter(|entry| entry.file_name().to_string_lossy().starts_with("roce-"))
-            .map(|entry| entry.path());
-        // Ignores links, which another user may have made.
-        all.extend(
-            runtime.chain(temporary).filter(|path| path.symlink_metadata().is_ok_and(|it| it.is_dir())),
-        );
-        all.sort();
-        all.dedup();
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_of_sockets_are_a_process_and_a_number() {
-        assert_eq!(place("12.3"), Some((12, 3)));
-        for other in ["12", "12.", ".3", "12.3.4", "a.b", "-1.2", ""] {
-            assert_eq!(place(other), None, "{other}");
-        }
-    }
 
     #[test]
     fn a_document_reads_as_it_was_written_and_anything_else_is_refused() {

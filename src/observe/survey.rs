@@ -1,8 +1,10 @@
-//! Concurrent reading of the sockets of many processes, with one timeout for connecting and reading together.
+//! Concurrent reading of the documents of many processes, with one timeout for connecting and reading
+//! together.
 //!
 //! The process behind a socket may be stopped, or may belong to another user who lets its backlog fill up.
 //! Such a socket uses up its own timeout only, and the others are read concurrently.
 
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::Text;
-use super::published::Published;
+use super::published::{Published, directory_of, own_uid};
 
 /// Timeout for one process, from connecting to the last byte.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -24,13 +26,15 @@ const AT_ONCE: usize = 64;
 const PAUSE: Duration = Duration::from_millis(1);
 /// Maximum number of bytes from one process.
 const LONGEST_TEXT: usize = 1 << 20;
+/// Maximum number of sockets to examine in one directory.
+const MOST_FILES: usize = 4096;
 
 /// A socket, and the process in its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
-    pub(super) pid: u32,
-    pub(super) number: u32,
-    pub(super) path: PathBuf,
+struct Place {
+    pid: u32,
+    number: u32,
+    path: PathBuf,
 }
 
 /// A process whose socket exists, but does not answer in time.
@@ -53,6 +57,74 @@ pub struct Survey {
     pub unanswered: Vec<Unanswered>,
 }
 
+/// Reads the contexts that this user may read, of all processes or of one; root reads those of all users.
+/// Skips processes that are gone and sockets that do not send a document; [`survey`] names those that do not
+/// answer.
+///
+/// # Errors
+///
+/// Fails if the directory exists but cannot be read.
+pub fn published(pid: Option<u32>) -> io::Result<Vec<Published>> {
+    survey(pid).map(|survey| survey.found)
+}
+
+/// Reads like [`published`], and also returns the processes that do not answer. Takes at most 5 seconds.
+///
+/// # Errors
+///
+/// Fails if the directory exists but cannot be read.
+pub fn survey(pid: Option<u32>) -> io::Result<Survey> {
+    let mut places = Vec::new();
+    for (turn, directory) in readable_directories().into_iter().enumerate() {
+        let entries = match fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let mut of_one: Vec<Place> = entries
+            .flatten()
+            .take(MOST_FILES)
+            .filter_map(|entry| {
+                let (process, number) = process_and_number(entry.file_name().to_str()?)?;
+                let is_wanted = pid.is_none_or(|pid| pid == process);
+                is_wanted.then(|| Place { pid: process, number, path: entry.path() })
+            })
+            .collect();
+        of_one.sort();
+        places.extend(of_one.into_iter().enumerate().map(|(index, place)| (index, turn, place)));
+    }
+    // Alternates between the directories, so that a user with many sockets does not delay others.
+    places.sort();
+    let places: Vec<Place> = places.into_iter().map(|(_, _, place)| place).collect();
+    let mut survey = Survey::of(&places);
+    survey.found.sort_by_key(|published| published.pid);
+    Ok(survey)
+}
+
+/// Parses the process ID and the number in the name of a socket.
+fn process_and_number(name: &str) -> Option<(u32, u32)> {
+    let (process, number) = name.split_once('.')?;
+    Some((process.parse().ok()?, number.parse().ok()?))
+}
+
+fn readable_directories() -> Vec<PathBuf> {
+    let mut all = vec![directory_of(own_uid())];
+    if own_uid() == 0 {
+        let inside = |place: &str| fs::read_dir(place).into_iter().flatten().flatten();
+        let runtime = inside("/run/user").map(|entry| entry.path().join("roce"));
+        let temporary = inside("/tmp")
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("roce-"))
+            .map(|entry| entry.path());
+        // Ignores links, which another user may have made.
+        all.extend(
+            runtime.chain(temporary).filter(|path| path.symlink_metadata().is_ok_and(|it| it.is_dir())),
+        );
+        all.sort();
+        all.dedup();
+    }
+    all
+}
+
 /// Connects without waiting: fails with `WouldBlock` if the backlog is full.
 pub(super) fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -63,7 +135,7 @@ pub(super) fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
 
 impl Survey {
     /// Reads all sockets, in groups of [`AT_ONCE`].
-    pub(super) fn of(places: &[Place]) -> Self {
+    fn of(places: &[Place]) -> Self {
         Self::within(places, PATIENCE, LONGEST)
     }
 
@@ -175,6 +247,14 @@ mod tests {
         let waiting = std::iter::from_fn(|| connect_at_once(path).ok()).take(16).collect();
         assert_eq!(connect_at_once(path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         (listener, waiting)
+    }
+
+    #[test]
+    fn names_of_sockets_are_a_process_and_a_number() {
+        assert_eq!(process_and_number("12.3"), Some((12, 3)));
+        for other in ["12", "12.", ".3", "12.3.4", "a.b", "-1.2", ""] {
+            assert_eq!(process_and_number(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -24,6 +24,14 @@ pub(crate) struct Locked<'a> {
     runtime: &'a Runtime,
 }
 
+impl Runtime {
+    /// Locks the state. Dropping the guard delivers the events of the caller's changes.
+    #[inline]
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        Locked::new(self, self.lock_state())
+    }
+}
+
 impl<'a> Locked<'a> {
     #[inline]
     pub(super) fn new(runtime: &'a Runtime, state: MutexGuard<'a, State>) -> Self {

@@ -136,12 +136,6 @@ impl Runtime {
         }
     }
 
-    /// Locks the state. Dropping the guard delivers the events of the caller's changes.
-    #[inline]
-    pub(crate) fn lock(&self) -> Locked<'_> {
-        Locked::new(self, self.lock_state())
-    }
-
     /// Returns whether a thread has the lock.
     fn is_locked(&self) -> bool {
         self.state.try_lock().is_none()

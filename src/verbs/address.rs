@@ -1,12 +1,14 @@
 //! Address handles.
 
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use roce_packet::Qpn;
 use roce_transport::UdDestination;
 
-use super::Context;
-use crate::driver::PortHolder;
+use super::{Context, VerbsError};
+use crate::driver::{PathOptions, PortHolder};
 
 /// A destination of UD sends, made by [`Context::create_address_handle`]: an `ibv_ah` and the two numbers of
 /// the work request. Clones are handles to the same object.
@@ -30,7 +32,7 @@ impl Drop for AddressInner {
 }
 
 impl AddressHandle {
-    pub(super) fn new(context: &Context, holder: PortHolder, destination: UdDestination) -> Self {
+    fn new(context: &Context, holder: PortHolder, destination: UdDestination) -> Self {
         Self(Arc::new(AddressInner { context: context.clone(), holder, destination }))
     }
 
@@ -39,6 +41,49 @@ impl AddressHandle {
     #[must_use]
     pub fn destination(&self) -> UdDestination {
         self.0.destination
+    }
+}
+
+impl Context {
+    /// Creates a destination of UD sends: an `ibv_ah` and the two numbers of the work request. The handle
+    /// holds a source port of the device until it is dropped.
+    ///
+    /// ```
+    /// # use roce::device::memory::MemoryDevice;
+    /// # use roce::verbs::*;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
+    /// # let near = Context::builder().attach(Box::new(near))?;
+    /// # let far = Context::builder().attach(Box::new(far))?;
+    /// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+    /// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
+    /// qp.activate_datagram(0x1234)?;
+    /// // To a multicast group, which this queue pair receives as well.
+    /// let group = "239.1.2.3".parse()?;
+    /// qp.attach_multicast(group)?;
+    /// let to = near.create_address_handle(group, Qpn::MULTICAST, 0x1234, &PathOptions::default())?;
+    /// qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(&to))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Fails if the device has no address of that family.
+    pub fn create_address_handle(
+        &self,
+        destination: IpAddr,
+        remote_qpn: Qpn,
+        remote_qkey: u32,
+        options: &PathOptions,
+    ) -> Result<AddressHandle, VerbsError> {
+        let (holder, path) = {
+            let nic = &mut self.runtime().lock().nic;
+            let holder = nic.next_address_handle();
+            let path = nic.path_to(destination, holder, (remote_qpn, remote_qpn), options);
+            (holder, path.map_err(VerbsError::io("cannot create an address handle"))?)
+        };
+        Ok(AddressHandle::new(self, holder, UdDestination { path, remote_qpn, remote_qkey }))
     }
 }
 

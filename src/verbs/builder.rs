@@ -343,6 +343,23 @@ impl ContextBuilder {
     }
 }
 
+impl Context {
+    /// Opens a device with the default settings, for example `udp:127.0.0.1`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the device cannot be opened; the error says what to do.
+    pub fn open(spec: &str) -> Result<Self, VerbsError> {
+        ContextBuilder::default().open(spec)
+    }
+
+    /// Returns a builder for a context with other settings.
+    #[must_use]
+    pub fn builder() -> ContextBuilder {
+        ContextBuilder::default()
+    }
+}
+
 /// Refuses a slot other than the device's, because the datagrams of another slot arrive at another device.
 fn check_slot(slot: ProcessSlot, capabilities: &Capabilities) -> Result<(), VerbsError> {
     let given = capabilities.process_slot;

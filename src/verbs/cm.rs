@@ -6,15 +6,16 @@ mod requests;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roce_packet::mad::{IpCm, PortSpace, RejReason, ServiceId, SidrStatus, TransportService};
-use roce_packet::{PathMtu, Qpn, flow};
-use roce_transport::cm::{CmConnect, CmError, CmEvent, CmListen, CmOffer, CmResolve, CmTiming};
+use roce_packet::mad::{IpCm, PortSpace, RejReason, ServiceId, SidrStatus};
+use roce_packet::{PathMtu, Qpn};
+use roce_transport::cm::{CmError, CmEvent, CmOffer, CmResolve, CmTiming};
 use roce_transport::{Access, ModifyQpError, QpState, QpType};
 
+use super::error::debug_is_display;
 use super::qp::rnr_timer;
 use super::{AddressHandle, Context, PathOptions, QueuePair, VerbsError};
 use crate::cm::queue_pairs::Preparation;
-use crate::cm::service::{AcceptError, BACKLOG, CmService, ConnectionNotice};
+use crate::cm::service::{AcceptError, CmService, ConnectionNotice};
 use crate::driver::Nic;
 use crate::runtime::WaitFailure;
 
@@ -147,6 +148,8 @@ pub enum ConnectionError {
     QueuePairType(QpType),
 }
 
+debug_is_display!(ConnectionError);
+
 impl From<ModifyQpError> for ConnectionError {
     fn from(error: ModifyQpError) -> Self {
         Self::Verbs(error.into())
@@ -275,119 +278,6 @@ fn check_state(nic: &Nic, qpn: Qpn) -> Result<(), ConnectionError> {
 }
 
 impl Context {
-    /// Accepts connection requests for a port, or service ID resolution requests for the port spaces of
-    /// datagrams, and refuses the other kind. [`PortSpace::Ib`] accepts both kinds, which share one backlog:
-    /// an application that listens there must fetch both. Port 0 selects a free port. The first use of
-    /// connection management creates queue pair 1 of this device.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the port already has a listener, in this process or in another one that shares the address.
-    pub fn listen(&self, port_space: PortSpace, port: u16) -> Result<CmListener, ConnectionError> {
-        let ports = match port {
-            0 => 32_768..=u16::MAX,
-            port => port..=port,
-        };
-        let port = with_cm(self, |cm, _, nic| {
-            let listen = CmListen { accepts: port_space.into(), backlog: BACKLOG, ip_cm: true };
-            let mut outcome = Err(CmError::InUse(ServiceId::of_port(port_space, port)));
-            for port in ports {
-                let service_id = ServiceId::of_port(port_space, port);
-                outcome = cm.open_listener(nic, service_id, listen).map(|()| port);
-                if outcome.is_ok() {
-                    break;
-                }
-            }
-            Ok(outcome?)
-        })?;
-        Ok(CmListener { context: self.clone(), port_space, port })
-    }
-
-    /// Connects a queue pair to the listener at this address and port, and waits until both ends may send.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the peer refuses or does not answer, or if the queue pair is not an RC or UC queue pair in
-    /// RESET or INIT.
-    pub fn connect(
-        &self,
-        peer: SocketAddr,
-        qp: &QueuePair,
-        parameters: &ConnectionParameters,
-    ) -> Result<Connection, ConnectionError> {
-        let mut connection = self.start_connect(peer, qp, parameters)?;
-        connection.established(None)?;
-        Ok(connection)
-    }
-
-    /// Connects like [`connect`](Self::connect), for tasks. It requires the context's background thread.
-    ///
-    /// # Errors
-    ///
-    /// Fails like [`connect`](Self::connect).
-    pub async fn connect_async(
-        &self,
-        peer: SocketAddr,
-        qp: &QueuePair,
-        parameters: &ConnectionParameters,
-    ) -> Result<Connection, ConnectionError> {
-        let mut connection = self.start_connect(peer, qp, parameters)?;
-        connection.established_async().await?;
-        Ok(connection)
-    }
-
-    /// Requests a connection without waiting for it. The next event of the connection is the outcome.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the queue pair is not an RC or UC queue pair in RESET or INIT, or if the peer cannot be
-    /// reached from here.
-    pub fn start_connect(
-        &self,
-        peer: SocketAddr,
-        qp: &QueuePair,
-        parameters: &ConnectionParameters,
-    ) -> Result<Connection, ConnectionError> {
-        self.check_path_mtu(parameters.path_mtu)?;
-        let preparation = parameters.preparation(qp)?;
-        check_queue_pair(self, qp)?;
-        let source_port = self.ephemeral_port();
-        let transport = if qp.qp_type() == QpType::Uc { TransportService::Uc } else { TransportService::Rc };
-        let id = with_cm(self, |cm, now, nic| {
-            let siblings = cm.siblings.clone();
-            let first_step = siblings.with_nic_of(preparation.qpn, nic, |nic| {
-                check_state(nic, preparation.qpn)?;
-                let first_step = preparation.first_step(nic);
-                nic.engine.check_modify_qp(preparation.qpn, first_step.as_slice())?;
-                Ok::<_, ConnectionError>(first_step)
-            })?;
-            let path = nic
-                .route_to(peer.ip(), &parameters.path)
-                .map_err(VerbsError::io("cannot create a path to the peer"))?;
-            let id = cm.manager.connect(
-                now,
-                &CmConnect {
-                    path,
-                    service_id: ServiceId::of_port(parameters.port_space, peer.port()),
-                    transport,
-                    offer: parameters.offer(qp),
-                    path_mtu: parameters.path_mtu,
-                    flow_label: flow::rdma_cm_flow_label(source_port, peer.port()),
-                    retry_count: parameters.retry_count,
-                    timing: parameters.timing,
-                    ip_cm: Some(IpCm { source_port, source: path.source, destination: path.destination }),
-                    private_data: &parameters.private_data,
-                },
-            )?;
-            cm.adopt(id, Some(preparation));
-            siblings.with_nic_of(preparation.qpn, nic, |nic| {
-                nic.modify_qp(now, preparation.qpn, first_step.as_slice())
-            })?;
-            Ok(id)
-        })?;
-        Ok(Connection::new(self, id, qp))
-    }
-
     /// Asks a peer which queue pair receives datagrams for a port, and waits for the answer.
     ///
     /// # Errors

@@ -5,12 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use roce_packet::{PathMtu, Psn, Qpn};
-use roce_transport::{AsyncEvent, Counters, Ends, EngineConfig, UdDestination, Wc, WorkError};
+use roce_transport::{AsyncEvent, Counters, Ends, EngineConfig, Wc, WorkError};
 
-use super::builder::ContextBuilder;
-use super::{AddressHandle, CompletionChannel, CompletionQueue, ProtectionDomain, VerbsError};
+use super::VerbsError;
 use crate::device::Capabilities;
-use crate::driver::PathOptions;
 use crate::observe::CounterSource;
 use crate::runtime::{Engines, Runtime};
 
@@ -19,7 +17,7 @@ const OVERHEAD_V4: usize = 20 + 8 + 12 + 16 + 4 + 4;
 pub(super) const OVERHEAD_V6: usize = 40 + 8 + 12 + 16 + 4 + 4;
 
 /// An open device: engine, device and clock behind one lock, or several of these
-/// ([`ContextBuilder::engines`]). Clones are handles to the same context.
+/// ([`ContextBuilder::engines`](super::ContextBuilder::engines)). Clones are handles to the same context.
 #[derive(Clone, Debug)]
 pub struct Context(pub(super) Arc<Engines>);
 
@@ -58,21 +56,6 @@ pub struct DeviceAttributes {
 }
 
 impl Context {
-    /// Opens a device with the default settings, for example `udp:127.0.0.1`.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the device cannot be opened; the error says what to do.
-    pub fn open(spec: &str) -> Result<Self, VerbsError> {
-        ContextBuilder::default().open(spec)
-    }
-
-    /// Returns a builder for a context with other settings.
-    #[must_use]
-    pub fn builder() -> ContextBuilder {
-        ContextBuilder::default()
-    }
-
     /// Returns the attributes of the device and the port.
     #[must_use]
     pub fn query(&self) -> DeviceAttributes {
@@ -107,79 +90,6 @@ impl Context {
             return Err(VerbsError::PathMtu { path_mtu, needed, link_mtu, telemetry });
         }
         Ok(())
-    }
-
-    /// Allocates a protection domain.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the configured number of protection domains is in use.
-    pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
-        ProtectionDomain::new(self)
-    }
-
-    /// Creates a completion queue of `capacity` entries in engine 0, whose events go to `channel` if one is
-    /// given.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the capacity or the number of queues is out of range.
-    pub fn create_cq(
-        &self,
-        capacity: usize,
-        channel: Option<&CompletionChannel>,
-    ) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::new(self, 0, capacity, channel)
-    }
-
-    /// Creates a channel for completion events: a descriptor to wait on.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the operating system refuses a descriptor.
-    pub fn create_channel(&self) -> Result<CompletionChannel, VerbsError> {
-        CompletionChannel::new(self)
-    }
-
-    /// Creates a destination of UD sends: an `ibv_ah` and the two numbers of the work request. The handle
-    /// holds a source port of the device until it is dropped.
-    ///
-    /// ```
-    /// # use roce::device::memory::MemoryDevice;
-    /// # use roce::verbs::*;
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-    /// # let near = Context::builder().attach(Box::new(near))?;
-    /// # let far = Context::builder().attach(Box::new(far))?;
-    /// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
-    /// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
-    /// qp.activate_datagram(0x1234)?;
-    /// // To a multicast group, which this queue pair receives as well.
-    /// let group = "239.1.2.3".parse()?;
-    /// qp.attach_multicast(group)?;
-    /// let to = near.create_address_handle(group, Qpn::MULTICAST, 0x1234, &PathOptions::default())?;
-    /// qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(&to))?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails if the device has no address of that family.
-    pub fn create_address_handle(
-        &self,
-        destination: IpAddr,
-        remote_qpn: Qpn,
-        remote_qkey: u32,
-        options: &PathOptions,
-    ) -> Result<AddressHandle, VerbsError> {
-        let (holder, path) = {
-            let nic = &mut self.runtime().lock().nic;
-            let holder = nic.next_address_handle();
-            let path = nic.path_to(destination, holder, (remote_qpn, remote_qpn), options);
-            (holder, path.map_err(VerbsError::io("cannot create an address handle"))?)
-        };
-        Ok(AddressHandle::new(self, holder, UdDestination { path, remote_qpn, remote_qkey }))
     }
 
     /// Returns the next asynchronous event, or `None` if no event waits.

@@ -4,7 +4,7 @@ use roce_packet::Qpn;
 use roce_transport::congestion::Rate;
 use roce_transport::{Counters, ProcessSlot};
 
-use super::{CompletionChannel, CompletionQueue, Context, VerbsError};
+use super::{Context, VerbsError};
 use crate::device::{Device, OpenOptions};
 use crate::runtime::Runtime;
 
@@ -65,21 +65,6 @@ impl Context {
     #[must_use]
     pub fn engines(&self) -> usize {
         self.0.len()
-    }
-
-    /// Creates a completion queue in this engine; [`create_cq`](Self::create_cq) does so in engine 0. Queue
-    /// pairs that complete into the queue belong to the same engine.
-    ///
-    /// # Errors
-    ///
-    /// Fails like [`create_cq`](Self::create_cq), or if the context does not have this engine.
-    pub fn create_cq_on(
-        &self,
-        engine: usize,
-        capacity: usize,
-        channel: Option<&CompletionChannel>,
-    ) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::new(self, engine, capacity, channel)
     }
 
     /// Returns the counters of one engine; `None` if the context does not have this engine.

@@ -1,6 +1,5 @@
 //! The errors of the verbs.
 
-use std::fmt;
 use std::io;
 
 use roce_transport::{
@@ -8,7 +7,6 @@ use roce_transport::{
     RegisterError, SrqError, XrcdError,
 };
 
-use super::{ConnectionError, WaitError};
 use crate::driver::GroupError;
 
 /// The reason why a verb failed. The text names the object and the problem. No variant has a source, because
@@ -164,15 +162,17 @@ impl From<ChangeError> for VerbsError {
 /// and the remedy, not variant names. `anyhow` and `eyre` do so for the errors that they contain.
 macro_rules! debug_is_display {
     ($($error:ty),+ $(,)?) => {
-        $(impl fmt::Debug for $error {
-            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(self, formatter)
+        $(impl std::fmt::Debug for $error {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, formatter)
             }
         })+
     };
 }
 
-debug_is_display!(VerbsError, WaitError, ConnectionError);
+pub(super) use debug_is_display;
+
+debug_is_display!(VerbsError);
 
 impl VerbsError {
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {

@@ -84,6 +84,7 @@
 mod address;
 mod asynchronous;
 mod builder;
+mod channel;
 mod cm;
 mod context;
 mod cq;
@@ -105,12 +106,13 @@ mod srq;
 pub use address::AddressHandle;
 pub use asynchronous::AsyncCompletionQueue;
 pub use builder::ContextBuilder;
+pub use channel::{ChannelSleep, ChannelTurn, ChannelWait, CompletionChannel, WaitError};
 pub use cm::{
     CmListener, ConnectRequest, Connection, ConnectionError, ConnectionEvent, ConnectionParameters,
     DatagramRequest, DatagramService,
 };
 pub use context::{Context, DeviceAttributes};
-pub use cq::{ChannelSleep, ChannelTurn, ChannelWait, CompletionChannel, CompletionQueue, WaitError};
+pub use cq::CompletionQueue;
 pub use error::VerbsError;
 pub use foreign::ForeignMemory;
 pub use memory::SharedMemory;

@@ -8,9 +8,7 @@ use roce_transport::{
 };
 
 use super::raw::bind_window;
-use super::{
-    Context, QueuePair, QueuePairOptions, RemoteMemory, SharedMemory, SharedReceiveQueue, VerbsError,
-};
+use super::{Context, RemoteMemory, SharedMemory, VerbsError};
 use crate::device::fork::Mutex;
 
 /// A protection domain. Queue pairs can only access memory of their own domain.
@@ -30,8 +28,19 @@ impl Drop for PdInner {
     }
 }
 
+impl Context {
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the configured number of protection domains is in use.
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
+        ProtectionDomain::new(self)
+    }
+}
+
 impl ProtectionDomain {
-    pub(crate) fn new(context: &Context) -> Result<Self, VerbsError> {
+    fn new(context: &Context) -> Result<Self, VerbsError> {
         let id = context.raw().allocate_pd()?;
         Ok(Self(Arc::new(PdInner { context: context.clone(), id })))
     }
@@ -79,38 +88,6 @@ impl ProtectionDomain {
     pub fn alloc_window(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
         let rkey = self.0.context.raw().allocate_window(self.0.id, window_type)?;
         Ok(MemoryWindow { pd: self.clone(), rkey: Mutex::new(rkey) })
-    }
-
-    /// Creates a shared receive queue in engine 0.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a size is out of range.
-    pub fn create_srq(&self, max_wr: usize, max_sge: usize) -> Result<SharedReceiveQueue, VerbsError> {
-        self.create_srq_on(0, max_wr, max_sge)
-    }
-
-    /// Creates a shared receive queue for queue pairs of this engine.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a size is out of range, or the context does not have this engine.
-    pub fn create_srq_on(
-        &self,
-        engine: usize,
-        max_wr: usize,
-        max_sge: usize,
-    ) -> Result<SharedReceiveQueue, VerbsError> {
-        SharedReceiveQueue::new(self, engine, max_wr, max_sge)
-    }
-
-    /// Creates a queue pair in state RESET, in the engine of its queues.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a size is out of range, or a queue belongs to another context or engine.
-    pub fn create_qp(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, VerbsError> {
-        QueuePair::new(self, options)
     }
 }
 

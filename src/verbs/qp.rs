@@ -224,8 +224,19 @@ impl Drop for QpInner {
     }
 }
 
+impl ProtectionDomain {
+    /// Creates a queue pair in state RESET, in the engine of its queues.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a size is out of range, or a queue belongs to another context or engine.
+    pub fn create_qp(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, VerbsError> {
+        QueuePair::new(self, options)
+    }
+}
+
 impl QueuePair {
-    pub(crate) fn new(pd: &ProtectionDomain, options: &QueuePairOptions<'_>) -> Result<Self, VerbsError> {
+    fn new(pd: &ProtectionDomain, options: &QueuePairOptions<'_>) -> Result<Self, VerbsError> {
         let context = pd.context();
         if !context.is_same(options.send_cq.context()) || !context.is_same(options.recv_cq.context()) {
             return Err(VerbsError::OtherContext("the completion queue"));

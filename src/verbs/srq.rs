@@ -54,13 +54,33 @@ impl Drop for SrqInner {
     }
 }
 
-impl SharedReceiveQueue {
-    pub(crate) fn new(
-        pd: &ProtectionDomain,
+impl ProtectionDomain {
+    /// Creates a shared receive queue in engine 0.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a size is out of range.
+    pub fn create_srq(&self, max_wr: usize, max_sge: usize) -> Result<SharedReceiveQueue, VerbsError> {
+        self.create_srq_on(0, max_wr, max_sge)
+    }
+
+    /// Creates a shared receive queue for queue pairs of this engine.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a size is out of range, or the context does not have this engine.
+    pub fn create_srq_on(
+        &self,
         engine: usize,
         max_wr: usize,
         max_sge: usize,
-    ) -> Result<Self, VerbsError> {
+    ) -> Result<SharedReceiveQueue, VerbsError> {
+        SharedReceiveQueue::new(self, engine, max_wr, max_sge)
+    }
+}
+
+impl SharedReceiveQueue {
+    fn new(pd: &ProtectionDomain, engine: usize, max_wr: usize, max_sge: usize) -> Result<Self, VerbsError> {
         let id = pd.context().raw().create_srq_on(engine, pd.id(), max_wr, max_sge)?;
         Ok(Self(Arc::new(SrqInner { pd: pd.clone(), id })))
     }

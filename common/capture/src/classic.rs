@@ -1,6 +1,7 @@
 //! Classic pcap: a header of 24 bytes, then records of 16 bytes and a packet.
 
-use super::{ByteOrder, CaptureErrorKind, Direction, LinkType, MAX_PACKET, Record, Source};
+use super::source::{ByteOrder, Record, Source};
+use super::{CaptureErrorKind, Direction, LinkType, MAX_PACKET};
 
 /// Properties of all packets, from the file header.
 pub(super) struct Classic {

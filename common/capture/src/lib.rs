@@ -31,7 +31,9 @@
 
 mod classic;
 mod error;
+mod packet;
 mod pcapng;
+mod source;
 mod writer;
 
 #[cfg(test)]
@@ -39,144 +41,18 @@ mod tests;
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
-use std::ops::Range;
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 pub use error::{CaptureError, CaptureErrorKind};
+pub use packet::{
+    CapturedPacket, Direction, LONGEST_NAME, LinkType, MAX_INTERFACES, MAX_OPTIONS, MAX_PACKET,
+};
 pub use writer::{PcapWriter, WriterOptions};
 
 use classic::Classic;
 use pcapng::Pcapng;
-
-/// Largest number of bytes of a packet in a file: twice the largest superpacket of Linux. A larger length is
-/// treated as damage.
-pub const MAX_PACKET: u32 = 1 << 20;
-
-/// Largest number of bytes read of the options of one pcapng block.
-pub const MAX_OPTIONS: u32 = 1 << 20;
-
-/// Largest number of interfaces that one pcapng section can describe.
-pub const MAX_INTERFACES: usize = 4096;
-
-/// Largest number of bytes kept of an interface name. Longer names are truncated.
-pub const LONGEST_NAME: usize = 255;
-
-/// The protocol at the start of a captured packet. The numbers are those of the tcpdump.org registry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LinkType(pub u32);
-
-impl LinkType {
-    /// Four bytes with an address family in the byte order of the capturing machine, then IP.
-    pub const NULL: Self = Self(0);
-    /// An Ethernet header.
-    pub const ETHERNET: Self = Self(1);
-    /// IPv4 or IPv6.
-    pub const RAW_IP: Self = Self(101);
-    /// Four bytes with an address family in network byte order, then IP.
-    pub const LOOP: Self = Self(108);
-    /// Linux cooked capture, version 1, as recorded on interface "any": 16 bytes, of which the last two are
-    /// an EtherType.
-    pub const LINUX_SLL: Self = Self(113);
-    /// Linux cooked capture, version 2: 20 bytes, of which the first two are an EtherType.
-    pub const LINUX_SLL2: Self = Self(276);
-    /// IPv4.
-    pub const IPV4: Self = Self(228);
-    /// IPv6.
-    pub const IPV6: Self = Self(229);
-
-    /// Returns the name in the registry, if the type is common in captures of RoCE.
-    #[must_use]
-    pub const fn name(self) -> Option<&'static str> {
-        Some(match self.0 {
-            0 => "NULL",
-            1 => "ETHERNET",
-            12 | 14 | 101 => "RAW",
-            105 => "IEEE802_11",
-            108 => "LOOP",
-            113 => "LINUX_SLL",
-            127 => "IEEE802_11_RADIOTAP",
-            197 => "ERF",
-            228 => "IPV4",
-            229 => "IPV6",
-            247 => "INFINIBAND",
-            276 => "LINUX_SLL2",
-            _ => return None,
-        })
-    }
-}
-
-impl fmt::Display for LinkType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => write!(f, "{} ({name})", self.0),
-            None => write!(f, "{}", self.0),
-        }
-    }
-}
-
-/// Direction of a packet, seen from the capturing machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// The file does not contain the direction.
-    #[default]
-    Unknown,
-    /// The packet was received.
-    Inbound,
-    /// The packet was sent.
-    Outbound,
-}
-
-impl Direction {
-    /// Reads the direction from the pcapng option `epb_flags`.
-    const fn from_flags(flags: u32) -> Self {
-        match flags & 0b11 {
-            0b01 => Self::Inbound,
-            0b10 => Self::Outbound,
-            _ => Self::Unknown,
-        }
-    }
-
-    const fn flags(self) -> u32 {
-        match self {
-            Self::Unknown => 0b00,
-            Self::Inbound => 0b01,
-            Self::Outbound => 0b10,
-        }
-    }
-}
-
-/// A packet of a capture file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CapturedPacket<'a> {
-    /// Number of the packet in the file, from 1.
-    pub number: u64,
-    /// Time of the capture, in nanoseconds since 1970 UTC; `None` in simple packets of pcapng.
-    pub time_ns: Option<u64>,
-    /// Protocol at the start of the packet.
-    pub link_type: LinkType,
-    /// Number of the capturing interface, from 0 in each section of a pcapng file. Classic files have no
-    /// interfaces.
-    pub interface: Option<u32>,
-    /// Name of that interface, if the file contains it.
-    pub interface_name: Option<&'a str>,
-    /// Direction of the packet.
-    pub direction: Direction,
-    /// First comment on the packet in the file.
-    pub comment: Option<&'a str>,
-    /// Length on the wire in bytes.
-    pub original_len: u32,
-    /// Captured bytes.
-    pub bytes: &'a [u8],
-}
-
-impl CapturedPacket<'_> {
-    /// Returns whether the end is missing because the capture kept only the first bytes of each packet.
-    #[must_use]
-    pub const fn is_snapped(&self) -> bool {
-        self.bytes.len() < self.original_len as usize
-    }
-}
+use source::Source;
 
 /// Format of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,7 +110,7 @@ impl CaptureReader {
     /// Returns an error if the header cannot be read or is not that of a capture file.
     pub fn new(input: impl Read + Send + 'static, name: &str) -> Result<Self, CaptureError> {
         let input = Box::new(BufReader::with_capacity(READ_AHEAD, input));
-        let mut source = Source { input, offset: 0, item: 0 };
+        let mut source = Source::new(input);
         let mut buffer = Vec::new();
         match Format::detect(&mut source, &mut buffer) {
             Ok(format) => {
@@ -320,126 +196,6 @@ impl Format {
             [0x04, 0x22, 0x4d, 0x18] => CaptureErrorKind::Compressed("unlz4"),
             _ => CaptureErrorKind::NotACapture(magic),
         })
-    }
-}
-
-/// Positions of the parts of a packet in the buffer, and its metadata.
-struct Record {
-    time_ns: Option<u64>,
-    link_type: LinkType,
-    interface: Option<u32>,
-    direction: Direction,
-    comment: Option<Range<usize>>,
-    original_len: u32,
-    data: Range<usize>,
-}
-
-impl Record {
-    /// Returns the packet without its number and the name of its interface.
-    fn packet(self, buffer: &[u8]) -> CapturedPacket<'_> {
-        let comment = self.comment.and_then(|range| buffer.get(range));
-        CapturedPacket {
-            number: 0,
-            time_ns: self.time_ns,
-            link_type: self.link_type,
-            interface: self.interface,
-            interface_name: None,
-            direction: self.direction,
-            comment: comment.and_then(|text| str::from_utf8(text).ok()),
-            original_len: self.original_len,
-            bytes: buffer.get(self.data).unwrap_or_default(),
-        }
-    }
-}
-
-/// The input and the position in it.
-struct Source {
-    input: Box<dyn Read + Send>,
-    /// Number of bytes read.
-    offset: u64,
-    /// Offset of the record or block being read, for errors.
-    item: u64,
-}
-
-impl Source {
-    /// Marks the current offset as the start of a record or block.
-    const fn begin_item(&mut self) {
-        self.item = self.offset;
-    }
-
-    /// Appends `len` bytes to `buffer`. Memory grows with the bytes that are present, not with the value of a
-    /// length field.
-    fn append(&mut self, buffer: &mut Vec<u8>, len: u32) -> Result<(), CaptureErrorKind> {
-        let before = buffer.len();
-        self.input.by_ref().take(len.into()).read_to_end(buffer).map_err(CaptureErrorKind::Read)?;
-        let have = buffer.len() - before;
-        self.offset += have as u64;
-        self.whole(len.into(), have as u64)
-    }
-
-    /// Skips `len` bytes.
-    fn skip(&mut self, len: u32) -> Result<(), CaptureErrorKind> {
-        let mut part = self.input.by_ref().take(len.into());
-        let have = io::copy(&mut part, &mut io::sink()).map_err(CaptureErrorKind::Read)?;
-        self.offset += have;
-        self.whole(len.into(), have)
-    }
-
-    /// Reads a header of fixed size. Returns `None` if the input ends before its first byte.
-    fn array<const LEN: usize>(&mut self) -> Result<Option<[u8; LEN]>, CaptureErrorKind> {
-        let mut header = [0; LEN];
-        let mut have = 0;
-        while have < LEN {
-            match self.input.read(&mut header[have..]) {
-                Ok(0) if have == 0 => return Ok(None),
-                Ok(0) => break,
-                Ok(count) => have += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(CaptureErrorKind::Read(error)),
-            }
-        }
-        self.offset += have as u64;
-        self.whole(LEN as u64, have as u64)?;
-        Ok(Some(header))
-    }
-
-    /// Reads as [`array`](Self::array) does, but the end of the input is an error.
-    fn expect_array<const LEN: usize>(&mut self) -> Result<[u8; LEN], CaptureErrorKind> {
-        self.array()?.ok_or(CaptureErrorKind::Truncated { need: LEN as u64, have: 0 })
-    }
-
-    const fn whole(&self, need: u64, have: u64) -> Result<(), CaptureErrorKind> {
-        if have < need { Err(CaptureErrorKind::Truncated { need, have }) } else { Ok(()) }
-    }
-}
-
-/// Byte order of numbers, that of the capturing machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ByteOrder {
-    Big,
-    Little,
-}
-
-impl ByteOrder {
-    const fn u16(self, bytes: [u8; 2]) -> u16 {
-        match self {
-            Self::Big => u16::from_be_bytes(bytes),
-            Self::Little => u16::from_le_bytes(bytes),
-        }
-    }
-
-    const fn u32(self, bytes: [u8; 4]) -> u32 {
-        match self {
-            Self::Big => u32::from_be_bytes(bytes),
-            Self::Little => u32::from_le_bytes(bytes),
-        }
-    }
-
-    const fn u64(self, bytes: [u8; 8]) -> u64 {
-        match self {
-            Self::Big => u64::from_be_bytes(bytes),
-            Self::Little => u64::from_le_bytes(bytes),
-        }
     }
 }
 

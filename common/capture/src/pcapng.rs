@@ -11,8 +11,8 @@
 
 use std::ops::Range;
 
-use super::{ByteOrder, CaptureErrorKind, Direction, LONGEST_NAME, LinkType, MAX_INTERFACES, MAX_OPTIONS};
-use super::{MAX_PACKET, Record, Source};
+use super::source::{ByteOrder, Record, Source};
+use super::{CaptureErrorKind, Direction, LONGEST_NAME, LinkType, MAX_INTERFACES, MAX_OPTIONS, MAX_PACKET};
 
 /// Properties of the packets that follow, from the blocks read so far.
 pub(super) struct Pcapng {

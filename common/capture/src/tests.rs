@@ -1,9 +1,10 @@
-use std::io::Cursor;
+use std::io::{self, Cursor};
 use std::sync::{Arc, Mutex};
 
 use pcap_file::pcapng::{Block, PcapNgReader};
 use proptest::prelude::*;
 
+use super::source::ByteOrder;
 use super::*;
 
 /// All properties of a packet, owned.

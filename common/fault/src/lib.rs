@@ -10,6 +10,7 @@ mod held;
 mod parse;
 mod plan;
 pub mod random;
+mod text;
 mod track;
 
 #[cfg(test)]

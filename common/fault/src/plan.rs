@@ -4,7 +4,7 @@ use std::fmt;
 
 use roce_packet::Opcode;
 
-use super::parse::{DurationText, Percent};
+use super::text::{DurationText, Percent, number};
 
 /// A plan of faults, read from text such as
 /// `drop=1%,delay=50us;rule:qp=0x11,psn=5,pass=2,action=drop`.
@@ -306,7 +306,7 @@ impl OpcodePattern {
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let text = text.to_ascii_uppercase();
-        if let Some(number) = super::parse::number(&text.to_ascii_lowercase()) {
+        if let Some(number) = number(&text.to_ascii_lowercase()) {
             let opcode = Opcode(u8::try_from(number).ok()?);
             return Some(Self::with_members(format!("0x{:02x}", opcode.0), |other| other == opcode));
         }

@@ -121,6 +121,7 @@ pub mod pauses;
 pub mod port;
 mod receive;
 mod settings;
+mod superframe;
 #[cfg(test)]
 mod tests;
 mod transmit;
@@ -138,7 +139,7 @@ use crate::counters::counters;
 use held::{Held, HeldDatagram};
 use pauses::Pauses;
 use port::{FramePort, MAX_DATAGRAM};
-use transmit::{Superframe, address_in};
+use superframe::{Superframe, address_in};
 
 pub use host::{Host, Resolution, Unreachable};
 pub use settings::FrameSettings;

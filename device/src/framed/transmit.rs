@@ -1,25 +1,17 @@
 //! Sending: headers are placed in front of datagrams where the engine wrote them.
 
 use roce_packet::{
-    Encapsulation, EtherType, EthernetHeader, FrameHeaders, Gid, IP_PROTOCOL_UDP, MacAddr, Path, VlanHeader,
+    Encapsulation, EtherType, EthernetHeader, FrameHeaders, IP_PROTOCOL_UDP, MacAddr, Path, VlanHeader,
 };
 use roce_transport::{Batch, Instant, Transmit, TxSlot};
 
 use super::held::{HeldDatagram, Release};
 use super::port::{HEADROOM, LONGEST_SUPERPACKET, MAX_DATAGRAM, Outgoing, Split};
 use super::settings::priority_of;
+use super::superframe::{Superframe, address_in};
 use super::{FramedDevice, HELD_CHECK_NS, MAX_OWN};
 use crate::checksum::pseudo_header_sum;
 use crate::framed::Resolution;
-
-/// The contiguous datagrams of one path in the port's slot.
-pub(super) struct Superframe {
-    first: Transmit,
-    batch: Batch,
-    /// Position of the next datagram.
-    end: usize,
-    segments: u16,
-}
 
 /// The current treatment of a datagram or superframe on a path.
 enum Fate {
@@ -247,15 +239,6 @@ impl FramedDevice {
             self.counters.tx_host_frames += 1;
         }
     }
-}
-
-/// Returns the Ethernet address that follows from the destination without a lookup: that of a group, or the
-/// one in the default GID of RoCE v1.
-pub(super) fn address_in(path: &Path) -> Option<MacAddr> {
-    MacAddr::for_multicast(path.destination).or_else(|| match path.encapsulation {
-        Encapsulation::RoceV1 => Gid::from_ip(path.destination).link_local_mac(),
-        Encapsulation::RoceV2 => None,
-    })
 }
 
 /// Datagrams that leave between two checks for pauses, if the peer sends pauses at all.

@@ -40,9 +40,6 @@ use transmit::Transmitter;
 pub use arp::who_has;
 pub use spec::RawSpec;
 
-#[cfg(feature = "whole")]
-pub(crate) use whole::open_whole;
-
 /// A port that is a packet socket.
 pub(crate) struct RawPort {
     record: PortRecord,
@@ -62,6 +59,16 @@ pub(crate) fn open(spec: &RawSpec) -> Result<(RawPort, KernelHost), OpenError> {
     let host = KernelHost::open(&text, &link)?;
     let max_segments = if socket::can_split() { MAX_SEGMENTS } else { 1 };
     Ok((RawPort::new(socket, &link, max_segments), host))
+}
+
+/// Opens a packet socket without filter and makes the interface promiscuous.
+#[cfg(feature = "whole")]
+pub(crate) fn open_whole(spec: &RawSpec) -> Result<RawPort, OpenError> {
+    let text = spec.to_string();
+    let link = Link::find(&text, &spec.interface)?;
+    let socket = socket::open_whole(&text, &link)?;
+    // Frames are split only if they arrived joined.
+    Ok(RawPort::new(socket, &link, MAX_SEGMENTS))
 }
 
 /// Returns whether packet sockets can be opened here, and on which addresses.

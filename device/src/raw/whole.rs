@@ -3,19 +3,8 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::{MAX_SEGMENTS, RawPort, RawSpec, socket};
-use crate::OpenError;
-use crate::link::Link;
+use super::RawPort;
 use crate::whole::{Offload, WholeFrame, WholePort};
-
-/// Opens a packet socket without filter and makes the interface promiscuous.
-pub(crate) fn open_whole(spec: &RawSpec) -> Result<RawPort, OpenError> {
-    let text = spec.to_string();
-    let link = Link::find(&text, &spec.interface)?;
-    let socket = socket::open_whole(&text, &link)?;
-    // Frames are split only if they arrived joined.
-    Ok(RawPort::new(socket, &link, MAX_SEGMENTS))
-}
 
 impl WholePort for RawPort {
     fn receive_whole(&mut self, sink: &mut dyn FnMut(&WholeFrame<'_>)) -> io::Result<usize> {

@@ -231,8 +231,7 @@ impl Device for UdpDevice {
                            it opened";
             return Err(io::Error::other(problem));
         }
-        let mut count =
-            self.receiver.receive(main, address, &mut self.overflow, self.member.as_mut(), sink)?;
+        let mut count = self.receiver.receive(main, address, &mut self.overflow, &mut self.member, sink)?;
         if let Some(member) = &mut self.member
             && member.is_due(now)
         {
@@ -240,7 +239,13 @@ impl Device for UdpDevice {
         }
         for group in &mut self.groups {
             let socket = group.socket.as_fd();
-            count += self.receiver.receive(socket, group.address, &mut group.overflow, None, sink)?;
+            count += self.receiver.receive(
+                socket,
+                group.address,
+                &mut group.overflow,
+                &mut None::<Member>,
+                sink,
+            )?;
         }
         Ok(count)
     }

@@ -7,7 +7,6 @@ use std::os::fd::BorrowedFd;
 use roce_packet::{Encapsulation, Path};
 use roce_transport::{Identification, Received};
 
-use super::group::Member;
 use crate::cmsg::{number, read_control, space};
 use crate::counters::counters;
 use crate::mmsg::Inbox;
@@ -26,6 +25,20 @@ counters! {
         too_long => "udp_rx_too_long",
         /// Messages dropped because their source is an address of the wrong kind.
         bad_source => "udp_rx_bad_source",
+    }
+}
+
+/// A device that receives only some of the datagrams that arrive at its socket.
+pub(super) trait Recipient {
+    /// Returns whether a datagram that arrived at the own socket is for this device; otherwise passes it on.
+    fn is_own(&mut self, received: &Received<'_>) -> bool;
+}
+
+/// Without a recipient, all datagrams are for this device.
+impl<R: Recipient> Recipient for Option<R> {
+    #[inline]
+    fn is_own(&mut self, received: &Received<'_>) -> bool {
+        self.as_mut().is_none_or(|recipient| recipient.is_own(received))
     }
 }
 
@@ -56,8 +69,8 @@ impl Receiver {
     }
 
     /// Receives one burst on `socket`, which is bound to `destination` and was opened with the options of
-    /// this module. Stores in `overflow` how many datagrams the kernel dropped there. `member` passes on
-    /// datagrams for other devices. Returns the number of datagrams for this device.
+    /// this module. Stores in `overflow` how many datagrams the kernel dropped there. `recipient`
+    /// passes on datagrams for other devices. Returns the number of datagrams for this device.
     ///
     /// # Errors
     ///
@@ -67,7 +80,7 @@ impl Receiver {
         socket: BorrowedFd<'_>,
         destination: IpAddr,
         overflow: &mut u32,
-        mut member: Option<&mut Member>,
+        recipient: &mut impl Recipient,
         sink: &mut dyn FnMut(&Received<'_>),
     ) -> io::Result<usize> {
         self.counters.calls += 1;
@@ -111,7 +124,7 @@ impl Receiver {
                 vlan: None,
             };
             counters.bytes += message.bytes.len() as u64;
-            count += deliver(path, message.bytes, data.segment_len, member.as_deref_mut(), sink);
+            count += deliver(path, message.bytes, data.segment_len, recipient, sink);
         }
         self.counters.datagrams += count as u64;
         Ok(count)
@@ -123,7 +136,7 @@ fn deliver(
     path: Path,
     bytes: &[u8],
     segment_len: usize,
-    mut member: Option<&mut Member>,
+    recipient: &mut impl Recipient,
     sink: &mut dyn FnMut(&Received<'_>),
 ) -> usize {
     let segment_len = if segment_len == 0 { bytes.len().max(1) } else { segment_len };
@@ -137,7 +150,7 @@ fn deliver(
             IpAddr::V6(_) => Identification::ABSENT,
         };
         let received = Received::whole(path, identification, head);
-        if member.as_deref_mut().is_none_or(|member| member.is_own(&received)) {
+        if recipient.is_own(&received) {
             sink(&received);
             count += 1;
         }

@@ -18,6 +18,7 @@
 //!   off` at the other end avoids both.
 //! * A tag that the interface removes (`rxvlan`) is lost; `ethtool -K INTERFACE rxvlan off` keeps it.
 
+mod backend;
 mod bpf;
 #[cfg(feature = "xsk-rs")]
 mod libxdp;
@@ -46,6 +47,7 @@ use super::link::{Link, usable_addresses};
 use super::{Availability, OpenError};
 use crate::counters::counters;
 use crate::host::kernel::KernelHost;
+use backend::{Backend, MAX_BURST, can_be_sent, gather};
 use reserve::Reserve;
 use socket::{Opened, Report, Rings};
 use umem::{CHUNK_LEN, SLOT_CHUNKS, TX_SLOTS, Umem};
@@ -60,33 +62,6 @@ pub(crate) struct XdpPort<B> {
     retry_at: Option<Instant>,
     watch: InterfaceWatch,
     counters: Counters,
-}
-
-/// Moves chunks between this process and the kernel.
-trait Backend: Send {
-    fn socket(&self) -> BorrowedFd<'_>;
-
-    /// Implements [`FramePort::slot`].
-    fn slot(&mut self) -> Option<&mut [u8]>;
-
-    /// Takes a frame out of the slot; returns whether it was accepted. The slot is free again in any case.
-    fn commit(&mut self, frame: &Outgoing) -> bool;
-
-    /// Shows committed frames to the kernel; returns whether all of them are in the ring.
-    fn submit(&mut self) -> bool;
-
-    /// Returns the number of descriptors that the kernel has not read from the ring yet.
-    fn unread(&mut self) -> u32;
-
-    /// Returns whether the kernel needs a system call to send, and whether it needs one to receive.
-    fn needs_wakeup(&self) -> (bool, bool);
-
-    /// Takes back the chunks that the kernel has finished with.
-    fn reap(&mut self);
-
-    /// Calls `deliver` for each complete frame that has arrived, with its first bytes, its remaining bytes,
-    /// and whether it arrived in several chunks.
-    fn receive(&mut self, deliver: impl FnMut(&[u8], &[u8], bool));
 }
 
 /// Rings and memory of this crate. Fields are dropped in this order; see [`Opened`].
@@ -250,30 +225,6 @@ impl OwnBackend {
             |index: &u32| !self.rings.rx.peek(*index).options.contains(XdpDescOptions::XDP_PKT_CONTD);
         (begin..available).find(is_last).map(|last| last - begin + 1)
     }
-}
-
-/// Returns the first bytes of a frame of `count` chunks, and the rest. With more than two chunks, the rest is
-/// joined in `scratch`.
-fn gather<'a>(
-    count: usize,
-    chunk: impl Fn(usize) -> &'a [u8],
-    scratch: &'a mut Vec<u8>,
-) -> (&'a [u8], &'a [u8]) {
-    let tail = match count {
-        1 => &[],
-        2 => chunk(1),
-        _ => {
-            scratch.clear();
-            (1..count).for_each(|index| scratch.extend_from_slice(chunk(index)));
-            scratch.as_slice()
-        }
-    };
-    (chunk(0), tail)
-}
-
-/// Returns whether it is a single frame with a complete header.
-fn can_be_sent(frame: &Outgoing) -> bool {
-    frame.bytes.len() >= ETHERNET && frame.split.is_none()
 }
 
 /// Makes one system call that starts sending; returns whether the interface is up.
@@ -500,9 +451,6 @@ impl<B: Backend> FramePort for XdpPort<B> {
     }
 }
 
-/// Maximum number of descriptors in a burst.
-const MAX_BURST: u32 = 256;
-const ETHERNET: usize = 14;
 /// Maximum header in front of an IP packet: Ethernet with two tags.
 const ETHERNET_AND_TAGS: usize = 14 + 8;
 /// Time in which the kernel should have room again.

@@ -8,7 +8,7 @@ use roce_sim::pair::{Settings, Side};
 use roce_transport::{EngineConfig, QpType, SendOp, SendWr, Wc, WcStatus};
 use serde_json::{Value, json};
 
-use super::Outcome;
+use super::outcome::Outcome;
 
 /// Number of requests posted before anything is sent.
 const BATCH: usize = 64;

@@ -17,7 +17,7 @@ use roce::verbs::{
 use roce_testing::own_address;
 use serde_json::{Value, json};
 
-use super::Outcome;
+use super::outcome::Outcome;
 
 const QUEUE_PAIRS: usize = 64;
 /// Number of outstanding messages of a queue pair.

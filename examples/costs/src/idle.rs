@@ -6,7 +6,7 @@ use roce::verbs::{Notify, QpCapabilities, RecvWr, SendOp, SendWr, Wc};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
-use super::Outcome;
+use super::outcome::Outcome;
 use super::pair::{Side, check, connect};
 
 /// Measures a poll of an empty completion queue. Its device is a UDP socket, and one queue pair is connected.

@@ -9,12 +9,13 @@
 mod engine;
 mod engines;
 mod idle;
+mod outcome;
 mod pair;
 mod requests;
 
 use std::net::SocketAddr;
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+use outcome::Outcome;
 
 const USAGE: &str = "costs engine [WRITES] | poll [POLLS] | memory [PAIRS] [SEND_WR RECV_WR] | idle [SECONDS] | \
                      engines 1|2|contexts [SIZE [MILLISECONDS]] | \

@@ -8,7 +8,7 @@ use roce::verbs::{
 };
 use roce_testing::own_address;
 
-use super::Outcome;
+use super::outcome::Outcome;
 
 /// One end of a connection.
 pub(crate) struct Side {

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::Outcome;
+use super::outcome::Outcome;
 
 /// Number of connections or queue pairs.
 const SESSIONS: usize = 4;

@@ -1,5 +1,8 @@
 //! Byte buffers on the stack, because this library must not allocate.
 
+/// Largest length of a path, with its terminating NUL.
+pub(crate) const LONGEST: usize = libc::PATH_MAX as usize;
+
 /// A buffer of at most `N` bytes. Excess bytes are dropped.
 pub(crate) struct Buffer<const N: usize> {
     bytes: [u8; N],

@@ -20,11 +20,27 @@ mod root;
 
 use std::ffi::{CStr, c_char};
 
+use buffer::LONGEST;
+
 /// Prefixes of redirected paths. The prefix must be followed by `/`, by `_` or by the end of the path.
 const BEGINNINGS: [&[u8]; 2] = [b"/sys/class/infiniband", b"/dev/infiniband"];
 
-/// Largest length of a path, with its terminating NUL.
-const LONGEST: usize = libc::PATH_MAX as usize;
+/// Function that the loader calls before the program starts.
+// SAFETY: the section is an array of such functions.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INITIALIZER: extern "C" fn() = initialize;
+
+/// Function that the loader calls when the program exits.
+// SAFETY: the section is an array of such functions.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINALIZER: extern "C" fn() = report::foreign_libraries;
+
+extern "C" fn initialize() {
+    root::read_environment();
+    report::start();
+}
 
 /// Returns whether a path belongs to RDMA devices.
 fn is_of_devices(name: &[u8]) -> bool {

@@ -6,8 +6,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 
-use crate::LONGEST;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, LONGEST};
 use crate::root::{report_file, root};
 
 /// Environment variable with the ID of the process that started the program.

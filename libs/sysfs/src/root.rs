@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{LONGEST, report};
+use crate::buffer::LONGEST;
 
 /// Environment variable with the path of the folder.
 const FOLDER_VARIABLE: &CStr = c"ROCE_SYSFS";
@@ -57,22 +57,10 @@ impl Copy {
     }
 }
 
-/// Function that the loader calls before the program starts.
-// SAFETY: the section is an array of such functions.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static INITIALIZER: extern "C" fn() = initialize;
-
-/// Function that the loader calls when the program exits.
-// SAFETY: the section is an array of such functions.
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static FINALIZER: extern "C" fn() = report::foreign_libraries;
-
-extern "C" fn initialize() {
+/// Reads the environment, before any other thread runs.
+pub(crate) fn read_environment() {
     FOLDER.fill(FOLDER_VARIABLE);
     REPORT.fill(REPORT_VARIABLE);
-    report::start();
 }
 
 /// Returns the folder, without a trailing `/`.

@@ -8,7 +8,7 @@ use crate::ipv6::{Ipv6Header, Ipv6View};
 use crate::path::ROCE_UDP_PORT;
 use crate::udp::{IP_PROTOCOL_UDP, UdpHeader, UdpView};
 
-use super::{Frame, FrameHeaders, NetworkHeader};
+use super::{FrameHeaders, NetworkHeader};
 
 /// Layer 3 as laid out in a frame.
 #[derive(Clone, Copy, Debug)]
@@ -91,16 +91,6 @@ impl<'a> Dissection<'a> {
     #[must_use]
     pub fn vlan_tag(&self) -> Option<VlanTag> {
         self.vlan.map(VlanView::tag)
-    }
-
-    /// Returns the frame, if it has no error and its datagram is complete.
-    pub fn into_frame(self) -> Result<Frame<'a>, ParseError> {
-        let (headers, transport) = self.headers()?;
-        if transport.len() < self.transport_len {
-            let (offset, need) = (self.transport_offset, self.transport_len);
-            return Err(ParseError::truncated(Layer::Payload, offset, need, transport.len()));
-        }
-        Ok(Frame { headers, transport, trailer: self.trailer })
     }
 
     /// Returns the headers, if they have no error, and the available bytes from BTH to ICRC.

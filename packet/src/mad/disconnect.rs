@@ -3,8 +3,9 @@
 use zerocopy::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::tables::{local_comm_id, private_data_from, remote_comm_id};
-use super::{CM_LEN, CommId};
+use super::CommId;
+use super::common::{local_comm_id, private_data_from, remote_comm_id};
+use super::header::CM_LEN;
 use crate::fields::{Field, Header, Show, bytes};
 use crate::number::Qpn;
 

@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::tables::PRIVATE;
+use super::common::PRIVATE;
 use crate::error::{Layer, ParseError, ParseErrorKind};
 use crate::fields::Show::{Bytes, Decimal, Ipv4, Ipv6};
 use crate::fields::{Field, Header, bytes, mask};
@@ -228,4 +228,11 @@ pub static IP_CM: Header = Header {
 
 fn is_ip6(header: &[u8]) -> bool {
     IpCmView::from_prefix(header).is_ok_and(|(view, _)| view.ip_version() == 6)
+}
+
+pub(super) fn service_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    match ServiceId(value).port() {
+        Some((space, port)) => write!(out, "{} port {port}", space.name()),
+        None => Ok(()),
+    }
 }

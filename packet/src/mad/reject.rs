@@ -5,8 +5,9 @@ use core::fmt;
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::tables::{local_comm_id, private_data_from, remote_comm_id, timeout_note};
-use super::{CM_LEN, CmTimeout, CommId};
+use super::common::{local_comm_id, private_data_from, remote_comm_id, timeout_note};
+use super::header::CM_LEN;
+use super::{CmTimeout, CommId};
 use crate::fields::Show::{Bytes, Decimal};
 use crate::fields::{Field, Header, bytes, mask};
 

@@ -3,11 +3,12 @@
 use zerocopy::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::tables::{
+use super::common::{
     CA_GUID, INITIATOR_DEPTH, NOT_IN_ROCE, QPN, RESPONDER_RESOURCES, RNR_RETRY, STARTING_PSN, local_comm_id,
     private_data_from, remote_comm_id, timeout_note,
 };
-use super::{CM_LEN, CmTimeout, CommId};
+use super::header::CM_LEN;
+use super::{CmTimeout, CommId};
 use crate::fields::Show::{Decimal, Flag, Hex};
 use crate::fields::{Field, Header, bytes, mask};
 use crate::number::{Psn, Qpn, from_be_24, to_be_24};

@@ -5,11 +5,13 @@ use core::fmt;
 use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::tables::{
+use super::common::{
     ACK_TIMEOUT, CA_GUID, CM_TIMEOUT, INITIATOR_DEPTH, NOT_IN_ROCE, QPN, RESPONDER_RESOURCES, RNR_RETRY,
-    STARTING_PSN, local_comm_id, private_data_from, service_note, timeout_note,
+    STARTING_PSN, local_comm_id, private_data_from, timeout_note,
 };
-use super::{CM_LEN, CmTimeout, CommId, ServiceId};
+use super::header::CM_LEN;
+use super::ip_cm::service_note;
+use super::{CmTimeout, CommId, ServiceId};
 use crate::fields::Show::{Bytes, Decimal, Flag, Hex, Ipv4, Ipv6};
 use crate::fields::{Field, Header, bits, bytes, mask};
 use crate::gid::Gid;

@@ -5,8 +5,10 @@ use core::fmt;
 use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::tables::{private_data_from, service_note};
-use super::{CM_LEN, CommId, ServiceId};
+use super::common::private_data_from;
+use super::header::CM_LEN;
+use super::ip_cm::service_note;
+use super::{CommId, ServiceId};
 use crate::deth::q_key_note;
 use crate::fields::Show::{Bytes, Decimal, Hex};
 use crate::fields::{Field, Header, bytes};

@@ -1,15 +1,16 @@
-//! The field tables of the messages: the common fields, and the two messages that are only displayed.
+//! The field tables of the header and of all messages.
 
 use core::fmt;
 
+use super::common::{
+    ACK_TIMEOUT, CM_TIMEOUT, local_comm_id, private_data_from, remote_comm_id, timeout_note,
+};
 pub use super::disconnect::{DREP, DREQ};
 pub use super::ip_cm::IP_CM;
 pub use super::reject::{MRA, REJ};
 pub use super::reply::{REP, RTU};
 pub use super::request::REQ;
 pub use super::sidr::{SIDR_REP, SIDR_REQ};
-use super::{CM_LEN, CmTimeout, ServiceId};
-pub use super::{MAD, MAD_DATA};
 use crate::fields::Show::{Bytes, Decimal, Flag, Hex, Ipv6};
 use crate::fields::{Field, Header, bits, bytes, mask};
 
@@ -30,48 +31,6 @@ pub fn cm_message(attribute_id: u16) -> Option<&'static Header> {
         0x1a => &APR,
         _ => return None,
     })
-}
-
-pub(super) const PRIVATE: &str = "Bytes of the application.";
-pub(super) const STARTING_PSN: &str =
-    "PSN of the first packet that the sender of this message wants to receive; the peer begins with it.";
-pub(super) const RESPONDER_RESOURCES: &str =
-    "READs and atomics of the peer that the sender can hold at once.";
-pub(super) const INITIATOR_DEPTH: &str = "READs and atomics that the sender wants to have outstanding.";
-pub(super) const RNR_RETRY: &str =
-    "How often the receiver of this message retries after an RNR NAK; 7 is no limit.";
-pub(super) const QPN: &str = "The sender's queue pair for the connection.";
-pub(super) const CA_GUID: &str =
-    "World-wide number of the sender's adapter, usually made from its Ethernet address.";
-pub(super) const NOT_IN_ROCE: &str = "Belongs to a transport that RoCE does not have; 0.";
-pub(super) const CM_TIMEOUT: &str =
-    "Code t for 4.096 us times 2^t: the message is sent again after this time.";
-pub(super) const ACK_TIMEOUT: &str =
-    "Code t for 4.096 us times 2^t: a packet counts as lost after this time.";
-
-pub(super) const fn local_comm_id(key: &'static str) -> Field {
-    Field::new("local comm ID", key, bytes(0, 4), Hex)
-        .means("Number of the connection at the sender; the peer repeats it in later messages.")
-}
-
-pub(super) const fn remote_comm_id(key: &'static str) -> Field {
-    Field::new("remote comm ID", key, bytes(4, 4), Hex).means("Number of the connection at the receiver.")
-}
-
-/// Returns the field of private data from `first` to the end of the message.
-pub(super) const fn private_data_from(first: usize, key: &'static str) -> Field {
-    Field::new("private data", key, bytes(first, CM_LEN.saturating_sub(first)), Bytes).means(PRIVATE)
-}
-
-pub(super) fn timeout_note(code: u64, out: &mut dyn fmt::Write) -> fmt::Result {
-    write!(out, "{}", CmTimeout::new(code as u8))
-}
-
-pub(super) fn service_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
-    match ServiceId(value).port() {
-        Some((space, port)) => write!(out, "{} port {port}", space.name()),
-        None => Ok(()),
-    }
 }
 
 /// The fields of a LAP.
@@ -136,3 +95,55 @@ pub static APR: Header = Header {
         private_data_from(84, "roce.cm.apr.private"),
     ],
 };
+
+/// The fields of a [`MadView`](super::MadView).
+pub static MAD: Header = Header {
+    name: "MAD",
+    title: "management datagram header",
+    purpose: "Begins every management message; RoCE uses them to open and close connections.",
+    rule: "IBTA 13.4.3",
+    fields: &[
+        Field::new("BaseVersion", "infiniband.mad.baseversion", bytes(0, 1), Decimal)
+            .means("Version of this header; 1."),
+        Field::new("MgmtClass", "infiniband.mad.mgmtclass", bytes(1, 1), Hex)
+            .note(class_note)
+            .means("Kind of management; 7 is connection management."),
+        Field::new("ClassVersion", "infiniband.mad.classversion", bytes(2, 1), Decimal)
+            .means("Version of the class; 2 for connection management."),
+        Field::new("Method", "infiniband.mad.method", bytes(3, 1), Hex)
+            .means("Method; connection management uses Send (3) only."),
+        Field::new("Status", "infiniband.mad.status", bytes(4, 2), Hex)
+            .means("Status of a response; 0 in connection management."),
+        Field::new("ClassSpecific", "infiniband.mad.classspecific", bytes(6, 2), Hex)
+            .means("Depends on the class; 0 in connection management."),
+        Field::new("TransactionID", "infiniband.mad.transactionid", bytes(8, 8), Hex)
+            .means("Chosen by the sender of a request; the response repeats it."),
+        Field::new("AttributeID", "infiniband.mad.attributeid", bytes(16, 2), Hex)
+            .note(|id, out| out.write_str(cm_message(id as u16).map_or("", |message| message.name)))
+            .means("Type of the message."),
+        Field::reserved("roce.mad.reserved", bytes(18, 2)),
+        Field::new("AttributeModifier", "infiniband.mad.attributemodifier", bytes(20, 4), Hex)
+            .means("0 in connection management; some kernels carry options here."),
+    ],
+};
+
+/// The content of a management datagram of a class other than connection management.
+pub static MAD_DATA: Header = Header {
+    name: "data",
+    title: "content of the management datagram",
+    purpose: "Depends on the class and the attribute.",
+    rule: "IBTA 13.4",
+    fields: &[],
+};
+
+fn class_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(match value {
+        0x01 => "subnet management, by LID",
+        0x03 => "subnet administration",
+        0x04 => "performance management",
+        0x06 => "device management",
+        0x07 => "connection management",
+        0x81 => "subnet management, by direct route",
+        _ => "",
+    })
+}

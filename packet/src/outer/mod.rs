@@ -173,13 +173,6 @@ pub struct Outer<'a> {
 }
 
 impl<'a> Outer<'a> {
-    /// Decodes a packet of `wire_len` bytes on the captured wire, of which `bytes` are the first. `port` is
-    /// the UDP port of RoCE v2.
-    #[must_use]
-    pub fn decode(bytes: &'a [u8], link: Link, wire_len: usize, port: u16) -> Self {
-        walk::Walk::new(bytes, wire_len, port).run(link)
-    }
-
     /// Returns the bytes of the packet.
     #[must_use]
     pub const fn bytes(&self) -> &'a [u8] {

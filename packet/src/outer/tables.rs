@@ -3,7 +3,7 @@
 use crate::ethernet::ether_type_note;
 use crate::fields::Show::{Decimal, Flag, Hex};
 use crate::fields::{Field, Header, bits, bytes, mask};
-use crate::ipv4::protocol_note;
+use crate::udp::protocol_note;
 
 /// An 802.1ad service tag, which precedes the tag of the customer.
 pub static SERVICE_VLAN: Header = Header {

@@ -15,6 +15,15 @@ use crate::ipv4::{IPV4, IPV4_OPTIONS, Ipv4Header, Ipv4View};
 use crate::ipv6::{IPV6, Ipv6Header, Ipv6View};
 use crate::udp::{IP_PROTOCOL_UDP, UDP, UdpHeader, UdpView};
 
+impl<'a> Outer<'a> {
+    /// Decodes a packet of `wire_len` bytes on the captured wire, of which `bytes` are the first. `port` is
+    /// the UDP port of RoCE v2.
+    #[must_use]
+    pub fn decode(bytes: &'a [u8], link: Link, wire_len: usize, port: u16) -> Self {
+        Walk::new(bytes, wire_len, port).run(link)
+    }
+}
+
 /// The header that comes next.
 #[derive(Clone, Copy, Debug)]
 enum Next {

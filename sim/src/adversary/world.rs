@@ -11,10 +11,10 @@ use roce_transport::{
     Received, RegionAttributes, TxSlot, Verdict, Wc, WcStatus, WordMemory,
 };
 
-use super::Report;
 use super::link::Link;
-use super::packet::{Pause, Trace};
 use super::plan::{Mode, Plan};
+use super::report::Report;
+use super::trace::{Pause, Trace};
 use super::work::{Flow, SHARED_WORDS};
 use crate::pair::Side;
 

@@ -6,36 +6,14 @@
 
 use std::sync::Arc;
 
-use super::port::Place;
+use super::place::Place;
 use super::route::{RouteError, Routes, check_size};
-use super::settings::RouteOverride;
+use super::settings::{Failed, Failure, RouteOverride};
 use super::time::Time;
 use super::topology::{NodeKind, Topology};
 
 /// The maximum number of failures of a scenario.
 pub const MAX_FAILURES: usize = 1_000;
-
-/// A link or a switch that fails.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The failing links.
-    pub what: Failed,
-    /// The time of the failure.
-    pub at: Time,
-    /// The time of the recovery, or [`Time::NEVER`].
-    pub until: Time,
-    /// The delay between a failure or recovery and the switches' routes for the new state.
-    pub reroute_after: Time,
-}
-
-/// The failing links.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failed {
-    /// All links between two nodes, given by name.
-    Links(String, String),
-    /// All links of a switch, given by name.
-    Switch(String),
-}
 
 /// A change of the network at a known time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

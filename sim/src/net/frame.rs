@@ -174,10 +174,6 @@ impl Frame {
 
 /// The address of the first host. Hosts have consecutive addresses in 198.18.0.0/15 (RFC 2544), from .1 on.
 const FIRST_ADDRESS: u32 = u32::from_be_bytes([198, 18, 0, 1]);
-/// The largest number of hosts of a network. The address range has four times as many addresses, but an idle
-/// host takes about 30 KB with its ports and its share of switches and routes. The maximum number of hosts
-/// takes 1 GB.
-pub const MAX_HOSTS: usize = 1 << 15;
 
 /// Returns the address of host number `host`.
 #[must_use]

@@ -36,8 +36,6 @@ const MOST_HELD: usize = 8;
 pub(super) const MOST_QUEUE_PAIRS: usize = 65_000;
 /// The initial capacity of the completion queue.
 const COMPLETION_QUEUE: usize = 1 << 4;
-/// The number of completions polled at once.
-pub(super) const COMPLETIONS: usize = 16;
 /// The bit of a work request ID that marks a receive. The bits below it are the flow number, and the bits
 /// above it the receive number.
 const RECEIVE: u64 = 1 << 32;

@@ -37,6 +37,7 @@ mod journal;
 mod marking;
 mod memory;
 mod payload;
+mod place;
 mod port;
 mod port_rules;
 mod queue;
@@ -54,32 +55,31 @@ mod workload;
 mod world;
 
 pub use egress::{CONTROL, Egress};
+pub use failure::MAX_FAILURES;
 pub(crate) use failure::check_failures;
-pub use failure::{Failed, Failure, MAX_FAILURES};
 pub use flow::{FlowCounts, FlowResult, FlowState, Refusal};
-pub use frame::{MAX_HOSTS, host_address, wire_len};
+pub use frame::{host_address, wire_len};
 pub use histogram::Histogram;
 pub use journal::{TraceEvent, TraceValue, fields_of, record_event};
 pub use marking::Marking;
 pub use memory::{MemoryEstimate, MemoryPart};
 pub use payload::MAX_FLOW;
 pub use port::{DropReason, PauseStep, PortStats};
-pub use port_rules::{PortChanges, PortRule};
 pub use queue::EventQueue;
 pub use results::{PausePoint, PortResult, QueuePoint, RatePoint, Results, TotalPoint, port_name};
 pub use route::RouteError;
 pub(crate) use route::check_routes;
 pub use settings::{
-    Balance, Class, FlowOperation, Headroom, HostSettings, MeasureSettings, PRIORITIES, PauseMode,
-    PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Threshold, Trimming,
-    Watchdog, priority_of,
+    Balance, Class, Failed, Failure, FlowOperation, Headroom, HostSettings, MeasureSettings, PRIORITIES,
+    PauseMode, PauseStorm, PayloadMode, PortChanges, PortRule, ReceiveLimit, RouteOverride, Settings,
+    SwitchSettings, Threshold, Trimming, Watchdog, priority_of,
 };
 pub use simulation::{BuildError, Simulation};
 pub use slowdown::{Percentiles, SIZE_CLASSES, SizeRange, Slowdowns};
 pub use switch::BufferTooSmall;
 pub use time::Time;
 pub use topology::{
-    Clos, Link, LinkSpec, Node, NodeId, NodeKind, Topology, TopologyError, TopologyFileError,
+    Clos, Link, LinkSpec, MAX_HOSTS, Node, NodeId, NodeKind, Topology, TopologyError, TopologyFileError,
 };
 pub use waits::{Deadlock, WaitEnd};
 pub(crate) use workload::shuffle;

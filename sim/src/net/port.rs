@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::egress::Egress;
 use super::frame::{FrameId, Frames};
+use super::place::Place;
 use super::route::other_end;
 use super::settings::{PRIORITIES, SwitchSettings};
 use super::time::Time;
@@ -16,13 +17,6 @@ use roce_fault::FaultInjector;
 pub(super) enum Owner {
     Host(u32),
     Switch(u32),
-}
-
-/// The location of an element: its part of the network, and its number in that part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) part: u32,
-    pub(super) index: u32,
 }
 
 /// One end of a link. The fields that every frame needs fill one cache line, and a second one where `pause`

@@ -4,55 +4,8 @@
 //! settings of the network. Every port then has its settings in one place, without any search while frames
 //! are forwarded.
 
-use super::marking::Marking;
-use super::settings::{Balance, Class, Headroom, PRIORITIES, SwitchSettings, Threshold, Trimming, Watchdog};
+use super::settings::{PortChanges, PortRule, SwitchSettings};
 use super::topology::NodeId;
-
-/// Settings that replace others at some ports. If several rules change a setting of a port, the last rule
-/// applies.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PortRule {
-    /// The switches, by number in the order of the topology. `None` selects all switches.
-    pub switches: Option<Vec<u32>>,
-    /// The nodes at the other end of the link, as indices into [`Topology::nodes`](super::Topology::nodes).
-    /// `None` selects all nodes.
-    pub neighbours: Option<Vec<NodeId>>,
-    /// The rate of the link in bits per second. `None` selects all rates.
-    pub rate_bps: Option<u64>,
-    /// The changed settings.
-    pub changes: PortChanges,
-}
-
-/// Changes of the settings in [`SwitchSettings`] of a port or a switch. `None` keeps a setting.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PortChanges {
-    /// The buffer size of a switch. A rule for some ports cannot change the size, because all ports share the
-    /// buffer.
-    pub buffer_bytes: Option<u64>,
-    /// The path selection of a switch. A rule for some ports cannot change this setting.
-    pub balance: Option<Balance>,
-    /// Bytes in addition to the shared buffer, for frames that arrive at the port.
-    pub reserve_bytes: Option<u64>,
-    /// Bytes that can arrive at the port after it has sent a pause.
-    pub headroom: Option<Headroom>,
-    /// The number of bytes at which the port pauses its neighbour.
-    pub threshold: Option<Threshold>,
-    /// The difference between that threshold and the end of the pause.
-    pub xon_offset_bytes: Option<u64>,
-    /// The largest length of a lossy queue of the port.
-    pub lossy_alpha: Option<f64>,
-    /// The lossless priorities of frames that arrive at the port, one bit each, for which the port pauses its
-    /// neighbour.
-    pub pfc: Option<u8>,
-    /// The watchdog of the port's queues.
-    pub watchdog: Option<Option<Watchdog>>,
-    /// The trimming of frames for the port.
-    pub trimming: Option<Option<Trimming>>,
-    /// The marking of some priorities.
-    pub marking: [Option<Marking>; PRIORITIES],
-    /// The scheduling class of some priorities.
-    pub scheduling: [Option<Class>; PRIORITIES],
-}
 
 impl PortRule {
     /// Returns whether the rule applies to whole switches.
@@ -173,6 +126,8 @@ impl SwitchSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::marking::Marking;
+    use crate::net::settings::{Balance, Class, Headroom, PRIORITIES, Threshold, Trimming, Watchdog};
 
     fn rule(
         switches: Option<u32>,

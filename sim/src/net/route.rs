@@ -1,6 +1,6 @@
 //! Routes: all shortest paths to each host, found by breadth-first search.
 
-use super::port::Place;
+use super::place::Place;
 use super::settings::RouteOverride;
 use super::topology::{NodeId, NodeKind, Topology};
 

@@ -4,10 +4,9 @@ use roce_packet::PathMtu;
 use roce_transport::congestion::{Congestion, NotificationPoint};
 use roce_transport::{Recovery, TrafficClasses};
 
-use super::failure::Failure;
 use super::marking::Marking;
-use super::port_rules::PortRule;
 use super::time::Time;
+use super::topology::NodeId;
 
 /// The number of priorities of a link.
 pub const PRIORITIES: usize = 8;
@@ -167,6 +166,52 @@ impl Default for SwitchSettings {
             trimming: None,
         }
     }
+}
+
+/// Settings that replace others at some ports. If several rules change a setting of a port, the last rule
+/// applies.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PortRule {
+    /// The switches, by number in the order of the topology. `None` selects all switches.
+    pub switches: Option<Vec<u32>>,
+    /// The nodes at the other end of the link, as indices into [`Topology::nodes`](super::Topology::nodes).
+    /// `None` selects all nodes.
+    pub neighbours: Option<Vec<NodeId>>,
+    /// The rate of the link in bits per second. `None` selects all rates.
+    pub rate_bps: Option<u64>,
+    /// The changed settings.
+    pub changes: PortChanges,
+}
+
+/// Changes of the settings in [`SwitchSettings`] of a port or a switch. `None` keeps a setting.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PortChanges {
+    /// The buffer size of a switch. A rule for some ports cannot change the size, because all ports share the
+    /// buffer.
+    pub buffer_bytes: Option<u64>,
+    /// The path selection of a switch. A rule for some ports cannot change this setting.
+    pub balance: Option<Balance>,
+    /// Bytes in addition to the shared buffer, for frames that arrive at the port.
+    pub reserve_bytes: Option<u64>,
+    /// Bytes that can arrive at the port after it has sent a pause.
+    pub headroom: Option<Headroom>,
+    /// The number of bytes at which the port pauses its neighbour.
+    pub threshold: Option<Threshold>,
+    /// The difference between that threshold and the end of the pause.
+    pub xon_offset_bytes: Option<u64>,
+    /// The largest length of a lossy queue of the port.
+    pub lossy_alpha: Option<f64>,
+    /// The lossless priorities of frames that arrive at the port, one bit each, for which the port pauses its
+    /// neighbour.
+    pub pfc: Option<u8>,
+    /// The watchdog of the port's queues.
+    pub watchdog: Option<Option<Watchdog>>,
+    /// The trimming of frames for the port.
+    pub trimming: Option<Option<Trimming>>,
+    /// The marking of some priorities.
+    pub marking: [Option<Marking>; PRIORITIES],
+    /// The scheduling class of some priorities.
+    pub scheduling: [Option<Class>; PRIORITIES],
 }
 
 /// Settings of a switch that removes the payload of a frame that does not fit, and forwards the headers.
@@ -453,6 +498,28 @@ pub struct RouteOverride {
     pub to: String,
     /// The names of the next hops.
     pub via: Vec<String>,
+}
+
+/// A link or a switch that fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The failing links.
+    pub what: Failed,
+    /// The time of the failure.
+    pub at: Time,
+    /// The time of the recovery, or [`Time::NEVER`].
+    pub until: Time,
+    /// The delay between a failure or recovery and the switches' routes for the new state.
+    pub reroute_after: Time,
+}
+
+/// The failing links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// All links between two nodes, given by name.
+    Links(String, String),
+    /// All links of a switch, given by name.
+    Switch(String),
 }
 
 /// A host that sends pause frames without cause.

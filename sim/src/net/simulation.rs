@@ -7,18 +7,21 @@
 //! do not depend on the number of parts.
 
 mod build;
+mod error;
 mod events;
+mod journals;
 mod parallel;
 mod part;
 mod partition;
 mod samples;
+mod sampling;
 
 use std::sync::Arc;
 
 use roce_packet::{Psn, Qpn};
 
 use self::build::{Whole, build_nodes, build_ports, check_operations, check_settings, node_names};
-use self::events::Journals;
+use self::journals::Journals;
 use self::part::Part;
 use self::partition::lookahead;
 use self::samples::Samples;
@@ -26,43 +29,18 @@ use super::dependencies::Agenda;
 use super::failure::{Change, Changes, check_failures};
 use super::flow::{Flow, FlowCounts, FlowState, Refusal};
 use super::host::{FlowEnd, Host};
-use super::port::{Place, Port};
+use super::place::Place;
+use super::port::Port;
 use super::results::{PortResult, QueuePoint, RatePoint, Results};
-use super::route::RouteError;
 use super::settings::{FlowOperation, Settings};
-use super::switch::BufferTooSmall;
 use super::time::Time;
-use super::topology::{Topology, TopologyError};
+use super::topology::Topology;
 use super::trace::{Tag, Trace};
 use super::waits::WaitGraph;
-use super::workload::{FlowSpec, Schedule, WorkloadError, check};
+use super::workload::{FlowSpec, Schedule, check};
 use super::world::Captured;
 
-/// The reason why a network cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// The topology is invalid.
-    #[error("topology: {0}")]
-    Topology(#[from] TopologyError),
-    /// A route is impossible.
-    #[error(transparent)]
-    Route(#[from] RouteError),
-    /// A switch cannot be built.
-    #[error("switch {name}: {error}")]
-    Buffer {
-        /// The name of the switch.
-        name: String,
-        /// The reason.
-        error: BufferTooSmall,
-    },
-    /// A flow is impossible.
-    #[error("workload: {0}")]
-    Workload(#[from] WorkloadError),
-    /// A setting is out of range.
-    #[error("{0}")]
-    Setting(String),
-}
+pub use self::error::BuildError;
 
 /// The minimum number of events for which threads are started.
 const LEAST_PARALLEL: u64 = 20_000;

@@ -9,9 +9,9 @@ use super::egress::CONTROL;
 use super::event::Event;
 use super::failure::Changes;
 use super::frame::{Frame, FrameId, Frames, Kind, Parcel, wire_len};
-use super::host::COMPLETIONS;
 use super::journal;
-use super::port::{DropReason, Held, Owner, PauseStep, Place, Port};
+use super::place::Place;
+use super::port::{DropReason, Held, Owner, PauseStep, Port};
 use super::queue::EventQueue;
 use super::results::PausePoint;
 use super::route::other_end;
@@ -20,6 +20,9 @@ use super::time::Time;
 use super::topology::LinkSpec;
 use super::trace::Tag;
 use super::waits::{SwitchWaits, Wait};
+
+/// The number of completions polled at once.
+const COMPLETIONS: usize = 16;
 
 /// The size of the largest datagram.
 pub(super) const SCRATCH: usize = 4096 + 128;

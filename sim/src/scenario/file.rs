@@ -10,6 +10,7 @@ use toml::Spanned;
 use super::expect::ExpectedValue;
 use super::flows::Table as FlowTable;
 use super::operations::{CollectiveTable, TrainingTable};
+use super::profile::Profile;
 use super::values::{Bytes, Rate, Span};
 
 #[derive(Debug, Deserialize)]
@@ -286,20 +287,6 @@ pub(super) enum Weight {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Strict {
     Strict,
-}
-
-/// Settings of the queue pairs of some flows.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table for host, such as { congestion = \"dcqcn\", dscp = 10 }")]
-pub(super) struct Profile {
-    pub(super) congestion: Option<String>,
-    pub(super) recovery: Option<String>,
-    pub(super) dscp: Option<u8>,
-    pub(super) path_mtu: Option<u16>,
-    pub(super) timeout: Option<u8>,
-    pub(super) retry_cnt: Option<u8>,
-    pub(super) message: Option<Bytes>,
-    pub(super) depth: Option<u32>,
 }
 
 /// Hosts whose flows have their own settings.

@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use super::file::Profile;
+use super::profile::Profile;
 use super::values::{Bytes, Span};
 
 /// A table of flows.

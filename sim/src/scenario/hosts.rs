@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::build::Wrong;
+use super::Wrong;
 use crate::net::{NodeId, NodeKind, Topology};
 
 /// Returns the number of the host with this name.

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use super::build::Wrong;
-use super::file::Profile;
+use super::Wrong;
 use super::hosts::select_hosts;
+use super::profile::Profile;
 use super::values::{Bytes, Span};
 use crate::net::{
     After, Collective, DataParallel, Operation, OperationAlgorithm, OperationKind, Pipeline, Plan, TaskId,

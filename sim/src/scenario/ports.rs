@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use super::ScenarioError;
-use super::build::{Wrong, balance, headroom, marks, priorities, threshold, trimming, watchdog};
 use super::file;
 use super::hosts::{find_node, find_switch, matches};
+use super::switches::{balance, headroom, marks, priorities, threshold, trimming, watchdog};
+use super::{ScenarioError, Wrong};
 use crate::net::{Balance, Class, Node, NodeKind, PortChanges, PortRule, Topology};
 
 /// Returns the rules of these tables, and the position of each table. `data` is the priority of data.

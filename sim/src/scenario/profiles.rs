@@ -7,12 +7,12 @@ use roce_transport::RecoveryError;
 use roce_transport::congestion::{Algorithm, Congestion};
 use toml::Spanned;
 
-use super::ScenarioError;
-use super::build::Wrong;
-use super::file::{Group, Profile};
+use super::file::Group;
 use super::flows::Operation;
 use super::hosts::select_hosts;
+use super::profile::Profile;
 use super::workload::FlowsOfTable;
+use super::{ScenarioError, Wrong};
 use crate::net::{FlowOperation, FlowSpec, HostSettings, Settings, Topology};
 
 /// Assigns the settings of each flow: those of `[host]`, changed by the last group with its sender, and then

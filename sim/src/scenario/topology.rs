@@ -4,9 +4,8 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use super::build::{Wrong, link};
 use super::file::{self, Shape};
-use super::{Load, ScenarioError};
+use super::{Load, ScenarioError, Wrong};
 use crate::net::{Clos, Link, LinkSpec, Topology};
 use roce_fault::FaultPlan;
 
@@ -32,6 +31,14 @@ pub(super) fn build(
     add_to_all(&mut topology, all, blame)?;
     topology.check().map_err(|error| blame(place, error.to_string()))?;
     Ok(topology)
+}
+
+/// Returns rate and delay of the links of hosts.
+fn link(shape: &file::Topology) -> LinkSpec {
+    LinkSpec {
+        rate_bps: shape.rate.map_or(LinkSpec::DEFAULT.rate_bps, |rate| rate.0),
+        delay: shape.delay.map_or(LinkSpec::DEFAULT.delay, |delay| delay.0),
+    }
 }
 
 fn draw(table: &file::Topology, load: &Load<'_>) -> Result<Topology, Wrong> {

@@ -50,3 +50,10 @@ impl<T> Visitor<'_> for Text<T> {
         (self.1)(&number.to_string()).map_err(|_| E::invalid_type(de::Unexpected::Signed(number), &self.0))
     }
 }
+
+/// Replaces a default if a value is given.
+pub(super) fn set<T>(own: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *own = given;
+    }
+}

@@ -6,13 +6,12 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use super::build::Wrong;
-use super::file::Profile;
 use super::flows::{self, FlowTable, Flows, Operation as FlowOperation};
 use super::hosts::{by_name_or_number, find_host, select_hosts};
 use super::operations::{CollectiveTable, Operations, TrainingTable};
+use super::profile::Profile;
 use super::values::Span;
-use super::{Load, ScenarioError};
+use super::{Load, ScenarioError, Wrong};
 use crate::net::{
     After, FlowSizes, FlowSpec, Incasts, MAX_FLOWS, NodeKind, Operation, Plan, Poisson, Schedule, Task, Time,
     Topology, Transfer, all_to_all, check_flows, delay_starts, incasts, on_off, parse_flows_of, permutation,

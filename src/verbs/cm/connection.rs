@@ -1,11 +1,18 @@
 //! A connection.
 
+use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
-use roce_packet::mad::CommId;
+use roce_packet::flow;
+use roce_packet::mad::{CommId, IpCm, ServiceId, TransportService};
+use roce_transport::QpType;
+use roce_transport::cm::CmConnect;
 
-use super::{ConnectionError, ConnectionEvent, Context, QueuePair, wait_for, with_cm};
+use super::{
+    ConnectionError, ConnectionEvent, ConnectionParameters, Context, QueuePair, VerbsError, check_queue_pair,
+    check_state, wait_for, with_cm,
+};
 use crate::cm::queue_pairs::to_error;
 use crate::cm::service::CmService;
 
@@ -57,6 +64,93 @@ impl Drop for Connection {
 fn next_event(cm: &mut CmService, id: CommId) -> Option<ConnectionEvent> {
     let notice = cm.next_notice(id)?;
     ConnectionEvent::from_notice(notice, || cm.take_reply(id))
+}
+
+impl Context {
+    /// Connects a queue pair to the listener at this address and port, and waits until both ends may send.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the peer refuses or does not answer, or if the queue pair is not an RC or UC queue pair in
+    /// RESET or INIT.
+    pub fn connect(
+        &self,
+        peer: SocketAddr,
+        qp: &QueuePair,
+        parameters: &ConnectionParameters,
+    ) -> Result<Connection, ConnectionError> {
+        let mut connection = self.start_connect(peer, qp, parameters)?;
+        connection.established(None)?;
+        Ok(connection)
+    }
+
+    /// Connects like [`connect`](Self::connect), for tasks. It requires the context's background thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`connect`](Self::connect).
+    pub async fn connect_async(
+        &self,
+        peer: SocketAddr,
+        qp: &QueuePair,
+        parameters: &ConnectionParameters,
+    ) -> Result<Connection, ConnectionError> {
+        let mut connection = self.start_connect(peer, qp, parameters)?;
+        connection.established_async().await?;
+        Ok(connection)
+    }
+
+    /// Requests a connection without waiting for it. The next event of the connection is the outcome.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the queue pair is not an RC or UC queue pair in RESET or INIT, or if the peer cannot be
+    /// reached from here.
+    pub fn start_connect(
+        &self,
+        peer: SocketAddr,
+        qp: &QueuePair,
+        parameters: &ConnectionParameters,
+    ) -> Result<Connection, ConnectionError> {
+        self.check_path_mtu(parameters.path_mtu)?;
+        let preparation = parameters.preparation(qp)?;
+        check_queue_pair(self, qp)?;
+        let source_port = self.ephemeral_port();
+        let transport = if qp.qp_type() == QpType::Uc { TransportService::Uc } else { TransportService::Rc };
+        let id = with_cm(self, |cm, now, nic| {
+            let siblings = cm.siblings.clone();
+            let first_step = siblings.with_nic_of(preparation.qpn, nic, |nic| {
+                check_state(nic, preparation.qpn)?;
+                let first_step = preparation.first_step(nic);
+                nic.engine.check_modify_qp(preparation.qpn, first_step.as_slice())?;
+                Ok::<_, ConnectionError>(first_step)
+            })?;
+            let path = nic
+                .route_to(peer.ip(), &parameters.path)
+                .map_err(VerbsError::io("cannot create a path to the peer"))?;
+            let id = cm.manager.connect(
+                now,
+                &CmConnect {
+                    path,
+                    service_id: ServiceId::of_port(parameters.port_space, peer.port()),
+                    transport,
+                    offer: parameters.offer(qp),
+                    path_mtu: parameters.path_mtu,
+                    flow_label: flow::rdma_cm_flow_label(source_port, peer.port()),
+                    retry_count: parameters.retry_count,
+                    timing: parameters.timing,
+                    ip_cm: Some(IpCm { source_port, source: path.source, destination: path.destination }),
+                    private_data: &parameters.private_data,
+                },
+            )?;
+            cm.adopt(id, Some(preparation));
+            siblings.with_nic_of(preparation.qpn, nic, |nic| {
+                nic.modify_qp(now, preparation.qpn, first_step.as_slice())
+            })?;
+            Ok(id)
+        })?;
+        Ok(Connection::new(self, id, qp))
+    }
 }
 
 impl Connection {

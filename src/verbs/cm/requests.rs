@@ -7,13 +7,13 @@ use std::time::Duration;
 use roce_packet::Qpn;
 use roce_packet::mad::{PortSpace, RejReason, ServiceId, SidrStatus, TransportService};
 use roce_transport::QpType;
-use roce_transport::cm::{CmConnectRequest, CmSidrRequest};
+use roce_transport::cm::{CmConnectRequest, CmError, CmListen, CmSidrRequest};
 
 use super::{
     Connection, ConnectionError, ConnectionParameters, Context, QueuePair, check_queue_pair, check_state,
     wait_for, with_cm,
 };
-use crate::cm::service::CmService;
+use crate::cm::service::{BACKLOG, CmService};
 
 /// A port that accepts connection requests. Dropping it refuses the requests that were not fetched.
 ///
@@ -48,9 +48,9 @@ use crate::cm::service::CmService;
 /// ```
 #[derive(Debug)]
 pub struct CmListener {
-    pub(super) context: Context,
-    pub(super) port_space: PortSpace,
-    pub(super) port: u16,
+    context: Context,
+    port_space: PortSpace,
+    port: u16,
 }
 
 impl Drop for CmListener {
@@ -61,6 +61,36 @@ impl Drop for CmListener {
             Ok(())
         });
         debug_assert!(closed.is_ok(), "connection management is there: {closed:?}");
+    }
+}
+
+impl Context {
+    /// Accepts connection requests for a port, or service ID resolution requests for the port spaces of
+    /// datagrams, and refuses the other kind. [`PortSpace::Ib`] accepts both kinds, which share one backlog:
+    /// an application that listens there must fetch both. Port 0 selects a free port. The first use of
+    /// connection management creates queue pair 1 of this device.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the port already has a listener, in this process or in another one that shares the address.
+    pub fn listen(&self, port_space: PortSpace, port: u16) -> Result<CmListener, ConnectionError> {
+        let ports = match port {
+            0 => 32_768..=u16::MAX,
+            port => port..=port,
+        };
+        let port = with_cm(self, |cm, _, nic| {
+            let listen = CmListen { accepts: port_space.into(), backlog: BACKLOG, ip_cm: true };
+            let mut outcome = Err(CmError::InUse(ServiceId::of_port(port_space, port)));
+            for port in ports {
+                let service_id = ServiceId::of_port(port_space, port);
+                outcome = cm.open_listener(nic, service_id, listen).map(|()| port);
+                if outcome.is_ok() {
+                    break;
+                }
+            }
+            Ok(outcome?)
+        })?;
+        Ok(CmListener { context: self.clone(), port_space, port })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The engine: all queue pairs of one device, and the five calls that move their packets.
 
 mod domains;
+mod error;
 mod objects;
 mod posting;
 mod qp;
@@ -23,7 +24,7 @@ use rand_core::{Rng, SeedableRng};
 use roce_packet::{Psn, Qpn};
 use slab::Slab;
 
-pub use objects::{CqError, DestroyError, PdError, SrqAttributes, SrqError};
+pub use error::{CqError, DestroyError, PdError, SrqAttributes, SrqError};
 pub use xrc::XrcdError;
 
 use crate::completion::{Ends, Notify, Occupancy, Wc};
@@ -38,11 +39,19 @@ use crate::parameters::Parameters as _;
 use crate::qp::{Failure, QpAttributes, QpState, QpType};
 use crate::segment::KnownPath;
 use crate::shared::Shared;
+use crate::slot::ProcessSlot;
 use crate::time::Instant;
 use crate::timer::TimerQueue;
 use domains::Domains;
 use qp::{Halves, Qp};
-use queue_pairs::{KEPT_FREE, numbers_of};
+
+/// Numbers that stay unused, so that a random draw soon finds a free one: 65,000 of 65,536 can be used.
+const KEPT_FREE: usize = 536;
+
+/// Returns how many QP numbers begin with this slot.
+const fn numbers_of(slot: ProcessSlot) -> usize {
+    1 << slot.bits_below()
+}
 
 /// All queue pairs of one device.
 ///

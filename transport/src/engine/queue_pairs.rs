@@ -7,7 +7,7 @@ use rand_core::Rng;
 use roce_packet::{Ecn, PathMtu, Qpn};
 
 use super::qp::{Halves, Qp};
-use super::{DestroyError, Engine};
+use super::{DestroyError, Engine, numbers_of};
 use crate::congestion::{CnpPace, Congestion};
 use crate::counters::Counters;
 use crate::qp::{
@@ -18,7 +18,6 @@ use crate::rc::{RcRequester, RcResponder};
 use crate::recovery::Recovery;
 use crate::rq::{Landing, ReceiveQueue};
 use crate::segment::KnownPath;
-use crate::slot::ProcessSlot;
 use crate::time::Instant;
 use crate::timer::Deadlines;
 use crate::uc::{UcRequester, UcResponder};
@@ -27,13 +26,6 @@ use crate::wr::MAX_SGE;
 
 /// Number of recently destroyed queue pairs whose numbers are not reused.
 const RETIRED: usize = 2_048;
-/// Numbers that stay unused, so that a random draw soon finds a free one: 65,000 of 65,536 can be used.
-pub(super) const KEPT_FREE: usize = 536;
-
-/// Returns how many QP numbers begin with this slot.
-pub(super) const fn numbers_of(slot: ProcessSlot) -> usize {
-    1 << slot.bits_below()
-}
 
 /// Queue pairs.
 impl Engine {

@@ -6,7 +6,7 @@
 use alloc::sync::Arc;
 
 use super::Engine;
-use super::objects::PdError;
+use super::PdError;
 use crate::ids::{LKey, PdId, RKey};
 use crate::memory::{Access, KeyError, Memory, RegisterError, WindowType};
 

@@ -4,7 +4,7 @@ use rand_core::Rng as _;
 use roce_packet::Qpn;
 
 use super::Engine;
-use super::objects::{CqError, PdError, SrqError};
+use super::{CqError, PdError, SrqError};
 use crate::ids::{CqId, PdId, SrqId, XrcdId};
 use crate::qp::{CreateQpError, QpCapabilities, QpCore, QpInit, QpOptions, QpType};
 use crate::xrc::{XrcDomain, XrcSrq};

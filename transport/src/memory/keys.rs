@@ -1,52 +1,15 @@
 //! Memory keys: the table of L_Keys and R_Keys, and all checks made with it (IBTA 10.6).
 
 use alloc::sync::Arc;
-use core::fmt;
 
 use rand_core::Rng;
 use roce_packet::Qpn;
 use slab::Slab;
 
-use super::region::{ChangeError, RegionAttributes, RegionChange, RegisterError, check_region};
-use super::{Access, Memory, OutOfBounds};
+use super::region::{ChangeError, KeyError, RegionAttributes, RegionChange, RegisterError, check_region};
+use super::{Access, Memory};
 use crate::ids::{LKey, PdId, RKey};
 use crate::number_map::NumberMap;
-
-/// The reason why a key did not give access. A peer only receives "remote access error".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyError {
-    /// The number has no entry, or its entry has another variant: the key was revoked or never existed.
-    Unknown,
-    /// The entry belongs to another protection domain.
-    WrongProtectionDomain,
-    /// The type 2 window is bound to another queue pair.
-    WrongQueuePair,
-    /// The memory window is not bound.
-    Unbound,
-    /// The entry does not grant this kind of access.
-    PermissionDenied,
-    /// The range is not completely inside the entry.
-    OutOfRange,
-}
-
-impl fmt::Display for KeyError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Unknown => "the key is unknown or was revoked",
-            Self::WrongProtectionDomain => "the key belongs to another protection domain",
-            Self::WrongQueuePair => "the window is bound to another queue pair",
-            Self::Unbound => "the memory window is not bound",
-            Self::PermissionDenied => "the key does not grant this access",
-            Self::OutOfRange => "the range lies outside the region",
-        })
-    }
-}
-
-impl From<OutOfBounds> for KeyError {
-    fn from(_: OutOfBounds) -> Self {
-        Self::OutOfRange
-    }
-}
 
 /// The two kinds of memory windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

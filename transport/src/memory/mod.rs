@@ -8,9 +8,9 @@ use core::fmt;
 
 use bitflags::bitflags;
 
-pub use keys::{KeyError, WindowBinding, WindowType};
 pub(crate) use keys::{KeyTable, Resolved};
-pub use region::{ChangeError, RegionAttributes, RegionChange, RegisterError};
+pub use keys::{WindowBinding, WindowType};
+pub use region::{ChangeError, KeyError, RegionAttributes, RegionChange, RegisterError};
 pub use words::WordMemory;
 
 bitflags! {

@@ -1,9 +1,46 @@
 //! The attributes of a region, their changes, and the errors.
 
 use alloc::sync::Arc;
+use core::fmt;
 
-use super::{Access, KeyError, Memory};
+use super::{Access, Memory, OutOfBounds};
 use crate::ids::{LKey, PdId, RKey};
+
+/// The reason why a key did not give access. A peer only receives "remote access error".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyError {
+    /// The number has no entry, or its entry has another variant: the key was revoked or never existed.
+    Unknown,
+    /// The entry belongs to another protection domain.
+    WrongProtectionDomain,
+    /// The type 2 window is bound to another queue pair.
+    WrongQueuePair,
+    /// The memory window is not bound.
+    Unbound,
+    /// The entry does not grant this kind of access.
+    PermissionDenied,
+    /// The range is not completely inside the entry.
+    OutOfRange,
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Unknown => "the key is unknown or was revoked",
+            Self::WrongProtectionDomain => "the key belongs to another protection domain",
+            Self::WrongQueuePair => "the window is bound to another queue pair",
+            Self::Unbound => "the memory window is not bound",
+            Self::PermissionDenied => "the key does not grant this access",
+            Self::OutOfRange => "the range lies outside the region",
+        })
+    }
+}
+
+impl From<OutOfBounds> for KeyError {
+    fn from(_: OutOfBounds) -> Self {
+        Self::OutOfRange
+    }
+}
 
 /// An error of registering memory or creating a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

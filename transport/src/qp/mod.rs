@@ -2,6 +2,7 @@
 
 mod attr;
 mod state;
+mod xrc;
 
 use core::num::NonZeroU16;
 

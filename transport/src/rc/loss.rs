@@ -3,12 +3,7 @@
 //! By default the requester goes back (IBTA 9.7.5.1.4). A [`LossRecovery`] that selects packets is informed
 //! of the reports of the responder, and selects the packets and the end of a retransmission.
 
-use alloc::boxed::Box;
-
 use roce_packet::Psn;
-
-use super::selective::Selective;
-use crate::recovery::Recovery;
 
 /// A method of loss recovery. The defaults are those of go-back-N, which selects nothing.
 pub(super) trait LossRecovery {
@@ -89,93 +84,5 @@ impl LossRecovery for GoBackN {
     fn on_go_back(&mut self) {
         // Answers to packets sent before the go-back are not awaited.
         self.trimmed_response = None;
-    }
-}
-
-/// The method of a queue pair. Go-back-N, which nearly every queue pair uses, needs neither an allocation nor
-/// an indirect call.
-#[derive(Debug)]
-pub(super) enum Method {
-    GoBackN(GoBackN),
-    Selective(Box<Selective>),
-}
-
-impl Method {
-    pub(super) fn new(recovery: &Recovery) -> Self {
-        match recovery {
-            Recovery::GoBackN => Self::GoBackN(GoBackN::default()),
-            Recovery::SelectiveRepeat(settings) => Self::Selective(Box::new(Selective::new(settings))),
-        }
-    }
-}
-
-/// Calls the method of a queue pair.
-macro_rules! call {
-    ($self:ident.$name:ident($($argument:expr),*)) => {
-        match $self {
-            Self::GoBackN(method) => method.$name($($argument),*),
-            Self::Selective(method) => method.$name($($argument),*),
-        }
-    };
-}
-
-impl LossRecovery for Method {
-    #[inline]
-    fn selects(&self) -> bool {
-        call!(self.selects())
-    }
-
-    #[inline]
-    fn window(&self) -> u32 {
-        call!(self.window())
-    }
-
-    #[inline]
-    fn timeout(&self, in_flight: u32) -> Option<u64> {
-        call!(self.timeout(in_flight))
-    }
-
-    fn on_received(&mut self, una: Psn, unsent: Psn, received: Psn) -> Option<(Psn, bool)> {
-        call!(self.on_received(una, unsent, received))
-    }
-
-    fn on_trimmed(&mut self, trimmed: Psn) -> bool {
-        call!(self.on_trimmed(trimmed))
-    }
-
-    #[inline]
-    fn next_trimmed(&mut self, una: Psn, unsent: Psn) -> Option<Psn> {
-        call!(self.next_trimmed(una, unsent))
-    }
-
-    #[inline]
-    fn trimmed_response(&mut self) -> &mut Option<Psn> {
-        call!(self.trimmed_response())
-    }
-
-    fn begins(&mut self, unsent: Psn) -> bool {
-        call!(self.begins(unsent))
-    }
-
-    fn on_timeout(&mut self, una: Psn, unsent: Psn) {
-        call!(self.on_timeout(una, unsent));
-    }
-
-    #[inline]
-    fn on_progress(&mut self, before: Psn, una: Psn) {
-        call!(self.on_progress(before, una));
-    }
-
-    fn on_go_back(&mut self) {
-        call!(self.on_go_back());
-    }
-
-    #[inline]
-    fn is_resending(&self) -> bool {
-        call!(self.is_resending())
-    }
-
-    fn next(&self, una: Psn, cursor: Psn) -> Option<Psn> {
-        call!(self.next(una, cursor))
     }
 }

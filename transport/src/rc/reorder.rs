@@ -5,13 +5,7 @@ use alloc::collections::VecDeque;
 
 use roce_packet::{Datagram, Psn};
 
-use super::reply::Reply;
-use super::responder::RcResponder;
-use crate::counters::count;
 use crate::io::{implied_tail, is_implied_tail};
-use crate::qp::QpCore;
-use crate::shared::Shared;
-use crate::verdict::Verdict;
 
 /// Packets ahead of the expected one. Memory is allocated for each packet on arrival and freed when the gap
 /// is closed, so an empty buffer takes none. Most queue pairs never lose a packet, and space for `cap`
@@ -43,7 +37,7 @@ impl Early {
         Self { bytes: [head, tail].concat().into_boxed_slice(), implied: 0 }
     }
 
-    fn datagram(&self) -> Option<Datagram<'_>> {
+    pub(super) fn datagram(&self) -> Option<Datagram<'_>> {
         Datagram::parse(&self.bytes, implied_tail(self.implied)?).ok()
     }
 }
@@ -108,46 +102,6 @@ impl Reorder {
         self.first = psn;
         if self.places.is_empty() {
             self.places = VecDeque::new();
-        }
-    }
-}
-
-impl RcResponder {
-    /// With selective repeat, keeps a packet ahead of the expected one, and reports its arrival.
-    pub(super) fn keep_early(
-        &mut self,
-        core: &mut QpCore,
-        shared: &mut Shared,
-        datagram: &Datagram<'_>,
-    ) -> Verdict {
-        let kept = self.reorder.as_mut().map_or(Kept::No, |reorder| reorder.keep(self.epsn, datagram));
-        if kept == Kept::No {
-            return self.gap(core, shared);
-        }
-        count!(shared, core, out_of_sequence);
-        if !self.paused {
-            self.nak_sent = true;
-            self.reply = Some(Reply::Kept(datagram.bth().psn));
-        }
-        Verdict::Handled
-    }
-
-    /// Executes the kept packets that follow the expected one, up to the next gap.
-    pub(super) fn catch_up(&mut self, core: &mut QpCore, shared: &mut Shared) {
-        let mut caught_up = false;
-        while core.failure.is_none() {
-            let psn = self.epsn;
-            let Some(early) = self.reorder.as_mut().and_then(|reorder| reorder.take(psn)) else { break };
-            caught_up = true;
-            match early.datagram().map(|datagram| self.execute(core, shared, &datagram)) {
-                Some(Ok(())) => {}
-                Some(Err(refusal)) => return self.refuse(core, shared, psn, refusal),
-                None => break,
-            }
-        }
-        if caught_up && core.failure.is_none() {
-            // The peer waits for this acknowledgement, whether or not a packet requested it.
-            self.owe_acknowledgement(core, shared);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use roce_packet::{Aeth, AtomicAckEth, DatagramWriter, Msn, NakCode, Opcode, Psn, Syndrome};
 
+use super::owed::Reply;
 use super::resources::{Answer, Sending};
 use super::responder::RcResponder;
 use crate::completion::{Cause, WcStatus};
@@ -13,24 +14,6 @@ use crate::qp::QpCore;
 use crate::recovery::{SELECTIVE_SYNDROME, TRIMMED_SYNDROME};
 use crate::segment::Sealed;
 use crate::shared::Shared;
-
-/// The pending acknowledgement or NAK.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reply {
-    /// Everything before the expected PSN arrived.
-    Ack,
-    /// A packet with a later PSN arrived instead of the expected one.
-    SequenceNak,
-    /// A packet with this later PSN arrived instead of the expected one, and is kept.
-    Kept(Psn),
-    /// The packet with this PSN was trimmed. Several reports and another reply may be pending at once, so
-    /// they are stored separately.
-    Trimmed(Psn),
-    /// The packet with the expected PSN needs a receive, but none is posted.
-    Rnr,
-    /// The packet with this PSN was refused, and the connection ends.
-    FatalNak { code: NakCode, psn: Psn },
-}
 
 impl RcResponder {
     /// Tells whether a fatal NAK is still to be sent, which the error state allows.

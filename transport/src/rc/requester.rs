@@ -15,10 +15,11 @@
 use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Telemetry, Transport, Xrceth};
 
 use super::flight::Flight;
-use super::loss::{LossRecovery as _, Method};
+use super::loss::LossRecovery as _;
+use super::method::Method;
 use super::mode::{Mode, Sending};
 use super::pieces::{packets_of, read_piece};
-use super::timeouts::Early;
+use super::probes::Early;
 use crate::completion::{Cause, WcStatus};
 use crate::congestion::{Loss, SentRequest};
 use crate::counters::count;

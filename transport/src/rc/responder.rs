@@ -4,10 +4,9 @@ use alloc::boxed::Box;
 
 use roce_packet::{AtomicEth, Datagram, FlushSelectivity, Msn, NakCode, Operation, Position, Psn, Reth};
 
+use super::owed::{Reply, TrimmedRequests};
 use super::reorder::Reorder;
-use super::reply::Reply;
 use super::resources::{Answer, Repeated, Resource, Resources, Sending};
-use super::trimmed::TrimmedRequests;
 use crate::completion::{Cause, WcStatus};
 use crate::counters::count;
 use crate::event::AsyncEvent;

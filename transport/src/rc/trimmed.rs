@@ -5,12 +5,10 @@
 //! repeats its request from the trimmed packet on as soon as it has those before it. A trimmed packet shows
 //! that the network works, so it uses up no retry.
 
-use alloc::collections::VecDeque;
-
 use roce_packet::{Bth, OpcodeInfo, Operation, Psn};
 
 use super::loss::LossRecovery as _;
-use super::reply::Reply;
+use super::owed::Reply;
 use super::requester::RcRequester;
 use super::responder::RcResponder;
 use crate::congestion::Loss;
@@ -22,15 +20,6 @@ use crate::verdict::{DropReason, Verdict};
 
 /// Verdict on a trimmed packet that needs no retransmission request.
 const NOTHING_TO_ASK: Verdict = Verdict::Dropped(DropReason::Trimmed);
-
-/// Trimmed requests that the peer does not know of yet.
-#[derive(Debug, Default)]
-pub(super) struct TrimmedRequests {
-    /// With selective repeat: requests with a pending report. At most as many as the responder keeps ahead.
-    owed: VecDeque<Psn>,
-    /// With go-back-N: the first trimmed request, for which a NAK can be sent once it is the expected one.
-    first: Option<Psn>,
-}
 
 /// Keeps the older of two packets. A known packet before `awaited` is obsolete.
 fn keep_oldest(known: &mut Option<Psn>, awaited: Psn, psn: Psn) {

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use roce_packet::{EtherType, EthernetHeader, MacAddr};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet,
-    Ipv6Repr, NdiscNeighborFlags, NdiscRepr, RawHardwareAddress, checksum,
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv4Packet,
+    Ipv6Packet, Ipv6Repr, NdiscNeighborFlags, NdiscRepr, RawHardwareAddress, checksum,
 };
 
 /// Room for the longest message.
@@ -199,4 +199,13 @@ fn emit_mld(source: Ipv6Addr, group: Ipv6Addr, change: Change, body: &mut [u8]) 
     let sum = !checksum::combine(&[pseudo, checksum::data(report)]);
     report[2..4].copy_from_slice(&sum.to_be_bytes());
     HEADER + OPTIONS + REPORT
+}
+
+/// Returns the destination of an IP packet.
+pub(super) fn destination_of(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => Some(Ipv4Packet::new_checked(packet).ok()?.dst_addr().into()),
+        6 => Some(Ipv6Packet::new_checked(packet).ok()?.dst_addr().into()),
+        _ => None,
+    }
 }

@@ -18,6 +18,7 @@ mod messages;
 mod neighbours;
 mod receive;
 mod routes;
+mod sockets;
 mod stack;
 mod tcp;
 #[cfg(test)]
@@ -36,7 +37,7 @@ use crate::counters::counters;
 use crate::framed::port::Incoming;
 use crate::framed::{Host, Resolution, Unreachable};
 use groups::Groups;
-use messages::{Message, solicited_node};
+use messages::{Message, destination_of, solicited_node};
 use neighbours::Neighbours;
 use routes::{Route, Routes};
 use stack::Stack;
@@ -264,7 +265,7 @@ impl OwnHost {
             }
         }
         while let Some(packet) = self.stack.poll_packet(now) {
-            let Some(destination) = receive::destination_of(&packet) else {
+            let Some(destination) = destination_of(&packet) else {
                 self.drop_packet(packet);
                 continue;
             };
@@ -338,7 +339,7 @@ impl Host for OwnHost {
             self.counters.overflows += 1;
         }
         while let Some((destination, packet)) = self.next_packet(now) {
-            let ether_type = match receive::destination_of(&packet) {
+            let ether_type = match destination_of(&packet) {
                 Some(IpAddr::V4(_)) | None => EtherType::IPV4,
                 Some(IpAddr::V6(_)) => EtherType::IPV6,
             };

@@ -21,15 +21,6 @@ const MLD_OPTIONS: usize = 8;
 /// The type of an MLD query (RFC 3810 5.1).
 const MLD_QUERY: u8 = 130;
 
-/// Returns the destination of an IP packet.
-pub(super) fn destination_of(packet: &[u8]) -> Option<IpAddr> {
-    match packet.first()? >> 4 {
-        4 => Some(Ipv4Packet::new_checked(packet).ok()?.dst_addr().into()),
-        6 => Some(Ipv6Packet::new_checked(packet).ok()?.dst_addr().into()),
-        _ => None,
-    }
-}
-
 impl OwnHost {
     /// Handles a complete frame without a tag.
     pub(super) fn receive(&mut self, now: Instant, frame: &[u8]) {

@@ -11,7 +11,7 @@ use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant as StackInstant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
-use super::tcp::Sockets;
+use super::sockets::Sockets;
 
 /// Maximum length of sent packets, if the link allows it: fits into a slot of any port.
 const LONGEST_PACKET: usize = 4096;

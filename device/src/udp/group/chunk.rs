@@ -11,7 +11,8 @@ use std::{fs, io, thread};
 
 use socket2::Socket;
 
-use super::{CHUNK, filter};
+use super::filter;
+use super::protocol::CHUNK;
 use crate::sockets::receive_nothing;
 
 /// Makes and binds the sockets of the [`CHUNK`] slots from `before` on. All but slot 0's drop datagrams.

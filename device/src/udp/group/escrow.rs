@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use socket2::Socket;
 
-use super::CHUNK;
+use super::protocol::{ADMITTED, CHUNK};
 use crate::descriptors::aside;
 use crate::sockets::set_option;
 
@@ -56,7 +56,7 @@ impl Escrow {
 
     /// Passes the descriptor to the process at the other end of a connection.
     pub(super) fn pass_to(&self, connection: impl AsFd) -> io::Result<()> {
-        send_with(connection, &[super::ADMITTED], &[self.0.as_fd()])
+        send_with(connection, &[ADMITTED], &[self.0.as_fd()])
     }
 }
 

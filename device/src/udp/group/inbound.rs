@@ -9,8 +9,9 @@ use roce_transport::Received;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 
 use super::escrow::Escrow;
+use super::links;
 use super::names::{self, BACKLOG, Names, Peer};
-use super::{JOIN, REFUSED, links, watch};
+use super::protocol::{JOIN, REFUSED, watch};
 
 /// The names that this process holds, and the connections to these names.
 pub(super) struct Inbound {

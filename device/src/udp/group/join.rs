@@ -16,7 +16,7 @@ use socket2::Socket;
 
 use super::escrow::{Chunk, Escrow, receive_with};
 use super::names::{self, BACKLOG, Names, Peer};
-use super::{ADMITTED, CHUNK, JOIN, SLOTS, slots};
+use super::protocol::{ADMITTED, CHUNK, JOIN, SLOTS, slots};
 use crate::descriptors::aside;
 use crate::fork::StaticMutex;
 

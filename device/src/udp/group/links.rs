@@ -9,8 +9,8 @@ use roce_packet::{Encapsulation, Path};
 use roce_transport::{Identification, ProcessSlot, Received};
 use rustix::net::{SendFlags, send};
 
-use super::PASSED_ON;
 use super::names::{self, Names, Peer};
+use super::protocol::PASSED_ON;
 use crate::counters::counters;
 
 counters! {

@@ -22,10 +22,10 @@ mod inbound;
 mod join;
 mod links;
 mod names;
+mod protocol;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use roce_transport::{Instant, ProcessSlot, Received};
 use rustix::event::epoll;
 use socket2::Socket;
 
-use super::receive::Receiver;
+use super::receive::{Receiver, Recipient};
 use crate::descriptors::aside;
 use crate::sockets::{numbers_of, receive_nothing};
 use chunk::make_sockets;
@@ -41,6 +41,7 @@ use escrow::Escrow;
 use inbound::Inbound;
 use links::{Links, Target};
 use names::Names;
+use protocol::{SLOTS, slots, watch};
 
 pub(super) use join::{JoinError, advice_on};
 pub(super) use links::Counters;
@@ -189,19 +190,14 @@ impl Member {
                 }
             };
             for _ in 0..MOST_BURSTS {
-                if receiver.receive(front.as_fd(), address, front_overflow, None, &mut take)? == 0 {
+                if receiver.receive(front.as_fd(), address, front_overflow, &mut None::<Self>, &mut take)?
+                    == 0
+                {
                     break;
                 }
             }
         }
         Ok(count)
-    }
-
-    /// Returns whether a datagram that arrived at the own socket is for this device; otherwise passes it on.
-    #[inline]
-    pub(super) fn is_own(&mut self, received: &Received<'_>) -> bool {
-        filter::is_plainly_for(self.slot, received.head())
-            || deliver_or_pass_on(self.slot, &self.inbound, &mut self.links, received)
     }
 
     /// Leaves the group: from now on, the kernel drops datagrams that arrive at the own socket.
@@ -210,6 +206,14 @@ impl Member {
         if receive_nothing(own).is_ok() {
             let _ = drain(own);
         }
+    }
+}
+
+impl Recipient for Member {
+    #[inline]
+    fn is_own(&mut self, received: &Received<'_>) -> bool {
+        filter::is_plainly_for(self.slot, received.head())
+            || deliver_or_pass_on(self.slot, &self.inbound, &mut self.links, received)
     }
 }
 
@@ -236,11 +240,6 @@ fn deliver_or_pass_on(
 fn holders(local: SocketAddr) -> impl Iterator<Item = io::Result<names::Peer>> {
     let names = Names::new(local);
     slots(1..SLOTS).map(move |slot| names::connect(&names.slot(slot)).and_then(names::Peer::of))
-}
-
-/// Returns the slots with these numbers.
-fn slots(numbers: Range<u16>) -> impl Iterator<Item = ProcessSlot> {
-    numbers.filter_map(ProcessSlot::new)
 }
 
 /// Discards the datagrams that wait at a socket.
@@ -275,21 +274,6 @@ fn ready_now(epoll: &OwnedFd, room: &mut [libc::epoll_event]) -> io::Result<usiz
     })
 }
 
-fn watch(epoll: &OwnedFd, socket: impl AsFd, token: u64) -> io::Result<()> {
-    Ok(epoll::add(epoll, socket, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
-}
-
-/// Number of slots of an address, including slot 0.
-const SLOTS: u16 = ProcessSlot::MAX.get() + 1;
-/// Number of sockets made together, and of short slots; part of the protocol between processes.
-const CHUNK: usize = 64;
-const _: () =
-    assert!(CHUNK == ProcessSlot::FIRST_LONG.get() as usize && (SLOTS as usize).is_multiple_of(CHUNK));
-/// First bytes of messages between processes: a request to join, two answers, and a datagram passed on.
-const JOIN: u8 = b'J';
-const ADMITTED: u8 = b'A';
-const REFUSED: u8 = b'R';
-const PASSED_ON: u8 = b'P';
 /// Maximum bursts of slot 0 in one [`Member::look`], so that the device's own datagrams get their turn.
 const MOST_BURSTS: usize = 8;
 /// Interval of [`Member::look`], which takes about 1 µs, as two empty receive calls, or 1 % of this time.

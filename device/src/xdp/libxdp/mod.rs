@@ -19,9 +19,9 @@ use rustix::net::xdp::XdpOptionsFlags;
 use xsk_rs::config::{BindFlags, FrameSize, Interface, LibxdpFlags, QueueSize, SocketConfig, UmemConfig};
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue, Umem};
 
+use super::backend::{Backend, MAX_BURST, can_be_sent, gather};
 use super::socket::{FILL_RING_LEN, Opening, Report, TX_RING_LEN, with_patience};
 use super::umem::{CHUNK_LEN, RX_CHUNKS, SLOT_CHUNKS, TX_CHUNKS};
-use super::{Backend, MAX_BURST, can_be_sent, gather};
 use crate::OpenError;
 use crate::framed::port::{FRAME_ROOM, Outgoing};
 use program::{MAX_QUEUES, Program};

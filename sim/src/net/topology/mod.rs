@@ -11,6 +11,11 @@ use roce_fault::FaultPlan;
 pub use file::TopologyFileError;
 pub use generate::Clos;
 
+/// The largest number of hosts of a network. The address range has four times as many addresses, but an idle
+/// host takes about 30 KB with its ports and its share of switches and routes. The maximum number of hosts
+/// takes 1 GB.
+pub const MAX_HOSTS: usize = 1 << 15;
+
 /// A node of a topology, as an index into [`Topology::nodes`].
 pub type NodeId = u32;
 
@@ -95,7 +100,7 @@ pub enum TopologyError {
         b: String,
     },
     /// There are more than [`MAX_HOSTS`](crate::net::MAX_HOSTS) hosts.
-    #[error("{hosts} hosts are too many; {most} are possible", most = super::frame::MAX_HOSTS)]
+    #[error("{hosts} hosts are too many; {most} are possible", most = MAX_HOSTS)]
     TooManyHosts {
         /// The number of hosts.
         hosts: usize,
@@ -171,7 +176,7 @@ impl Topology {
             }
         }
         let hosts = self.hosts();
-        if hosts > super::frame::MAX_HOSTS {
+        if hosts > MAX_HOSTS {
             return Err(TopologyError::TooManyHosts { hosts });
         }
         Ok(())
