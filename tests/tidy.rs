@@ -408,7 +408,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("packet/src", &["frame", "mad", "outer"]),
     ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
     ("sim/src", &["pair", "adversary", "net", "scenario"]),
-    ("device/src", &["framed", "host", "udp", "fault", "pcap", "tap", "raw", "xdp"]),
+    ("device/src", &["framed", "host", "udp", "pcap", "tap", "raw", "pnet", "xdp"]),
     ("src", &["driver", "observe", "cm", "runtime", "verbs"]),
     ("libs/ibverbs/src", &["abi", "rdmacm"]),
     ("tools/measure/src", &["harness", "limit", "measure", "study", "perf", "pingpong"]),

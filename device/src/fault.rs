@@ -4,9 +4,6 @@
 //! has its own injector. Datagrams pass one by one through a buffer of this wrapper, so the inner device does
 //! not use segmentation offload.
 
-#[cfg(test)]
-mod tests;
-
 use std::io;
 
 use roce_fault::{Delivery, FaultInjector, Held, Verdict};

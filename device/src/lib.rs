@@ -5,8 +5,9 @@
 //! that a specification names. `framed::FramedDevice` turns any port for Ethernet frames into a device.
 //! Wrappers (`fault`, `pcap`) are devices around a device. `roce::ContextBuilder::attach` takes any device.
 //!
-//! A device does not parse or change datagrams, owns no thread and never blocks: the caller passes the time
-//! and polls. All functions return errors instead of panicking on input from the network.
+//! A device does not parse or change datagrams and never blocks: the caller passes the time and polls. Only
+//! `pnet` has a thread, because its library waits. All functions return errors instead of panicking on input
+//! from the network.
 //!
 //! ```
 //! use roce_device::memory::MemoryDevice;
@@ -48,8 +49,9 @@
 //! | `tap` | `tap:NAME`: a virtual Ethernet interface with a host of its own behind it |
 //! | `xdp` | `xdp:IFNAME`: AF_XDP on an Ethernet interface |
 //! | `raw` | `raw:IFNAME`: a packet socket on an Ethernet interface |
-//! | `framed` | `framed` and `host`: devices with Ethernet frames over custom ports; part of the three above |
-//! | `kernel-host` | `host::kernel`: addresses, routes and neighbours of the kernel; part of `xdp` and `raw` |
+//! | `pnet` | `pnet:IFNAME`: the crate `pnet_datalink`, for systems without packet sockets |
+//! | `framed` | `framed` and `host`: devices with Ethernet frames over custom ports; part of the four above |
+//! | `kernel-host` | `host::kernel`: addresses, routes and neighbours of the kernel; part of `xdp`, `raw` and `pnet` |
 //! | `whole` | `whole`: ports that carry every frame of a link unchanged, for a bridge; with `raw` and `tap` |
 //! | `fault` | `fault`: faults around any device |
 //! | `capture` | `pcap`: captures around any device |
@@ -85,6 +87,8 @@ mod offload;
 mod open;
 #[cfg(feature = "capture")]
 pub mod pcap;
+#[cfg(feature = "pnet")]
+mod pnet;
 #[cfg(feature = "raw")]
 pub mod raw;
 mod registry;
@@ -104,7 +108,11 @@ pub mod whole;
 pub mod xdp;
 
 #[cfg(all(test, feature = "framed"))]
+#[path = "../tests/support/ports.rs"]
 mod ports;
+#[cfg(all(test, feature = "kernel-host"))]
+#[path = "../tests/support/suite.rs"]
+mod suite;
 #[cfg(test)]
 mod testing;
 

@@ -24,7 +24,7 @@ pub enum OpenError {
     /// The kind exists, but is not part of this build.
     #[error(
         "device `{spec}`: this program was built without `{kind}` devices; build it with the cargo feature `{kind}` of the \
-         crate roce"
+         crate roce (the command: cargo build --release --features {kind})"
     )]
     NotBuilt {
         /// The specification.

@@ -13,10 +13,12 @@ use roce_packet::ROCE_UDP_PORT;
 
 #[cfg(feature = "fault")]
 use super::fault::FaultDevice;
-#[cfg(any(feature = "tap", feature = "xdp", feature = "raw"))]
+#[cfg(any(feature = "tap", feature = "xdp", feature = "raw", feature = "pnet"))]
 use super::framed::FramedDevice;
 #[cfg(feature = "capture")]
 use super::pcap::{FrameSink, PcapDevice};
+#[cfg(feature = "pnet")]
+use super::pnet;
 #[cfg(feature = "raw")]
 use super::raw::{self, RawSpec};
 #[cfg(feature = "tap")]
@@ -72,7 +74,8 @@ impl fmt::Debug for OpenOptions {
 /// Opens the device that `spec` names, for example `udp:192.0.2.1`, and wraps it as `options` say.
 ///
 /// [`kinds`] returns the kinds. The documentation of the specification of each kind describes its syntax:
-/// `udp::UdpSpec`, `tap::TapSpec`, `xdp::XdpSpec` and `raw::RawSpec`.
+/// `udp::UdpSpec`, `tap::TapSpec`, `xdp::XdpSpec` and `raw::RawSpec`. `pnet` has the form
+/// `pnet:INTERFACE[,prio=NUMBER]`.
 ///
 /// ```
 /// use roce_device::OpenOptions;
@@ -112,11 +115,20 @@ fn open_kind(spec: &str) -> Result<Box<dyn Device>, OpenError> {
             let (port, host) = raw::open(&spec)?;
             Ok(Box::new(FramedDevice::new(Box::new(port), Box::new(host), spec.settings)))
         }
-        kind if ["udp", "tap", "xdp", "raw"].contains(&kind) => {
-            Err(OpenError::NotBuilt { spec: spec.to_owned(), kind: kind.to_owned() })
+        #[cfg(feature = "pnet")]
+        "pnet" => {
+            let (port, host, settings) = pnet::open(spec)?;
+            Ok(Box::new(FramedDevice::new(Box::new(port), Box::new(host), settings)))
         }
-        kind => Err(OpenError::UnknownKind { spec: spec.to_owned(), kind: kind.to_owned() }),
+        kind => Err(unavailable(spec, kind)),
     }
+}
+
+/// Returns the error for a kind that this build does not have.
+pub(crate) fn unavailable(spec: &str, kind: &str) -> OpenError {
+    let (spec, is_known) = (spec.to_owned(), ["udp", "tap", "xdp", "raw", "pnet"].contains(&kind));
+    let kind = kind.to_owned();
+    if is_known { OpenError::NotBuilt { spec, kind } } else { OpenError::UnknownKind { spec, kind } }
 }
 
 /// Puts the wrappers of `options` around a device: faults outside, a capture inside.
@@ -183,8 +195,8 @@ pub struct ListedDevice {
 }
 
 impl Kind {
-    /// Returns the devices of this kind on this machine's interfaces. `udp` has one for each address; `xdp`
-    /// and `raw` have one for each interface, with all its addresses.
+    /// Returns the devices of this kind on this machine's interfaces. `udp` has one for each address; `xdp`,
+    /// `raw` and `pnet` have one for each interface, with all its addresses.
     #[must_use]
     pub fn devices(&self) -> Vec<ListedDevice> {
         let Availability::Usable(addresses) = &self.availability else { return Vec::new() };
@@ -251,6 +263,12 @@ pub fn kinds() -> Vec<Kind> {
             example: format!("raw:{interface}"),
             availability: raw_availability(),
         },
+        Kind {
+            name: "pnet",
+            summary: "like raw, for systems without packet sockets",
+            example: format!("pnet:{interface}"),
+            availability: pnet_availability(),
+        },
     ]
 }
 
@@ -275,12 +293,19 @@ fn raw_availability() -> Availability {
     not_built("raw")
 }
 
+#[cfg(feature = "pnet")]
+use pnet::availability as pnet_availability;
+#[cfg(not(feature = "pnet"))]
+fn pnet_availability() -> Availability {
+    not_built("pnet")
+}
+
 #[cfg(not(feature = "udp"))]
 fn udp_availability() -> Availability {
     not_built("udp")
 }
 
-#[cfg(not(all(feature = "udp", feature = "tap", feature = "xdp", feature = "raw")))]
+#[cfg(not(all(feature = "udp", feature = "tap", feature = "xdp", feature = "raw", feature = "pnet")))]
 fn not_built(kind: &str) -> Availability {
     Availability::Lacks(format!("a build with the cargo feature `{kind}`"))
 }
@@ -328,6 +353,10 @@ mod tests {
             ("xdp:nosuch0", ["there is no interface `nosuch0`", "this machine has"]),
             ("raw:nosuch0", ["there is no interface `nosuch0`", "this machine has"]),
             ("raw:lo,vlan=0", ["`vlan=0`", "from 1 to 4094"]),
+            #[cfg(feature = "pnet")]
+            ("pnet:nosuch0", ["there is no interface `nosuch0`", "this machine has"]),
+            #[cfg(not(feature = "pnet"))]
+            ("pnet:eth0", ["was built without `pnet` devices", "cargo build --release --features pnet"]),
             ("memory", ["MemoryDevice::pair", "udp:127.0.0.2"]),
             ("tap:roce0", ["expected an address behind the name", "tap:roce0,ip=198.18.0.2/24"]),
             ("udp", ["device `udp`", "expected an address"]),
@@ -358,6 +387,6 @@ mod tests {
     fn every_kind_is_listed() {
         let kinds = kinds();
         let names: Vec<_> = kinds.iter().map(|kind| kind.name).collect();
-        assert_eq!(names, ["udp", "memory", "tap", "xdp", "raw"]);
+        assert_eq!(names, ["udp", "memory", "tap", "xdp", "raw", "pnet"]);
     }
 }

@@ -83,17 +83,17 @@ pub trait WholePort: FramePort {
 
 /// Opens `raw:IFNAME` or `tap:NAME[,mtu=BYTES]` for all frames.
 pub fn open_whole(spec: &str) -> Result<Box<dyn WholePort>, OpenError> {
-    if kind_of(spec) == "xdp" {
+    if ["xdp", "pnet"].contains(&kind_of(spec)) {
         return Err(unsuitable(
             spec,
-            "the XDP program receives only RoCE frames, and the kernel receives the others; use raw: with the same interface",
+            "this device receives only RoCE frames, and the kernel receives the others; use raw: with the same interface",
         ));
     }
     open_raw_or_tap(spec, "frames pass with their own tags; leave vlan= and prio= out")
 }
 
-/// Opens `raw:IFNAME`, `tap:NAME[,mtu=BYTES]` or `xdp:IFNAME` for frames that are sent unchanged: the sender
-/// writes all headers. No host answers for the addresses of the frames.
+/// Opens `raw:IFNAME`, `tap:NAME[,mtu=BYTES]`, `xdp:IFNAME` or `pnet:IFNAME` for frames that are sent
+/// unchanged: the sender writes all headers. No host answers for the addresses of the frames.
 ///
 /// # Errors
 ///
@@ -102,6 +102,10 @@ pub fn open_to_send(spec: &str) -> Result<Box<dyn FramePort>, OpenError> {
     #[cfg(feature = "xdp")]
     if kind_of(spec) == "xdp" {
         return Ok(xdp::open(&spec.parse()?)?.0);
+    }
+    #[cfg(feature = "pnet")]
+    if kind_of(spec) == "pnet" {
+        return Ok(Box::new(crate::pnet::open(spec)?.0));
     }
     Ok(open_raw_or_tap(spec, "frames are sent with their own tags; leave vlan= and prio= out")?)
 }
@@ -129,7 +133,7 @@ fn open_raw_or_tap(spec: &str, tagged: &str) -> Result<Box<dyn WholePort>, OpenE
             spec,
             "this device carries RoCE datagrams, not Ethernet frames; use raw:INTERFACE or tap:NAME",
         )),
-        kind => Err(OpenError::UnknownKind { spec: spec.to_owned(), kind: kind.to_owned() }),
+        kind => Err(crate::registry::unavailable(spec, kind)),
     }
 }
 

@@ -20,7 +20,7 @@ mod transmit;
 mod whole;
 
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;
 
 use std::cell::Cell;
 use std::io;

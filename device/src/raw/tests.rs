@@ -1,55 +1,35 @@
 //! Packet sockets at both ends of a cable, in the test's namespaces.
 
-use std::io::{Read, Write};
-use std::net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv6Addr, UdpSocket};
 use std::process::Command;
-use std::time::{Duration, Instant as Clock};
+use std::time::Duration;
+#[cfg(feature = "whole")]
+use std::time::Instant as Clock;
 
 use roce_packet::FrameHeaders;
-use socket2::{Domain, Protocol, Type};
 
 use super::*;
-use crate::Device;
 use crate::framed::port::Split;
-use crate::framed::{FrameSettings, FramedDevice};
-use crate::framed::{Host, Resolution};
-use crate::ports::{
-    Arrived, FAR, NEAR, PLAIN, Shape, check_devices, check_kinds, check_lengths, check_way, frame,
-    is_to_be_tried_again, put, receive, send, what_is_taken,
-};
-use crate::testing::{datagram, path, put as put_datagram};
+use crate::framed::{FrameSettings, Host, Resolution};
+use crate::ports::{FAR, NEAR, PLAIN, check_way, frame, port_counter as counter, put, receive, send};
+use crate::suite::{PortKind, TAGGED};
+use crate::testing::path;
 #[cfg(feature = "whole")]
 use crate::whole::WholePort;
 use roce_testing::{AS_NOBODY, Cable, Namespace, settle_here, skip_unless};
 
+const RAW: PortKind = PortKind {
+    name: "raw",
+    open: |spec| open(&spec.parse()?).map(|(port, host)| (Box::new(port) as _, Box::new(host) as _)),
+    reports_tags: true,
+    at_once: 3000,
+};
+
+crate::suite::port_suite!(RAW, [FrameSettings::default(), TAGGED]);
+
 fn open_in(namespace: &Namespace, spec: &str) -> (RawPort, KernelHost) {
     let spec: RawSpec = spec.parse().unwrap();
     namespace.run(move || open(&spec)).unwrap_or_else(|error| panic!("{error}"))
-}
-
-fn counter(port: &dyn FramePort, name: &str) -> u64 {
-    let mut found = None;
-    port.counters(&mut |known, value| {
-        if known == name {
-            found = Some(value);
-        }
-    });
-    found.unwrap_or_else(|| panic!("there is no counter {name}"))
-}
-
-/// A cable with a port at each end.
-struct Rig {
-    near: RawPort,
-    far: RawPort,
-    _hosts: [KernelHost; 2],
-    cable: Cable,
-}
-
-fn rig(mtu: usize) -> Option<Rig> {
-    let cable = Cable::new(mtu)?;
-    let (near, near_host) = open_in(&cable.near, "raw:v0");
-    let (far, far_host) = open_in(&cable.far, "raw:v1");
-    Some(Rig { near, far, _hosts: [near_host, far_host], cable })
 }
 
 /// Returns a superframe of `count` datagrams of `len` bytes, the datagrams, and how to split it.
@@ -90,63 +70,33 @@ fn superframe(is_ipv4: bool, count: usize, len: usize) -> (Vec<u8>, Vec<Vec<u8>>
 }
 
 #[test]
-fn every_length_arrives_byte_for_byte() {
-    let Some(mut rig) = rig(4200) else { return };
-    assert_eq!(rig.near.record().link_mtu, 4200);
-    assert_eq!(rig.near.record().bits_per_second, Some(10_000_000_000));
-    check_lengths(&mut rig.near, &mut rig.far);
-    for (port, name) in
-        [(&rig.near, "raw_rx_overflow"), (&rig.far, "raw_rx_overflow"), (&rig.far, "raw_tx_refused")]
-    {
-        assert_eq!(counter(port, name), 0, "{name}");
-    }
-}
-
-#[test]
-fn every_kind_of_frame_arrives() {
-    let Some(mut rig) = rig(4200) else { return };
-    check_kinds(&mut rig.near, &mut rig.far);
-}
-
-#[test]
-fn only_roce_for_us_is_taken() {
-    let Some(mut rig) = rig(1500) else { return };
-    for (name, bytes, is_taken) in what_is_taken() {
-        send(&mut rig.near, std::slice::from_ref(&bytes));
-        println!("{name}");
-        let arrived = receive(&mut rig.far, usize::from(is_taken));
-        let expected = if is_taken { vec![Arrived { bytes, segment_len: None }] } else { Vec::new() };
-        assert_eq!(arrived, expected, "{name}");
-    }
-}
-
-#[test]
-fn bursts_of_thousands_are_kept() {
-    let Some(mut rig) = rig(4200) else { return };
-    let frames: Vec<Vec<u8>> = (0..3000).map(|psn| frame(PLAIN, psn, 1024)).collect();
-    check_way(&mut rig.near, &mut rig.far, &frames);
-    assert_eq!(counter(&rig.far, "raw_rx_overflow"), 0);
-    assert_eq!(counter(&rig.near, "raw_tx_frames"), 3000);
-    assert!(counter(&rig.near, "raw_tx_calls") <= 100, "64 frames go in one call");
-}
-
-#[test]
 fn superframes_stay_whole_between_packet_sockets() {
-    let Some(mut rig) = rig(4200) else { return };
-    assert_eq!(rig.near.record().max_segments, 64);
+    let Some(cable) = Cable::new(4200) else { return };
+    let ((mut near, _near_host), (mut far, _far_host)) =
+        (open_in(&cable.near, "raw:v0"), open_in(&cable.far, "raw:v1"));
+    assert_eq!(near.record().max_segments, 64);
     for is_ipv4 in [true, false] {
         for (count, len) in [(2, 1040), (15, 4112), (60, 1040), (64, 64)] {
             let (bytes, _, split) = superframe(is_ipv4, count, len);
-            assert!(put(&mut rig.near, &bytes, Some(split)));
-            rig.near.flush(Instant::ZERO).unwrap();
-            let arrived = receive(&mut rig.far, 1);
+            assert!(put(&mut near, &bytes, Some(split)));
+            near.flush(Instant::ZERO).unwrap();
+            let arrived = receive(&mut far, 1);
             assert_eq!(arrived[0].segment_len, Some(len as u16), "{count} of {len}");
             // The length fields and the checksum cover the joined frame.
             assert_eq!(arrived[0].bytes, bytes, "{count} of {len}");
         }
     }
-    assert_eq!(counter(&rig.near, "raw_tx_superframes"), 8);
-    assert_eq!(counter(&rig.far, "raw_rx_superframes"), 8);
+    assert_eq!(counter(&near, "raw_tx_superframes"), 8);
+    assert_eq!(counter(&far, "raw_rx_superframes"), 8);
+}
+
+#[test]
+fn sixty_four_frames_go_in_one_call() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let (mut near, _host) = open_in(&cable.near, "raw:v0");
+    send(&mut near, &(0..3000).map(|psn| frame(PLAIN, psn, 1024)).collect::<Vec<_>>());
+    assert_eq!(counter(&near, "raw_tx_frames"), 3000);
+    assert!(counter(&near, "raw_tx_calls") <= 100);
 }
 
 #[test]
@@ -166,134 +116,6 @@ fn the_kernel_makes_good_datagrams_of_a_superframe() {
             assert!(found[..len] == **datagram, "{address}, datagram {index}");
         }
     }
-}
-
-#[test]
-fn the_rest_of_the_traffic_goes_on() {
-    let Some(rig) = rig(1500) else { return };
-    check_other_traffic(&rig.cable);
-}
-
-/// Checks TCP, UDP and ping between the kernels at both ends.
-pub(crate) fn check_other_traffic(cable: &Cable) {
-    for address in ["198.18.0.2", "[2001:db8::2]"] {
-        let listener_at = format!("{address}:7777");
-        let listener = cable.far.run(move || TcpListener::bind(listener_at)).unwrap();
-        let to = listener.local_addr().unwrap();
-        let mut stream =
-            cable.near.run(move || TcpStream::connect_timeout(&to, Duration::from_secs(5))).unwrap();
-        let (mut accepted, _) = listener.accept().unwrap();
-        let bytes: Vec<u8> = (0..100_000).map(|at| at as u8).collect();
-        let copy = bytes.clone();
-        let writer = std::thread::spawn(move || stream.write_all(&copy));
-        let mut found = vec![0; bytes.len()];
-        accepted.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        accepted.read_exact(&mut found).unwrap();
-        writer.join().unwrap().unwrap();
-        assert!(found == bytes);
-
-        let there_at = format!("{address}:7778");
-        let there = cable.far.run(move || UdpSocket::bind(there_at)).unwrap();
-        there.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        let to = there.local_addr().unwrap();
-        let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let here = cable.near.run(move || UdpSocket::bind(any)).unwrap();
-        here.send_to(b"hello", to).unwrap();
-        assert_eq!(there.recv(&mut [0; 9]).unwrap(), 5);
-    }
-    ping(cable);
-}
-
-fn ping(cable: &Cable) {
-    let icmp = || Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4));
-    let mut socket = cable.near.run(icmp).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    // Echo request, identifier 1, sequence 2, and its checksum.
-    let request = [8, 0, 0xf7, 0xfc, 0, 1, 0, 2];
-    let to: std::net::SocketAddr = "198.18.0.2:0".parse().unwrap();
-    socket.send_to(&request, &to.into()).unwrap();
-    let end = Clock::now() + Duration::from_secs(5);
-    loop {
-        let mut reply = [0; 100];
-        let len = socket.read(&mut reply).unwrap();
-        if reply[20..len].starts_with(&[0, 0]) && reply[..len].ends_with(&[0, 1, 0, 2]) {
-            return;
-        }
-        assert!(Clock::now() < end, "no answer to a ping");
-    }
-}
-
-#[test]
-fn the_kernel_does_not_call_the_port_unreachable() {
-    let Some(mut rig) = rig(1500) else { return };
-    for (address, any) in [("198.18.0.1:4791", "0.0.0.0:0"), ("[2001:db8::1]:4791", "[::]:0")] {
-        let socket = rig.cable.far.run(move || UdpSocket::bind(any)).unwrap();
-        socket.connect(address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        socket.send(&[0; 64]).unwrap();
-        let error = socket.recv(&mut [0; 9]).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{address}: {error}");
-        assert_eq!(receive(&mut rig.near, 1).len(), 1);
-    }
-}
-
-#[test]
-fn what_is_too_long_is_dropped_and_counted() {
-    let Some(mut rig) = rig(1500) else { return };
-    let frames = [frame(PLAIN, 0, 2048), frame(PLAIN, 1, 1024)];
-    send(&mut rig.near, &frames);
-    assert_eq!(receive(&mut rig.far, 1)[0].bytes, frames[1]);
-    assert_eq!(counter(&rig.near, "raw_tx_too_long"), 1);
-}
-
-#[test]
-fn an_interface_that_goes_down_comes_back() {
-    let Some(mut rig) = rig(1500) else { return };
-    rig.cable.near.ip(&["link set v0 down"]);
-    let kept = frame(PLAIN, 0, 64);
-    assert!(put(&mut rig.near, &kept, None));
-    rig.near.flush(Instant::ZERO).unwrap();
-    assert!(is_to_be_tried_again(&rig.near, Instant::ZERO));
-    assert!(receive(&mut rig.far, 0).is_empty());
-    rig.cable.near.ip(&["link set v0 up"]);
-    rig.cable.settle();
-    send(&mut rig.near, &[frame(PLAIN, 1, 64)]);
-    assert_eq!(receive(&mut rig.far, 2)[0].bytes, kept);
-    let back = Shape { to_far: false, ..PLAIN };
-    check_way(&mut rig.far, &mut rig.near, &[frame(back, 2, 64)]);
-    // A deleted interface is an error.
-    rig.cable.near.ip(&["link delete v0"]);
-    assert!(put(&mut rig.near, &frame(PLAIN, 3, 64), None));
-    assert!(rig.near.flush(Instant::ZERO).is_err());
-}
-
-#[test]
-fn a_deleted_interface_is_an_error_for_a_port_that_only_receives() {
-    let Some(mut rig) = rig(1500) else { return };
-    rig.cable.near.ip(&["link set v0 down"]);
-    assert!(receive(&mut rig.near, 0).is_empty(), "it may come up again");
-    rig.cable.near.ip(&["link delete v0"]);
-    let end = Clock::now() + Duration::from_secs(10);
-    let error = loop {
-        match FramePort::receive(&mut rig.near, &mut |_| panic!("a frame")) {
-            Err(error) => break error,
-            Ok(_) => assert!(Clock::now() < end, "no call reports that the interface is deleted"),
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    };
-    assert!(error.to_string().contains("interface has been deleted"), "{error}");
-}
-
-#[test]
-fn errors_say_what_to_do_next() {
-    let Some(cable) = Cable::new(1500) else { return };
-    let refusal = |spec: &'static str| {
-        cable.near.run(move || open(&spec.parse().unwrap()).map(|_| ()).unwrap_err().to_string())
-    };
-    assert!(refusal("raw:eth7").contains("there is no interface `eth7`; this machine has v0"));
-    assert!(refusal("raw:lo").contains("use udp:127.0.0.1"));
-    let _first = open_in(&cable.near, "raw:v0");
-    assert!(refusal("raw:v0").contains("UDP port 4791 of 198.18.0.1 is taken"));
 }
 
 /// Regression: a frame that the kernel refuses with ENOMEM was retried forever, and later frames waited.
@@ -327,58 +149,6 @@ fn a_frame_that_the_kernel_never_accepts_does_not_stop_the_others() {
     while !has_arrived {
         assert!(Clock::now() < end, "the frame behind it did not arrive");
         far.receive_whole(&mut |frame| has_arrived |= frame.bytes == plain).unwrap();
-    }
-}
-
-#[test]
-fn whole_devices_talk() {
-    for options in ["", ",vlan=77,prio=5"] {
-        let Some(cable) = Cable::new(4200) else { return };
-        let mut devices = [(&cable.near, "v0"), (&cable.far, "v1")].map(|(namespace, name)| {
-            let spec: RawSpec = format!("raw:{name}{options}").parse().unwrap();
-            let settings = spec.settings;
-            let (port, host) = namespace.run(move || open(&spec)).unwrap();
-            FramedDevice::new(Box::new(port), Box::new(host), settings)
-        });
-        let [near, far] = &mut devices;
-        check_devices(near, far);
-        let superframes = crate::testing::counter(far, "raw_rx_superframes");
-        assert_eq!(superframes > 0, options.is_empty(), "{superframes} superframes");
-    }
-}
-
-#[test]
-fn what_could_not_be_reached_once_can_be_reached_later() {
-    let Some(cable) = Cable::new(1500) else { return };
-    let (port, host) = open_in(&cable.near, "raw:v0");
-    let mut device = FramedDevice::new(Box::new(port), Box::new(host), FrameSettings::default());
-    let way = |to: &str| path("198.18.0.1".parse().unwrap(), to.parse().unwrap());
-    let at = |second: u64| Instant::from_nanos(second * 1_000_000_000);
-
-    // A route that is added later.
-    let far = way("198.19.0.1");
-    assert!(device.bind_source_port(&far, 49_152).is_err());
-    cable.near.ip(&["route add 198.19.0.0/16 via 198.18.0.2"]);
-    device.flush(at(1)).unwrap();
-    device.bind_source_port(&far, 49_152).unwrap();
-
-    // A peer that is added later.
-    let near = way("198.18.0.3");
-    device.bind_source_port(&near, 49_152).unwrap();
-    device.flush(at(4)).unwrap();
-    let error = device.bind_source_port(&near, 49_152).unwrap_err();
-    assert!(error.to_string().contains("198.18.0.3 does not answer"), "{error}");
-    cable.far.ip(&["address add 198.18.0.3/24 dev v1"]);
-    device.flush(at(5)).unwrap();
-    device.bind_source_port(&near, 49_152).unwrap();
-    let mut now = at(5);
-    put_datagram(&mut device, now, &near, &datagram(&near, 0, 64));
-    let end = Clock::now() + Duration::from_secs(20);
-    while crate::testing::counter(&device, "frame_tx_frames") == 0 {
-        now = now.plus_nanos(1_000_000);
-        device.flush(now).unwrap();
-        assert!(Clock::now() < end, "no request for 198.18.0.3 comes again");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant as Clock};
 use super::umem::{RX_CHUNKS, TX_CHUNKS};
 use super::*;
 use crate::framed::FramedDevice;
+pub(super) use crate::ports::port_counter as counter;
 use crate::ports::{
     PLAIN, Shape, check_devices, check_kinds, check_lengths, check_way, frame, is_to_be_tried_again, put,
     receive, receive_now, send, what_is_taken,
 };
-use crate::raw::tests::check_other_traffic;
+use crate::suite::check_other_traffic;
 use roce_testing::skip_unless;
 use roce_testing::{Cable, Namespace};
 
@@ -25,16 +26,6 @@ fn try_open(namespace: &Namespace, spec: &str) -> Result<(XdpPort<OwnBackend>, K
 #[track_caller]
 fn open_in(namespace: &Namespace, spec: &str) -> (XdpPort<OwnBackend>, KernelHost) {
     try_open(namespace, spec).unwrap_or_else(|error| panic!("{error}"))
-}
-
-pub(super) fn counter(port: &dyn FramePort, name: &str) -> u64 {
-    let mut found = None;
-    port.counters(&mut |known, value| {
-        if known == name {
-            found = Some(value);
-        }
-    });
-    found.unwrap_or_else(|| panic!("there is no counter {name}"))
 }
 
 /// Returns whether this process may load programs into the kernel, which a user namespace does not allow.
@@ -75,7 +66,7 @@ fn assert_clean(port: &XdpPort<OwnBackend>) {
 fn every_length_arrives_byte_for_byte() {
     for mode in MODES {
         let Some(mut rig) = rig(4200, mode) else { return };
-        check_lengths(&mut rig.near, &mut rig.far);
+        check_lengths(&mut rig.near, &mut rig.far, 300);
         assert!(counter(&rig.far, "xdp_rx_fragmented") >= 300, "{mode}: 4170 bytes take two chunks");
         assert_clean(&rig.near);
         assert_clean(&rig.far);
@@ -89,7 +80,7 @@ fn every_length_arrives_byte_for_byte() {
 fn every_kind_of_frame_arrives() {
     for mode in MODES {
         let Some(mut rig) = rig(4200, mode) else { return };
-        check_kinds(&mut rig.near, &mut rig.far);
+        check_kinds(&mut rig.near, &mut rig.far, true);
     }
 }
 
@@ -265,8 +256,8 @@ fn a_packet_socket_is_at_the_other_end() {
         let Some(cable) = Cable::new(4200) else { return };
         let (mut near, _near_host) = open_in(&cable.near, &format!("xdp:v0,mode={mode}"));
         let (mut far, _far_host) = cable.far.run(|| crate::raw::open(&"raw:v1".parse().unwrap())).unwrap();
-        check_lengths(&mut near, &mut far);
-        check_kinds(&mut near, &mut far);
+        check_lengths(&mut near, &mut far, 300);
+        check_kinds(&mut near, &mut far, true);
     }
 }
 

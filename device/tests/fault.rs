@@ -1,11 +1,16 @@
+//! Devices with faults: what arrives, when, and what is counted.
+
+#[path = "../src/testing.rs"]
+mod testing;
+
 use std::net::{IpAddr, Ipv4Addr};
 
-use roce_fault::FaultPlan;
+use roce_device::fault::FaultDevice;
+use roce_device::memory::MemoryDevice;
+use roce_device::{Device, Instant};
+use roce_fault::{FaultInjector, FaultPlan};
 use roce_packet::Ecn;
-
-use super::*;
-use crate::memory::MemoryDevice;
-use crate::testing::{counter, datagram, is_sealed_for, path, put, receive_all, receive_at, send};
+use testing::{counter, datagram, is_sealed_for, path, put, receive_all, receive_at, send};
 
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -97,7 +102,7 @@ fn others_overtake_what_is_reordered() {
 }
 
 #[test]
-fn nobody_waits_for_ever_to_be_overtaken() {
+fn nobody_waits_forever_to_be_overtaken() {
     let (mut a, mut b) = faulty_sender("reorder-hold=1ms;rule:psn=2,action=reorder:2");
     send_psns(&mut a, at(0), [1, 2, 3]);
     assert_eq!(psns(&mut b, at(0)), [1, 3]);

@@ -1,32 +1,33 @@
-//! Helpers for the tests of all ports: frames, and both ends of a cable.
+//! Helpers for the tests of all ports: frames, and both ends of a cable. The tests are those of the modules of
+//! `roce-device`.
 
 use std::time::{Duration, Instant as Clock};
 
+use roce_device::Device;
+use roce_device::framed::FramedDevice;
+use roce_device::framed::port::{FramePort, HEADROOM, Outgoing, Split};
 use roce_packet::{FrameHeaders, MacAddr, VlanTag};
 use roce_transport::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::Device;
-use super::framed::FramedDevice;
-use super::framed::port::{FramePort, HEADROOM, Outgoing, Split};
-use super::testing::{counter, datagram, path, put as put_datagram, send_batch};
+use crate::testing::{counter, datagram, path, put as put_datagram, send_batch};
 
-pub(super) const NEAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-pub(super) const FAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-pub(super) const TAG: VlanTag = VlanTag { pcp: 5, dei: false, vid: 77 };
+pub(crate) const NEAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+pub(crate) const FAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+pub(crate) const TAG: VlanTag = VlanTag { pcp: 5, dei: false, vid: 77 };
 
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    pub(super) to_far: bool,
-    pub(super) is_ipv4: bool,
-    pub(super) vlan: Option<VlanTag>,
+pub(crate) struct Shape {
+    pub(crate) to_far: bool,
+    pub(crate) is_ipv4: bool,
+    pub(crate) vlan: Option<VlanTag>,
 }
 
-pub(super) const PLAIN: Shape = Shape { to_far: true, is_ipv4: true, vlan: None };
+pub(crate) const PLAIN: Shape = Shape { to_far: true, is_ipv4: true, vlan: None };
 
 /// Returns a frame with a valid datagram that has `payload` bytes (a multiple of four) behind its BTH.
-pub(super) fn frame(shape: Shape, psn: u32, payload: usize) -> Vec<u8> {
+pub(crate) fn frame(shape: Shape, psn: u32, payload: usize) -> Vec<u8> {
     let addresses = if shape.is_ipv4 { ["198.18.0.1", "198.18.0.2"] } else { ["2001:db8::1", "2001:db8::2"] };
     let mut ends = [(addresses[0], NEAR), (addresses[1], FAR)];
     if !shape.to_far {
@@ -44,7 +45,7 @@ pub(super) fn frame(shape: Shape, psn: u32, payload: usize) -> Vec<u8> {
 }
 
 /// Returns a frame of exactly `len` bytes, regardless of its headers.
-pub(super) fn frame_of_len(shape: Shape, len: usize) -> Vec<u8> {
+pub(crate) fn frame_of_len(shape: Shape, len: usize) -> Vec<u8> {
     let mut bytes = frame(shape, len as u32, 0);
     bytes.resize(len, 0xa5);
     for (index, byte) in bytes.iter_mut().enumerate().skip(70) {
@@ -55,14 +56,14 @@ pub(super) fn frame_of_len(shape: Shape, len: usize) -> Vec<u8> {
 
 /// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Arrived {
+pub(crate) struct Arrived {
     /// Includes a tag that the interface removed.
-    pub(super) bytes: Vec<u8>,
-    pub(super) segment_len: Option<u16>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) segment_len: Option<u16>,
 }
 
 /// Puts a frame into a slot; returns whether the port lent one.
-pub(super) fn put(port: &mut dyn FramePort, bytes: &[u8], split: Option<Split>) -> bool {
+pub(crate) fn put(port: &mut dyn FramePort, bytes: &[u8], split: Option<Split>) -> bool {
     let Some(slot) = port.slot() else { return false };
     // Like a device, put the datagram always at the same position.
     let start = if bytes.len() > 64 { HEADROOM - 42 } else { 0 };
@@ -72,13 +73,13 @@ pub(super) fn put(port: &mut dyn FramePort, bytes: &[u8], split: Option<Split>) 
 }
 
 /// Returns whether the kernel has not accepted some frames; ignores work that is due once per second.
-pub(super) fn is_to_be_tried_again(port: &dyn FramePort, now: Instant) -> bool {
+pub(crate) fn is_to_be_tried_again(port: &dyn FramePort, now: Instant) -> bool {
     port.deadline().is_some_and(|deadline| deadline < now.plus_nanos(500_000_000))
 }
 
 /// Sends frames, and retries while the port is full.
 #[track_caller]
-pub(super) fn send(port: &mut dyn FramePort, frames: &[Vec<u8>]) {
+pub(crate) fn send(port: &mut dyn FramePort, frames: &[Vec<u8>]) {
     let end = Clock::now() + Duration::from_secs(20);
     let now = Instant::from_nanos(1);
     for bytes in frames {
@@ -96,7 +97,7 @@ pub(super) fn send(port: &mut dyn FramePort, frames: &[Vec<u8>]) {
 
 /// Receives all frames that are available now.
 #[track_caller]
-pub(super) fn receive_now(port: &mut dyn FramePort, into: &mut Vec<Arrived>) {
+pub(crate) fn receive_now(port: &mut dyn FramePort, into: &mut Vec<Arrived>) {
     loop {
         let before = into.len();
         let count = port.receive(&mut |incoming| {
@@ -116,7 +117,7 @@ pub(super) fn receive_now(port: &mut dyn FramePort, into: &mut Vec<Arrived>) {
 
 /// Waits for `count` frames, and 20 ms longer for unexpected frames.
 #[track_caller]
-pub(super) fn receive(port: &mut dyn FramePort, count: usize) -> Vec<Arrived> {
+pub(crate) fn receive(port: &mut dyn FramePort, count: usize) -> Vec<Arrived> {
     let mut arrived = Vec::new();
     let mut end = Clock::now() + Duration::from_secs(10);
     let mut is_enough = false;
@@ -141,11 +142,42 @@ fn wait(port: &dyn FramePort, at_most: Duration) -> bool {
     poll(&mut fds, Some(&timeout)).unwrap() == 1
 }
 
+/// Returns the value of a counter of a port.
+#[track_caller]
+pub(crate) fn port_counter(port: &dyn FramePort, name: &str) -> u64 {
+    let mut found = None;
+    port.counters(&mut |known, value| {
+        if known == name {
+            found = Some(value);
+        }
+    });
+    found.unwrap_or_else(|| panic!("there is no counter {name}"))
+}
+
 /// Sends frames one way and checks that the same frames arrive at the other end.
 #[track_caller]
-pub(super) fn check_way(from: &mut dyn FramePort, to: &mut dyn FramePort, frames: &[Vec<u8>]) {
-    send(from, frames);
-    let arrived = receive(to, frames.len());
+pub(crate) fn check_way(from: &mut dyn FramePort, to: &mut dyn FramePort, frames: &[Vec<u8>]) {
+    check_paced_way(from, to, frames, frames.len().max(1));
+}
+
+/// Does the same as [`check_way`], with at most `at_once` frames that have not arrived.
+#[track_caller]
+pub(crate) fn check_paced_way(
+    from: &mut dyn FramePort,
+    to: &mut dyn FramePort,
+    frames: &[Vec<u8>],
+    at_once: usize,
+) {
+    let mut arrived = Vec::new();
+    let end = Clock::now() + Duration::from_secs(20);
+    for (round, frames) in frames.chunks(at_once).enumerate() {
+        while arrived.len() < round * at_once {
+            assert!(Clock::now() < end, "{} frames arrived, {} were sent", arrived.len(), round * at_once);
+            receive_now(to, &mut arrived);
+        }
+        send(from, frames);
+    }
+    arrived.extend(receive(to, frames.len() - arrived.len()));
     for (index, (sent, arrived)) in frames.iter().zip(&arrived).enumerate() {
         assert!(*sent == arrived.bytes, "frame {index} of {} bytes: {:02x?}", sent.len(), arrived.bytes);
         assert_eq!(arrived.segment_len, None);
@@ -154,22 +186,24 @@ pub(super) fn check_way(from: &mut dyn FramePort, to: &mut dyn FramePort, frames
     assert!(receive(from, 0).is_empty());
 }
 
-/// Checks every length in both directions.
-pub(super) fn check_lengths(near: &mut dyn FramePort, far: &mut dyn FramePort) {
+/// Checks every length in both directions, with at most `at_once` frames under way.
+pub(crate) fn check_lengths(near: &mut dyn FramePort, far: &mut dyn FramePort, at_once: usize) {
     let there: Vec<Vec<u8>> = (60..=4170).map(|len| frame_of_len(PLAIN, len)).collect();
     let back = Shape { to_far: false, ..PLAIN };
     let back: Vec<Vec<u8>> = (60..=4170).rev().map(|len| frame_of_len(back, len)).collect();
     for (there, back) in there.chunks(300).zip(back.chunks(300)) {
-        check_way(near, far, there);
-        check_way(far, near, back);
+        check_paced_way(near, far, there, at_once);
+        check_paced_way(far, near, back, at_once);
     }
 }
 
-/// Checks IPv4 and IPv6, with and without tag, RoCE v1 and pause frames.
-pub(super) fn check_kinds(near: &mut dyn FramePort, far: &mut dyn FramePort) {
+/// Checks IPv4 and IPv6, with and without tag, RoCE v1 and pause frames. A port that does not report tags is
+/// not given any.
+pub(crate) fn check_kinds(near: &mut dyn FramePort, far: &mut dyn FramePort, reports_tags: bool) {
     let mut frames = Vec::new();
+    let tags = [None, Some(TAG), Some(VlanTag { vid: 0, ..TAG })];
     for is_ipv4 in [true, false] {
-        for vlan in [None, Some(TAG), Some(VlanTag { vid: 0, ..TAG })] {
+        for vlan in tags.into_iter().filter(|tag| tag.is_none() || reports_tags) {
             for payload in [4, 1024, 4096] {
                 frames.push(frame(Shape { to_far: true, is_ipv4, vlan }, frames.len() as u32, payload));
             }
@@ -185,7 +219,7 @@ pub(super) fn check_kinds(near: &mut dyn FramePort, far: &mut dyn FramePort) {
 
 /// Sends datagrams between two devices without known neighbours: over IPv4, IPv6 and link-local addresses,
 /// one at a time and in batches.
-pub(super) fn check_devices(near: &mut FramedDevice, far: &mut FramedDevice) {
+pub(crate) fn check_devices(near: &mut FramedDevice, far: &mut FramedDevice) {
     let began = Clock::now();
     let now = || Instant::from_nanos(1 + began.elapsed().as_nanos() as u64);
     let ends = [
@@ -228,7 +262,7 @@ pub(super) fn check_devices(near: &mut FramedDevice, far: &mut FramedDevice) {
 }
 
 /// Returns frames, and whether a port takes each of them or leaves it to the kernel.
-pub(super) fn what_is_taken() -> Vec<(&'static str, Vec<u8>, bool)> {
+pub(crate) fn what_is_taken() -> Vec<(&'static str, Vec<u8>, bool)> {
     let v4 = || frame(PLAIN, 1, 64);
     let v6 = || frame(Shape { is_ipv4: false, ..PLAIN }, 1, 64);
     let tagged = || frame(Shape { vlan: Some(TAG), ..PLAIN }, 1, 64);

@@ -1,0 +1,85 @@
+//! Files of captures: their limits, and a disk without room.
+
+#[path = "../src/testing.rs"]
+mod testing;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+
+use roce_capture::{CaptureReader, PcapWriter};
+use roce_device::memory::MemoryDevice;
+use roce_device::pcap::{CaptureFile, CaptureSpec, PcapDevice};
+use testing::{counter, datagram, path, receive_all, send};
+
+const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+/// A full disk.
+struct Full;
+
+impl io::Write for Full {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_is_counted_and_nothing_else() {
+    let writer = PcapWriter::new(Full, "full", &["left"]).unwrap();
+    let file = CaptureFile::of_writer(writer, 1).pop().unwrap();
+    let (a, mut b) = MemoryDevice::pair(A, B).unwrap();
+    let mut a = PcapDevice::new(Box::new(a), Box::new(file));
+    let bytes = datagram(&path(A, B), 1, 4096);
+    for _ in 0..100 {
+        send(&mut a, &path(A, B), &[&bytes]);
+        assert_eq!(receive_all(&mut b).len(), 1);
+    }
+    assert!(counter(&a, "pcap_write_errors") > 0);
+}
+
+#[test]
+fn a_capture_text_limits_the_bytes_of_packets_and_their_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a,b.pcapng");
+    let spec: CaptureSpec = format!("{},snaplen=96,count=2", file.display()).parse().unwrap();
+    assert_eq!(spec, CaptureSpec { file: file.clone(), snap_len: Some(96), max_packets: Some(2) });
+    let capture = spec.create(&["left"]).unwrap().pop().unwrap();
+    let (a, mut b) = MemoryDevice::pair(A, B).unwrap();
+    let mut a = PcapDevice::new(Box::new(a), Box::new(capture));
+    let bytes = datagram(&path(A, B), 1, 4096);
+    for _ in 0..5 {
+        send(&mut a, &path(A, B), &[&bytes]);
+        assert_eq!(receive_all(&mut b).len(), 1, "what is not recorded is sent");
+    }
+    assert_eq!((counter(&a, "pcap_sent"), counter(&a, "pcap_skipped")), (2, 3));
+    drop(a);
+    let mut reader = CaptureReader::open(&file).unwrap();
+    for _ in 0..2 {
+        let packet = reader.next_packet().unwrap().unwrap();
+        assert_eq!((packet.bytes.len(), packet.original_len as usize), (96, 42 + bytes.len()));
+    }
+    assert!(reader.next_packet().is_none());
+}
+
+#[test]
+fn a_capture_text_that_makes_no_sense_is_refused_with_what_would() {
+    let parse = |text: &str| text.parse::<CaptureSpec>();
+    assert_eq!(parse("a b.pcapng").unwrap(), CaptureSpec::new("a b.pcapng".into()));
+    assert_eq!(parse("x=1.pcapng").unwrap().file.to_str(), Some("x=1.pcapng"));
+    for (text, part) in [
+        ("", "the name of a file"),
+        (",count=1", "the name of a file"),
+        ("a,snaplen=0", "`snaplen=0`: expected snaplen=BYTES, at least 1"),
+        ("a,snaplen=4294967296", "snaplen=BYTES"),
+        ("a,count=0", "count=PACKETS, at least 1"),
+        ("a,count=-1", "count=PACKETS, at least 1"),
+        ("a,snaplem=128", "expected snaplen=BYTES or count=PACKETS"),
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}
