@@ -102,8 +102,8 @@ Congestion control of the queue pairs of this side [default: none].
   dctcp             a window that reacts to ECN marks
   swift             a window that reacts to delay
   timely            a rate that reacts to the gradient of the delay
-  theta-powertcp    a window that reacts to delay and how fast it changes
-  hpcc, powertcp    windows that need in-band telemetry: see --telemetry
+  theta-powertcp    a window that reacts to delay and its growth
+  hpcc, powertcp    windows that need --telemetry on both sides
 
 Parameters follow as name=value, separated by commas, such as dcqcn:paper,rpg_ai_rate=40. The list may \
 also contain parameters that control how this side answers marked packets, such as \
@@ -122,10 +122,10 @@ together with the path MTU.";
 const RECOVERY_HELP: &str = "\
 Packets to retransmit after a loss [default: go-back-n].
 
-  go-back-n         the lost packet and all packets after it; works with
-                    every peer
-  selective-repeat  only the lost packets; not part of any standard, so
-                    both sides must use it
+  go-back-n         the lost packet and all packets after it, which
+                    works with every peer
+  selective-repeat  only lost packets; not part of any standard,
+                    so both sides must use it
 
 Parameters of selective-repeat follow as name=value: cap (packets), rto_low and rto_high (us), few \
 (packets), reorder (packets). The default timeouts of 100 and 320 us suit hardware; a process that the \
