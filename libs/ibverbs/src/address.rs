@@ -1,21 +1,18 @@
-//! Address handles and multicast groups.
+//! Address handles.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use roce::verbs::raw::listing;
 use roce::verbs::{AddressHandle, Gid, PathOptions, PdId, Qpn, UdDestination};
 
-use crate::abi::{
-    ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_qp, ibv_wc,
-};
+use crate::abi::{ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc};
 use crate::answer::{Errno, pointer, put, status};
 use crate::context::{Open, open_of};
 use crate::domain::pd_of;
 use crate::live::{self, Kind, Object};
-use crate::qp::qp_of;
-use crate::query::PORT;
+use crate::port::PORT;
 
 /// The hop limit that replaces 0.
 const HOP_LIMIT: u8 = 64;
@@ -188,33 +185,10 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     unsafe { ibv_create_ah(pd, &raw mut attributes) }
 }
 
-/// Returns the multicast group of a GID. The GID of an IPv4 group is its mapped form, or `ff0e::ffff:` and
-/// the address, which the kernel's connection manager uses.
-fn group(gid: &ibv_gid) -> IpAddr {
-    match gid.raw {
-        [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => IpAddr::V4(Ipv4Addr::new(a, b, c, d)),
-        raw => Ipv6Addr::from(raw).to_canonical(),
-    }
-}
-
-pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
-    status(|| {
-        // SAFETY: the application's pointers are a queue pair and a GID.
-        let (object, gid) = unsafe { (qp_of(qp)?, gid.as_ref().ok_or(Errno::INVALID)?) };
-        Ok(object.open.raw().attach_multicast(object.qpn, group(gid))?)
-    })
-}
-
-pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
-    status(|| {
-        // SAFETY: the application's pointers are a queue pair and a GID.
-        let (object, gid) = unsafe { (qp_of(qp)?, gid.as_ref().ok_or(Errno::INVALID)?) };
-        Ok(object.open.raw().detach_multicast(object.qpn, group(gid))?)
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     #[test]
@@ -230,14 +204,5 @@ mod tests {
         six[8..24].copy_from_slice(&"2001:db8::1".parse::<Ipv6Addr>().unwrap().octets());
         six[24..40].copy_from_slice(&"2001:db8::2".parse::<Ipv6Addr>().unwrap().octets());
         assert_eq!(addresses(&six), ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap(), 0x6a));
-    }
-
-    #[test]
-    fn groups_have_two_forms_for_ipv4() {
-        let kernel = ibv_gid { raw: [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3] };
-        let mapped = ibv_gid { raw: Gid::from_ip("239.1.2.3".parse().unwrap()).0 };
-        assert_eq!(group(&kernel), group(&mapped));
-        let six = ibv_gid { raw: "ff0e::1".parse::<Ipv6Addr>().unwrap().octets() };
-        assert_eq!(group(&six), "ff0e::1".parse::<IpAddr>().unwrap());
     }
 }

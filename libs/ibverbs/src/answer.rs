@@ -3,54 +3,10 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use roce::verbs::{VerbsError, WaitError};
-
+use crate::asleep::{Uncancelled, forget_left};
 use crate::live::{self, Kind};
-use crate::wait::{Uncancelled, forget_left};
 
-/// An error number of the operating system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Errno(pub(crate) c_int);
-
-impl Errno {
-    pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
-    pub(crate) const BUSY: Self = Self(libc::EBUSY);
-    pub(crate) const INTERRUPTED: Self = Self(libc::EINTR);
-    pub(crate) const INVALID: Self = Self(libc::EINVAL);
-    pub(crate) const IO: Self = Self(libc::EIO);
-    pub(crate) const NO_ENTRY: Self = Self(libc::ENOENT);
-    pub(crate) const NO_MEMORY: Self = Self(libc::ENOMEM);
-    pub(crate) const UNSUPPORTED: Self = Self(libc::EOPNOTSUPP);
-}
-
-impl From<VerbsError> for Errno {
-    fn from(error: VerbsError) -> Self {
-        Self(error.errno())
-    }
-}
-
-impl From<WaitError> for Errno {
-    fn from(error: WaitError) -> Self {
-        match error {
-            WaitError::TimedOut => Self(libc::ETIMEDOUT),
-            WaitError::Io(error) => error.into(),
-            WaitError::Verbs(error) => error.into(),
-            // The enumeration is non-exhaustive.
-            _ => Self(libc::EIO),
-        }
-    }
-}
-
-impl From<std::io::Error> for Errno {
-    fn from(error: std::io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(libc::EIO))
-    }
-}
-
-pub(crate) fn set_errno(errno: Errno) {
-    // SAFETY: the C library returns the address of this thread's own variable.
-    unsafe { *libc::__errno_location() = errno.0 };
-}
+pub(crate) use crate::errno::{Errno, set_errno};
 
 /// Runs an entry point. A panic must not unwind into the caller's C frames: it is returned as `EIO`. The
 /// thread cannot be cancelled in the meantime.

@@ -11,7 +11,7 @@ use roce::verbs::{
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::answer::{Errno, count, pointer, status, value};
 use crate::channel::{Source, channel_of, source_of};
-use crate::context::{Open, Pointer, open_of};
+use crate::context::{Named, Open, open_of};
 use crate::events::Acknowledgements;
 use crate::live::{self, Kind, Object};
 use crate::wait::{Sleep, Slept, Wait, wait};
@@ -105,7 +105,9 @@ pub(crate) unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Resul
         completion_events: Acknowledgements::default(),
         async_events: Acknowledgements::default(),
     }));
-    open.objects().cqs.insert(id, Pointer(object));
+    // SAFETY: the object was made just now.
+    let async_events = unsafe { &raw const (*object).async_events };
+    open.objects().cqs.insert(id, Named::new(object.cast(), async_events));
     Ok(object)
 }
 
@@ -274,7 +276,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 /// destroyed meanwhile.
 fn deliver(channel: &Source, id: CqId) -> Option<*mut Cq> {
     let objects = channel.open.objects();
-    let object = objects.cqs.get(&id)?.0;
+    let object = objects.cqs.get(&id)?.object().cast::<Cq>();
     // SAFETY: an object that is listed is alive, and stays so while the lock is held.
     unsafe { (*object).completion_events.deliver() };
     Some(object)

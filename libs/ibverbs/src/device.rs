@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *
             return Err(Errno::UNSUPPORTED);
         }
         let devices = devices();
-        report::listed(&devices);
+        report::listed(devices.iter().map(|device| device.name()));
         let devices: Vec<_> = devices.iter().map(Device::abi).collect();
         // SAFETY: the application gives a null pointer or room for an integer.
         Ok(unsafe { list(Kind::DeviceList, &devices, count) })

@@ -3,13 +3,11 @@
 
 use std::arch::global_asm;
 
-use crate::address::{
-    ibv_attach_mcast, ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_detach_mcast,
-    ibv_init_ah_from_wc,
-};
+use crate::address::{ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_init_ah_from_wc};
+use crate::async_events::{ibv_ack_async_event, ibv_get_async_event};
 use crate::buffer::{ibv_alloc_buf, ibv_export_buf_dmabuf_fd, ibv_free_buf, ibv_reg_buf_mr, ibv_reg_mr_ex};
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
-use crate::context::{ibv_ack_async_event, ibv_close_device, ibv_get_async_event, ibv_open_device};
+use crate::context::ibv_close_device;
 use crate::cq::{ibv_ack_cq_events, ibv_create_cq, ibv_destroy_cq, ibv_get_cq_event, ibv_resize_cq};
 use crate::device::{
     ibv_free_device_list, ibv_get_device_guid, ibv_get_device_index, ibv_get_device_list, ibv_get_device_name,
@@ -19,6 +17,8 @@ use crate::domain::{ibv_alloc_pd, ibv_dealloc_pd};
 use crate::memory::{
     ibv_dereg_mr, ibv_reg_dmabuf_mr, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_rereg_mr,
 };
+use crate::multicast::{ibv_attach_mcast, ibv_detach_mcast};
+use crate::opening::ibv_open_device;
 use crate::process::{
     ibv_alloc_dmah, ibv_create_comp_cntr, ibv_dealloc_dmah, ibv_dofork_range, ibv_dontfork_range,
     ibv_fork_init, ibv_get_sysfs_path, ibv_import_device, ibv_import_dm, ibv_import_mr, ibv_import_pd,

@@ -13,10 +13,10 @@ use crate::abi::{
     ibv_mr, ibv_pd, ibv_sge,
 };
 use crate::answer::{Errno, count, pointer, set_errno, status};
-use crate::buffer::Pages;
 use crate::context::Open;
 use crate::domain::{Pd, pd_of};
 use crate::live::{self, Kind, Object};
+use crate::pages::Pages;
 
 /// Flags for changing a region (`enum ibv_rereg_mr_flags`).
 const CHANGE_TRANSLATION: c_int = 1;

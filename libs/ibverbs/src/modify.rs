@@ -16,7 +16,7 @@ use crate::address::route;
 use crate::answer::Errno;
 use crate::context::Open;
 use crate::memory::access;
-use crate::query::{PORT, mtu_number};
+use crate::port::{PORT, mtu_number};
 
 /// Known attribute masks; others are an error, as with kernels.
 const KNOWN: c_int = IBV_QP_STATE

@@ -9,20 +9,24 @@ use arrayvec::ArrayVec;
 use roce::transport::{MAX_INLINE, MAX_SGE};
 use roce::verbs::{
     ImmDt, LKey, Payload, Qpn, RKey, Raw, RecvWr, SendFlags, SendOp, SendWr, Sge, UdDestination, VerbsError,
+    WindowBinding,
 };
 
 use crate::abi::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_ATOMIC_CMP_AND_SWP,
     IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
     IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
-    ibv_recv_wr, ibv_send_wr, ibv_sge,
+    ibv_mw, ibv_mw_bind_info, ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
 use crate::address::destination;
 use crate::answer::{Errno, put};
-use crate::window::binding;
+use crate::memory::access;
 
 /// Number of requests that one call passes to the engine.
 const CHUNK: usize = 16;
+
+/// The bits of a key that its owner chooses.
+const VARIANT: u32 = 0xff;
 
 /// Position of a request's data in [`Requests`].
 enum Data {
@@ -390,4 +394,34 @@ pub(crate) unsafe fn post_receives(
         next = wr.next;
     }
     Ok(())
+}
+
+/// Returns a request that binds a window. The application's object gets its new key at once, as with hardware
+/// drivers. The application chooses the variant, which is the low 8 bits of `new_rkey`. The other bits belong
+/// to the window and are ignored, as with Soft-RoCE and mlx5.
+///
+/// # Safety
+///
+/// The pointers are a window and a region of the application.
+pub(crate) unsafe fn binding(
+    mw: *mut ibv_mw,
+    new_rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Result<SendOp, Errno> {
+    // SAFETY: the caller's promise.
+    let (window, region) = unsafe { (mw.as_mut().ok_or(Errno::INVALID)?, info.mr.as_ref()) };
+    let lkey = match region {
+        Some(region) => region.lkey,
+        None if info.length == 0 => 0,
+        None => return Err(Errno::INVALID),
+    };
+    let binding = WindowBinding {
+        region: LKey(lkey),
+        addr: info.addr,
+        len: usize::try_from(info.length).map_err(|_| Errno::INVALID)?,
+        access: access(info.mw_access_flags)?,
+    };
+    let old = window.rkey;
+    window.rkey = old & !VARIANT | new_rkey & VARIANT;
+    Ok(SendOp::BindWindow { window: RKey(old), new_rkey: RKey(window.rkey), binding })
 }

@@ -7,23 +7,20 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use roce::verbs::{QpCapabilities, QpInit, QpOptions, QpType, Qpn, VerbsError};
 
 use crate::abi::{
-    IBV_QP_AV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QP_INIT_ATTR_XRCD, IBV_QP_STATE, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV,
-    IBV_QPT_XRC_SEND, SEND_OP_ATOMIC_WRITE, SEND_OPS_OF_RC, SEND_OPS_OF_UC, SEND_OPS_OF_UD, SEND_OPS_OF_XRC,
-    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_recv_wr, ibv_send_wr, ibv_xrcd,
+    IBV_QP_AV, IBV_QP_STATE, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND,
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_recv_wr,
+    ibv_send_wr, ibv_xrcd,
 };
 use crate::answer::{Errno, pointer, status};
-use crate::context::{Open, Pointer, open_of};
+use crate::context::{Named, Open};
 use crate::cq::cq_of;
 use crate::domain::pd_of;
 use crate::events::Acknowledgements;
 use crate::live::{self, Kind, Object};
-use crate::posting::Addressing;
-use crate::posting::{SendQueue, post_receives};
+use crate::modify;
+use crate::posting::{Addressing, SendQueue, post_receives};
 use crate::srq::srq_of;
 use crate::xrc::xrcd_of;
-use crate::{modify, qp_ex};
 
 /// An `ibv_qp_ex`, and therefore an `ibv_qp`, with the state of the library.
 #[repr(C)]
@@ -32,17 +29,14 @@ pub(crate) struct Qp {
     pub(crate) open: Arc<Open>,
     pub(crate) qpn: Qpn,
     /// The application's attributes, with the granted sizes.
-    init: ibv_qp_init_attr,
+    pub(crate) init: ibv_qp_init_attr,
     addressing: Addressing,
-    is_extended: bool,
+    pub(crate) is_extended: bool,
     /// The GID index of the last address vector that the application gave.
     sgid_index: AtomicU8,
     pub(crate) queue: SendQueue,
     pub(crate) async_events: Acknowledgements,
 }
-
-/// Bytes of an atomic write, which `ibv_wr_atomic_write` copies at once as inline data.
-const ATOMIC_WRITE_BYTES: u32 = 8;
 
 /// Minimum number of inline bytes of every queue pair. Providers round up the requested number, and some
 /// programs (rdma_xclient) request none but send a few.
@@ -77,7 +71,7 @@ pub(crate) unsafe fn qp_unchecked<'a>(qp: *mut ibv_qp) -> Result<&'a Qp, Errno> 
     unsafe { live::unchecked(qp.cast::<Qp>()) }
 }
 
-fn qp_type(number: c_int) -> Result<QpType, Errno> {
+pub(crate) fn qp_type(number: c_int) -> Result<QpType, Errno> {
     match number {
         IBV_QPT_RC => Ok(QpType::Rc),
         IBV_QPT_UC => Ok(QpType::Uc),
@@ -115,7 +109,7 @@ fn granted(capabilities: &QpCapabilities) -> ibv_qp_cap {
 /// # Safety
 ///
 /// The pointers in `wanted` and `pd` are objects of the application, or null.
-unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, Errno> {
+pub(crate) unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, Errno> {
     // The initiator of an XRC connection receives nothing, so it needs no receive completion queue.
     let without_recv = wanted.qp_type == IBV_QPT_XRC_SEND && wanted.recv_cq.is_null();
     let recv_cq = if without_recv { wanted.send_cq } else { wanted.recv_cq };
@@ -156,7 +150,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, 
 /// # Safety
 ///
 /// `xrcd` is an XRC domain of the application.
-unsafe fn create_target(xrcd: *mut ibv_xrcd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, Errno> {
+pub(crate) unsafe fn create_target(xrcd: *mut ibv_xrcd, wanted: &ibv_qp_init_attr) -> Result<*mut Qp, Errno> {
     // SAFETY: the caller's promise.
     let domain = unsafe { xrcd_of(xrcd)? };
     let qpn = domain.open.raw().create_xrc_target(domain.id, &QpOptions::default())?;
@@ -201,7 +195,9 @@ fn object(
         queue: SendQueue::default(),
         async_events: Acknowledgements::default(),
     }));
-    open.objects().qps.insert(qpn, Pointer(object));
+    // SAFETY: the object was made just now.
+    let async_events = unsafe { &raw const (*object).async_events };
+    open.objects().qps.insert(qpn, Named::new(object.cast(), async_events));
     open.note_queue_pair();
     object
 }
@@ -214,60 +210,6 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, wanted: *mut ibv_
             let wanted = wanted.as_mut().ok_or(Errno::INVALID)?;
             let object = create(pd, wanted)?;
             wanted.cap = (*object).init.cap;
-            Ok(object.cast())
-        }
-    })
-}
-
-/// Returns the operations of a transport that an application may request functions for.
-const fn send_operations(qp_type: QpType) -> u64 {
-    match qp_type {
-        QpType::Rc => SEND_OPS_OF_RC,
-        QpType::Uc => SEND_OPS_OF_UC,
-        QpType::Ud => SEND_OPS_OF_UD,
-        QpType::XrcSend => SEND_OPS_OF_XRC,
-        QpType::XrcRecv => 0,
-    }
-}
-
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    context: *mut ibv_context,
-    wanted: *mut ibv_qp_init_attr_ex,
-) -> *mut ibv_qp {
-    pointer(|| {
-        // SAFETY: the application's pointer is an open context.
-        unsafe { open_of(context)? };
-        // SAFETY: the application's pointer is to attributes that it has filled in.
-        let wanted = unsafe { wanted.as_mut() }.ok_or(Errno::INVALID)?;
-        let mask = wanted.comp_mask;
-        let is_target = wanted.qp_type == IBV_QPT_XRC_RECV;
-        let source = if is_target { IBV_QP_INIT_ATTR_XRCD } else { IBV_QP_INIT_ATTR_PD };
-        let known =
-            source | IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-        let has_flags = mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && wanted.create_flags != 0;
-        if mask & !known != 0 || has_flags {
-            return Err(Errno::UNSUPPORTED);
-        }
-        if mask & source == 0 {
-            return Err(Errno::INVALID);
-        }
-        let is_extended = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-        if is_extended && wanted.send_ops_flags & !send_operations(qp_type(wanted.qp_type)?) != 0 {
-            return Err(Errno::UNSUPPORTED);
-        }
-        let mut base = wanted.base();
-        if is_extended && wanted.send_ops_flags & SEND_OP_ATOMIC_WRITE != 0 {
-            base.cap.max_inline_data = base.cap.max_inline_data.max(ATOMIC_WRITE_BYTES);
-        }
-        // SAFETY: the pointers in it are objects of the application, which does not have the queue pair yet.
-        unsafe {
-            let object =
-                if is_target { create_target(wanted.xrcd, &base)? } else { create(wanted.pd, &base)? };
-            wanted.cap = (*object).init.cap;
-            if is_extended {
-                (*object).is_extended = true;
-                qp_ex::fill(&mut (*object).abi);
-            }
             Ok(object.cast())
         }
     })

@@ -5,20 +5,82 @@
 
 use std::ffi::{c_int, c_void};
 
-use roce::verbs::{FlushPlacement, LKey, RKey, SendOp, Sge};
+use roce::verbs::{FlushPlacement, LKey, QpType, RKey, SendOp, Sge};
 
-use crate::abi::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
+use crate::abi::{
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QPT_XRC_RECV, SEND_OP_ATOMIC_WRITE, SEND_OPS_OF_RC, SEND_OPS_OF_UC,
+    SEND_OPS_OF_UD, SEND_OPS_OF_XRC, ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
+    ibv_qp_ex, ibv_qp_init_attr_ex, ibv_sge,
+};
 use crate::address::destination;
-use crate::answer::{Errno, status, value};
-use crate::posting::{Requests, element_of, immediate};
-use crate::qp::{Qp, qp_unchecked};
-use crate::window::binding;
+use crate::answer::{Errno, pointer, status, value};
+use crate::context::open_of;
+use crate::posting::{Requests, binding, element_of, immediate};
+use crate::qp::{Qp, create, create_target, qp_type, qp_unchecked};
 
 /// `enum ibv_selectivity_level` in `wr_flush`: a range, or a whole region.
 const WHOLE_REGION: u8 = 1;
 
+/// Bytes of an atomic write, which `ibv_wr_atomic_write` copies at once as inline data.
+const ATOMIC_WRITE_BYTES: u32 = 8;
+
+/// Returns the operations of a transport that an application may request functions for.
+const fn send_operations(qp_type: QpType) -> u64 {
+    match qp_type {
+        QpType::Rc => SEND_OPS_OF_RC,
+        QpType::Uc => SEND_OPS_OF_UC,
+        QpType::Ud => SEND_OPS_OF_UD,
+        QpType::XrcSend => SEND_OPS_OF_XRC,
+        QpType::XrcRecv => 0,
+    }
+}
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    wanted: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the application's pointer is an open context.
+        unsafe { open_of(context)? };
+        // SAFETY: the application's pointer is to attributes that it has filled in.
+        let wanted = unsafe { wanted.as_mut() }.ok_or(Errno::INVALID)?;
+        let mask = wanted.comp_mask;
+        let is_target = wanted.qp_type == IBV_QPT_XRC_RECV;
+        let source = if is_target { IBV_QP_INIT_ATTR_XRCD } else { IBV_QP_INIT_ATTR_PD };
+        let known =
+            source | IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        let has_flags = mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && wanted.create_flags != 0;
+        if mask & !known != 0 || has_flags {
+            return Err(Errno::UNSUPPORTED);
+        }
+        if mask & source == 0 {
+            return Err(Errno::INVALID);
+        }
+        let is_extended = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+        if is_extended && wanted.send_ops_flags & !send_operations(qp_type(wanted.qp_type)?) != 0 {
+            return Err(Errno::UNSUPPORTED);
+        }
+        let mut base = wanted.base();
+        if is_extended && wanted.send_ops_flags & SEND_OP_ATOMIC_WRITE != 0 {
+            base.cap.max_inline_data = base.cap.max_inline_data.max(ATOMIC_WRITE_BYTES);
+        }
+        // SAFETY: the pointers in it are objects of the application, which does not have the queue pair yet.
+        unsafe {
+            let object =
+                if is_target { create_target(wanted.xrcd, &base)? } else { create(wanted.pd, &base)? };
+            wanted.cap = (*object).init.cap;
+            if is_extended {
+                (*object).is_extended = true;
+                fill(&mut (*object).abi);
+            }
+            Ok(object.cast())
+        }
+    })
+}
+
 /// Sets the functions of a queue pair.
-pub(crate) fn fill(qp: &mut ibv_qp_ex) {
+fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
     qp.wr_bind_mw = Some(wr_bind_mw);

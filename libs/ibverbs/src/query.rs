@@ -17,24 +17,12 @@ use crate::address::lid;
 use crate::answer::{Errno, count, put, status};
 use crate::context::{Open, open_of};
 use crate::device_memory;
+use crate::port::{PORT, mtu_number};
 
-/// The number of the only port.
-pub(crate) const PORT: u8 = 1;
 /// The only partition key, in network byte order.
 const P_KEY: u16 = 0xffff_u16.to_be();
 /// Vendor ID of the kernel's Soft-RoCE: a device without a vendor.
 const NO_VENDOR: u32 = 0x00ff_ffff;
-
-/// Returns the number of a path MTU in libibverbs.
-pub(crate) const fn mtu_number(mtu: PathMtu) -> c_int {
-    match mtu {
-        PathMtu::Mtu256 => 1,
-        PathMtu::Mtu512 => 2,
-        PathMtu::Mtu1024 => 3,
-        PathMtu::Mtu2048 => 4,
-        PathMtu::Mtu4096 => 5,
-    }
-}
 
 fn number(limit: usize) -> c_int {
     c_int::try_from(limit).unwrap_or(c_int::MAX)

@@ -8,23 +8,17 @@
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use roce::device::fork::{Mutex, StaticMutex};
+use roce::device::fork::Mutex;
 use roce::observe::explain;
-use roce::verbs::{Cause, Ends, VerbsError, Wc, WcStatus, WorkError};
+use roce::verbs::{Cause, Context, Ends, VerbsError, Wc, WcStatus, WorkError};
 
 use crate::answer::Errno;
-use crate::context::Open;
 use crate::counter_files;
-use crate::device::Device;
 
 /// Maximum number of failures to keep for each device.
 const MOST_FAILURES: usize = 16;
-
-/// The open devices. A child process ignores those of its parent.
-static OPEN: StaticMutex<Vec<(u32, Weak<Open>)>> = StaticMutex::new(Vec::new());
 
 /// The failed work requests and verbs of a device; the first ones are reported.
 #[derive(Debug)]
@@ -72,46 +66,21 @@ impl Failures {
     }
 }
 
-/// Reports that the device is open. If it is still open when the process exits, reports its results then,
-/// after its connections have ended.
-pub(crate) fn watch(open: &Arc<Open>) {
-    // A killed process cannot report this later.
+/// Appends that a device is open. A killed process cannot report this later.
+pub(crate) fn opened(name: &str, specification: &str) {
     if let Some(file) = file() {
-        append(&file, &opened(open));
+        append(&file, &device_line(name, specification));
     }
-    static AT_EXIT: AtomicBool = AtomicBool::new(false);
-    if !AT_EXIT.swap(true, Ordering::Relaxed) {
-        // SAFETY: the library cannot be unloaded, so the function stays valid; it does not unwind.
-        unsafe { libc::atexit(report_all) };
-    }
-    let mut devices = OPEN.lock();
-    devices.retain(|(_, device)| device.strong_count() > 0);
-    devices.push((std::process::id(), Arc::downgrade(open)));
-}
-
-extern "C" fn report_all() {
-    crate::answer::value((), || {
-        // A thread that was killed during an `exit` may hold the lock.
-        let Some(mut devices) = OPEN.try_lock() else { return };
-        for (process, device) in std::mem::take(&mut *devices) {
-            if process == std::process::id()
-                && let Some(open) = device.upgrade()
-            {
-                crate::rdmacm::disconnect_all(&open);
-                open.close();
-            }
-        }
-    });
 }
 
 /// Appends the results of a device, and adds its counters to the files that `roce run` created.
-pub(crate) fn device(open: &Open) {
+pub(crate) fn device(name: &str, specification: &str, queue_pairs: u32, context: &Context) {
     let mut counters = Vec::new();
-    open.context.visit_counters(&mut |name, value| counters.push((name, value)));
-    counter_files::add(open.device.name(), &counters);
+    context.visit_counters(&mut |name, value| counters.push((name, value)));
+    counter_files::add(name, &counters);
     let Some(file) = file() else { return };
-    let (prefix, mut text) = (prefix(open.device.name()), opened(open));
-    let _ = writeln!(text, "{prefix}queue_pairs\t{}", open.queue_pairs());
+    let (prefix, mut text) = (prefix(name), device_line(name, specification));
+    let _ = writeln!(text, "{prefix}queue_pairs\t{queue_pairs}");
     for (name, value) in counters {
         let _ = writeln!(text, "{prefix}counter\t{name}\t{value}");
     }
@@ -119,14 +88,14 @@ pub(crate) fn device(open: &Open) {
 }
 
 /// Appends the names of the devices that the application has listed, once per process.
-pub(crate) fn listed(devices: &[Arc<Device>]) {
+pub(crate) fn listed<'a>(devices: impl Iterator<Item = &'a str>) {
     static PROCESS: AtomicU32 = AtomicU32::new(0);
     let process = std::process::id();
     if PROCESS.swap(process, Ordering::Relaxed) == process {
         return;
     }
     if let Some(file) = file() {
-        let lines = devices.iter().map(|device| format!("{}listed\t\n", prefix(device.name())));
+        let lines = devices.map(|device| format!("{}listed\t\n", prefix(device)));
         append(&file, &lines.collect::<String>());
     }
 }
@@ -138,8 +107,8 @@ pub(crate) fn refusal(device: &str, reason: &str) {
     }
 }
 
-fn opened(open: &Open) -> String {
-    format!("{}device\t{}\n", prefix(open.device.name()), one_line(open.device.specification()))
+fn device_line(name: &str, specification: &str) -> String {
+    format!("{}device\t{}\n", prefix(name), one_line(specification))
 }
 
 fn file() -> Option<std::ffi::OsString> {

@@ -11,7 +11,7 @@ use crate::abi::{
     ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_xrcd,
 };
 use crate::answer::{Errno, pointer, put, status};
-use crate::context::{Open, Pointer, open_of};
+use crate::context::{Named, Open, open_of};
 use crate::cq::cq_of;
 use crate::domain::pd_of;
 use crate::events::Acknowledgements;
@@ -93,7 +93,9 @@ unsafe fn create(
     let open = Arc::clone(&domain.open);
     let object = Srq { abi, open: Arc::clone(&open), id, number, async_events: Acknowledgements::default() };
     let object = live::release(Box::new(object));
-    open.objects().srqs.insert(id, Pointer(object));
+    // SAFETY: the object was made just now.
+    let async_events = unsafe { &raw const (*object).async_events };
+    open.objects().srqs.insert(id, Named::new(object.cast(), async_events));
     attributes.srq_limit = 0;
     Ok(object.cast())
 }

@@ -7,24 +7,19 @@
 //! the thread calls the library again or ends.
 //!
 //! Outside the sleep these calls block signals and thread cancellation. All other calls are not cancellation
-//! points, see [`Uncancelled`].
+//! points, see [`Uncancelled`](crate::asleep::Uncancelled).
 
-use std::any::Any;
-use std::cell::RefCell;
 use std::ffi::{c_int, c_ulong};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::answer::{Errno, run, set_errno};
+use crate::asleep::{CANCEL_DISABLE, forget_left, keep, pthread_setcancelstate, take};
 
 /// Maximum number of descriptors of one sleep.
 const MOST_DESCRIPTORS: usize = 4;
-/// `PTHREAD_CANCEL_DISABLE`.
-const CANCEL_DISABLE: c_int = 1;
 
 // These functions may unwind; the declarations of the crate `libc` say that they do not.
 unsafe extern "C-unwind" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     fn pthread_testcancel();
     fn ppoll(
         descriptors: *mut libc::pollfd,
@@ -32,27 +27,6 @@ unsafe extern "C-unwind" {
         timeout: *const libc::timespec,
         signals: *const libc::sigset_t,
     ) -> c_int;
-}
-
-/// A guard that keeps the thread from being cancelled until it is dropped.
-pub(crate) struct Uncancelled(c_int);
-
-impl Uncancelled {
-    #[inline]
-    pub(crate) fn new() -> Self {
-        let mut before = 0;
-        // SAFETY: changes a flag of this thread, and writes to a variable of this function.
-        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
-        Self(before)
-    }
-}
-
-impl Drop for Uncancelled {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: restores the previous state. A pending request takes effect at the next cancellation point.
-        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
-    }
 }
 
 /// The sleep before the next turn.
@@ -95,43 +69,6 @@ pub(crate) trait Wait: Sized + 'static {
     /// Checks for an event and passes it to the application; then returns `None`. `slept` says how the last
     /// sleep ended.
     fn turn(&mut self, slept: Slept) -> Result<Option<Sleep>, Errno>;
-}
-
-/// A wait in the thread-local variable.
-struct Asleep(Box<dyn Any>);
-
-impl Asleep {
-    fn new(wait: Box<dyn Any>) -> Self {
-        SLEEPERS.fetch_add(1, Ordering::Relaxed);
-        Self(wait)
-    }
-}
-
-impl Drop for Asleep {
-    fn drop(&mut self) {
-        SLEEPERS.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-thread_local! {
-    /// The wait in which this thread sleeps, or which it has left.
-    static ASLEEP: RefCell<Option<Asleep>> = const { RefCell::new(None) };
-}
-
-/// Number of threads with a wait in their variable. If it is zero, calls need not check the variable.
-static SLEEPERS: AtomicUsize = AtomicUsize::new(0);
-
-/// Drops a wait that this thread has left. Every call begins with this.
-#[inline]
-pub(crate) fn forget_left() {
-    if SLEEPERS.load(Ordering::Relaxed) > 0 {
-        drop(take());
-    }
-}
-
-#[cold]
-fn take() -> Option<Asleep> {
-    ASLEEP.try_with(|asleep| asleep.try_borrow_mut().ok()?.take()).ok().flatten()
 }
 
 /// Removes the signals of a thread's own faults from a set: if a thread blocks them, a fault terminates the
@@ -192,13 +129,13 @@ fn step<W: Wait>(slept: Slept, begin: impl FnOnce() -> Result<W, Errno>) -> Step
         }
         // If a signal handler has called the library during the sleep, the wait begins again.
         let asleep = if slept == Slept::NotYet { None } else { take() };
-        let mut wait: Box<W> = match asleep.map(|mut asleep| std::mem::replace(&mut asleep.0, Box::new(()))) {
+        let mut wait: Box<W> = match asleep {
             Some(wait) => wait.downcast().or_else(|_| begin().map(Box::new))?,
             None => Box::new(begin()?),
         };
         let sleep = wait.turn(slept)?;
         if sleep.is_some() {
-            ASLEEP.with(|asleep| *asleep.borrow_mut() = Some(Asleep::new(wait)));
+            keep(wait);
         }
         Ok(sleep)
     });

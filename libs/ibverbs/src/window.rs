@@ -3,14 +3,14 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use roce::verbs::{LKey, RKey, SendOp, WindowBinding, WindowType};
+use roce::verbs::{RKey, WindowType};
 
-use crate::abi::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp};
+use crate::abi::{ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp};
 use crate::answer::{Errno, pointer, status};
 use crate::context::Open;
 use crate::domain::pd_of;
 use crate::live::{self, Kind, Object};
-use crate::memory::access;
+use crate::posting::binding;
 use crate::qp::qp_of;
 
 const IBV_MW_TYPE_1: c_int = 1;
@@ -30,9 +30,6 @@ impl Object for Mw {
         self.abi.handle
     }
 }
-
-/// The bits of a key that its owner chooses.
-const VARIANT: u32 = 0xff;
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
     pointer(|| {
@@ -82,34 +79,4 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
         drop(unsafe { live::reclaim(mw.cast::<Mw>()) });
         Ok(())
     })
-}
-
-/// Returns a request that binds a window. The application's object gets its new key at once, as with hardware
-/// drivers. The application chooses the variant, which is the low 8 bits of `new_rkey`. The other bits belong
-/// to the window and are ignored, as with Soft-RoCE and mlx5.
-///
-/// # Safety
-///
-/// The pointers are a window and a region of the application.
-pub(crate) unsafe fn binding(
-    mw: *mut ibv_mw,
-    new_rkey: u32,
-    info: &ibv_mw_bind_info,
-) -> Result<SendOp, Errno> {
-    // SAFETY: the caller's promise.
-    let (window, region) = unsafe { (mw.as_mut().ok_or(Errno::INVALID)?, info.mr.as_ref()) };
-    let lkey = match region {
-        Some(region) => region.lkey,
-        None if info.length == 0 => 0,
-        None => return Err(Errno::INVALID),
-    };
-    let binding = WindowBinding {
-        region: LKey(lkey),
-        addr: info.addr,
-        len: usize::try_from(info.length).map_err(|_| Errno::INVALID)?,
-        access: access(info.mw_access_flags)?,
-    };
-    let old = window.rkey;
-    window.rkey = old & !VARIANT | new_rkey & VARIANT;
-    Ok(SendOp::BindWindow { window: RKey(old), new_rkey: RKey(window.rkey), binding })
 }

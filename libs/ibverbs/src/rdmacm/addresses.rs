@@ -1,115 +1,26 @@
 //! Addresses: binding to local addresses, and selecting the device for a peer's address.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 
 use roce::verbs::{Gid, PortSpace};
 
-use super::id::{Id, end_step, id_of, random};
+use super::delivery::end_step;
+use super::id::{Id, id_of};
 use super::ports::Binding;
 use super::routes::{self, NoRoute};
+use super::sockaddr::{HOP_LIMIT, port_of, read};
 use super::{Cm, DeviceIndex, with};
-use crate::abi::{event_type, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_sa_path_rec, rdma_cm_id};
+use crate::abi::{event_type, ibv_gid, ibv_sa_path_rec, rdma_cm_id};
 use crate::answer::{Errno, count};
-use crate::context::Open;
-use crate::query::{PORT, mtu_number};
+use crate::port::mtu_number;
 
-/// First port of the range for applications that do not specify one.
-const FIRST_CHOSEN_PORT: u16 = 0xc000;
-/// Address family of InfiniBand.
-const AF_IB: c_int = 27;
-const HOP_LIMIT: u8 = 64;
 /// The selector "exactly" in a path record (IBTA 15.2.5.16).
 const EXACTLY: u8 = 2;
 /// 10 Gb/s in `enum ibv_rate`.
 const RATE: u8 = 3;
 /// The packet lifetime that connection management assumes, as a code.
 const LIFETIME: u8 = 16;
-
-/// Reads an address of the application.
-///
-/// # Safety
-///
-/// `address` is null or points to a socket address with the length of its family.
-pub(super) unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match c_int::from(address.as_ref().ok_or(Errno::INVALID)?.sa_family) {
-            libc::AF_INET => {
-                let found = address.cast::<libc::sockaddr_in>().read_unaligned();
-                let ip = Ipv4Addr::from(u32::from_be(found.sin_addr.s_addr));
-                Ok(SocketAddrV4::new(ip, u16::from_be(found.sin_port)).into())
-            }
-            libc::AF_INET6 => {
-                let found = address.cast::<libc::sockaddr_in6>().read_unaligned();
-                let ip = Ipv6Addr::from(found.sin6_addr.s6_addr);
-                Ok(SocketAddrV6::new(ip, u16::from_be(found.sin6_port), 0, found.sin6_scope_id).into())
-            }
-            AF_IB => Err(Errno(libc::EAFNOSUPPORT)),
-            _ => Err(Errno::INVALID),
-        }
-    }
-}
-
-/// Converts an address for the application.
-pub(super) fn storage(address: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: numbers, for which zero is a valid value.
-    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let to = &raw mut storage;
-    // SAFETY: the storage is larger than every address, and aligned for each.
-    unsafe {
-        match address {
-            SocketAddr::V4(address) => to.cast::<libc::sockaddr_in>().write(libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: address.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from(*address.ip()).to_be() },
-                sin_zero: [0; 8],
-            }),
-            SocketAddr::V6(address) => to.cast::<libc::sockaddr_in6>().write(libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: address.port().to_be(),
-                sin6_flowinfo: 0,
-                sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
-                sin6_scope_id: address.scope_id(),
-            }),
-        }
-    }
-    storage
-}
-
-/// Returns the address vector from an address of a device to another address.
-pub(super) fn vector(
-    open: Option<&Open>,
-    from: Option<IpAddr>,
-    to: Option<IpAddr>,
-    traffic_class: Option<u8>,
-) -> ibv_ah_attr {
-    let own = |open: &Open| open.gids.iter().position(|entry| Some(entry.address()) == from);
-    let family = |open: &Open| {
-        open.gids.iter().position(|entry| to.is_none_or(|to| to.is_ipv4() == entry.address().is_ipv4()))
-    };
-    let index = open.and_then(|open| own(open).or_else(|| family(open))).unwrap_or(0);
-    ibv_ah_attr {
-        grh: ibv_global_route {
-            dgid: ibv_gid { raw: to.map_or([0; 16], |to| Gid::from_ip(to).0) },
-            flow_label: 0,
-            sgid_index: u8::try_from(index).unwrap_or(u8::MAX),
-            hop_limit: HOP_LIMIT,
-            traffic_class: traffic_class.unwrap_or(0),
-        },
-        dlid: 0,
-        sl: 0,
-        src_path_bits: 0,
-        static_rate: 0,
-        is_global: 1,
-        port_num: PORT,
-    }
-}
-
-/// Returns a port for an application that did not specify one.
-pub(super) fn chosen_port() -> u16 {
-    FIRST_CHOSEN_PORT | random() as u16
-}
 
 /// Returns whether an IPv6 address accepts only its own family by default (`net.ipv6.bindv6only`).
 fn is_family_only_by_default() -> bool {
@@ -287,12 +198,6 @@ pub(super) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
     })
 }
 
-/// Returns the port of an address, in network byte order.
-fn port_of(storage: &libc::sockaddr_storage) -> u16 {
-    // SAFETY: the storage has room for every address, and an address without a family is all zeros.
-    unsafe { read(std::ptr::from_ref(storage).cast()) }.map_or(0, |address| address.port().to_be())
-}
-
 pub(super) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the application's pointer is an identifier.
     crate::answer::value(0, || unsafe { id_of(id).map_or(0, |_| port_of(&(*id).route.addr.src)) })
@@ -301,27 +206,4 @@ pub(super) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
 pub(super) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the application's pointer is an identifier.
     crate::answer::value(0, || unsafe { id_of(id).map_or(0, |_| port_of(&(*id).route.addr.dst)) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_go_to_the_application_and_back() {
-        for text in ["198.18.0.1:7174", "[2001:db8::7]:18515", "0.0.0.0:0", "[::]:1"] {
-            let address: SocketAddr = text.parse().unwrap();
-            let storage = storage(address);
-            // SAFETY: the storage is an address.
-            assert_eq!(unsafe { read((&raw const storage).cast()) }, Ok(address));
-            assert_eq!(u16::from_be(port_of(&storage)), address.port());
-        }
-        // SAFETY: numbers, for which zero is a valid value.
-        let nothing: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-        // SAFETY: as above, and a null pointer.
-        unsafe {
-            assert_eq!(read((&raw const nothing).cast()), Err(Errno::INVALID));
-            assert_eq!(read(std::ptr::null()), Err(Errno::INVALID));
-        }
-    }
 }

@@ -3,8 +3,10 @@
 use std::ffi::c_int;
 
 use super::addresses::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
-use super::channel::{EventWait, Receiver, forget_event};
-use super::id::{Wanted, create, destroy, id_of};
+use super::delivery::{EventWait, Receiver};
+use super::event::forget_event;
+use super::id::id_of;
+use super::identifiers::{Wanted, create, destroy};
 use super::queue_pairs::{create_qp, rdma_destroy_qp, rdma_destroy_srq};
 use super::with;
 use crate::abi::{

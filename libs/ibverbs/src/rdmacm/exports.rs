@@ -3,15 +3,15 @@
 use super::addresses::{
     rdma_bind_addr, rdma_get_dst_port, rdma_get_src_port, rdma_resolve_addr, rdma_resolve_route,
 };
-use super::channel::{
-    rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
-};
+use super::channel::rdma_destroy_event_channel;
 use super::connect::{
     rdma_accept, rdma_connect, rdma_disconnect, rdma_establish, rdma_get_remote_ece, rdma_listen,
     rdma_notify, rdma_reject, rdma_reject_ece, rdma_set_local_ece,
 };
+use super::delivery::{rdma_create_event_channel, rdma_get_cm_event};
 use super::endpoint::{rdma_create_ep, rdma_destroy_ep, rdma_get_request};
-use super::id::{rdma_create_id, rdma_destroy_id, rdma_migrate_id};
+use super::event::rdma_ack_cm_event;
+use super::identifiers::{rdma_create_id, rdma_destroy_id, rdma_migrate_id};
 use super::information::{
     rdma_event_str, rdma_free_devices, rdma_freeaddrinfo, rdma_get_devices, rdma_getaddrinfo,
 };

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::net::SocketAddr;
 
-use super::addresses::{read, storage};
+use super::sockaddr::{read, storage};
 use super::with;
 use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP,

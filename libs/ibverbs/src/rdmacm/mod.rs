@@ -12,16 +12,23 @@
 mod addresses;
 mod channel;
 mod connect;
+mod delivery;
 mod endpoint;
+mod event;
 mod exports;
+mod handshake;
 mod id;
+mod identifiers;
 mod information;
 mod multicast;
 mod options;
+mod parameters;
 mod ports;
 mod queue_pairs;
+mod refusals;
 mod routes;
 mod rsocket;
+mod sockaddr;
 mod sockets;
 mod states;
 
@@ -37,15 +44,17 @@ use roce::verbs::{CmEvent, CommId, PortSpace, Qpn, RejReason, SidrStatus};
 
 use crate::abi::{ibv_context, ibv_pd};
 use crate::answer::Errno;
-use crate::context::{self, Open, Pointer, open_of};
+use crate::context::{Open, Pointer, open_of};
 use crate::device;
 use crate::domain::ibv_alloc_pd;
+use crate::port::PORT;
+use crate::{exit, opening};
 
 use channel::Happening;
-use id::Id;
+use id::{DeviceIndex, Id};
+use ports::BoundPorts;
+use refusals::Refusals;
 
-/// The index of a device in `Cm::devices`.
-type DeviceIndex = usize;
 /// The service of a listener: port space and port.
 type Service = (PortSpace, u16);
 
@@ -65,8 +74,8 @@ struct Cm {
     connections: HashMap<(DeviceIndex, CommId), Pointer<Id>>,
     /// Listeners of one port differ in their addresses.
     listeners: HashMap<(DeviceIndex, Service), Vec<Pointer<Id>>>,
-    refusals: connect::Refusals,
-    ports: ports::BoundPorts,
+    refusals: Refusals,
+    ports: BoundPorts,
 }
 
 static CM: StaticMutex<Option<Cm>> = StaticMutex::new(None);
@@ -104,7 +113,7 @@ fn take_news() {
 }
 
 /// Releases the connections of a device when the process exits. This notifies the peers, as the kernel does.
-pub(crate) fn disconnect_all(open: &Arc<Open>) {
+fn disconnect_all(open: &Arc<Open>) {
     // A thread that was killed during its work may hold the lock forever.
     let locked = (0..LOCK_ATTEMPTS).find_map(|_| {
         let locked = CM.try_lock();
@@ -138,7 +147,8 @@ impl Cm {
     }
 
     fn open_device(&mut self, found: &Arc<device::Device>) -> Result<(), Errno> {
-        let context = context::open(Arc::clone(found))?;
+        exit::set_end_of_connections(disconnect_all);
+        let context = opening::open(Arc::clone(found))?;
         // SAFETY: the context was opened just now.
         let open = Arc::clone(unsafe { open_of(context)? });
         open.raw().watch_connections(Waker::from(Arc::new(News))).map_err(|error| errno_of(&error))?;
@@ -237,6 +247,29 @@ impl Cm {
                 device.open.raw().stop_listening(service.0, service.1);
             }
         }
+    }
+}
+
+impl Id {
+    /// Binds the identifier to a device and to an address of it.
+    fn bind_device(&self, cm: &mut Cm, index: DeviceIndex) -> Result<(), Errno> {
+        let pd = cm.pd(index)?;
+        let device = cm.device(index)?;
+        {
+            let mut state = self.state();
+            state.device = Some(index);
+            state.open = Some(Arc::clone(&device.open));
+        }
+        let abi = self.abi();
+        // SAFETY: the library may write these fields.
+        unsafe {
+            (*abi).verbs = device.context.0;
+            (*abi).port_num = PORT;
+            if (*abi).pd.is_null() {
+                (*abi).pd = pd;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -3,39 +3,17 @@
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
 
-use super::addresses::{read, vector};
-use super::channel::{Happening, complete};
-use super::id::{Id, id_of};
+use super::channel::Happening;
+use super::delivery::complete;
+use super::id::{Group, Id, id_of};
+use super::identifiers::detach;
+use super::sockaddr::{read, vector};
 use crate::abi::{
-    JOIN_FULL_MEMBER, JOIN_HAS_ADDRESS, JOIN_HAS_FLAGS, JOIN_SEND_ONLY, event_type, ibv_ah_attr, ibv_gid,
-    ibv_global_route, rdma_cm_id, rdma_cm_join_mc_attr_ex,
+    JOIN_FULL_MEMBER, JOIN_HAS_ADDRESS, JOIN_HAS_FLAGS, JOIN_SEND_ONLY, event_type, rdma_cm_id,
+    rdma_cm_join_mc_attr_ex,
 };
 use crate::answer::{Errno, count};
 use crate::qp::qp_of;
-
-pub(super) const NO_ADDRESS: ibv_ah_attr = ibv_ah_attr {
-    grh: ibv_global_route {
-        dgid: ibv_gid { raw: [0; 16] },
-        flow_label: 0,
-        sgid_index: 0,
-        hop_limit: 0,
-        traffic_class: 0,
-    },
-    dlid: 0,
-    sl: 0,
-    src_path_bits: 0,
-    static_rate: 0,
-    is_global: 0,
-    port_num: 0,
-};
-
-/// A group that an identifier has joined.
-#[derive(Clone, Copy)]
-pub(super) struct Group {
-    address: IpAddr,
-    /// Whether its queue pair receives the datagrams of the group.
-    is_attached: bool,
-}
 
 /// Joins the group with the queue pair of the identifier, and reports the result.
 fn join(id: &Id, group: IpAddr, is_receiver: bool, context: *mut c_void) -> Result<(), Errno> {
@@ -103,18 +81,6 @@ pub(super) unsafe extern "C" fn rdma_join_multicast_ex(
     })
 }
 
-/// Detaches the queue pair of an identifier from a group.
-fn detach(id: &Id, group: Group) {
-    // SAFETY: the queue pair of an identifier is alive while the field refers to it.
-    let qp = unsafe { qp_of((*id.abi()).qp) };
-    if group.is_attached
-        && let Ok(qp) = qp
-    {
-        // `ibv_detach_mcast` may have detached it already.
-        let _ = qp.open.raw().detach_multicast(qp.qpn, group.address);
-    }
-}
-
 pub(super) unsafe extern "C" fn rdma_leave_multicast(
     id: *mut rdma_cm_id,
     address: *mut libc::sockaddr,
@@ -130,10 +96,4 @@ pub(super) unsafe extern "C" fn rdma_leave_multicast(
         detach(object, group);
         Ok(0)
     })
-}
-
-/// Leaves all groups of an identifier that is destroyed.
-pub(super) fn leave_all(id: &Id) {
-    let groups = std::mem::take(&mut id.state().groups);
-    groups.into_iter().for_each(|group| detach(id, group));
 }

@@ -2,17 +2,29 @@
 //! port.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use roce::verbs::PortSpace;
 
-use super::addresses::chosen_port;
 use crate::answer::Errno;
 
+/// First port of the range for applications that do not specify one.
+const FIRST_CHOSEN_PORT: u16 = 0xc000;
 /// Maximum number of ports to try for an identifier without a given port.
 const MOST_PORTS_TRIED: u32 = 64;
+
+/// Returns an unpredictable number.
+pub(super) fn random() -> u32 {
+    RandomState::new().hash_one(0_u8) as u32
+}
+
+/// Returns a port for an application that did not specify one.
+fn chosen_port() -> u16 {
+    FIRST_CHOSEN_PORT | random() as u16
+}
 
 /// The requested binding of an identifier.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 
-use super::id::{Id, id_of};
-use super::states::{is_datagram, start_connected, start_datagrams};
+use super::id::{Id, id_of, is_datagram};
+use super::states::{start_connected, start_datagrams};
 use crate::abi::{
     IBV_QP_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_PD, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr,
     ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr, ibv_srq_init_attr_ex, rdma_cm_id,
@@ -11,7 +11,8 @@ use crate::abi::{
 use crate::answer::{Errno, count, value};
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
-use crate::qp::{create_qp_ex, ibv_create_qp, ibv_destroy_qp};
+use crate::qp::{ibv_create_qp, ibv_destroy_qp};
+use crate::qp_ex::create_qp_ex;
 use crate::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 
 /// Creates a completion queue of `size` with a channel, for this identifier only.

@@ -3,19 +3,17 @@
 use std::ffi::c_int;
 
 use roce::packet::flow::flow_label_of_port;
-use roce::verbs::Qpn;
 
-use super::connect::parameters;
-use super::id::{Id, id_of};
+use super::id::{Id, id_of, is_datagram, is_uc, queue_pair};
+use super::parameters::parameters;
 use crate::abi::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
     IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RETRY_CNT,
-    IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPT_UC, IBV_QPT_UD,
-    ibv_qp_attr, rdma_cm_id,
+    IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, ibv_qp_attr, rdma_cm_id,
 };
 use crate::answer::{Errno, count};
-use crate::qp::{ibv_modify_qp, qp_of};
-use crate::query::{PORT, mtu_number};
+use crate::port::{PORT, mtu_number};
+use crate::qp::ibv_modify_qp;
 
 /// States of queue pairs in `enum ibv_qp_state`.
 const INIT: c_int = 1;
@@ -27,21 +25,6 @@ const ERROR: c_int = 6;
 const REMOTE: u32 = 0b1110;
 /// RNR NAKs request 0.64 ms. Kernels request 655 ms here (code 0), which delays their applications.
 const RNR_TIMER: u8 = 12;
-pub(super) fn is_datagram(id: &Id) -> bool {
-    // SAFETY: the field is written once, when the identifier is created.
-    unsafe { (*id.abi()).qp_type == IBV_QPT_UD }
-}
-
-pub(super) fn is_uc(id: &Id) -> bool {
-    // SAFETY: as above.
-    unsafe { (*id.abi()).qp_type == IBV_QPT_UC }
-}
-
-/// Returns the queue pair number of an identifier, and whether the queue pair has a shared receive queue.
-pub(super) fn queue_pair(id: &Id) -> Option<(Qpn, bool)> {
-    // SAFETY: the queue pair of an identifier is alive while the field refers to it.
-    unsafe { qp_of((*id.abi()).qp) }.ok().map(|qp| (qp.qpn, !qp.abi.base.srq.is_null()))
-}
 
 /// Returns the attributes that move the queue pair of an identifier to a state, and the mask of those that
 /// are set.

@@ -4,16 +4,19 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::connection::{accept, called};
+use super::connection::accept;
 use super::datagram::DatagramSocket;
+use super::descriptors::{called, wait_readable};
 use super::flow::{FIRST_TRANSFER, LONGEST_TRANSFER};
-use super::options::Options;
+use super::settings::Options;
 use super::{Any, Phase, Socket, datagram_of, find, publish, socket_of, withdraw};
 use crate::abi::{RDMA_PS_TCP, rdma_cm_id};
 use crate::answer::{Errno, count};
-use crate::rdmacm::addresses::{rdma_bind_addr, read, storage};
+use crate::rdmacm::addresses::rdma_bind_addr;
 use crate::rdmacm::connect::rdma_listen;
-use crate::rdmacm::id::{id_of, rdma_create_id};
+use crate::rdmacm::id::id_of;
+use crate::rdmacm::identifiers::rdma_create_id;
+use crate::rdmacm::sockaddr::{read, storage};
 
 pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     count(|| {
@@ -109,7 +112,7 @@ pub(crate) unsafe extern "C" fn raccept(
                 Err(errno) => return Err(errno),
             }
             drop(state);
-            super::poll::wait_readable(&socket.watch)?;
+            wait_readable(&socket.watch)?;
         }
     })
 }

@@ -1,34 +1,22 @@
 //! Connecting, accepting and shutting down streams.
 
 use std::ffi::c_int;
-use std::os::fd::RawFd;
 
-use super::stream::{News, Stream, last_errno};
+use super::descriptors::called;
+use super::stream::{News, Stream};
 use super::wire::{Hello, Message};
 use super::{Phase, Socket, State};
 use crate::abi::{event_type, rdma_cm_id, rdma_conn_param};
 use crate::answer::Errno;
 use crate::rdmacm::addresses::{rdma_resolve_addr, rdma_resolve_route};
-use crate::rdmacm::channel::complete;
 use crate::rdmacm::connect::{rdma_accept, rdma_connect, rdma_reject};
+use crate::rdmacm::delivery::complete;
 use crate::rdmacm::endpoint::rdma_get_request;
 
 /// Timeout of connection management, in milliseconds.
 const PATIENCE: c_int = 2000;
 /// Number of retries after lost packets and RNR NAKs.
 const RETRIES: u8 = 7;
-
-/// Converts the result of a function of the library.
-pub(super) fn called(answer: c_int) -> Result<(), Errno> {
-    if answer == 0 { Ok(()) } else { Err(last_errno()) }
-}
-
-/// Makes fetching events from this descriptor non-blocking.
-pub(super) fn set_nonblocking(descriptor: RawFd) -> Result<(), Errno> {
-    // SAFETY: changes a flag of a descriptor that is open.
-    let changed = unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_NONBLOCK) };
-    if changed < 0 { Err(last_errno()) } else { Ok(()) }
-}
 
 /// Returns the private data of the event that an identifier stores.
 ///

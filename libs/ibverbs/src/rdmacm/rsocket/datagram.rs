@@ -14,10 +14,10 @@ use roce::device::fork::Mutex;
 use roce::verbs::{AddressHandle, PathOptions, Qpn};
 use rustix::event::epoll;
 
+use super::descriptors::{wait_readable, watch_descriptor};
 use super::endpoint::{DatagramEndpoint, LONGEST, Slot};
-use super::options::Options;
 use super::service::{self, Message};
-use super::{poll, watch_descriptor};
+use super::settings::Options;
 use crate::abi::RDMA_UDP_QKEY;
 use crate::answer::Errno;
 
@@ -148,7 +148,7 @@ impl DatagramSocket {
                 return Ok((state, found));
             }
             drop(state);
-            poll::wait_readable(&self.watch)?;
+            wait_readable(&self.watch)?;
             state = self.state();
         }
     }

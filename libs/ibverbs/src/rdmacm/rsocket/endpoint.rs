@@ -8,18 +8,19 @@ use roce::verbs::{
     AddressHandle, Payload, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus,
 };
 
-use super::connection::called;
-use super::options::Options;
+use super::descriptors::called;
 use super::service::parse_header;
+use super::settings::Options;
 use super::stream::{Memory, Queue};
 use crate::abi::{IBV_QPT_UD, RDMA_PS_UDP, ibv_qp_cap, ibv_qp_init_attr, rdma_cm_id};
 use crate::answer::Errno;
 use crate::context::{Open, Pointer};
 use crate::cq::cq_of;
 use crate::qp::qp_of;
-use crate::rdmacm::addresses::{rdma_bind_addr, storage};
-use crate::rdmacm::id::{destroy, rdma_create_id};
+use crate::rdmacm::addresses::rdma_bind_addr;
+use crate::rdmacm::identifiers::{destroy, rdma_create_id};
 use crate::rdmacm::queue_pairs::{create_qp, rdma_destroy_qp};
+use crate::rdmacm::sockaddr::storage;
 
 /// Maximum length of a datagram with its header.
 pub(super) const LONGEST: usize = 2048;

@@ -1,65 +1,20 @@
 //! Mappings: memory of the application that the peer writes at an offset (`riomap`, `riounmap`, `riowrite`).
 
-use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 
 use super::calls::{is_impatient, is_over};
+use super::descriptors::last_errno;
 use super::flow::{FIRST_TRANSFER, LONGEST_TRANSFER};
-use super::stream::last_errno;
+use super::mapped::Mapped;
 use super::wire::{Mapping, Target};
 use super::{Phase, Socket, State, Stream, socket_of};
-use crate::abi::ibv_mr;
 use crate::answer::{Errno, count};
 use crate::context::Pointer;
-use crate::memory::{ibv_dereg_mr, ibv_reg_mr};
+use crate::memory::ibv_reg_mr;
 
 /// `IBV_ACCESS_LOCAL_WRITE`, and `IBV_ACCESS_REMOTE_WRITE`.
 const LOCAL: c_int = 1;
 const REMOTE: c_int = 2;
-
-/// The mappings of an rsocket.
-#[derive(Default)]
-pub(super) struct Mappings {
-    mapped: Vec<Mapped>,
-    /// Mappings that the peer does not know yet, by their indexes at the peer.
-    pending: VecDeque<(u16, Mapping)>,
-}
-
-struct Mapped {
-    address: usize,
-    length: usize,
-    region: Pointer<ibv_mr>,
-    /// The index of its entry at the peer; `None` if the peer may not write it.
-    index: Option<u16>,
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: the region was registered for this object alone.
-        unsafe { ibv_dereg_mr(self.region.0) };
-    }
-}
-
-impl Mappings {
-    /// Returns whether the peer must be told about a mapping.
-    pub(super) fn is_pending(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
-    /// Announces mappings to the peer while credits last.
-    pub(super) fn announce(&mut self, stream: &mut Stream) -> Result<(), Errno> {
-        while stream.can_announce() {
-            let Some((index, mapping)) = self.pending.pop_front() else { break };
-            stream.announce(index, mapping)?;
-        }
-        Ok(())
-    }
-
-    fn free_index(&self, most: u32) -> Option<u16> {
-        let is_used = |index: &u16| self.mapped.iter().any(|known| known.index == Some(*index));
-        (0..u16::try_from(most).unwrap_or(u16::MAX)).find(|index| !is_used(index))
-    }
-}
 
 impl State {
     /// Announces mappings that the peer does not know.

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use super::calls::{give_address, receive, rgetpeername, send};
 use super::{datagram_of, socket_of};
 use crate::answer::{Errno, count};
-use crate::rdmacm::addresses::read;
+use crate::rdmacm::sockaddr::read;
 
 /// Maximum number of buffers of a call.
 const MOST_BUFFERS: usize = 1024;

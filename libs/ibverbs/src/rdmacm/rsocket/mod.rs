@@ -8,14 +8,17 @@
 mod calls;
 mod connection;
 mod datagram;
+mod descriptors;
 mod endpoint;
 mod flow;
+mod mapped;
 mod mapping;
 mod messages;
 mod options;
 mod poll;
 mod select;
 mod service;
+mod settings;
 mod stream;
 mod wire;
 
@@ -27,15 +30,16 @@ use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use roce::device::fork::{Mutex, StaticMutex};
 use rustix::event::epoll;
 
-use super::id::destroy;
+use super::identifiers::destroy;
 use super::queue_pairs::rdma_destroy_qp;
 use crate::abi::rdma_cm_id;
 use crate::answer::Errno;
 use crate::context::Pointer;
 
 use datagram::DatagramSocket;
-use mapping::Mappings;
-use options::Options;
+use descriptors::{set_nonblocking, wait_readable, watch_descriptor};
+use mapped::Mappings;
+use settings::Options;
 use stream::Stream;
 
 pub(super) use calls::{
@@ -141,14 +145,6 @@ fn withdraw(number: c_int) -> Result<Any, Errno> {
     sockets.as_mut().and_then(|sockets| sockets.remove(&number)).ok_or(Errno(libc::EBADF))
 }
 
-/// Makes the descriptor of an rsocket readable whenever this one is.
-fn watch_descriptor(watch: &OwnedFd, descriptor: RawFd) -> Result<(), Errno> {
-    // SAFETY: the descriptor belongs to an object that lives at least as long as the state.
-    let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };
-    let added = epoll::add(watch, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
-    added.map_err(|error| std::io::Error::from(error).into())
-}
-
 impl Socket {
     /// Takes ownership of the identifier, which is destroyed with the rsocket.
     fn new(id: *mut rdma_cm_id, phase: Phase, options: Options) -> Result<Self, Errno> {
@@ -168,7 +164,7 @@ impl Socket {
         let socket = Self { watch, state: Mutex::new(state), changed: Condvar::new() };
         // SAFETY: the identifier is alive and has its own channel.
         let channel = unsafe { (*(*id).channel).fd };
-        connection::set_nonblocking(channel)?;
+        set_nonblocking(channel)?;
         socket.watch(channel)?;
         Ok(socket)
     }
@@ -211,7 +207,7 @@ impl Socket {
             }
             state.is_watched = true;
             drop(state);
-            let waited = poll::wait_readable(&self.watch);
+            let waited = wait_readable(&self.watch);
             state = self.state();
             state.is_watched = false;
             self.changed.notify_all();

@@ -1,24 +1,14 @@
 //! Waiting for rsockets and other descriptors together.
 
 use std::ffi::{c_int, c_short};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::descriptors::LONGEST_SLEEP_MS;
 use super::{Any, Phase, Socket, find};
 use crate::answer::{Errno, count};
-
-/// Maximum sleep, because another thread may have taken the event that this one waits for.
-const LONGEST_SLEEP_MS: c_int = 500;
-
-/// Waits until a descriptor is readable, or for [`LONGEST_SLEEP_MS`].
-pub(super) fn wait_readable(descriptor: &OwnedFd) -> Result<(), Errno> {
-    let mut descriptors = [PollFd::from_borrowed_fd(descriptor.as_fd(), PollFlags::IN)];
-    let longest = Timespec { tv_sec: 0, tv_nsec: i64::from(LONGEST_SLEEP_MS) * 1_000_000 };
-    poll(&mut descriptors, Some(&longest)).map_err(std::io::Error::from)?;
-    Ok(())
-}
 
 /// Returns the requested events that an rsocket has. Before a sleep, also requests an event for the next
 /// completion.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::connection::called;
+use super::descriptors::called;
 use super::poll::rpoll;
 use crate::answer::{Errno, count};
 

@@ -11,8 +11,9 @@ use roce::verbs::{
     WcStatus,
 };
 
+use super::descriptors::last_errno;
 use super::flow::{Receiving, Sending};
-use super::options::Options;
+use super::settings::Options;
 use super::wire::{Hello, Mapping, Message, Target};
 use crate::abi::{ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp_cap, ibv_qp_init_attr, rdma_cm_id};
 use crate::answer::Errno;
@@ -33,11 +34,6 @@ const WRITABLE: c_int = 1 | 2;
 const BURST: usize = 16;
 /// Marks requests without data.
 const CONTROL: u64 = 1 << 32;
-
-/// Returns the error number of the library's last failed call.
-pub(super) fn last_errno() -> Errno {
-    std::io::Error::last_os_error().into()
-}
 
 /// Memory that a device reads or writes.
 pub(super) struct Memory {
