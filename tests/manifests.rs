@@ -107,6 +107,56 @@ fn every_published_crate_has_what_a_registry_shows() {
     report(&wrong, "a published crate needs this in its Cargo.toml");
 }
 
+/// Places that name the oldest supported Rust, with the text before the number.
+const NAMES_OF_THE_OLDEST_RUST: &[(&str, &str)] = &[
+    ("README.md", "Rust "),
+    ("CONTRIBUTING.md", "Rust "),
+    (".ci/run", "Rust "),
+    ("fuzz/Cargo.toml", "rust-version = \""),
+    ("docs/how-to/containers/Dockerfile", "FROM rust:"),
+];
+
+/// Returns the versions of Rust that a text names after `before`, such as `1.95`.
+fn rust_versions<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
+    text.match_indices(before).filter_map(move |(at, _)| {
+        let number = &text[at + before.len()..];
+        let is_part = |character: char| character.is_ascii_digit() || character == '.';
+        let number = number.split(|character: char| !is_part(character)).next()?.trim_end_matches('.');
+        number.starts_with("1.").then_some(number)
+    })
+}
+
+/// If the toolchain in use is the oldest supported Rust, each build tests that version. If it is newer,
+/// `.ci/run` also checks the crates with the oldest.
+#[test]
+fn the_oldest_rust_is_the_same_everywhere() {
+    let packages = packages();
+    let oldest = packages[0]["rust_version"].as_str().expect("rust-version").to_owned();
+    let mut wrong = Vec::new();
+    for package in packages.iter().filter(|package| package["rust_version"] != oldest.as_str()) {
+        wrong.push(format!("{}: rust-version {}", name(package), package["rust_version"]));
+    }
+    for (file, before) in NAMES_OF_THE_OLDEST_RUST {
+        let text = fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let versions: Vec<&str> = rust_versions(&text, before).collect();
+        if versions.is_empty() {
+            wrong.push(format!("{file}: no version after {before:?}"));
+        }
+        let others = versions.iter().filter(|version| **version != oldest);
+        wrong.extend(others.map(|version| format!("{file}: {before}{version}")));
+    }
+    let toolchain = fs::read_to_string(root().join("rust-toolchain.toml")).expect("rust-toolchain.toml");
+    let channel = toolchain.lines().find_map(|line| line.strip_prefix("channel = \"")?.strip_suffix('"'));
+    let is_new_enough = channel.is_some_and(|channel| channel == "stable" || channel.starts_with(&oldest));
+    if !is_new_enough {
+        wrong.push(format!("rust-toolchain.toml: the channel {channel:?}"));
+    }
+    report(&wrong, &format!("Cargo.toml has rust-version {oldest}, so these should name it"));
+    // The search can fail.
+    assert_eq!(rust_versions("Rust 1.95. Rust 2024, rust 1.9, Rust 1.96-", "Rust ").count(), 2);
+    assert_eq!(rust_versions("FROM rust:1.95-slim", "FROM rust:").collect::<Vec<_>>(), ["1.95"]);
+}
+
 /// Published crates depend only on published crates of this workspace, so that a downloaded crate can be
 /// resolved.
 #[test]

@@ -1,4 +1,4 @@
-//! Files of captures: their limits, and a disk without room.
+//! Files of captures: their contents, their limits, and a disk without room.
 
 #[path = "../src/testing.rs"]
 mod testing;
@@ -6,13 +6,53 @@ mod testing;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
-use roce_capture::{CaptureReader, PcapWriter};
+use roce_capture::{CaptureReader, Direction, PcapWriter};
 use roce_device::memory::MemoryDevice;
 use roce_device::pcap::{CaptureFile, CaptureSpec, PcapDevice};
+use roce_packet::Frame;
 use testing::{counter, datagram, path, receive_all, send};
 
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+#[test]
+fn both_ends_are_written_to_one_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("pair.pcapng");
+    let (a, b) = MemoryDevice::pair(A, B).unwrap();
+    let mut files = CaptureFile::create(&file, &["left", "right"]).unwrap().into_iter();
+    let mut wrap =
+        |device| PcapDevice::new(Box::new(device), Box::new(files.next().unwrap())).with_epoch(500);
+    let (mut a, mut b) = (wrap(a), wrap(b));
+    let sent = [datagram(&path(A, B), 1, 100), datagram(&path(A, B), 2, 4096)];
+    send(&mut a, &path(A, B), &sent.each_ref().map(Vec::as_slice));
+    assert_eq!(receive_all(&mut b).len(), 2);
+    assert_eq!(counter(&a, "pcap_sent"), 2);
+    assert_eq!(counter(&b, "pcap_received"), 2);
+    assert_eq!(counter(&b, "pcap_write_errors"), 0);
+    drop((a, b, files));
+
+    let mut reader = CaptureReader::open(&file).unwrap();
+    let mut found = Vec::new();
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.unwrap();
+        let frame = Frame::parse(packet.bytes).unwrap();
+        assert!(frame.verify_icrc().unwrap().is_good(), "{frame:?}");
+        assert_eq!(frame.path(), path(A, B));
+        assert_eq!(packet.time_ns, Some(500));
+        found.push((packet.interface, packet.direction, frame.transport.to_vec()));
+    }
+    let [first, second] = sent;
+    assert_eq!(
+        found,
+        [
+            (Some(0), Direction::Outbound, first.clone()),
+            (Some(0), Direction::Outbound, second.clone()),
+            (Some(1), Direction::Inbound, first),
+            (Some(1), Direction::Inbound, second),
+        ]
+    );
+}
 
 /// A full disk.
 struct Full;

@@ -6,7 +6,6 @@ use super::*;
 use crate::memory::MemoryDevice;
 use crate::testing::{counter, datagram, path, receive_all, sealed, send, send_batch};
 use crate::udp::{UdpDevice, UdpSpec};
-use roce_capture::CaptureReader;
 
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -28,44 +27,6 @@ fn good_frame(bytes: &[u8]) -> Frame<'_> {
     let frame = Frame::parse(bytes).unwrap();
     assert!(frame.verify_icrc().unwrap().is_good(), "{frame:?}");
     frame
-}
-
-#[test]
-fn both_ends_are_written_to_one_file() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("pair.pcapng");
-    let (a, b) = MemoryDevice::pair(A, B).unwrap();
-    let mut files = CaptureFile::create(&file, &["left", "right"]).unwrap().into_iter();
-    let mut wrap =
-        |device| PcapDevice::new(Box::new(device), Box::new(files.next().unwrap())).with_epoch(500);
-    let (mut a, mut b) = (wrap(a), wrap(b));
-    let sent = [datagram(&path(A, B), 1, 100), datagram(&path(A, B), 2, 4096)];
-    send(&mut a, &path(A, B), &sent.each_ref().map(Vec::as_slice));
-    assert_eq!(receive_all(&mut b).len(), 2);
-    assert_eq!(counter(&a, "pcap_sent"), 2);
-    assert_eq!(counter(&b, "pcap_received"), 2);
-    assert_eq!(counter(&b, "pcap_write_errors"), 0);
-    drop((a, b, files));
-
-    let mut reader = CaptureReader::open(&file).unwrap();
-    let mut found = Vec::new();
-    while let Some(packet) = reader.next_packet() {
-        let packet = packet.unwrap();
-        let frame = good_frame(packet.bytes);
-        assert_eq!(frame.path(), path(A, B));
-        assert_eq!(packet.time_ns, Some(500));
-        found.push((packet.interface, packet.direction, frame.transport.to_vec()));
-    }
-    let [first, second] = sent;
-    assert_eq!(
-        found,
-        [
-            (Some(0), Direction::Outbound, first.clone()),
-            (Some(0), Direction::Outbound, second.clone()),
-            (Some(1), Direction::Inbound, first),
-            (Some(1), Direction::Inbound, second),
-        ]
-    );
 }
 
 /// Sockets do not report the Identification; the segments of a superpacket were sealed for 0, 1, 2 ….

@@ -1,5 +1,5 @@
-//! Helpers for the tests of all ports: frames, and both ends of a cable. The tests are those of the modules of
-//! `roce-device`.
+//! Helpers for the tests of all ports, which are in the modules of `roce-device`: frames, and both ends of a
+//! cable.
 
 use std::time::{Duration, Instant as Clock};
 
