@@ -275,7 +275,7 @@ fn sides_with_different_options_are_reported() {
     let client = common::run(&arguments);
     let server = server_process.finish(60);
     assert!(!client.success && !server.success, "{client:?} {server:?}");
-    assert!(server.stderr.contains("this side has -s 100 and the other side -s 90"), "{server:?}");
+    assert!(server.stderr.contains("this side has -s 100, the other side has -s 90"), "{server:?}");
 }
 
 #[test]

@@ -642,8 +642,8 @@ fn two_different_tools_notice_it_on_both_sides() {
         let serving = std::thread::spawn(move || server.greet("doctor").unwrap_err().to_string());
         let [here, there] = [client.greet("limit").unwrap_err().to_string(), serving.join().unwrap()];
         assert!(on_idle(begun.elapsed()) < Duration::from_secs(1), "{:?}", begun.elapsed());
-        assert!(here.contains("`roce doctor` runs at") && here.contains("this is `roce limit`"), "{here}");
-        assert!(there.contains("`roce limit` runs at") && there.contains("this is `roce doctor`"), "{there}");
+        assert!(here.contains("runs `roce doctor`") && here.contains("this is `roce limit`"), "{here}");
+        assert!(there.contains("runs `roce limit`") && there.contains("this is `roce doctor`"), "{there}");
     });
 }
 
@@ -736,7 +736,7 @@ fn another_program_is_noticed_by_its_first_byte() {
         let begun = Instant::now();
         let error = Exchange::accept_from(&listener).unwrap().greet("limit").unwrap_err().to_string();
         assert!(
-            on_idle(begun.elapsed()) < Duration::from_secs(1) && error.contains("not the greeting"),
+            on_idle(begun.elapsed()) < Duration::from_secs(1) && error.contains("did not send the greeting"),
             "{error}"
         );
     });
