@@ -5,15 +5,31 @@ mod testing;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex};
 
 use roce_capture::{CaptureReader, Direction, PcapWriter};
+use roce_device::fault::FaultDevice;
 use roce_device::memory::MemoryDevice;
-use roce_device::pcap::{CaptureFile, CaptureSpec, PcapDevice};
+use roce_device::pcap::{CaptureFile, CaptureSpec, FrameSink, PcapDevice};
+use roce_fault::{FaultInjector, FaultPlan};
 use roce_packet::Frame;
-use testing::{counter, datagram, path, receive_all, send};
+use testing::{counter, datagram, path, receive_all, send, send_batch};
 
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+/// The arguments of a sink's calls: time, direction, comment and frame.
+type Seen = Vec<(u64, Direction, Option<String>, Vec<u8>)>;
+
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Seen>>);
+
+impl FrameSink for Kept {
+    fn frame(&mut self, time_ns: u64, direction: Direction, comment: Option<&str>, frame: &[u8]) {
+        let seen = (time_ns, direction, comment.map(str::to_owned), frame.to_vec());
+        self.0.lock().unwrap().push(seen);
+    }
+}
 
 #[test]
 fn both_ends_are_written_to_one_file() {
@@ -121,5 +137,53 @@ fn a_capture_text_that_makes_no_sense_is_refused_with_what_would() {
     ] {
         let error = parse(text).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
+    }
+}
+
+/// Regression: captures lacked outgoing packets that `--fault drop` dropped, and did not mark incoming ones.
+#[test]
+fn dropped_packets_are_recorded_with_a_comment() {
+    let (a, b) = MemoryDevice::pair(A, B).unwrap();
+    let (left, right) = (Kept::default(), Kept::default());
+    let plan = |text: &str| Some(FaultInjector::new(text.parse::<FaultPlan>().unwrap(), 1));
+    let recorded =
+        |device: MemoryDevice, kept: &Kept| PcapDevice::new(Box::new(device), Box::new(kept.clone()));
+    let (a, b) = (recorded(a, &left), recorded(b, &right));
+    let (of_a, of_b) = (a.drop_recorder(), b.drop_recorder());
+    let mut a = FaultDevice::new(Box::new(a), plan("rule:psn=2,action=drop"), None).with_drop_recorder(of_a);
+    let mut b = FaultDevice::new(Box::new(b), None, plan("rule:psn=3,action=drop")).with_drop_recorder(of_b);
+    let path = path(A, B);
+    for psn in 1..=4 {
+        send(&mut a, &path, &[&datagram(&path, psn, 8)]);
+    }
+    assert_eq!(receive_all(&mut b).len(), 2);
+    let comments = |kept: &Kept| -> Vec<Option<String>> {
+        kept.0.lock().unwrap().iter().map(|(.., comment, _)| comment.clone()).collect()
+    };
+    let sent = Some("dropped by --fault before it was sent".to_owned());
+    let received = Some("dropped by --fault after it was received".to_owned());
+    assert_eq!(comments(&left), [None, sent, None, None]);
+    assert_eq!(comments(&right), [None, received, None]);
+    for kept in [&left, &right] {
+        let is_good = |frame: &[u8]| Frame::parse(frame).unwrap().verify_icrc().unwrap().is_good();
+        assert!(kept.0.lock().unwrap().iter().all(|(.., frame)| is_good(frame)));
+    }
+    assert_eq!((counter(&a, "pcap_sent"), counter(&a, "pcap_dropped")), (4, 1));
+    assert_eq!((counter(&b, "pcap_received"), counter(&b, "pcap_dropped")), (3, 1));
+}
+
+/// Regression: all packets of one call had the same time.
+#[test]
+fn every_packet_has_a_time_of_its_own() {
+    let (a, b) = MemoryDevice::pair(A, B).unwrap();
+    let (left, right) = (Kept::default(), Kept::default());
+    let mut a = PcapDevice::new(Box::new(a), Box::new(left.clone()));
+    let mut b = PcapDevice::new(Box::new(b), Box::new(right.clone()));
+    send_batch(&mut a, &path(A, B), 6, 100);
+    assert_eq!(receive_all(&mut b).len(), 6);
+    for kept in [left, right] {
+        let times: Vec<u64> = kept.0.lock().unwrap().iter().map(|(time, ..)| *time).collect();
+        assert_eq!(times.len(), 6);
+        assert!(times.is_sorted_by(|one, next| one < next), "{times:?}");
     }
 }

@@ -4,7 +4,7 @@ use roce_packet::Frame;
 
 use super::*;
 use crate::memory::MemoryDevice;
-use crate::testing::{counter, datagram, path, receive_all, sealed, send, send_batch};
+use crate::testing::{counter, path, receive_all, sealed, send, send_batch};
 use crate::udp::{UdpDevice, UdpSpec};
 
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -121,55 +121,5 @@ fn ethernet_addresses_come_from_ip_addresses() {
         ("239.1.2.3", "01:00:5e:01:02:03"),
     ] {
         assert_eq!(ethernet_address(ip.parse().unwrap()).to_string(), expected);
-    }
-}
-
-/// Regression: captures lacked outgoing packets that `--fault drop` dropped, and did not mark incoming ones.
-#[test]
-fn dropped_packets_are_recorded_with_a_comment() {
-    use crate::fault::FaultDevice;
-    use roce_fault::{FaultInjector, FaultPlan};
-
-    let (a, b) = MemoryDevice::pair(A, B).unwrap();
-    let (left, right) = (Kept::default(), Kept::default());
-    let plan = |text: &str| Some(FaultInjector::new(text.parse::<FaultPlan>().unwrap(), 1));
-    let recorded =
-        |device: MemoryDevice, kept: &Kept| PcapDevice::new(Box::new(device), Box::new(kept.clone()));
-    let (a, b) = (recorded(a, &left), recorded(b, &right));
-    let (of_a, of_b) = (a.drop_recorder(), b.drop_recorder());
-    let mut a = FaultDevice::new(Box::new(a), plan("rule:psn=2,action=drop"), None).with_drop_recorder(of_a);
-    let mut b = FaultDevice::new(Box::new(b), None, plan("rule:psn=3,action=drop")).with_drop_recorder(of_b);
-    let path = path(A, B);
-    for psn in 1..=4 {
-        send(&mut a, &path, &[&datagram(&path, psn, 8)]);
-    }
-    assert_eq!(receive_all(&mut b).len(), 2);
-    let comments = |kept: &Kept| -> Vec<Option<String>> {
-        kept.0.lock().iter().map(|(.., comment, _)| comment.clone()).collect()
-    };
-    let sent = Some("dropped by --fault before it was sent".to_owned());
-    let received = Some("dropped by --fault after it was received".to_owned());
-    assert_eq!(comments(&left), [None, sent, None, None]);
-    assert_eq!(comments(&right), [None, received, None]);
-    for kept in [&left, &right] {
-        assert!(kept.0.lock().iter().all(|(.., frame)| good_frame(frame).verify_icrc().is_ok()));
-    }
-    assert_eq!((counter(&a, "pcap_sent"), counter(&a, "pcap_dropped")), (4, 1));
-    assert_eq!((counter(&b, "pcap_received"), counter(&b, "pcap_dropped")), (3, 1));
-}
-
-/// Regression: all packets of one call had the same time.
-#[test]
-fn every_packet_has_a_time_of_its_own() {
-    let (a, b) = MemoryDevice::pair(A, B).unwrap();
-    let (left, right) = (Kept::default(), Kept::default());
-    let mut a = PcapDevice::new(Box::new(a), Box::new(left.clone()));
-    let mut b = PcapDevice::new(Box::new(b), Box::new(right.clone()));
-    send_batch(&mut a, &path(A, B), 6, 100);
-    assert_eq!(receive_all(&mut b).len(), 6);
-    for kept in [left, right] {
-        let times: Vec<u64> = kept.0.lock().iter().map(|(time, ..)| *time).collect();
-        assert_eq!(times.len(), 6);
-        assert!(times.is_sorted_by(|one, next| one < next), "{times:?}");
     }
 }
