@@ -520,7 +520,7 @@ fn devices_lists_what_there_is() {
     let plain = run(&["devices"]);
     assert!(plain.success, "{}", plain.stderr);
     let verbose = run(&["devices", "-v"]);
-    for part in ["udp", "memory", "tap", "xdp", "raw", "hca_id:", "PORT_ACTIVE", "active_mtu:"] {
+    for part in ["udp", "memory", "tap", "xdp", "raw", "pnet", "hca_id:", "PORT_ACTIVE", "active_mtu:"] {
         assert!(plain.stdout.contains(part), "{part}: {}", plain.stdout);
         assert!(verbose.stdout.contains(part), "{part}: {}", verbose.stdout);
     }
@@ -532,7 +532,7 @@ fn devices_lists_what_there_is() {
         let finished = run(args);
         let document: Value = serde_json::from_str(&finished.stdout).unwrap();
         let kinds = document["kinds"].as_array().unwrap();
-        assert_eq!(kinds.len(), 5);
+        assert_eq!(kinds.len(), 6);
         let udp = &kinds[0];
         assert_eq!((&udp["device"], &udp["usable"]), (&"udp".into(), &true.into()));
         for device in udp["devices"].as_array().unwrap() {
