@@ -33,10 +33,10 @@ const LARGEST_CYCLES: &[(&str, usize)] = &[
     ("libs/sysfs", 1),
     ("packet", 1),
     ("sim", 1),
-    ("tools/bridge", 2),
-    ("tools/doctor", 2),
+    ("tools/bridge", 1),
+    ("tools/doctor", 9),
     ("tools/exchange", 1),
-    ("tools/measure", 10),
+    ("tools/measure", 8),
     ("tools/report", 1),
     ("transport", 1),
 ];

@@ -409,9 +409,11 @@ fn check_columns(section: &str, values: &str, cell: usize) {
     }
 }
 
-/// Rows of the table of scenario keys in docs/reference/simulator.md: the first cell, the default there, and
+/// A row of the table of scenario keys in docs/reference/simulator.md: the first cell, the default there, and
 /// the same as values of keys.
-const DEFAULTS: &[(&str, &str, &[(&str, &str)])] = &[
+type Row = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+const DEFAULTS: &[Row] = &[
     ("`seed`", "1", &[("seed", "1")]),
     ("`payload`", "implied", &[("payload", "implied")]),
     ("`stop`", "10 s", &[("stop", "10s")]),

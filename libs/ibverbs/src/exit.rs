@@ -11,8 +11,10 @@ use crate::report;
 
 /// The open devices. A child process ignores those of its parent.
 static OPEN: StaticMutex<Vec<(u32, Weak<Open>)>> = StaticMutex::new(Vec::new());
+/// A function that ends the connections of a device.
+type EndConnections = fn(&Arc<Open>);
 /// Ends the connections of a device; connection management sets it before it uses a device.
-static END_CONNECTIONS: StaticMutex<Option<fn(&Arc<Open>)>> = StaticMutex::new(None);
+static END_CONNECTIONS: StaticMutex<Option<EndConnections>> = StaticMutex::new(None);
 
 /// Reports that the device is open. If it is still open when the process exits, reports its results then,
 /// after its connections have ended.
@@ -29,7 +31,7 @@ pub(crate) fn watch(open: &Arc<Open>) {
 }
 
 /// Sets the function that ends the connections of a device before the device reports its results.
-pub(crate) fn set_end_of_connections(end: fn(&Arc<Open>)) {
+pub(crate) fn set_end_of_connections(end: EndConnections) {
     *END_CONNECTIONS.lock() = Some(end);
 }
 
