@@ -107,6 +107,9 @@ pub mod whole;
 #[cfg(feature = "xdp")]
 pub mod xdp;
 
+#[cfg(all(test, feature = "capture"))]
+#[path = "../tests/support/kept.rs"]
+mod kept;
 #[cfg(all(test, feature = "framed"))]
 #[path = "../tests/support/ports.rs"]
 mod ports;

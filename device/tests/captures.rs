@@ -1,35 +1,24 @@
 //! Files of captures: their contents, their limits, and a disk without room.
 
+#[path = "support/kept.rs"]
+mod kept;
 #[path = "../src/testing.rs"]
 mod testing;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex};
 
+use kept::Kept;
 use roce_capture::{CaptureReader, Direction, PcapWriter};
 use roce_device::fault::FaultDevice;
 use roce_device::memory::MemoryDevice;
-use roce_device::pcap::{CaptureFile, CaptureSpec, FrameSink, PcapDevice};
+use roce_device::pcap::{CaptureFile, CaptureSpec, PcapDevice};
 use roce_fault::{FaultInjector, FaultPlan};
 use roce_packet::Frame;
 use testing::{counter, datagram, path, receive_all, send, send_batch};
 
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
-
-/// The arguments of a sink's calls: time, direction, comment and frame.
-type Seen = Vec<(u64, Direction, Option<String>, Vec<u8>)>;
-
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Seen>>);
-
-impl FrameSink for Kept {
-    fn frame(&mut self, time_ns: u64, direction: Direction, comment: Option<&str>, frame: &[u8]) {
-        let seen = (time_ns, direction, comment.map(str::to_owned), frame.to_vec());
-        self.0.lock().unwrap().push(seen);
-    }
-}
 
 #[test]
 fn both_ends_are_written_to_one_file() {
@@ -158,7 +147,7 @@ fn dropped_packets_are_recorded_with_a_comment() {
     }
     assert_eq!(receive_all(&mut b).len(), 2);
     let comments = |kept: &Kept| -> Vec<Option<String>> {
-        kept.0.lock().unwrap().iter().map(|(.., comment, _)| comment.clone()).collect()
+        kept.seen().iter().map(|(.., comment, _)| comment.clone()).collect()
     };
     let sent = Some("dropped by --fault before it was sent".to_owned());
     let received = Some("dropped by --fault after it was received".to_owned());
@@ -166,7 +155,7 @@ fn dropped_packets_are_recorded_with_a_comment() {
     assert_eq!(comments(&right), [None, received, None]);
     for kept in [&left, &right] {
         let is_good = |frame: &[u8]| Frame::parse(frame).unwrap().verify_icrc().unwrap().is_good();
-        assert!(kept.0.lock().unwrap().iter().all(|(.., frame)| is_good(frame)));
+        assert!(kept.seen().iter().all(|(.., frame)| is_good(frame)));
     }
     assert_eq!((counter(&a, "pcap_sent"), counter(&a, "pcap_dropped")), (4, 1));
     assert_eq!((counter(&b, "pcap_received"), counter(&b, "pcap_dropped")), (3, 1));
@@ -182,7 +171,7 @@ fn every_packet_has_a_time_of_its_own() {
     send_batch(&mut a, &path(A, B), 6, 100);
     assert_eq!(receive_all(&mut b).len(), 6);
     for kept in [left, right] {
-        let times: Vec<u64> = kept.0.lock().unwrap().iter().map(|(time, ..)| *time).collect();
+        let times: Vec<u64> = kept.seen().iter().map(|(time, ..)| *time).collect();
         assert_eq!(times.len(), 6);
         assert!(times.is_sorted_by(|one, next| one < next), "{times:?}");
     }

@@ -3,24 +3,13 @@ use std::net::Ipv4Addr;
 use roce_packet::Frame;
 
 use super::*;
+use crate::kept::Kept;
 use crate::memory::MemoryDevice;
 use crate::testing::{counter, path, receive_all, sealed, send, send_batch};
 use crate::udp::{UdpDevice, UdpSpec};
 
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
-
-/// The arguments of a sink's calls: time, direction, comment and frame.
-type Seen = Vec<(u64, Direction, Option<String>, Vec<u8>)>;
-
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Seen>>);
-
-impl FrameSink for Kept {
-    fn frame(&mut self, time_ns: u64, direction: Direction, comment: Option<&str>, frame: &[u8]) {
-        self.0.lock().push((time_ns, direction, comment.map(str::to_owned), frame.to_vec()));
-    }
-}
 
 #[track_caller]
 fn good_frame(bytes: &[u8]) -> Frame<'_> {
@@ -44,7 +33,7 @@ fn identifications_are_found_out_from_the_icrc() {
     std::thread::sleep(std::time::Duration::from_millis(5));
     assert_eq!(receive_all(&mut b).len(), 6);
     let frames = |kept: &Kept| {
-        let frames = kept.0.lock();
+        let frames = kept.seen();
         frames.iter().map(|(.., frame)| frame.clone()).collect::<Vec<_>>()
     };
     assert_eq!(frames(&left), frames(&right));
@@ -56,7 +45,7 @@ fn identifications_are_found_out_from_the_icrc() {
     // Batches pass through the wrapper.
     assert_eq!(counter(&a, "udp_tx_messages"), if joined { 1 } else { 6 });
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let (time, direction, ..) = left.0.lock()[0].clone();
+    let (time, direction, ..) = left.seen()[0].clone();
     assert!(now - time < 60_000_000_000, "{time} is not today");
     assert_eq!(direction, Direction::Outbound);
 }
@@ -69,7 +58,7 @@ fn what_was_damaged_is_shown_with_a_comment() {
     let receive = |bytes: &[u8], head_len: usize, identification| {
         let (head, tail) = bytes.split_at(head_len);
         lock(&recorder.recorder).received(0, &Received::in_pieces(path, identification, [head, tail]));
-        kept.0.lock().pop().unwrap()
+        kept.seen().pop().unwrap()
     };
     let unknown = Identification::Unknown { hint: 3 };
     // A peer that counts its packets, with the datagram split at every position.
@@ -110,7 +99,7 @@ fn paths_without_frames_are_counted() {
     let mixed = path(A, "::1".parse().unwrap());
     send(&mut device, &mixed, &[&[0; 16]]);
     assert_eq!(counter(&device, "pcap_unframed"), 1);
-    assert!(kept.0.lock().is_empty());
+    assert!(kept.seen().is_empty());
 }
 
 #[test]
