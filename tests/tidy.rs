@@ -405,7 +405,7 @@ fn packet_transport_and_sim_own_no_clock_and_no_thread() {
 
 /// The folders inside each crate from bottom to top: code imports only from folders further left.
 const FOLDERS: &[(&str, &[&str])] = &[
-    ("packet/src", &["frame", "mad", "outer", "fields"]),
+    ("packet/src", &["frame", "mad", "outer"]),
     ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
     ("sim/src", &["pair", "adversary", "net", "scenario"]),
     ("device/src", &["framed", "host", "udp", "pcap", "tap", "raw", "pnet", "xdp"]),

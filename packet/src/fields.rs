@@ -15,12 +15,7 @@
 //! # Ok::<(), &str>(())
 //! ```
 
-mod extended;
-mod field;
-
-pub use extended::EXTENDED;
-pub use field::{Condition, Field, Header, Note, Show, Value};
-pub(crate) use field::{bits, bytes, mask};
+pub(crate) use crate::field::{bits, bytes, mask};
 
 pub use crate::aeth::AETH;
 pub use crate::atomic::{ATOMIC_ACK_ETH, ATOMIC_ETH};
@@ -29,6 +24,8 @@ pub use crate::cnp::CNP;
 pub use crate::datagram::{PADDING, PAYLOAD};
 pub use crate::deth::{DETH, RDETH, XRCETH};
 pub use crate::ethernet::{ETHERNET, ETHERNET_TRAILER, VLAN};
+pub use crate::extended::EXTENDED;
+pub use crate::field::{Condition, Field, Header, Note, Show, Value};
 pub use crate::flush::FETH;
 pub use crate::grh::GRH;
 pub use crate::icrc::ICRC;

@@ -58,6 +58,8 @@ mod deth;
 mod envelope;
 mod error;
 mod ethernet;
+mod extended;
+mod field;
 pub mod fields;
 pub mod flow;
 mod flush;

@@ -1,9 +1,9 @@
 //! The tables of the extended headers.
 
-use super::Header;
 use crate::aeth::AETH;
 use crate::atomic::{ATOMIC_ACK_ETH, ATOMIC_ETH};
 use crate::deth::{DETH, RDETH, XRCETH};
+use crate::field::Header;
 use crate::flush::FETH;
 use crate::immediate::{IETH, IMMDT};
 use crate::opcode::HeaderSet;
