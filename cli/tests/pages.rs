@@ -257,7 +257,7 @@ fn options_in_pages_exist() {
             }
             let help = helps.entry(command.clone()).or_insert_with(|| help(&command));
             if help.is_empty() {
-                wrong.push(format!("{page}: there is no command {command}"));
+                wrong.push(format!("{page}: roce has no command {command}"));
                 continue;
             }
             checked += options.len();

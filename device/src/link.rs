@@ -12,6 +12,11 @@ use super::framed::port::PortRecord;
 use super::ifreq::{ask, request_for};
 use super::{Availability, OpenError};
 
+/// Time in nanoseconds in which the kernel should have room for frames again.
+pub(crate) const RETRY_NS: u64 = 50_000;
+/// Interval in nanoseconds between checks whether the interface is up again.
+pub(crate) const DOWN_NS: u64 = 10_000_000;
+
 /// An Ethernet interface that is up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Link {

@@ -157,18 +157,8 @@ impl Pcapng {
     }
 
     fn enhanced_packet(&self, body: &Body<'_>) -> Result<Record, CaptureErrorKind> {
-        let [number, time_high, time_low, captured, original_len] = body.first_fields()?;
-        let interface = self.interface(number)?;
-        let data = body.data(20, captured)?;
-        let mut record = Record {
-            time_ns: Some(interface.nanoseconds(u64::from(time_high) << 32 | u64::from(time_low))),
-            link_type: interface.link_type,
-            interface: Some(number),
-            direction: Direction::Unknown,
-            comment: None,
-            original_len,
-            data,
-        };
+        let [number, fields @ ..] = body.first_fields::<5>()?;
+        let mut record = self.timed_packet(body, number, fields)?;
         for (code, value) in body.options(record.data.end.next_multiple_of(4)) {
             match (code, body.bytes.get(value.clone())) {
                 (OPTION_COMMENT, _) if record.comment.is_none() => record.comment = Some(value),
@@ -202,11 +192,22 @@ impl Pcapng {
 
     /// Reads the old packet block, which enhanced packets replaced in 2009.
     fn old_packet(&self, body: &Body<'_>) -> Result<Record, CaptureErrorKind> {
-        let [_, time_high, time_low, captured, original_len] = body.first_fields()?;
+        let [_, fields @ ..] = body.first_fields::<5>()?;
         let number = match body.bytes {
             [a, b, ..] => u32::from(body.order.u16([*a, *b])),
             _ => 0,
         };
+        self.timed_packet(body, number, fields)
+    }
+
+    /// Reads a packet of interface `number` with its time. `fields` are the two halves of the time, the
+    /// captured length and the original length.
+    fn timed_packet(
+        &self,
+        body: &Body<'_>,
+        number: u32,
+        [time_high, time_low, captured, original_len]: [u32; 4],
+    ) -> Result<Record, CaptureErrorKind> {
         let interface = self.interface(number)?;
         Ok(Record {
             time_ns: Some(interface.nanoseconds(u64::from(time_high) << 32 | u64::from(time_low))),

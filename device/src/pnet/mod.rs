@@ -90,7 +90,7 @@ fn channel(name: &str) -> io::Result<(Box<dyn DataLinkSender>, Box<dyn DataLinkR
     let config = Config {
         read_buffer_size: READ_BUFFER_BYTES,
         read_timeout: Some(READ_TIMEOUT),
-        // A frame for which there is no room is tried again later.
+        // A frame that finds no room is tried again later.
         write_timeout: Some(Duration::ZERO),
         // The kernel joins the groups of the device, so frames to them arrive.
         promiscuous: false,

@@ -47,7 +47,7 @@ pub(super) struct Receiver {
     read: usize,
 }
 
-/// What the thread and the port share.
+/// The state that the thread and the port share.
 struct Shared {
     queue: Mutex<Queue>,
     /// Whether the port is gone, so that the thread must end.
@@ -222,13 +222,13 @@ impl Reader {
     }
 }
 
-/// Returns whether an error only says that nothing arrived.
+/// Returns whether an error only means that nothing arrived.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), TimedOut | WouldBlock | Interrupted)
 }
 
-/// What is done with a frame.
+/// The treatment of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Take,

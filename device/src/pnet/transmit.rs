@@ -9,6 +9,7 @@ use roce_transport::Instant;
 
 use crate::counters::counters;
 use crate::framed::port::FRAME_ROOM;
+use crate::link::{DOWN_NS, RETRY_NS};
 
 counters! {
     pub(super) struct Counters {
@@ -155,9 +156,5 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// Number of frames that wait at most.
 const SLOTS: usize = 256;
-/// Time in which the kernel should have room again.
-const RETRY_NS: u64 = 50_000;
 /// Maximum number of attempts to send a frame without room in the kernel: at least 50 ms.
 const MAX_FAILURES: u32 = 1000;
-/// Interval between checks whether the interface is up again.
-const DOWN_NS: u64 = 10_000_000;

@@ -10,6 +10,7 @@ use roce_transport::Instant;
 
 use crate::counters::counters;
 use crate::framed::port::{FRAME_ROOM, SUPERFRAME_ROOM};
+use crate::link::{DOWN_NS, RETRY_NS};
 use crate::mmsg;
 use crate::offload::Offload;
 use crate::segment::Plan;
@@ -275,16 +276,12 @@ const AREA_LEN: usize = 4 << 20;
 const MAX_PENDING: usize = 512;
 /// Maximum number of frames in one system call.
 const MAX_RUN: usize = 64;
-/// Time in which the kernel should have room again.
-const RETRY_NS: u64 = 50_000;
 /// Maximum attempts to send a frame to an interface without room: at least 50 ms. The longest pause at 10
 /// Gb/s lasts 3.4 ms; at 10 Mb/s, a queue of 1,000 frames of 1,500 bytes moves by one each 1.2 ms.
 const MAX_NO_ROOM: u32 = 1000;
 /// Maximum attempts to send a frame for which the kernel has no memory. Packet memory is available again
 /// within a millisecond; otherwise the error is about this frame.
 const MAX_NO_MEMORY: u32 = 16;
-/// Interval between checks whether the interface is up again.
-const DOWN_NS: u64 = 10_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -43,7 +43,7 @@ use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::framed::port::{FramePort, Incoming, Outgoing, PortRecord};
-use super::link::{Link, usable_addresses};
+use super::link::{DOWN_NS, Link, RETRY_NS, usable_addresses};
 use super::{Availability, OpenError};
 use crate::counters::counters;
 use crate::host::kernel::KernelHost;
@@ -453,7 +453,3 @@ impl<B: Backend> FramePort for XdpPort<B> {
 
 /// Maximum header in front of an IP packet: Ethernet with two tags.
 const ETHERNET_AND_TAGS: usize = 14 + 8;
-/// Time in which the kernel should have room again.
-const RETRY_NS: u64 = 50_000;
-/// Interval between checks whether the interface is up again.
-const DOWN_NS: u64 = 10_000_000;
