@@ -131,8 +131,8 @@ fn pair(
     };
     // No early retransmission, so that a busy machine does not change a capture.
     let near = Context::builder().seed(1).retransmission(Retransmission::IBTA).options(options);
-    let near = near.attach(Box::new(near_device))?;
-    let far = Context::builder().seed(2).attach(Box::new(far))?;
+    let near = near.attach(near_device)?;
+    let far = Context::builder().seed(2).attach(far)?;
     let (near, far) = (Side::new(near, qp_type)?, Side::new(far, qp_type)?);
     if qp_type == QpType::Ud {
         near.qp.activate_datagram(1)?;

@@ -103,7 +103,7 @@ impl Recorder {
 fn contexts(background: bool) -> (Context, Context) {
     let [a, b] = [1, 2].map(|last| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last)));
     let (a, b) = MemoryDevice::pair(a, b).unwrap();
-    let attach = |device| Context::builder().background(background).attach(Box::new(device)).unwrap();
+    let attach = |device| Context::builder().background(background).attach(device).unwrap();
     (attach(a), attach(b))
 }
 

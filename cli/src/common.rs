@@ -163,7 +163,7 @@ impl DeviceArgs {
     /// Opens a context on the device that the user chose, or on `default`.
     pub(super) fn open(&self, default: impl FnOnce() -> anyhow::Result<String>) -> anyhow::Result<Context> {
         let (device, _) = self.open_device(default)?;
-        Ok(self.builder().attach(device)?)
+        Ok(self.builder().attach_box(device)?)
     }
 
     /// Returns the builder of a context with these options.

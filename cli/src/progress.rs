@@ -65,7 +65,7 @@ mod tests {
     fn a_long_run_is_reported_and_a_short_one_is_not() {
         let address = roce_testing::own_address();
         let device = roce_device::open(&format!("udp:{address}"), roce_device::OpenOptions::default());
-        let context = Context::builder().attach(device.unwrap()).unwrap();
+        let context = Context::builder().attach_box(device.unwrap()).unwrap();
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
         let print = move |line: &str| sink.lock().unwrap().push(line.to_owned());

@@ -53,8 +53,8 @@ impl Context {
     /// # use roce::verbs::*;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-    /// # let near = Context::builder().attach(Box::new(near))?;
-    /// # let far = Context::builder().attach(Box::new(far))?;
+    /// # let near = Context::builder().attach(near)?;
+    /// # let far = Context::builder().attach(far)?;
     /// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
     /// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
     /// qp.activate_datagram(0x1234)?;

@@ -17,8 +17,8 @@ use super::{CompletionQueue, VerbsError};
 /// # use roce::verbs::*;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(Box::new(near))?;
-/// # let far = Context::builder().attach(Box::new(far))?;
+/// # let near = Context::builder().attach(near)?;
+/// # let far = Context::builder().attach(far)?;
 /// # let (near_pd, far_pd) = (near.alloc_pd()?, far.alloc_pd()?);
 /// # let (near_cq, far_cq) = (near.create_cq(16, None)?, far.create_cq(16, None)?);
 /// # let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;
@@ -32,7 +32,7 @@ use super::{CompletionQueue, VerbsError};
 /// let queue = AsyncCompletionQueue::new(far_cq);
 /// let receive = async {
 ///     let mut done = [Wc::default()];
-///     queue.poll(&mut done).await?;
+///     queue.wait(&mut done).await?;
 ///     Ok::<_, VerbsError>(done[0])
 /// };
 /// // Any other runtime does as well.
@@ -58,7 +58,7 @@ impl AsyncCompletionQueue {
     /// # Errors
     ///
     /// Fails if polling fails.
-    pub async fn poll(&self, out: &mut [Wc]) -> Result<usize, VerbsError> {
+    pub async fn wait(&self, out: &mut [Wc]) -> Result<usize, VerbsError> {
         let events = &self.cq.runtime().completion_events;
         // Dropping the future removes the registration.
         let mut _registration = None;

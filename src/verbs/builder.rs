@@ -264,7 +264,17 @@ impl ContextBuilder {
     ///
     /// Fails if the operating system refuses a descriptor or thread, or if several engines were requested:
     /// each of them needs its own device.
-    pub fn attach(mut self, device: Box<dyn Device>) -> Result<Context, VerbsError> {
+    pub fn attach(self, device: impl Device + 'static) -> Result<Context, VerbsError> {
+        self.attach_box(Box::new(device))
+    }
+
+    /// Opens a context like [`attach`](Self::attach), on a device whose type is known at run time only, such
+    /// as one from [`device::open`](crate::device::open).
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`attach`](Self::attach).
+    pub fn attach_box(mut self, device: Box<dyn Device>) -> Result<Context, VerbsError> {
         if self.engines != 1 {
             let problem =
                 "a device has only one engine; use `open`, which opens a device for each engine".to_owned();

@@ -338,8 +338,8 @@ impl Context {
 /// # use roce::verbs::*;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(Box::new(near))?;
-/// # let far = Context::builder().attach(Box::new(far))?;
+/// # let near = Context::builder().attach(near)?;
+/// # let far = Context::builder().attach(far)?;
 /// const Q_KEY: u32 = 0x1234;
 /// let listener = far.listen(PortSpace::Udp, 7471)?;
 /// let server = std::thread::spawn(move || -> Result<QueuePair, ConnectionError> {

@@ -32,8 +32,8 @@ pub(super) fn largest_mtu(capabilities: &Capabilities, overhead: usize) -> Optio
 /// # use roce::verbs::*;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(Box::new(near))?;
-/// # let far = Context::builder().attach(Box::new(far))?;
+/// # let near = Context::builder().attach(near)?;
+/// # let far = Context::builder().attach(far)?;
 /// let attributes = near.query();
 /// println!("{}, MTU {:?}", attributes.capabilities.kind, attributes.active_mtu);
 /// for entry in near.gid_table() {

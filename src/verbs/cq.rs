@@ -15,8 +15,8 @@ use crate::runtime::Runtime;
 /// # use roce::verbs::*;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(Box::new(near))?;
-/// # let far = Context::builder().attach(Box::new(far))?;
+/// # let near = Context::builder().attach(near)?;
+/// # let far = Context::builder().attach(far)?;
 /// # let (near_pd, far_pd) = (near.alloc_pd()?, far.alloc_pd()?);
 /// # let (near_cq, far_cq) = (near.create_cq(16, None)?, far.create_cq(16, None)?);
 /// # let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;

@@ -27,7 +27,7 @@ use super::guarded::{self, Fault};
 /// # use roce::verbs::*;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (near, _far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let near = Context::builder().attach(near)?;
 /// let buffer = Box::leak(vec![0_u8; 4096].into_boxed_slice());
 /// let (start, len) = (buffer.as_mut_ptr(), buffer.len());
 /// // SAFETY: the buffer is never freed, and used through the pointer only.

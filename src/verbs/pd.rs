@@ -100,8 +100,8 @@ impl ProtectionDomain {
 /// # use roce::verbs::*;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(Box::new(near))?;
-/// # let far = Context::builder().attach(Box::new(far))?;
+/// # let near = Context::builder().attach(near)?;
+/// # let far = Context::builder().attach(far)?;
 /// let pd = near.alloc_pd()?;
 /// let region = pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
 /// region.write(100, b"hello")?;
@@ -216,8 +216,8 @@ impl MemoryRegion {
 /// # use roce::verbs::*;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(Box::new(near))?;
-/// # let far = Context::builder().attach(Box::new(far))?;
+/// # let near = Context::builder().attach(near)?;
+/// # let far = Context::builder().attach(far)?;
 /// let pd = near.alloc_pd()?;
 /// let region = pd.allocate(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
 /// let window = pd.alloc_window(WindowType::Type1)?;

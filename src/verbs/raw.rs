@@ -9,7 +9,7 @@
 //! use roce::verbs::*;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let (near, _far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-//! # let near = Context::builder().attach(Box::new(near))?;
+//! # let near = Context::builder().attach(near)?;
 //! let raw = near.raw();
 //! let pd = raw.allocate_pd()?;
 //! let srq = raw.create_srq(pd, 64, 1)?;

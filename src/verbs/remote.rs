@@ -13,7 +13,7 @@ use roce_transport::{OutOfBounds, RKey, SendOp};
 /// # use roce::verbs::*;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (near, _far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(Box::new(near))?;
+/// # let near = Context::builder().attach(near)?;
 /// let region = near.alloc_pd()?.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 /// let message = region.remote(1024..2048)?.to_bytes();
 /// // At the other end:

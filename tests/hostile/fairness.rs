@@ -23,10 +23,10 @@ const LONG: u32 = 128 << 20;
 fn one_call_sends_a_bounded_number_of_packets_and_the_honest_peer_has_its_turn() {
     within(60, || {
         let (device, peer, sent) = Recorder::pair();
-        let server = Context::builder().background(false).attach(Box::new(device)).unwrap();
+        let server = Context::builder().background(false).attach(device).unwrap();
         // Requests the whole READ at once, as a kernel does.
         let client = Context::builder().background(false).tune(|config| config.max_read_packets = 0);
-        let client = client.attach(Box::new(peer)).unwrap();
+        let client = client.attach(peer).unwrap();
         let (server, client) = (Side::new(server, QpType::Rc), Side::new(client, QpType::Rc));
         let long = server.pd.allocate(LONG as usize, Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let options = ConnectOptions::default().timeout(20);

@@ -121,8 +121,8 @@ fn connection_management_has_the_traffic_class_of_its_connection() {
     within(60, || {
         for (class, expected) in [(0, 0), (2, 2), (26 << 2, 26 << 2), (26 << 2 | 1, 26 << 2 | 1)] {
             let (device, peer, sent) = Recorder::pair();
-            let near = Context::builder().attach(Box::new(device)).unwrap();
-            let far = Context::builder().attach(Box::new(peer)).unwrap();
+            let near = Context::builder().attach(device).unwrap();
+            let far = Context::builder().attach(peer).unwrap();
             let (near, far) = (Side::new(near, QpType::Rc), Side::new(far, QpType::Rc));
             // Each end is once on the side that is recorded.
             for (asks, answers) in [(&near, &far), (&far, &near)] {

@@ -55,7 +55,7 @@ fn a_waker_that_panics_ends_neither_the_thread_nor_the_other_tasks() {
             let (bad, good) = (Counting::new(true, false), Counting::new(false, false));
             let (bad_waker, good_waker) = (bad.clone().into(), good.clone().into());
             let (mut one, mut other) = ([Wc::default()], [Wc::default()]);
-            let (mut first, mut second) = (Box::pin(queue.poll(&mut one)), Box::pin(queue.poll(&mut other)));
+            let (mut first, mut second) = (Box::pin(queue.wait(&mut one)), Box::pin(queue.wait(&mut other)));
             assert!(first.as_mut().poll(&mut Task::from_waker(&bad_waker)).is_pending());
             assert!(second.as_mut().poll(&mut Task::from_waker(&good_waker)).is_pending());
             near.qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello")).unwrap();

@@ -89,7 +89,7 @@ fn open() -> (Context, Arc<Cable>, CompletionChannel, CompletionQueue) {
     let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
     let cable = Arc::new(Cable { is_cut: AtomicBool::new(false), refused: AtomicUsize::new(0), event });
     let device = Cuttable { inner, cable: cable.clone() };
-    let context = Context::builder().spin(Duration::ZERO).attach(Box::new(device)).unwrap();
+    let context = Context::builder().spin(Duration::ZERO).attach(device).unwrap();
     let channel = context.create_channel().unwrap();
     let cq = context.create_cq(16, Some(&channel)).unwrap();
     (context, cable, channel, cq)

@@ -91,7 +91,7 @@ fn a_device_that_cannot_have_several_engines_is_refused_with_the_reason() {
     let error = Context::builder().engines(2).options(options).open(&plain).unwrap_err().to_string();
     assert!(error.contains("faults and captures"), "{error}");
     let device = roce::device::open(&plain, OpenOptions::default()).unwrap();
-    let error = Context::builder().engines(2).attach(device).unwrap_err().to_string();
+    let error = Context::builder().engines(2).attach_box(device).unwrap_err().to_string();
     assert!(error.contains("use `open`"), "{error}");
 }
 
@@ -286,7 +286,7 @@ fn a_task_waits_for_a_queue_of_another_engine() {
         let queue = AsyncCompletionQueue::new(far[1].recv_cq.clone());
         near[1].carry_out(1, SendOp::Send, &[near[1].region.element(0..64)]);
         let mut done = [Wc::default()];
-        assert_eq!(runtime.block_on(queue.poll(&mut done)).unwrap(), 1);
+        assert_eq!(runtime.block_on(queue.wait(&mut done)).unwrap(), 1);
         assert_eq!(done[0].wr_id, 7);
     });
 }

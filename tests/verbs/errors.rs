@@ -198,7 +198,7 @@ impl Device for Odd {
 #[test]
 fn a_path_mtu_that_the_link_does_not_carry() {
     within(60, || {
-        let context = Context::builder().attach(Box::new(Odd::new(1500, true))).unwrap();
+        let context = Context::builder().attach(Odd::new(1500, true)).unwrap();
         assert_eq!(context.largest_path_mtu(), Some(PathMtu::Mtu1024));
         let side = Side::new(context, QpType::Rc);
         let remote = Endpoint { address: "192.0.2.2".parse().unwrap(), qpn: 17, psn: 0 };
@@ -220,7 +220,7 @@ fn an_address_of_the_other_family_or_none() {
         let path = PathOptions::default();
         says(side.context.create_address_handle(address, Qpn::new(17), QKEY, &path), &parts);
 
-        let context = Context::builder().attach(Box::new(Odd::new(1500, false))).unwrap();
+        let context = Context::builder().attach(Odd::new(1500, false)).unwrap();
         let side = Side::new(context, QpType::Rc);
         let error = side.qp.endpoint().unwrap_err().to_string();
         assert!(error.contains("the device has no address"), "{error}");

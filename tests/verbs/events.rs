@@ -160,12 +160,12 @@ fn tokio_tasks_wait_for_completions() {
                 let queue = AsyncCompletionQueue::new(far.recv_cq.clone());
                 assert_eq!(queue.get_ref().id(), far.recv_cq.id());
                 let mut done = [Wc::default(); 4];
-                let nothing = tokio::time::timeout(Duration::from_millis(10), queue.poll(&mut done)).await;
+                let nothing = tokio::time::timeout(Duration::from_millis(10), queue.wait(&mut done)).await;
                 assert!(nothing.is_err());
                 for number in 0..50 {
                     far.receive(number, 0, 100);
                     near.qp.post_send(&SendWr::inline(1, SendOp::Send, &[number as u8; 9])).unwrap();
-                    let count = tokio::time::timeout(PATIENCE, queue.poll(&mut done)).await.unwrap().unwrap();
+                    let count = tokio::time::timeout(PATIENCE, queue.wait(&mut done)).await.unwrap().unwrap();
                     assert_eq!((count, done[0].wr_id, done[0].byte_len), (1, number, 9));
                     succeed(&near.send_cq);
                 }
@@ -197,7 +197,7 @@ fn a_lost_packet_is_sent_again_early_while_the_application_sleeps() {
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 near.post(round, far.write_op(0), &[near.region.element(0..8)]);
                 let mut done = [Wc::default()];
-                tokio::time::timeout(PATIENCE, queue.poll(&mut done)).await.unwrap().unwrap();
+                tokio::time::timeout(PATIENCE, queue.wait(&mut done)).await.unwrap().unwrap();
                 assert_eq!((done[0].wr_id, done[0].status), (round, WcStatus::Success));
             }
         });

@@ -126,8 +126,8 @@ fn an_answer_that_came_while_this_process_was_stopped_is_in_time() {
         let (a, b) = MemoryDevice::pair(a, b).unwrap();
         let [is_held, stop] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let device = Stopped { inner: a, is_held: is_held.clone(), stop: stop.clone(), resumes: None };
-        let near = Context::builder().attach(Box::new(device)).unwrap();
-        let far = Context::builder().background(false).attach(Box::new(b)).unwrap();
+        let near = Context::builder().attach(device).unwrap();
+        let far = Context::builder().background(false).attach(b).unwrap();
         let options = ConnectOptions::default().timeout(18).retry_cnt(0);
         let (near, far) = connect((near, far), QpType::Rc, &options);
         is_held.store(true, Ordering::SeqCst);

@@ -33,7 +33,7 @@ fn a_gid_of_roce_v1_makes_the_frame_of_a_nic() {
     let (device, link) = device_of(known.headers.source, vec![source], 1, FrameSettings::default());
     link.lock().unwrap().neighbours.insert(destination, Resolution::Known(known.headers.destination));
 
-    let context = Context::builder().background(false).attach(Box::new(device)).unwrap();
+    let context = Context::builder().background(false).attach(device).unwrap();
     let gids = context.gid_table();
     let gid = gids.iter().find(|gid| gid.gid_type == Encapsulation::RoceV1 && gid.address() == source);
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16, None).unwrap());

@@ -172,7 +172,7 @@ fn the_path_mtu_leaves_room_for_the_trailer() {
         for (link_mtu, off, on) in [(1_088, 1_024, 512), (1_139, 1_024, 512), (1_140, 1_024, 1_024)] {
             for (telemetry, expected) in [(false, off), (true, on)] {
                 let device = Narrow::new(link_mtu);
-                let context = Context::builder().telemetry(telemetry).attach(Box::new(device)).unwrap();
+                let context = Context::builder().telemetry(telemetry).attach(device).unwrap();
                 let largest = context.largest_path_mtu().unwrap();
                 assert_eq!(largest.bytes(), expected, "{link_mtu} {telemetry}");
                 let side = Side::new(context, QpType::Rc);
@@ -265,9 +265,9 @@ fn a_queue_on_the_way_makes_the_window_smaller() {
             let [a, b] = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().unwrap());
             let (a, b) = MemoryDevice::pair(a, b).unwrap();
             let queue = Arc::new(AtomicU64::new(0));
-            let near = builder(true, congestion).attach(Box::new(a)).unwrap();
+            let near = builder(true, congestion).attach(a).unwrap();
             let far = builder(true, "none");
-            let far = far.attach(Box::new(Narrow::behind_switch(b, Arc::clone(&queue)))).unwrap();
+            let far = far.attach(Narrow::behind_switch(b, Arc::clone(&queue))).unwrap();
             let (near, far) = connect((near, far), QpType::Rc, &ConnectOptions::default());
             exercise(&near, &far, 5);
             assert_eq!(window(&near), FIRST_WINDOW, "{congestion}: an empty queue");

@@ -116,15 +116,15 @@ fn a_waker_that_uses_the_context_is_woken_by_a_completion() {
         far.receive(1, 0, 100);
         {
             let waker = user.clone().into();
-            let mut receive = pin!(queue.poll(&mut done));
+            let mut receive = pin!(queue.wait(&mut done));
             assert!(receive.as_mut().poll(&mut Task::from_waker(&waker)).is_pending());
             near.qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello")).unwrap();
             until("the completion wakes the task", || user.is_woken());
             assert!(receive.as_mut().poll(&mut Task::from_waker(&waker)).is_ready());
         }
         // A waker is dropped with the task that waited.
-        assert!(poll_once(queue.poll(&mut done), &User::of(&far.context).into()).is_pending());
-        assert!(poll_once(queue.poll(&mut done), &User::of(&far.context).into()).is_pending());
+        assert!(poll_once(queue.wait(&mut done), &User::of(&far.context).into()).is_pending());
+        assert!(poll_once(queue.wait(&mut done), &User::of(&far.context).into()).is_pending());
         assert_eq!(Arc::strong_count(&user), 1, "no waker stays registered");
     });
 }
@@ -217,7 +217,7 @@ fn dropping_a_queue_pair_delivers_the_events_that_it_causes() {
         let (inner, _peer) = MemoryDevice::pair(a, b).unwrap();
         let is_open = Arc::new(AtomicBool::new(false));
         let device = Gated { inner, is_open: is_open.clone() };
-        let context = Context::builder().background(false).attach(Box::new(device)).unwrap();
+        let context = Context::builder().background(false).attach(device).unwrap();
         let (mut side, channel) = (Side::new(context.clone(), QpType::Ud), context.create_channel().unwrap());
         side.send_cq = context.create_cq(8, Some(&channel)).unwrap();
         side.qp = side.another_qp(QpType::Ud);
@@ -260,8 +260,8 @@ fn two_async_queues_on_one_channel_lose_no_wake_up() {
         runtime.block_on(async {
             let queues = [0, 1].map(|index: usize| AsyncCompletionQueue::new(ends[index].2.clone()));
             let (mut first_done, mut second_done) = ([Wc::default()], [Wc::default()]);
-            let mut first = pin!(queues[0].poll(&mut first_done));
-            let mut second = pin!(queues[1].poll(&mut second_done));
+            let mut first = pin!(queues[0].wait(&mut first_done));
+            let mut second = pin!(queues[1].wait(&mut second_done));
             let mut round = 0;
             std::future::poll_fn(|task| {
                 round += 1;

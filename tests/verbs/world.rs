@@ -48,7 +48,7 @@ impl Wire {
             Self::Memory => {
                 let [a, b] = [1, 2].map(|last| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last)));
                 let (a, b) = MemoryDevice::pair(a, b).unwrap();
-                Some((near.attach(Box::new(a)).unwrap(), far.attach(Box::new(b)).unwrap()))
+                Some((near.attach(a).unwrap(), far.attach(b).unwrap()))
             }
         }
     }

@@ -34,7 +34,7 @@ impl End {
     /// Returns the bytes of the next completion: a received message, or a value that was read.
     async fn next(&self) -> Result<Vec<u8>> {
         let mut done = [Wc::default()];
-        self.cq.poll(&mut done).await?;
+        self.cq.wait(&mut done).await?;
         let mut bytes = vec![0; done[0].result()?.byte_len as usize];
         self.memory.read(0, &mut bytes)?;
         Ok(bytes)

@@ -22,8 +22,8 @@ use crate::cm::service::{BACKLOG, CmService};
 /// # use roce::verbs::*;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(Box::new(near))?;
-/// # let far = Context::builder().attach(Box::new(far))?;
+/// # let near = Context::builder().attach(near)?;
+/// # let far = Context::builder().attach(far)?;
 /// use std::net::SocketAddr;
 ///
 /// let listener = far.listen(PortSpace::Tcp, 7471)?;

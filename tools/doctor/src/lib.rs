@@ -96,7 +96,7 @@ impl Doctor {
         sgid_index: Option<usize>,
     ) -> Result<Self, ToolError> {
         let (watch, log) = watch::Watch::around(device);
-        let context = builder.attach(Box::new(watch))?;
+        let context = builder.attach(watch)?;
         Ok(Self { context, log, path: PathOptions::default().sgid_index(sgid_index) })
     }
 

@@ -111,7 +111,7 @@ fn start(server: Server) -> (SocketAddr, JoinHandle<Result<(), ToolError>>, Reco
 fn serve(server: Server, mut device: Box<dyn Device>, listener: &TcpListener) -> Result<(), ToolError> {
     match server {
         Server::Measure => {
-            let context = Context::builder().attach(device).unwrap();
+            let context = Context::builder().attach_box(device).unwrap();
             measure::serve(&context, Exchange::accept_from(listener)?, &ServerOptions::default()).map(drop)
         }
         Server::Doctor => {
@@ -120,14 +120,14 @@ fn serve(server: Server, mut device: Box<dyn Device>, listener: &TcpListener) ->
         }
         Server::Limit => limit::serve(device.as_mut(), Exchange::accept_from(listener)?).map(drop),
         Server::Pingpong(kind) => {
-            let context = Context::builder().attach(device).unwrap();
+            let context = Context::builder().attach_box(device).unwrap();
             let (stream, caller) = listener.accept().unwrap();
             let mut stream = Tcp::try_from(stream).unwrap();
             let mut session = pingpong::Session::new(&context, &pingpong_plan(kind), Role::Server)?;
             session.connect(&mut stream, Some(&PeerAddresses::of_caller(caller.ip())), &mut |_| Ok(()))
         }
         Server::Perf => {
-            let context = Context::builder().attach(device).unwrap();
+            let context = Context::builder().attach_box(device).unwrap();
             let (stream, caller) = listener.accept().unwrap();
             let method = perf::ConnectMethod::Keys(Some(PeerAddresses::of_caller(caller.ip())));
             let stream = Tcp::try_from(stream).unwrap();
@@ -477,14 +477,14 @@ fn a_server_of_rping_sends_three_messages_to_an_address_that_never_answers() {
     within(120, || {
         let address = own_address();
         let (device, record) = recorder(address);
-        let context = Context::builder().attach(device).unwrap();
+        let context = Context::builder().attach_box(device).unwrap();
         let listener = context.listen(PortSpace::Tcp, RPING_PORT).unwrap();
         // This thread ends with the process.
         std::thread::spawn(move || serve_all(&context, &listener, true, &mut |_, _| ()));
         let server = SocketAddr::new(address.into(), RPING_PORT);
         let open = |address: Ipv4Addr, background: bool| {
             let device = roce_device::open(&format!("udp:{address}"), OpenOptions::default()).unwrap();
-            Context::builder().background(background).attach(device).unwrap()
+            Context::builder().background(background).attach_box(device).unwrap()
         };
         let sent_to =
             |address: Ipv4Addr| record.lock().unwrap().get(&address.into()).copied().unwrap_or_default();

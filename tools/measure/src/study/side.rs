@@ -186,7 +186,7 @@ fn open_device(job: &Job) -> Result<Box<dyn Device>, ToolError> {
 }
 
 fn open_context(job: &Job) -> Result<Context, ToolError> {
-    Ok(Context::builder().publish(false).attach(open_device(job)?)?)
+    Ok(Context::builder().publish(false).attach_box(open_device(job)?)?)
 }
 
 /// Serves clients until the study ends this process.
