@@ -47,10 +47,11 @@ pub(crate) struct Preparation {
 }
 
 impl Preparation {
-    /// Returns the step from RESET to INIT, or `None` in any other state.
+    /// Returns the step from RESET or INIT to INIT, which sets what the peer may do, or `None` in any other
+    /// state.
     pub(crate) fn first_step(&self, nic: &Nic) -> Option<QpAttr> {
         let state = nic.engine.query_qp(self.qpn)?.state;
-        (state == QpState::Reset).then(|| QpAttr {
+        matches!(state, QpState::Reset | QpState::Init).then(|| QpAttr {
             pkey_index: Some(0),
             port: Some(1),
             access: Some(self.access),

@@ -117,13 +117,33 @@ impl CompletionEvents {
 
     /// Wakes a task at the next event of this queue, while the returned registration exists.
     pub(crate) fn register(&self, cq: CqId, waker: Waker) -> Registration<'_> {
+        Registration { events: self, cq, task: self.add_task(cq, waker) }
+    }
+
+    /// Wakes a task at the next event of this queue, until [`remove_task`](Self::remove_task). Returns the
+    /// number of the task.
+    pub(crate) fn add_task(&self, cq: CqId, waker: Waker) -> u64 {
         let mut receivers = self.receivers.lock();
         receivers.last_task += 1;
         let task = receivers.last_task;
         if let Some(receiver) = receivers.by_cq.get_mut(&cq) {
             receiver.tasks.push((task, waker));
         }
-        Registration { events: self, cq, task }
+        task
+    }
+
+    /// Ends what [`add_task`](Self::add_task) began.
+    pub(crate) fn remove_task(&self, cq: CqId, task: u64) {
+        let waker = {
+            let mut receivers = self.receivers.lock();
+            let tasks = receivers.by_cq.get_mut(&cq).map(|receiver| &mut receiver.tasks);
+            tasks.and_then(|tasks| {
+                let position = tasks.iter().position(|(known, _)| *known == task)?;
+                Some(tasks.swap_remove(position))
+            })
+        };
+        // Dropped after the lock is released.
+        drop_each(waker.map(|(_, waker)| waker));
     }
 }
 
@@ -141,15 +161,6 @@ pub(crate) struct Registration<'a> {
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        let waker = {
-            let mut receivers = self.events.receivers.lock();
-            let tasks = receivers.by_cq.get_mut(&self.cq).map(|receiver| &mut receiver.tasks);
-            tasks.and_then(|tasks| {
-                let position = tasks.iter().position(|(task, _)| *task == self.task)?;
-                Some(tasks.swap_remove(position))
-            })
-        };
-        // Dropped after the lock is released.
-        drop_each(waker.map(|(_, waker)| waker));
+        self.events.remove_task(self.cq, self.task);
     }
 }

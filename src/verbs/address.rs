@@ -49,22 +49,17 @@ impl Context {
     /// holds a source port of the device until it is dropped.
     ///
     /// ```
-    /// # use roce::device::memory::MemoryDevice;
-    /// # use roce::verbs::*;
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-    /// # let near = Context::builder().attach(near)?;
-    /// # let far = Context::builder().attach(far)?;
-    /// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+    /// # use roce::verbs::{example::ends, *};
+    /// # let (near, _far) = ends()?;
+    /// let (pd, cq) = (near.context.alloc_pd()?, near.context.create_cq(16, None)?);
     /// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
     /// qp.activate_datagram(0x1234)?;
     /// // To a multicast group, which this queue pair receives as well.
     /// let group = "239.1.2.3".parse()?;
     /// qp.attach_multicast(group)?;
-    /// let to = near.create_address_handle(group, Qpn::MULTICAST, 0x1234, &PathOptions::default())?;
+    /// let to = near.context.create_address_handle(group, Qpn::MULTICAST, 0x1234, &PathOptions::default())?;
     /// qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(&to))?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

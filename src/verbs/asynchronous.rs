@@ -13,23 +13,13 @@ use super::{CompletionQueue, VerbsError};
 /// While a task waits, the events of the queue go to the task and not to the channel of the queue.
 ///
 /// ```
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
-/// # let far = Context::builder().attach(far)?;
-/// # let (near_pd, far_pd) = (near.alloc_pd()?, far.alloc_pd()?);
-/// # let (near_cq, far_cq) = (near.create_cq(16, None)?, far.create_cq(16, None)?);
-/// # let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;
-/// # let far_qp = far_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &far_cq))?;
-/// # near_qp.connect(&far_qp.endpoint()?, &ConnectOptions::default())?;
-/// # far_qp.connect(&near_qp.endpoint()?, &ConnectOptions::default())?;
-/// let buffer = far_pd.allocate(4096, Access::LOCAL_WRITE)?;
-/// far_qp.post_recv(&RecvWr { wr_id: 7, elements: &[buffer.element(0..4096)] })?;
-/// near_qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello"))?;
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, far) = ends()?;
+/// let buffer = far.pd.allocate(4096, Access::LOCAL_WRITE)?;
+/// far.qp.post_recv(&RecvWr { wr_id: 7, elements: &[buffer.element(0..4096)] })?;
+/// near.qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello"))?;
 ///
-/// let queue = AsyncCompletionQueue::new(far_cq);
+/// let queue = AsyncCompletionQueue::new(far.cq);
 /// let receive = async {
 ///     let mut done = [Wc::default()];
 ///     queue.wait(&mut done).await?;
@@ -38,8 +28,7 @@ use super::{CompletionQueue, VerbsError};
 /// // Any other runtime does as well.
 /// let runtime = tokio::runtime::Builder::new_current_thread().build()?;
 /// assert_eq!(runtime.block_on(receive)?.result()?.byte_len, 5);
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct AsyncCompletionQueue {

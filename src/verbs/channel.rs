@@ -17,37 +17,24 @@ use crate::runtime::{EventQueue, Runtime, Standing, Turn, WaitFailure, WaitFor};
 /// returns the error.
 ///
 /// ```
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
-/// # let far = Context::builder().attach(far)?;
-/// # let (near_pd, far_pd) = (near.alloc_pd()?, far.alloc_pd()?);
-/// # let (near_cq, far_cq) = (near.create_cq(16, None)?, far.create_cq(16, None)?);
-/// # let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;
-/// # let far_qp = far_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &far_cq))?;
-/// # near_qp.connect(&far_qp.endpoint()?, &ConnectOptions::default())?;
-/// # far_qp.connect(&near_qp.endpoint()?, &ConnectOptions::default())?;
-/// let channel = far.create_channel()?;
-/// let cq = far.create_cq(16, Some(&channel))?;
-/// let qp = far_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq))?;
-/// # let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;
-/// # near_qp.connect(&qp.endpoint()?, &ConnectOptions::default())?;
-/// # qp.connect(&near_qp.endpoint()?, &ConnectOptions::default())?;
-/// let buffer = far_pd.allocate(4096, Access::LOCAL_WRITE)?;
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, far) = ends()?;
+/// let channel = far.context.create_channel()?;
+/// let cq = far.context.create_cq(16, Some(&channel))?;
+/// let qp = far.pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq))?;
+/// # let near = near.towards(&qp)?;
+/// let buffer = far.pd.allocate(4096, Access::LOCAL_WRITE)?;
 /// qp.post_recv(&RecvWr { wr_id: 7, elements: &[buffer.element(0..4096)] })?;
 ///
 /// cq.request_notification(Notify::Next)?;
 /// let mut done = [Wc::default()];
 /// // What had completed before the request raises no event.
 /// assert_eq!(cq.poll(&mut done)?, 0);
-/// near_qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello"))?;
+/// near.qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello"))?;
 /// assert_eq!(channel.wait(None)?, cq.id());
 /// assert_eq!(cq.poll(&mut done)?, 1);
 /// done[0].result()?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {

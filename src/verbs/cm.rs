@@ -334,17 +334,13 @@ impl Context {
 /// A resolved service for datagrams.
 ///
 /// ```
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
-/// # let far = Context::builder().attach(far)?;
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, far) = ends()?;
 /// const Q_KEY: u32 = 0x1234;
-/// let listener = far.listen(PortSpace::Udp, 7471)?;
+/// let listener = far.context.listen(PortSpace::Udp, 7471)?;
 /// let server = std::thread::spawn(move || -> Result<QueuePair, ConnectionError> {
 ///     let request = listener.accept_datagrams(None)?;
-///     let (pd, cq) = (far.alloc_pd()?, far.create_cq(16, None)?);
+///     let (pd, cq) = (far.context.alloc_pd()?, far.context.create_cq(16, None)?);
 ///     let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
 ///     qp.activate_datagram(Q_KEY)?;
 ///     request.accept(&qp, b"here")?;
@@ -352,14 +348,13 @@ impl Context {
 /// });
 ///
 /// let parameters = ConnectionParameters::default().port_space(PortSpace::Udp);
-/// let service = near.resolve("192.0.2.2:7471".parse()?, &parameters, None)?;
-/// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+/// let service = near.context.resolve("192.0.2.2:7471".parse()?, &parameters, None)?;
+/// let (pd, cq) = (near.context.alloc_pd()?, near.context.create_cq(16, None)?);
 /// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Ud, &cq))?;
 /// qp.activate_datagram(Q_KEY)?;
 /// qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello").to(&service.destination))?;
 /// # server.join().expect("no panic")?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct DatagramService {

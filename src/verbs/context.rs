@@ -28,19 +28,14 @@ pub(super) fn largest_mtu(capabilities: &Capabilities, overhead: usize) -> Optio
 /// The attributes that `ibv_query_device` and `ibv_query_port` return.
 ///
 /// ```
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
-/// # let far = Context::builder().attach(far)?;
-/// let attributes = near.query();
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, _far) = ends()?;
+/// let attributes = near.context.query();
 /// println!("{}, MTU {:?}", attributes.capabilities.kind, attributes.active_mtu);
-/// for entry in near.gid_table() {
+/// for entry in near.context.gid_table() {
 ///     println!("GID {}: {} ({:?})", entry.index, entry.address(), entry.gid_type);
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]

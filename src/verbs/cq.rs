@@ -1,40 +1,30 @@
 //! Completion queues.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use roce_transport::{CqId, Notify, Wc};
 
 use super::{CompletionChannel, Context, RawCq, VerbsError, WaitError};
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, WaitFailure};
 
 /// A completion queue.
 ///
 /// ```
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
-/// # let far = Context::builder().attach(far)?;
-/// # let (near_pd, far_pd) = (near.alloc_pd()?, far.alloc_pd()?);
-/// # let (near_cq, far_cq) = (near.create_cq(16, None)?, far.create_cq(16, None)?);
-/// # let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;
-/// # let far_qp = far_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &far_cq))?;
-/// # near_qp.connect(&far_qp.endpoint()?, &ConnectOptions::default())?;
-/// # far_qp.connect(&near_qp.endpoint()?, &ConnectOptions::default())?;
-/// let buffer = far_pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, far) = ends()?;
+/// let buffer = far.pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 /// let op = SendOp::Write { remote_addr: buffer.addr(), rkey: buffer.rkey() };
-/// near_qp.post_send(&SendWr::inline(1, op, b"hello"))?;
+/// near.qp.post_send(&SendWr::inline(1, op, b"hello"))?;
 ///
 /// let mut done = [Wc::default(); 4];
 /// // Until there is at least one completion, or the time is over; `poll` does not wait.
-/// let count = near_cq.wait(&mut done, Some(std::time::Duration::from_secs(5)))?;
+/// let count = near.cq.wait(&mut done, Some(std::time::Duration::from_secs(5)))?;
 /// for wc in &done[..count] {
 ///     println!("work request {} is complete", wc.result()?.wr_id);
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<CqInner>);
@@ -138,12 +128,40 @@ impl CompletionQueue {
     ///
     /// Fails if `timeout` passes or polling fails.
     pub fn wait(&self, out: &mut [Wc], timeout: Option<Duration>) -> Result<usize, WaitError> {
-        let runtime = self.runtime();
-        runtime.wait_for_completions(timeout, self.0.raw.occupancy(), || {
-            runtime.note_poll();
-            let count = runtime.lock().nic.engine.poll_cq(self.id(), out).map_err(VerbsError::from)?;
+        self.wait_until(timeout, || {
+            let count = self.take(out)?;
             Ok((count > 0).then_some(count))
         })
+    }
+
+    /// Calls `attempt` until it returns a value, and waits in between as [`wait`](Self::wait) does. The
+    /// attempt calls [`take`](Self::take).
+    pub(crate) fn wait_until<T, E: From<WaitFailure>>(
+        &self,
+        timeout: Option<Duration>,
+        attempt: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<T, E> {
+        self.runtime().wait_for_completions(timeout, self.0.raw.occupancy(), attempt)
+    }
+
+    /// Moves completions into `out` like [`poll`](Self::poll), without progress.
+    pub(crate) fn take(&self, out: &mut [Wc]) -> Result<usize, VerbsError> {
+        let runtime = self.runtime();
+        runtime.note_poll();
+        Ok(runtime.lock().nic.engine.poll_cq(self.id(), out)?)
+    }
+
+    /// Wakes a task at the next completion, until [`forget_task`](Self::forget_task). Completions that are
+    /// already in the queue do not wake it. Returns the number of the task.
+    pub(crate) fn wake_at_event(&self, waker: Waker) -> Result<u64, VerbsError> {
+        let task = self.runtime().completion_events.add_task(self.id(), waker);
+        self.request_notification(Notify::Next).inspect_err(|_| self.forget_task(task))?;
+        Ok(task)
+    }
+
+    /// Ends what [`wake_at_event`](Self::wake_at_event) began.
+    pub(crate) fn forget_task(&self, task: u64) {
+        self.runtime().completion_events.remove_task(self.id(), task);
     }
 
     /// Requests one channel event for the next completion, or the next solicited one. Completions that are

@@ -22,23 +22,19 @@ use super::guarded::{self, Fault};
 /// handler. If a thread blocks these signals, such a fault terminates the process.
 ///
 /// ```
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, _far) = ends()?;
 /// # use std::sync::Arc;
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, _far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
 /// let buffer = Box::leak(vec![0_u8; 4096].into_boxed_slice());
 /// let (start, len) = (buffer.as_mut_ptr(), buffer.len());
 /// // SAFETY: the buffer is never freed, and used through the pointer only.
 /// let memory = unsafe { ForeignMemory::new(start, len, true)? };
-/// let raw = near.raw();
+/// let raw = near.context.raw();
 /// let pd = raw.allocate_pd()?;
 /// let region = raw.register(pd, start as u64, Arc::new(memory), Access::LOCAL_WRITE)?;
 /// raw.deregister(region.lkey)?;
 /// raw.deallocate_pd(pd)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct ForeignMemory {

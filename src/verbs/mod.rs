@@ -91,6 +91,8 @@ mod cq;
 mod engines;
 mod errno;
 mod error;
+#[doc(hidden)]
+pub mod example;
 mod foreign;
 mod gids;
 mod guarded;

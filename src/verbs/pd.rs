@@ -96,13 +96,9 @@ impl ProtectionDomain {
 /// or dropped.
 ///
 /// ```
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
-/// # let far = Context::builder().attach(far)?;
-/// let pd = near.alloc_pd()?;
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, _far) = ends()?;
+/// let pd = near.context.alloc_pd()?;
 /// let region = pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
 /// region.write(100, b"hello")?;
 /// // What a peer needs for a READ of these bytes.
@@ -112,8 +108,7 @@ impl ProtectionDomain {
 /// let mut text = [0; 5];
 /// private.read(100, &mut text)?;
 /// assert_eq!(&text, b"hello");
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct MemoryRegion(Arc<RegionInner>);
@@ -212,21 +207,16 @@ impl MemoryRegion {
 /// A memory window: a part of a region with its own key.
 ///
 /// ```
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
-/// # let far = Context::builder().attach(far)?;
-/// let pd = near.alloc_pd()?;
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, _far) = ends()?;
+/// let pd = near.context.alloc_pd()?;
 /// let region = pd.allocate(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
 /// let window = pd.alloc_window(WindowType::Type1)?;
 /// // Peers may read these hundred bytes, until the window is bound anew or dropped.
 /// let access = Access::REMOTE_READ;
 /// let rkey = window.bind(&WindowBinding { region: region.lkey(), addr: region.addr(), len: 100, access })?;
 /// assert_eq!(window.rkey(), rkey);
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct MemoryWindow {

@@ -163,30 +163,20 @@ setters!(ConnectOptions {
 /// A queue pair. Dropping the last handle destroys it in any state.
 ///
 /// ```
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
-/// # let far = Context::builder().attach(far)?;
-/// # let (near_pd, far_pd) = (near.alloc_pd()?, far.alloc_pd()?);
-/// # let (near_cq, far_cq) = (near.create_cq(16, None)?, far.create_cq(16, None)?);
-/// # let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;
-/// # let far_qp = far_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &far_cq))?;
-/// # near_qp.connect(&far_qp.endpoint()?, &ConnectOptions::default())?;
-/// # far_qp.connect(&near_qp.endpoint()?, &ConnectOptions::default())?;
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, far) = ends()?;
 /// // Received, written and read in the memory of the other side.
-/// let target = far_pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE)?;
-/// let local = near_pd.allocate(4096, Access::LOCAL_WRITE)?;
+/// let target = far.pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE)?;
+/// let local = near.pd.allocate(4096, Access::LOCAL_WRITE)?;
 /// let (remote_addr, rkey) = (target.addr(), target.rkey());
 /// local.write(0, b"hello")?;
-/// near_qp.post_send_list(&[
+/// near.qp.post_send_list(&[
 ///     SendWr::new(1, SendOp::Write { remote_addr, rkey }, &[local.element(0..5)]),
 ///     SendWr::new(2, SendOp::Read { remote_addr, rkey }, &[local.element(100..105)]),
 /// ])?;
 /// let mut done = [Wc::default()];
 /// for wr_id in 1..=2 {
-///     near_cq.wait(&mut done, None)?;
+///     near.cq.wait(&mut done, None)?;
 ///     assert_eq!(done[0].result()?.wr_id, wr_id);
 /// }
 /// let mut text = [0; 5];
@@ -194,10 +184,9 @@ setters!(ConnectOptions {
 /// assert_eq!(&text, b"hello");
 ///
 /// // The states, one by one, for what `connect` does not offer.
-/// assert_eq!(near_qp.query().map(|attributes| attributes.state), Some(QpState::Rts));
-/// near_qp.modify(&QpAttr::to_state(QpState::Err))?;
-/// # Ok(())
-/// # }
+/// assert_eq!(near.qp.query().map(|attributes| attributes.state), Some(QpState::Rts));
+/// near.qp.modify(&QpAttr::to_state(QpState::Err))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct QueuePair(Arc<QpInner>);
@@ -350,18 +339,14 @@ impl QueuePair {
     /// receives can be posted before the first message can arrive.
     ///
     /// ```
-    /// # use roce::device::memory::MemoryDevice;
-    /// # use roce::verbs::*;
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let (near, _far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-    /// # let near = Context::builder().attach(near)?;
-    /// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+    /// # use roce::verbs::{example::ends, *};
+    /// # let (near, _far) = ends()?;
+    /// let (pd, cq) = (near.context.alloc_pd()?, near.context.create_cq(16, None)?);
     /// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq))?;
     /// let buffer = pd.allocate(4096, Access::LOCAL_WRITE)?;
     /// qp.initialize()?;
     /// qp.post_recv(&RecvWr { wr_id: 7, elements: &[buffer.element(0..4096)] })?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

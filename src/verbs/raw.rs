@@ -5,19 +5,16 @@
 //! [`VerbsError::errno`] is `EBUSY`. Identifiers are valid only in their own context.
 //!
 //! ```
-//! # use roce::device::memory::MemoryDevice;
+//! # use roce::verbs::example::ends;
+//! # let (near, _far) = ends()?;
 //! use roce::verbs::*;
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let (near, _far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-//! # let near = Context::builder().attach(near)?;
-//! let raw = near.raw();
+//! let raw = near.context.raw();
 //! let pd = raw.allocate_pd()?;
 //! let srq = raw.create_srq(pd, 64, 1)?;
 //! assert_eq!(raw.deallocate_pd(pd).unwrap_err().errno(), 16, "EBUSY");
 //! raw.destroy_srq(srq)?;
 //! raw.deallocate_pd(pd)?;
-//! # Ok(())
-//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod connections;

@@ -9,12 +9,9 @@ use roce_transport::{OutOfBounds, RKey, SendOp};
 /// [`to_bytes`](Self::to_bytes) suits custom messages.
 ///
 /// ```
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, _far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
-/// let region = near.alloc_pd()?.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, _far) = ends()?;
+/// let region = near.context.alloc_pd()?.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 /// let message = region.remote(1024..2048)?.to_bytes();
 /// // At the other end:
 /// let there = RemoteMemory::from_bytes(&message);
@@ -22,8 +19,7 @@ use roce_transport::{OutOfBounds, RKey, SendOp};
 /// assert_eq!(there.write(), SendOp::Write { remote_addr: region.addr() + 1024, rkey: region.rkey() });
 /// assert_eq!(there.slice(1000..1024)?.len, 24);
 /// assert!(there.slice(1000..1025).is_err());
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

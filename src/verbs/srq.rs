@@ -9,34 +9,21 @@ use super::{ProtectionDomain, VerbsError};
 /// A receive queue that several queue pairs share.
 ///
 /// ```
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
-/// # let far = Context::builder().attach(far)?;
-/// # let (near_pd, far_pd) = (near.alloc_pd()?, far.alloc_pd()?);
-/// # let (near_cq, far_cq) = (near.create_cq(16, None)?, far.create_cq(16, None)?);
-/// # let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;
-/// # let far_qp = far_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &far_cq))?;
-/// # near_qp.connect(&far_qp.endpoint()?, &ConnectOptions::default())?;
-/// # far_qp.connect(&near_qp.endpoint()?, &ConnectOptions::default())?;
-/// let srq = far_pd.create_srq(64, 1)?;
-/// let qp = far_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &far_cq).srq(&srq))?;
-/// # let near_qp = near_pd.create_qp(&QueuePairOptions::new(QpType::Rc, &near_cq))?;
-/// # near_qp.connect(&qp.endpoint()?, &ConnectOptions::default())?;
-/// # qp.connect(&near_qp.endpoint()?, &ConnectOptions::default())?;
-/// let buffer = far_pd.allocate(4096, Access::LOCAL_WRITE)?;
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, far) = ends()?;
+/// let srq = far.pd.create_srq(64, 1)?;
+/// let qp = far.pd.create_qp(&QueuePairOptions::new(QpType::Rc, &far.cq).srq(&srq))?;
+/// # let near = near.towards(&qp)?;
+/// let buffer = far.pd.allocate(4096, Access::LOCAL_WRITE)?;
 /// srq.post_recv(&RecvWr { wr_id: 7, elements: &[buffer.element(0..4096)] })?;
 /// srq.arm_limit(1)?;
 ///
-/// near_qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello"))?;
+/// near.qp.post_send(&SendWr::inline(1, SendOp::Send, b"hello"))?;
 /// let mut done = [Wc::default()];
-/// far_cq.wait(&mut done, None)?;
+/// far.cq.wait(&mut done, None)?;
 /// assert_eq!(done[0].result()?.wr_id, 7);
-/// assert!(matches!(far.async_event(), Some(AsyncEvent::SrqLimitReached(_))));
-/// # Ok(())
-/// # }
+/// assert!(matches!(far.context.async_event(), Some(AsyncEvent::SrqLimitReached(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueue(Arc<SrqInner>);

@@ -73,6 +73,20 @@ fn sides(wire: Wire) -> Option<(Side, Side)> {
     Some((Side::new(near, QpType::Rc), Side::new(far, QpType::Rc)))
 }
 
+/// A queue pair in INIT, where receives can be posted, gets the rights of the parameters as well.
+#[test]
+fn a_connection_from_init_has_its_rights() {
+    within(60, || {
+        let Some((near, far)) = sides(Wire::Memory) else { return };
+        for side in [&near, &far] {
+            side.qp.initialize().unwrap();
+        }
+        let listener = far.context.listen(PortSpace::Tcp, PORT).unwrap();
+        let _connections = join(&near, &far, &listener);
+        talk(&near, &far);
+    });
+}
+
 #[test]
 fn connect_talk_and_disconnect_on_every_wire() {
     within(60, || {

@@ -19,16 +19,12 @@ use crate::cm::service::CmService;
 /// A connection, from its request on. Dropping it disconnects.
 ///
 /// ```
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
-/// # let far = Context::builder().attach(far)?;
-/// # let listener = far.listen(PortSpace::Tcp, 7471)?;
-/// # let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, far) = ends()?;
+/// # let listener = far.context.listen(PortSpace::Tcp, 7471)?;
+/// # let (pd, cq) = (near.context.alloc_pd()?, near.context.create_cq(16, None)?);
 /// # let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq))?;
-/// let mut connection = near.start_connect("192.0.2.2:7471".parse()?, &qp, &ConnectionParameters::default())?;
+/// let mut connection = near.context.start_connect("192.0.2.2:7471".parse()?, &qp, &ConnectionParameters::default())?;
 /// # listener.accept(None)?.reject(b"not today")?;
 /// match connection.next_event(None)? {
 ///     ConnectionEvent::Established { .. } => connection.disconnect()?,
@@ -38,8 +34,7 @@ use crate::cm::service::CmService;
 ///     }
 ///     other => println!("{other:?}"),
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Connection {

@@ -18,18 +18,14 @@ use crate::cm::service::{BACKLOG, CmService};
 /// A port that accepts connection requests. Dropping it refuses the requests that were not fetched.
 ///
 /// ```
-/// # use roce::device::memory::MemoryDevice;
-/// # use roce::verbs::*;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (near, far) = MemoryDevice::pair("192.0.2.1".parse()?, "192.0.2.2".parse()?)?;
-/// # let near = Context::builder().attach(near)?;
-/// # let far = Context::builder().attach(far)?;
+/// # use roce::verbs::{example::ends, *};
+/// # let (near, far) = ends()?;
 /// use std::net::SocketAddr;
 ///
-/// let listener = far.listen(PortSpace::Tcp, 7471)?;
+/// let listener = far.context.listen(PortSpace::Tcp, 7471)?;
 /// let server = std::thread::spawn(move || -> Result<Connection, ConnectionError> {
 ///     let request = listener.accept(None)?;
-///     let context = &far;
+///     let context = &far.context;
 ///     let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
 ///     let qp = pd.create_qp(&QueuePairOptions::new(request.qp_type(), &cq))?;
 ///     let mut connection = request.accept(&qp, &ConnectionParameters::default().private_data(b"welcome"))?;
@@ -37,14 +33,13 @@ use crate::cm::service::{BACKLOG, CmService};
 ///     Ok(connection)
 /// });
 ///
-/// let (pd, cq) = (near.alloc_pd()?, near.create_cq(16, None)?);
+/// let (pd, cq) = (near.context.alloc_pd()?, near.context.create_cq(16, None)?);
 /// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq))?;
 /// let peer: SocketAddr = "192.0.2.2:7471".parse()?;
-/// let connection = near.connect(peer, &qp, &ConnectionParameters::default())?;
+/// let connection = near.context.connect(peer, &qp, &ConnectionParameters::default())?;
 /// assert!(connection.private_data().starts_with(b"welcome"));
 /// # server.join().expect("no panic")?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct CmListener {
