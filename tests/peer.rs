@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use roce::device::memory::MemoryDevice;
-use roce::verbs::{ConnectionParameters, Context, QpType, QueuePairOptions, RemoteMemory, VerbsError, WcStatus};
+use roce::verbs::{
+    ConnectionParameters, Context, QpType, QueuePairOptions, RemoteMemory, VerbsError, WcStatus,
+};
 use roce::{Error, Operation, Peer, PeerOptions};
 
 /// Maximum time of what takes microseconds on an idle machine.
@@ -141,7 +143,8 @@ fn an_operation_can_be_waited_for_again_after_a_timeout() {
     let mut message = far.receive();
     assert!(matches!(message.wait_timeout(Duration::from_millis(1)), Err(Error::TimedOut)));
     wait(near.send(b"late").unwrap()).unwrap();
-    assert_eq!(wait(message).unwrap(), b"late");
+    assert_eq!(message.wait_timeout(PATIENCE).unwrap(), b"late");
+    assert!(matches!(message.wait_timeout(PATIENCE), Err(Error::Finished)));
 }
 
 /// The memory of a dropped READ stays registered until the answer has arrived.

@@ -37,17 +37,21 @@ pub enum Error {
     /// A range exceeds its memory.
     #[error(transparent)]
     OutOfBounds(#[from] OutOfBounds),
-    /// The message is longer than the receives of the peer may be.
-    #[error("a message of {len} bytes, but at most {limit} are possible; see PeerOptions::message")]
+    /// There are more bytes than the other end takes in a message
+    /// ([`PeerOptions::message`](field@super::PeerOptions::message)), or than the specification permits.
+    #[error("{len} bytes are too long; at most {limit} are possible")]
     TooLong {
-        /// Length of the message in bytes.
+        /// Requested length in bytes.
         len: usize,
-        /// Longest possible message in bytes.
+        /// Longest possible length in bytes.
         limit: usize,
     },
     /// The time limit of [`Operation::wait_timeout`](super::Operation::wait_timeout) expired.
     #[error("the time limit expired")]
     TimedOut,
+    /// The operation has returned its result before.
+    #[error("the operation has returned its result before")]
+    Finished,
     /// The operating system refused to wait.
     #[error("cannot wait")]
     Wait(#[source] io::Error),

@@ -60,7 +60,7 @@ impl<T> Operation<T> {
     /// # Errors
     ///
     /// Fails like [`wait`](Self::wait). Fails with [`Error::TimedOut`] if the operation takes longer; then it
-    /// continues, and can be waited for again.
+    /// continues, and can be waited for again. Fails with [`Error::Finished`] after it has returned its result.
     ///
     /// ```
     /// use std::time::Duration;
@@ -78,7 +78,7 @@ impl<T> Operation<T> {
     }
 
     fn wait_at_most(&mut self, timeout: Option<Duration>) -> Result<T, Error> {
-        let awaited = self.awaited.ok_or(Error::Disconnected { source: None })?;
+        let awaited = self.awaited.ok_or(Error::Finished)?;
         let outcome = self.end.wait(awaited, timeout);
         if !matches!(outcome, Err(Error::TimedOut)) {
             self.awaited = None;
@@ -120,7 +120,7 @@ impl<T> Future for Operation<T> {
     type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(awaited) = self.awaited else { return Poll::Pending };
+        let Some(awaited) = self.awaited else { return Poll::Ready(Err(Error::Finished)) };
         let outcome = match self.poll_outcome(awaited, task) {
             Ok(None) => return Poll::Pending,
             Ok(Some(done)) => Ok((self.result)(done)),

@@ -28,7 +28,7 @@ pub fn loopback() -> Result<(Peer, Peer), Error> {
     PeerOptions::default().loopback()
 }
 
-/// Connects to a [`listen`]ing program, from the address of this machine that reaches it.
+/// Connects to a program that calls [`listen`], from the address of this machine that reaches it.
 ///
 /// # Errors
 ///
@@ -78,7 +78,7 @@ enum Place {
 #[non_exhaustive]
 pub struct PeerOptions {
     place: Place,
-    /// Size of [`Peer::memory`] in bytes; 64 KiB by default.
+    /// Size of [`Peer::memory`] in bytes, at least 1; 64 KiB by default.
     pub memory: usize,
     /// Length of the longest message that this end takes, in bytes; 4096 by default.
     pub message: usize,
