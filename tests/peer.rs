@@ -117,10 +117,11 @@ fn what_cannot_work_is_refused_at_the_call() {
 #[test]
 fn more_operations_than_allowed_are_refused_until_one_completes() {
     let (near, far) = connected(&PeerOptions::default().buffers(1).operations(2));
-    // The first fills the only buffer; the second waits for it.
+    // Fills the only buffer; the others wait for it.
+    wait(near.send(b"x").unwrap()).unwrap();
     let sent = [0; 2].map(|_| near.send(b"x").unwrap());
     assert!(matches!(near.send(b"x"), Err(Error::Verbs(VerbsError::Post(_)))));
-    for _ in 0..2 {
+    for _ in 0..3 {
         wait(far.receive()).unwrap();
     }
     sent.into_iter().for_each(|operation| wait(operation).unwrap());

@@ -409,7 +409,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
     ("sim/src", &["pair", "adversary", "net", "scenario"]),
     ("device/src", &["framed", "host", "udp", "pcap", "tap", "raw", "pnet", "xdp"]),
-    ("src", &["driver", "observe", "cm", "runtime", "verbs"]),
+    ("src", &["driver", "observe", "cm", "runtime", "verbs", "peer"]),
     ("libs/ibverbs/src", &["abi", "rdmacm"]),
     ("tools/measure/src", &["harness", "limit", "measure", "study", "perf", "pingpong"]),
     ("tools/doctor/src", &["judge"]),

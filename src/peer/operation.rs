@@ -60,7 +60,8 @@ impl<T> Operation<T> {
     /// # Errors
     ///
     /// Fails like [`wait`](Self::wait). Fails with [`Error::TimedOut`] if the operation takes longer; then it
-    /// continues, and can be waited for again. Fails with [`Error::Finished`] after it has returned its result.
+    /// continues, and can be waited for again. Fails with [`Error::Finished`] if it has returned its result
+    /// before.
     ///
     /// ```
     /// use std::time::Duration;
