@@ -34,7 +34,7 @@ const LARGEST_CYCLES: &[(&str, usize)] = &[
     ("packet", 1),
     ("sim", 1),
     ("tools/bridge", 1),
-    ("tools/doctor", 9),
+    ("tools/doctor", 1),
     ("tools/exchange", 1),
     ("tools/measure", 8),
     ("tools/report", 1),
