@@ -36,7 +36,7 @@ const LARGEST_CYCLES: &[(&str, usize)] = &[
     ("tools/bridge", 1),
     ("tools/doctor", 1),
     ("tools/exchange", 1),
-    ("tools/measure", 8),
+    ("tools/measure", 1),
     ("tools/report", 1),
     ("transport", 1),
 ];
