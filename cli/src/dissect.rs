@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use roce_packet::ROCE_UDP_PORT;
 
-use super::print_error;
+use super::errors::print_error;
 use super::terminal::Output;
 use filter::{OpcodePattern, PsnRange};
 use flows::{Flows, Mark};

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use serde_json::json;
 
 use super::common::{DeviceArgs, EXCHANGE_PORT, device_towards, resolve};
+use super::errors::{print_error, with_causes};
 use super::listen::{Announcement, called_device, next_client, option};
 use super::terminal::{Output, Paint, Style};
 use roce_doctor::{Diagnosis, Doctor, Finding, Outcome, Peer, SERVICE_PORT};
@@ -138,7 +139,7 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
             Err(error) if args.once => return Err(error),
             Err(error) => {
                 doctors.called = None;
-                super::print_error(&format!("{peer}: {}", super::with_causes(&error)));
+                print_error(&format!("{peer}: {}", with_causes(&error)));
             }
         }
         output.flush()?;

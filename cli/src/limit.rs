@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use super::common::{connect_when_listening, device_towards, resolve};
+use super::errors::with_causes;
 use super::listen::{Announcement, called_device, next_client, option};
 use super::terminal::{Output, Paint};
 use roce_device::udp::UdpSpec;
@@ -164,7 +165,7 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
             Ok(_) if args.json => {}
             Ok(plan) => writeln!(output, "served {peer}: message sizes: {}", plan.sizes.len())?,
             Err(error) if args.once => return Err(error),
-            Err(error) => writeln!(output, "{peer}: {}", super::with_causes(&error))?,
+            Err(error) => writeln!(output, "{peer}: {}", with_causes(&error))?,
         }
         output.flush()?;
         if args.once {

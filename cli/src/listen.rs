@@ -9,6 +9,7 @@ use roce::verbs::Context;
 use roce_exchange::{ClientQueue, Exchange, Listening, own_addresses};
 
 use super::common::{DeviceArgs, device_at, device_on};
+use super::errors::with_causes;
 use super::terminal::Output;
 
 /// Maximum number of addresses that are listed.
@@ -174,7 +175,7 @@ pub(super) fn next_client<T>(
     let mut exchange = clients.next()?.allow_peers(allowed);
     let opened = open(&exchange);
     if let Err(error) = &opened {
-        exchange.fail(&super::with_causes(error));
+        exchange.fail(&with_causes(error));
     }
     Ok((exchange, opened))
 }

@@ -16,6 +16,7 @@ use serde_json::json;
 
 use super::choices::{ATOMIC_OPS, CONNECTIONS, TESTS, VERBS, one_of};
 use super::common::{DeviceArgs, LISTENING, connect_exchange, device_on, device_towards, parse_mtu, resolve};
+use super::errors::print_error;
 use super::listen::{Announcement, Contexts, only_device, option};
 use super::measure::parse_size;
 use super::progress::Progress;
@@ -553,7 +554,7 @@ fn is_fast_enough(args: &Args, plan: &Plan, rows: &[Row]) -> bool {
             (args.limit_msgrate, average.messages_per_s / 1e6, "million messages/s"),
         ] {
             if let Some(limit) = limit.filter(|limit| found < *limit) {
-                crate::print_error(&format!(
+                print_error(&format!(
                     "{size} bytes: {found:.6} {unit} are below the limit of {limit} {unit}"
                 ));
                 return false;
