@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 
-use super::common::set;
+use super::device_options::set;
 use super::measure::table::{print_columns, print_row};
 use super::terminal::{Output, Paint};
 use operations::{OPERATIONS, Outcome};

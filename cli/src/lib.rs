@@ -1,37 +1,44 @@
 //! The command `roce`, with one file per subcommand.
 //!
 //! A subcommand `foo` has a file `foo.rs` here with its arguments (`Args`) and a function `run`. It also has
-//! a variant of `Command` and an arm in `Cli::run`.
+//! a variant of `Command` and an arm in `Cli::run`. Options, input and output of several subcommands are in
+//! files below them.
 
+// Below the commands.
 mod algorithms;
-mod bridge;
 mod choices;
-mod common;
+mod connect;
 mod decode;
+mod default_device;
+mod device_options;
+mod document;
+mod errors;
+mod help;
+mod input;
+mod listen;
+mod progress;
+mod sizes;
+mod terminal;
+mod trace;
+
+// The commands.
+mod bridge;
 mod demo;
 mod devices;
 mod dissect;
 mod doctor;
-mod document;
-mod errors;
 mod explain;
-mod help;
 mod inject;
-mod input;
 mod limit;
-mod listen;
 mod manual;
 mod measure;
 mod perf;
 mod pingpong;
-mod progress;
 mod rping;
 mod run;
 mod sim;
 mod stat;
 mod study;
-mod terminal;
-mod trace;
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;

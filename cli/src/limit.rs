@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use super::common::{connect_when_listening, device_towards, resolve};
+use super::connect::{connect_when_listening, resolve};
+use super::default_device::{called_device, device_towards};
 use super::errors::with_causes;
-use super::listen::{Announcement, called_device, next_client, option};
+use super::listen::{Announcement, next_client, option};
 use super::terminal::{Output, Paint};
 use roce_device::udp::UdpSpec;
 use roce_device::{Device, OpenOptions};

@@ -8,14 +8,16 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use roce_packet::PathMtu;
-use roce_transport::units;
 use serde::Serialize;
 
 use super::choices::{COMPLETIONS, OPS, POSTS, SIGNALS, one_of};
-use super::common::{DeviceArgs, EXCHANGE_PORT, connect_when_listening, device_towards, parse_mtu, resolve};
+use super::connect::{EXCHANGE_PORT, connect_when_listening, resolve};
+use super::default_device::device_towards;
+use super::device_options::DeviceArgs;
 use super::errors::with_causes;
 use super::listen::{Announcement, Contexts, next_client, option};
 use super::progress::Progress;
+use super::sizes::{parse_mtu, parse_size};
 use super::terminal::Output;
 use roce::verbs::Context;
 use roce_exchange::{ClientQueue, Exchange, ExchangeError};
@@ -133,11 +135,6 @@ struct MeasureArgs {
 
 #[derive(Clone, Debug)]
 struct Sizes(Vec<usize>);
-
-pub(super) fn parse_size(text: &str) -> Result<usize, String> {
-    let bytes = units::size(text).map_err(|error| error.to_string())?;
-    usize::try_from(bytes).map_err(|_| format!("{text} is too large"))
-}
 
 fn parse_range(text: &str) -> Result<Sizes, String> {
     let (first, last) =

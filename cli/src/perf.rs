@@ -15,11 +15,13 @@ use roce_packet::PathMtu;
 use serde_json::json;
 
 use super::choices::{ATOMIC_OPS, CONNECTIONS, TESTS, VERBS, one_of};
-use super::common::{DeviceArgs, LISTENING, connect_exchange, device_on, device_towards, parse_mtu, resolve};
+use super::connect::{LISTENING, connect_exchange, resolve};
+use super::default_device::{device_on, device_towards, only_device};
+use super::device_options::DeviceArgs;
 use super::errors::print_error;
-use super::listen::{Announcement, Contexts, only_device, option};
-use super::measure::parse_size;
+use super::listen::{Announcement, Contexts, option};
 use super::progress::Progress;
+use super::sizes::{parse_mtu, parse_size};
 use super::terminal::Output;
 use roce::tcp::Tcp;
 use roce::verbs::{Context, PortSpace};
