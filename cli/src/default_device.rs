@@ -69,7 +69,7 @@ pub(super) fn device_on(address: IpAddr) -> String {
 
 /// Returns the device on the address that a client called, or on 127.0.0.1 for a TCP of the device's own.
 pub(super) fn called_device(called: Option<SocketAddr>) -> String {
-    called.map_or_else(|| device_on(std::net::Ipv4Addr::LOCALHOST.into()), device_at)
+    called.map_or_else(|| device_on(Ipv4Addr::LOCALHOST.into()), device_at)
 }
 
 /// Returns the device of a server without TCP connections, which would reveal the called address. It is the
@@ -86,12 +86,12 @@ pub(super) fn only_device() -> anyhow::Result<String> {
     };
     let (v4, v6) = (of_version(true), of_version(false));
     match (v4.as_slice(), v6.as_slice()) {
-        ([], []) => Ok(device_on(std::net::Ipv4Addr::LOCALHOST.into())),
+        ([], []) => Ok(device_on(Ipv4Addr::LOCALHOST.into())),
         ([only], _) | ([], [only]) => Ok(device_on(only.address)),
         _ => {
             let all: Vec<String> =
                 v4.iter().chain(&v6).map(|local| format!("--device {}", device_on(local.address))).collect();
-            anyhow::bail!("this machine has several addresses; choose one with {}", all.join(" or "))
+            bail!("this machine has several addresses; choose one with {}", all.join(" or "))
         }
     }
 }
