@@ -414,7 +414,13 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("tools/measure/src", &["harness", "limit", "measure", "study", "perf", "pingpong"]),
     ("tools/doctor/src", &["judge"]),
     ("tools/report/src", &["data", "pages"]),
-    ("cli/src", &["dissect", "explain", "inject", "help", "sim", "bridge", "demo", "perf", "run"]),
+    (
+        "cli/src",
+        &[
+            "decode", "input", "dissect", "explain", "inject", "help", "sim", "bridge", "measure", "demo",
+            "perf", "run",
+        ],
+    ),
 ];
 
 /// The folders of the crates from bottom to top: a crate depends only on crates further left. `src` is the

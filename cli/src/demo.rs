@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 
-use super::common::set;
-use super::measure::{print_columns, print_row};
+use super::device_options::set;
+use super::measure::table::{print_columns, print_row};
 use super::terminal::{Output, Paint};
 use operations::{OPERATIONS, Outcome};
 use roce::verbs::{Context, ContextBuilder};

@@ -1,29 +1,29 @@
 //! `roce dissect`: prints the packets of a capture file as lines, trees or JSON.
 
-pub(super) mod fields;
 mod filter;
 mod flows;
-pub(super) mod json;
+mod json;
 mod line;
+mod shown;
 mod summary;
-pub(super) mod tree;
-pub(super) mod walk;
+mod tree;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use roce_packet::ROCE_UDP_PORT;
 
-use super::print_error;
+use super::decode::walk::{Framed, Walk};
+use super::errors::print_error;
+use super::input;
 use super::terminal::Output;
-use filter::{OpcodePattern, PsnRange};
-use flows::{Flows, Mark};
+use filter::Filter;
+use flows::Flows;
 use line::Table;
-use roce_capture::{CaptureError, CaptureReader, CapturedPacket};
-use roce_machine::text_file;
+use roce_capture::CaptureError;
+use shown::Shown;
 use summary::Summary;
-use walk::{Framed, Walk};
 
 /// List, filter and decode the packets of a capture file
 ///
@@ -83,23 +83,8 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "tree")]
     json: bool,
 
-    /// Show only packets to this queue pair and datagrams from it; may be repeated
-    #[arg(long, value_name = "NUMBER", value_parser = filter::parse_number)]
-    qp: Vec<u32>,
-
-    /// Show only this opcode: a name, a prefix of names, or a number; may be repeated
-    ///
-    /// The transport and RDMA_ may be omitted: RC_RDMA_WRITE_ONLY, RC_SEND, READ_RESPONSE, 0x11.
-    #[arg(long, value_name = "OPCODE", value_parser = OpcodePattern::parse)]
-    opcode: Vec<OpcodePattern>,
-
-    /// Show only PSNs from A to B, inclusive; the range may wrap around after 16777215
-    #[arg(long, value_name = "A..B", value_parser = PsnRange::parse)]
-    psn: Option<PsnRange>,
-
-    /// Show only packets with a wrong ICRC
-    #[arg(long)]
-    bad_icrc: bool,
+    #[command(flatten)]
+    filter: Filter,
 
     /// Stop after printing this many packets
     #[arg(long, value_name = "COUNT")]
@@ -119,7 +104,7 @@ const EXAMPLES: &str = "Examples:
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     let is_stdin = args.file.as_os_str() == "-";
-    let mut reader = match open(&args.file) {
+    let mut reader = match input::open(&args.file) {
         Ok(reader) => reader,
         Err(error) => return Ok(failed(&error)),
     };
@@ -149,7 +134,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         let first_ns = *first_ns.get_or_insert(packet.time_ns);
         let mark = flows.mark(&packet, &walk);
         summary.count(&packet, &walk, mark);
-        if args.matches(&walk) {
+        if args.filter.matches(&walk) {
             summary.printed += 1;
             let shown = Shown { packet: &packet, walk: &walk, first_ns, mark };
             printer.print(&shown, output)?;
@@ -169,15 +154,6 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// A packet to print.
-struct Shown<'a> {
-    packet: &'a CapturedPacket<'a>,
-    walk: &'a Walk<'a>,
-    /// The capture time of the first packet of the file.
-    first_ns: Option<u64>,
-    mark: Option<Mark>,
 }
 
 /// The three output formats.
@@ -209,21 +185,6 @@ impl Printer {
             Self::Lines(table) => table.finish(output),
             Self::Tree | Self::Json => Ok(()),
         }
-    }
-}
-
-/// Opens a capture file, or standard input. While it waits for the writer of a FIFO, it says so on standard
-/// error.
-pub(crate) fn open(file: &Path) -> Result<CaptureReader, CaptureError> {
-    if file.as_os_str() == "-" {
-        return CaptureReader::new(io::stdin(), "standard input");
-    }
-    let name = file.display().to_string();
-    let waiting = || eprintln!("roce: waiting for a program that writes to the FIFO {name}");
-    match text_file::open_patiently(file, waiting) {
-        Ok(opened) => CaptureReader::new(opened, &name),
-        // The error of this call names the file and the reason.
-        Err(_) => CaptureReader::open(file),
     }
 }
 

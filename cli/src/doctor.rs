@@ -7,8 +7,11 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::common::{DeviceArgs, EXCHANGE_PORT, device_towards, resolve};
-use super::listen::{Announcement, called_device, next_client, option};
+use super::connect::{EXCHANGE_PORT, resolve};
+use super::default_device::{called_device, device_towards};
+use super::device_options::DeviceArgs;
+use super::errors::{print_error, with_causes};
+use super::listen::{Announcement, next_client, option};
 use super::terminal::{Output, Paint, Style};
 use roce_doctor::{Diagnosis, Doctor, Finding, Outcome, Peer, SERVICE_PORT};
 use roce_exchange::{ClientQueue, Listening};
@@ -138,7 +141,7 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
             Err(error) if args.once => return Err(error),
             Err(error) => {
                 doctors.called = None;
-                super::print_error(&format!("{peer}: {}", super::with_causes(&error)));
+                print_error(&format!("{peer}: {}", with_causes(&error)));
             }
         }
         output.flush()?;

@@ -3,10 +3,10 @@
 //! One table contains the heading of each option, so that an option has the same place in every command. A
 //! test fails for a new option without a heading.
 
-use clap::{Arg, Command, CommandFactory as _};
+use clap::{Arg, Command};
 
-use super::{Cli, EVERY_COMMAND};
-
+/// The heading of the options that every command has.
+pub(super) const EVERY_COMMAND: &str = "Every command";
 const CONNECTION: &str = "Connection";
 const LOAD: &str = "Load";
 const INPUT: &str = "Input and selection";
@@ -236,9 +236,9 @@ const EXAMPLES: [(&str, &str); 14] = [
     ),
 ];
 
-/// Returns the command line, with headings and examples.
-pub(crate) fn command() -> Command {
-    Cli::command().mut_subcommands(|command| {
+/// Adds headings and examples to the command line.
+pub(super) fn with_headings(command: Command) -> Command {
+    command.mut_subcommands(|command| {
         let name = command.get_name().to_owned();
         let with_headings = command.mut_args(|arg| match heading(&name, &arg) {
             Some(heading) => arg.help_heading(heading),

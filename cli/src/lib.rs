@@ -1,42 +1,52 @@
 //! The command `roce`, with one file per subcommand.
 //!
 //! A subcommand `foo` has a file `foo.rs` here with its arguments (`Args`) and a function `run`. It also has
-//! a variant of `Command` and an arm in `Cli::run`.
+//! a variant of `Command` and an arm in `Cli::run`. Options, input and output of several subcommands are in
+//! files below them.
 
+// Below the commands.
 mod algorithms;
-mod bridge;
 mod choices;
-mod common;
+mod connect;
+mod decode;
+mod default_device;
+mod device_options;
+mod document;
+mod errors;
+mod help;
+mod input;
+mod listen;
+mod progress;
+mod sizes;
+mod terminal;
+mod trace;
+
+// The commands.
+mod bridge;
 mod demo;
 mod devices;
 mod dissect;
 mod doctor;
-mod document;
 mod explain;
-mod help;
 mod inject;
 mod limit;
-mod listen;
 mod manual;
 mod measure;
 mod perf;
 mod pingpong;
-mod progress;
 mod rping;
 mod run;
 mod sim;
 mod stat;
 mod study;
-mod terminal;
-mod trace;
 
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use clap::{FromArgMatches as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::fmt::time::uptime;
@@ -47,6 +57,8 @@ use tracing_subscriber::{EnvFilter, fmt};
 use crate::trace::{Clock, EventStream, TraceFile};
 use roce::verbs::congestion::Algorithm;
 
+use errors::{print_error, with_causes};
+use help::EVERY_COMMAND;
 use terminal::{ColorChoice, Output};
 
 /// A software RoCE v2 NIC, and tools to measure, inspect and simulate RDMA traffic.
@@ -80,8 +92,6 @@ struct Cli {
     command: Command,
 }
 
-/// The heading of the options that every command has.
-const EVERY_COMMAND: &str = "Every command";
 /// The display order of options behind all others.
 const LAST: usize = 1_000;
 
@@ -143,8 +153,8 @@ impl Cli {
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
             Command::Inject(args) => inject::run(&args, &mut output),
-            Command::Completions(args) => manual::completions(&args, &mut output),
-            Command::Man(args) => manual::man(&args, &mut output),
+            Command::Completions(args) => manual::completions(&args, command(), &mut output),
+            Command::Man(args) => manual::man(&args, command(), &mut output),
         }
     }
 }
@@ -189,8 +199,8 @@ pub fn main() -> ExitCode {
 /// program.
 pub fn main_with(algorithms: Vec<Algorithm>) -> ExitCode {
     algorithms::register(algorithms);
-    let matches = help::command().get_matches();
-    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut help::command()));
+    let matches = command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command()));
     match cli.unwrap_or_else(|error| error.exit()).run() {
         Ok(code) => code,
         // The reader, for example `head`, closed the pipe because it needs no more.
@@ -202,29 +212,9 @@ pub fn main_with(algorithms: Vec<Algorithm>) -> ExitCode {
     }
 }
 
-/// Prints an error to standard error. A failure of that write is ignored, because it cannot be reported
-/// anywhere. The text may come from a file or a peer, so characters that control the terminal are escaped.
-fn print_error(text: &str) {
-    let mut shown = String::with_capacity(text.len());
-    for sign in text.chars() {
-        if sign == '\n' || roce::observe::is_harmless(sign) {
-            shown.push(sign);
-        } else {
-            shown.extend(sign.escape_unicode());
-        }
-    }
-    let _ = writeln!(io::stderr(), "roce: {shown}");
-}
-
-/// Formats an error and its causes. Omits causes that the text already contains.
-fn with_causes(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
+/// Returns the command line, with headings and examples.
+fn command() -> clap::Command {
+    help::with_headings(Cli::command())
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {

@@ -6,8 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use super::common::{connect_when_listening, device_towards, resolve};
-use super::listen::{Announcement, called_device, next_client, option};
+use super::connect::{connect_when_listening, resolve};
+use super::default_device::{called_device, device_towards};
+use super::errors::with_causes;
+use super::listen::{Announcement, next_client, option};
 use super::terminal::{Output, Paint};
 use roce_device::udp::UdpSpec;
 use roce_device::{Device, OpenOptions};
@@ -164,7 +166,7 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
             Ok(_) if args.json => {}
             Ok(plan) => writeln!(output, "served {peer}: message sizes: {}", plan.sizes.len())?,
             Err(error) if args.once => return Err(error),
-            Err(error) => writeln!(output, "{peer}: {}", super::with_causes(&error))?,
+            Err(error) => writeln!(output, "{peer}: {}", with_causes(&error))?,
         }
         output.flush()?;
         if args.once {

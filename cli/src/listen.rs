@@ -8,7 +8,9 @@ use anyhow::Context as _;
 use roce::verbs::Context;
 use roce_exchange::{ClientQueue, Exchange, Listening, own_addresses};
 
-use super::common::{DeviceArgs, device_at, device_on};
+use super::default_device::called_device;
+use super::device_options::DeviceArgs;
+use super::errors::with_causes;
 use super::terminal::Output;
 
 /// Maximum number of addresses that are listed.
@@ -73,35 +75,6 @@ impl Announcement<'_> {
 /// Formats an option with its value, unless it is the default.
 pub(super) fn option<T: PartialEq + std::fmt::Display>(name: &str, value: T, default: T) -> String {
     if value == default { String::new() } else { format!(" {name} {value}") }
-}
-
-/// Returns the device on the address that a client called, or on 127.0.0.1 for a TCP of the device's own.
-pub(super) fn called_device(called: Option<SocketAddr>) -> String {
-    called.map_or_else(|| device_on(std::net::Ipv4Addr::LOCALHOST.into()), device_at)
-}
-
-/// Returns the device of a server without TCP connections, which would reveal the called address. It is the
-/// only address of this machine that others can reach.
-pub(super) fn only_device() -> anyhow::Result<String> {
-    let addresses = own_addresses();
-    let reached: Vec<_> = addresses.iter().filter(|local| !local.is_loopback).collect();
-    let of_version = |is_ipv4: bool| {
-        let is_usable = |address: IpAddr| match address {
-            IpAddr::V4(_) => is_ipv4,
-            IpAddr::V6(address) => !is_ipv4 && !address.is_unicast_link_local(),
-        };
-        reached.iter().filter(|local| is_usable(local.address)).collect::<Vec<_>>()
-    };
-    let (v4, v6) = (of_version(true), of_version(false));
-    match (v4.as_slice(), v6.as_slice()) {
-        ([], []) => Ok(device_on(std::net::Ipv4Addr::LOCALHOST.into())),
-        ([only], _) | ([], [only]) => Ok(device_on(only.address)),
-        _ => {
-            let all: Vec<String> =
-                v4.iter().chain(&v6).map(|local| format!("--device {}", device_on(local.address))).collect();
-            anyhow::bail!("this machine has several addresses; choose one with {}", all.join(" or "))
-        }
-    }
 }
 
 /// The contexts of a server: one on the device that the user chose, or one on each address that a client
@@ -174,7 +147,7 @@ pub(super) fn next_client<T>(
     let mut exchange = clients.next()?.allow_peers(allowed);
     let opened = open(&exchange);
     if let Err(error) = &opened {
-        exchange.fail(&super::with_causes(error));
+        exchange.fail(&with_causes(error));
     }
     Ok((exchange, opened))
 }

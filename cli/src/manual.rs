@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Command;
 
-use super::help::command;
 use super::terminal::Output;
 
 /// Print a completion script for a shell
@@ -45,17 +44,23 @@ const MAN: &str = "Examples:
   roce man perf | man -l -
   roce man --out ~/.local/share/man/man1";
 
-pub(super) fn completions(args: &CompletionsArgs, output: &mut Output) -> anyhow::Result<ExitCode> {
+/// Prints the completion script of `command`, the whole command line.
+pub(super) fn completions(
+    args: &CompletionsArgs,
+    mut command: Command,
+    output: &mut Output,
+) -> anyhow::Result<ExitCode> {
     // The generator cannot report a closed pipe.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command(), "roce", &mut script);
+    clap_complete::generate(args.shell, &mut command, "roce", &mut script);
     output.write_all(&script)?;
     output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn man(args: &ManArgs, output: &mut Output) -> anyhow::Result<ExitCode> {
-    let pages = pages();
+/// Prints or writes the manual pages of `command`, the whole command line.
+pub(super) fn man(args: &ManArgs, command: Command, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let pages = pages(command);
     if let Some(dir) = &args.out {
         let cannot_write = |path: &std::path::Path| format!("cannot write {}", path.display());
         fs::create_dir_all(dir).with_context(|| cannot_write(dir))?;
@@ -78,8 +83,8 @@ pub(super) fn man(args: &ManArgs, output: &mut Output) -> anyhow::Result<ExitCod
 }
 
 /// Returns the command itself and each subcommand, with the name of its page.
-fn pages() -> Vec<Command> {
-    let mut all = command().disable_help_subcommand(true);
+fn pages(command: Command) -> Vec<Command> {
+    let mut all = command.disable_help_subcommand(true);
     all.build();
     let subcommands: Vec<Command> = all
         .get_subcommands()

@@ -1,24 +1,30 @@
 //! `roce ping` and `roce blast`: two measurements with one set of options.
 
+pub(super) mod table;
+
 use std::io::Write;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use roce_packet::PathMtu;
-use roce_transport::units;
 use serde::Serialize;
 
 use super::choices::{COMPLETIONS, OPS, POSTS, SIGNALS, one_of};
-use super::common::{DeviceArgs, EXCHANGE_PORT, connect_when_listening, device_towards, parse_mtu, resolve};
+use super::connect::{EXCHANGE_PORT, connect_when_listening, resolve};
+use super::default_device::device_towards;
+use super::device_options::DeviceArgs;
+use super::errors::with_causes;
 use super::listen::{Announcement, Contexts, next_client, option};
 use super::progress::Progress;
-use super::terminal::{Output, Paint};
+use super::sizes::{parse_mtu, parse_size};
+use super::terminal::Output;
 use roce::verbs::Context;
 use roce_exchange::{ClientQueue, Exchange, ExchangeError};
 use roce_measure::measure::{
     self, Completion, DEFAULT_MEMORY, Op, Plan, Post, Row, ServerOptions, Signal, Tool,
 };
+use table::{print_columns, print_row};
 
 /// Measure latency: the two sides send messages in turn
 ///
@@ -130,11 +136,6 @@ struct MeasureArgs {
 #[derive(Clone, Debug)]
 struct Sizes(Vec<usize>);
 
-pub(super) fn parse_size(text: &str) -> Result<usize, String> {
-    let bytes = units::size(text).map_err(|error| error.to_string())?;
-    usize::try_from(bytes).map_err(|_| format!("{text} is too large"))
-}
-
 fn parse_range(text: &str) -> Result<Sizes, String> {
     let (first, last) =
         text.split_once("..").ok_or("expected the first and the last size, such as 1..1048576")?;
@@ -197,7 +198,7 @@ impl MeasureArgs {
                 Err(error) if self.once => return Err(error),
                 Err(error) => {
                     contexts.forget();
-                    writeln!(output, "{peer}: {}", super::with_causes(&error))?;
+                    writeln!(output, "{peer}: {}", with_causes(&error))?;
                 }
             }
             output.flush()?;
@@ -311,65 +312,4 @@ fn heading(output: &mut Output, context: &Context, plan: &Plan) -> std::io::Resu
     .to_lowercase();
     writeln!(output, "{title}")?;
     print_columns(output, plan.tool)
-}
-
-/// Prints the column titles.
-pub(super) fn print_columns(output: &mut Output, tool: Tool) -> std::io::Result<()> {
-    let line = match tool {
-        Tool::Ping => format!(
-            "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>11} {:>6} {:>6}",
-            "bytes", "one-way", "min", "median", "99%", "max", "round trips", "client", "server"
-        ),
-        Tool::Blast => format!(
-            "{:>9} {:>9} {:>9} {:>11} {:>9} {:>7} {:>6} {:>6}",
-            "bytes", "messages", "Gb/s", "messages/s", "one-way", "resent", "client", "server"
-        ),
-    };
-    writeln!(output, "{}", output.style.paint(Paint::BOLD, line))?;
-    let units = match tool {
-        Tool::Ping => format!(
-            "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>11} {:>6} {:>6}",
-            "", "us", "us", "us", "us", "us", "per second", "cpu %", "cpu %"
-        ),
-        Tool::Blast => format!(
-            "{:>9} {:>9} {:>9} {:>11} {:>9} {:>7} {:>6} {:>6}",
-            "", "", "", "", "us", "packets", "cpu %", "cpu %"
-        ),
-    };
-    writeln!(output, "{}", output.style.paint(Paint::DIM, units))
-}
-
-/// Prints one row of the table.
-pub(super) fn print_row(output: &mut Output, tool: Tool, row: &Row) -> std::io::Result<()> {
-    let (client, server) = (row.client.cpu.percent(), row.server.cpu.percent());
-    match tool {
-        Tool::Ping => {
-            let [least, median, p99, max] = row.percentiles_us.unwrap_or_default();
-            writeln!(
-                output,
-                "{:>9} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>11.0} {:>6.0} {:>6.0}",
-                row.size,
-                row.one_way_us,
-                least,
-                median,
-                p99,
-                max,
-                row.messages_per_s / 2.0,
-                client,
-                server
-            )
-        }
-        Tool::Blast => writeln!(
-            output,
-            "{:>9} {:>9} {:>9.2} {:>11.0} {:>9.2} {:>7} {:>6.0} {:>6.0}",
-            row.size,
-            row.iterations,
-            row.gigabits_per_s,
-            row.messages_per_s,
-            row.one_way_us,
-            row.client.retransmitted_packets + row.server.retransmitted_packets,
-            client,
-            server
-        ),
-    }
 }

@@ -15,10 +15,13 @@ use roce_packet::PathMtu;
 use serde_json::json;
 
 use super::choices::{ATOMIC_OPS, CONNECTIONS, TESTS, VERBS, one_of};
-use super::common::{DeviceArgs, LISTENING, connect_exchange, device_on, device_towards, parse_mtu, resolve};
-use super::listen::{Announcement, Contexts, only_device, option};
-use super::measure::parse_size;
+use super::connect::{LISTENING, connect_exchange, resolve};
+use super::default_device::{device_on, device_towards, only_device};
+use super::device_options::DeviceArgs;
+use super::errors::print_error;
+use super::listen::{Announcement, Contexts, option};
 use super::progress::Progress;
+use super::sizes::{parse_mtu, parse_size};
 use super::terminal::Output;
 use roce::tcp::Tcp;
 use roce::verbs::{Context, PortSpace};
@@ -553,7 +556,7 @@ fn is_fast_enough(args: &Args, plan: &Plan, rows: &[Row]) -> bool {
             (args.limit_msgrate, average.messages_per_s / 1e6, "million messages/s"),
         ] {
             if let Some(limit) = limit.filter(|limit| found < *limit) {
-                crate::print_error(&format!(
+                print_error(&format!(
                     "{size} bytes: {found:.6} {unit} are below the limit of {limit} {unit}"
                 ));
                 return false;

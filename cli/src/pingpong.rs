@@ -10,8 +10,11 @@ use roce_packet::PathMtu;
 use serde_json::json;
 
 use super::choices::{KINDS, one_of};
-use super::common::{DeviceArgs, connect_exchange, device_towards, parse_mtu, resolve};
+use super::connect::{connect_exchange, resolve};
+use super::default_device::device_towards;
+use super::device_options::DeviceArgs;
 use super::listen::{Announcement, Contexts, option};
+use super::sizes::parse_mtu;
 use super::terminal::Output;
 use roce::verbs::Context;
 use roce_exchange::PeerAddresses;

@@ -5,6 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::errors::print_error;
 use roce::verbs::Context;
 
 /// The interval between two lines. A shorter measurement prints none.
@@ -19,7 +20,7 @@ pub(super) struct Progress {
 impl Progress {
     /// Reports on standard error every ten seconds.
     pub(super) fn of(context: &Context) -> Self {
-        Self::every(INTERVAL, context, crate::print_error)
+        Self::every(INTERVAL, context, print_error)
     }
 
     fn every(interval: Duration, context: &Context, print: impl Fn(&str) + Send + 'static) -> Self {

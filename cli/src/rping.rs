@@ -7,8 +7,10 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use roce_packet::PathMtu;
 
-use super::common::{DeviceArgs, device_at, device_on, device_towards, parse_mtu, resolve};
-use super::listen::only_device;
+use super::connect::resolve;
+use super::default_device::{device_at, device_on, device_towards, only_device};
+use super::device_options::DeviceArgs;
+use super::sizes::parse_mtu;
 use super::terminal::Output;
 use roce::observe::Text;
 use roce::verbs::{Context, PortSpace};

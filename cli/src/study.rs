@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use super::errors::print_error;
 use super::terminal::{Output, Paint, Style};
 use roce_measure::study::{
     CONCLUSIONS, Device, Ended, Grid, Identity, Places, Progress, Store, Study, Verdict, Wish, disturbed,
@@ -171,7 +172,7 @@ impl Wishes {
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             while let Ok(Some(_)) = descriptor.read_signal() {
                 if counted.fetch_add(1, Ordering::Relaxed) == 0 {
-                    super::print_error("stopping after this cell; press Ctrl-C again to stop immediately");
+                    print_error("stopping after this cell; press Ctrl-C again to stop immediately");
                 }
             }
         })?;

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use roce_transport::{GRH_AREA, WcFlags};
 
 use super::side::{Request, Response, Side, TARGET, Transport, injector};
-use crate::common::set;
+use crate::device_options::set;
 use roce::verbs::{Context, ContextBuilder};
 use roce_device::OpenOptions;
 use roce_exchange::Exchange;

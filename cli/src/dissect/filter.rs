@@ -2,10 +2,31 @@
 
 use roce_packet::{Opcode, Psn};
 
-use super::Args;
-use super::walk::Walk;
+use crate::decode::walk::Walk;
 
-impl Args {
+/// The options that select packets.
+#[derive(Debug, clap::Args)]
+pub(super) struct Filter {
+    /// Show only packets to this queue pair and datagrams from it; may be repeated
+    #[arg(long, value_name = "NUMBER", value_parser = parse_number)]
+    qp: Vec<u32>,
+
+    /// Show only this opcode: a name, a prefix of names, or a number; may be repeated
+    ///
+    /// The transport and RDMA_ may be omitted: RC_RDMA_WRITE_ONLY, RC_SEND, READ_RESPONSE, 0x11.
+    #[arg(long, value_name = "OPCODE", value_parser = OpcodePattern::parse)]
+    opcode: Vec<OpcodePattern>,
+
+    /// Show only PSNs from A to B, inclusive; the range may wrap around after 16777215
+    #[arg(long, value_name = "A..B", value_parser = PsnRange::parse)]
+    psn: Option<PsnRange>,
+
+    /// Show only packets with a wrong ICRC
+    #[arg(long)]
+    bad_icrc: bool,
+}
+
+impl Filter {
     /// Returns whether the packet matches every filter.
     pub(super) fn matches(&self, walk: &Walk<'_>) -> bool {
         let unfiltered = self.qp.is_empty() && self.opcode.is_empty() && self.psn.is_none() && !self.bad_icrc;
@@ -21,7 +42,7 @@ impl Args {
 }
 
 /// Parses a number of up to 24 bits, decimal or hexadecimal with `0x`.
-pub(super) fn parse_number(text: &str) -> Result<u32, String> {
+fn parse_number(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => text.parse(),
@@ -35,10 +56,10 @@ pub(super) fn parse_number(text: &str) -> Result<u32, String> {
 
 /// The opcodes that a name, a prefix or a number selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OpcodePattern(Vec<Opcode>);
+struct OpcodePattern(Vec<Opcode>);
 
 impl OpcodePattern {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with(|first: char| first.is_ascii_digit()) {
             return match parse_number(text).map(u8::try_from) {
                 Ok(Ok(value)) => Ok(Self(vec![Opcode(value)])),
@@ -80,13 +101,13 @@ fn short_name(name: &str) -> String {
 
 /// An inclusive range of PSNs, modulo 2^24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PsnRange {
+struct PsnRange {
     first: Psn,
     last: Psn,
 }
 
 impl PsnRange {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, String> {
         let (first, last) = text.split_once("..").unwrap_or((text, text));
         let psn = |text: &str| parse_number(text.trim()).map(Psn::new);
         Ok(Self { first: psn(first)?, last: psn(last.trim_start_matches('='))? })

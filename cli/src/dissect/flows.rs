@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use roce_capture::{CapturedPacket, Direction as Way, LinkType};
 use roce_packet::{Direction, OpcodeInfo, Operation, PathMtu, Position, Psn, Reth, Transport};
 
-use super::walk::{Packet, Walk};
+use crate::decode::walk::{Packet, Walk};
 
 /// The remark about the PSN of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,15 +2,14 @@
 
 use std::io::{self, Write};
 
-use roce_packet::fields::{Field, Show, Value};
+use roce_packet::Encapsulation;
 use roce_packet::outer::Cut;
-use roce_packet::{Encapsulation, ParseError};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::Shown;
-use super::fields::{self, hex};
 use super::flows::Mark;
-use super::walk::{Icrc, Part, Protocol};
+use super::shown::Shown;
+use crate::decode::json::{JsonError, JsonValue, icrc_entries};
+use crate::decode::walk::{Part, Protocol};
 use crate::document::escaped;
 use crate::terminal::Output;
 use roce_capture::Direction;
@@ -146,62 +145,6 @@ impl Serialize for OuterPart<'_> {
         map.serialize_entry("name", self.part.header.name)?;
         map.serialize_entry("offset", &self.part.start)?;
         self.shown.part_entries(self.part, &mut map)?;
-        map.end()
-    }
-}
-
-/// Adds the result of the ICRC check; shared with `roce explain`.
-pub(crate) fn icrc_entries<M: SerializeMap>(icrc: Icrc, map: &mut M) -> Result<(), M::Error> {
-    match icrc {
-        Icrc::Checked(check, _) => {
-            map.serialize_entry("roce.icrc", if check.is_good() { "ok" } else { "bad" })?;
-            // The byte order is that of the wire, like in infiniband.invariant.crc.
-            map.serialize_entry("roce.icrc_computed", &check.computed.swap_bytes())
-        }
-        Icrc::Unchecked(reason) => {
-            map.serialize_entry("roce.icrc", "unchecked")?;
-            map.serialize_entry("roce.icrc_unchecked", reason)
-        }
-    }
-}
-
-/// The value of a field as JSON.
-pub(crate) struct JsonValue<'a> {
-    pub(crate) field: &'a Field,
-    pub(crate) value: Value<'a>,
-}
-
-impl Serialize for JsonValue<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        /// Number of bits of a number that JavaScript and jq keep.
-        const EXACT_BITS: usize = 53;
-
-        let Self { field, value } = self;
-        match (value, field.show) {
-            (Value::Number(number), Show::Flag) => serializer.serialize_bool(*number != 0),
-            (Value::Number(number), Show::Words) => serializer.serialize_u64(number * 4),
-            (Value::Number(number), Show::Decimal | Show::Hex) if field.width <= EXACT_BITS => {
-                serializer.serialize_u64(*number)
-            }
-            (Value::Bytes(bytes), Show::Bytes) => serializer.serialize_str(&hex(bytes)),
-            _ => serializer.serialize_str(&fields::text(field, value)),
-        }
-    }
-}
-
-/// A parse error as JSON.
-pub(crate) struct JsonError(pub(crate) ParseError);
-
-impl Serialize for JsonError {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let error = self.0;
-        let mut map = serializer.serialize_map(Some(6))?;
-        map.serialize_entry("layer", error.layer.name())?;
-        map.serialize_entry("kind", error.kind.description())?;
-        map.serialize_entry("offset", &error.offset)?;
-        map.serialize_entry("need", &error.need)?;
-        map.serialize_entry("have", &error.have)?;
-        map.serialize_entry("text", &error.to_string())?;
         map.end()
     }
 }

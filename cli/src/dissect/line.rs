@@ -7,10 +7,10 @@ use roce_packet::fields::{Header, Value};
 use roce_packet::outer::Cut;
 use roce_packet::{Aeth, AtomicEth, Deth, Ecn, Encapsulation, Operation, Reth, Telemetry, TelemetryHop};
 
-use super::Shown;
-use super::fields;
 use super::flows::Mark;
-use super::walk::{Icrc, Packet, Part, Protocol, Walk};
+use super::shown::Shown;
+use crate::decode::fields;
+use crate::decode::walk::{Icrc, Packet, Part, Protocol, Walk};
 use crate::terminal::{Output, Paint};
 use roce::observe::Text;
 

@@ -7,7 +7,7 @@ use roce_packet::outer::{Cut, Foreign, Guess};
 use roce_packet::{EtherType, ROCE_UDP_PORT};
 
 use super::flows::Mark;
-use super::walk::{Icrc, Protocol, Walk};
+use crate::decode::walk::{Icrc, Protocol, Walk};
 use roce_capture::{CapturedPacket, LinkType};
 
 /// Counts of all packets that were read, whether or not they were printed.

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use roce_packet::fields::{Field, Value};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::{Explanation, Origin};
-use crate::dissect::fields::{self, hex};
-use crate::dissect::json::{JsonError, JsonValue, icrc_entries};
-use crate::dissect::walk::{Part, Protocol};
+use super::explanation::{Explanation, Origin};
+use crate::decode::fields::{self, hex};
+use crate::decode::json::{JsonError, JsonValue, icrc_entries};
+use crate::decode::walk::{Part, Protocol};
 use crate::document::escaped;
 use crate::terminal::Output;
 

@@ -1,6 +1,8 @@
 use roce_packet::{Bth, DatagramWriter, Encapsulation, FrameHeaders, MacAddr, Opcode, Path, Psn, Qpn, Reth};
 
 use super::*;
+use crate::decode::fields::hex;
+use crate::decode::walk::Icrc;
 
 /// Builds the example with the packet crate.
 fn example() -> Vec<u8> {
@@ -46,14 +48,14 @@ fn crc32(bytes: impl IntoIterator<Item = u8>) -> u32 {
 #[test]
 fn the_example_equals_the_frame_of_the_packet_crate() {
     let frame = example();
-    assert_eq!(EXAMPLE, dissect::fields::hex(&frame));
+    assert_eq!(EXAMPLE, hex(&frame));
 }
 
 #[test]
 fn the_crc_of_the_covered_bytes_is_the_icrc() {
     let frame = example();
-    for (from, bytes) in [(From::Eth, &frame[..]), (From::Ip, &frame[14..])] {
-        let framed = if from == From::Eth { Framed::ethernet(bytes) } else { Framed::ip(bytes) };
+    for (from, bytes) in [(FirstHeader::Eth, &frame[..]), (FirstHeader::Ip, &frame[14..])] {
+        let framed = if from == FirstHeader::Eth { Framed::ethernet(bytes) } else { Framed::ip(bytes) };
         let walk = Walk::new(framed, ROCE_UDP_PORT);
         let explanation = Explanation { bytes, origin: Origin::Digits { from, was_guessed: false }, walk };
         let Some(Icrc::Checked(check, _)) = explanation.icrc() else { panic!("no ICRC") };
@@ -62,17 +64,4 @@ fn the_crc_of_the_covered_bytes_is_the_icrc() {
         let input = [0xff; 8].into_iter().chain(covered.into_iter().flat_map(|(_, bytes)| bytes));
         assert_eq!(crc32(input), check.computed);
     }
-}
-
-#[test]
-fn the_start_of_a_packet_is_guessed() {
-    let frame = example();
-    assert_eq!(From::guess(&frame), From::Eth);
-    assert_eq!(From::guess(&frame[14..]), From::Ip);
-    assert_eq!(From::guess(&frame[42..]), From::Bth);
-    // The length fields of truncated packets do not match.
-    assert_eq!(From::guess(&frame[14..60]), From::Ip);
-    assert_eq!(From::guess(&frame[..30]), From::Eth);
-    assert_eq!(From::guess(&[]), From::Eth);
-    assert_eq!(From::guess(&[0x45]), From::Eth);
 }

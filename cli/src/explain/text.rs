@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use roce_packet::fields::EXTENDED;
 use roce_packet::{Direction, OpcodeInfo, Operation, PayloadRule, Position, Transport};
 
-use super::{Explanation, From, Origin, is_masked};
-use crate::dissect::tree::{field_line, icrc_text, part_title, spaced};
-use crate::dissect::walk::{Icrc, Part, Protocol};
+use super::explanation::{Explanation, Origin, is_masked};
+use crate::decode::text::{field_line, icrc_text, part_title, spaced};
+use crate::decode::walk::{Icrc, Part, Protocol};
+use crate::input::first_header::FirstHeader;
 use crate::terminal::{Output, Paint};
 use roce::observe::Text;
 
@@ -35,9 +36,9 @@ fn overview(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()
     match *origin {
         Origin::Digits { from, was_guessed } => {
             let other = match from {
-                From::Auto | From::Eth => "--from ip or --from bth",
-                From::Ip => "--from eth or --from bth",
-                From::Bth => "--from eth or --from ip",
+                FirstHeader::Auto | FirstHeader::Eth => "--from ip or --from bth",
+                FirstHeader::Ip => "--from eth or --from bth",
+                FirstHeader::Bth => "--from eth or --from ip",
             };
             let hint =
                 if was_guessed { format!(" (detected; {other} overrides this)") } else { String::new() };

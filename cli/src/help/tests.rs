@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::command;
 
 /// Returns every command, including hidden ones.
 fn commands() -> Vec<Command> {

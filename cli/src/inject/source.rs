@@ -7,10 +7,9 @@ use anyhow::{Context as _, bail};
 use roce_capture::CapturedPacket;
 use roce_packet::{EthernetHeader, MacAddr};
 
-use crate::dissect;
-use crate::dissect::walk::Framed;
-use crate::explain::framed;
-use crate::explain::input::{self, Input};
+use crate::decode::walk::Framed;
+use crate::input::first_header::framed;
+use crate::input::{self, Input};
 
 /// The frames to send, once or several times.
 #[derive(Debug)]
@@ -73,7 +72,7 @@ impl Source {
             }
             Self::Capture { file, only } => (file, *only),
         };
-        let mut reader = dissect::open(file.as_ref())?;
+        let mut reader = input::open(file.as_ref())?;
         if let Some(number) = only {
             return input::with_packet(&mut reader, file, number, |packet| {
                 hand_over(packet, file, sink).map(|_| ())

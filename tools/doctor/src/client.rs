@@ -6,14 +6,18 @@ use std::time::Duration;
 use roce_exchange::{Exchange, ExchangeError, ToolError, tell_failure};
 use roce_packet::PathMtu;
 
+use super::doctor::Doctor;
 use super::finding::{Diagnosis, Finding, Step};
 use super::judge::{self, Both, Tried};
 use super::local::{Knock, Reach};
 use super::neighbour::{self, Hop};
+use super::peer::Peer;
 use super::probe::Probe;
 use super::serve::ask_for_trips;
-use super::wire::{Burst, Introduction, PROBE_BYTES, PROTOCOL, SMALL_PROBE_BYTES, Trial, Trips};
-use super::{Doctor, Peer, TOOL, cm, local, unreasonable};
+use super::wire::{
+    Burst, Introduction, PROBE_BYTES, PROTOCOL, SMALL_PROBE_BYTES, TOOL, Trial, Trips, unreasonable,
+};
+use super::{cm, local};
 
 /// Time limit for connecting over TCP.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
@@ -42,40 +46,44 @@ impl Notes<'_> {
     }
 }
 
-pub(super) fn examine(doctor: &Doctor, peer: &Peer, on_finding: &mut dyn FnMut(&Finding)) -> Diagnosis {
-    let mut notes = Notes { diagnosis: Diagnosis::default(), on_finding };
-    let device = local::device(doctor, peer);
-    let has_no_gid = device.is_problem();
-    notes.add(device);
-    if has_no_gid {
-        return notes.diagnosis;
-    }
-    let index = doctor.path.sgid_index;
-    let server = Exchange::connect_at(&doctor.context, index, peer.exchange(), Some(CONNECT_PATIENCE));
-    // A server opens its device when a client connects, and sends its greeting when the device is open. The
-    // knock on UDP port 4791 must come after that.
-    let server = server.map(|mut exchange| {
-        let greeted = exchange.greet(TOOL);
-        (exchange, greeted)
-    });
-    let knock = local::knock(doctor, peer);
-    notes.add(local::mtu(doctor, &knock));
-    // After the knock, which made the kernel resolve the neighbour.
-    let (route, hop) = local::route(doctor, peer);
-    let is_lost = route.is_problem();
-    notes.add(route);
-    match server {
-        Ok((mut exchange, greeted)) => {
-            let greeted = greeted.map_err(ToolError::from);
-            let outcome = greeted.and_then(|()| with_server(doctor, &mut exchange, &knock, hop, &mut notes));
-            tell_failure(&mut exchange, &outcome);
-            if let Err(error) = outcome {
-                notes.add(exchange_failed(&error));
-            }
+impl Doctor {
+    /// Examines the path to a peer, and calls `on_finding` with each finding at once.
+    pub fn examine(&self, peer: &Peer, on_finding: &mut dyn FnMut(&Finding)) -> Diagnosis {
+        let mut notes = Notes { diagnosis: Diagnosis::default(), on_finding };
+        let device = local::device(self, peer);
+        let has_no_gid = device.is_problem();
+        notes.add(device);
+        if has_no_gid {
+            return notes.diagnosis;
         }
-        Err(error) => without_server(doctor, &knock, hop, &error, is_lost, &mut notes),
+        let index = self.path.sgid_index;
+        let server = Exchange::connect_at(&self.context, index, peer.exchange(), Some(CONNECT_PATIENCE));
+        // A server opens its device when a client connects, and sends its greeting when the device is open.
+        // The knock on UDP port 4791 must come after that.
+        let server = server.map(|mut exchange| {
+            let greeted = exchange.greet(TOOL);
+            (exchange, greeted)
+        });
+        let knock = local::knock(self, peer);
+        notes.add(local::mtu(self, &knock));
+        // After the knock, which made the kernel resolve the neighbour.
+        let (route, hop) = local::route(self, peer);
+        let is_lost = route.is_problem();
+        notes.add(route);
+        match server {
+            Ok((mut exchange, greeted)) => {
+                let greeted = greeted.map_err(ToolError::from);
+                let outcome =
+                    greeted.and_then(|()| with_server(self, &mut exchange, &knock, hop, &mut notes));
+                tell_failure(&mut exchange, &outcome);
+                if let Err(error) = outcome {
+                    notes.add(exchange_failed(&error));
+                }
+            }
+            Err(error) => without_server(self, &knock, hop, &error, is_lost, &mut notes),
+        }
+        notes.diagnosis
     }
-    notes.diagnosis
 }
 
 /// Adds all findings about a peer on which no doctor answers.

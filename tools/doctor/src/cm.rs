@@ -9,9 +9,10 @@ use roce_packet::mad::{CmTimeout, RejReason};
 use roce_transport::QpType;
 use roce_transport::cm::CmTiming;
 
+use super::doctor::Doctor;
 use super::finding::{Finding, Step};
 use super::local::Reach;
-use super::{Doctor, Peer};
+use super::peer::Peer;
 use roce::observe::Snapshot;
 use roce::verbs::{ConnectionError, ConnectionParameters, QueuePairOptions};
 

@@ -1,14 +1,17 @@
 //! Turns the observations of both sides into findings. All functions are pure.
 
+mod directions;
 mod marks;
 
 use std::net::IpAddr;
 
+pub(super) use directions::Both;
 pub(super) use marks::{dscp, ecn};
 
 use super::finding::{Finding, Step};
 use super::local::ACCEPT;
 use super::wire::{Introduction, Link, Observation, PROBE_BYTES, TripReport};
+use directions::Direction;
 
 /// BTH and ICRC: the minimum size of a datagram without its payload.
 const AROUND_PAYLOAD: usize = 12 + 4;
@@ -17,67 +20,6 @@ const HOP_LIMIT: u8 = 64;
 
 /// Bytes of IP, UDP, BTH, DETH and ICRC around the payload of a probe over IPv4.
 const AROUND_PROBE: usize = 20 + 8 + 12 + 8 + 4;
-
-/// The observations of both sides of a burst.
-#[derive(Clone, Debug)]
-pub(super) struct Both {
-    pub(super) own: Introduction,
-    pub(super) peer: Introduction,
-    /// The local observation: the direction from the peer.
-    pub(super) here: Observation,
-    /// The observation of the peer: the direction to the peer.
-    pub(super) there: Observation,
-}
-
-/// One direction of a burst.
-struct Direction<'a> {
-    from: &'a Introduction,
-    to: &'a Introduction,
-    /// The number of packets that the sender reports.
-    sent: u32,
-    source_port: u16,
-    /// The observation of the receiver.
-    seen: &'a Observation,
-}
-
-impl Direction<'_> {
-    fn has_arrived(&self) -> bool {
-        self.seen.intact > 0 || !self.seen.classes.is_empty() || self.seen.damaged > 0
-    }
-
-    fn name(&self) -> String {
-        format!("from {} to {}", self.from.address, self.to.address)
-    }
-
-    /// Returns the number of packets that arrived neither intact nor damaged.
-    fn lost(&self) -> u64 {
-        u64::from(self.sent).saturating_sub(u64::from(self.seen.intact) + self.seen.damaged)
-    }
-
-    fn rate(&self) -> f64 {
-        share(self.lost(), self.sent)
-    }
-}
-
-impl Both {
-    /// Returns the directions to the peer and from it.
-    fn directions(&self) -> [Direction<'_>; 2] {
-        let Self { own, peer, here, there } = self;
-        [
-            Direction { from: own, to: peer, sent: here.sent, source_port: here.source_port, seen: there },
-            Direction { from: peer, to: own, sent: there.sent, source_port: there.source_port, seen: here },
-        ]
-    }
-
-    /// Returns whether nothing arrives in at least one direction. Other findings are then meaningless.
-    pub(super) fn is_dead(&self) -> bool {
-        self.directions().iter().any(|direction| !direction.has_arrived())
-    }
-}
-
-fn share(part: u64, whole: u32) -> f64 {
-    part as f64 / f64::from(whole.max(1))
-}
 
 /// Formats a share as a percentage.
 fn percent(share: f64) -> String {

@@ -7,9 +7,10 @@ use std::time::Duration;
 use roce_packet::{Encapsulation, PathMtu, ROCE_UDP_PORT};
 use rustix::net::sockopt;
 
+use super::doctor::Doctor;
 use super::finding::{Finding, Step};
 use super::neighbour::Hop;
-use super::{Doctor, Peer};
+use super::peer::Peer;
 use roce::verbs::GidEntry;
 use roce_device::host::kernel::{NextHop, next_hop};
 use roce_device::{LocalAddress, local_addresses};

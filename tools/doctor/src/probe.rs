@@ -8,6 +8,7 @@ use roce_exchange::{
 use roce_packet::Qpn;
 use roce_transport::{Access, QpCapabilities, QpType, SendOp, SendWr, Wc, WcStatus};
 
+use super::doctor::Doctor;
 use super::local::interface_of;
 use super::watch::Log;
 use super::wire::{Burst, Introduction, Link, MOST_LINKS, Observation, PROBE_BYTES, PROTOCOL, Stamp};
@@ -39,8 +40,15 @@ struct Progress {
     observation: Observation,
 }
 
+impl Doctor {
+    /// Creates the resources of this side for all trials.
+    pub(super) fn probe(&self) -> Result<Probe, ToolError> {
+        Probe::new(&self.context, self.log.clone(), self.path)
+    }
+}
+
 impl Probe {
-    pub(super) fn new(context: &Context, log: Log, path: PathOptions) -> Result<Self, ToolError> {
+    fn new(context: &Context, log: Log, path: PathOptions) -> Result<Self, ToolError> {
         let resources = Resources::new(
             context,
             &Requirements {

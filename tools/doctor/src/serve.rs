@@ -2,18 +2,32 @@
 
 use std::time::Duration;
 
+use super::doctor::Doctor;
 use super::probe::Probe;
 use super::trips::RoundTrips;
-use super::wire::{Admission, Introduction, Trial};
-use super::{Doctor, TOOL, unreasonable};
+use super::wire::{Admission, Introduction, TOOL, Trial, unreasonable};
 use roce::observe::Text;
-use roce_exchange::{Exchange, ToolError};
+use roce_exchange::{Exchange, ToolError, tell_failure};
 
 /// Time limit for an examination, because other clients wait.
 const EXAMINATION: Duration = Duration::from_secs(300);
 
+impl Doctor {
+    /// Takes part in the examination by a connected client. Returns the number of problems that it found.
+    ///
+    /// # Errors
+    ///
+    /// The client breaks the rules or leaves, or a verb fails. The client is told of every error that is not
+    /// its own.
+    pub fn serve(&self, mut exchange: Exchange) -> Result<usize, ToolError> {
+        let problems = serve(self, &mut exchange);
+        tell_failure(&mut exchange, &problems);
+        problems
+    }
+}
+
 /// Takes part in one examination. Returns the number of problems that the client found.
-pub(super) fn serve(doctor: &Doctor, exchange: &mut Exchange) -> Result<usize, ToolError> {
+fn serve(doctor: &Doctor, exchange: &mut Exchange) -> Result<usize, ToolError> {
     exchange.greet(TOOL)?;
     exchange.limit(Some(EXAMINATION));
     let peer: Introduction = exchange.receive("the introduction of a doctor")?;

@@ -7,9 +7,8 @@ use roce_exchange::{CompletionQueues, Exchange, Requirements, Resources, ToolErr
 use roce_packet::PathMtu;
 use roce_transport::{Access, QpCapabilities, QpType, SendOp, Wc, WcStatus};
 
-use super::not_a_path_mtu;
 use super::probe::Probe;
-use super::wire::{Introduction, TripReport, Trips};
+use super::wire::{Introduction, TripReport, Trips, not_a_path_mtu};
 use roce::observe::explain;
 use roce::verbs::{CompletionQueue, ConnectOptions, Endpoint, WaitError};
 

@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use roce::observe::Text;
 use roce::verbs::Endpoint;
+use roce_exchange::ToolError;
 
+/// The tool name in the greetings of the two sides.
+pub(super) const TOOL: &str = "doctor";
 /// Version of the protocol; it changes with the meaning of the messages.
 pub(super) const PROTOCOL: u32 = 2;
 /// Maximum number of probes of one burst.
@@ -109,6 +112,18 @@ impl Trips {
     pub(super) fn is_reasonable(&self) -> bool {
         (1..=MOST_TRIPS).contains(&self.count) && (1..=LONGEST_TRIP).contains(&self.bytes)
     }
+}
+
+/// Returns the error for a request with a path MTU that does not exist.
+pub(super) fn not_a_path_mtu(bytes: usize) -> ToolError {
+    ToolError::Peer(format!(
+        "asks for path MTU {bytes}, which does not exist; run the same version on both sides"
+    ))
+}
+
+/// Returns the error for a request that a peer of the same version does not send.
+pub(super) fn unreasonable(request: &str) -> ToolError {
+    ToolError::Peer(format!("asks for {request}; run the same version on both sides"))
 }
 
 /// The next request of the client.

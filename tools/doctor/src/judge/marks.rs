@@ -1,6 +1,6 @@
 //! Findings about changes of DSCP and ECN.
 
-use super::{Both, Direction};
+use super::directions::{Both, Direction};
 use crate::finding::{Finding, Step};
 
 impl Direction<'_> {

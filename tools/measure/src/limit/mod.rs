@@ -12,10 +12,16 @@ mod run;
 mod tcp;
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::harness::statistics::percentile;
+
 pub use run::{client, serve};
+
+/// Time limit for a frame of the other side, and for bytes of kernel TCP.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +66,15 @@ pub struct Latency {
     pub median_us: f64,
     /// The 99th percentile.
     pub p99_us: f64,
+}
+
+impl Latency {
+    /// Returns minimum, median and 99th percentile of a set of times, which must not be empty.
+    fn of(times: &mut [f64]) -> Self {
+        times.sort_by(f64::total_cmp);
+        let at = |share: f64| percentile(times, share).unwrap_or(f64::NAN);
+        Self { least_us: at(0.0), median_us: at(0.5), p99_us: at(0.99) }
+    }
 }
 
 /// The result of a measurement.

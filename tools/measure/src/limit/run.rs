@@ -9,15 +9,13 @@ use roce_packet::{Encapsulation, Path, Qpn, flow};
 use roce_transport::Transmit;
 
 use super::frames::{MIN_PAYLOAD, OVERHEAD, Purpose, read, set_number, template};
-use super::{Introduction, Latency, Outcome, Plan, Row, tcp};
-use crate::harness::statistics::{gigabits_per_s, percentile};
+use super::{Introduction, Latency, Outcome, PATIENCE, Plan, Row, tcp};
+use crate::harness::statistics::gigabits_per_s;
 use crate::harness::{NAP, Role, SPINNING};
 use roce::observe::Text;
 use roce_device::Clock;
 use roce_device::Device;
 
-/// Time limit for a frame of the other side.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// Number of frames per credit.
 const CREDIT_EVERY: u64 = 16;
 /// Outstanding frames count as lost after this time without a credit.
@@ -316,14 +314,7 @@ fn ping(end: &mut End<'_>, exchange: &mut Exchange, round_trips: u64) -> Result<
         number += 1;
     }
     exchange.send("the end of the round trips", &0_u64)?;
-    Ok(latency(&mut times))
-}
-
-/// Returns minimum, median and 99th percentile of a set of times, which must not be empty.
-pub(super) fn latency(times: &mut [f64]) -> Latency {
-    times.sort_by(f64::total_cmp);
-    let at = |share: f64| percentile(times, share).unwrap_or(f64::NAN);
-    Latency { least_us: at(0.0), median_us: at(0.5), p99_us: at(0.99) }
+    Ok(Latency::of(&mut times))
 }
 
 /// The time that a server has waited for frames.

@@ -8,8 +8,7 @@ use std::time::Instant;
 use roce_exchange::{Exchange, ToolError};
 use rustix::event::{Timespec, epoll};
 
-use super::Latency;
-use super::run::{PATIENCE, latency};
+use super::{Latency, PATIENCE};
 use crate::harness::statistics::gigabits_per_s;
 use crate::harness::{connect_from, spin};
 
@@ -77,7 +76,7 @@ fn ping(
         read(stream, &mut message)?;
         times.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
     }
-    Ok((!times.is_empty()).then(|| latency(&mut times)))
+    Ok((!times.is_empty()).then(|| Latency::of(&mut times)))
 }
 
 pub(super) fn serve(exchange: &mut Exchange, own: IpAddr, peer: IpAddr) -> Result<(), ToolError> {

@@ -8,12 +8,13 @@
 mod blast;
 mod ping;
 mod plan;
+mod run;
 mod session;
 mod usage;
 mod work;
 
 pub use plan::{Completion, Op, Plan, Post, Signal, Tool};
-pub use session::{DEFAULT_MEMORY, ServerOptions, run_client, serve};
+pub use run::{DEFAULT_MEMORY, ServerOptions, run_client, serve};
 pub use usage::CpuUsage;
 pub(crate) use usage::Stopwatch;
 

@@ -6,9 +6,9 @@ use roce_exchange::ToolError;
 
 use super::Verb;
 use super::buffers::Geometry;
+use super::end::End;
 use super::receiver::Receiver;
 use super::sender::Sender;
-use super::session::End;
 use super::statistics::{Bandwidth, MOST_FOR_PEAK, Rate, Times};
 use super::traffic::{Look, Traffic};
 use crate::harness::Role;

@@ -9,7 +9,7 @@ use roce_packet::mad::CmTimeout;
 use roce_transport::Access;
 use roce_transport::cm::CmTiming;
 
-use super::session::End;
+use super::end::End;
 use super::{Connection, Plan, Verb};
 use crate::harness::{PeerQueuePair, connect_as_originals};
 use crate::perf::messages::connect_when_listening;

@@ -7,9 +7,9 @@ use roce_exchange::{ToolError, take};
 
 use super::buffers::Geometry;
 use super::content::Learned;
+use super::end::End;
 use super::receiver::Receiver;
 use super::sender::Sender;
-use super::session::End;
 use super::statistics::Latency;
 use super::traffic::{Look, Traffic};
 use super::{Length, Verb};

@@ -9,6 +9,7 @@ mod bandwidth;
 mod buffers;
 mod connect;
 mod content;
+mod end;
 pub mod exchange;
 mod latency;
 mod messages;

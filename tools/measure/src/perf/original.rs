@@ -7,8 +7,8 @@ use std::time::Duration;
 use roce::verbs::{Context, Wc};
 use roce_exchange::ToolError;
 
+use super::end::End;
 use super::exchange::{AfterEnd, Report};
-use super::session::End;
 use super::{Length, Size, Test, Verb};
 
 /// Factor between sent and expected messages beyond which the other side runs with other sizes.

@@ -7,8 +7,8 @@ use roce_transport::{RecvWr, Wc};
 use super::Test;
 use super::buffers::Geometry;
 use super::content::Learned;
+use super::end::End;
 use super::sender::WorkId;
-use super::session::End;
 use super::verify::lost;
 use crate::harness::check_length;
 

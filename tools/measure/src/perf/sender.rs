@@ -7,7 +7,7 @@ use roce_transport::{Payload, RKey, SendFlags, SendOp, SendWr, Sge};
 
 use super::buffers::Geometry;
 use super::content::Learned;
-use super::session::{End, Lane};
+use super::end::{End, Lane};
 use super::verify::Atomics;
 use super::{AtomicOp, LONGEST_LIST, Test, Verb};
 

@@ -9,37 +9,15 @@ use roce_transport::QpCapabilities;
 use serde::Serialize;
 
 use super::buffers::Buffers;
+use super::end::{End, Lane};
 use super::{Bandwidth, ConnectMethod, Latency, Length, Plan, Size, Test, Verb};
 use super::{bandwidth, buffers::Geometry, latency};
 use crate::harness::{DropWatch, Role, await_silence, check_length};
 use crate::perf::exchange::{Agreement, FIRST_KEYS, Keys, Link, Report, Stream};
-use roce::verbs::{AddressHandle, CompletionQueue, Context, QueuePair, QueuePairOptions};
+use roce::verbs::{Context, QueuePairOptions};
 
 /// Time that an original may take to say that it is done, or to continue.
 const PARTING: Duration = Duration::from_secs(1);
-
-/// One queue pair and its peer.
-#[derive(Debug)]
-pub(super) struct Lane {
-    pub(super) qp: QueuePair,
-    pub(super) local: Keys,
-    pub(super) remote: Keys,
-    pub(super) destination: Option<AddressHandle>,
-    /// The rdma_cm connection.
-    pub(super) connection: Option<roce::verbs::Connection>,
-}
-
-/// The objects of this side, without the exchange.
-#[derive(Debug)]
-pub(super) struct End {
-    pub(super) plan: Plan,
-    pub(super) role: Role,
-    pub(super) agreement: Agreement,
-    pub(super) context: Context,
-    pub(super) cq: CompletionQueue,
-    pub(super) buffers: Buffers,
-    pub(super) lanes: Vec<Lane>,
-}
 
 /// The result for one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -445,14 +423,6 @@ impl End {
             peak: measured.peak.map_or(0.0, |peak| peak.bandwidth(gigabits)),
             average: measured.average.bandwidth(gigabits),
             rate: measured.average.messages_per_s / 1e6,
-        }
-    }
-
-    pub(super) fn stalled(&self, done: u64, expected: u64) -> ToolError {
-        ToolError::Stalled {
-            progress: format!("{done} of {expected} messages are complete"),
-            patience: self.plan.patience,
-            is_reliable: self.plan.is_reliable(),
         }
     }
 }

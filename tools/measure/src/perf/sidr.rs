@@ -19,7 +19,7 @@ use roce_transport::{Payload, RecvWr, SendFlags, SendOp, SendWr, Wc};
 
 use super::Test;
 use super::connect::LISTEN_PATIENCE;
-use super::session::End;
+use super::end::End;
 use crate::harness::check_completion;
 use roce::verbs::{AddressHandle, CmListener, ConnectionError, QueuePair};
 

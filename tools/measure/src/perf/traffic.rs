@@ -7,10 +7,10 @@ use roce_exchange::ToolError;
 use roce_transport::Wc;
 
 use super::buffers::Geometry;
+use super::end::End;
 use super::exchange::{SAME_OPTIONS_THERE, WARN_AFTER};
 use super::receiver::Receiver;
 use super::sender::{Sender, WorkId};
-use super::session::End;
 use super::statistics::Times;
 use super::{Length, Test};
 use crate::harness::{check_completion, wait_for_event, wait_spinning};

@@ -5,7 +5,7 @@ use roce_exchange::{ToolError, take};
 
 use super::buffers::Geometry;
 use super::content::{Learned, pieces, ping};
-use super::session::End;
+use super::end::End;
 use super::{AtomicOp, Size, Test, Verb};
 
 impl End {

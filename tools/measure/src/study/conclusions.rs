@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::grid::{Carrier, Cell, Device, Test};
-use super::side::Measured;
+use super::measured::Measured;
 use super::store::Outcome;
 
 /// The verdict of the rows on a conclusion.
@@ -405,37 +405,6 @@ fn fold(values: &[(Carrier, f64)], by: fn(f64, f64) -> f64) -> f64 {
 fn named(values: &[(Carrier, f64)]) -> String {
     let one = |(carrier, value): &(Carrier, f64)| format!("{} {value:.1} Gb/s", carrier.name());
     values.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
-impl Measured {
-    pub(super) fn median(&self) -> Option<f64> {
-        self.percentiles_us[1]
-    }
-
-    fn one_way(&self) -> Option<f64> {
-        Some(self.one_way_us)
-    }
-
-    fn rate(&self) -> Option<f64> {
-        Some(self.messages_per_s)
-    }
-
-    pub(super) fn speed(&self) -> Option<f64> {
-        Some(self.gigabits_per_s)
-    }
-
-    pub(super) fn cpu_of_client(&self) -> Option<f64> {
-        self.client_cpu
-    }
-
-    /// Returns the load of both sides, in percent of a processor.
-    pub(super) fn cpu(&self) -> Option<f64> {
-        Some(self.client_cpu? + self.server_cpu?)
-    }
-
-    fn cpu_per_gigabit(&self) -> Option<f64> {
-        Some(self.cpu()? / self.gigabits_per_s)
-    }
 }
 
 #[cfg(test)]

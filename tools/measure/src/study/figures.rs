@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::grid::{Carrier, Cell, DEFAULT_BUFFERS, Device, Test};
-use super::side::Measured;
+use super::measured::Measured;
 use super::store::Outcome;
 use roce_plot::{Axes, Axis, Chart, Line};
 

@@ -8,6 +8,7 @@
 mod conclusions;
 mod figures;
 mod grid;
+mod measured;
 mod place;
 mod report;
 mod run;
@@ -18,6 +19,7 @@ mod tcp;
 pub use conclusions::{CONCLUSIONS, Conclusion, Judgement, Verdict};
 pub use figures::{Figure, figures};
 pub use grid::{Carrier, Cell, DEFAULT_BUFFERS, Device, Grid, Test};
+pub use measured::Measured;
 pub use place::Places;
 pub use report::{disturbed, write_report};
 pub use run::{Ended, Progress, Study, Wish};

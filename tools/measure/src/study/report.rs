@@ -138,7 +138,7 @@ fn write_devices(html: &mut String, store: &Store, ended: &Ended) -> std::fmt::R
             found.map_or_else(|| "–".to_owned(), |measured| format!("{:.1} Gb/s", measured.gigabits_per_s))
         };
         let time = |carrier, size| {
-            let found = get(Test::Ping, carrier, size).and_then(super::side::Measured::median);
+            let found = get(Test::Ping, carrier, size).and_then(super::measured::Measured::median);
             found.map_or_else(|| "–".to_owned(), |median| format!("{median:.1} µs"))
         };
         writeln!(

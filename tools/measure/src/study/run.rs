@@ -12,8 +12,9 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 
 use super::grid::{Carrier, Cell, Device, Grid, Test};
+use super::measured::Measured;
 use super::place::{End, Places};
-use super::side::{Answer, Job, Measured};
+use super::side::{Answer, Job};
 use super::store::{Outcome, Store, StoreError};
 
 /// Load of other processes, in percent of a processor, above which a cell counts as disturbed. The resolution

@@ -6,7 +6,7 @@ use std::io::{self, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::grid::{Carrier, Cell, Device, Grid, Test};
-use super::side::Measured;
+use super::measured::Measured;
 use roce_machine::text_file;
 
 /// Version of the format; it changes with the meaning of the columns.

@@ -10,7 +10,7 @@ use roce_exchange::{Exchange, ToolError, tell_failure};
 use serde::{Deserialize, Serialize};
 
 use super::grid::{Cell, Test};
-use super::side::Measured;
+use super::measured::Measured;
 use crate::harness::statistics::{gigabits_per_s, percentile};
 use crate::harness::{connect_from, spin};
 use crate::measure::{CpuUsage, Stopwatch};

@@ -1,28 +1,16 @@
-//! Options and helpers of all subcommands that send packets: device, capture, faults, seed.
+//! The options of all subcommands that send packets: device, capture, faults, seed, congestion control.
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use roce_fault::{FaultInjector, FaultPlan};
-use roce_packet::{PathMtu, ROCE_UDP_PORT};
 use roce_transport::Recovery;
 
 use super::algorithms;
-use roce::tcp::Tcp;
 use roce::verbs::{Congestion, Context, ContextBuilder, NotificationPoint, Rate};
 use roce_device::pcap::{CaptureFile, CaptureSpec};
-use roce_device::udp::UdpSpec;
-use roce_device::{Device, OpenOptions, local_addresses};
-use roce_exchange::{connect_tcp, until_listening};
-
-/// The port of the TCP exchange through which our own tools set up connections.
-pub(super) const EXCHANGE_PORT: u16 = 18_520;
-/// Time that a client waits for a server that was started at the same time.
-pub(super) const LISTENING: Duration = Duration::from_secs(5);
+use roce_device::{Device, OpenOptions};
 
 /// Options of every subcommand that sends packets.
 #[derive(Clone, Debug, clap::Args)]
@@ -229,126 +217,5 @@ impl DeviceArgs {
 
     fn fault_seed(&self) -> u64 {
         self.seed.unwrap_or_else(|| fastrand::u64(..))
-    }
-}
-
-/// Resolves a server given by the user: a name, or an address with or without a port.
-pub(super) fn resolve(server: &str, port: u16) -> anyhow::Result<SocketAddr> {
-    if let Ok(address) = server.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(address, port));
-    }
-    if let Ok(address) = server.parse::<SocketAddr>() {
-        return Ok(address);
-    }
-    let found = (server, port).to_socket_addrs().with_context(|| format!("cannot resolve {server}"))?;
-    let found: Vec<SocketAddr> = found.collect();
-    // Client and server on one machine need two addresses, and IPv6 has only one loopback address.
-    let loopback = found.iter().find(|address| address.is_ipv4() && address.ip().is_loopback());
-    match loopback.or_else(|| found.first()) {
-        Some(address) => Ok(*address),
-        None => bail!("{server} has no address"),
-    }
-}
-
-/// Repeats a connection attempt until the server listens, for [`LISTENING`] at most.
-pub(super) fn connect_when_listening<T, E>(
-    is_refused: impl Fn(&E) -> bool,
-    connect: impl FnMut() -> Result<T, E>,
-) -> Result<T, E> {
-    until_listening(LISTENING, is_refused, connect)
-}
-
-/// Connects to the TCP exchange of a server from the address of later packets. Retries until the server
-/// listens.
-pub(super) fn connect_exchange(
-    context: &Context,
-    gid_index: Option<usize>,
-    server: SocketAddr,
-) -> io::Result<Tcp> {
-    connect_when_listening(
-        |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused,
-        || connect_tcp(context, gid_index, server, None),
-    )
-}
-
-/// Returns the default device of a client: the local address of the route to the server. Client and server on
-/// one machine need different addresses; 127.0.0.0/8 provides them.
-pub(super) fn device_towards(server: SocketAddr) -> anyhow::Result<String> {
-    let local: SocketAddr = match server.ip() {
-        IpAddr::V4(address) if address.is_loopback() => {
-            let other = if address == Ipv4Addr::LOCALHOST {
-                Ipv4Addr::new(127, 0, 0, 2)
-            } else {
-                Ipv4Addr::LOCALHOST
-            };
-            (other, 0).into()
-        }
-        IpAddr::V6(address) if address.is_loopback() => bail!(
-            "server and client cannot both use [::1], and IPv6 has no second loopback address; use 127.0.0.1 on the server, or \
-             give each side a --device with a different port"
-        ),
-        address => {
-            let any: SocketAddr = if address.is_ipv4() {
-                (Ipv4Addr::UNSPECIFIED, 0).into()
-            } else {
-                (std::net::Ipv6Addr::UNSPECIFIED, 0).into()
-            };
-            // Connecting a UDP socket sends nothing. It makes the kernel choose the route.
-            let socket = UdpSocket::bind(any).context("cannot open a socket to look up the route")?;
-            let mut there = server;
-            there.set_port(ROCE_UDP_PORT);
-            socket.connect(there).with_context(|| format!("no route to {address}"))?;
-            let local = socket.local_addr().context("cannot read the local address of the route")?;
-            if local.ip() == address {
-                bail!(
-                    "{address} is an address of this machine, and client and server on one machine need two \
-                     addresses; use 127.0.0.1 as the address of the server, or give each side a --device"
-                );
-            }
-            local
-        }
-    };
-    Ok(device_at(local))
-}
-
-/// Returns the default device on an address with a zone.
-pub(super) fn device_at(address: SocketAddr) -> String {
-    let mut spec = UdpSpec::new(address.ip());
-    if let SocketAddr::V6(local) = address
-        && local.scope_id() != 0
-    {
-        let interfaces = local_addresses().unwrap_or_default();
-        let interface = interfaces.into_iter().find(|found| found.index == local.scope_id());
-        spec.zone = Some(interface.map_or_else(|| local.scope_id().to_string(), |found| found.interface));
-    }
-    spec.to_string()
-}
-
-/// Returns the default device on an address.
-pub(super) fn device_on(address: IpAddr) -> String {
-    UdpSpec::new(address).to_string()
-}
-
-/// Parses a path MTU in bytes.
-pub(super) fn parse_mtu(text: &str) -> Result<PathMtu, String> {
-    let bytes = text.parse().ok();
-    bytes.and_then(PathMtu::from_bytes).ok_or_else(|| "write 256, 512, 1024, 2048 or 4096".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_link_local_address_keeps_its_zone() {
-        let address = resolve("fe80::1%lo", 7).unwrap();
-        let SocketAddr::V6(v6) = address else { panic!("{address}") };
-        assert!(v6.scope_id() > 0 && v6.port() == 7, "{v6}");
-        let listed = local_addresses().unwrap();
-        if listed.iter().any(|local| local.interface == "lo") {
-            assert_eq!(device_at(address), "udp:[fe80::1%lo]");
-        }
-        assert_eq!(device_at("[2001:db8::1]:9".parse().unwrap()), "udp:[2001:db8::1]");
-        assert_eq!(device_at("192.0.2.1:9".parse().unwrap()), "udp:192.0.2.1");
     }
 }

@@ -1,16 +1,18 @@
-//! The packet to explain: digits, a packet of a capture file, or an example.
+//! The packets that arguments select: digits, a capture file or one packet of it, or an example.
+
+pub(super) mod bytes;
+pub(super) mod first_header;
 
 use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use roce_capture::{CaptureReader, CapturedPacket};
-
-use super::bytes;
+use roce_capture::{CaptureError, CaptureReader, CapturedPacket};
+use roce_machine::text_file;
 
 /// The packet that the arguments select.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Input {
+pub(super) enum Input {
     /// The command has no argument.
     Example,
     Bytes(Vec<u8>),
@@ -23,7 +25,7 @@ pub(crate) enum Input {
 
 impl Input {
     /// Parses the arguments, and reads standard input if they request it.
-    pub(crate) fn of(arguments: &[String]) -> anyhow::Result<Self> {
+    pub(super) fn of(arguments: &[String]) -> anyhow::Result<Self> {
         let text = match arguments {
             [] => return Ok(Self::Example),
             [dash] if dash == "-" => {
@@ -85,8 +87,23 @@ fn place(argument: &str) -> anyhow::Result<Option<Input>> {
     }
 }
 
+/// Opens a capture file, or standard input. While it waits for the writer of a FIFO, it says so on standard
+/// error.
+pub(super) fn open(file: &Path) -> Result<CaptureReader, CaptureError> {
+    if file.as_os_str() == "-" {
+        return CaptureReader::new(io::stdin(), "standard input");
+    }
+    let name = file.display().to_string();
+    let waiting = || eprintln!("roce: waiting for a program that writes to the FIFO {name}");
+    match text_file::open_patiently(file, waiting) {
+        Ok(opened) => CaptureReader::new(opened, &name),
+        // The error of this call names the file and the reason.
+        Err(_) => CaptureReader::open(file),
+    }
+}
+
 /// Reads up to the packet with this number and passes it to `then`.
-pub(crate) fn with_packet<R>(
+pub(super) fn with_packet<R>(
     reader: &mut CaptureReader,
     file: &str,
     number: u64,
@@ -102,6 +119,12 @@ pub(crate) fn with_packet<R>(
     let plural = if have == 1 { "" } else { "s" };
     bail!("{file} has {have} packet{plural}, so there is no packet {number}")
 }
+
+/// An RDMA WRITE of "hello, world!" from 10.0.0.1 to 10.0.0.2, built with the packet crate.
+pub(super) const EXAMPLE: &str = concat!(
+    "02000000000202000000000108004502004c000040004011269d0a0000010a000002c16912b7003800000a70ff",
+    "ff0000001280005eed00007f00deadb000000012340000000d68656c6c6f2c20776f726c6421000000b74f5e4b",
+);
 
 /// Limit of the text in bytes, much larger than the dump of the longest packet.
 const LONGEST_TEXT: u64 = 1 << 20;

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The reason why a text cannot be parsed as bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum BytesError {
+pub(crate) enum BytesError {
     Empty,
     /// A character that is neither a digit nor a separator.
     BadCharacter {
@@ -52,7 +52,7 @@ impl fmt::Display for BytesError {
 impl std::error::Error for BytesError {}
 
 /// Parses a text as bytes.
-pub(super) fn parse(text: &str) -> Result<Vec<u8>, BytesError> {
+pub(crate) fn parse(text: &str) -> Result<Vec<u8>, BytesError> {
     let first = text.lines().find(|line| !line.trim().is_empty()).ok_or(BytesError::Empty)?;
     let is_dump = split_offset(first).is_some_and(|(offset, _)| offset == 0);
     let bytes = if is_dump { parse_dump(text)? } else { parse_plain(text)? };

@@ -1,0 +1,78 @@
+//! The packet to explain: its bytes, their origin, and the bytes that the ICRC covers.
+
+use roce_capture::LinkType;
+use roce_packet::IP_PROTOCOL_UDP;
+use roce_packet::outer::IcrcForm;
+
+use crate::decode::walk::{Icrc, Part, Walk};
+use crate::input::first_header::FirstHeader;
+
+/// The input of the text and JSON output.
+pub(super) struct Explanation<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) origin: Origin<'a>,
+    pub(super) walk: Walk<'a>,
+}
+
+/// The origin of the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin<'a> {
+    /// Hexadecimal digits.
+    Digits { from: FirstHeader, was_guessed: bool },
+    /// A capture file, whose link type determines the first header.
+    Capture { file: &'a str, number: u64, link_type: LinkType },
+}
+
+impl Explanation<'_> {
+    pub(super) fn icrc(&self) -> Option<Icrc> {
+        self.walk.packet().map(|packet| packet.icrc)
+    }
+
+    /// Returns the parts that the ICRC covers, each with its masked bytes. The CRC also covers eight bytes of
+    /// ones before them. Returns no parts if the ICRC cannot be computed.
+    pub(super) fn covered(&self) -> Vec<(&Part, Vec<u8>)> {
+        let Some(Icrc::Checked(_, form)) = self.icrc() else { return Vec::new() };
+        let outer = &self.walk.outer;
+        let extensions = outer.udp_offset - outer.extensions_len.min(outer.udp_offset)..outer.udp_offset;
+        let is_covered = |part: &&Part| {
+            let is_extension = form == IcrcForm::Plain && extensions.contains(&part.start);
+            !part.is_outer
+                && part.start >= outer.network_offset
+                && !is_extension
+                && !matches!(part.header.name, "ICRC" | "Telemetry" | "trailer")
+        };
+        let masked = |part| {
+            let mut bytes = self.walk.part_bytes(part).to_vec();
+            part.header.mask_variant_fields(&mut bytes);
+            if form == IcrcForm::Plain && part.start == outer.network_offset {
+                leave_out(outer.extensions_len, &mut bytes);
+            }
+            (part, bytes)
+        };
+        self.walk.parts.iter().filter(is_covered).map(masked).collect()
+    }
+}
+
+/// Changes an IP header to that of a packet without these bytes of options and extension headers.
+fn leave_out(extensions_len: usize, header: &mut [u8]) {
+    let (lengths, next) = match header {
+        _ if extensions_len == 0 => return,
+        [first, ..] if *first >> 4 == 4 => {
+            *first = 0x45;
+            (2, 9)
+        }
+        _ => (4, 6),
+    };
+    if let Some([high, low]) = header.get_mut(lengths..lengths + 2) {
+        let len = u16::from_be_bytes([*high, *low]).saturating_sub(extensions_len as u16);
+        [*high, *low] = len.to_be_bytes();
+    }
+    if let Some(next) = header.get_mut(next) {
+        *next = IP_PROTOCOL_UDP;
+    }
+}
+
+/// Returns whether a byte of a part has bits that are masked for the ICRC.
+pub(super) fn is_masked(part: &Part, index: usize) -> bool {
+    part.header.fields.iter().any(|field| field.variant && field.byte_range().contains(&index))
+}
