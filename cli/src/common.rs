@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use roce_fault::{FaultInjector, FaultPlan};
 use roce_packet::{PathMtu, ROCE_UDP_PORT};
-use roce_transport::Recovery;
+use roce_transport::{Recovery, RecoveryError, with_causes};
 
 use super::algorithms;
 use roce::tcp::Tcp;
@@ -84,7 +84,13 @@ pub(super) struct DeviceArgs {
 
     /// Packets to retransmit after a loss: go-back-n, or selective-repeat if both sides use it [default:
     /// go-back-n]
-    #[arg(long, value_name = "RECOVERY", hide_short_help = true, long_help = RECOVERY_HELP)]
+    #[arg(
+        long,
+        value_name = "RECOVERY",
+        value_parser = parse_recovery,
+        hide_short_help = true,
+        long_help = RECOVERY_HELP
+    )]
     pub(super) recovery: Option<Recovery>,
 }
 
@@ -327,6 +333,11 @@ pub(super) fn device_at(address: SocketAddr) -> String {
 /// Returns the default device on an address.
 pub(super) fn device_on(address: IpAddr) -> String {
     UdpSpec::new(address).to_string()
+}
+
+/// Parses the value of `--recovery`. clap prints an error without its sources.
+fn parse_recovery(text: &str) -> Result<Recovery, String> {
+    text.parse().map_err(|error: RecoveryError| with_causes(&error).to_string())
 }
 
 /// Parses a path MTU in bytes.

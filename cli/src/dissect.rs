@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use roce::observe::with_causes;
 use roce_packet::ROCE_UDP_PORT;
 
 use super::print_error;
@@ -228,6 +229,6 @@ pub(crate) fn open(file: &Path) -> Result<CaptureReader, CaptureError> {
 }
 
 fn failed(error: &CaptureError) -> ExitCode {
-    print_error(&error.to_string());
+    print_error(&with_causes(error).to_string());
     ExitCode::FAILURE
 }
