@@ -509,7 +509,7 @@ fn a_process_of_the_tests() {
         match role.cq.wait(&mut done, Some(Duration::from_millis(5))) {
             Ok(count) => done[..count].iter().for_each(|wc| role.complete(wc)),
             Err(WaitError::TimedOut) => {}
-            Err(error) => panic!("{error}"),
+            Err(error) => panic!("{error:?}"),
         }
     }
 }

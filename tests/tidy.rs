@@ -382,6 +382,61 @@ fn locks_of_the_standard_library_are_noticed() {
     );
 }
 
+/// A program that prints an error and its sources would print such a source twice.
+#[test]
+fn no_error_contains_its_source() {
+    let mut wrong = Vec::new();
+    for file in sources().into_iter().filter(|file| !file.is_test()) {
+        wrong.extend(texts_with_sources(&file.text).map(|text| format!("{}: {text}", file.name)));
+    }
+    report(&wrong, "leave the inner error out of the text, and mark its field with #[from] or #[source]");
+}
+
+/// Returns the texts of the attribute `error` that contain a field with another error.
+fn texts_with_sources(text: &str) -> impl Iterator<Item = &str> {
+    let items = before_tests(text).split("#[error(").skip(1).filter_map(|item| item.split_once(")]\n"));
+    items.filter_map(|(text, rest)| {
+        let fields = rest.split("\n}").next().unwrap_or_default();
+        let mut is_marked = false;
+        let is_repeated = fields.lines().map(str::trim).any(|line| {
+            let (name, kind) = match (line.split_once('('), line.split_once(": ")) {
+                _ if line.starts_with("//") => return false,
+                _ if line.starts_with("#[") => {
+                    is_marked |= ["#[source]", "#[from]"].contains(&line);
+                    return false;
+                }
+                (Some((_, kind)), _) => ("0", kind.trim_end_matches("),")),
+                (_, Some((name, kind))) => (name.trim_start_matches("pub "), kind.trim_end_matches(',')),
+                _ => return false,
+            };
+            let is_error = kind.ends_with("Error") || kind.starts_with("#[") || name == "source" || is_marked;
+            is_marked = false;
+            is_error && [format!("{{{name}}}"), format!("{{{name}:")].iter().any(|name| text.contains(name))
+        });
+        is_repeated.then_some(text.trim())
+    })
+}
+
+#[test]
+fn texts_that_contain_a_source_are_noticed() {
+    let count = |text: &str| texts_with_sources(text).count();
+    let tuple =
+        |text: &str, field: &str| count(&format!("enum E {{\n    #[error({text})]\n    A({field}),\n}}\n"));
+    assert_eq!(tuple("\"one: {0}\"", "#[from] InnerError"), 1);
+    assert_eq!(tuple("\"one: {0:?}\"", "io::Error"), 1);
+    assert_eq!(tuple("transparent", "#[from] InnerError") + tuple("\"one\"", "#[source] InnerError"), 0);
+    assert_eq!(tuple("\"one: {0}\"", "String"), 0);
+    let named = |text: &str, field: &str| {
+        count(&format!("#[error({text})]\nstruct E {{\n    /// Why.\n    {field},\n    pub n: u8,\n}}\n"))
+    };
+    assert_eq!(named("\"{n} {error}\"", "#[source]\n    pub error: Box<Self>"), 1);
+    assert_eq!(named("\"{n} {source}\"", "source: Problem") + named("\"{e}\"", "e: io::Error"), 2);
+    assert_eq!(
+        named("\"{n}\"", "#[source]\n    error: Box<Self>") + named("\"{n} {kind}\"", "kind: Kind"),
+        0
+    );
+}
+
 #[test]
 fn nothing_that_arrives_can_end_the_process() {
     check_words(NO_PANICS, PANICS, "return an error, or count the packet and drop it");

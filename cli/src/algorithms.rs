@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use roce_packet::{Qpn, Telemetry, TelemetryHop};
 use roce_sim::net::Settings;
-use roce_transport::Instant;
 use roce_transport::congestion::{
-    Ack, Algorithm, Congestion, CongestionControl, CongestionError, Loss, NotificationPoint, Rate, Start,
+    Ack, Algorithm, Congestion, CongestionControl, Loss, NotificationPoint, Rate, Start,
 };
+use roce_transport::{Instant, with_causes};
 
 static ALGORITHMS: OnceLock<Vec<Algorithm>> = OnceLock::new();
 
@@ -23,8 +23,9 @@ pub(super) fn registered() -> &'static [Algorithm] {
 }
 
 /// Parses the value of `--congestion`.
-pub(super) fn parse_congestion(text: &str) -> Result<(Congestion, NotificationPoint), CongestionError> {
-    Congestion::parse_among(text, registered())
+pub(super) fn parse_congestion(text: &str) -> Result<(Congestion, NotificationPoint), String> {
+    // clap prints an error without its sources.
+    Congestion::parse_among(text, registered()).map_err(|error| with_causes(&error).to_string())
 }
 
 /// The identity of an algorithm of the program: the fields of a new instance, and a hash of its answers to a

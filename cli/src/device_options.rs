@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
 use roce_fault::{FaultInjector, FaultPlan};
-use roce_transport::Recovery;
+use roce_transport::{Recovery, RecoveryError, with_causes};
 
 use super::algorithms;
 use roce::verbs::{Congestion, Context, ContextBuilder, NotificationPoint, Rate};
@@ -72,7 +72,13 @@ pub(super) struct DeviceArgs {
 
     /// Packets to retransmit after a loss: go-back-n, or selective-repeat if both sides use it [default:
     /// go-back-n]
-    #[arg(long, value_name = "RECOVERY", hide_short_help = true, long_help = RECOVERY_HELP)]
+    #[arg(
+        long,
+        value_name = "RECOVERY",
+        value_parser = parse_recovery,
+        hide_short_help = true,
+        long_help = RECOVERY_HELP
+    )]
     pub(super) recovery: Option<Recovery>,
 }
 
@@ -218,4 +224,9 @@ impl DeviceArgs {
     fn fault_seed(&self) -> u64 {
         self.seed.unwrap_or_else(|| fastrand::u64(..))
     }
+}
+
+/// Parses the value of `--recovery`. clap prints an error without its sources.
+fn parse_recovery(text: &str) -> Result<Recovery, String> {
+    text.parse().map_err(|error: RecoveryError| with_causes(&error).to_string())
 }

@@ -12,6 +12,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use roce::observe::with_causes;
 use roce_packet::ROCE_UDP_PORT;
 
 use super::decode::walk::{Framed, Walk};
@@ -189,6 +190,6 @@ impl Printer {
 }
 
 fn failed(error: &CaptureError) -> ExitCode {
-    print_error(&error.to_string());
+    print_error(&with_causes(error).to_string());
     ExitCode::FAILURE
 }

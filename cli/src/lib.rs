@@ -217,7 +217,25 @@ fn command() -> clap::Command {
     help::with_headings(Cli::command())
 }
 
+/// Returns whether the reader of the output has closed the pipe. Typed errors also contain errors of sockets
+/// and files, so their sources do not count.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    let is_broken_pipe = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
-    error.chain().any(|cause| cause.downcast_ref().is_some_and(is_broken_pipe))
+    error.downcast_ref().is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use roce_exchange::{ExchangeError, ToolError};
+
+    use super::*;
+
+    /// Regression: a broken TCP connection to the other side ended the command with success and no message.
+    #[test]
+    fn a_connection_that_breaks_is_not_a_closed_pipe() {
+        let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(is_closed_pipe(&anyhow::Error::from(broken()).context("cannot print")));
+        let source = broken();
+        let exchange = ExchangeError::Broken { what: "a plan", peer: "192.0.2.1:18520".to_owned(), source };
+        assert!(!is_closed_pipe(&ToolError::from(exchange).into()));
+    }
 }

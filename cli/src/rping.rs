@@ -12,7 +12,7 @@ use super::default_device::{device_at, device_on, device_towards, only_device};
 use super::device_options::DeviceArgs;
 use super::sizes::parse_mtu;
 use super::terminal::Output;
-use roce::observe::Text;
+use roce::observe::{Text, with_causes};
 use roce::verbs::{Context, PortSpace};
 use roce_measure::rping::{
     MAX_PING, MIN_PING, RPING_PORT, RpingPlan, ServerEvent, client as rping_client, serve_all as rping_serve,
@@ -107,7 +107,7 @@ fn serve(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
             }
             ServerEvent::Ping(_) => return,
             ServerEvent::Ended(Ok(count)) => writeln!(output, "served {peer}: {count} pings"),
-            ServerEvent::Ended(Err(error)) => writeln!(output, "{peer}: {error}"),
+            ServerEvent::Ended(Err(error)) => writeln!(output, "{peer}: {}", with_causes(&error)),
         };
         if let Err(error) = line.and_then(|()| output.flush()) {
             printed = Err(error);

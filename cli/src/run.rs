@@ -105,7 +105,7 @@ fn fault_plan(text: &str) -> Result<String, String> {
 }
 
 fn congestion(text: &str) -> Result<String, String> {
-    algorithms::parse_congestion(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+    algorithms::parse_congestion(text).map(|_| text.to_owned())
 }
 
 fn device_name(text: &str) -> Result<String, String> {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use roce_machine::interfaces::LocalAddress;
 
 /// The reason why a device could not be opened, and the next step.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The word before the colon is unknown.
@@ -121,7 +121,7 @@ pub enum OpenError {
     },
     /// The user lacks a privilege.
     #[error(
-        "device `{spec}`: cannot {step}: {error}; this needs {privilege}. `--device udp:ADDRESS` needs no privilege"
+        "device `{spec}`: cannot {step} (this needs {privilege}; `--device udp:ADDRESS` needs no privilege)"
     )]
     Privilege {
         /// The specification.
@@ -131,16 +131,18 @@ pub enum OpenError {
         /// The privilege that allows it.
         privilege: &'static str,
         /// The error of the operating system.
+        #[source]
         error: io::Error,
     },
     /// The operating system refused a step.
-    #[error("device `{spec}`: cannot {step}: {error}")]
+    #[error("device `{spec}`: cannot {step}")]
     System {
         /// The specification.
         spec: String,
         /// The step that failed.
         step: &'static str,
         /// The error of the operating system.
+        #[source]
         error: io::Error,
     },
 }
@@ -165,13 +167,6 @@ impl OpenError {
             }
             _ => Self::System { spec: spec.to_owned(), step, error },
         }
-    }
-}
-
-/// Prints the text of `Display`, because a `main` that returns the error prints its `Debug` form.
-impl fmt::Debug for OpenError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, formatter)
     }
 }
 

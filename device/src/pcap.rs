@@ -19,7 +19,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::SystemTime;
 
 use roce_packet::{Envelope, FrameHeaders, MacAddr, NetworkHeader, Path, Telemetry, icrc};
-use roce_transport::{Identification, Instant, MOST_SEGMENTS, Received, Transmit, TxSlot};
+use roce_transport::{Identification, Instant, MOST_SEGMENTS, Received, Transmit, TxSlot, with_causes};
 
 use super::{Capabilities, Device, OpenError, forward_to_inner};
 use crate::Clock;
@@ -223,7 +223,7 @@ impl Shared {
     /// Reports only the first error, because a full disk stays full.
     fn failed(&self, error: &CaptureError) {
         if self.errors.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::error!(%error, "the capture is incomplete");
+            tracing::error!(error = %with_causes(error), "the capture is incomplete");
         }
     }
 

@@ -96,7 +96,7 @@ fn udp() {
     let destinations = [own, [127, 0, 0, 2].into(), [239, 1, 2, 3].into(), us6(1), [0, 0, 0, 0].into()];
     for options in ["", ",buffer=0", ",buffer=1", ",buffer=18446744073709551615", ",gso=off,gro=off"] {
         let spec = format!("udp:127.0.0.1,port=0{options}").parse().unwrap();
-        let mut device = UdpDevice::open(&spec).unwrap_or_else(|error| panic!("{error}"));
+        let mut device = UdpDevice::open(&spec).unwrap();
         for port in [0, 1, u16::MAX, device.port()] {
             device.set_peer_port(port);
             check(&mut device, &paths(own, &destinations));

@@ -13,7 +13,7 @@ use roce_testing::{own_address, skip_unless, within};
 use names::take_names;
 
 fn open(spec: &UdpSpec) -> UdpDevice {
-    UdpDevice::open(spec).unwrap_or_else(|error| panic!("{error}"))
+    UdpDevice::open(spec).unwrap()
 }
 
 /// The way in which a process that opens a device ended.

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use roce_packet::Qpn;
-use roce_transport::{Allowed, Engine, Instant, Pending, TxSlot, Verdict};
+use roce_transport::{Allowed, Engine, Instant, Pending, TxSlot, Verdict, with_causes};
 
 use crate::device::{Clock, Device};
 use holders::Holders;
@@ -270,7 +270,7 @@ impl Nic {
 
     fn fail(&mut self, error: io::Error) {
         if self.failure.is_none() {
-            tracing::error!(%error, "the device failed");
+            tracing::error!(error = %with_causes(&error), "the device failed");
             self.failure = Some(error);
         }
     }

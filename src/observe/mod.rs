@@ -2,6 +2,7 @@
 //! of text from peers.
 
 mod advice;
+mod causes;
 mod counters;
 mod drops;
 mod foreign;
@@ -11,6 +12,7 @@ mod published;
 mod survey;
 
 pub use advice::{advice, explain};
+pub use causes::with_causes;
 pub use counters::{CounterSource, Snapshot};
 pub use drops::explain_drops;
 pub use foreign::{Text, is_harmless};

@@ -172,7 +172,7 @@ impl PeerOptions {
     /// Fails like [`listen`](crate::listen).
     pub fn listen(&self, at: impl ToSocketAddrs) -> Result<Listener, Error> {
         let at = resolve(at)?;
-        let context = self.open_at(at.ip())?;
+        let context = self.open_at(at)?;
         let listener = context.listen(PortSpace::Tcp, at.port())?;
         Ok(Listener { context, listener, address: at, options: self.clone() })
     }
@@ -181,17 +181,20 @@ impl PeerOptions {
     fn open_towards(&self, to: SocketAddr) -> Result<Context, Error> {
         match &self.place {
             Place::Route => self.open_at(source_towards(to)?),
-            Place::Device(_) | Place::Context(_) => self.open_at(to.ip()),
+            Place::Device(_) | Place::Context(_) => self.open_at(to),
         }
     }
 
     /// Opens the context; the default device has this address.
-    fn open_at(&self, address: IpAddr) -> Result<Context, Error> {
+    fn open_at(&self, address: SocketAddr) -> Result<Context, Error> {
         Ok(match (&self.place, address) {
             (Place::Context(context), _) => context.clone(),
             (Place::Device(spec), _) => Context::open(spec)?,
-            (Place::Route, IpAddr::V4(address)) => Context::open(&format!("udp:{address}"))?,
-            (Place::Route, IpAddr::V6(address)) => Context::open(&format!("udp:[{address}]"))?,
+            (Place::Route, SocketAddr::V6(v6)) if v6.scope_id() != 0 => {
+                Context::open(&format!("udp:[{}%{}]", v6.ip(), v6.scope_id()))?
+            }
+            (Place::Route, SocketAddr::V6(v6)) => Context::open(&format!("udp:[{}]", v6.ip()))?,
+            (Place::Route, SocketAddr::V4(v4)) => Context::open(&format!("udp:{}", v4.ip()))?,
         })
     }
 
@@ -284,16 +287,13 @@ fn resolve(address: impl ToSocketAddrs) -> Result<SocketAddr, Error> {
     Ok(found)
 }
 
-/// Returns the address of this machine that reaches another one.
-fn source_towards(to: SocketAddr) -> Result<IpAddr, Error> {
+/// Returns the address of this machine that reaches another one, with its zone.
+fn source_towards(to: SocketAddr) -> Result<SocketAddr, Error> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let local = UdpSocket::bind((any, 0)).and_then(|socket| {
         // Sends nothing.
         socket.connect(to)?;
         socket.local_addr()
     });
-    match local {
-        Ok(address) => Ok(address.ip()),
-        Err(source) => Err(Error::Address { problem: "no route to the peer", source: Some(source) }),
-    }
+    local.map_err(|source| Error::Address { problem: "no route to the peer", source: Some(source) })
 }

@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use roce_transport::{Instant, Occupancy};
+use roce_transport::{Instant, Occupancy, with_causes};
 
 use super::policy::{BeforeSleep, Recheck, Spin, Timing, Waiting, Watcher, plan_sleep};
 use super::{Runtime, crowding};
@@ -296,7 +296,8 @@ impl Runtime {
             }
             None => state.progress(),
         };
-        let failure = state.nic.failure().map(|error| WaitFailure::Device(error.kind(), error.to_string()));
+        let text = |error| with_causes(error).to_string();
+        let failure = state.nic.failure().map(|error| WaitFailure::Device(error.kind(), text(error)));
         (has_more, failure)
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use roce_transport::CqId;
 
-use super::error::debug_is_display;
 use super::{Context, VerbsError};
 use crate::driver::wake::{MOST_DESCRIPTORS, Slept};
 use crate::runtime::{EventQueue, Runtime, Standing, Turn, WaitFailure, WaitFor};
@@ -216,21 +215,19 @@ impl AsFd for CompletionChannel {
 }
 
 /// The reason why a wait ended without a result.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
     /// The timeout passed.
     #[error("the time limit expired")]
     TimedOut,
     /// The operating system refused to wait.
-    #[error("cannot wait: {0}")]
-    Io(std::io::Error),
+    #[error("cannot wait")]
+    Io(#[source] std::io::Error),
     /// A verb failed during the wait.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
 }
-
-debug_is_display!(WaitError);
 
 impl From<WaitFailure> for WaitError {
     fn from(failure: WaitFailure) -> Self {

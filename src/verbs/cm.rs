@@ -11,7 +11,6 @@ use roce_packet::{PathMtu, Qpn};
 use roce_transport::cm::{CmError, CmEvent, CmOffer, CmResolve, CmTiming};
 use roce_transport::{Access, ModifyQpError, QpState, QpType};
 
-use super::error::debug_is_display;
 use super::qp::rnr_timer;
 use super::{AddressHandle, Context, PathOptions, QueuePair, VerbsError};
 use crate::cm::queue_pairs::Preparation;
@@ -108,7 +107,7 @@ impl ConnectionParameters {
 }
 
 /// The reason why a connection does not exist.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
     /// The connection manager refused the call.
@@ -147,8 +146,6 @@ pub enum ConnectionError {
     #[error("a {0:?} queue pair cannot be used here: connections need RC or UC, datagram services need UD")]
     QueuePairType(QpType),
 }
-
-debug_is_display!(ConnectionError);
 
 impl From<ModifyQpError> for ConnectionError {
     fn from(error: ModifyQpError) -> Self {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use roce_packet::{PathMtu, Psn, Qpn};
-use roce_transport::{AsyncEvent, Counters, Ends, EngineConfig, Wc, WorkError};
+use roce_transport::{AsyncEvent, Counters, Ends, EngineConfig, Wc, WorkError, with_causes};
 
 use super::VerbsError;
 use crate::device::Capabilities;
@@ -148,7 +148,7 @@ impl Context {
     /// Fails with the first such error.
     pub fn check_device(&self) -> Result<(), VerbsError> {
         self.0.iter().try_for_each(|runtime| match runtime.lock().nic.failure() {
-            Some(error) => Err(VerbsError::DeviceFailed(error.to_string())),
+            Some(error) => Err(VerbsError::DeviceFailed(with_causes(error).to_string())),
             None => Ok(()),
         })
     }

@@ -9,63 +9,65 @@ use roce_transport::{
 
 use crate::driver::GroupError;
 
-/// The reason why a verb failed. The text names the object and the problem. No variant has a source, because
-/// a report of the whole chain would repeat the text of the source.
-#[derive(thiserror::Error)]
+/// The reason why a verb failed. The text names the object; the [source](std::error::Error::source), if there
+/// is one, is the problem. [`with_causes`](crate::observe::with_causes) prints both.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
     /// The device could not be opened.
     #[error(transparent)]
     Open(#[from] crate::device::OpenError),
     /// The operating system refused a call.
-    #[error("{what}: {error}")]
+    #[error("{what}")]
     Io {
         /// The attempted operation.
         what: &'static str,
         /// The error of the operating system.
+        #[source]
         error: io::Error,
     },
     /// The device failed earlier and transfers no packets any more.
     #[error("the device failed: {0}; close this context and open it again")]
     DeviceFailed(String),
     /// An operation on a protection domain failed.
-    #[error("protection domain: {0}")]
-    Pd(PdError),
-    /// Registering a memory region failed.
-    #[error("memory region: {0}")]
-    Register(RegisterError),
+    #[error("operation failed on the protection domain")]
+    Pd(#[from] PdError),
+    /// Registering memory, changing its registration or creating a window failed.
+    #[error("cannot set up the window or memory region")]
+    Register(#[from] RegisterError),
     /// An operation on a memory key failed.
-    #[error("memory key: {0}")]
-    Key(KeyError),
+    #[error("operation failed on the memory key")]
+    Key(#[from] KeyError),
     /// An operation on a completion queue failed.
-    #[error("completion queue: {0}")]
-    Cq(CqError),
+    #[error("operation failed on the completion queue")]
+    Cq(#[from] CqError),
     /// An operation on an XRC domain failed.
-    #[error("{0}")]
-    Xrcd(XrcdError),
+    #[error(transparent)]
+    Xrcd(#[from] XrcdError),
     /// An operation on a shared receive queue failed.
-    #[error("shared receive queue: {0}")]
-    Srq(SrqError),
+    #[error("operation failed on the shared receive queue")]
+    Srq(#[from] SrqError),
     /// Creating a queue pair failed.
-    #[error("queue pair: {0}")]
-    CreateQp(CreateQpError),
+    #[error("cannot create the queue pair")]
+    CreateQp(#[from] CreateQpError),
     /// Changing a queue pair failed.
-    #[error("queue pair: {0}")]
-    ModifyQp(ModifyQpError),
+    #[error("cannot change the queue pair")]
+    ModifyQp(#[from] ModifyQpError),
     /// Posting a work request failed.
-    #[error("work request: {0}")]
-    Post(PostError),
+    #[error("cannot post the work request")]
+    Post(#[from] PostError),
     /// Posting a list of work requests failed; those before `position` were queued.
-    #[error("work request {position} of the list: {error}")]
+    #[error("cannot post work request {position} of the list")]
     PostList {
         /// Index in the list.
         position: usize,
         /// The reason.
+        #[source]
         error: PostError,
     },
     /// Destroying an object failed.
-    #[error("{0}")]
-    Destroy(DestroyError),
+    #[error(transparent)]
+    Destroy(#[from] DestroyError),
     /// Objects of two contexts or protection domains were mixed.
     #[error("{0} belongs to another context")]
     OtherContext(&'static str),
@@ -123,30 +125,6 @@ pub enum VerbsError {
     },
 }
 
-/// Implements conversions without a source, instead of `#[from]`.
-macro_rules! from {
-    ($($variant:ident($error:ty)),+ $(,)?) => {
-        $(impl From<$error> for VerbsError {
-            fn from(error: $error) -> Self {
-                Self::$variant(error)
-            }
-        })+
-    };
-}
-
-from!(
-    Pd(PdError),
-    Register(RegisterError),
-    Key(KeyError),
-    Cq(CqError),
-    Xrcd(XrcdError),
-    Srq(SrqError),
-    CreateQp(CreateQpError),
-    ModifyQp(ModifyQpError),
-    Post(PostError),
-    Destroy(DestroyError),
-);
-
 impl From<ChangeError> for VerbsError {
     fn from(error: ChangeError) -> Self {
         match error {
@@ -157,22 +135,6 @@ impl From<ChangeError> for VerbsError {
         }
     }
 }
-
-/// Implements `Debug` as `Display`. `main` prints a returned error with `Debug`, and users need the problem
-/// and the remedy, not variant names. `anyhow` and `eyre` do so for the errors that they contain.
-macro_rules! debug_is_display {
-    ($($error:ty),+ $(,)?) => {
-        $(impl std::fmt::Debug for $error {
-            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Display::fmt(self, formatter)
-            }
-        })+
-    };
-}
-
-pub(super) use debug_is_display;
-
-debug_is_display!(VerbsError);
 
 impl VerbsError {
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use roce_transport::{
-    Access, KeyError, LKey, Memory, OutOfBounds, PdId, RKey, RegionAttributes, Sge, WindowBinding, WindowType,
+    Access, KeyError, LKey, Memory, OutOfBounds, PdId, PostError, RKey, RegionAttributes, Sge, WindowBinding,
+    WindowType,
 };
 
 use super::raw::bind_window;
@@ -195,13 +196,31 @@ impl MemoryRegion {
         whole.slice(range.start as u64..range.end as u64)
     }
 
-    /// Returns a part of the region as an element of a work request. If the range exceeds the region, the
-    /// request fails with a protection error, as with libibverbs.
+    /// Returns a part of the region as an element of a work request.
+    ///
+    /// If the range exceeds the region, posting the request fails with [`PostError::OutsideRegion`]. Elements
+    /// that come from elsewhere or were changed are checked when the request is executed, as with libibverbs:
+    /// such a request is posted and completes with
+    /// [`LocalProtectionError`](roce_transport::WcStatus::LocalProtectionError).
     #[must_use]
     pub fn element(&self, range: Range<usize>) -> Sge {
+        if range.start.max(range.end) > self.len() {
+            return Sge { lkey: self.lkey(), ..OUTSIDE };
+        }
         let length = u32::try_from(range.len()).unwrap_or(u32::MAX);
         Sge { addr: self.addr().wrapping_add(range.start as u64), length, lkey: self.lkey() }
     }
+}
+
+/// The element for a range that exceeds its region. Its end is beyond the address space, so no region
+/// contains it, and it is longer than any message. Posting recognizes it without a lookup of its key; the
+/// address is one that an application does not write by itself.
+const OUTSIDE: Sge = Sge { addr: 0xffff_ffff_aaaa_aaaa, length: u32::MAX, lkey: LKey(0) };
+
+/// Refuses elements for ranges that exceed their region.
+pub(super) fn check_elements(elements: &[Sge]) -> Result<(), PostError> {
+    let is_outside = |element: &Sge| Sge { lkey: OUTSIDE.lkey, ..*element } == OUTSIDE;
+    if elements.iter().any(is_outside) { Err(PostError::OutsideRegion) } else { Ok(()) }
 }
 
 /// A memory window: a part of a region with its own key.

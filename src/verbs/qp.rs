@@ -6,10 +6,11 @@ use std::sync::Arc;
 use roce_packet::{PathMtu, Psn, Qpn, RnrTimer};
 use roce_transport::congestion::{Congestion, Observation};
 use roce_transport::{
-    Access, Counters, ModifyQpError, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions, QpState,
-    QpType, Recovery, RecvWr, SendWr,
+    Access, Counters, ModifyQpError, Payload, PostError, QpAttr, QpAttributes, QpCapabilities, QpInit,
+    QpOptions, QpState, QpType, Recovery, RecvWr, SendWr,
 };
 
+use super::pd::check_elements;
 use super::{CompletionQueue, PathOptions, ProtectionDomain, Raw, SharedReceiveQueue, VerbsError};
 use crate::driver::PortHolder;
 use crate::runtime::{Runtime, State};
@@ -447,7 +448,7 @@ impl QueuePair {
     /// Fails if the queue pair cannot accept the request; nothing is queued then.
     #[inline]
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
-        self.raw().post_send(self.0.number, wr)
+        self.raw().post_send(self.0.number, wr).map_err(|error| find_reason(error, std::slice::from_ref(wr)))
     }
 
     /// Posts a chain of send requests. They leave like requests of [`post_send`](Self::post_send).
@@ -457,7 +458,7 @@ impl QueuePair {
     /// Fails with [`VerbsError::PostList`] for the first request that was not accepted; those before it stay
     /// queued.
     pub fn post_send_list(&self, list: &[SendWr<'_>]) -> Result<(), VerbsError> {
-        self.raw().post_send_list(self.0.number, list)
+        self.raw().post_send_list(self.0.number, list).map_err(|error| find_reason(error, list))
     }
 
     /// Posts a receive. The queue pair accepts receives from INIT on: see [`initialize`](Self::initialize).
@@ -467,6 +468,7 @@ impl QueuePair {
     /// Fails if the queue pair cannot accept the request; nothing is queued then.
     #[inline]
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        check_elements(wr.elements)?;
         self.raw().post_recv(self.0.number, wr)
     }
 
@@ -487,5 +489,27 @@ impl QueuePair {
     /// Fails if the device cannot leave the group.
     pub fn detach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
         self.raw().detach_multicast(self.0.number, group)
+    }
+}
+
+/// Names an element that exceeds its region as the reason. The engine only finds that it is too long.
+#[cold]
+fn find_reason(error: VerbsError, list: &[SendWr<'_>]) -> VerbsError {
+    let (position, reason) = match &error {
+        VerbsError::Post(reason) => (0, reason),
+        VerbsError::PostList { position, error } => (*position, error),
+        _ => return error,
+    };
+    let is_length = matches!(reason, PostError::MessageTooLong { .. } | PostError::WrongLength { .. });
+    let elements = match list.get(position).map(|wr| &wr.payload) {
+        Some(Payload::Elements(elements)) if is_length => elements,
+        _ => return error,
+    };
+    match (check_elements(elements), error) {
+        (Err(outside), VerbsError::PostList { position, .. }) => {
+            VerbsError::PostList { position, error: outside }
+        }
+        (Err(outside), _) => outside.into(),
+        (Ok(()), error) => error,
     }
 }

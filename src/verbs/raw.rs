@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use roce_packet::{Path, Qpn};
 use roce_transport::{
     CqId, DestroyError, Instant, Notify, Occupancy, PdId, ProcessSlot, QpAttr, QpAttributes, QpInit,
-    QpOptions, QpState, RecvWr, SendWr, SrqAttributes, SrqId, Wc,
+    QpOptions, QpState, RecvWr, SendWr, SrqAttributes, SrqId, Wc, with_causes,
 };
 
 use super::{CompletionChannel, Context, PathOptions, VerbsError};
@@ -255,7 +255,7 @@ impl PollInProgress<'_> {
             if found == 0
                 && let Some(error) = state.nic.failure()
             {
-                return Err(VerbsError::DeviceFailed(error.to_string()));
+                return Err(VerbsError::DeviceFailed(with_causes(error).to_string()));
             }
         } else {
             state.transmit_postponed(now);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use roce_transport::{RecvWr, SrqAttributes, SrqId};
 
+use super::pd::check_elements;
 use super::{ProtectionDomain, VerbsError};
 
 /// A receive queue that several queue pairs share.
@@ -90,8 +91,9 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// Fails if the queue is full or the request has too many elements.
+    /// Fails if the queue is full, the request has too many elements, or an element exceeds its region.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        check_elements(wr.elements)?;
         self.0.pd.context().raw().post_srq_recv(self.0.id, wr)
     }
 

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use roce::observe::with_causes;
 use roce::tcp::{Tcp, TcpListening};
 use roce::verbs::*;
 
@@ -107,7 +108,8 @@ fn memory_of_every_size() {
     for len in [usize::MAX, usize::MAX - 7, isize::MAX as usize, 1 << 62, 1 << 46] {
         let error = pd.allocate(len, Access::LOCAL_WRITE).unwrap_err();
         assert!(matches!(error, VerbsError::Register(RegisterError::OutOfMemory { .. })), "{len}: {error}");
-        assert!(error.to_string().contains(&len.to_string()), "{error}");
+        let text = with_causes(&error).to_string();
+        assert!(text.contains(&len.to_string()), "{text}");
         assert!(SharedMemory::try_new(len).is_err());
     }
     assert!(pd.allocate(0, Access::LOCAL_WRITE).is_err());
@@ -252,7 +254,8 @@ fn connection_management_with_extreme_parameters() {
         let request = listener.accept(Some(PATIENCE)).unwrap();
         // More READs than a queue pair can have outstanding are refused, without any change.
         let error = request.accept(&far.qp, &asked).unwrap_err();
-        assert!(error.to_string().contains("255"), "{error}");
+        let text = with_causes(&error).to_string();
+        assert!(text.contains("255"), "{text}");
         assert_eq!(far.qp.query().unwrap().state, QpState::Reset);
         assert!(matches!(active.next_event(Some(PATIENCE)).unwrap(), ConnectionEvent::Rejected { .. }));
         for port in [0, 1] {

@@ -2,6 +2,7 @@
 
 use roce_testing as common;
 
+mod causes;
 mod cm;
 mod concurrency;
 mod congestion;

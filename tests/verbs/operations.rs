@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use roce::observe::with_causes;
 use roce::verbs::*;
 
 use crate::common::{own_address, within};
@@ -231,7 +232,7 @@ fn a_chain_completes_in_order_and_only_visibly_where_asked() {
         // The queue has 64 places. The error names the first request that did not fit; the requests before it
         // are carried out.
         let long: Vec<SendWr<'_>> = list.iter().chain(&list).copied().collect();
-        let error = near.qp.post_send_list(&long).unwrap_err().to_string();
+        let error = with_causes(&near.qp.post_send_list(&long).unwrap_err()).to_string();
         assert!(error.contains("work request 64 of the list") && error.contains("full with 64"), "{error}");
         for number in [9, 19, 29, 39, 9, 19] {
             assert_eq!(succeed(&near.send_cq).wr_id, number);
@@ -265,7 +266,8 @@ fn uc_messages_and_writes_arrive() {
                 far.check(RESULT, len, seed + 4);
             }
             let refused = near.qp.post_send(&SendWr::new(1, far.read_op(0), &[near.region.element(0..8)]));
-            assert!(refused.unwrap_err().to_string().contains("no such operation"));
+            let refused = with_causes(&refused.unwrap_err()).to_string();
+            assert!(refused.contains("no such operation"), "{refused}");
         }
     });
 }
@@ -298,7 +300,8 @@ fn ud_messages_arrive_with_the_address_of_their_sender() {
             }
             let elements = [near.region.element(0..4097)];
             let error = near.qp.post_send(&SendWr::new(2, SendOp::Send, &elements).to(&destination));
-            assert!(error.unwrap_err().to_string().contains("4097 bytes is too long; the maximum is 4096"));
+            let error = with_causes(&error.unwrap_err()).to_string();
+            assert!(error.contains("4097 bytes is too long; the maximum is 4096"), "{error}");
 
             // A datagram with a wrong Q_Key is dropped and counted.
             let wrong = UdDestination { remote_qkey: 0x77, ..*destination };

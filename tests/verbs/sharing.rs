@@ -1,5 +1,6 @@
 //! Several contexts on one address, as in several processes. Each of them is a NIC of its own.
 
+use roce::observe::with_causes;
 use roce::verbs::*;
 
 use crate::cm::{at, join, talk};
@@ -72,7 +73,8 @@ fn a_port_has_one_listener_on_an_address_and_nobody_is_refused_for_the_wrong_rea
 fn another_slot_than_the_devices_is_refused() {
     let device = format!("udp:{}", own_address());
     let nine = ProcessSlot::new(9).unwrap();
-    let error = Context::builder().process_slot(nine).open(&device).unwrap_err().to_string();
+    let error = Context::builder().process_slot(nine).open(&device).unwrap_err();
+    let error = with_causes(&error).to_string();
     assert!(error.contains("has slot 1") && error.contains("share=off"), "{error}");
     let alone = Context::builder().process_slot(nine).open(&format!("{device},share=off")).unwrap();
     assert_eq!(alone.query().limits.process_slot, nine);

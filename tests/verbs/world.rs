@@ -194,7 +194,7 @@ pub(crate) fn completion(cq: &CompletionQueue) -> Wc {
     let mut done = [Wc::default()];
     match cq.wait(&mut done, Some(PATIENCE)) {
         Ok(_) => done[0],
-        Err(error) => panic!("no completion: {error}"),
+        Err(error) => panic!("no completion: {error:?}"),
     }
 }
 

@@ -283,7 +283,7 @@ pub struct Wc {
 ///
 /// Its text names both ends of the connection, as far as they are known: the numbers of both queue pairs
 /// after [`Wc::result`], and with [`ends`](Self::ends) their addresses as well.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("work request {} {} ended with {}, {:?}", .wc.wr_id, OfQueuePair(self), .wc.status.name(), .wc.cause)]
 pub struct WorkError {
     /// The completion of the work request.
@@ -315,13 +315,6 @@ impl fmt::Display for OfQueuePair<'_> {
             (None, 0) => write!(formatter, "of queue pair {own}"),
             (None, _) => write!(formatter, "of queue pair {own} towards queue pair {peer}"),
         }
-    }
-}
-
-/// The text for people: a `main` that returns the error prints it.
-impl fmt::Debug for WorkError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, formatter)
     }
 }
 

@@ -30,6 +30,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod causes;
 pub mod cm;
 mod completion;
 mod config;
@@ -61,6 +62,7 @@ mod verdict;
 mod wr;
 mod xrc;
 
+pub use causes::with_causes;
 pub use completion::{Cause, Ends, Notify, Occupancy, Wc, WcFlags, WcOpcode, WcStatus, WorkError};
 pub use config::{EngineConfig, Pacing, Retransmission};
 pub use counters::Counters;

@@ -66,7 +66,7 @@ pub enum RecoveryError {
         name: String,
     },
     /// A parameter is wrong.
-    #[error("selective-repeat: {0}")]
+    #[error("invalid parameter of selective-repeat")]
     Parameter(#[from] ParameterError),
 }
 
@@ -114,6 +114,7 @@ mod tests {
     use alloc::string::ToString;
 
     use super::*;
+    use crate::with_causes;
 
     #[test]
     fn text_and_back() {
@@ -138,22 +139,23 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        let error = |text: &str| text.parse::<Recovery>().unwrap_err().to_string();
+        let error = |text: &str| with_causes(&text.parse::<Recovery>().unwrap_err()).to_string();
         for text in ["", "selective", "go-back-n:cap=7"] {
             let expected = "; there are go-back-n and selective-repeat";
             assert_eq!(error(text), alloc::format!("there is no loss recovery {text:?}{expected}"));
         }
-        let cap = |value: &str| {
-            alloc::format!("selective-repeat: cap is \"{value}\" and must be 1 to 4096 packets")
-        };
+        let wrong = "invalid parameter of selective-repeat";
+        let cap = |value: &str| alloc::format!("{wrong}: cap is \"{value}\" and must be 1 to 4096 packets");
         assert_eq!(error("selective-repeat:cap=0"), cap("0"));
         assert_eq!(error("selective-repeat:cap=4097"), cap("4097"));
         assert_eq!(
             error("selective-repeat:rto_low=0"),
-            "selective-repeat: rto_low is \"0\" and must be 1 to 4000000 us"
+            alloc::format!("{wrong}: rto_low is \"0\" and must be 1 to 4000000 us")
         );
-        let unknown = "selective-repeat: there is no parameter \"caps\"; there are cap, rto_low, rto_high, few, reorder";
+        let known = "there are cap, rto_low, rto_high, few, reorder";
+        let unknown = alloc::format!("{wrong}: there is no parameter \"caps\"; {known}");
         assert_eq!(error("selective-repeat:caps=7"), unknown);
-        assert_eq!(error("selective-repeat:cap"), "selective-repeat: \"cap\" is not of the form name=value");
+        let form = alloc::format!("{wrong}: \"cap\" is not of the form name=value");
+        assert_eq!(error("selective-repeat:cap"), form);
     }
 }

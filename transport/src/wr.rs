@@ -348,6 +348,10 @@ pub enum PostError {
         /// Number of bytes given.
         have: u64,
     },
+    /// An element exceeds its memory region. The engine does not look up keys when a request is posted, so it
+    /// never returns this error; a library that creates elements from regions does.
+    #[error("an element exceeds its memory region")]
+    OutsideRegion,
     /// READs and atomics need memory for their result.
     #[error("this operation cannot be inline")]
     CannotBeInline,

@@ -1,10 +1,10 @@
 //! Tests of DCQCN against step-by-step models, and against the formulas of the paper and the device.
 
 use roce_packet::Qpn;
-use roce_transport::Instant;
 use roce_transport::congestion::{
     Congestion, CongestionControl, Dcqcn, DcqcnForm, DcqcnParameters, Rate, Start,
 };
+use roce_transport::{Instant, with_causes};
 
 const LINE: f64 = 40e9;
 
@@ -341,7 +341,7 @@ fn wrong_text_is_refused_with_what_would_be_right() {
         ("fixed:10Q", "\"10Q\" is not a rate"),
         ("none,rpg_gd=1", "none: there is no parameter \"rpg_gd\"; there are cnp_enable, "),
     ] {
-        let message = Congestion::parse(text).expect_err(text).to_string();
+        let message = with_causes(&Congestion::parse(text).expect_err(text)).to_string();
         assert!(message.contains(needed), "{text}: {message}");
     }
 }

@@ -8,6 +8,7 @@ use roce_transport::{GRH_AREA, WcFlags};
 
 use super::side::{Request, Response, Side, TARGET, Transport, injector};
 use crate::device_options::set;
+use roce::observe::with_causes;
 use roce::verbs::{Context, ContextBuilder};
 use roce_device::OpenOptions;
 use roce_exchange::Exchange;
@@ -38,7 +39,7 @@ fn serve(exchange: &mut Exchange, device: &str, address: SocketAddr) -> anyhow::
     let opened = Context::open(device);
     let response = match &opened {
         Ok(_) => Response::Completed,
-        Err(error) => Response::Failed(error.to_string()),
+        Err(error) => Response::Failed(with_causes(error).to_string()),
     };
     exchange.send("a response", &response)?;
     let Ok(context) = opened else { return Ok(()) };
@@ -47,7 +48,7 @@ fn serve(exchange: &mut Exchange, device: &str, address: SocketAddr) -> anyhow::
         .and_then(|line| measure::serve(&context, line.allow_any_peer(), &ServerOptions::default()))
     {
         Ok(_) => Response::Completed,
-        Err(error) => Response::Failed(error.to_string()),
+        Err(error) => Response::Failed(with_causes(&error).to_string()),
     };
     drop(context);
     Ok(exchange.send("a response", &response)?)

@@ -8,6 +8,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
+use roce::observe::with_causes;
 use roce_device::OpenOptions;
 use roce_device::pcap::CaptureFile;
 
@@ -40,8 +41,10 @@ pub(super) fn devices() -> anyhow::Result<[String; 2]> {
 }
 
 fn open_both([near, far]: &[String; 2]) -> Result<(), String> {
-    let open =
-        |spec: &str| roce_device::open(spec, OpenOptions::default()).map_err(|error| error.to_string());
+    let open = |spec: &str| {
+        let opened = roce_device::open(spec, OpenOptions::default());
+        opened.map_err(|error| with_causes(&error).to_string())
+    };
     let _near = open(near)?;
     open(far).map(drop)
 }

@@ -1,5 +1,6 @@
 //! Errors of capture files, each with the next step for the user.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 
@@ -36,10 +37,20 @@ impl fmt::Display for CaptureError {
     }
 }
 
-// The message contains the cause. A `source` would print it a second time.
-impl std::error::Error for CaptureError {}
+impl Error for CaptureError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.kind {
+            CaptureErrorKind::Open(error)
+            | CaptureErrorKind::Read(error)
+            | CaptureErrorKind::Create(error)
+            | CaptureErrorKind::Write(error) => Some(error),
+            _ => None,
+        }
+    }
+}
 
-/// A problem of a capture file. Its message contains the next step.
+/// A problem of a capture file. Its message contains the next step. An error of the operating system is the
+/// [source](Error::source) of the [`CaptureError`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CaptureErrorKind {
@@ -103,14 +114,10 @@ pub enum CaptureErrorKind {
 impl fmt::Display for CaptureErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Open(error) => write!(f, "cannot be opened: {error}"),
-            Self::Read(error) => write!(f, "reading failed: {error}"),
-            Self::Create(error) => {
-                write!(f, "cannot be written: {error}; choose a directory that exists and is yours")
-            }
-            Self::Write(error) => {
-                write!(f, "writing failed: {error}; what was written before can still be read")
-            }
+            Self::Open(_) => f.write_str("cannot be opened"),
+            Self::Read(_) => f.write_str("reading failed"),
+            Self::Create(_) => f.write_str("cannot be written (choose a directory that exists and is yours)"),
+            Self::Write(_) => f.write_str("writing failed (what was written before can still be read)"),
             Self::Empty => {
                 f.write_str("the file is empty; check that the capture ran until packets were written")
             }

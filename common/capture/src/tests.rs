@@ -1,3 +1,4 @@
+use std::error::Error as _;
 use std::io::{self, Cursor};
 use std::sync::{Arc, Mutex};
 
@@ -362,7 +363,9 @@ fn broken_files_have_named_errors() {
 #[test]
 fn a_missing_file_says_so() {
     let error = CaptureReader::open("/nonexistent/trace.pcap".as_ref()).unwrap_err();
-    assert!(error.to_string().starts_with("/nonexistent/trace.pcap: cannot be opened: "), "{error}");
+    assert_eq!(error.to_string(), "/nonexistent/trace.pcap: cannot be opened");
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    assert_eq!(cause.map(io::Error::kind), Some(io::ErrorKind::NotFound));
     let error = PcapWriter::create("/nonexistent/trace.pcap".as_ref(), &[]).unwrap_err();
     assert!(error.to_string().contains("choose a directory that exists"), "{error}");
 }

@@ -1,5 +1,6 @@
 //! Parsing of a fault plan from text.
 
+use std::fmt;
 use std::str::FromStr;
 
 use roce_transport::units;
@@ -20,12 +21,11 @@ pub struct FaultPlanError {
     pub kind: FaultPlanErrorKind,
 }
 
-/// The problem of an item of a fault plan.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// The problem of an item of a fault plan. It is a part of a [`FaultPlanError`], not its source.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultPlanErrorKind {
     /// The name is unknown.
-    #[error("`{name}` is not known here{}; expected one of {expected}", .suggestion.map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default())]
     UnknownName {
         /// The unknown name.
         name: String,
@@ -35,7 +35,6 @@ pub enum FaultPlanErrorKind {
         suggestion: Option<&'static str>,
     },
     /// The name lacks `=` and a value.
-    #[error("`{name}` has no value; expected {name}={expected}")]
     MissingValue {
         /// The name.
         name: String,
@@ -43,7 +42,6 @@ pub enum FaultPlanErrorKind {
         expected: &'static str,
     },
     /// The value is not valid for its name.
-    #[error("{name}=`{value}`: expected {expected}")]
     BadValue {
         /// The name in front of the value.
         name: String,
@@ -53,14 +51,32 @@ pub enum FaultPlanErrorKind {
         expected: &'static str,
     },
     /// The name was given before.
-    #[error("`{name}` is given twice")]
     Repeated {
         /// The name.
         name: String,
     },
     /// The rule has no action.
-    #[error("the rule does nothing; expected action= and one of {ACTIONS}")]
     MissingAction,
+}
+
+impl fmt::Display for FaultPlanErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownName { name, expected, suggestion } => {
+                write!(f, "`{name}` is not known here")?;
+                if let Some(suggestion) = suggestion {
+                    write!(f, " (did you mean `{suggestion}`?)")?;
+                }
+                write!(f, "; expected one of {expected}")
+            }
+            Self::MissingValue { name, expected } => {
+                write!(f, "`{name}` has no value; expected {name}={expected}")
+            }
+            Self::BadValue { name, value, expected } => write!(f, "{name}=`{value}`: expected {expected}"),
+            Self::Repeated { name } => write!(f, "`{name}` is given twice"),
+            Self::MissingAction => write!(f, "the rule does nothing; expected action= and one of {ACTIONS}"),
+        }
+    }
 }
 
 impl FromStr for FaultPlan {

@@ -43,7 +43,7 @@ fn specifications_have_a_priority_and_no_vlan() {
 #[track_caller]
 fn open_both(cable: &Cable) -> [(PnetPort, KernelHost, FrameSettings); 2] {
     [(&cable.near, "pnet:v0"), (&cable.far, "pnet:v1")]
-        .map(|(namespace, spec)| namespace.run(move || open(spec)).unwrap_or_else(|error| panic!("{error}")))
+        .map(|(namespace, spec)| namespace.run(move || open(spec)).unwrap())
 }
 
 /// Waits until a counter has reached a value.

@@ -29,7 +29,7 @@ crate::suite::port_suite!(RAW, [FrameSettings::default(), TAGGED]);
 
 fn open_in(namespace: &Namespace, spec: &str) -> (RawPort, KernelHost) {
     let spec: RawSpec = spec.parse().unwrap();
-    namespace.run(move || open(&spec)).unwrap_or_else(|error| panic!("{error}"))
+    namespace.run(move || open(&spec)).unwrap()
 }
 
 /// Returns a superframe of `count` datagrams of `len` bytes, the datagrams, and how to split it.
@@ -168,8 +168,8 @@ fn as_ordinary_user() {
         ip(line);
     }
     settle_here();
-    let (mut near, mut host) = open(&"raw:v0".parse().unwrap()).unwrap_or_else(|error| panic!("{error}"));
-    let (mut far, _far_host) = open(&"raw:v1".parse().unwrap()).unwrap_or_else(|error| panic!("{error}"));
+    let (mut near, mut host) = open(&"raw:v0".parse().unwrap()).unwrap();
+    let (mut far, _far_host) = open(&"raw:v1".parse().unwrap()).unwrap();
     assert_ne!(host.resolve(Instant::from_nanos(1), "198.18.0.9".parse().unwrap()), Resolution::Known(FAR));
     assert!(
         matches!(availability(), Availability::Usable(list) if list.iter().any(|it| it.interface == "v1"))

@@ -24,7 +24,7 @@ fn namespace() -> Option<Namespace> {
 #[track_caller]
 fn ports(namespace: &Namespace, spec: &str) -> (TapPort, OwnHost) {
     let spec: TapSpec = spec.parse().unwrap();
-    namespace.run(move || open(&spec)).unwrap_or_else(|error| panic!("{error}"))
+    namespace.run(move || open(&spec)).unwrap()
 }
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {

@@ -25,7 +25,7 @@ fn try_open(namespace: &Namespace, spec: &str) -> Result<(XdpPort<OwnBackend>, K
 
 #[track_caller]
 fn open_in(namespace: &Namespace, spec: &str) -> (XdpPort<OwnBackend>, KernelHost) {
-    try_open(namespace, spec).unwrap_or_else(|error| panic!("{error}"))
+    try_open(namespace, spec).unwrap()
 }
 
 /// Returns whether this process may load programs into the kernel, which a user namespace does not allow.
@@ -309,7 +309,7 @@ fn a_killed_process_leaves_nothing_behind() {
     const ROLE: &str = "ROCE_TEST_XDP_ROLE";
     if std::env::var_os(ROLE).is_some() {
         // The process that is killed.
-        let _held = open_own(&"xdp:v0".parse().unwrap()).unwrap_or_else(|error| panic!("{error}"));
+        let _held = open_own(&"xdp:v0".parse().unwrap()).unwrap();
         println!("\nopened");
         std::thread::sleep(Duration::from_secs(30));
         return;

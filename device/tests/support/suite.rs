@@ -48,7 +48,7 @@ impl PortKind {
 
     #[track_caller]
     fn open_in(self, namespace: &Namespace, interface: &str) -> Opened {
-        self.try_open(namespace, interface).unwrap_or_else(|error| panic!("{error}"))
+        self.try_open(namespace, interface).unwrap()
     }
 
     fn rig(self, mtu: usize) -> Option<Rig> {

@@ -1,10 +1,12 @@
 //! Settings of a device from the environment: faults, capture, congestion control, telemetry, seed, several
 //! engines. docs/how-to/run.md lists the variables.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use roce::device::pcap::{CaptureFile, CaptureSpec};
+use roce::observe::with_causes;
 use roce::verbs::{Congestion, Context, GidEntry, OpenOptions};
 use roce_fault::{FaultInjector, FaultPlan};
 
@@ -21,11 +23,13 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// Returns the value of a variable, converted by `parse`. The error names the variable.
-fn parsed<T, E: std::fmt::Display>(
+fn parsed<T, E: Into<Box<dyn Error>>>(
     name: &str,
     parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> Result<Option<T>, String> {
-    variable(name).map(|text| parse(&text).map_err(|error| format!("{name}={text}: {error}"))).transpose()
+    let Some(text) = variable(name) else { return Ok(None) };
+    let invalid = |error: Box<dyn Error>| format!("{name}={text}: {}", with_causes(&*error));
+    parse(&text).map(Some).map_err(|error| invalid(error.into()))
 }
 
 /// Opens a device with the settings of the environment, and returns the capture that must be completed before
@@ -59,7 +63,7 @@ pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>)
     }
     match builder.open(specification) {
         Ok(context) => Ok((context, capture)),
-        Err(error) => Err((error.errno(), error.to_string())),
+        Err(error) => Err((error.errno(), with_causes(&error).to_string())),
     }
 }
 
@@ -102,7 +106,8 @@ fn moved(table: Vec<GidEntry>, index: usize) -> Vec<GidEntry> {
 fn capture(file: &Path, specification: &str) -> Result<CaptureFile, String> {
     static CAPTURES: AtomicU32 = AtomicU32::new(1);
     let file = file_of(file, std::process::id(), CAPTURES.fetch_add(1, Ordering::Relaxed));
-    let files = CaptureSpec::new(file).create(&[specification]).map_err(|error| error.to_string())?;
+    let files = CaptureSpec::new(file).create(&[specification]);
+    let files = files.map_err(|error| with_causes(&error).to_string())?;
     files.into_iter().next().ok_or_else(|| "the capture has no interface".to_owned())
 }
 

@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use roce::device::fork::Mutex;
-use roce::observe::explain;
+use roce::observe::{explain, with_causes};
 use roce::verbs::{Cause, Context, Ends, VerbsError, Wc, WcStatus, WorkError};
 
 use crate::answer::Errno;
@@ -49,7 +49,7 @@ impl Failures {
     /// Records why a verb was refused, because programs print only the error number.
     #[cold]
     pub(crate) fn refused(&self, verb: &str, error: VerbsError) -> Errno {
-        self.keep("refused", || format!("{verb}: {error}"));
+        self.keep("refused", || format!("{verb}: {}", with_causes(&error)));
         error.into()
     }
 

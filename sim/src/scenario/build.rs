@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use roce_packet::PathMtu;
-use roce_transport::RecoveryError;
 use roce_transport::congestion::{Algorithm, Congestion};
+use roce_transport::{RecoveryError, with_causes};
 
 use toml::Spanned;
 
@@ -141,12 +141,12 @@ fn host(
     if let Some(control) = table.congestion {
         let (place, control) = (control.span(), control.into_inner());
         let parsed = Congestion::parse_among(&control, own)
-            .map_err(|error| ScenarioError::at(text, Some(place), error.to_string()))?;
+            .map_err(|error| ScenarioError::at(text, Some(place), with_causes(&error).to_string()))?;
         (host.congestion, host.notification) = parsed;
     }
     if let Some(recovery) = table.recovery {
         host.recovery = recovery.get_ref().parse().map_err(|error: RecoveryError| {
-            ScenarioError::at(text, Some(recovery.span()), error.to_string())
+            ScenarioError::at(text, Some(recovery.span()), with_causes(&error).to_string())
         })?;
     }
     if let Some(mtu) = table.path_mtu {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use roce_packet::PathMtu;
-use roce_transport::RecoveryError;
 use roce_transport::congestion::{Algorithm, Congestion};
+use roce_transport::{RecoveryError, with_causes};
 use toml::Spanned;
 
 use super::file::Group;
@@ -84,11 +84,11 @@ fn changed(base: &HostSettings, table: &Profile, own: &[Algorithm]) -> Result<Ho
     let mut host = base.clone();
     if let Some(control) = &table.congestion {
         // A host sends notifications for all its queue pairs, so their settings always come from `[host]`.
-        let parsed = Congestion::parse_among(control, own).map_err(|error| error.to_string())?;
-        host.congestion = parsed.0;
+        let parsed = Congestion::parse_among(control, own);
+        host.congestion = parsed.map_err(|error| with_causes(&error).to_string())?.0;
     }
     if let Some(recovery) = &table.recovery {
-        host.recovery = recovery.parse().map_err(|error: RecoveryError| error.to_string())?;
+        host.recovery = recovery.parse().map_err(|error: RecoveryError| with_causes(&error).to_string())?;
     }
     if let Some(mtu) = table.path_mtu {
         let wrong = || "path_mtu must be 256, 512, 1024, 2048 or 4096".to_owned();

@@ -102,7 +102,8 @@ fn what_is_too_large_is_refused() {
     let mut settings = Settings::default();
     settings.switch.headroom = Headroom::Bytes(u64::MAX / 2);
     let star = Topology::star(3, LINK).unwrap();
-    let error = Simulation::new(&star, &[flow(0, 1, 1)], settings).err().unwrap().to_string();
+    let error = Simulation::new(&star, &[flow(0, 1, 1)], settings).err().unwrap();
+    let error = with_causes(&error).to_string();
     assert!(error.contains("is too small"), "{error}");
     let mut settings = Settings::default();
     settings.switch.scheduling[3] = Class::Weighted(u32::MAX);

@@ -19,6 +19,7 @@ use roce_sim::net::{
 };
 
 use roce_transport::congestion::Congestion;
+use roce_transport::with_causes;
 
 const LINK: LinkSpec = LinkSpec::DEFAULT;
 
@@ -304,13 +305,15 @@ fn everybody_to_everybody_and_back() {
 fn what_cannot_be_is_refused_with_a_reason() {
     let star = Topology::star(2, LINK).unwrap();
     let message = |topology: &Topology, flows: &[FlowSpec], settings: Settings| {
-        Simulation::new(topology, flows, settings).err().map(|error| error.to_string()).unwrap_or_default()
+        let error = Simulation::new(topology, flows, settings).err();
+        error.map(|error| with_causes(&error).to_string()).unwrap_or_default()
     };
     let far = message(&star, &[flow(0, 5, 1)], Settings::default());
-    assert_eq!(far, "workload: flow 0: there is no host 5; the last is 1");
+    assert_eq!(far, "invalid workload: flow 0: there is no host 5; the last is 1");
     let mut small = Settings::default();
     small.switch.buffer_bytes = 1_000;
-    assert!(message(&star, &[], small).starts_with("switch s0: a buffer of 1000 bytes is too small"));
+    let small = message(&star, &[], small);
+    assert!(small.starts_with("cannot build switch s0: a buffer of 1000 bytes is too small"), "{small}");
     let apart = Topology::parse("host a b\nswitch s t\nlink a s\nlink b t", LINK).unwrap();
     let results = run(&apart, &[flow(0, 1, 1)], Settings::default());
     assert_eq!(results.flows[0].state, FlowState::Refused(Refusal::NoPath));

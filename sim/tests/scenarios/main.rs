@@ -295,7 +295,7 @@ fn recovery_and_sweeps_are_read() {
     let error = |from: &str, to: &str| parse(from, to).unwrap_err().to_string();
     let known = "line 7: there is no loss recovery \"selective\"; there are go-back-n and selective-repeat";
     assert_eq!(error("\"selective-repeat\"", "\"selective\""), known);
-    let cap = "line 7: selective-repeat: cap is \"0\" and must be 1 to 4096 packets";
+    let cap = "line 7: invalid parameter of selective-repeat: cap is \"0\" and must be 1 to 4096 packets";
     assert_eq!(error("\"selective-repeat\"", "\"selective-repeat:cap=0\""), cap);
     let empty = error("[\"1MB\", 2000]", "[]");
     assert_eq!(empty, "line 13: the sweep of flows.0.bytes has no values");

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use roce::observe::with_causes;
 use roce_exchange::{Exchange, ExchangeError, ToolError, tell_failure};
 use roce_packet::PathMtu;
 
@@ -138,7 +139,7 @@ fn exchange_failed(error: &ToolError) -> Finding {
         }
         _ => "read the messages of the other side, and repeat with ROCE_LOG=debug",
     };
-    Finding::problem(Step::Exchange, format!("the examination ended early: {error}"), remedy)
+    Finding::problem(Step::Exchange, format!("the examination ended early: {}", with_causes(error)), remedy)
 }
 
 /// Returns the finding that no server runs on the other side. It is a problem only if a firewall is in front
@@ -173,7 +174,7 @@ fn no_server(peer: &Peer, error: &ExchangeError, reach: &Reach) -> Finding {
             }
             _ => format!("TCP port {port}: {source}"),
         },
-        other => other.to_string(),
+        other => with_causes(other).to_string(),
     };
     Finding::not_tested(Step::Exchange, why).with_hint(
         "to test both directions with all steps, run `roce doctor` without an address on the other side",

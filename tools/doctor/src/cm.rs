@@ -13,7 +13,7 @@ use super::doctor::Doctor;
 use super::finding::{Finding, Step};
 use super::local::Reach;
 use super::peer::Peer;
-use roce::observe::Snapshot;
+use roce::observe::{Snapshot, with_causes};
 use roce::verbs::{ConnectionError, ConnectionParameters, QueuePairOptions};
 
 /// Time limit for the answer, which is longer than all retransmissions together.
@@ -44,7 +44,7 @@ pub(super) fn ask(doctor: &Doctor, peer: &Peer, reach: &Reach) -> Finding {
             };
             silence(peer, reach, &arrivals)
         }
-        Err(error) => unexpected(&error.to_string()),
+        Err(error) => unexpected(&with_causes(&error).to_string()),
     }
 }
 

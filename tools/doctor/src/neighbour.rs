@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use roce::observe::with_causes;
 use roce_device::LocalAddress;
 use roce_device::raw::who_has;
 use roce_packet::MacAddr;
@@ -43,7 +44,7 @@ impl Hop {
         let ask = |address: IpAddr| match address {
             IpAddr::V4(address) => who_has(&local.interface, address, PATIENCE).unwrap_or_else(|error| {
                 if error.kind() != io::ErrorKind::PermissionDenied {
-                    tracing::debug!(%error, "cannot ask who has {address}");
+                    tracing::debug!(error = %with_causes(&error), "cannot ask who has {address}");
                 }
                 Vec::new()
             }),

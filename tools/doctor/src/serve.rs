@@ -6,7 +6,7 @@ use super::doctor::Doctor;
 use super::probe::Probe;
 use super::trips::RoundTrips;
 use super::wire::{Admission, Introduction, TOOL, Trial, unreasonable};
-use roce::observe::Text;
+use roce::observe::{Text, with_causes};
 use roce_exchange::{Exchange, ToolError, tell_failure};
 
 /// Time limit for an examination, because other clients wait.
@@ -50,7 +50,7 @@ fn serve(doctor: &Doctor, exchange: &mut Exchange) -> Result<usize, ToolError> {
                 let round_trips = RoundTrips::new(&probe, trips);
                 let admission: Admission = match &round_trips {
                     Ok(round_trips) => Ok(round_trips.endpoint(&probe)?),
-                    Err(error) => Err(error.to_string()),
+                    Err(error) => Err(with_causes(error).to_string()),
                 };
                 exchange.send("the queue pair for round trips", &admission)?;
                 let Ok(round_trips) = round_trips else { continue };

@@ -10,8 +10,8 @@ use std::time::Duration;
 pub enum ExchangeError {
     /// The address does not answer.
     #[error(
-        "cannot connect to {peer}: {source}; check that the server runs there, and examine the path with \
-         `roce doctor`"
+        "cannot connect to {peer} (check that the server runs there, and examine the path with `roce \
+         doctor`)"
     )]
     Connect {
         /// The address.
@@ -20,7 +20,7 @@ pub enum ExchangeError {
         source: io::Error,
     },
     /// The port cannot be listened on.
-    #[error("cannot listen on {address}: {source}; choose another port")]
+    #[error("cannot listen on {address} (choose another port)")]
     Listen {
         /// The address.
         address: String,
@@ -28,7 +28,7 @@ pub enum ExchangeError {
         source: io::Error,
     },
     /// The connection broke.
-    #[error("cannot exchange {what} with {peer}: {source}; the messages there may state the reason")]
+    #[error("cannot exchange {what} with {peer} (the messages there may state the reason)")]
     Broken {
         /// The value that was being exchanged.
         what: &'static str,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roce::observe::explain;
+use roce::observe::{explain, with_causes};
 use roce::verbs::{Cause, ConnectionError, VerbsError, WaitError, WorkError};
 
 use crate::error::ExchangeError;
@@ -20,8 +20,8 @@ pub enum ToolError {
     Exchange(#[from] ExchangeError),
     /// The exchange with an original program failed.
     #[error(
-        "cannot exchange {what} with the other side: {error}; check that {program} runs there with the same \
-         options, and read its messages"
+        "cannot exchange {what} with the other side (check that {program} runs there with the same options, \
+         and read its messages)"
     )]
     Handshake {
         /// The block or message that was exchanged.
@@ -29,10 +29,11 @@ pub enum ToolError {
         /// The program that is expected on the other side.
         program: &'static str,
         /// The cause.
+        #[source]
         error: std::io::Error,
     },
     /// Connection management failed.
-    #[error("cannot connect a queue pair with rdma_cm: {0}")]
+    #[error("cannot connect a queue pair with rdma_cm")]
     Connection(#[from] ConnectionError),
     /// A verb failed.
     #[error(transparent)]
@@ -41,19 +42,21 @@ pub enum ToolError {
     #[error(transparent)]
     Wait(#[from] WaitError),
     /// A device, a socket or the output failed.
-    #[error("{what}: {error}")]
+    #[error("{what}")]
     Io {
         /// The operation.
         what: &'static str,
         /// The cause.
+        #[source]
         error: std::io::Error,
     },
     /// This side dropped packets while the exchange failed.
-    #[error("{drops}; {error}")]
+    #[error("{drops}")]
     Dropped {
         /// The counters, their meaning and the remedy.
         drops: String,
         /// The failure.
+        #[source]
         error: Box<Self>,
     },
     /// No message and no acknowledgement arrived for too long.
@@ -75,7 +78,7 @@ pub enum ToolError {
         /// Whether the transport retransmits.
         is_reliable: bool,
     },
-    /// A work request failed.
+    /// A work request failed. The text is that of the [`WorkError`] with advice, so the error is no source.
     #[error(
         "{}{}",
         explain(.0),
@@ -143,7 +146,7 @@ pub fn tell_failure<T>(exchange: &mut Exchange, outcome: &Result<T, ToolError>) 
     if let Err(error) = outcome
         && !error.is_end_of_peer()
     {
-        exchange.fail(&error.to_string());
+        exchange.fail(&with_causes(error).to_string());
     }
 }
 

@@ -52,7 +52,7 @@ fn refusal(namespace: &Namespace, spec: &str) -> String {
 #[track_caller]
 fn context(namespace: &Namespace, spec: &str) -> Context {
     let spec = spec.to_owned();
-    namespace.run(move || Context::open(&spec)).unwrap_or_else(|error| panic!("{error}"))
+    namespace.run(move || Context::open(&spec)).unwrap()
 }
 
 /// Assigns the kernel's addresses to the TAP.

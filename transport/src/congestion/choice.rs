@@ -190,14 +190,15 @@ pub enum CongestionError {
         known: String,
     },
     /// The text after `fixed:` is not a rate.
-    #[error("fixed: {0}")]
+    #[error("invalid rate of fixed")]
     Rate(#[from] UnitError),
     /// A parameter is wrong.
-    #[error("{algorithm}: {error}")]
+    #[error("invalid parameter of {algorithm}")]
     Parameter {
         /// The algorithm.
         algorithm: &'static str,
         /// The error of the parameter.
+        #[source]
         error: ParameterError,
     },
 }

@@ -119,7 +119,7 @@ pub enum DestroyError {
     #[error("only UD queue pairs can join multicast groups")]
     NotDatagram,
     /// The key does not exist.
-    #[error("{0}")]
+    #[error(transparent)]
     Key(KeyError),
     /// Memory windows are bound over the region.
     #[error("{windows} memory windows are bound over the region; unbind or invalidate them first")]

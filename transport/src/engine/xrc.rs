@@ -23,10 +23,10 @@ pub enum XrcdError {
         members: usize,
     },
     /// The XRC domain could not get its own protection domain.
-    #[error("XRC domain: {0}")]
+    #[error("no protection domain for the XRC domain")]
     Pd(#[from] PdError),
     /// The XRC domain could not get its own completion queue.
-    #[error("XRC domain: {0}")]
+    #[error("no completion queue for the XRC domain")]
     Cq(#[from] CqError),
 }
 

@@ -1,39 +1,31 @@
 //! The attributes of a region, their changes, and the errors.
 
 use alloc::sync::Arc;
-use core::fmt;
 
 use super::{Access, Memory, OutOfBounds};
 use crate::ids::{LKey, PdId, RKey};
 
 /// The reason why a key did not give access. A peer only receives "remote access error".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The number has no entry, or its entry has another variant: the key was revoked or never existed.
+    #[error("the key is unknown or was revoked")]
     Unknown,
     /// The entry belongs to another protection domain.
+    #[error("the key belongs to another protection domain")]
     WrongProtectionDomain,
     /// The type 2 window is bound to another queue pair.
+    #[error("the window is bound to another queue pair")]
     WrongQueuePair,
     /// The memory window is not bound.
+    #[error("the memory window is not bound")]
     Unbound,
     /// The entry does not grant this kind of access.
+    #[error("the key does not grant this access")]
     PermissionDenied,
     /// The range is not completely inside the entry.
+    #[error("the range lies outside the region")]
     OutOfRange,
-}
-
-impl fmt::Display for KeyError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Unknown => "the key is unknown or was revoked",
-            Self::WrongProtectionDomain => "the key belongs to another protection domain",
-            Self::WrongQueuePair => "the window is bound to another queue pair",
-            Self::Unbound => "the memory window is not bound",
-            Self::PermissionDenied => "the key does not grant this access",
-            Self::OutOfRange => "the range lies outside the region",
-        })
-    }
 }
 
 impl From<OutOfBounds> for KeyError {
@@ -111,10 +103,10 @@ pub struct RegionChange {
 #[non_exhaustive]
 pub enum ChangeError {
     /// The key does not belong to a region.
-    #[error("{0}")]
-    Key(KeyError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The new attributes cannot be registered.
-    #[error("{0}")]
+    #[error(transparent)]
     Register(#[from] RegisterError),
     /// Windows are bound over the region, each with its own rights and address.
     #[error("{windows} memory windows are bound over the region; unbind or invalidate them first")]
@@ -122,12 +114,6 @@ pub enum ChangeError {
         /// Number of windows.
         windows: u32,
     },
-}
-
-impl From<KeyError> for ChangeError {
-    fn from(error: KeyError) -> Self {
-        Self::Key(error)
-    }
 }
 
 /// Checks the attributes of a region and returns its first virtual address.

@@ -28,7 +28,7 @@ fn own_gid(setting: &Setting, family: Family) -> String {
         return String::new();
     }
     let (spec, ours) = (setting.spec(family), setting.addresses(family).ours);
-    let context = Context::open(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
+    let context = Context::open(spec).unwrap_or_else(|error| panic!("{spec}: {error:?}"));
     let table = context.gid_table();
     let fits = |entry: &&GidEntry| entry.address() == ours && entry.gid_type == Encapsulation::RoceV2;
     let entry = table.iter().find(fits).unwrap_or_else(|| panic!("{spec} has no GID of {ours}: {table:?}"));

@@ -38,7 +38,7 @@ fn try_open(namespace: &Namespace, spec: &str) -> Result<Opened, OpenError> {
 
 #[track_caller]
 fn open_in(namespace: &Namespace, spec: &str) -> Opened {
-    try_open(namespace, spec).unwrap_or_else(|error| panic!("{error}"))
+    try_open(namespace, spec).unwrap()
 }
 
 /// A cable with a port at each end. Ports are closed where they were opened: libxdp uses interface indices.

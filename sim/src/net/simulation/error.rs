@@ -10,21 +10,22 @@ use crate::net::workload::WorkloadError;
 #[non_exhaustive]
 pub enum BuildError {
     /// The topology is invalid.
-    #[error("topology: {0}")]
+    #[error("invalid topology")]
     Topology(#[from] TopologyError),
     /// A route is impossible.
     #[error(transparent)]
     Route(#[from] RouteError),
     /// A switch cannot be built.
-    #[error("switch {name}: {error}")]
+    #[error("cannot build switch {name}")]
     Buffer {
         /// The name of the switch.
         name: String,
         /// The reason.
+        #[source]
         error: BufferTooSmall,
     },
     /// A flow is impossible.
-    #[error("workload: {0}")]
+    #[error("invalid workload")]
     Workload(#[from] WorkloadError),
     /// A setting is out of range.
     #[error("{0}")]

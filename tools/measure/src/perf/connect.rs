@@ -13,6 +13,7 @@ use super::end::End;
 use super::{Connection, Plan, Verb};
 use crate::harness::{PeerQueuePair, connect_as_originals};
 use crate::perf::messages::connect_when_listening;
+use roce::observe::with_causes;
 use roce::verbs::{
     CmListener, ConnectOptions, ConnectionError, ConnectionEvent, ConnectionParameters, Context, PathOptions,
 };
@@ -153,7 +154,7 @@ impl End {
                     Ok(_) => {}
                     Err(ConnectionError::TimedOut) => break,
                     Err(error) => {
-                        tracing::debug!(%error, "disconnecting");
+                        tracing::debug!(error = %with_causes(&error), "disconnecting");
                         break;
                     }
                 }

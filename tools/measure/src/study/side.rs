@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
+use roce::observe::with_causes;
 use roce::verbs::Context;
 use roce_device::{Device, OpenOptions};
 use roce_exchange::{Exchange, ToolError};
@@ -71,7 +72,7 @@ pub fn run(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
     });
     match done {
         Ok(()) => Ok(()),
-        Err(error) => say(output, &Answer::Failed(error.to_string())).map_err(io::Error::other),
+        Err(error) => say(output, &Answer::Failed(with_causes(&error).to_string())).map_err(io::Error::other),
     }
 }
 
@@ -103,7 +104,8 @@ fn enter(job: &Job) -> Result<(), ToolError> {
 }
 
 fn open_device(job: &Job) -> Result<Box<dyn Device>, ToolError> {
-    roce_device::open(&job.device, OpenOptions::default()).map_err(|error| ToolError::Plan(error.to_string()))
+    roce_device::open(&job.device, OpenOptions::default())
+        .map_err(|error| ToolError::Plan(with_causes(&error).to_string()))
 }
 
 fn open_context(job: &Job) -> Result<Context, ToolError> {

@@ -51,11 +51,12 @@ pub const COLUMNS: [&str; 31] = [
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file cannot be read or written.
-    #[error("{path}: {error}")]
+    #[error("cannot read or write {path}")]
     Io {
         /// The file.
         path: PathBuf,
         /// The cause.
+        #[source]
         error: io::Error,
     },
     /// The file contains something other than rows of this format.
