@@ -135,8 +135,8 @@ fn pair(setting: &Setting, test: &Test, role: Role, family: Family) -> Pair {
     }
 }
 
-/// Returns every second pair, or the others: a short run tests each pair with one of two kernels. A test in both
-/// roles is two pairs that follow each other, and has one of them with each kernel.
+/// Returns every second pair, or the others: a short run tests each pair with one of two kernels. A test in
+/// both roles is two pairs that follow each other, and has one of them with each kernel.
 fn half<T>(pairs: Vec<T>, is_second: bool) -> Vec<T> {
     let is_mine = |index: usize| ((index + index / 2) % 2 == 1) == is_second;
     pairs.into_iter().enumerate().filter(|(index, _)| is_mine(*index)).map(|(_, pair)| pair).collect()
