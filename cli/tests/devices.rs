@@ -3,6 +3,7 @@
 mod common;
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::{Finished, Running, roce};
 use roce_testing::{Cable, Namespace};
@@ -91,6 +92,13 @@ fn an_address_that_two_interfaces_have_needs_its_zone() {
         ] {
             let output = Command::new("ip").args(line.split(' ')).output().unwrap();
             assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        // The kernel gives an interface its address a moment after it is up.
+        let addresses = || std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap();
+        let begun = Instant::now();
+        while addresses().matches("fe8000000000000000000000fffe000001").count() < 2 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{}", addresses());
+            std::thread::sleep(Duration::from_millis(5));
         }
     });
     let refused = run_in(&namespace, &["devices", "--device", "udp:fe80::ff:fe00:1"]);
