@@ -96,7 +96,7 @@ fn an_address_that_two_interfaces_have_needs_its_zone() {
         // The kernel gives an interface its address a moment after it is up.
         let addresses = || std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap();
         let begun = Instant::now();
-        while addresses().matches("fe8000000000000000000000fffe000001").count() < 2 {
+        while addresses().matches("fe80000000000000000000fffe000001").count() < 2 {
             assert!(begun.elapsed() < Duration::from_secs(30), "{}", addresses());
             std::thread::sleep(Duration::from_millis(5));
         }
