@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use roce::observe::with_causes;
 use roce::tcp::Tcp;
 use roce::verbs::{ConnectionParameters, Context, PathMtu, PortSpace, QpType, QueuePairOptions};
 use roce_device::{Capabilities, Device, OpenOptions, Received, Transmit, TxSlot, forward_to_inner};
@@ -461,7 +462,8 @@ fn a_client_that_names_its_own_address_gets_packets_and_nobody_else() {
             drop(client);
             let outcome = serving.join().unwrap();
             if let Err(error) = outcome {
-                assert!(!error.to_string().contains("only to the address"), "{server:?}: {error}");
+                let error = with_causes(&error).to_string();
+                assert!(!error.contains("only to the address"), "{server:?}: {error}");
             }
             let sent = record.lock().unwrap().clone();
             assert!(sent.keys().all(|address| *address == IpAddr::from(caller)), "{server:?}: {sent:?}");
@@ -697,7 +699,8 @@ fn a_set_up_that_comes_byte_by_byte_is_given_up_in_time() {
                     std::thread::sleep(Duration::from_millis(500));
                 }
             });
-            let error = serving.join().unwrap().expect_err("it was not served").to_string();
+            let error = serving.join().unwrap().expect_err("it was not served");
+            let error = with_causes(&error).to_string();
             // Both plans have a patience of 3 s.
             let took = begun.elapsed();
             assert!((2..6).contains(&took.as_secs()), "{server:?}: {took:?}, {error}");

@@ -379,6 +379,8 @@ fn parse(values: &[String; COLUMNS.len()]) -> Result<(Cell, Outcome), String> {
 
 #[cfg(test)]
 mod tests {
+    use roce::observe::with_causes;
+
     use super::*;
 
     fn identity() -> Identity {
@@ -461,7 +463,8 @@ mod tests {
     fn a_file_that_is_too_long_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         File::create(folder.path().join("study.csv")).unwrap().set_len(65 << 20).unwrap();
-        let error = Store::open(folder.path(), identity()).unwrap_err().to_string();
+        let error = Store::open(folder.path(), identity()).unwrap_err();
+        let error = with_causes(&error).to_string();
         assert!(error.contains("longer than 64 MiB"), "{error}");
     }
 }
