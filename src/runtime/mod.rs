@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
+use rand_chacha::ChaCha12Rng;
+use rand_core::Rng;
 use roce_packet::Telemetry;
 use roce_transport::{AsyncEvent, Engine, EngineConfig};
 
@@ -69,7 +71,7 @@ pub(crate) struct Runtime {
     /// Whether the device failed, which every poll reports.
     has_failed: AtomicBool,
     stopped: AtomicBool,
-    random: Mutex<fastrand::Rng>,
+    random: Mutex<ChaCha12Rng>,
 }
 
 impl std::fmt::Debug for Runtime {
@@ -82,7 +84,7 @@ impl Runtime {
     fn new(
         config: EngineConfig,
         device: Box<dyn Device>,
-        random: fastrand::Rng,
+        random: ChaCha12Rng,
         spin: Duration,
         (clock, async_events): (Clock, Arc<EventQueue<AsyncEvent>>),
     ) -> io::Result<Self> {
@@ -146,7 +148,7 @@ impl Runtime {
     }
 
     pub(crate) fn random_u64(&self) -> u64 {
-        self.random.lock().u64(..)
+        self.random.lock().next_u64()
     }
 }
 
