@@ -22,6 +22,7 @@ const LARGEST_CYCLES: &[(&str, usize)] = &[
     ("common/fault", 1),
     ("common/machine", 1),
     ("common/plot", 1),
+    ("common/policy", 1),
     ("common/testing", 1),
     ("device", 1),
     ("examples/costs", 1),

@@ -1,5 +1,5 @@
 //! The runtime of an open device, which all handles share: the state behind a mutex, the guard that delivers
-//! events, the waiting policy, and the background thread.
+//! events, waiting as `roce_policy` decides, and the background thread.
 //!
 //! Only this module locks the mutex. The layers below do not know that it exists.
 
@@ -8,7 +8,6 @@ mod crowding;
 mod engines;
 mod events;
 mod lock;
-mod policy;
 mod poll;
 mod state;
 mod wait;
@@ -23,6 +22,7 @@ use std::time::{Duration, Instant};
 use rand_chacha::ChaCha12Rng;
 use rand_core::Rng;
 use roce_packet::Telemetry;
+use roce_policy::{Timing, Watch};
 use roce_transport::{AsyncEvent, Engine, EngineConfig};
 
 use crate::device::descriptors::aside;
@@ -35,7 +35,6 @@ use crate::observe::CounterSource;
 pub(crate) use engines::{Engines, Opening};
 pub(crate) use events::{CompletionEvents, EventQueue};
 pub(crate) use lock::{AllLocked, Locked};
-use policy::{Timing, Watch};
 pub(crate) use state::State;
 pub(crate) use wait::{Standing, Turn, WaitFailure, WaitFor};
 

@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 
 use roce_transport::{Instant, Pending};
 
-use super::super::{Found, Leave, Policy, Port, Timing, Watch, leave, progress};
-use crate::driver::Budget;
+use crate::{Budget, Found, Leave, Policy, Port, Timing, Watch, leave, progress};
 
 /// Time from one end to the other.
 const WIRE_NS: u64 = 5_000;

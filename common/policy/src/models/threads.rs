@@ -1,17 +1,17 @@
 //! The threads of a process: those of the application, inside the library, and the background thread. They
 //! act on the decisions of the policy as `runtime::poll`, `runtime::wait` and `runtime::background` do.
 
-use std::time::{Duration, Instant as StdInstant};
+use std::time::Duration;
 
 use roce_transport::Instant;
 
-use super::super::{
-    Background, BeforeSleep, Crowding, Duty, NextCheck, Recheck, Shift, Spin, Stay, Timing, Waiting, Watcher,
-    plan_sleep,
-};
 use super::apps::{Action, App, Completions};
 use super::end::End;
 use super::machine::{Program, Sleep, Step};
+use crate::{
+    Background, BeforeSleep, Crowding, Duty, NextCheck, Recheck, Shift, Spin, Stay, Timing, Waiting, Watcher,
+    plan_sleep,
+};
 
 const TIMING: Timing = Timing::USUAL;
 /// Spin time of the contexts.
@@ -55,14 +55,12 @@ pub(super) struct AppThread {
     /// Whether a notification was requested since the last poll.
     is_last_check: bool,
     crowding: Crowding,
-    /// The origin of the times in `crowding`.
-    origin: StdInstant,
 }
 
 impl AppThread {
     pub(super) fn new(app: Box<dyn App>) -> Self {
         let (place, found, crowding) = (Place::App, Completions::default(), Crowding::NEW);
-        Self { app, place, found, is_last_check: false, crowding, origin: StdInstant::now() }
+        Self { app, place, found, is_last_check: false, crowding }
     }
 
     fn act(&mut self, end: &mut End) -> Step {
@@ -167,8 +165,7 @@ impl AppThread {
     }
 
     fn returns(&mut self, began: u64, is_trial: bool, end: &mut End) {
-        let at = |nanos| self.origin + Duration::from_nanos(nanos);
-        let (before, after) = (at(began), at(end.link.clock));
+        let (before, after) = (Instant::from_nanos(began), end.now());
         if is_trial {
             // The time includes the switch to and from another thread, if there was one.
             self.crowding.note_trial(before, after, Duration::from_nanos(YIELD_NS + 1_500));
