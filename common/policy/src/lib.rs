@@ -28,6 +28,7 @@ mod models;
 mod pending;
 mod progress;
 mod stay;
+pub mod threads;
 mod timing;
 mod watch;
 

@@ -190,6 +190,17 @@ impl<W: Word> Watch<W> {
         Self { timing: *timing, polled, waiters, background }
     }
 
+    /// Returns the times of the policy.
+    pub const fn timing(&self) -> &Timing {
+        &self.timing
+    }
+
+    /// Returns the time until which polls of an empty queue do not check the device, if they check rarely.
+    pub fn until_next_check(&self, now: Instant) -> Duration {
+        let last = Polled(self.polled.load()).time();
+        last.map_or(Duration::ZERO, |last| (last + self.timing.poll_interval).since(now))
+    }
+
     /// Returns which thread watches the device. `is_locked` returns whether a thread has the lock.
     pub fn watcher(&self, now: Instant, is_locked: impl FnOnce() -> bool) -> Watcher {
         let polled = Polled(self.polled.load());
