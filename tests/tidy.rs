@@ -113,7 +113,8 @@ const NO_PANICS: &[&str] = &["packet/src/", "transport/src/"];
 const PANICS: &[&str] = &[".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!("];
 
 /// Crates that have no clock, thread or runtime.
-const SANS_IO: &[&str] = &["packet/src/", "transport/src/", "common/fault/src/", "sim/src/"];
+const SANS_IO: &[&str] =
+    &["packet/src/", "transport/src/", "common/fault/src/", "common/policy/src/", "sim/src/"];
 /// Files of these crates that may use threads, with the reason.
 const THREADS: &[(&str, &str)] = &[(
     "sim/src/net/simulation/parallel.rs",
@@ -329,6 +330,7 @@ const FORKED: &[&str] = &[
     "transport/src",
     "common/fault/src",
     "common/capture/src",
+    "common/policy/src",
     "common/machine/src",
     "device/src",
     "src",
@@ -462,6 +464,7 @@ fn packet_transport_and_sim_own_no_clock_and_no_thread() {
 const FOLDERS: &[(&str, &[&str])] = &[
     ("packet/src", &["frame", "mad", "outer"]),
     ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
+    ("common/policy/src", &["models"]),
     ("sim/src", &["pair", "adversary", "net", "scenario"]),
     ("device/src", &["framed", "host", "udp", "pcap", "tap", "raw", "pnet", "xdp"]),
     ("src", &["driver", "observe", "cm", "runtime", "verbs", "peer"]),
@@ -486,6 +489,7 @@ const HOUSE: &[&str] = &[
     "common/fault",
     "common/capture",
     "common/plot",
+    "common/policy",
     "sim",
     "common/machine",
     "device",

@@ -3,7 +3,6 @@
 //! A [`Nic`] does not know locks, threads or connections. The layers above call it: connection management
 //! borrows it, and the runtime decides when it makes progress.
 
-mod budget;
 mod groups;
 mod holders;
 mod path;
@@ -17,13 +16,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use roce_packet::Qpn;
+use roce_policy::Budget;
 use roce_transport::{Allowed, Engine, Instant, Pending, TxSlot, Verdict, with_causes};
 
 use crate::device::{Clock, Device};
 use holders::Holders;
 use watch::Watch;
 
-pub(crate) use budget::Budget;
 pub(crate) use groups::GroupError;
 pub(crate) use holders::PortHolder;
 pub(crate) use path::gid_table;

@@ -1,4 +1,4 @@
-//! The background thread, which makes progress while the application does not, see [`super::policy`].
+//! The background thread, which makes progress while the application does not, see [`roce_policy`].
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,7 +7,8 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::policy::{Background, Duty, Shift, Spin, Watcher};
+use roce_policy::{Background, Duty, Shift, Spin, Watcher};
+
 use super::{Runtime, crowding};
 use crate::driver::wake::wait_readable;
 

@@ -1,11 +1,11 @@
 //! Yields the processor of polling threads, see [`Crowding`].
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use roce_policy::Crowding;
+use roce_transport::Instant;
 use rustix::time::{ClockId, clock_gettime};
-
-use super::policy::Crowding;
 
 thread_local! {
     static CROWDING: Cell<Crowding> = const { Cell::new(Crowding::NEW) };
@@ -42,21 +42,30 @@ pub(super) fn try_soon() {
 /// Yields the processor, and makes a trial if one is due.
 #[cold]
 pub(super) fn yield_processor() {
-    let before = Instant::now();
+    let before = now();
     if with(Crowding::begins) {
         let charged = charged();
         std::thread::yield_now();
-        let after = Instant::now();
+        let after = now();
         let charged = self::charged().saturating_sub(charged);
         with(|crowding| crowding.note_trial(before, after, charged));
     } else {
         std::thread::yield_now();
-        with(|crowding| crowding.note_yield(before, Instant::now()));
+        with(|crowding| crowding.note_yield(before, now()));
     }
+}
+
+/// Returns the time of the system's monotonic clock.
+fn now() -> Instant {
+    Instant::ZERO + time_of(ClockId::Monotonic)
 }
 
 /// Returns the processor time of this thread.
 fn charged() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time_of(ClockId::ThreadCPUTime)
+}
+
+fn time_of(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rand_chacha::ChaCha12Rng;
 use roce_transport::{AsyncEvent, EngineConfig, ProcessSlot};
 
 use super::{AllLocked, EventQueue, Runtime, background};
@@ -24,7 +25,7 @@ use crate::observe::{CounterSource, Publisher};
 pub(crate) struct Opening {
     pub(crate) config: EngineConfig,
     pub(crate) device: Box<dyn Device>,
-    pub(crate) random: fastrand::Rng,
+    pub(crate) random: ChaCha12Rng,
 }
 
 /// The engines of a context and their threads, which end when the last handle is dropped.

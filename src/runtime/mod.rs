@@ -1,5 +1,5 @@
 //! The runtime of an open device, which all handles share: the state behind a mutex, the guard that delivers
-//! events, the waiting policy, and the background thread.
+//! events, waiting as `roce_policy` decides, and the background thread.
 //!
 //! Only this module locks the mutex. The layers below do not know that it exists.
 
@@ -8,7 +8,6 @@ mod crowding;
 mod engines;
 mod events;
 mod lock;
-mod policy;
 mod poll;
 mod state;
 mod wait;
@@ -20,7 +19,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
+use rand_chacha::ChaCha12Rng;
+use rand_core::Rng;
 use roce_packet::Telemetry;
+use roce_policy::{Timing, Watch};
 use roce_transport::{AsyncEvent, Engine, EngineConfig};
 
 use crate::device::descriptors::aside;
@@ -33,7 +35,6 @@ use crate::observe::CounterSource;
 pub(crate) use engines::{Engines, Opening};
 pub(crate) use events::{CompletionEvents, EventQueue};
 pub(crate) use lock::{AllLocked, Locked};
-use policy::{Timing, Watch};
 pub(crate) use state::State;
 pub(crate) use wait::{Standing, Turn, WaitFailure, WaitFor};
 
@@ -69,7 +70,7 @@ pub(crate) struct Runtime {
     /// Whether the device failed, which every poll reports.
     has_failed: AtomicBool,
     stopped: AtomicBool,
-    random: Mutex<fastrand::Rng>,
+    random: Mutex<ChaCha12Rng>,
 }
 
 impl std::fmt::Debug for Runtime {
@@ -82,7 +83,7 @@ impl Runtime {
     fn new(
         config: EngineConfig,
         device: Box<dyn Device>,
-        random: fastrand::Rng,
+        random: ChaCha12Rng,
         spin: Duration,
         (clock, async_events): (Clock, Arc<EventQueue<AsyncEvent>>),
     ) -> io::Result<Self> {
@@ -146,7 +147,7 @@ impl Runtime {
     }
 
     pub(crate) fn random_u64(&self) -> u64 {
-        self.random.lock().u64(..)
+        self.random.lock().next_u64()
     }
 }
 

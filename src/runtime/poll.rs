@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use roce_policy::{NextCheck, Stay};
 use roce_transport::Instant;
 
-use super::policy::{NextCheck, Stay};
 use super::{Locked, Runtime, State, crowding};
 
 impl Runtime {

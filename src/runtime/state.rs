@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::io;
 
+use roce_policy::{Budget, Found, Leave, Looks, Policy, Port, Stay, Timing, leave, progress};
 use roce_transport::{Event, Instant, Occupancy, Pending};
 
-use super::policy::{Found, Leave, Looks, Policy, Port, Stay, Timing, leave, progress};
 use crate::cm::queue_pairs::Siblings;
 use crate::cm::service::{CmService, Wakers};
-use crate::driver::{Budget, Nic};
+use crate::driver::Nic;
 
 /// The NIC and its connection management. The thread that holds the lock makes progress for all handles.
 pub(crate) struct State {
@@ -69,7 +69,7 @@ impl State {
 
     /// Makes progress for a thread that checks this completion queue next. If the queue, or memory that a
     /// peer wrote, has something for the thread, it returns at once. Later packets and acknowledgements wait,
-    /// see [`pending`](super::policy).
+    /// see [`PendingPackets`](roce_policy::PendingPackets).
     pub(crate) fn progress_for(&mut self, now: Instant, occupancy: &Occupancy) -> bool {
         self.progress_until(now, Looks { queue: Some(occupancy), memory: true })
     }

@@ -21,9 +21,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
+use roce_policy::{BeforeSleep, Recheck, Spin, Timing, Waiting, Watcher, plan_sleep};
 use roce_transport::{Instant, Occupancy, with_causes};
 
-use super::policy::{BeforeSleep, Recheck, Spin, Timing, Waiting, Watcher, plan_sleep};
 use super::{Runtime, crowding};
 use crate::driver::wake::{MOST_DESCRIPTORS, Sleep, Slept};
 

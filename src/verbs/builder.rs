@@ -1,9 +1,12 @@
 //! The options for opening a context.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand_chacha::ChaCha12Rng;
+use rand_core::{Rng, SeedableRng};
 use roce_transport::congestion::{Congestion, NotificationPoint, Rate};
 use roce_transport::{EngineConfig, ProcessSlot, Recovery, Retransmission};
 
@@ -285,7 +288,7 @@ impl ContextBuilder {
     }
 
     fn build(mut self, device: Box<dyn Device>, others: OtherDevices) -> Result<Context, VerbsError> {
-        let mut random = self.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        let mut random = self.seed.map_or_else(random_generator, ChaCha12Rng::seed_from_u64);
         let mut config = self.engine_config(&mut random, device.capabilities());
         check_slot(config.process_slot, device.capabilities())?;
         if config.limit_to_line_rate {
@@ -295,7 +298,7 @@ impl ContextBuilder {
             let mut config = config.clone();
             config.seed = self.secret(&mut random);
             config.process_slot = device.capabilities().process_slot;
-            Opening { config, device, random: random.fork() }
+            Opening { config, device, random: ChaCha12Rng::from_seed(drawn(&mut random)) }
         });
         let others = others.collect();
         let clock = self.clock.unwrap_or_else(Clock::start);
@@ -318,16 +321,13 @@ impl ContextBuilder {
     }
 
     /// Returns the secret of an engine: from the operating system unless a seed was given.
-    fn secret(&self, random: &mut fastrand::Rng) -> [u8; 32] {
-        let mut secret = [0; 32];
-        if self.seed.is_some() || !fill_from_system(&mut secret) {
-            random.fill(&mut secret);
-        }
-        secret
+    fn secret(&self, random: &mut ChaCha12Rng) -> [u8; 32] {
+        let own = if self.seed.is_some() { None } else { from_system() };
+        own.unwrap_or_else(|| drawn(random))
     }
 
     /// Builds the settings of the engine.
-    fn engine_config(&mut self, random: &mut fastrand::Rng, capabilities: &Capabilities) -> EngineConfig {
+    fn engine_config(&mut self, random: &mut ChaCha12Rng, capabilities: &Capabilities) -> EngineConfig {
         let mut config = EngineConfig::new(self.secret(random));
         config.process_slot = self.process_slot.unwrap_or(capabilities.process_slot);
         if let Some(mtu) = largest_mtu(capabilities, OVERHEAD_V6) {
@@ -386,7 +386,23 @@ fn check_slot(slot: ProcessSlot, capabilities: &Capabilities) -> Result<(), Verb
     )))
 }
 
-fn fill_from_system(seed: &mut [u8]) -> bool {
+/// Returns a generator whose numbers cannot be guessed, if the operating system has random bytes.
+fn random_generator() -> ChaCha12Rng {
+    // The keys of hash tables are random too, but they are fewer bits.
+    let weaker = || ChaCha12Rng::seed_from_u64(RandomState::new().hash_one(0));
+    from_system().map_or_else(weaker, ChaCha12Rng::from_seed)
+}
+
+fn drawn(random: &mut ChaCha12Rng) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    random.fill_bytes(&mut bytes);
+    bytes
+}
+
+/// Returns random bytes of the operating system, if it has some.
+fn from_system() -> Option<[u8; 32]> {
     use rustix::rand::{GetRandomFlags, getrandom};
-    matches!(getrandom(&mut *seed, GetRandomFlags::empty()), Ok(count) if count == seed.len())
+    let mut bytes = [0; 32];
+    let count = getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
+    (count == bytes.len()).then_some(bytes)
 }

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::apps::App;
 use super::end::{Counts, End};
-use super::threads::{AppThread, BackgroundThread};
+use crate::threads::{App, AppThread, BackgroundThread, Sleep, Step, Thread as Program};
 
 /// Time that a thread may keep its processor while others are ready.
 const SLICE_NS: u64 = 3_000_000;
@@ -13,40 +12,14 @@ const SLICE_NS: u64 = 3_000_000;
 const SWITCH_NS: u64 = 1_500;
 /// Maximum number of processors.
 const PROCESSORS: usize = 4;
-
-/// The state of a thread after one step.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
-    /// The thread goes on.
-    Run,
-    /// The thread lets others run first.
-    Yield,
-    Sleep(Sleep),
-}
-
-/// A sleep until a time, or until the first of these events.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sleep {
-    pub(super) until: u64,
-    /// A packet arrives.
-    pub(super) device: bool,
-    /// Another thread wakes the background thread.
-    pub(super) wake: bool,
-    /// The requested notification comes.
-    pub(super) event: bool,
-}
-
-/// The code of a thread.
-pub(super) trait Program {
-    /// Runs one step at the time of the end's clock, which each action advances.
-    fn step(&mut self, end: &mut End) -> Step;
-}
+/// Spin time of the contexts.
+const SPIN: Duration = Duration::ZERO;
 
 struct Thread {
     end: usize,
     processor: usize,
     is_background: bool,
-    program: Box<dyn Program>,
+    program: Box<dyn Program<End>>,
     sleep: Option<Sleep>,
     usage: Usage,
 }
@@ -111,14 +84,14 @@ impl Machine {
             processors: Default::default(),
         };
         for (end, processor) in processors.into_iter().enumerate() {
-            machine.spawn(end, processor, true, Box::new(BackgroundThread::default()));
+            machine.spawn(end, processor, true, Box::new(BackgroundThread::new(SPIN)));
         }
         machine
     }
 
     /// Starts a thread of the application.
-    pub(super) fn app(&mut self, end: usize, processor: usize, app: impl App + 'static) {
-        self.spawn(end, processor, false, Box::new(AppThread::new(Box::new(app))));
+    pub(super) fn app(&mut self, end: usize, processor: usize, app: impl App<End> + 'static) {
+        self.spawn(end, processor, false, Box::new(AppThread::new(app, SPIN)));
     }
 
     pub(super) fn move_background(&mut self, end: usize, processor: usize) {
@@ -129,7 +102,7 @@ impl Machine {
         self.processors[processor].ready.push_back(moved);
     }
 
-    fn spawn(&mut self, end: usize, processor: usize, is_background: bool, program: Box<dyn Program>) {
+    fn spawn(&mut self, end: usize, processor: usize, is_background: bool, program: Box<dyn Program<End>>) {
         self.processors[processor].ready.push_back(self.threads.len());
         let usage = Usage::default();
         self.threads.push(Thread { end, processor, is_background, program, sleep: None, usage });
@@ -165,7 +138,7 @@ impl Machine {
     fn wake(&mut self) {
         for (number, thread) in self.threads.iter_mut().enumerate() {
             let (Some(sleep), end) = (thread.sleep, &self.ends[thread.end]) else { continue };
-            let is_over = sleep.until <= self.now
+            let is_over = sleep.until.as_nanos() <= self.now
                 || sleep.device && end.arrival().is_some_and(|time| time <= self.now)
                 || sleep.wake && end.is_woken
                 || sleep.event && end.link.has_event;
@@ -235,7 +208,7 @@ impl Machine {
         let sleeping = |thread: &Thread| {
             let sleep = thread.sleep?;
             let arrival = self.ends[thread.end].arrival().filter(|_| sleep.device);
-            Some(arrival.unwrap_or(u64::MAX).min(sleep.until))
+            Some(arrival.unwrap_or(u64::MAX).min(sleep.until.as_nanos()))
         };
         self.processors.iter().filter_map(busy).chain(self.threads.iter().filter_map(sleeping)).min()
     }

@@ -13,62 +13,62 @@ const SLOWEST: u32 = 16;
 /// this one and the kernel, a check takes ten times as long. All activity that these times must cover is
 /// slower as well, so they grow with the time of a check ([`Timing::measured`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Timing {
+pub struct Timing {
     /// Postponed packets that leave after this time are late.
-    pub(crate) late: Duration,
+    pub late: Duration,
     /// Longest time to hold back an acknowledgement after the answer: some round trips in a rack.
-    pub(crate) hold: Duration,
+    pub hold: Duration,
 
     /// Longest stay of a poll if staying has paid off: longer than a peer on this host or switch needs to
     /// reply.
-    pub(crate) linger: Duration,
+    pub linger: Duration,
     /// Longest stay in a trial. After this time the poll yields the processor in each iteration, because the
     /// peer may be a process of this host that needs it.
-    pub(crate) linger_trial: Duration,
+    pub linger_trial: Duration,
 
     /// The application watches the device if it polled within this time.
-    pub(crate) polled_recently: Duration,
+    pub polled_recently: Duration,
     /// [`Self::polled_recently`] while a thread holds the lock; a poll receives up to 1 MiB and sends up to
     /// 256 KiB.
-    pub(crate) polled_lately: Duration,
+    pub polled_lately: Duration,
     /// [`Self::polled_recently`] while the polling thread yields the processor, which other threads then use
     /// for some time slices. The background thread would only take the processor from them.
-    pub(crate) yielded: Duration,
+    pub yielded: Duration,
     /// Minimum interval between two recorded polls. Once the device has had nothing for a while, polls of an
     /// empty queue check it at this interval. A check is a system call of about 0.5 µs; so late, latency
     /// matters less.
-    pub(crate) poll_interval: Duration,
+    pub poll_interval: Duration,
 
     /// First back-off of the background thread while the application polls.
-    pub(crate) back_off: Duration,
+    pub back_off: Duration,
     /// Longest back-off while the application keeps polling. Each check takes the processor from the polling
     /// thread if all processors are busy: with one check every 250 µs, the rate was 10 % lower.
-    pub(crate) longest_back_off: Duration,
+    pub longest_back_off: Duration,
     /// Longest time without a check of the device while the process runs. Four times the longest back-off,
     /// because the background thread may back off twice before it notices that the application has stopped
     /// polling.
-    pub(crate) checks_every: Duration,
+    pub checks_every: Duration,
     /// While waits end within this time of each other, their ends do not wake the background thread.
-    pub(crate) left_recently: Duration,
+    pub left_recently: Duration,
     /// Time for which a thread that waits for a descriptor leaves the device to a polling thread.
-    pub(crate) while_polled: Duration,
+    pub while_polled: Duration,
 
     /// First interval after which a waiting thread checks what another thread may have received.
-    pub(crate) first_recheck: Duration,
+    pub first_recheck: Duration,
     /// Longest such interval.
-    pub(crate) longest_recheck: Duration,
+    pub longest_recheck: Duration,
     /// Longest duration of one turn of a wait. A caller that blocks signals and the cancellation of the
     /// thread during a turn allows them after it.
-    pub(crate) longest_turn: Duration,
+    pub longest_turn: Duration,
     /// Longest sleep of any thread. With 50 ms, an idle connection took 0.3 % of a processor.
-    pub(crate) longest_sleep: Duration,
+    pub longest_sleep: Duration,
     /// Extra time for a thread that has slept until its time, so that it can get a processor.
-    pub(crate) margin: Duration,
+    pub margin: Duration,
 }
 
 impl Timing {
     /// The times on a usual machine.
-    pub(crate) const USUAL: Self = Self {
+    pub const USUAL: Self = Self {
         late: Duration::from_micros(50),
         hold: Duration::from_micros(20),
         linger: Duration::from_micros(100),
@@ -90,7 +90,8 @@ impl Timing {
     };
 
     /// Returns the times on a machine where an empty check of the device takes this long.
-    pub(crate) fn measured(check: Duration) -> Self {
+    #[must_use]
+    pub fn measured(check: Duration) -> Self {
         let factor = u32::try_from(check.as_nanos() / USUAL_CHECK.as_nanos()).unwrap_or(SLOWEST);
         Self::USUAL.slower(factor.clamp(1, SLOWEST))
     }

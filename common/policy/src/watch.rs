@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use roce_transport::Instant;
 
-use super::Timing;
+use crate::Timing;
 
 /// After more than this many consecutive recorded polls, the background thread is told to back off. A thread
 /// that polls briefly before it sleeps again would have to wake it at once.
@@ -32,9 +32,12 @@ const POLLS_BESIDE: u64 = 4;
 const EMPTY_CHECKS: u32 = 64;
 
 /// A word that several threads read and write with sequential consistency.
-pub(crate) trait Word {
+pub trait Word {
+    /// Creates a word with this value.
     fn new(value: u64) -> Self;
+    /// Returns the value.
     fn load(&self) -> u64;
+    /// Sets the value.
     fn store(&self, value: u64);
     /// Replaces the value if it is `old`. Returns whether it was.
     fn replace(&self, old: u64, new: u64) -> bool;
@@ -63,7 +66,7 @@ impl Word for AtomicU64 {
 
 /// The threads that watch the device.
 #[derive(Debug)]
-pub(crate) struct Watch<W = AtomicU64> {
+pub struct Watch<W = AtomicU64> {
     timing: Timing,
     /// A [`Polled`].
     polled: W,
@@ -75,7 +78,7 @@ pub(crate) struct Watch<W = AtomicU64> {
 
 /// Which thread watches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watcher {
+pub enum Watcher {
     /// A thread of the application that polls.
     Poller,
     /// A thread of the application that waits.
@@ -86,17 +89,17 @@ pub(crate) enum Watcher {
 
 /// The consequences of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Poll {
+pub struct Poll {
     /// Whether a poll of an empty queue checks the device.
-    pub(crate) checks: bool,
+    pub checks: bool,
     /// Whether the caller wakes the background thread, which then backs off.
-    pub(crate) wakes: bool,
+    pub wakes: bool,
 }
 
 /// The state of the background thread, as far as an application thread may have to wake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub(crate) enum Background {
+pub enum Background {
     /// The thread runs, or sleeps for a time that no other thread shortens.
     Awake,
     /// The thread backs off from the device because the application polls. A request for a notification wakes
@@ -174,19 +177,32 @@ impl Waiters {
 
 /// The part of a waiting thread in [`Watch`].
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub struct Waiting {
     /// The epoch in which the thread counts, if it does.
     epoch: Option<u8>,
 }
 
 impl<W: Word> Watch<W> {
-    pub(crate) fn new(timing: &Timing) -> Self {
+    /// Creates the state of a context whose background thread is awake, and which no thread has polled.
+    #[must_use]
+    pub fn new(timing: &Timing) -> Self {
         let [polled, waiters, background] = [(); 3].map(|()| W::new(0));
         Self { timing: *timing, polled, waiters, background }
     }
 
+    /// Returns the times of the policy.
+    pub const fn timing(&self) -> &Timing {
+        &self.timing
+    }
+
+    /// Returns the time until which polls of an empty queue do not check the device, if they check rarely.
+    pub fn until_next_check(&self, now: Instant) -> Duration {
+        let last = Polled(self.polled.load()).time();
+        last.map_or(Duration::ZERO, |last| (last + self.timing.poll_interval).since(now))
+    }
+
     /// Returns which thread watches the device. `is_locked` returns whether a thread has the lock.
-    pub(crate) fn watcher(&self, now: Instant, is_locked: impl FnOnce() -> bool) -> Watcher {
+    pub fn watcher(&self, now: Instant, is_locked: impl FnOnce() -> bool) -> Watcher {
         let polled = Polled(self.polled.load());
         if polled.is_within(now, self.timing.polled_recently)
             || polled.is_within(now, self.timing.polled_lately) && is_locked()
@@ -202,7 +218,7 @@ impl<W: Word> Watch<W> {
     /// Records a poll. It is written rarely, because threads that poll side by side would contend for the
     /// cache line.
     #[inline]
-    pub(crate) fn polls(&self, now: Instant) -> Poll {
+    pub fn polls(&self, now: Instant) -> Poll {
         let last = Polled(self.polled.load());
         let Some(time) = last.time() else { return self.note_poll(now, last, Duration::MAX) };
         if time > now {
@@ -245,7 +261,7 @@ impl<W: Word> Watch<W> {
     /// Records the outcome of a check of the device by a poll. `empty` is the number of consecutive checks
     /// that found nothing, which the lock protects. Returns whether checks are rare.
     #[inline]
-    pub(crate) fn checked(&self, empty: &mut u32, found: bool) -> bool {
+    pub fn checked(&self, empty: &mut u32, found: bool) -> bool {
         *empty = if found { 0 } else { empty.saturating_add(1) };
         let is_rare = *empty >= EMPTY_CHECKS;
         let last = Polled(self.polled.load());
@@ -260,7 +276,7 @@ impl<W: Word> Watch<W> {
 
     /// Records that a polling thread yields its processor. The background thread still backs off, because
     /// the polling thread polls again once it has the processor back.
-    pub(crate) fn yields(&self, now: Instant) {
+    pub fn yields(&self, now: Instant) {
         let ahead = self.timing.yielded.saturating_sub(self.timing.polled_recently);
         let is_rare = Polled(self.polled.load()).is_rare();
         self.polled.store(Polled::new(now + ahead, is_rare).0);
@@ -268,7 +284,7 @@ impl<W: Word> Watch<W> {
 
     /// Records that the polling thread has its processor back, which it left at `began`. The yield does not
     /// count as a check of the device.
-    pub(crate) fn returns(&self, began: Instant, now: Instant) {
+    pub fn returns(&self, began: Instant, now: Instant) {
         let is_rare = Polled(self.polled.load()).is_rare();
         let ago = now.as_nanos().saturating_sub(self.timing.poll_interval.as_nanos() as u64);
         self.polled.store(Polled::new(began.max(Instant::from_nanos(ago)), is_rare).0);
@@ -276,14 +292,14 @@ impl<W: Word> Watch<W> {
 
     /// Records that the application is about to sleep. Returns whether the caller wakes the background
     /// thread, which then watches the device at once.
-    pub(crate) fn stops_polling(&self) -> bool {
+    pub fn stops_polling(&self) -> bool {
         self.polled.store(Polled::NEVER.0);
         self.takes_background_out_of(Background::BackingOff)
     }
 
     /// Marks a thread as waiting for `time` from now on, at most [`Timing::longest_sleep`]. A thread beyond
     /// the 255th does not count; then the background thread serves as well, which only costs time.
-    pub(crate) fn waits(&self, now: Instant, waiting: &mut Waiting, time: Duration) {
+    pub fn waits(&self, now: Instant, waiting: &mut Waiting, time: Duration) {
         let end = now + time.min(self.timing.longest_sleep) + self.timing.margin;
         let until = Waiters::unit(end) + 1;
         loop {
@@ -312,7 +328,7 @@ impl<W: Word> Watch<W> {
     ///
     /// While threads wait for long, the background thread sleeps and does not watch the device. Otherwise it
     /// checks soon by itself, and waking it after each short wait would cost more than the waits.
-    pub(crate) fn leaves(&self, waiting: &mut Waiting) -> bool {
+    pub fn leaves(&self, waiting: &mut Waiting) -> bool {
         let Some(epoch) = waiting.epoch.take() else { return false };
         loop {
             let word = self.waiters.load();
@@ -340,14 +356,14 @@ impl<W: Word> Watch<W> {
 
     /// Records the state of the background thread. It then sleeps only if the reason for its sleep still
     /// exists, because a thread that ended the reason before the call does not wake it.
-    pub(crate) fn set_background(&self, state: Background) {
+    pub fn set_background(&self, state: Background) {
         self.background.store(state as u64);
     }
 }
 
 /// The next action of the background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Duty {
+pub enum Duty {
     /// Leaves the device to the polling application for this time, or until it is woken.
     BackOff(Duration),
     /// Relies on waiting threads for this time, or until it is woken, and handles deadlines that were set
@@ -359,7 +375,7 @@ pub(crate) enum Duty {
 
 /// The knowledge of the background thread about the application.
 #[derive(Debug, Default)]
-pub(crate) struct Shift {
+pub struct Shift {
     /// The last back-off, if the application has polled since.
     last: Option<Duration>,
     /// The epoch of the waiting threads at the last check, and when it last changed.
@@ -370,7 +386,7 @@ pub(crate) struct Shift {
 impl Shift {
     /// Decides what the background thread does now, and records its state. `is_locked` returns whether a
     /// thread has the lock.
-    pub(crate) fn next<W: Word>(
+    pub fn next<W: Word>(
         &mut self,
         watch: &Watch<W>,
         now: Instant,

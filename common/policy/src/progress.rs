@@ -2,22 +2,23 @@
 
 use roce_transport::{Instant, Occupancy, Pending};
 
-use super::{Found, Leave, PendingPackets};
-use crate::driver::Budget;
+use crate::{Budget, Found, Leave, PendingPackets};
 
 /// Maximum number of checks per call, so that a flood of packets does not keep a thread in the library.
 const MOST_CHECKS: usize = 8;
 
 /// The place that the caller checks next.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Looks<'a> {
-    pub(crate) queue: Option<&'a Occupancy>,
+pub struct Looks<'a> {
+    /// The completion queue, if the caller checks one.
+    pub queue: Option<&'a Occupancy>,
     /// Whether the caller checks memory that peers may have written.
-    pub(crate) memory: bool,
+    pub memory: bool,
 }
 
 /// The NIC as the policy sees it, or a model of one.
-pub(crate) trait Port {
+pub trait Port {
+    /// Returns the current time.
     fn now(&self) -> Instant;
 
     /// Receives one burst of datagrams and handles expired deadlines.
@@ -41,7 +42,7 @@ pub(crate) trait Port {
 /// Receives packets, handles deadlines and sends, within the budget of one call. Returns the number of
 /// received datagrams.
 #[inline]
-pub(crate) fn progress(pending: &mut PendingPackets, port: &mut impl Port, mut now: Instant) -> usize {
+pub fn progress(pending: &mut PendingPackets, port: &mut impl Port, mut now: Instant) -> usize {
     let (mut datagrams, mut budget) = (0, Budget::default());
     if pending.polls(now) == Leave::Everything {
         port.send(now, &mut budget);
@@ -66,7 +67,7 @@ pub(crate) fn progress(pending: &mut PendingPackets, port: &mut impl Port, mut n
 
 /// Sends the packets that leave now.
 #[inline]
-pub(crate) fn leave(pending: &mut PendingPackets, port: &mut impl Port, now: Instant, leave: Leave) {
+pub fn leave(pending: &mut PendingPackets, port: &mut impl Port, now: Instant, leave: Leave) {
     let leave = match leave {
         Leave::Requests { holds } => pending.sent_requests(now, holds, port.send_requests(now, holds)),
         other => other,

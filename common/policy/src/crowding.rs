@@ -9,7 +9,9 @@
 //! whole time slice, and each wait for a peer would take milliseconds. So a thread stops yielding if others
 //! take much more time than it had since its last yield. It tries again after a pause that grows each time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use roce_transport::Instant;
 
 /// Empty checks until the next trial. A trial takes three system calls, about once in 70 µs.
 const TRIAL_INTERVAL: u32 = 128;
@@ -24,7 +26,7 @@ const AWAY_AT_LEAST: Duration = Duration::from_micros(500);
 
 /// The knowledge of a thread about others on its processor.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Crowding {
+pub struct Crowding {
     /// Empty checks until the next trial.
     until_trial: u32,
     /// Empty checks that follow the next trial if others keep the processor too long.
@@ -36,36 +38,37 @@ pub(crate) struct Crowding {
 }
 
 impl Crowding {
-    pub(crate) const NEW: Self =
+    /// The state of a thread that knows nothing about others.
+    pub const NEW: Self =
         Self { until_trial: TRIAL_INTERVAL, pause: FIRST_PAUSE, is_crowded: false, since: None };
 
     /// Records an empty check of the device, or of memory that a peer will write. Returns whether the thread
     /// yields.
     #[inline]
-    pub(crate) fn checked(&mut self) -> bool {
+    pub fn checked(&mut self) -> bool {
         let yields = self.until_trial <= 1 || self.is_crowded;
         self.until_trial -= u32::from(!yields);
         yields
     }
 
     /// Makes the next empty check a trial, unless others kept the processor too long lately.
-    pub(crate) fn try_soon(&mut self) {
+    pub fn try_soon(&mut self) {
         if self.until_trial <= TRIAL_INTERVAL {
             self.until_trial = 1;
         }
     }
 
     /// Begins a yield. Returns whether it is a trial.
-    pub(crate) fn begins(&mut self) -> bool {
+    pub fn begins(&mut self) -> bool {
         self.until_trial -= 1;
         self.until_trial == 0
     }
 
     /// Records a yield from `before` to `after`. Returns whether others kept the processor too long.
-    pub(crate) fn note_yield(&mut self, before: Instant, after: Instant) -> bool {
+    pub fn note_yield(&mut self, before: Instant, after: Instant) -> bool {
         let is_too_long = self.since.is_some_and(|since| {
-            let had = before.saturating_duration_since(since);
-            after.saturating_duration_since(before) > had.saturating_mul(MOST_AWAY) + AWAY_AT_LEAST
+            let had = before.since(since);
+            after.since(before) > had.saturating_mul(MOST_AWAY) + AWAY_AT_LEAST
         });
         self.since = Some(after);
         if is_too_long {
@@ -78,12 +81,12 @@ impl Crowding {
 
     /// Records a yield during which this thread was charged for `charged`: if more time passed, another
     /// thread ran.
-    pub(crate) fn note_trial(&mut self, before: Instant, after: Instant, charged: Duration) {
+    pub fn note_trial(&mut self, before: Instant, after: Instant, charged: Duration) {
         if self.note_yield(before, after) {
             return;
         }
         self.until_trial = TRIAL_INTERVAL;
-        self.is_crowded = after.saturating_duration_since(before) > charged;
+        self.is_crowded = after.since(before) > charged;
         if !self.is_crowded {
             self.pause = FIRST_PAUSE;
         }
@@ -98,7 +101,7 @@ mod tests {
 
     /// Returns the state of a thread that last yielded 100 µs ago, and the time of its next yield.
     fn crowding() -> (Crowding, Instant) {
-        let start = Instant::now();
+        let start = Instant::from_nanos(1);
         (Crowding { since: Some(start), ..Crowding::NEW }, start + 100 * MICRO)
     }
 
@@ -136,7 +139,7 @@ mod tests {
         for _ in 0..10 {
             crowding.note_trial(before, before + 400 * MICRO, MICRO);
             assert!(crowding.is_crowded);
-            before += 500 * MICRO;
+            before = before + 500 * MICRO;
         }
     }
 }

@@ -1,11 +1,12 @@
 //! One end of a connection: an engine and its device, as far as the policy sees them.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use roce_transport::{Instant, Pending};
 
-use super::super::{Found, Leave, Policy, Port, Timing, Watch, leave, progress};
-use crate::driver::Budget;
+use crate::threads::{self, Check, Process};
+use crate::{Budget, Found, Leave, Policy, Port, Timing, Watch, leave, progress};
 
 /// Time from one end to the other.
 const WIRE_NS: u64 = 5_000;
@@ -14,6 +15,8 @@ const CHECK_NS: u64 = 500;
 const RECEIVE_NS: u64 = 300;
 const TRANSMIT_NS: u64 = 1_500;
 const PACKET_NS: u64 = 150;
+/// Cost of a poll that does not check the device, with the loop of the application.
+const NO_CHECK_NS: u64 = 300;
 /// Maximum number of packets that one check receives.
 const BURST: usize = 64;
 
@@ -23,6 +26,19 @@ pub(super) enum Packet {
     Message { posted: u64 },
     /// Acknowledges this number of messages in total.
     Acknowledgement { messages: u64 },
+}
+
+/// The completions that the last poll found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Completions {
+    pub(super) receives: u64,
+    pub(super) sends: u64,
+}
+
+impl threads::Completions for Completions {
+    fn is_empty(&self) -> bool {
+        self.receives + self.sends == 0
+    }
 }
 
 /// Counts of the actions of an end.
@@ -185,17 +201,6 @@ impl End {
         Self { watch: Watch::new(&timing), policy: Policy::new(&timing), link, is_woken: false }
     }
 
-    pub(super) fn now(&self) -> Instant {
-        self.link.now()
-    }
-
-    pub(super) fn wakes_background(&mut self, wakes: bool) {
-        if wakes {
-            self.is_woken = true;
-            self.link.clock += CHECK_NS;
-        }
-    }
-
     pub(super) fn arrives(&mut self, time: u64, packet: Packet) {
         self.link.inbox.push_back((time, packet));
     }
@@ -204,47 +209,95 @@ impl End {
         self.link.arrival()
     }
 
-    /// Makes progress like `State::progress` and `State::progress_for`.
-    pub(super) fn progress(&mut self, looks_at_queue: bool) -> bool {
-        self.link.looks_at_queue = looks_at_queue;
-        let now = self.now();
-        progress(&mut self.policy.pending, &mut self.link, now) > 0
-    }
-
     /// Posts messages as `post_send` does.
     pub(super) fn post(&mut self, messages: u64) {
         for _ in 0..messages {
             self.link.clock += PACKET_NS;
             self.link.requests.push_back(self.link.clock);
             self.link.outstanding += 1;
-            let now = self.now();
+            let now = self.link.now();
             let leaves = self.policy.posted(now, 1, 8, 0);
             self.leave(leaves);
         }
     }
 
-    pub(super) fn rest(&mut self) {
-        let now = self.now();
+    fn leave(&mut self, leaves: Leave) {
+        let now = self.link.now();
+        leave(&mut self.policy.pending, &mut self.link, now, leaves);
+    }
+}
+
+impl Process for End {
+    type Found = Completions;
+
+    fn now(&self) -> Instant {
+        self.link.now()
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.link.clock += time.as_nanos() as u64;
+    }
+
+    fn pass_unchecked_poll(&mut self, _: Duration) {
+        self.link.clock += NO_CHECK_NS;
+    }
+
+    fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    fn policy(&mut self) -> (&Watch, &mut Policy) {
+        (&self.watch, &mut self.policy)
+    }
+
+    fn wake_background(&mut self) {
+        self.is_woken = true;
+        self.link.clock += CHECK_NS;
+    }
+
+    fn clear_wake(&mut self) {
+        self.is_woken = false;
+    }
+
+    /// Makes progress like `State::progress` and `State::progress_for`.
+    fn progress(&mut self, check: Check) -> bool {
+        self.link.looks_at_queue = check == Check::Queue;
+        let now = self.link.now();
+        progress(&mut self.policy.pending, &mut self.link, now) > 0
+    }
+
+    fn rest(&mut self) {
+        let now = self.link.now();
         let leaves = self.policy.pending.rests(now);
         self.leave(leaves);
     }
 
-    fn leave(&mut self, leaves: Leave) {
-        let now = self.now();
-        leave(&mut self.policy.pending, &mut self.link, now, leaves);
-    }
-
-    /// Returns the time at which progress must be made even if nothing arrives.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         self.policy.pending.since()
     }
 
-    /// Takes the completions: receives and sends.
-    pub(super) fn take(&mut self) -> (u64, u64) {
-        (std::mem::take(&mut self.link.receives), std::mem::take(&mut self.link.sends))
+    fn one_sided_requests(&self) -> u64 {
+        0
     }
 
-    pub(super) fn has_completions(&self) -> bool {
+    fn is_occupied(&self) -> bool {
         self.link.has_completions()
+    }
+
+    fn take(&mut self, found: &mut Completions) {
+        found.receives += std::mem::take(&mut self.link.receives);
+        found.sends += std::mem::take(&mut self.link.sends);
+    }
+
+    fn is_done(&self) -> bool {
+        self.link.outstanding == 0
+    }
+
+    fn request_event(&mut self) {
+        self.link.is_armed = true;
+    }
+
+    fn take_event(&mut self) -> bool {
+        std::mem::take(&mut self.link.has_event)
     }
 }

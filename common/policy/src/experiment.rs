@@ -3,30 +3,30 @@
 
 /// Parameters of an [`Experiment`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub struct Terms {
     /// Initial credit. Above 0, the optimization is applied from the first opportunity on.
-    pub(crate) first_credit: u32,
+    pub first_credit: u32,
     /// Credit that a success adds.
-    pub(crate) success: u32,
+    pub success: u32,
     /// Credit that a failure removes.
-    pub(crate) failure: u32,
+    pub failure: u32,
     /// Maximum credit.
-    pub(crate) most_credit: u32,
+    pub most_credit: u32,
     /// Consecutive failures that end a trial. Some optimizations help only while both ends apply them, so one
     /// failure proves nothing.
-    pub(crate) trial: u32,
+    pub trial: u32,
     /// Opportunities skipped before the first trial, if there is no initial credit.
-    pub(crate) first_interval: u32,
+    pub first_interval: u32,
     /// Opportunities skipped after the first failed trial. Each further failed trial multiplies this number
     /// by four.
-    pub(crate) interval: u32,
+    pub interval: u32,
     /// Maximum number of skipped opportunities.
-    pub(crate) longest_interval: u32,
+    pub longest_interval: u32,
 }
 
 /// The state of an experiment.
 #[derive(Debug)]
-pub(crate) struct Experiment {
+pub struct Experiment {
     terms: &'static Terms,
     /// Above 0 while the optimization is applied at every opportunity.
     credit: u32,
@@ -39,7 +39,9 @@ pub(crate) struct Experiment {
 }
 
 impl Experiment {
-    pub(crate) const fn new(terms: &'static Terms) -> Self {
+    /// Creates the state before the first opportunity.
+    #[must_use]
+    pub const fn new(terms: &'static Terms) -> Self {
         Self {
             terms,
             credit: terms.first_credit,
@@ -53,7 +55,7 @@ impl Experiment {
     /// [`succeeded`](Self::succeeded) or [`failed`](Self::failed), or neither if it did not apply it after
     /// all.
     #[inline]
-    pub(crate) fn is_allowed(&mut self) -> bool {
+    pub fn is_allowed(&mut self) -> bool {
         let left_out = self.credit == 0 && self.left_out > 0;
         self.left_out -= u32::from(left_out);
         !left_out
@@ -61,18 +63,21 @@ impl Experiment {
 
     /// Returns whether recent successes outweigh the failures; otherwise an allowed opportunity is a trial.
     #[inline]
-    pub(crate) const fn pays(&self) -> bool {
+    #[must_use]
+    pub const fn pays(&self) -> bool {
         self.credit > 0
     }
 
+    /// Records that the optimization helped.
     #[inline]
-    pub(crate) fn succeeded(&mut self) {
+    pub fn succeeded(&mut self) {
         self.credit = (self.credit + self.terms.success).min(self.terms.most_credit);
         (self.tries, self.interval) = (self.terms.trial, self.terms.interval);
     }
 
+    /// Records that the optimization did not help.
     #[inline]
-    pub(crate) fn failed(&mut self) {
+    pub fn failed(&mut self) {
         if self.credit > 0 {
             self.credit = self.credit.saturating_sub(self.terms.failure);
         } else {

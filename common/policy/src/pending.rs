@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use roce_transport::{Instant, Pending};
 
-use super::{Experiment, Terms, Timing};
+use crate::{Experiment, Terms, Timing};
 
 /// Acknowledgements are postponed by default. Three late ones in a row stop this; an application that
 /// sometimes loses its processor does not.
@@ -80,37 +80,40 @@ const MOST_BYTES: u64 = 1 << 16;
 
 /// The packets that leave now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leave {
+pub enum Leave {
+    /// No packet.
     Nothing,
     /// Requests, without acknowledgements, if the device can send them alone as cheaply as together. With
     /// `holds`, even if it could send both in one datagram. [`PendingPackets::sent_requests`] records the
     /// outcome.
     Requests {
+        /// Whether acknowledgements may be held back afterwards.
         holds: bool,
     },
+    /// All packets.
     Everything,
 }
 
 /// The findings of one check of the device.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Found {
+pub struct Found {
     /// Number of datagrams.
-    pub(crate) datagrams: usize,
+    pub datagrams: usize,
     /// Whether the completion queue that the caller checks next has completions.
-    pub(crate) completion: bool,
+    pub completion: bool,
     /// Whether peers wrote memory that the caller may check next.
-    pub(crate) write: bool,
+    pub write: bool,
     /// Whether a message arrived whose acknowledgement replaces one that has not left yet.
-    pub(crate) covers: bool,
+    pub covers: bool,
 }
 
 /// The decision after one check of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AfterCheck {
+pub struct AfterCheck {
     /// Either nothing or everything leaves.
-    pub(crate) leave: Leave,
+    pub leave: Leave,
     /// Whether the call ends with this check.
-    pub(crate) ends: bool,
+    pub ends: bool,
 }
 
 /// The packets that wait.
@@ -136,7 +139,7 @@ enum Wait {
 
 /// The state of pending packets.
 #[derive(Debug)]
-pub(crate) struct PendingPackets {
+pub struct PendingPackets {
     late: Duration,
     longest_hold: Duration,
     wait: Wait,
@@ -149,7 +152,9 @@ pub(crate) struct PendingPackets {
 }
 
 impl PendingPackets {
-    pub(crate) fn new(timing: &Timing) -> Self {
+    /// Creates the state of an engine without pending packets.
+    #[must_use]
+    pub fn new(timing: &Timing) -> Self {
         Self {
             late: timing.late,
             longest_hold: timing.hold,
@@ -165,7 +170,8 @@ impl PendingPackets {
     /// Returns the time since which packets wait. Another thread must send them if the application neither
     /// posts nor polls.
     #[inline]
-    pub(crate) const fn since(&self) -> Option<Instant> {
+    #[must_use]
+    pub const fn since(&self) -> Option<Instant> {
         match self.wait {
             Wait::Nothing => None,
             Wait::Requests { since } | Wait::Acknowledgements { since, .. } | Wait::Held { since, .. } => {
@@ -176,7 +182,7 @@ impl PendingPackets {
 
     /// Records that the application posted requests of `bytes` bytes in total.
     #[inline]
-    pub(crate) fn posted(&mut self, now: Instant, requests: usize, bytes: u64) -> Leave {
+    pub fn posted(&mut self, now: Instant, requests: usize, bytes: u64) -> Leave {
         self.note_answer();
         if self.posts.may_wait(requests, bytes) && self.goes_on_waiting(now) {
             return Leave::Nothing;
@@ -209,7 +215,7 @@ impl PendingPackets {
     /// Records that the application has something to send, such as requests or a message of connection
     /// management.
     #[inline]
-    pub(crate) fn sends(&mut self, now: Instant) -> Leave {
+    pub fn sends(&mut self, now: Instant) -> Leave {
         self.note_answer();
         self.posts.leave();
         match self.wait {
@@ -234,7 +240,7 @@ impl PendingPackets {
     /// Records the outcome of [`Leave::Requests`]: the number of packets that left, or `None` if everything
     /// must leave.
     #[inline]
-    pub(crate) fn sent_requests(&mut self, now: Instant, holds: bool, sent: Option<usize>) -> Leave {
+    pub fn sent_requests(&mut self, now: Instant, holds: bool, sent: Option<usize>) -> Leave {
         let Some(sent) = sent else { return self.all_leave(now) };
         if holds
             && sent > 0
@@ -248,7 +254,7 @@ impl PendingPackets {
     /// Records that the application polls or waits. Requests leave before the check of the device, so that
     /// the peer can work on them meanwhile.
     #[inline]
-    pub(crate) fn polls(&mut self, now: Instant) -> Leave {
+    pub fn polls(&mut self, now: Instant) -> Leave {
         self.posts.note_poll();
         if self.posts.is_waiting() { self.all_leave(now) } else { Leave::Nothing }
     }
@@ -256,14 +262,14 @@ impl PendingPackets {
     /// Records that the application neither posts nor polls now: it has found what it looked for, or it
     /// requests a notification.
     #[inline]
-    pub(crate) fn rests(&mut self, now: Instant) -> Leave {
+    pub fn rests(&mut self, now: Instant) -> Leave {
         self.posts.note_poll();
         if self.since().is_some() { self.all_leave(now) } else { Leave::Nothing }
     }
 
     /// Decides after one check of the device. `can_send` tells whether the call may send more.
     #[inline]
-    pub(crate) fn checked(
+    pub fn checked(
         &mut self,
         now: Instant,
         found: Found,
@@ -298,7 +304,7 @@ impl PendingPackets {
 
     /// Records that everything leaves now.
     #[inline]
-    pub(crate) fn all_leave(&mut self, now: Instant) -> Leave {
+    pub fn all_leave(&mut self, now: Instant) -> Leave {
         self.posts.leave();
         let wait = std::mem::replace(&mut self.wait, Wait::Nothing);
         let since = match wait {

@@ -9,7 +9,7 @@
 /// each other. 64 KiB READs over `udp` then had 0.88 of the rate of WRITEs instead of 0.97. 64 KiB WRITEs
 /// over `xdp` had 0.74 of the limit instead of 0.90.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     packets: usize,
     bytes: usize,
 }
@@ -18,14 +18,17 @@ impl Budget {
     const PACKETS: usize = 1024;
     const BYTES: usize = 1 << 18;
 
+    /// Records that a packet of this length is sent.
     #[inline]
-    pub(super) fn spend(&mut self, bytes: usize) {
+    pub fn spend(&mut self, bytes: usize) {
         self.packets = self.packets.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
+    /// Returns whether the call must not send more.
     #[inline]
-    pub(crate) fn is_spent(&self) -> bool {
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
         self.packets == 0 || self.bytes == 0
     }
 }

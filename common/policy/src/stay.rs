@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roce_transport::Instant;
 
-use super::{Experiment, Terms, Timing};
+use crate::{Experiment, Terms, Timing};
 
 /// A poll stays if peers' requests often arrive meanwhile. One trial proves nothing: both ends must stay.
 const LINGERING: Terms = Terms {
@@ -24,7 +24,7 @@ const LINGERING: Terms = Terms {
 /// its request, then calls no verb, and would depend on the background thread. A few polls try whether
 /// staying helps; all stay while requests arrive in time.
 #[derive(Debug)]
-pub(crate) struct Lingering {
+pub struct Lingering {
     experiment: Experiment,
     longest: Duration,
     trial: Duration,
@@ -34,7 +34,7 @@ pub(crate) struct Lingering {
 
 /// The stay of one poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stay {
+pub struct Stay {
     begin: Instant,
     longest: Duration,
     /// Time after which the poll yields the processor in each iteration.
@@ -45,7 +45,7 @@ pub(crate) struct Stay {
 
 /// The decision of a stay after one check of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NextCheck {
+pub enum NextCheck {
     /// Check again.
     Now,
     /// Yield the processor, then check again.
@@ -57,7 +57,9 @@ pub(crate) enum NextCheck {
 }
 
 impl Lingering {
-    pub(crate) fn new(timing: &Timing) -> Self {
+    /// Creates the state of an engine whose polls have not stayed yet.
+    #[must_use]
+    pub fn new(timing: &Timing) -> Self {
         Self {
             experiment: Experiment::new(&LINGERING),
             longest: timing.linger,
@@ -68,13 +70,13 @@ impl Lingering {
 
     /// Records a post of the application, before which peers have sent this number of one-sided requests.
     #[inline]
-    pub(crate) fn posted(&mut self, requests: u64) {
+    pub fn posted(&mut self, requests: u64) {
         self.requests_at_post = requests;
     }
 
     /// Returns whether and how a poll stays that has found the last outstanding completion.
     #[inline]
-    pub(crate) fn begins(&mut self, now: Instant, requests: u64) -> Option<Stay> {
+    pub fn begins(&mut self, now: Instant, requests: u64) -> Option<Stay> {
         if !self.experiment.is_allowed() {
             return None;
         }
@@ -90,13 +92,7 @@ impl Lingering {
     }
 
     /// Decides after one check of the device during a stay.
-    pub(crate) fn checked(
-        &mut self,
-        stay: Stay,
-        now: Instant,
-        requests: u64,
-        has_arrived: bool,
-    ) -> NextCheck {
+    pub fn checked(&mut self, stay: Stay, now: Instant, requests: u64, has_arrived: bool) -> NextCheck {
         if requests != self.requests_at_post {
             self.experiment.succeeded();
             return NextCheck::Never;
@@ -113,7 +109,7 @@ impl Lingering {
 /// The time for which a thread checks the device again before it sleeps. A reply often follows soon, and a
 /// peer that sends a stream would have to wake the thread often, which costs the peer more than a packet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spin {
+pub struct Spin {
     /// End of the time, once it has begun.
     end: Option<Instant>,
 }
@@ -122,7 +118,7 @@ impl Spin {
     /// Records a check of the device, and whether it found something. The time begins with the first check,
     /// and again with each one that found something. Returns whether it is over.
     #[inline]
-    pub(crate) fn checked(&mut self, now: Instant, found: bool, longest: Duration) -> bool {
+    pub fn checked(&mut self, now: Instant, found: bool, longest: Duration) -> bool {
         // Packets left over from the last call are sent at once, even by a thread that does not spin.
         if found {
             self.end = Some(now + longest);
@@ -132,21 +128,23 @@ impl Spin {
     }
 
     /// Lets the thread spin again, because it was woken.
-    pub(crate) fn woken(&mut self, now: Instant, longest: Duration) {
+    pub fn woken(&mut self, now: Instant, longest: Duration) {
         self.end = Some(now + longest);
     }
 }
 
 /// The interval at which a waiting thread checks what another thread may have received.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Recheck {
+pub struct Recheck {
     after: Duration,
     /// Number of progress calls of all threads at the last check.
     polls: u64,
 }
 
 impl Recheck {
-    pub(crate) const fn new(timing: &Timing) -> Self {
+    /// Creates the interval of a thread that begins to wait.
+    #[must_use]
+    pub const fn new(timing: &Timing) -> Self {
         Self { after: timing.first_recheck, polls: 0 }
     }
 
@@ -162,31 +160,32 @@ impl Recheck {
 
 /// The knowledge of a thread that is about to sleep.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BeforeSleep {
+pub struct BeforeSleep {
     /// Whether another thread of the application polls.
-    pub(crate) is_polled: bool,
+    pub is_polled: bool,
     /// Whether the device has a descriptor, which becomes readable when packets arrive.
-    pub(crate) has_device: bool,
+    pub has_device: bool,
     /// Whether the thread waits for an event whose descriptor another thread makes readable.
-    pub(crate) has_event: bool,
+    pub has_event: bool,
     /// Number of progress calls of all threads so far.
-    pub(crate) polls: u64,
+    pub polls: u64,
     /// Time to the next deadline of the protocol.
-    pub(crate) deadline: Option<Duration>,
+    pub deadline: Option<Duration>,
     /// Time to the end of the wait.
-    pub(crate) remaining: Option<Duration>,
+    pub remaining: Option<Duration>,
 }
 
 /// A sleep of a waiting thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SleepFor {
-    pub(crate) time: Duration,
+pub struct SleepFor {
+    /// Maximum duration.
+    pub time: Duration,
     /// Whether arriving packets end the sleep.
-    pub(crate) watches: bool,
+    pub watches: bool,
 }
 
 /// Plans the sleep of a waiting thread.
-pub(crate) fn plan_sleep(before: BeforeSleep, recheck: &mut Recheck, timing: &Timing) -> SleepFor {
+pub fn plan_sleep(before: BeforeSleep, recheck: &mut Recheck, timing: &Timing) -> SleepFor {
     // A device that another thread polls is left out, because it would wake this thread at every packet.
     let leaves = before.has_event && before.is_polled;
     let longest = if leaves {

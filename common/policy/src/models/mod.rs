@@ -1,18 +1,19 @@
 //! Applications in virtual time, with all threads of their processes, on a few processors.
 //!
-//! Each model runs the policy as the runtime does, but with a network, processors and applications that
-//! consist of plain values. The tests assert budgets: what the application waits for, and what it costs.
+//! Each model runs the threads of [`threads`](crate::threads) with a network, processors and applications
+//! that consist of plain values. The tests assert budgets: what the application waits for, and what it costs.
 //! They caught the defects in docs/reference/mutations.md that were introduced by hand.
 
 mod apps;
 mod end;
 mod machine;
-mod threads;
 
 use std::time::Duration;
 
-use apps::{Compute, EventDriven, Idle, PingPong, PollOther, Receive, SendEach, Stream};
+use apps::{Compute, Idle, PingPong, PollOther, Receive, SendEach, Stream};
 use machine::Machine;
+
+use crate::threads::EventDriven;
 
 const SECOND: Duration = Duration::from_secs(1);
 
