@@ -64,7 +64,7 @@ fn link_local_addresses_work_from_end_to_end() {
     let Some(cable) = Cable::new(4200) else { return };
     for server_device in ["udp:fe80::ff:fe00:2%v1", "raw:v1"] {
         let server = start_in(&cable.far, &["ping", "--device", server_device, "--once"]);
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(300));
         let mut args = vec!["ping", "fe80::ff:fe00:2%v0", "-n", "20", "-s", "64"];
         if server_device.starts_with("raw") {
             args.extend(["--device", "raw:v0"]);

@@ -206,6 +206,9 @@ fn documents_of_lists_and_simulations_are_those_of_the_page() {
     check(&document(&["sim", "--list", "--json"]), "roce/sim-list/1");
     let short = ["sim", "two-to-one", "--set", "stop=200us", "--json"];
     check(&document(&short), "roce/sim/2");
+    let polling = document(&[&short[..], &["--set", "host.application=polling"]].concat());
+    assert!(polling["host_waits"]["packets"].as_u64() > Some(0), "{polling}");
+    check(&polling, "roce/sim/2");
     check(&document(&[&short[..], &["--sweep", "seed=1,2"]].concat()), "roce/sim-sweep/2");
     let folder = tempfile::tempdir().unwrap();
     let capture = folder.path().join("demo.pcapng");

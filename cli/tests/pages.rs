@@ -445,6 +445,12 @@ const DEFAULTS: &[Row] = &[
     ("`[host] congestion`", "none", &[("host.congestion", "none")]),
     ("`recovery`", "go-back-n", &[("host.recovery", "go-back-n")]),
     ("`delay` |", "0", &[("host.delay", "0us")]),
+    ("`application`", "immediate", &[("host.application", "immediate")]),
+    (
+        "`poll_time`, `wake_up_time`, `socket_buffer`",
+        "500 ns, 10 µs, 16 MiB",
+        &[("host.poll_time", "500ns"), ("host.wake_up_time", "10us"), ("host.socket_buffer", "16MiB")],
+    ),
     ("`dscp`, `ack_dscp`", "26, 56", &[("host.dscp", "26"), ("host.ack_dscp", "56")]),
     ("`path_mtu`, `window`", "1024, 4096", &[("host.path_mtu", "1024"), ("host.window", "4096")]),
     ("`timeout`, `retry_cnt`", "14, 7", &[("host.timeout", "14"), ("host.retry_cnt", "7")]),

@@ -166,9 +166,9 @@ fn a_report_has_tables_pictures_and_where_they_come_from() {
 #[test]
 fn every_column_of_the_tables_is_explained() {
     let place = Place::new();
-    place.sim(&["--out", &place.path("out")]);
+    place.sim(&["--out", &place.path("out"), "--set", "host.application=polling"]);
     let text = read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/simulator-output.md"));
-    for table in ["flows", "slowdown", "ports", "rates", "total", "queues", "queue_cdf"] {
+    for table in ["flows", "slowdown", "ports", "hosts", "rates", "total", "queues", "queue_cdf"] {
         let head = read(&place.path(&format!("out/{table}.csv"))).lines().next().unwrap().to_owned();
         // All reasons for drops share one row.
         let mut columns: Vec<&str> = head

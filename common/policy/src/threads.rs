@@ -1,8 +1,9 @@
 //! The threads of a process in virtual time: those of an application while they use the library, and the
-//! background thread. They act on the decisions of the policy as the runtime of `roce` does with real threads.
+//! background thread. They act on the decisions of the policy as the runtime of `roce` does with real
+//! threads.
 //!
-//! A thread advances in steps. Its caller decides when each step happens, so it decides how long actions take,
-//! when a thread gets a processor, and how long it takes to wake one.
+//! A thread advances in steps. Its caller decides when each step happens, so it decides how long actions
+//! take, when a thread gets a processor, and how long it takes to wake one.
 
 use std::time::Duration;
 
@@ -130,8 +131,8 @@ pub trait App<P: Process> {
     fn next(&mut self, process: &mut P, found: P::Found) -> Action;
 }
 
-/// An application that polls until its queue has been empty for some polls, requests a notification, polls once
-/// more, and sleeps.
+/// An application that polls until its queue has been empty for some polls, requests a notification, polls
+/// once more, and sleeps.
 #[derive(Clone, Copy, Debug)]
 pub struct EventDriven {
     sleep: Action,
@@ -323,7 +324,8 @@ impl<A, F: Completions> AppThread<A, F> {
             let now = process.now();
             let poll = process.watch().polls(now);
             wake_background_if(process, poll.wakes);
-            if !poll.checks && !(is_own && process.is_occupied()) {
+            let is_occupied = is_own && process.is_occupied();
+            if !is_occupied && !poll.checks {
                 let quiet = process.watch().until_next_check(now);
                 process.pass_unchecked_poll(quiet);
                 return Step::Run;

@@ -19,6 +19,8 @@ pub(super) enum Event {
     Free { port: u32, next: FrameId },
     /// An engine reaches its next deadline.
     Timer { host: u32 },
+    /// A thread of the application of a host makes a step, unless it has been woken earlier.
+    Thread { host: u32, thread: u32 },
     /// The computation of a task of a host ends.
     Task { host: u32, task: u32 },
     /// A pause may have expired.
@@ -42,6 +44,7 @@ impl Event {
             | Self::Taken { host: place, .. }
             | Self::Free { port: place, .. }
             | Self::Timer { host: place }
+            | Self::Thread { host: place, .. }
             | Self::Task { host: place, .. }
             | Self::PauseEnds { port: place, .. }
             | Self::PauseRefresh { port: place, .. }

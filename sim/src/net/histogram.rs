@@ -25,6 +25,18 @@ impl Histogram {
         self.most = self.most.max(value);
     }
 
+    /// Counts the values of another histogram.
+    pub fn add(&mut self, other: &Self) {
+        if self.counts.len() < other.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count = count.saturating_add(*more);
+        }
+        self.total += other.total;
+        self.most = self.most.max(other.most);
+    }
+
     fn index(value: u64) -> usize {
         if value < STEPS {
             return value as usize;
@@ -106,6 +118,19 @@ mod tests {
         let steps: Vec<(u64, u64)> = histogram.steps().collect();
         assert!(steps.is_sorted() && steps[0] == (1, 1) && steps.last() == Some(&(100_000, 100_000)));
         assert_eq!(Histogram::default().steps().next(), None);
+    }
+
+    #[test]
+    fn a_sum_counts_the_values_of_both() {
+        let of = |values: std::ops::Range<u64>| {
+            let mut histogram = Histogram::default();
+            values.for_each(|value| histogram.record(value));
+            histogram
+        };
+        let (mut small, mut large) = (of(0..10), of(10..5_000));
+        large.add(&of(0..10));
+        small.add(&of(10..5_000));
+        assert_eq!((&large, &small), (&of(0..5_000), &of(0..5_000)));
     }
 
     #[test]

@@ -1,39 +1,28 @@
-//! A host: an engine and its port.
+//! A host: its NIC, the objects of its application, and the process of the application, if it has one.
 //!
-//! The port polls the engine for the next packet only when the link is free, so the scheduler of the engine
-//! determines the order. Up to [`MOST_HELD`] packets of a paused priority wait in the port. Beyond that, the
-//! port only polls for acknowledgements and notifications, which have a priority of their own, until the
-//! pause ends.
+//! Without a process, the engine handles each frame and each deadline at once, and so does the application
+//! with each completion.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
-use roce_packet::{ImmDt, Opcode, Psn, Qpn, RnrTimer};
-use roce_transport::congestion::Rate;
+use roce_packet::{ImmDt, Psn, Qpn, RnrTimer};
 use roce_transport::{
-    Access, Allowed, Batch, CqId, Engine, EngineConfig, Identification, MAX_RD_ATOMIC, Pacing, PdId, QpAttr,
-    QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey, Received, RecvWr, RegionAttributes, SendOp,
-    SendWr, Sge, TxSlot, Wc, WcFlags, WcStatus,
+    Access, CqId, MAX_RD_ATOMIC, PdId, QpAttr, QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey,
+    RecvWr, RegionAttributes, SendOp, SendWr, Sge, Wc, WcFlags, WcStatus,
 };
 
+use super::application::Application;
 use super::dependencies::Agenda;
 use super::event::Event;
-use super::frame::{Frame, FrameId, Kind, host_address};
+use super::frame::{Frame, FrameId, host_address};
+use super::nic::Nic;
 use super::payload::{Pattern, flow_address};
-use super::port::DropReason;
-use super::settings::{
-    Class, FlowOperation, HostSettings, PRIORITIES, PauseStorm, PayloadMode, ReceiveLimit, Settings,
-    classes_of, priority_of,
-};
-use super::time::Time;
+use super::process::Process;
+use super::results::HostResult;
+use super::settings::{FlowOperation, HostSettings, Settings};
 use super::world::World;
 
-/// The maximum number of packets of a paused priority in the port.
-const MOST_HELD: usize = 8;
-/// The maximum number of queue pairs of a host. Queue pairs of receivers are kept until this limit is
-/// reached.
-pub(super) const MOST_QUEUE_PAIRS: usize = 65_000;
 /// The initial capacity of the completion queue.
 const COMPLETION_QUEUE: usize = 1 << 4;
 /// The bit of a work request ID that marks a receive. The bits below it are the flow number, and the bits
@@ -45,19 +34,12 @@ const RECEIVE_NUMBER: u32 = 33;
 const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
 
 pub(super) struct Host {
-    /// The number of the host in the whole network.
-    pub(super) number: u32,
-    /// The numbers of the host and its port in their part of the network.
-    pub(super) index: u32,
-    pub(super) port: u32,
-    pub(super) engine: Engine,
+    pub(super) nic: Nic,
     pd: PdId,
     cq: CqId,
     region: RegionAttributes,
     pub(super) memory: Arc<Pattern>,
-    /// The time of the next queued timer event.
-    timer: Time,
-    intake: Option<Intake>,
+    process: Option<Box<Process>>,
     /// Completions that the simulation has not handled yet.
     pub(super) completions: Vec<Wc>,
     /// The largest number of completions that all flows of this host can have at one time.
@@ -68,8 +50,6 @@ pub(super) struct Host {
     retired: VecDeque<Qpn>,
     /// The tasks of this host.
     pub(super) agenda: Agenda,
-    /// Priorities of data, one bit each.
-    data: u8,
 }
 
 /// One end of a flow.
@@ -81,253 +61,113 @@ pub(super) enum FlowEnd {
     Responder { receives: bool },
 }
 
-/// Frames that a slow host has not received yet.
-#[derive(Debug)]
-struct Intake {
-    limit: ReceiveLimit,
-    waiting: u64,
-    busy_until: Time,
-    paused: u8,
-}
-
 impl Host {
     pub(super) fn new(number: u32, port: u32, line_rate_bps: u64, settings: &Settings) -> Self {
-        let mut engine = Engine::new(engine_config(number, line_rate_bps, settings));
+        let mut nic = Nic::new(number, port, line_rate_bps, settings);
+        let engine = &mut nic.engine;
         let memory = Arc::new(Pattern::new(settings.payload));
         let pd = engine.allocate_pd().expect("a new engine has room for a protection domain");
         let cq = engine.create_cq(COMPLETION_QUEUE).expect("a new engine has room for a completion queue");
         let access = Access::LOCAL_WRITE | REMOTE;
         let region =
             engine.register(pd, 0, memory.clone(), access).expect("a new engine has room for a region");
-        let limit = settings.host.receive_limit;
-        let limit = limit.filter(|limit| limit.host.is_none_or(|host| host == number));
+        let occupancy = engine.cq_occupancy(cq).expect("the queue exists");
+        let application = settings.application_of(number);
+        let process = (application != Application::Immediate)
+            .then(|| Box::new(Process::new(application, (cq, occupancy), &settings.host)));
         Self {
-            number,
-            index: number,
-            port,
-            engine,
+            nic,
             pd,
             cq,
             region,
             memory,
-            timer: Time::NEVER,
-            intake: limit.map(|limit| Intake { limit, waiting: 0, busy_until: Time::ZERO, paused: 0 }),
+            process,
             completions: Vec::new(),
             outstanding: 0,
             capacity: COMPLETION_QUEUE,
             retired: VecDeque::new(),
             agenda: Agenda::default(),
-            data: settings.data_priorities(),
         }
     }
 
-    /// Prefetches the data that [`Self::receive`] needs first for a frame. Returns a number that depends on
-    /// the data.
-    #[inline]
-    pub(super) fn fetch_receive(&self, frame: &Frame) -> u64 {
-        let [_, _, _, _, _, a, b, c, ..] = frame.head;
-        let counters = self.engine.qp_counters(Qpn::new(u32::from_be_bytes([0, a, b, c])));
-        counters.map_or(0, |counters| counters.rdma_rx_packets)
+    /// Starts the threads of the process.
+    pub(super) fn start_threads(&mut self, world: &mut World) {
+        if let Some(process) = &mut self.process {
+            process.start(&self.nic, world);
+        }
     }
 
     /// Handles a frame that arrived at the port.
     #[inline]
     pub(super) fn receive(&mut self, world: &mut World, id: FrameId) {
-        if !world.capture.is_empty() {
-            world.note(self.port, id, false);
-        }
-        let frame = world.frames.get(id);
-        match frame.kind {
-            Kind::Pause => return world.take_pause(self.port, id),
-            Kind::Damaged => return world.discard(self.port, id, DropReason::Damaged),
-            Kind::Datagram | Kind::Trimmed => {}
-        }
-        let mut at = world.now;
-        if let Some(intake) = &mut self.intake {
-            at = intake.take(frame, at);
-            let bit = 1 << frame.priority;
-            if intake.waiting >= intake.limit.xoff_bytes && intake.paused & bit == 0 {
-                intake.paused |= bit;
-                let priority = frame.priority;
-                world.ports[self.port as usize].stats.pauses_sent += 1;
-                world.send_pause(self.port, priority, true);
-            }
-        }
-        at = at + world.settings.host.delay;
-        if at > world.now {
-            world.events.push(at, Event::Taken { host: self.index, frame: id });
-        } else {
+        if self.nic.accept(world, id) {
             self.take(world, id);
         }
     }
 
-    /// Delivers a frame to the engine.
+    /// Handles a received frame, or leaves it to the threads of the process.
     #[inline]
     pub(super) fn take(&mut self, world: &mut World, id: FrameId) {
-        let frame = world.frames.get(id);
-        if let Some(intake) = &mut self.intake {
-            intake.waiting = intake.waiting.saturating_sub(frame.buffered_len().into());
-            if intake.waiting <= intake.limit.xoff_bytes / 2 {
-                for priority in (0..8).filter(|priority| intake.paused >> priority & 1 == 1) {
-                    world.send_pause(self.port, priority, false);
-                }
-                intake.paused = 0;
-            }
+        self.nic.end_intake(world, id);
+        if let Some(process) = &mut self.process {
+            return process.arrive(&self.nic, world, id);
         }
-        let frame = world.frames.get(id);
-        let path = frame.path();
-        let bytes = world.frames.bytes(id);
-        let telemetry = world.frames.telemetry(id);
-        let mut received = match world.settings.payload {
-            _ if frame.kind == Kind::Trimmed => Received::trimmed(path, bytes),
-            PayloadMode::Implied => {
-                Received::implied(path, bytes, usize::from(frame.len).saturating_sub(bytes.len()))
-            }
-            PayloadMode::Real => Received::whole(path, Identification::ABSENT, bytes),
-        };
-        received.telemetry = telemetry.as_ref();
-        world.trace_at(self.number);
-        self.engine.handle(world.now.to_instant(), &received);
-        world.frames.remove(id);
+        self.nic.handle(world, id);
         self.settle(world);
     }
 
     /// Handles a timer event.
     pub(super) fn look_at_clock(&mut self, world: &mut World) {
-        if self.timer > world.now {
-            // An earlier event has already handled the deadline of this one.
-            return;
+        if self.nic.look_at_clock(world) {
+            self.settle(world);
         }
-        self.timer = Time::NEVER;
-        world.trace_at(self.number);
-        self.engine.handle_timeout(world.now.to_instant(), Duration::ZERO);
-        self.settle(world);
     }
 
-    /// Collects completions and packets after an input, and schedules the next deadline.
+    /// Makes the step of a thread that is due now. Returns `false` if none is due.
+    pub(super) fn step(&mut self, world: &mut World, thread: u32) -> bool {
+        let Self { nic, process: Some(process), completions, .. } = self else { return false };
+        let is_due = process.step(nic, world, thread);
+        process.take_found(completions);
+        is_due
+    }
+
+    /// Collects completions and packets after an input or after requests were posted, and schedules the next
+    /// deadline. Threads of a process collect them later.
     #[inline]
     pub(super) fn settle(&mut self, world: &mut World) {
-        self.fetch_completions(world);
-        if world.is_free(self.port) {
-            self.send(world);
+        if let Some(process) = &mut self.process {
+            return process.send_posted(&mut self.nic, world);
         }
-        self.set_timer(world);
+        self.fetch_completions(world);
+        if world.is_free(self.nic.port) {
+            self.nic.send(world);
+        }
+        self.nic.set_timer(world);
     }
 
     fn fetch_completions(&mut self, world: &mut World) {
-        while self.engine.poll_event().is_some() {}
-        while let Ok(count @ 1..) = self.engine.poll_cq(self.cq, &mut world.completions[..]) {
+        let engine = &mut self.nic.engine;
+        while engine.poll_event().is_some() {}
+        while let Ok(count @ 1..) = engine.poll_cq(self.cq, &mut world.completions[..]) {
             self.completions.extend_from_slice(&world.completions[..count]);
         }
     }
 
-    /// Queues a timer event for the next deadline of the engine, unless an earlier one is queued.
-    #[inline]
-    pub(super) fn set_timer(&mut self, world: &mut World) {
-        let Some(deadline) = self.engine.poll_timeout() else { return };
-        let deadline = Time::from_instant(deadline).max(world.now);
-        if deadline < self.timer {
-            self.timer = deadline;
-            world.events.push(deadline, Event::Timer { host: self.index });
-        }
-    }
-
-    /// Sends on a free link: a frame that waits in the port, or the next packet of the engine.
+    /// Sends on a free link.
     #[inline]
     pub(super) fn send(&mut self, world: &mut World) {
-        let port = self.port;
-        loop {
-            let end = &mut world.ports[port as usize];
-            if let Some(queue) = end.egress.next(end.pause.mask, &[Class::Strict; PRIORITIES])
-                && let Some(id) = end.egress.pop(queue)
-            {
-                world.transmit(port, id);
-                return world.wake_when_free(port);
-            }
-            let is_full = |priority: u8| end.egress.len(usize::from(priority)) >= MOST_HELD;
-            let settings = &world.settings.host;
-            let answers = priority_of(settings.ack_dscp.unwrap_or(settings.dscp));
-            if is_full(answers) {
-                return;
-            }
-            let full = (0..PRIORITIES as u8)
-                .filter(|priority| self.data >> priority & 1 == 1 && is_full(*priority))
-                .fold(0, |bits, priority| bits | 1 << priority);
-            let Some(id) = self.next_frame(world, full) else { return };
-            let priority = usize::from(world.frames.get(id).priority);
-            let World { ports, frames, .. } = world;
-            let end = &mut ports[port as usize];
-            if end.pause.mask >> priority & 1 == 1 {
-                end.enqueue(frames, priority, id);
-                continue;
-            }
-            world.transmit(port, id);
-            return world.wake_when_free(port);
-        }
-    }
-
-    /// Polls the engine for a packet and builds its frame.
-    #[inline]
-    fn next_frame(&mut self, world: &mut World, full: u8) -> Option<FrameId> {
-        world.trace_at(self.number);
-        let mut slot = TxSlot::new(&mut world.scratch[..]);
-        let implied = world.settings.payload == PayloadMode::Implied;
-        if implied {
-            slot.batch = &Batch::UNSEALED;
-        }
-        let allowed = if full == 0 { Allowed::All } else { Allowed::Data(classes_of(!full)) };
-        let transmit = self.engine.poll_transmit(world.now.to_instant(), &mut slot, allowed);
-        let transmit = transmit.as_ref()?;
-        let bytes = world.scratch.get(..transmit.len)?;
-        let opcode = Opcode(bytes.first().copied().unwrap_or_default());
-        let mut frame = Frame::datagram(&transmit.path, transmit.len)?;
-        let settings = &world.settings.host;
-        let dscp = match opcode {
-            Opcode::RC_ACKNOWLEDGE => settings.ack_dscp,
-            _ => None,
-        };
-        let own = frame.traffic_class;
-        frame.set_traffic_class(dscp.map_or(own, |dscp| dscp << 2 | own & 0b11));
-        let kept = match opcode.info() {
-            Some(info) if implied => bytes.get(..info.header_len)?,
-            _ => bytes,
-        };
-        let id = world.frames.insert(frame);
-        world.frames.store(id, kept);
-        if let Some(telemetry) = &transmit.telemetry {
-            world.frames.add_telemetry(id, telemetry);
-        }
-        Some(id)
-    }
-
-    /// Refreshes a pause that this host requested, if half of its duration is over and the pause is still
-    /// required.
-    pub(super) fn refresh_pause(&mut self, world: &mut World, priority: u8) {
-        let slow = self.intake.as_ref().is_some_and(|intake| intake.paused >> priority & 1 == 1);
-        let storms = self.storms(world, priority);
-        if world.refresh_is_due(self.port, priority, slow || storms) {
-            world.send_pause(self.port, priority, true);
-        }
-    }
-
-    /// Starts or ends a pause storm of this host.
-    pub(super) fn storm(&mut self, world: &mut World, storm: &PauseStorm) {
-        let begins = world.now < storm.end;
-        if begins {
-            world.ports[self.port as usize].stats.pauses_sent += 1;
-        } else if self.storms(world, storm.priority) {
-            // Another storm of the same priority continues.
+        if self.process.is_some() {
+            self.nic.send_queued(world);
             return;
         }
-        world.send_pause(self.port, storm.priority, begins);
+        self.nic.send(world);
+        self.nic.set_timer(world);
     }
 
-    /// Returns whether a storm pauses this priority now.
-    fn storms(&self, world: &World, priority: u8) -> bool {
-        let (number, now) = (self.number, world.now);
-        world.settings.storms.iter().any(|storm| {
-            storm.host == number && storm.priority == priority && storm.start <= now && now < storm.end
-        })
+    /// Returns the result of a host with an application. `names` are the names of all hosts.
+    pub(super) fn result(&self, names: &[String]) -> Option<HostResult> {
+        let name = names.get(self.nic.number as usize).cloned().unwrap_or_default();
+        self.process.as_ref().map(|process| process.result(name))
     }
 
     /// Creates a queue pair for a flow. [`Self::connect`] connects it.
@@ -352,12 +192,12 @@ impl Host {
         let (pd, send_cq, recv_cq) = (self.pd, self.cq, self.cq);
         let qp_type = QpType::Rc;
         let init = QpInit { qp_type, pd, send_cq, recv_cq, srq: None, capabilities, signal_all: false };
-        let mut made = self.engine.create_qp_with(&init, &options);
+        let mut made = self.nic.engine.create_qp_with(&init, &options);
         while made.is_err()
             && let Some(oldest) = self.retired.pop_front()
         {
-            let _ = self.engine.destroy_qp(oldest);
-            made = self.engine.create_qp_with(&init, &options);
+            let _ = self.nic.engine.destroy_qp(oldest);
+            made = self.nic.engine.create_qp_with(&init, &options);
         }
         let qpn = made.ok()?;
         if sends || receives {
@@ -371,7 +211,7 @@ impl Host {
         self.outstanding += depth;
         if self.outstanding > self.capacity {
             let capacity = self.outstanding.next_power_of_two();
-            if self.engine.resize_cq(self.cq, capacity).is_ok() {
+            if self.nic.engine.resize_cq(self.cq, capacity).is_ok() {
                 self.capacity = capacity;
             }
         }
@@ -379,7 +219,7 @@ impl Host {
 
     /// Destroys the queue pair of a requester whose flow has ended.
     pub(super) fn destroy_requester(&mut self, settings: &HostSettings, qpn: Qpn) {
-        if self.engine.destroy_qp(qpn).is_ok() {
+        if self.nic.engine.destroy_qp(qpn).is_ok() {
             self.outstanding = self.outstanding.saturating_sub(settings.depth as usize);
         }
     }
@@ -400,7 +240,7 @@ impl Host {
         peer: Qpn,
     ) -> bool {
         let mut path = Frame::pause(0, 0).path();
-        path.source = host_address(self.number);
+        path.source = host_address(self.nic.number);
         path.destination = host_address(host);
         path.hop_limit = 64;
         // The engine sets ECN-capable transport if congestion control is on.
@@ -438,9 +278,9 @@ impl Host {
             max_rd_atomic: Some(reads),
             ..QpAttr::to_state(QpState::Rts)
         };
-        world.trace_at(self.number);
+        world.trace_at(self.nic.number);
         let now = world.now.to_instant();
-        [init, rtr, rts].iter().all(|attr| self.engine.modify_qp(now, own, attr).is_ok())
+        [init, rtr, rts].iter().all(|attr| self.nic.engine.modify_qp(now, own, attr).is_ok())
     }
 
     /// Posts the receives required by SENDs or signalled WRITEs of a flow.
@@ -454,7 +294,7 @@ impl Host {
         let addr = flow_address(flow).wrapping_add(number.wrapping_mul(settings.message_bytes));
         let element = [Sge { addr, length: settings.message_bytes as u32, lkey: self.region.lkey }];
         let elements = if settings.operation == FlowOperation::Send { &element[..] } else { &[] };
-        self.engine.post_recv(qpn, &RecvWr { wr_id, elements }).is_ok()
+        self.nic.engine.post_recv(qpn, &RecvWr { wr_id, elements }).is_ok()
     }
 
     /// Handles the completion of a receive. Returns `false` for other completions.
@@ -481,7 +321,7 @@ impl Host {
         while let Some(ready) = self.agenda.next_ready() {
             let at = world.now.max(ready.earliest) + ready.compute;
             if at > world.now {
-                world.events.push(at, Event::Task { host: self.index, task: ready.task });
+                world.events.push(at, Event::Task { host: self.nic.index, task: ready.task });
             } else {
                 open.extend(self.agenda.computed(at, ready.task));
             }
@@ -512,40 +352,15 @@ impl Host {
             (FlowOperation::Read, _) => SendOp::Read { remote_addr: addr, rkey },
         };
         let wr = SendWr::new(flow.into(), op, &element);
-        world.trace_at(self.number);
-        self.engine.post_send(world.now.to_instant(), qpn, &wr).is_ok()
+        if let Some(process) = &mut self.process {
+            process.note_post(length.into());
+        }
+        world.trace_at(self.nic.number);
+        self.nic.engine.post_send(world.now.to_instant(), qpn, &wr).is_ok()
     }
 
     /// Returns the key of the region for peers.
     pub(super) fn rkey(&self) -> RKey {
         self.region.rkey
     }
-}
-
-impl Intake {
-    /// Adds an arriving frame and returns the time at which it will have been received.
-    fn take(&mut self, frame: &Frame, now: Time) -> Time {
-        let len = u64::from(frame.buffered_len());
-        self.waiting += len;
-        self.busy_until = self.busy_until.max(now) + Time::to_send(len, self.limit.rate_bps);
-        self.busy_until
-    }
-}
-
-fn engine_config(number: u32, line_rate_bps: u64, settings: &Settings) -> EngineConfig {
-    let seed = settings.seed.wrapping_mul(0x1_0000_0001).wrapping_add(number.into());
-    let mut config = EngineConfig::from_number(seed);
-    config.max_outstanding_packets = settings.host.window_packets;
-    config.quantum = 1;
-    config.max_qp = MOST_QUEUE_PAIRS;
-    // RNICs request a READ as a whole.
-    config.max_read_packets = 0;
-    config.congestion = settings.host.congestion.clone();
-    config.notification = settings.host.notification;
-    config.recovery = settings.host.recovery;
-    config.line_rate = Rate::bits_per_second(line_rate_bps);
-    // Timers are exact here, so bursts need not compensate for late timers. Scenarios show losses without
-    // congestion control, so losses do not reduce the rate.
-    config.pacing = Pacing { burst: 0, preamble: true, after_loss: false };
-    config
 }

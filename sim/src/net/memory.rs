@@ -8,8 +8,9 @@ use roce_transport::Recovery;
 use super::flow::Flow;
 use super::frame::{Frame, wire_len};
 use super::histogram::Histogram;
-use super::host::MOST_QUEUE_PAIRS;
+use super::nic::MOST_QUEUE_PAIRS;
 use super::port::Port;
+use super::process::Process;
 use super::results::{QueuePoint, RatePoint};
 use super::settings::{HostSettings, PayloadMode, Settings};
 use super::time::Time;
@@ -111,6 +112,7 @@ fn network(topology: &Topology, settings: &Settings) -> MemoryPart {
     let versions = 1 + 2 * settings.failures.len() as u64;
     let routes = switches * with_hosts.len() as u64 * ROUTE;
     let fixed = hosts as u64 * ENGINE
+        + bytes_of::<Process>(settings.with_application(hosts))
         + switches * SWITCH
         + ports as u64 * OF_PORT
         + bytes_of::<Port>(ports)
@@ -233,7 +235,10 @@ impl<'a> Workload<'a> {
             ((bits / 8.0) as u64).saturating_mul(2)
         });
         let buffers = self.settings.switch.buffer_bytes.saturating_mul(switches as u64);
-        let bytes = on_links.fold(buffers, u64::saturating_add);
+        // Both queues of a host with an application.
+        let sockets = self.settings.with_application(topology.hosts()) as u64;
+        let sockets = self.settings.host.socket_buffer_bytes.saturating_mul(2 * sockets);
+        let bytes = on_links.fold(buffers.saturating_add(sockets), u64::saturating_add);
         // There are at most as many acknowledgements as data packets.
         let mtu = self.all_hosts().map(|host| host.path_mtu.bytes()).min().unwrap_or(1_024);
         (bytes / u64::from(wire_len(mtu)) + topology.links.len() as u64).saturating_mul(2)

@@ -6,7 +6,8 @@
 //! [`Results::trace_hash`].
 //!
 //! Hosts are [`Engine`](roce_transport::Engine)s with queue pairs, work requests and completions, as in a
-//! program that uses a real network. Frames carry the datagrams of those engines.
+//! program that uses a real network. Frames carry the datagrams of those engines. Hosts handle each of them
+//! at once, unless an [`Application`] is simulated too.
 //! `docs/reference/simulator.md` lists the idealisations.
 //!
 //! ```
@@ -24,6 +25,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod application;
 mod dependencies;
 mod egress;
 mod event;
@@ -36,10 +38,12 @@ mod ideal;
 mod journal;
 mod marking;
 mod memory;
+mod nic;
 mod payload;
 mod place;
 mod port;
 mod port_rules;
+mod process;
 mod queue;
 mod results;
 mod route;
@@ -54,6 +58,7 @@ mod waits;
 mod workload;
 mod world;
 
+pub use application::{Application, ApplicationError};
 pub use egress::{CONTROL, Egress};
 pub use failure::MAX_FAILURES;
 pub(crate) use failure::check_failures;
@@ -66,7 +71,9 @@ pub use memory::{MemoryEstimate, MemoryPart};
 pub use payload::MAX_FLOW;
 pub use port::{DropReason, PauseStep, PortStats};
 pub use queue::EventQueue;
-pub use results::{PausePoint, PortResult, QueuePoint, RatePoint, Results, TotalPoint, port_name};
+pub use results::{
+    HostResult, PausePoint, PortResult, QueuePoint, RatePoint, Results, TotalPoint, port_name,
+};
 pub use route::RouteError;
 pub(crate) use route::check_routes;
 pub use settings::{

@@ -142,7 +142,7 @@ pub enum DropReason {
     HopLimit,
     /// The frames of a lossless priority that arrived after a pause exceeded the headroom.
     Headroom,
-    /// The lossy queue was full.
+    /// The lossy queue was full, or the receive queue of a host with an application.
     Buffer,
     /// The fault plan of the link dropped the frame.
     Link,

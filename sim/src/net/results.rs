@@ -1,5 +1,6 @@
 //! The results of a simulation.
 
+use super::application::Application;
 use super::flow::{FlowResult, FlowState};
 use super::histogram::Histogram;
 use super::port::{DropReason, PauseStep, PortStats};
@@ -19,6 +20,8 @@ pub struct Results {
     pub flows: Vec<FlowResult>,
     /// The end of each task of the schedule, in the order of the schedule. `None` if the task did not end.
     pub task_ends: Vec<Option<Time>>,
+    /// The result of each host with an application, in the order of the topology.
+    pub hosts: Vec<HostResult>,
     /// The result of each port, in the order of the links of the topology. Each link has two ports.
     pub ports: Vec<PortResult>,
     /// Rates of flows over time.
@@ -43,6 +46,21 @@ pub struct Results {
     /// The largest number of frames in the network at the end of a time window. A window is as long as the
     /// minimum time that a frame takes from one switch to another.
     pub most_frames: usize,
+}
+
+/// The result of a host with an application.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostResult {
+    /// The name of the host.
+    pub name: String,
+    /// The application.
+    pub application: Application,
+    /// The number of times that a thread checked the device.
+    pub polls: u64,
+    /// The number of times that a sleeping thread woke up.
+    pub wake_ups: u64,
+    /// The times in nanoseconds from the arrivals of packets to their handling.
+    pub waits: Histogram,
 }
 
 /// The result of one end of a link.

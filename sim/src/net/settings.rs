@@ -4,6 +4,7 @@ use roce_packet::PathMtu;
 use roce_transport::congestion::{Congestion, NotificationPoint};
 use roce_transport::{Recovery, TrafficClasses};
 
+use super::application::Application;
 use super::marking::Marking;
 use super::time::Time;
 use super::topology::NodeId;
@@ -28,8 +29,11 @@ pub struct Settings {
     pub switch: SwitchSettings,
     /// Settings of hosts.
     pub host: HostSettings,
+    /// The application of each host. Hosts beyond the end of the list have that of [`Self::host`].
+    pub applications: Vec<Application>,
     /// Settings that replace [`Self::host`] for some flows. Settings of the host itself always come from
-    /// `host`: delay, DSCP of acknowledgements, window, congestion notification and receive limit.
+    /// `host`: delay, application and its times, DSCP of acknowledgements, window, congestion notification
+    /// and receive limit.
     pub profiles: Vec<HostSettings>,
     /// The profile of each flow, counted from 1; 0 stands for `host`. Flows beyond the end of the list use
     /// `host`.
@@ -53,6 +57,7 @@ impl Default for Settings {
             threads: 1,
             switch: SwitchSettings::default(),
             host: HostSettings::default(),
+            applications: Vec::new(),
             profiles: Vec::new(),
             flow_profiles: Vec::new(),
             measure: MeasureSettings::default(),
@@ -69,6 +74,16 @@ impl Settings {
         let profile = self.flow_profiles.get(flow as usize).copied().unwrap_or_default();
         let own = usize::from(profile).checked_sub(1).and_then(|place| self.profiles.get(place));
         own.map_or((&self.host, false), |own| (own, true))
+    }
+
+    /// Returns the application of a host.
+    pub(crate) fn application_of(&self, host: u32) -> Application {
+        self.applications.get(host as usize).copied().unwrap_or(self.host.application)
+    }
+
+    /// Returns the number of hosts with an application, of this number of hosts.
+    pub(crate) fn with_application(&self, hosts: usize) -> usize {
+        (0..hosts as u32).filter(|host| self.application_of(*host) != Application::Immediate).count()
     }
 
     /// Returns the settings of all flows.
@@ -379,6 +394,10 @@ impl FlowOperation {
     }
 }
 
+/// The times that a check of the device can take, and the longest time of a wake-up.
+const POLL_TIMES: std::ops::RangeInclusive<Time> = Time::from_ns(10)..=Time::from_us(1_000);
+const LONGEST_WAKE_UP: Time = Time::from_us(1_000_000);
+
 /// The settings of all hosts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostSettings {
@@ -386,6 +405,15 @@ pub struct HostSettings {
     pub operation: FlowOperation,
     /// The time from the last bit of a frame to its handling by the engine.
     pub delay: Time,
+    /// The application of each host.
+    pub application: Application,
+    /// The time that a thread of an application takes to check the device.
+    pub poll_time: Time,
+    /// The time that a sleeping thread of an application takes to run once it is woken.
+    pub wake_up_time: Time,
+    /// The bytes of frames that wait at a host with an application: those that no thread has received, and
+    /// those that it has sent.
+    pub socket_buffer_bytes: u64,
     /// The DSCP of data, whose upper three bits are the priority.
     pub dscp: u8,
     /// The DSCP of acknowledgements, if it differs from that of data.
@@ -418,6 +446,10 @@ impl Default for HostSettings {
         Self {
             operation: FlowOperation::Write,
             delay: Time::ZERO,
+            application: Application::Immediate,
+            poll_time: Time::from_ns(500),
+            wake_up_time: Time::from_us(10),
+            socket_buffer_bytes: 16 << 20,
             dscp: 26,
             ack_dscp: Some(56),
             congestion: Congestion::none(),
@@ -452,7 +484,13 @@ impl HostSettings {
             ("ack_dscp", self.ack_dscp.is_none_or(is_code_point), "it must be 0 to 63"),
             ("timeout", self.timeout <= 31, "it must be 0 to 31"),
             ("retry_cnt", self.retry_cnt <= 7, "it must be 0 to 7"),
+            ("poll_time", POLL_TIMES.contains(&self.poll_time), "it must be 10 ns to 1 ms"),
+            ("wake_up_time", self.wake_up_time <= LONGEST_WAKE_UP, "it must be at most 1 s"),
+            ("socket_buffer", self.socket_buffer_bytes >= 8_192, "it must be at least 8,192 bytes"),
         ];
+        if let Some(reason) = self.application.problem() {
+            return Some(("application", reason));
+        }
         checks.into_iter().find(|(_, good, _)| !good).map(|(key, _, reason)| (key, reason))
     }
 }

@@ -31,7 +31,7 @@ use super::flow::{Flow, FlowCounts, FlowState, Refusal};
 use super::host::{FlowEnd, Host};
 use super::place::Place;
 use super::port::Port;
-use super::results::{PortResult, QueuePoint, RatePoint, Results};
+use super::results::{HostResult, PortResult, QueuePoint, RatePoint, Results};
 use super::settings::{FlowOperation, Settings};
 use super::time::Time;
 use super::topology::Topology;
@@ -157,6 +157,7 @@ impl Simulation {
             settings,
         };
         simulation.begin_tasks(schedule);
+        simulation.start_threads();
         Ok(simulation)
     }
 
@@ -173,6 +174,16 @@ impl Simulation {
                 // begun.
                 host.begin_tasks(&mut part.world);
                 part.computations_left += host.agenda.computations_left();
+            }
+            part.find_next();
+        }
+    }
+
+    /// Starts the threads of applications.
+    fn start_threads(&mut self) {
+        for part in &mut self.parts {
+            for host in &mut part.hosts {
+                host.start_threads(&mut part.world);
             }
             part.find_next();
         }
@@ -354,7 +365,7 @@ impl Simulation {
         let part = &mut self.parts[place.part as usize];
         let spec = part.flows[place.index as usize].spec;
         let requester = part.flows[place.index as usize].requester;
-        part.world.trace(part.hosts[requester as usize].port, Tag::FlowStart, number);
+        part.world.trace(part.hosts[requester as usize].nic.port, Tag::FlowStart, number);
         let refusal = if !part.world.changes.routes_of_all().joins(spec.source, spec.destination) {
             Some(Refusal::NoPath)
         } else if self.connect(number, &spec, &settings).is_none() {
@@ -405,7 +416,7 @@ impl Simulation {
         let Some(storm) = self.settings.storms.get(storm as usize).copied() else { return };
         let place = self.hosts[storm.host as usize];
         let part = &mut self.parts[place.part as usize];
-        part.hosts[place.index as usize].storm(&mut part.world, &storm);
+        part.hosts[place.index as usize].nic.storm(&mut part.world, &storm);
     }
 
     /// Applies a change of the network.
@@ -464,7 +475,7 @@ impl Simulation {
         let flow = &self.parts[place.part as usize].flows[place.index as usize];
         let engine = |host: u32| {
             let place = self.hosts[host as usize];
-            &self.parts[place.part as usize].hosts[place.index as usize].engine
+            &self.parts[place.part as usize].hosts[place.index as usize].nic.engine
         };
         let (sender, receiver) = (engine(flow.spec.source), engine(flow.spec.destination));
         let (Some(sent), Some(received)) =
@@ -532,6 +543,9 @@ impl Simulation {
         for (task, end) in hosts().flat_map(|host| host.agenda.ends()) {
             task_ends[task as usize] = Some(end);
         }
+        let mut with_application: Vec<(u32, HostResult)> =
+            hosts().filter_map(|host| Some((host.nic.number, host.result(&self.node_names)?))).collect();
+        with_application.sort_by_key(|(number, _)| *number);
         let checked = hosts().map(|host| host.memory.checked());
         let checked = checked.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let flow = |place: &Place| &self.parts[place.part as usize].flows[place.index as usize];
@@ -545,6 +559,7 @@ impl Simulation {
             data_packets: flows.iter().map(|flow| flow.counts.packets).sum(),
             flows,
             task_ends,
+            hosts: with_application.into_iter().map(|(_, result)| result).collect(),
             ports,
             rates: self.samples.rates,
             totals: self.samples.totals,

@@ -24,6 +24,8 @@ pub(super) enum Tag {
     Task = 6,
     /// The network changed, because a link or switch failed or returned.
     Change = 7,
+    /// A thread of the application of a host made a step.
+    Thread = 8,
 }
 
 /// The hash so far.
@@ -69,8 +71,8 @@ mod tests {
 
     #[test]
     fn events_that_differ_in_their_kind_only_have_different_hashes() {
-        use Tag::{Change, FlowEnd, FlowStart, Free, Taken, Task, Timer};
-        let tags = [Free, Taken, Timer, FlowStart, FlowEnd, Task, Change];
+        use Tag::{Change, FlowEnd, FlowStart, Free, Taken, Task, Thread, Timer};
+        let tags = [Free, Taken, Timer, FlowStart, FlowEnd, Task, Change, Thread];
         let hash = |tag| {
             let mut trace = Trace::new();
             trace.event(Time::from_us(1), tag, 5);

@@ -18,9 +18,9 @@ use super::values::set;
 use super::workload::{self, Context, Tables, Workload};
 use super::{Load, Scenario, ScenarioError, Wrong, topology};
 use crate::net::{
-    Balance, Class, Failed, Failure, HostSettings, Marking, MeasureSettings, PauseMode, PauseStorm,
-    PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Time, Topology, check_failures,
-    check_routes, priority_of,
+    ApplicationError, Balance, Class, Failed, Failure, HostSettings, Marking, MeasureSettings, PauseMode,
+    PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Time, Topology,
+    check_failures, check_routes, priority_of,
 };
 
 pub(super) fn build(
@@ -126,7 +126,19 @@ fn host(
         ("ack_dscp", span(table.ack_dscp.as_ref())),
         ("timeout", span(table.timeout.as_ref())),
         ("retry_cnt", span(table.retry_cnt.as_ref())),
+        ("application", span(table.application.as_ref())),
+        ("poll_time", span(table.poll_time.as_ref())),
+        ("wake_up_time", span(table.wake_up_time.as_ref())),
+        ("socket_buffer", span(table.socket_buffer.as_ref())),
     ];
+    if let Some(application) = table.application {
+        host.application = application.get_ref().parse().map_err(|error: ApplicationError| {
+            ScenarioError::at(text, Some(application.span()), error.to_string())
+        })?;
+    }
+    set(&mut host.poll_time, table.poll_time.map(|time| time.into_inner().0));
+    set(&mut host.wake_up_time, table.wake_up_time.map(|time| time.into_inner().0));
+    set(&mut host.socket_buffer_bytes, table.socket_buffer.map(|bytes| bytes.into_inner().0));
     set(&mut host.delay, table.delay.map(|delay| delay.0));
     set(&mut host.dscp, table.dscp.map(Spanned::into_inner));
     set(&mut host.window_packets, table.window);

@@ -289,12 +289,13 @@ pub(super) enum Strict {
     Strict,
 }
 
-/// Hosts whose flows have their own settings.
+/// Hosts with their own application, or whose flows have their own settings.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table in [[group]]")]
 pub(super) struct Group {
     pub(super) hosts: Vec<String>,
-    pub(super) host: Profile,
+    pub(super) host: Option<Profile>,
+    pub(super) application: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -303,6 +304,10 @@ pub(super) struct Host {
     pub(super) congestion: Option<Spanned<String>>,
     pub(super) recovery: Option<Spanned<String>>,
     pub(super) delay: Option<Span>,
+    pub(super) application: Option<Spanned<String>>,
+    pub(super) poll_time: Option<Spanned<Span>>,
+    pub(super) wake_up_time: Option<Spanned<Span>>,
+    pub(super) socket_buffer: Option<Spanned<Bytes>>,
     pub(super) dscp: Option<Spanned<u8>>,
     pub(super) ack_dscp: Option<Spanned<u8>>,
     pub(super) path_mtu: Option<Spanned<u16>>,

@@ -1,4 +1,4 @@
-//! Settings of the flows of a table and of the hosts of a group.
+//! Settings of the flows of a table and of the hosts of a group, and the applications of groups.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use super::hosts::select_hosts;
 use super::profile::Profile;
 use super::workload::FlowsOfTable;
 use super::{ScenarioError, Wrong};
-use crate::net::{FlowOperation, FlowSpec, HostSettings, Settings, Topology};
+use crate::net::{Application, ApplicationError, FlowOperation, FlowSpec, HostSettings, Settings, Topology};
 
 /// Assigns the settings of each flow: those of `[host]`, changed by the last group with its sender, and then
-/// by its own table.
+/// by its own table. Also assigns the application of each host.
 pub(super) fn assign(
     settings: &mut Settings,
     groups: &[Spanned<Group>],
@@ -33,11 +33,19 @@ pub(super) fn assign(
     for group in groups {
         let wrong = |reason: Wrong| ScenarioError::at(text, Some(group.span()), reason);
         let hosts = select_hosts(topology, Some(&group.get_ref().hosts)).map_err(wrong)?;
-        let changed = changed(&settings.host, &group.get_ref().host, own).map_err(wrong)?;
-        for host in hosts {
-            base_of[host as usize] = bases.len();
+        let Group { host: profile, application, .. } = group.get_ref();
+        if profile.is_none() && application.is_none() {
+            return Err(wrong("a group needs host or application".to_owned()));
         }
-        bases.push(changed);
+        if let Some(application) = application {
+            let application = parse_application(application).map_err(wrong)?;
+            settings.applications.resize(topology.hosts(), settings.host.application);
+            hosts.iter().for_each(|host| settings.applications[*host as usize] = application);
+        }
+        if let Some(profile) = profile {
+            hosts.iter().for_each(|host| base_of[*host as usize] = bases.len());
+            bases.push(changed(&settings.host, profile, own).map_err(wrong)?);
+        }
     }
     settings.flow_profiles = vec![0; flows.len()];
     let mut known: BTreeMap<(usize, usize), u16> = BTreeMap::new();
@@ -66,6 +74,14 @@ pub(super) fn assign(
         }
     }
     Ok(())
+}
+
+fn parse_application(text: &str) -> Result<Application, Wrong> {
+    let application: Application = text.parse().map_err(|error: ApplicationError| error.to_string())?;
+    match application.problem() {
+        Some(reason) => Err(format!("application: {reason}")),
+        None => Ok(application),
+    }
 }
 
 /// Returns the number of a profile, and adds the profile if it is new.

@@ -23,6 +23,7 @@ pub static SHIPPED: &[(&str, &str)] = texts![
     "dual-homed",
     "loss",
     "storage-reads",
+    "applications",
     "timely-unfairness",
     "lost-cnps",
     "ecn-without-pfc",

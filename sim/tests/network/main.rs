@@ -1,5 +1,6 @@
 //! Tests of the results of whole networks, and of their repeatability.
 
+mod applications;
 mod balancing;
 mod deadlocks;
 mod ideal;

@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 
 use roce_sim::net::{
-    After, Balance, Captured, Failed, Failure, FlowOperation, FlowSpec, HostSettings, LinkSpec, Marking,
-    PauseMode, PauseStorm, PayloadMode, Results, Schedule, Settings, Simulation, Task, Threshold, Time,
-    Topology, Transfer, Watchdog, all_to_all, incast, permutation,
+    After, Application, Balance, Captured, Failed, Failure, FlowOperation, FlowSpec, HostSettings, LinkSpec,
+    Marking, PauseMode, PauseStorm, PayloadMode, Results, Schedule, Settings, Simulation, Task, Threshold,
+    Time, Topology, Transfer, Watchdog, all_to_all, incast, permutation,
 };
 use roce_transport::congestion::Congestion;
 use roce_transport::{Recovery, SelectiveRepeat};
@@ -92,6 +92,27 @@ fn marks_and_pauses() {
     let (results, _) = Case::fat_tree(congested()).compare();
     let (marked, pauses, _) = sum(&results);
     assert!(marked > 0 && pauses > 0 && results.incomplete() == 0, "{marked} {pauses}");
+}
+
+/// The threads of all applications, and hosts without one.
+#[test]
+fn threads_of_applications() {
+    let applications = [
+        Application::Polling,
+        Application::Events { spin: Time::ZERO },
+        Application::Events { spin: Time::from_us(5) },
+        Application::Computing { time: Time::from_us(20) },
+        Application::Immediate,
+    ];
+    for operation in [FlowOperation::Write, FlowOperation::Send, FlowOperation::Read] {
+        let mut settings = congested();
+        settings.applications = applications.into_iter().cycle().take(16).collect();
+        settings.host.operation = operation;
+        settings.host.message_bytes = 10_000;
+        let (results, _) = Case::fat_tree(settings).compare();
+        assert_eq!((results.incomplete(), results.hosts.len()), (0, 13), "{operation:?}");
+        assert!(results.hosts.iter().all(|host| host.waits.count() > 0 && host.polls > 0));
+    }
 }
 
 #[test]

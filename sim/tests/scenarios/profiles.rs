@@ -1,12 +1,50 @@
 //! Settings of some flows, hosts and ports, and files of other simulators.
 
 use roce_sim::net::{
-    Balance, Class, Headroom, Marking, NodeKind, PortChanges, PortRule, Results, SwitchSettings, Threshold,
-    Time, Trimming, Watchdog,
+    Application, Balance, Class, Headroom, Marking, NodeKind, PortChanges, PortRule, Results, SwitchSettings,
+    Threshold, Time, Trimming, Watchdog,
 };
 use roce_sim::scenario::Scenario;
 
 use super::{no_files, run, run_with, text};
+
+/// A group gives its hosts an application, settings of their flows, or both; the last group with one counts.
+#[test]
+fn groups_have_applications_of_their_own() {
+    let text = r#"
+name = "applications"
+[topology]
+kind = "star"
+hosts = 4
+[host]
+application = "polling"
+wake_up_time = "5us"
+[[group]]
+hosts = ["h1..h3"]
+host = { depth = 7 }
+application = "events:2us"
+[[group]]
+hosts = ["h3"]
+application = "immediate"
+[[flows]]
+kind = "pair"
+from = "h3"
+to = "h1"
+bytes = "100KB"
+"#;
+    let scenario = Scenario::parse(text, &no_files).unwrap();
+    let settings = &scenario.settings;
+    let events = Application::Events { spin: Time::from_us(2) };
+    let expected = [Application::Polling, events, events, Application::Immediate];
+    assert_eq!((&settings.applications[..], settings.host.wake_up_time), (&expected[..], Time::from_us(5)));
+    assert_eq!(settings.profiles[0].depth, 7, "the second group changes no flow");
+    let mut simulation = scenario.simulation().unwrap();
+    simulation.run_to_end();
+    let results = simulation.results();
+    let hosts: Vec<&str> = results.hosts.iter().map(|host| host.name.as_str()).collect();
+    assert_eq!((results.incomplete(), hosts), (0, vec!["h0", "h1", "h2"]));
+    assert!(results.hosts[1].waits.count() > 90 && results.hosts[2].waits.count() == 0);
+}
 
 /// Returns the share of the first flow while both run.
 fn share(results: &Results) -> f64 {

@@ -23,6 +23,23 @@ fn every_setting_is_refused_with_its_line() {
         ("[host]\ntimeout = 32", "line 11: timeout: it must be 0 to 31"),
         ("[host]\ndepth = 0", "line 11: depth: it must be 1 to 4096 WRITEs"),
         ("[host]\ndscp = 64", "line 11: dscp: it must be 0 to 63"),
+        (
+            "[host]\napplication = \"poll\"",
+            "line 11: there is no application \"poll\"; there are immediate, polling, events, events:TIME and \
+             computing:TIME",
+        ),
+        (
+            "[host]\napplication = \"computing:0us\"",
+            "line 11: application: its time must be above 0 and at most 1 s",
+        ),
+        ("[host]\npoll_time = \"1ns\"", "line 11: poll_time: it must be 10 ns to 1 ms"),
+        ("[host]\nwake_up_time = \"2s\"", "line 11: wake_up_time: it must be at most 1 s"),
+        ("[host]\nsocket_buffer = 1000", "line 11: socket_buffer: it must be at least 8,192 bytes"),
+        ("[[group]]\nhosts = [\"h1\"]", "line 10: a group needs host or application"),
+        (
+            "[[group]]\nhosts = [\"h1\"]\napplication = \"events:2s\"",
+            "line 10: application: its time must be above 0 and at most 1 s",
+        ),
         ("[measure]\ninterval = \"0us\"", "line 11: interval: it must be longer than 0"),
         ("[switch]\nthreshold = {}", "line 11: threshold needs either alpha or bytes"),
         ("[switch]\nthreshold = { alpha = nan }", "line 11: threshold: alpha must be a number from 0 up"),

@@ -8,7 +8,7 @@
 //!   groups, expectations          runs that differ in their seed; conditions of a scenario
 //!   metrics                       the figures of a summary that have a name
 //!   completed, summary            a completed run; its summary, which is also its JSON
-//!   unfinished, operations, deadlocks, expected, text   parts of a summary
+//!   unfinished, operations, deadlocks, host_waits, expected, text   parts of a summary
 //! ```
 //!
 //! A [`Summary`] has the figures of a run. A [`CompletedRun`] also has the samples of the simulator, and
@@ -27,6 +27,7 @@ pub use data::deadlocks::DeadlockSummary;
 pub use data::expectations::{UnknownMetric, check_expectations, evaluate_expectations};
 pub use data::expected::Expected;
 pub use data::groups::{Estimate, Group, groups, sweep_document};
+pub use data::host_waits::HostWaits;
 pub use data::metrics::{METRICS, Metric, metric_named};
 pub use data::operations::OperationSummary;
 pub use data::summary::{Distribution, Extremes, Hashes, OfSizes, QueueBytes, RunIndex, Summary};

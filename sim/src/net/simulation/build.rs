@@ -40,6 +40,12 @@ pub(super) fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> R
     if settings.measure.capture.iter().any(|port| *port as usize >= ports) {
         return wrong("capture: the port does not exist");
     }
+    if let Some(reason) = settings.applications.iter().find_map(|application| application.problem()) {
+        return Err(BuildError::Setting(format!("application: {reason}")));
+    }
+    if settings.applications.len() > hosts as usize {
+        return Err(BuildError::Setting(format!("applications: there are only {hosts} hosts")));
+    }
     if let Some(host) = settings.storms.iter().map(|storm| storm.host).find(|host| *host >= hosts) {
         return Err(BuildError::Setting(format!("there is no host {host}; the last is {}", hosts - 1)));
     }
@@ -178,7 +184,7 @@ pub(super) struct Divided {
 impl Whole {
     /// Returns the ideal completion time of each flow.
     pub(super) fn ideal_times(&self, flows: &[FlowSpec], settings: &Settings) -> Vec<Option<Time>> {
-        let hosts: Vec<u32> = self.hosts.iter().map(|host| host.port).collect();
+        let hosts: Vec<u32> = self.hosts.iter().map(|host| host.nic.port).collect();
         let alone = (0..).zip(flows).map(|(number, spec)| Alone {
             spec: *spec,
             host: settings.of_flow(number).0,
@@ -238,8 +244,9 @@ impl Whole {
             divided[place.part as usize].world.ports.push(port);
         }
         for mut host in self.hosts {
-            let place = hosts[host.number as usize];
-            (host.index, host.port) = (place.index, ports[host.port as usize].index);
+            let nic = &mut host.nic;
+            let place = hosts[nic.number as usize];
+            (nic.index, nic.port) = (place.index, ports[nic.port as usize].index);
             divided[place.part as usize].hosts.push(host);
         }
         for (switch, place) in self.switches.into_iter().zip(&switches) {

@@ -98,7 +98,7 @@ impl Part {
             let frame = world.frames.get(frame);
             read ^= match world.ports[port as usize].owner {
                 Owner::Switch(switch) => self.switches[switch as usize].fetch_receive(world, frame),
-                Owner::Host(host) => self.hosts[host as usize].fetch_receive(frame),
+                Owner::Host(host) => self.hosts[host as usize].nic.fetch_receive(frame),
             };
         }
         std::hint::black_box(read);
@@ -130,27 +130,30 @@ impl Part {
                 world.ports[port as usize].wakes = false;
                 match world.ports[port as usize].owner {
                     Owner::Switch(switch) => self.switches[switch as usize].send(world, port),
-                    Owner::Host(host) => {
-                        let host = &mut self.hosts[host as usize];
-                        host.send(world);
-                        host.set_timer(world);
-                    }
+                    Owner::Host(host) => self.hosts[host as usize].send(world),
                 }
             }
             Event::Taken { host, frame } => {
                 let one = &mut self.hosts[host as usize];
-                world.trace(one.port, Tag::Taken, 0);
+                world.trace(one.nic.port, Tag::Taken, 0);
                 one.take(world, frame);
                 self.look_at(host);
             }
             Event::Timer { host } => {
                 let one = &mut self.hosts[host as usize];
-                world.trace(one.port, Tag::Timer, 0);
+                world.trace(one.nic.port, Tag::Timer, 0);
                 one.look_at_clock(world);
                 self.look_at(host);
             }
+            Event::Thread { host, thread } => {
+                let one = &mut self.hosts[host as usize];
+                if one.step(world, thread) {
+                    world.trace(one.nic.port, Tag::Thread, thread);
+                    self.look_at(host);
+                }
+            }
             Event::Task { host, task } => {
-                world.trace(self.hosts[host as usize].port, Tag::Task, task);
+                world.trace(self.hosts[host as usize].nic.port, Tag::Task, task);
                 self.end_computation(host, task);
             }
             other => self.handle_rare(other),
@@ -163,7 +166,7 @@ impl Part {
             Event::PauseEnds { port, priority } => world.check_pause(port, priority),
             Event::PauseRefresh { port, priority } => match world.ports[port as usize].owner {
                 Owner::Switch(switch) => self.switches[switch as usize].refresh_pause(world, port, priority),
-                Owner::Host(host) => self.hosts[host as usize].refresh_pause(world, priority),
+                Owner::Host(host) => self.hosts[host as usize].nic.refresh_pause(world, priority),
             },
             Event::Watchdog { port, priority } => {
                 if let Owner::Switch(switch) = world.ports[port as usize].owner {
@@ -229,7 +232,7 @@ impl Part {
         self.unfinished -= 1;
         self.end = self.end.max(now);
         self.ended.push(number);
-        let port = self.hosts[requester as usize].port;
+        let port = self.hosts[requester as usize].nic.port;
         self.world.trace(port, Tag::FlowEnd, number);
     }
 

@@ -82,7 +82,7 @@ impl Simulation {
     /// Returns the payload bytes that a running flow has sent, without retransmissions.
     fn sent_by(&self, flow: &Flow) -> Option<u64> {
         let source = self.hosts[flow.spec.source as usize];
-        let engine = &self.parts[source.part as usize].hosts[source.index as usize].engine;
+        let engine = &self.parts[source.part as usize].hosts[source.index as usize].nic.engine;
         let counters = engine.qp_counters(flow.source_qpn)?;
         // The sender sends no acknowledgements, so all its packets are data.
         let new = counters.rdma_tx_packets - counters.retransmitted_packets;
@@ -100,7 +100,7 @@ impl Simulation {
             let Some(bytes) = self.sent_by(flow) else { continue };
             let sent = bytes.saturating_sub(flow.sampled);
             let (qpn, source) = (flow.source_qpn, self.hosts[flow.spec.source as usize]);
-            let engine = &self.parts[source.part as usize].hosts[source.index as usize].engine;
+            let engine = &self.parts[source.part as usize].hosts[source.index as usize].nic.engine;
             let unlimited = Observation { rate: f64::INFINITY, ..Observation::default() };
             let is_kept = self.samples.rates.len() < most;
             let seen = if is_kept { engine.congestion(now.to_instant(), qpn) } else { None };

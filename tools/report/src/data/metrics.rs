@@ -25,7 +25,7 @@ const fn metric(
 }
 
 /// The figures of `sweep.csv`, in the order of its columns.
-pub const METRICS: [Metric; 23] = [
+pub const METRICS: [Metric; 25] = [
     metric("completion_p50_us", "completion_p50_seconds", 1e6, |run| Some(run.completion_seconds?.p50)),
     metric("completion_p99_us", "completion_p99_seconds", 1e6, |run| Some(run.completion_seconds?.p99)),
     metric("completion_max_us", "completion_max_seconds", 1e6, |run| Some(run.completion_seconds?.max)),
@@ -37,6 +37,8 @@ pub const METRICS: [Metric; 23] = [
     metric("queue_p90_bytes", "queue_p90_bytes", 1.0, |run| Some(run.queue_bytes?.p90 as f64)),
     metric("queue_p99_bytes", "queue_p99_bytes", 1.0, |run| Some(run.queue_bytes?.p99 as f64)),
     metric("queue_most_bytes", "queue_most_bytes", 1.0, |run| Some(run.queue_bytes?.max as f64)),
+    metric("host_wait_p50_us", "host_wait_p50_seconds", 1e6, |run| Some(run.host_waits?.p50_seconds)),
+    metric("host_wait_p99_us", "host_wait_p99_seconds", 1e6, |run| Some(run.host_waits?.p99_seconds)),
     metric("goodput_gbps", "goodput_bits_per_second", 1e-9, |run| run.mean_goodput_bits_per_second),
     metric("total_gbps", "total_bits_per_second", 1e-9, Summary::total_bits_per_second),
     metric("jain", "jain", 1.0, |run| run.jain),

@@ -5,6 +5,7 @@ pub(crate) mod deadlocks;
 pub(crate) mod expectations;
 pub(crate) mod expected;
 pub(crate) mod groups;
+pub(crate) mod host_waits;
 pub(crate) mod metrics;
 pub(crate) mod operations;
 pub(crate) mod summary;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::deadlocks::{self, DeadlockSummary};
 use super::expected::Expected;
+use super::host_waits::HostWaits;
 use super::operations::{self, OperationSummary};
 use super::text::{NOT_MEASURED, congestion_text};
 use super::unfinished::Unfinished;
@@ -161,6 +162,9 @@ pub struct Summary {
     pub deadlocks: Vec<DeadlockSummary>,
     /// The longest queue of a switch.
     pub queue_bytes: Option<QueueBytes>,
+    /// The waits of packets at hosts with an application; absent without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_waits: Option<HostWaits>,
     /// Dropped packets by reason.
     pub dropped: BTreeMap<String, u64>,
     /// Collective operations and steps of training; absent without them.
@@ -239,6 +243,7 @@ impl Summary {
                 let at = |quantile| port.queue.quantile(quantile);
                 QueueBytes { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: port.stats.queue_most }
             }),
+            host_waits: HostWaits::new(results),
             dropped: DropReason::ALL
                 .into_iter()
                 .map(|reason| (reason.name().to_owned(), results.dropped(reason)))
@@ -317,13 +322,12 @@ impl Summary {
             rows.splice(place + 1..place + 1, classes.into_iter().map(class));
         }
         if let Some(place) = rows.iter().position(|(name, _)| name.starts_with("pauses")) {
-            rows.splice(place + 1..place + 1, deadlocks::rows(&self.deadlocks));
+            let waits = self.host_waits.map(HostWaits::row);
+            rows.splice(place + 1..place + 1, deadlocks::rows(&self.deadlocks).into_iter().chain(waits));
         }
         rows.splice(2..2, operations::rows(&self.collectives));
         rows.splice(1..1, self.unfinished.rows());
-        for (name, value) in self.set.iter().rev() {
-            rows.insert(0, ("set", format!("{name} = {value}")));
-        }
+        rows.splice(0..0, self.set.iter().map(|(name, value)| ("set", format!("{name} = {value}"))));
         rows
     }
 }
@@ -401,6 +405,7 @@ mod tests {
             end: Time::from_us(20),
             flows: vec![flow; flows as usize],
             task_ends: Vec::new(),
+            hosts: Vec::new(),
             ports: Vec::new(),
             rates: [10, 20].into_iter().flat_map(|us| (0..flows).map(move |flow| point(us, flow))).collect(),
             totals: Vec::new(),

@@ -28,6 +28,9 @@ pub fn write_run(dir: &Path, completed: &CompletedRun, summary_json: &str) -> Re
     write_total(&dir.join("total.csv"), results)?;
     write_queue_cdf(&dir.join("queue_cdf.csv"), results)?;
     write_ports(&dir.join("ports.csv"), results)?;
+    if !results.hosts.is_empty() {
+        write_hosts(&dir.join("hosts.csv"), results)?;
+    }
     write_series(dir, results)?;
     let operations = &completed.summary.collectives;
     if !operations.is_empty() {
@@ -153,6 +156,27 @@ fn write_ports(path: &Path, results: &Results) -> Result<(), WriteError> {
             write!(file, ",{count}")?;
         }
         writeln!(file)?;
+    }
+    Ok(file.flush()?)
+}
+
+fn write_hosts(path: &Path, results: &Results) -> Result<(), WriteError> {
+    let mut file = create(path)?;
+    writeln!(file, "host,application,packets,wait_p50_us,wait_p99_us,wait_max_us,polls,wake_ups")?;
+    for host in &results.hosts {
+        let wait = |quantile| host.waits.quantile(quantile) as f64 / 1e3;
+        writeln!(
+            file,
+            "{},{},{},{:.3},{:.3},{:.3},{},{}",
+            host.name,
+            host.application,
+            host.waits.count(),
+            wait(0.5),
+            wait(0.99),
+            wait(1.0),
+            host.polls,
+            host.wake_ups
+        )?;
     }
     Ok(file.flush()?)
 }
