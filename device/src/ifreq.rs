@@ -1,6 +1,6 @@
 //! `ioctl` requests about an interface.
 
-use std::ffi::c_ulong;
+use std::ffi::{c_char, c_ulong};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,7 +14,7 @@ pub(crate) fn request_for(name: &str) -> io::Result<libc::ifreq> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *place = byte.cast_signed();
+        *place = byte.cast_signed() as c_char;
     }
     Ok(request)
 }

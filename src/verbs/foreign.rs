@@ -100,7 +100,7 @@ impl Memory for ForeignMemory {
         let source = self.at(offset, out.len())?;
         // SAFETY: a range of the application by the promise to `new`; `out` is exclusively ours, and no
         // reference into the range exists.
-        unsafe { guarded::copy(source, out.as_mut_ptr(), out.len()) }.map_err(outside)?;
+        unsafe { guarded::read(source, out) }.map_err(outside)?;
         std::sync::atomic::fence(Ordering::Acquire);
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Memory for ForeignMemory {
     fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
         let target = self.at(offset, data.len())?;
         // SAFETY: a range of the application by the promise to `new`; `data` is only read.
-        unsafe { guarded::copy(data.as_ptr(), target, data.len()) }.map_err(outside)
+        unsafe { guarded::write(data, target) }.map_err(outside)
     }
 
     fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, OutOfBounds> {

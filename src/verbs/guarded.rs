@@ -17,10 +17,10 @@ mod handler;
 pub(super) struct Fault;
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86_64::{compare_swap, copy, fetch_add, prepare, store};
+pub(super) use x86_64::{compare_swap, fetch_add, prepare, read, store, write};
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) use others::{compare_swap, copy, fetch_add, prepare, store};
+pub(super) use others::{compare_swap, fetch_add, prepare, read, store, write};
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
@@ -45,15 +45,26 @@ mod x86_64 {
         if failed == 0 { Ok(value) } else { Err(Fault) }
     }
 
-    /// Copies `len` bytes of any length and alignment. After a fault, some of them may have been copied.
+    /// Copies bytes out of memory of the application. After a fault, some of them may have been copied.
     ///
     /// # Safety
     ///
-    /// Either range may be memory of the application whose pages come and go; otherwise as for `racy::copy`.
+    /// The pages of the memory may come and go; otherwise as for `racy::read`.
     #[inline]
-    pub(in super::super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) -> Result<(), Fault> {
+    pub(in super::super) unsafe fn read(source: *const u8, out: &mut [u8]) -> Result<(), Fault> {
         // SAFETY: the caller's promise; a fault ends the function with 1.
-        answer(unsafe { roce_guarded_copy(source, target, len) }, ())
+        answer(unsafe { roce_guarded_copy(source, out.as_mut_ptr(), out.len()) }, ())
+    }
+
+    /// Copies bytes into memory of the application. After a fault, some of them may have been copied.
+    ///
+    /// # Safety
+    ///
+    /// The pages of the memory may come and go; otherwise as for `racy::write`.
+    #[inline]
+    pub(in super::super) unsafe fn write(data: &[u8], target: *mut u8) -> Result<(), Fault> {
+        // SAFETY: the caller's promise; a fault ends the function with 1.
+        answer(unsafe { roce_guarded_copy(data.as_ptr(), target, data.len()) }, ())
     }
 
     /// Replaces a value and returns the old value.
@@ -99,14 +110,25 @@ mod others {
     use super::super::racy;
     use super::Fault;
 
-    /// Copies `len` bytes of any length and alignment.
+    /// Copies bytes out of memory of the application.
     ///
     /// # Safety
     ///
-    /// As for `racy::copy`.
-    pub(in super::super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) -> Result<(), Fault> {
+    /// As for `racy::read`.
+    pub(in super::super) unsafe fn read(source: *const u8, out: &mut [u8]) -> Result<(), Fault> {
         // SAFETY: the caller's promise.
-        unsafe { racy::copy(source, target, len) };
+        unsafe { racy::read(source, out) };
+        Ok(())
+    }
+
+    /// Copies bytes into memory of the application.
+    ///
+    /// # Safety
+    ///
+    /// As for `racy::write`.
+    pub(in super::super) unsafe fn write(data: &[u8], target: *mut u8) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe { racy::write(data, target) };
         Ok(())
     }
 
@@ -155,13 +177,18 @@ mod tests {
         let source: Vec<u8> = (0..300_u32).map(|index| (index % 251) as u8).collect();
         for len in (0..140).chain([191, 192, 193, 256, 290]) {
             for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 5), (7, 8), (8, 7)] {
-                let mut target = [0xee; 310];
-                // SAFETY: both ranges lie inside their buffers, which do not overlap.
-                let copied = unsafe { copy(source.as_ptr().add(from), target.as_mut_ptr().add(to), len) };
-                assert_eq!(copied, Ok(()));
-                let mut outside = target[..to].iter().chain(&target[to + len..]);
-                assert!(outside.all(|byte| *byte == 0xee), "{len} {to}");
-                assert_eq!(&target[to..to + len], &source[from..from + len], "{len} {from} {to}");
+                let (expected, mut read_into, mut written) =
+                    (&source[from..from + len], [0xee; 310], [0xee; 310]);
+                // SAFETY: the ranges lie inside their buffers.
+                unsafe {
+                    assert_eq!(read(expected.as_ptr(), &mut read_into[to..to + len]), Ok(()));
+                    assert_eq!(write(expected, written.as_mut_ptr().add(to)), Ok(()));
+                }
+                for target in [read_into, written] {
+                    let mut outside = target[..to].iter().chain(&target[to + len..]);
+                    assert!(outside.all(|byte| *byte == 0xee), "{len} {to}");
+                    assert_eq!(&target[to..to + len], expected, "{len} {from} {to}");
+                }
             }
         }
     }

@@ -6,18 +6,48 @@
 //! and store like relaxed atomics of 16 bytes or fewer, in ascending order: a race yields a mix of old and
 //! new bytes.
 
+#[cfg(not(target_arch = "x86_64"))]
+use std::sync::atomic::{AtomicU8, Ordering, fence};
+
 /// Minimum length for a copy in blocks.
 pub(super) const BLOCK: usize = 64;
+
+/// Copies bytes that others may write concurrently.
+///
+/// # Safety
+///
+/// `source` must be valid for reads of `out.len()` bytes. Others may access them if they use atomics or this
+/// module, or are not Rust code.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) unsafe fn read(source: *const u8, out: &mut [u8]) {
+    // SAFETY: the caller's promise. `out` is exclusively ours, so the ranges do not overlap.
+    unsafe { copy(source, out.as_mut_ptr(), out.len()) };
+}
+
+/// Copies to bytes that others may access concurrently. Whoever sees the last byte sees all of them, and
+/// everything that this thread wrote before.
+///
+/// # Safety
+///
+/// `target` must be valid for writes of `data.len()` bytes. Others may access them if they use atomics or
+/// this module, or are not Rust code.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) unsafe fn write(data: &[u8], target: *mut u8) {
+    // SAFETY: the caller's promise. Nothing changes `data`, so the ranges do not overlap.
+    unsafe { copy(data.as_ptr(), target, data.len()) };
+}
 
 /// Copies `len` bytes of any length and alignment.
 ///
 /// # Safety
 ///
-/// Both ranges must be valid and must not overlap. Others may access either range concurrently if they use
-/// atomics or this module, or are not Rust code.
+/// Both ranges must be valid and must not overlap. Others may access one of them, as for [`read`] and
+/// [`write`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
-pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
+unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
     let blocks = len / BLOCK * BLOCK;
     // SAFETY: the caller's promise; the rest begins behind the blocks, inside the range or at its end.
     unsafe {
@@ -32,7 +62,7 @@ pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
 ///
 /// As for [`copy`].
 #[cfg(target_arch = "x86_64")]
-pub(super) unsafe fn copy_blocks(source: *const u8, target: *mut u8, len: usize) {
+unsafe fn copy_blocks(source: *const u8, target: *mut u8, len: usize) {
     if len == 0 {
         return;
     }
@@ -104,22 +134,38 @@ unsafe fn copy_rest(source: *const u8, target: *mut u8, len: usize) {
     }
 }
 
-/// Copies `len` bytes of any length and alignment.
+/// Copies bytes that others may write concurrently.
 ///
 /// # Safety
 ///
-/// Both ranges must be valid and must not overlap. Others may access either range concurrently if they use
-/// atomics or this module, or are not Rust code.
+/// `source` must be valid for reads of `out.len()` bytes. Others may access them if they use atomics or this
+/// module, or are not Rust code.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
-    use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-    for at in 0..len {
+pub(super) unsafe fn read(source: *const u8, out: &mut [u8]) {
+    for (at, byte) in out.iter_mut().enumerate() {
         // SAFETY: the caller's promise; a byte has no alignment. The source is only read.
-        unsafe {
-            let byte = AtomicU8::from_ptr(source.add(at).cast_mut()).load(Relaxed);
-            AtomicU8::from_ptr(target.add(at)).store(byte, Relaxed);
-        }
+        *byte = unsafe { AtomicU8::from_ptr(source.add(at).cast_mut()) }.load(Ordering::Relaxed);
     }
+}
+
+/// Copies to bytes that others may access concurrently. Whoever sees the last byte sees all of them, and
+/// everything that this thread wrote before.
+///
+/// # Safety
+///
+/// `target` must be valid for writes of `data.len()` bytes. Others may access them if they use atomics or
+/// this module, or are not Rust code.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) unsafe fn write(data: &[u8], target: *mut u8) {
+    let Some((last, before)) = data.split_last() else { return };
+    // SAFETY: the caller's promise; a byte has no alignment.
+    let place = |at| unsafe { AtomicU8::from_ptr(target.add(at)) };
+    fence(Ordering::Release);
+    for (at, byte) in before.iter().enumerate() {
+        place(at).store(*byte, Ordering::Relaxed);
+    }
+    fence(Ordering::Release);
+    place(before.len()).store(*last, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -131,14 +177,18 @@ mod tests {
         let source: Vec<u8> = (0..300_u32).map(|index| (index % 251) as u8).collect();
         for len in (0..140).chain([191, 192, 193, 256, 290]) {
             for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 5), (7, 8), (8, 7)] {
-                let mut target = [0xee; 310];
-                // SAFETY: both ranges lie inside their buffers, which do not overlap.
-                unsafe { copy(source.as_ptr().add(from), target.as_mut_ptr().add(to), len) };
-                assert!(
-                    target[..to].iter().chain(&target[to + len..]).all(|byte| *byte == 0xee),
-                    "{len} {to}"
-                );
-                assert_eq!(&target[to..to + len], &source[from..from + len], "{len} {from} {to}");
+                let (expected, mut read_into, mut written) =
+                    (&source[from..from + len], [0xee; 310], [0xee; 310]);
+                // SAFETY: the ranges lie inside their buffers.
+                unsafe {
+                    read(expected.as_ptr(), &mut read_into[to..to + len]);
+                    write(expected, written.as_mut_ptr().add(to));
+                }
+                for target in [read_into, written] {
+                    let mut outside = target[..to].iter().chain(&target[to + len..]);
+                    assert!(outside.all(|byte| *byte == 0xee), "{len} {to}");
+                    assert_eq!(&target[to..to + len], expected, "{len} {from} {to}");
+                }
             }
         }
     }

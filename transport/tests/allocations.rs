@@ -15,8 +15,8 @@ use roce_transport::{
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting;
 
-const ROUNDS: u64 = 50;
-const LEN: usize = 3000;
+const ROUNDS: u64 = if cfg!(miri) { 2 } else { 50 };
+const LEN: usize = if cfg!(miri) { 600 } else { 3000 };
 
 /// Two hosts with one connected pair of queue pairs.
 struct Bench {

@@ -84,7 +84,7 @@ impl Device {
 fn text<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
     for (to, from) in field[..N - 1].iter_mut().zip(text.bytes()) {
-        *to = from.cast_signed();
+        *to = from.cast_signed() as c_char;
     }
     field
 }
