@@ -46,6 +46,17 @@ pub fn directory(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target)
 }
 
+/// Returns all directories with seeds of a target. The shipped scenarios are seeds where they lie, without a
+/// copy.
+#[must_use]
+pub fn directories(target: &str) -> Vec<PathBuf> {
+    let mut directories = vec![directory(target)];
+    if target == "scenario" {
+        directories.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/scenarios"));
+    }
+    directories
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -56,11 +67,13 @@ mod tests {
     fn every_seed_runs_through_its_target() {
         for (target, run) in TARGETS {
             let mut count = 0;
-            for entry in fs::read_dir(directory(target)).unwrap() {
-                let path = entry.unwrap().path();
-                eprintln!("{}", path.display());
-                run(&fs::read(&path).unwrap());
-                count += 1;
+            for directory in directories(target) {
+                for entry in fs::read_dir(directory).unwrap() {
+                    let path = entry.unwrap().path();
+                    eprintln!("{}", path.display());
+                    run(&fs::read(&path).unwrap());
+                    count += 1;
+                }
             }
             assert!(count > 0, "{target} has no seeds");
         }

@@ -1,14 +1,8 @@
-//! The shipped scenarios, and some that use another file.
+//! Scenarios that use another file. `super::directories` adds those of the simulator.
 
 use super::Seeds;
 
 pub(super) fn add(seeds: &mut Seeds) {
-    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/scenarios");
-    for entry in std::fs::read_dir(directory).expect("the scenarios lie there").flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let text = std::fs::read(entry.path()).expect("a file");
-        seeds.insert(("scenario", name), text);
-    }
     let star = "[topology]\nkind = \"star\"\nhosts = 3\n";
     let pair = "[[flows]]\nkind = \"pair\"\nfrom = \"a\"\nto = \"b\"\nbytes = \"9KB\"\n";
     let topology = "host a b # two\nswitch s\nlink a s 100Gbps 1us\nlink s b 40Gbps 5us drop=1%,ecn=2%\n";
