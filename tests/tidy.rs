@@ -489,6 +489,7 @@ const HOUSE: &[&str] = &[
     "common/fault",
     "common/capture",
     "common/plot",
+    "common/analysis",
     "common/policy",
     "sim",
     "common/machine",

@@ -1,0 +1,5 @@
+//! What captured RoCE packets say about the connections and NICs that sent them.
+//!
+//! The crate reads no files and no clock: a caller passes packets with the times of their capture.
+#![forbid(unsafe_code)]
+
