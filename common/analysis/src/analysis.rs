@@ -1,0 +1,116 @@
+//! Collects the packets of captures, and analyses them.
+
+use crate::connection::{Connection, connections};
+use crate::copies::mark_mirrored;
+use crate::pairing::pairs;
+use crate::record::{CmRecord, Decoded, Packet, PauseRecord, Record, decode};
+use crate::stream::Streams;
+
+/// Numbers of packets by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All packets.
+    pub packets: u64,
+    /// RoCE packets with a BTH.
+    pub roce: u64,
+    /// RoCE packets without a complete BTH.
+    pub unreadable: u64,
+    /// Packets of other protocols.
+    pub foreign: u64,
+    /// Pause frames.
+    pub pauses: u64,
+    /// RoCE packets that a mirror copied.
+    pub copies: u64,
+    /// RoCE packets without a time.
+    pub without_time: u64,
+}
+
+/// Collects packets.
+#[derive(Clone, Debug)]
+pub struct Collector {
+    port: u16,
+    counts: Counts,
+    streams: Streams,
+    records: Vec<Record>,
+    cm: Vec<CmRecord>,
+    pauses: Vec<PauseRecord>,
+}
+
+impl Collector {
+    /// Creates a collector. `port` is the UDP port of RoCE v2.
+    #[must_use]
+    pub fn new(port: u16) -> Self {
+        Self {
+            port,
+            counts: Counts::default(),
+            streams: Streams::default(),
+            records: Vec::new(),
+            cm: Vec::new(),
+            pauses: Vec::new(),
+        }
+    }
+
+    /// Takes the next packet.
+    pub fn add(&mut self, packet: &Packet<'_>) {
+        self.counts.packets += 1;
+        let (record, key) = match decode(packet, self.port) {
+            Decoded::Roce(record, key) => (record, key),
+            Decoded::Cm(record, key, message) => {
+                self.cm.push(message);
+                (record, key)
+            }
+            Decoded::Pause(pause) => {
+                self.counts.pauses += 1;
+                self.pauses.push(pause);
+                return;
+            }
+            Decoded::Unreadable => {
+                self.counts.unreadable += 1;
+                return;
+            }
+            Decoded::Foreign => {
+                self.counts.foreign += 1;
+                return;
+            }
+        };
+        self.counts.roce += 1;
+        self.counts.without_time += u64::from(packet.time_ns.is_none());
+        let stream = self.streams.add(key, &record);
+        self.records.push(Record { stream, ..record });
+    }
+
+    /// Returns the number of packets so far.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Pairs the streams, and replays each connection.
+    #[must_use]
+    pub fn analyze(mut self) -> Analysis {
+        // Files may overlap in time; within a file, the order of the packets is that of the capture.
+        self.records.sort_by_key(|record| record.place.capture);
+        self.counts.copies = mark_mirrored(&mut self.records);
+        let pairs = pairs(&self.records, &self.cm, &self.streams);
+        let connections = connections(&self.records, &self.streams, &pairs);
+        let Self { counts, streams, records, cm, pauses, .. } = self;
+        Analysis { counts, streams, records, cm, pauses, connections }
+    }
+}
+
+/// All that is known about the packets of captures. [`crate::verdict`] judges it.
+#[derive(Clone, Debug)]
+pub struct Analysis {
+    /// Numbers of packets.
+    pub counts: Counts,
+    /// The streams.
+    pub streams: Streams,
+    /// The RoCE packets, by file and number.
+    pub records: Vec<Record>,
+    /// The messages of connection management.
+    pub cm: Vec<CmRecord>,
+    /// The pause frames.
+    pub pauses: Vec<PauseRecord>,
+    /// The connections of RC, XRC and UC queue pairs.
+    pub connections: Vec<Connection>,
+}

@@ -1,0 +1,258 @@
+//! The requests: which are new, and why others come again.
+
+use roce_packet::Operation;
+
+use super::{Cause, Gap, GapEnd, ORIGIN, Player, Resend, Sent};
+use crate::record::Record;
+
+/// A PSN that differs by more than this belongs to another connection of the same queue pairs.
+const FAR: u64 = 1 << 20;
+/// Longest time in which a network delivers a packet twice or late, in nanoseconds. Retransmission timers of
+/// NICs are longer; the shortest is 4.096 µs × 2^T with T = 6.
+const NETWORK_NS: u64 = 250_000;
+
+/// Why a PSN comes again.
+enum Again {
+    Resend(Cause),
+    Overtaken,
+    /// The network made a copy of the record with this index.
+    Doubled(usize),
+}
+
+impl Player<'_> {
+    pub(super) fn request(&mut self, index: usize, record: &Record) {
+        let mut psn = self.unwrap(record.psn);
+        let span = self.span(record);
+        let next = self.out.next;
+        if psn > next.saturating_add(FAR) || psn.saturating_add(FAR) < next {
+            psn = self.begin_again(psn);
+        } else if psn > next {
+            self.gap(next, psn, index);
+        }
+        if psn >= self.out.next {
+            self.new_request(index, record, psn, span);
+        } else {
+            self.old_request(index, record, psn, span);
+        }
+        self.last_request = Some(index);
+    }
+
+    /// Begins another connection of the same queue pairs. Returns the PSN of its first request, which is
+    /// larger than all before.
+    fn begin_again(&mut self, psn: u64) -> u64 {
+        const CYCLE: u64 = 1 << 24;
+        let mut start = psn;
+        while start <= self.out.next {
+            start = start.saturating_add(CYCLE);
+        }
+        self.missing.clear();
+        self.reading.clear();
+        self.open_messages.clear();
+        (self.run, self.pending_nak, self.pending_rnr, self.pending_gap) = (None, None, None, None);
+        self.out.next = start;
+        self.out.unacknowledged = start;
+        start
+    }
+
+    fn gap(&mut self, first: u64, end: u64, after: usize) {
+        self.missing.push((first, end, self.out.gaps.len()));
+        self.out.gaps.push(Gap { first, count: end - first, after, end: GapEnd::Open });
+    }
+
+    fn new_request(&mut self, index: usize, record: &Record, psn: u64, span: u64) {
+        self.run = None;
+        let info = record.info();
+        if info.is_some_and(|info| info.starts_message()) || self.message_start.is_none() {
+            self.message_start = Some(index);
+        }
+        let ends_message = info.is_some_and(|info| info.ends_message());
+        let end = psn.saturating_add(span);
+        if ends_message {
+            self.open_messages.insert(end, self.message_start.take().unwrap_or(index));
+        }
+        if info.is_some_and(|info| info.operation == Operation::ReadRequest) {
+            self.reading.insert(psn, psn);
+        }
+        self.out.sent.insert(psn, Sent { span, first: index, last: index, times: 1, ends_message });
+        self.out.next = end;
+        let in_flight = end.saturating_sub(self.out.unacknowledged.max(ORIGIN));
+        self.out.most_in_flight = self.out.most_in_flight.max(in_flight);
+        if let Some(refusal) = self.out.refusals.last_mut() {
+            refusal.later_requests += 1;
+        }
+    }
+
+    fn old_request(&mut self, index: usize, record: &Record, psn: u64, span: u64) {
+        let before = self.out.sent.get(&psn).map(|sent| sent.last);
+        let continues = self.run.filter(|(_, expected)| *expected == psn);
+        let again = match continues {
+            Some(_) => None,
+            None => Some(self.why_again(index, record, psn, span, before)),
+        };
+        let is_resend = !matches!(again, Some(Again::Overtaken | Again::Doubled(_)));
+        self.fill(psn, if is_resend { GapEnd::Resent } else { GapEnd::Overtaken });
+        match (continues, again) {
+            (Some((resend, _)), _) => self.continue_resend(resend, psn, span),
+            (None, Some(Again::Resend(cause))) => {
+                self.begin_resend(index, psn, span, cause, before.is_some());
+            }
+            (None, Some(Again::Doubled(first))) => self.out.doubled.push((first, index)),
+            (None, Some(Again::Overtaken) | None) => self.out.overtaken.push(index),
+        }
+        self.note(index, record, psn, span);
+    }
+
+    /// Notes that a request was captured again, or that it was captured late.
+    fn note(&mut self, index: usize, record: &Record, psn: u64, span: u64) {
+        let is_read = record.info().is_some_and(|info| info.operation == Operation::ReadRequest);
+        if is_read && let Some((start, expected)) = self.reading.range_mut(..=psn).next_back() {
+            let end = self.out.sent.get(start).map_or(*start, |sent| start.saturating_add(sent.span));
+            if psn < end || *start == psn {
+                *expected = psn;
+            }
+            if psn < end && *start != psn {
+                // The end of a READ is requested again; the READ keeps its range.
+                return;
+            }
+        }
+        let ends_message = record.info().is_some_and(|info| info.ends_message());
+        let new = Sent { span, first: index, last: index, times: 0, ends_message };
+        let sent = self.out.sent.entry(psn).or_insert(new);
+        sent.times += 1;
+        sent.last = index;
+        if is_read && sent.times == 1 {
+            self.reading.insert(psn, psn);
+        }
+    }
+
+    fn begin_resend(&mut self, index: usize, psn: u64, span: u64, cause: Cause, was_seen: bool) {
+        let number = self.out.resends.len();
+        let was_answered = psn.saturating_add(span) <= self.out.unacknowledged;
+        self.out.resends.push(Resend {
+            psn,
+            at: index,
+            packets: 1,
+            needless: u64::from(was_answered),
+            cause,
+            was_seen,
+            was_answered,
+        });
+        self.run = Some((number, psn.saturating_add(span)));
+        match cause {
+            Cause::Nak(_) => {
+                if let Some(nak) = self.pending_nak.take().and_then(|nak| self.out.naks.get_mut(nak)) {
+                    nak.resend = Some(number);
+                }
+            }
+            Cause::Rnr(_) => {
+                if let Some(rnr) = self.pending_rnr.take().and_then(|rnr| self.out.rnr.get_mut(rnr)) {
+                    rnr.again = Some(index);
+                }
+            }
+            Cause::ImpliedNak(_) | Cause::Timeout { .. } => {}
+        }
+        // Whatever the reason, the missing responses are requested again.
+        if let Some(gap) = self.pending_gap.and_then(|gap| self.out.response_gaps.get_mut(gap))
+            && gap.first >= psn
+        {
+            gap.again = Some(index);
+            self.pending_gap = None;
+        }
+    }
+
+    fn continue_resend(&mut self, resend: usize, psn: u64, span: u64) {
+        let end = psn.saturating_add(span);
+        if let Some(resend) = self.out.resends.get_mut(resend) {
+            resend.packets += 1;
+            resend.needless += u64::from(end <= self.out.unacknowledged);
+        }
+        self.run = Some((resend, end));
+    }
+
+    fn why_again(&self, index: usize, record: &Record, psn: u64, span: u64, before: Option<usize>) -> Again {
+        if let Some(cause) = self.asked(psn, span) {
+            return Again::Resend(cause);
+        }
+        let now = record.time_ns;
+        let quiet = now.saturating_sub(self.last_request.map_or(0, |last| self.time(last)));
+        let goes_on = self.following(index) == Some(psn.saturating_add(span));
+        let earlier = before.and_then(|before| self.records.get(before));
+        let since = before.map_or(quiet, |before| now.saturating_sub(self.time(before)));
+        let waited_ns = since.min(now.saturating_sub(self.progress_ns));
+        let is_read = record.info().is_some_and(|info| info.operation == Operation::ReadRequest);
+        let timeout = Again::Resend(match self.last_response {
+            // The requester did not wait, so it misses responses that this place has seen.
+            Some(response) if is_read && waited_ns < NETWORK_NS => Cause::ImpliedNak(response),
+            _ => Cause::Timeout { waited_ns },
+        });
+        // A NAK for another PSN: the requester starts again at the wrong place.
+        let answers_nak = self.pending_nak.and_then(|nak| self.out.naks.get(nak));
+        if let Some(nak) = answers_nak
+            && goes_on
+        {
+            return Again::Resend(Cause::Nak(nak.at));
+        }
+        match (before, earlier) {
+            (Some(first), Some(earlier)) => {
+                let is_same = earlier.icrc == record.icrc && earlier.identification == record.identification;
+                // A requester that numbers its packets gives another number to a packet that it sends again.
+                let is_numbered = record.identification != 0 && is_same;
+                if is_same && (is_numbered && since < 1000 * NETWORK_NS || since < NETWORK_NS && !goes_on) {
+                    Again::Doubled(first)
+                } else {
+                    timeout
+                }
+            }
+            _ if quiet > NETWORK_NS => timeout,
+            _ => Again::Overtaken,
+        }
+    }
+
+    /// Returns who asked for a PSN.
+    fn asked(&self, psn: u64, span: u64) -> Option<Cause> {
+        let nak = self.pending_nak.and_then(|nak| self.out.naks.get(nak)).filter(|nak| nak.psn == psn);
+        if let Some(nak) = nak {
+            return Some(Cause::Nak(nak.at));
+        }
+        let rnr = self.pending_rnr.and_then(|rnr| self.out.rnr.get(rnr)).filter(|rnr| rnr.psn == psn);
+        if let Some(rnr) = rnr {
+            return Some(Cause::Rnr(rnr.at));
+        }
+        let gap = self.pending_gap.and_then(|gap| self.out.response_gaps.get(gap));
+        gap.filter(|gap| (psn..psn.saturating_add(span)).contains(&gap.first))
+            .map(|gap| Cause::ImpliedNak(gap.after))
+    }
+
+    /// Returns the PSN of the request after this one.
+    fn following(&self, index: usize) -> Option<u64> {
+        let position = self.requests.partition_point(|request| *request <= index);
+        let record = self.records.get(*self.requests.get(position)?)?;
+        let base = self.base?;
+        let expected = base.add((self.out.next.wrapping_sub(ORIGIN) & 0xff_ffff) as u32);
+        let ahead = u64::from(expected.distance_to(record.psn));
+        Some(match ahead <= 0x7f_ffff {
+            true => self.out.next.saturating_add(ahead),
+            false => self.out.next.saturating_sub(0x100_0000 - ahead),
+        })
+    }
+
+    /// Removes a PSN from the missing ones.
+    fn fill(&mut self, psn: u64, end: GapEnd) {
+        let Some(position) = self.missing.iter().position(|(first, end, _)| (*first..*end).contains(&psn))
+        else {
+            return;
+        };
+        let (first, last, gap) = self.missing.swap_remove(position);
+        if first < psn {
+            self.missing.push((first, psn, gap));
+        }
+        if psn + 1 < last {
+            self.missing.push((psn + 1, last, gap));
+        }
+        if let Some(gap) = self.out.gaps.get_mut(gap)
+            && gap.end == GapEnd::Open
+        {
+            gap.end = end;
+        }
+    }
+}
