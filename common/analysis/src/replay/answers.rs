@@ -5,6 +5,9 @@ use roce_packet::{NakCode, Operation, Syndrome};
 use super::{Answer, Player, Refusal, RnrNak, SequenceNak};
 use crate::record::Record;
 
+/// Number of the last gaps that are compared with a NAK or a READ.
+pub(super) const MOST_OPEN_GAPS: usize = 256;
+
 impl Player<'_> {
     pub(super) fn answer(&mut self, index: usize, record: &Record) {
         if self.base.is_none() {
@@ -61,12 +64,17 @@ impl Player<'_> {
         let was_acknowledged = psn < self.out.unacknowledged;
         let sent = self.out.sent.get(&psn);
         let later = psn.saturating_add(sent.map_or(0, |sent| sent.span));
-        let earlier = self.out.naks.last().filter(|nak| nak.psn == psn);
-        let has_again = |nak: &&SequenceNak| sent.is_none_or(|sent| sent.last < nak.at);
+        // Each copy of the packet that was sent may have found the receiver behind, and is NAKed once. Copies
+        // that were lost before this place are counted by their gaps.
+        let gaps = self.out.gaps.iter().rev().take(MOST_OPEN_GAPS);
+        let lost = gaps.filter(|gap| (gap.first..gap.first + gap.count).contains(&psn)).count();
+        let copies = sent.map_or(0, |sent| sent.times as usize) + lost;
+        let before = self.out.naks.iter().rev().take_while(|nak| nak.psn == psn);
+        let earlier = self.out.naks.last().filter(|_| before.count() >= copies.max(1));
         let nak = SequenceNak {
             psn,
             at: index,
-            repeats: earlier.filter(has_again).map(|nak| nak.at),
+            repeats: earlier.map(|nak| nak.at),
             has_later: self.out.next > later,
             was_acknowledged,
             was_seen: sent.is_some(),

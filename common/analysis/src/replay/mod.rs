@@ -42,6 +42,8 @@ pub struct Gap {
     pub count: u64,
     /// The packet behind the gap.
     pub after: usize,
+    /// Whether the packets had been captured before, and were missing when they were sent again.
+    pub is_of_resend: bool,
     /// What became of it.
     pub end: GapEnd,
 }
@@ -55,7 +57,8 @@ pub enum GapEnd {
     Overtaken,
     /// They were sent again: the first copy was lost before this place.
     Resent,
-    /// The receiver acknowledged them, so only the capture lacks them.
+    /// The receiver acknowledged them, so only the capture lacks them. For packets that are missing among
+    /// those that were sent again: the receiver had them, so they were left out.
     NotCaptured,
 }
 
@@ -101,7 +104,7 @@ pub struct SequenceNak {
     pub psn: u64,
     /// Index of the record.
     pub at: usize,
-    /// Index of the earlier NAK with this PSN, if the requester had not sent it again in between.
+    /// Index of the earlier NAK with this PSN, if there are more of them than copies of the packet.
     pub repeats: Option<usize>,
     /// Whether a packet with a later PSN was captured before the NAK.
     pub has_later: bool,
@@ -163,6 +166,23 @@ pub struct Changed {
     pub now: usize,
 }
 
+/// The READs of one direction.
+#[derive(Clone, Debug, Default)]
+pub struct Reads {
+    /// Number of new READ requests.
+    pub requests: u64,
+    /// Length of the longest one in bytes.
+    pub longest: u32,
+    /// Payload of the longest response that was the only one of its READ, in bytes. No READ up to this length
+    /// has several responses.
+    pub longest_only: u32,
+    /// READs that were resumed at an address or with a length that does not fit the PSN: the index of the new
+    /// request and that of the first one.
+    pub wrong_resumption: Vec<(usize, usize)>,
+    /// Last responses whose length does not complete the READ; indices.
+    pub wrong_length: Vec<usize>,
+}
+
 /// An acknowledgement, for the checks of its numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
@@ -197,6 +217,8 @@ pub struct Replay {
     pub refusals: Vec<Refusal>,
     /// Missing responses.
     pub response_gaps: Vec<ResponseGap>,
+    /// READ requests and their lengths.
+    pub reads: Reads,
     /// Answers that contradict earlier ones.
     pub changed: Vec<Changed>,
     /// Answers with a PSN.
@@ -240,7 +262,6 @@ struct Player<'a> {
     /// The last sequence NAK that no return has answered.
     pending_nak: Option<usize>,
     pending_rnr: Option<usize>,
-    pending_gap: Option<usize>,
     /// Time of the last progress: an acknowledgement of something new.
     progress_ns: u64,
     last_request: Option<usize>,
@@ -298,7 +319,6 @@ impl<'a> Player<'a> {
             run: None,
             pending_nak: None,
             pending_rnr: None,
-            pending_gap: None,
             progress_ns: 0,
             last_request: None,
             last_response: None,
@@ -347,6 +367,8 @@ impl<'a> Player<'a> {
                 gap.end = GapEnd::NotCaptured;
             }
         }
+        // Packets that were left out are not a gap.
+        self.out.gaps.retain(|gap| !gap.is_of_resend || gap.end == GapEnd::Resent);
         self.out
     }
 }
@@ -388,3 +410,6 @@ fn mtu_from_reads(records: &[Record], requests: &[usize]) -> Option<PathMtu> {
 pub fn place(records: &[Record], index: usize) -> Option<Place> {
     records.get(index).map(|record| record.place)
 }
+
+#[cfg(test)]
+mod tests;

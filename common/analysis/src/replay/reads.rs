@@ -1,18 +1,24 @@
 //! The responses to READs and atomic operations.
 
-use super::{Changed, Player, ResponseGap};
+use roce_packet::Position;
+
+use super::{Changed, Player, ResponseGap, Sent};
 use crate::record::{Extension, Record};
 
 impl Player<'_> {
     pub(super) fn response(&mut self, index: usize, record: &Record, psn: u64) {
         self.compare(index, record, psn);
         self.last_response = Some(index);
+        if record.info().is_some_and(|info| info.position == Position::Only) {
+            self.out.reads.longest_only = self.out.reads.longest_only.max(record.payload_len);
+        }
         let read = self.reading.range_mut(..=psn).next_back();
         let found = read.and_then(|(start, expected)| {
-            let end = start.saturating_add(self.out.sent.get(start)?.span);
-            (psn < end).then_some((expected, end))
+            let sent = self.out.sent.get(start)?;
+            let end = start.saturating_add(sent.span);
+            (psn < end).then_some((expected, end, *sent))
         });
-        let Some((expected, _)) = found else {
+        let Some((expected, end, sent)) = found else {
             return self.acknowledge(psn.saturating_add(1), index);
         };
         let before = *expected;
@@ -21,15 +27,26 @@ impl Player<'_> {
             return;
         }
         *expected = psn.saturating_add(1);
+        if psn.saturating_add(1) == end && !self.completes(&sent, record) {
+            self.out.reads.wrong_length.push(index);
+        }
         if psn > before {
-            self.pending_gap = Some(self.out.response_gaps.len());
             let count = psn - before;
             self.out.response_gaps.push(ResponseGap { first: before, count, after: index, again: None });
             return;
         }
-        if self.pending_gap.is_none() {
+        let is_open = |gap: &ResponseGap| gap.again.is_none() && gap.first < psn;
+        if !self.out.response_gaps.last().is_some_and(is_open) {
             self.acknowledge(psn.saturating_add(1), index);
         }
+    }
+
+    /// Returns whether the last response has the bytes that the READ lacks.
+    fn completes(&self, sent: &Sent, last: &Record) -> bool {
+        let request = self.records.get(sent.first).map(|record| record.extension);
+        let (Some(Extension::Reth(reth)), Some(mtu)) = (request, self.out.mtu) else { return true };
+        let before = (sent.span - 1).saturating_mul(mtu.bytes() as u64);
+        before.saturating_add(last.payload_len.into()) == u64::from(reth.dma_len)
     }
 
     /// Compares a response with an earlier one for the same PSN.

@@ -2,8 +2,9 @@
 
 use roce_packet::Operation;
 
+use super::answers::MOST_OPEN_GAPS;
 use super::{Cause, Gap, GapEnd, ORIGIN, Player, Resend, Sent};
-use crate::record::Record;
+use crate::record::{Extension, Record};
 
 /// A PSN that differs by more than this belongs to another connection of the same queue pairs.
 const FAR: u64 = 1 << 20;
@@ -48,7 +49,7 @@ impl Player<'_> {
         self.missing.clear();
         self.reading.clear();
         self.open_messages.clear();
-        (self.run, self.pending_nak, self.pending_rnr, self.pending_gap) = (None, None, None, None);
+        (self.run, self.pending_nak, self.pending_rnr) = (None, None, None);
         self.out.next = start;
         self.out.unacknowledged = start;
         start
@@ -56,7 +57,8 @@ impl Player<'_> {
 
     fn gap(&mut self, first: u64, end: u64, after: usize) {
         self.missing.push((first, end, self.out.gaps.len()));
-        self.out.gaps.push(Gap { first, count: end - first, after, end: GapEnd::Open });
+        let is_of_resend = end <= self.out.next;
+        self.out.gaps.push(Gap { first, count: end - first, after, is_of_resend, end: GapEnd::Open });
     }
 
     fn new_request(&mut self, index: usize, record: &Record, psn: u64, span: u64) {
@@ -72,6 +74,10 @@ impl Player<'_> {
         }
         if info.is_some_and(|info| info.operation == Operation::ReadRequest) {
             self.reading.insert(psn, psn);
+            self.out.reads.requests += 1;
+            if let Extension::Reth(reth) = record.extension {
+                self.out.reads.longest = self.out.reads.longest.max(reth.dma_len);
+            }
         }
         self.out.sent.insert(psn, Sent { span, first: index, last: index, times: 1, ends_message });
         self.out.next = end;
@@ -84,7 +90,7 @@ impl Player<'_> {
 
     fn old_request(&mut self, index: usize, record: &Record, psn: u64, span: u64) {
         let before = self.out.sent.get(&psn).map(|sent| sent.last);
-        let continues = self.run.filter(|(_, expected)| *expected == psn);
+        let continues = self.run.filter(|(_, expected)| *expected == psn || self.skips(*expected, psn));
         let again = match continues {
             Some(_) => None,
             None => Some(self.why_again(index, record, psn, span, before)),
@@ -92,7 +98,12 @@ impl Player<'_> {
         let is_resend = !matches!(again, Some(Again::Overtaken | Again::Doubled(_)));
         self.fill(psn, if is_resend { GapEnd::Resent } else { GapEnd::Overtaken });
         match (continues, again) {
-            (Some((resend, _)), _) => self.continue_resend(resend, psn, span),
+            (Some((resend, expected)), _) => {
+                if psn > expected {
+                    self.gap(expected, psn, index);
+                }
+                self.continue_resend(resend, psn, span);
+            }
             (None, Some(Again::Resend(cause))) => {
                 self.begin_resend(index, psn, span, cause, before.is_some());
             }
@@ -105,6 +116,9 @@ impl Player<'_> {
     /// Notes that a request was captured again, or that it was captured late.
     fn note(&mut self, index: usize, record: &Record, psn: u64, span: u64) {
         let is_read = record.info().is_some_and(|info| info.operation == Operation::ReadRequest);
+        if is_read {
+            self.ask_again(index, psn, span);
+        }
         if is_read && let Some((start, expected)) = self.reading.range_mut(..=psn).next_back() {
             let end = self.out.sent.get(start).map_or(*start, |sent| start.saturating_add(sent.span));
             if psn < end || *start == psn {
@@ -112,7 +126,8 @@ impl Player<'_> {
             }
             if psn < end && *start != psn {
                 // The end of a READ is requested again; the READ keeps its range.
-                return;
+                let start = *start;
+                return self.check_resumption(index, record, start, psn);
             }
         }
         let ends_message = record.info().is_some_and(|info| info.ends_message());
@@ -120,8 +135,38 @@ impl Player<'_> {
         let sent = self.out.sent.entry(psn).or_insert(new);
         sent.times += 1;
         sent.last = index;
-        if is_read && sent.times == 1 {
+        let is_new = sent.times == 1;
+        if is_read && is_new {
             self.reading.insert(psn, psn);
+        }
+        let end = psn.saturating_add(span);
+        if is_new && ends_message && end > self.out.unacknowledged {
+            let start = self.start_of_message(psn).unwrap_or(index);
+            self.open_messages.insert(end, start);
+        }
+    }
+
+    /// Returns the record of the first captured packet of the message that a packet ends.
+    fn start_of_message(&self, psn: u64) -> Option<usize> {
+        let before = self.out.sent.range(..psn).rev().take_while(|(_, sent)| !sent.ends_message);
+        before.last().map(|(_, sent)| sent.first)
+    }
+
+    /// Checks the address and the length of a READ that was requested again from a later PSN on.
+    fn check_resumption(&mut self, index: usize, record: &Record, start: u64, psn: u64) {
+        let first = self.out.sent.get(&start).map(|sent| sent.first);
+        let original = first.and_then(|first| self.records.get(first)).map(|record| record.extension);
+        let (Some(Extension::Reth(whole)), Extension::Reth(rest), Some(mtu), Some(first)) =
+            (original, record.extension, self.out.mtu, first)
+        else {
+            return;
+        };
+        let skipped = (psn - start).saturating_mul(mtu.bytes() as u64);
+        let fits = rest.va == whole.va.wrapping_add(skipped)
+            && u64::from(rest.dma_len).saturating_add(skipped) == u64::from(whole.dma_len)
+            && rest.rkey == whole.rkey;
+        if !fits {
+            self.out.reads.wrong_resumption.push((index, first));
         }
     }
 
@@ -151,12 +196,21 @@ impl Player<'_> {
             }
             Cause::ImpliedNak(_) | Cause::Timeout { .. } => {}
         }
-        // Whatever the reason, the missing responses are requested again.
-        if let Some(gap) = self.pending_gap.and_then(|gap| self.out.response_gaps.get_mut(gap))
-            && gap.first >= psn
-        {
-            gap.again = Some(index);
-            self.pending_gap = None;
+    }
+
+    /// Returns whether the requester goes on sending again at a PSN behind the expected one: packets in between
+    /// were lost before this place, or left out because the receiver has them. A requester that nobody asks
+    /// returns to the oldest PSN without an answer, which lies before.
+    fn skips(&self, expected: u64, psn: u64) -> bool {
+        psn > expected && self.asked(psn, 1).is_none()
+    }
+
+    /// Notes the missing responses that a repeated READ asks for.
+    fn ask_again(&mut self, index: usize, psn: u64, span: u64) {
+        for gap in self.out.response_gaps.iter_mut().rev().take(MOST_OPEN_GAPS) {
+            if gap.again.is_none() && (psn..psn.saturating_add(span)).contains(&gap.first) {
+                gap.again = Some(index);
+            }
         }
     }
 
@@ -218,8 +272,8 @@ impl Player<'_> {
         if let Some(rnr) = rnr {
             return Some(Cause::Rnr(rnr.at));
         }
-        let gap = self.pending_gap.and_then(|gap| self.out.response_gaps.get(gap));
-        gap.filter(|gap| (psn..psn.saturating_add(span)).contains(&gap.first))
+        let mut gaps = self.out.response_gaps.iter().rev().take(MOST_OPEN_GAPS);
+        gaps.find(|gap| gap.again.is_none() && (psn..psn.saturating_add(span)).contains(&gap.first))
             .map(|gap| Cause::ImpliedNak(gap.after))
     }
 

@@ -4,7 +4,16 @@
 //! the capture lacks is never blamed on a NIC: PSNs that were acknowledged but not captured, packets that were
 //! cut, times that the file does not have.
 
+mod causes;
+mod duplicates;
+mod msn;
+mod naks;
+mod reads;
+mod refusals;
+mod restart;
+mod rnr;
 pub mod rules;
+mod timeouts;
 
 use crate::analysis::Analysis;
 use crate::connection::Connection;
@@ -148,5 +157,15 @@ pub fn of_capture(analysis: &Analysis) -> Vec<Verdict> {
 type ConnectionCheck = fn(&Scene<'_>) -> Vec<Verdict>;
 type CaptureCheck = fn(&Analysis) -> Vec<Verdict>;
 
-const CONNECTION_CHECKS: &[ConnectionCheck] = &[];
+const CONNECTION_CHECKS: &[ConnectionCheck] = &[
+    naks::check,
+    restart::check,
+    duplicates::check,
+    reads::check,
+    causes::check,
+    timeouts::check,
+    rnr::check,
+    msn::check,
+    refusals::check,
+];
 const CAPTURE_CHECKS: &[CaptureCheck] = &[];

@@ -1,0 +1,65 @@
+//! Rule 2: one NAK per gap.
+
+use roce_packet::Transport;
+
+use super::rules::NAKS;
+use super::{Scene, Verdict};
+use crate::replay::{GapEnd, Replay, SequenceNak};
+
+pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
+    if scene.connection.transport == Transport::Uc {
+        return Vec::new();
+    }
+    [0, 1]
+        .into_iter()
+        .filter_map(|end| scene.connection.responder(end))
+        .filter_map(|r| judge(scene, r))
+        .collect()
+}
+
+fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
+    let naks = &replay.naks;
+    let lost = replay.gaps.iter().filter(|gap| gap.end == GapEnd::Resent).count();
+    if naks.is_empty() && lost == 0 {
+        return None;
+    }
+    let places =
+        |wrong: &[&SequenceNak]| -> Vec<_> { wrong.iter().filter_map(|nak| scene.place(nak.at)).collect() };
+    let of = |is_wrong: fn(&SequenceNak) -> bool| -> Vec<&SequenceNak> {
+        naks.iter().filter(|nak| is_wrong(nak)).collect()
+    };
+    let acknowledged = of(|nak| nak.was_acknowledged);
+    let repeated = of(|nak| !nak.was_acknowledged && nak.repeats.is_some());
+    let early = of(|nak| !nak.was_acknowledged && !nak.has_later);
+    let figures =
+        |verdict: Verdict| verdict.with("naks", naks.len() as f64).with("repeated", repeated.len() as f64);
+    let verdict = if !acknowledged.is_empty() {
+        let count = acknowledged.len();
+        Verdict::fail(&NAKS, format!("{count} NAKs ask for a PSN that the responder had acknowledged before"))
+            .at(places(&acknowledged))
+    } else if !repeated.is_empty() {
+        let count = repeated.len();
+        Verdict::fail(
+            &NAKS,
+            format!("{count} NAKs repeat an earlier one although the requester had not sent the PSN again"),
+        )
+        .at(places(&repeated))
+    } else if !early.is_empty() {
+        let count = early.len();
+        Verdict::unknown(
+            &NAKS,
+            format!("{count} NAKs come before any later PSN was captured, so the capture lacks requests"),
+        )
+        .at(places(&early))
+    } else if naks.is_empty() {
+        Verdict::unknown(
+            &NAKS,
+            format!(
+                "{lost} gaps were filled without a captured NAK: it was lost before this place, or the timeout came first"
+            ),
+        )
+    } else {
+        Verdict::pass(&NAKS, format!("{} NAKs, each once and with the PSN that was expected", naks.len()))
+    };
+    Some(figures(verdict))
+}

@@ -1,0 +1,75 @@
+//! Rule 3: the PSN at which the requester starts again.
+
+use roce_packet::Transport;
+
+use super::rules::RESTART;
+use super::{Scene, Verdict};
+use crate::replay::{Cause, Replay, Resend};
+
+pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
+    if scene.connection.transport == Transport::Uc {
+        return Vec::new();
+    }
+    [0, 1]
+        .into_iter()
+        .filter_map(|end| scene.connection.requester(end))
+        .filter_map(|r| judge(scene, r))
+        .collect()
+}
+
+fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
+    if replay.naks.is_empty() && replay.resends.is_empty() {
+        return None;
+    }
+    let asked = |resend: &Resend| match resend.cause {
+        Cause::Nak(at) => replay.naks.iter().find(|nak| nak.at == at).map(|nak| nak.psn),
+        Cause::Rnr(at) => replay.rnr.iter().find(|rnr| rnr.at == at).map(|rnr| rnr.psn),
+        Cause::ImpliedNak(_) | Cause::Timeout { .. } => None,
+    };
+    let late: Vec<&Resend> =
+        replay.resends.iter().filter(|resend| asked(resend).is_some_and(|psn| resend.psn > psn)).collect();
+    let early: Vec<&Resend> =
+        replay.resends.iter().filter(|resend| asked(resend).is_some_and(|psn| resend.psn < psn)).collect();
+    let ignored: Vec<_> =
+        replay.naks.iter().filter(|nak| nak.resend.is_none() && replay.unacknowledged <= nak.psn).collect();
+    let packets: u64 = replay.resends.iter().map(|resend| resend.packets).sum();
+    let needless: u64 = replay.resends.iter().map(|resend| resend.needless).sum();
+    let returns = replay.resends.len();
+    let places = |wrong: &[&Resend]| -> Vec<_> { wrong.iter().filter_map(|r| scene.place(r.at)).collect() };
+    let verdict = if !late.is_empty() {
+        Verdict::fail(
+            &RESTART,
+            format!("the requester starts {} times behind the PSN that was asked for", late.len()),
+        )
+        .at(places(&late))
+    } else if !early.is_empty() {
+        Verdict::fail(
+            &RESTART,
+            format!(
+                "the requester starts {} times before the PSN that was asked for, and repeats what has arrived",
+                early.len()
+            ),
+        )
+        .at(places(&early))
+    } else if !ignored.is_empty() {
+        Verdict::unknown(
+            &RESTART,
+            format!(
+                "{} NAKs are not followed by a retransmission: they were lost behind this place, or the capture ends",
+                ignored.len()
+            ),
+        )
+        .at(ignored.iter().filter_map(|nak| scene.place(nak.at)))
+    } else {
+        Verdict::pass(
+            &RESTART,
+            format!("{returns} returns, each to the right PSN; {packets} packets were sent again"),
+        )
+    };
+    Some(
+        verdict
+            .with("returns", returns as f64)
+            .with("packets_sent_again", packets as f64)
+            .with("sent_again_although_acknowledged", needless as f64),
+    )
+}
