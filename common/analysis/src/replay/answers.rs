@@ -2,11 +2,9 @@
 
 use roce_packet::{NakCode, Operation, Syndrome};
 
-use super::{Answer, Player, Refusal, RnrNak, SequenceNak};
+use super::facts::{Answer, Refusal, RnrNak, SequenceNak};
+use super::player::{MOST_OPEN_GAPS, Player};
 use crate::record::Record;
-
-/// Number of the last gaps that are compared with a NAK or a READ.
-pub(super) const MOST_OPEN_GAPS: usize = 256;
 
 impl Player<'_> {
     pub(super) fn answer(&mut self, index: usize, record: &Record) {

@@ -2,7 +2,8 @@
 
 use roce_packet::Position;
 
-use super::{Changed, Player, ResponseGap, Sent};
+use super::facts::{Changed, ResponseGap, Sent};
+use super::player::Player;
 use crate::record::{Extension, Record};
 
 impl Player<'_> {

@@ -2,8 +2,8 @@
 
 use roce_packet::Operation;
 
-use super::answers::MOST_OPEN_GAPS;
-use super::{Cause, Gap, GapEnd, ORIGIN, Player, Resend, Sent};
+use super::facts::{Cause, Gap, GapEnd, ORIGIN, Resend, Sent};
+use super::player::{MOST_OPEN_GAPS, Player};
 use crate::record::{Extension, Record};
 
 /// A PSN that differs by more than this belongs to another connection of the same queue pairs.

@@ -1,7 +1,7 @@
 use roce_packet::{Msn, NakCode, Opcode, Psn, Reth, RnrTimer, Syndrome};
 
 use super::*;
-use crate::record::{Place, StreamId};
+use crate::record::{Extension, Place, StreamId};
 
 const REQUESTS: StreamId = StreamId(0);
 const ANSWERS: StreamId = StreamId(1);

@@ -2,8 +2,8 @@
 
 use roce_packet::Transport;
 
+use super::judgement::{Scene, Verdict};
 use super::rules::CAUSES;
-use super::{Scene, Verdict};
 use crate::replay::{Cause, Replay, Resend};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {

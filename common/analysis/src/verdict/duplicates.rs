@@ -2,8 +2,8 @@
 
 use roce_packet::{Operation, Transport};
 
+use super::judgement::{Scene, Verdict};
 use super::rules::DUPLICATES;
-use super::{Scene, Verdict};
 use crate::record::Extension;
 use crate::replay::{Changed, Replay, Resend};
 

@@ -6,6 +6,7 @@
 
 mod causes;
 mod duplicates;
+mod judgement;
 mod msn;
 mod naks;
 mod reads;
@@ -17,128 +18,9 @@ mod timeouts;
 
 use crate::analysis::Analysis;
 use crate::connection::Connection;
-use crate::record::Place;
 
+pub use judgement::{Figure, MOST_PLACES, Outcome, Scene, Verdict};
 pub use rules::Rule;
-
-/// The result of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The packets follow the rule.
-    Pass,
-    /// A packet violates the rule.
-    Fail,
-    /// The packets cannot show it. The summary begins with the reason.
-    Unknown,
-}
-
-impl Outcome {
-    /// Returns the word in reports: `pass`, `fail` or `unknown`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Fail => "fail",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-/// A number that a verdict rests on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Figure {
-    /// What it is, in words that also serve as a key: lower case with underscores, ending in the unit if
-    /// there is one (`shortest_interval_us`).
-    pub name: &'static str,
-    /// The number.
-    pub value: f64,
-}
-
-/// The judgement of one rule.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Verdict {
-    /// The rule.
-    pub rule: &'static Rule,
-    /// The result.
-    pub outcome: Outcome,
-    /// One or two sentences: what was found, or why nothing can be said.
-    pub summary: String,
-    /// The packets that prove it, the first [`MOST_PLACES`] of them.
-    pub packets: Vec<Place>,
-    /// Figures.
-    pub figures: Vec<Figure>,
-}
-
-/// Maximum number of packets that a verdict names.
-pub const MOST_PLACES: usize = 10;
-
-impl Verdict {
-    /// The packets follow the rule.
-    #[must_use]
-    pub fn pass(rule: &'static Rule, summary: impl Into<String>) -> Self {
-        Self::new(rule, Outcome::Pass, summary.into())
-    }
-
-    /// Packets violate the rule.
-    #[must_use]
-    pub fn fail(rule: &'static Rule, summary: impl Into<String>) -> Self {
-        Self::new(rule, Outcome::Fail, summary.into())
-    }
-
-    /// Nothing can be said, for this reason.
-    #[must_use]
-    pub fn unknown(rule: &'static Rule, because: impl Into<String>) -> Self {
-        Self::new(rule, Outcome::Unknown, because.into())
-    }
-
-    fn new(rule: &'static Rule, outcome: Outcome, summary: String) -> Self {
-        Self { rule, outcome, summary, packets: Vec::new(), figures: Vec::new() }
-    }
-
-    /// Adds packets. Only the first [`MOST_PLACES`] are kept.
-    #[must_use]
-    pub fn at(mut self, packets: impl IntoIterator<Item = Place>) -> Self {
-        let room = MOST_PLACES.saturating_sub(self.packets.len());
-        self.packets.extend(packets.into_iter().take(room));
-        self
-    }
-
-    /// Adds a figure.
-    #[must_use]
-    pub fn with(mut self, name: &'static str, value: f64) -> Self {
-        self.figures.push(Figure { name, value });
-        self
-    }
-}
-
-/// What the checks of one connection look at.
-#[derive(Clone, Copy, Debug)]
-pub struct Scene<'a> {
-    /// All packets.
-    pub analysis: &'a Analysis,
-    /// The connection.
-    pub connection: &'a Connection,
-}
-
-impl Scene<'_> {
-    /// Returns where a record is.
-    #[must_use]
-    pub fn place(&self, index: usize) -> Option<Place> {
-        self.analysis.records.get(index).map(|record| record.place)
-    }
-
-    /// Returns the time of a record in nanoseconds, 0 if unknown.
-    #[must_use]
-    pub fn time(&self, index: usize) -> u64 {
-        self.analysis.records.get(index).map_or(0, |record| record.time_ns)
-    }
-
-    /// Returns whether the packets have times.
-    #[must_use]
-    pub const fn has_times(&self) -> bool {
-        self.analysis.counts.without_time == 0
-    }
-}
 
 /// Judges everything that concerns one connection.
 #[must_use]

@@ -2,8 +2,8 @@
 
 use roce_packet::Syndrome;
 
+use super::judgement::{Scene, Verdict};
 use super::rules::MSN;
-use super::{Scene, Verdict};
 use crate::replay::{GapEnd, Replay};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {

@@ -2,8 +2,8 @@
 
 use roce_packet::Transport;
 
+use super::judgement::{Scene, Verdict};
 use super::rules::NAKS;
-use super::{Scene, Verdict};
 use crate::replay::{GapEnd, Replay, SequenceNak};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {

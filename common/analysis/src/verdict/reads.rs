@@ -2,8 +2,8 @@
 
 use roce_packet::Transport;
 
+use super::judgement::{Scene, Verdict};
 use super::rules::READS;
-use super::{Scene, Verdict};
 use crate::replay::Replay;
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {

@@ -2,8 +2,8 @@
 
 use roce_packet::NakCode;
 
+use super::judgement::{Scene, Verdict};
 use super::rules::REFUSALS;
-use super::{Scene, Verdict};
 use crate::replay::{Refusal, Replay};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {

@@ -1,7 +1,7 @@
 //! Rule 8: the time that a requester waits after an RNR NAK.
 
+use super::judgement::{Scene, Verdict};
 use super::rules::RNR;
-use super::{Scene, Verdict};
 use crate::replay::{Replay, RnrNak};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
