@@ -131,3 +131,60 @@ pub fn cross(records: &[Record], first: &[usize], second: &[usize]) -> Crossing 
 /// Largest deviation of a packet's delay from the median if a packet with the same content exists, in
 /// nanoseconds.
 const NEAR_NS: u64 = 5_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Traffic;
+
+    #[test]
+    fn a_mirror_of_both_sides_doubles_nearly_every_packet() {
+        let mut traffic = Traffic::default();
+        for psn in 0..20 {
+            traffic.request(7, psn);
+            // One copy is missing.
+            if psn != 5 {
+                traffic.request(7, psn);
+            }
+        }
+        assert_eq!(mark_mirrored(&mut traffic.records), 19);
+        let copies = traffic.records.iter().filter(|record| record.bits.contains(Bits::COPY)).count();
+        assert_eq!(copies, 19);
+    }
+
+    #[test]
+    fn some_packets_that_come_twice_are_no_mirror() {
+        let mut traffic = Traffic::default();
+        for psn in 0..20 {
+            traffic.request(7, psn);
+            if psn % 4 == 0 {
+                traffic.request(7, psn);
+            }
+        }
+        assert_eq!(mark_mirrored(&mut traffic.records), 0);
+    }
+
+    #[test]
+    fn what_only_the_first_tap_has_was_lost_in_between() {
+        const AHEAD_NS: u64 = 5_000_000_000;
+
+        let mut traffic = Traffic::default();
+        // PSN 3 is lost once, and sent again much later with the same content.
+        for psn in [0, 1, 2, 3, 4, 3, 5] {
+            traffic.now_ns += 10_000_000;
+            traffic.request(7, psn);
+        }
+        let first: Vec<usize> = (0..7).collect();
+        for index in [0, 1, 2, 4, 5, 6] {
+            let mut copy = traffic.records[index];
+            copy.place.capture = 1;
+            copy.time_ns += AHEAD_NS + 700;
+            traffic.records.push(copy);
+        }
+        let second: Vec<usize> = (7..13).collect();
+        let crossing = cross(&traffic.records, &first, &second);
+        assert_eq!((crossing.lost.as_slice(), crossing.both.len()), ([3].as_slice(), 6));
+        assert_eq!(crossing.delay_ns, Some(AHEAD_NS.cast_signed() + 700));
+        assert_eq!(crossing.only_second, [0; 0]);
+    }
+}

@@ -3,11 +3,13 @@
 //! A packet names only the queue pair that receives it. Two streams in opposite directions belong together if
 //!
 //! 1. connection management says so: REQ and REP name the queue pairs of both ends;
-//! 2. answers in one stream have the PSNs of requests in the other. PSNs start at random numbers, so a few
-//!    matches are proof unless several streams match;
+//! 2. answers in one stream have the PSNs of requests that were captured before them in the other. Some programs
+//!    start all queue pairs at PSN 0, so several streams may match. Then the first request that has no answer
+//!    yet counts, because answers mostly come in the order of the requests. If two streams match equally
+//!    often, the one with the same UDP source port counts, which many NICs compute from both queue pairs;
 //! 3. there is only one stream in each direction between the two hosts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 use roce_packet::mad::{CmMessage, CommId};
@@ -24,9 +26,6 @@ pub struct Pair {
     /// The stream in the opposite direction.
     pub backward: Option<StreamId>,
 }
-
-/// Maximum number of streams with one PSN that an answer is compared with. More say nothing.
-const MOST_CANDIDATES: usize = 4;
 
 /// Pairs the streams of connected transports.
 #[must_use]
@@ -87,34 +86,63 @@ impl<'a> Partners<'a> {
     }
 
     fn join_by_answers(&mut self, records: &[Record]) {
-        let mut requests: HashMap<(IpAddr, IpAddr, Psn), Vec<StreamId>> = HashMap::new();
+        let mut waiting: HashMap<(IpAddr, IpAddr, Psn), VecDeque<StreamId>> = HashMap::new();
         let mut votes: HashMap<(StreamId, StreamId), u32> = HashMap::new();
+        let mut ports: HashMap<StreamId, u16> = HashMap::new();
         for record in records {
             let Some((info, stream)) = record.info().zip(self.streams.get(record.stream)) else { continue };
             if !is_connected(info.transport) || !record.is_sound() {
                 continue;
             }
             let key = stream.key;
+            ports.entry(record.stream).or_insert(record.source_port);
             match info.direction {
                 Direction::Request => {
-                    let seen = requests.entry((key.source, key.destination, record.psn)).or_default();
-                    if !seen.contains(&record.stream) && seen.len() <= MOST_CANDIDATES {
-                        seen.push(record.stream);
+                    let queue = waiting.entry((key.source, key.destination, record.psn)).or_default();
+                    // Copies of a request wait once.
+                    if queue.back() != Some(&record.stream) {
+                        queue.push_back(record.stream);
                     }
                 }
                 Direction::Response => {
-                    let seen = requests.get(&(key.destination, key.source, record.psn));
-                    for &candidate in seen.into_iter().flatten() {
-                        *votes.entry((record.stream, candidate)).or_default() += 1;
+                    let queue = waiting.get_mut(&(key.destination, key.source, record.psn));
+                    if let Some(first) = queue.and_then(VecDeque::pop_front) {
+                        *votes.entry((record.stream, first)).or_default() += 1;
                     }
                 }
                 Direction::Cnp => {}
             }
         }
-        let mut votes: Vec<_> = votes.into_iter().map(|(pair, count)| (count, pair)).collect();
+        let has_port = |one, other| ports.get(&one) == ports.get(&other);
+        let mut votes: Vec<_> = votes
+            .into_iter()
+            .map(|((answers, requests), count)| (count, has_port(answers, requests), answers, requests))
+            .collect();
         votes.sort_unstable_by(|a, b| b.cmp(a));
-        for (_, (answers, requests)) in votes {
-            self.join(answers, requests);
+        self.join_best(&votes);
+    }
+
+    /// Joins streams, the clearest ones first: votes, whether the ports are equal, answers, requests.
+    fn join_best(&mut self, votes: &[(u32, bool, StreamId, StreamId)]) {
+        for rank in votes.chunk_by(|one, other| (one.0, one.1) == (other.0, other.1)) {
+            let mut choices: HashMap<StreamId, Vec<StreamId>> = HashMap::new();
+            for &(_, _, answers, requests) in rank {
+                if !self.found.contains_key(&answers) && !self.found.contains_key(&requests) {
+                    choices.entry(answers).or_default().push(requests);
+                }
+            }
+            let mut clear: Vec<_> = choices
+                .into_iter()
+                .filter_map(|(answers, requests)| match *requests {
+                    [requests] => Some((answers, requests)),
+                    // Several match equally well.
+                    _ => None,
+                })
+                .collect();
+            clear.sort_unstable();
+            for (answers, requests) in clear {
+                self.join(answers, requests);
+            }
         }
     }
 
@@ -155,5 +183,57 @@ impl<'a> Partners<'a> {
         self.streams
             .get(id)
             .is_some_and(|stream| stream.key.qpn != Qpn::GSI && stream.transport != Some(Transport::Ud))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Traffic;
+
+    /// Returns the queue pairs of host 2 and host 1 of each pair.
+    fn paired(traffic: &Traffic) -> Vec<(u32, Option<u32>)> {
+        let qpn = |id: StreamId| traffic.streams.get(id).map_or(0, |stream| stream.key.qpn.get());
+        let found = pairs(&traffic.records, &[], &traffic.streams);
+        found.iter().map(|pair| (qpn(pair.forward), pair.backward.map(qpn))).collect()
+    }
+
+    #[test]
+    fn queue_pairs_that_all_start_at_psn_0_are_paired_by_the_order_of_answers() {
+        let mut traffic = Traffic::default();
+        for psn in 0..20 {
+            for qp in 0..50 {
+                traffic.request(100 + qp, psn);
+            }
+            for qp in 0..50 {
+                // Some answers overtake others.
+                let qp = if psn % 5 == 4 { 49 - qp } else { qp };
+                traffic.ack(500 + qp, psn);
+            }
+        }
+        let expected: Vec<_> = (0..50).map(|qp| (100 + qp, Some(500 + qp))).collect();
+        assert_eq!(paired(&traffic), expected);
+    }
+
+    #[test]
+    fn streams_without_evidence_stay_alone() {
+        let mut traffic = Traffic::default();
+        for qp in 0..3 {
+            traffic.request(100 + qp, 1000 * qp);
+        }
+        for qp in 0..3 {
+            traffic.ack(500 + qp, 77_000 + qp);
+        }
+        let pairs = paired(&traffic);
+        assert_eq!(pairs.len(), 6);
+        assert!(pairs.iter().all(|(_, other)| other.is_none()), "{pairs:?}");
+    }
+
+    #[test]
+    fn two_streams_that_are_alone_belong_together() {
+        let mut traffic = Traffic::default();
+        traffic.request(7, 1);
+        traffic.ack(9, 77);
+        assert_eq!(paired(&traffic), [(7, Some(9))]);
     }
 }
