@@ -12,6 +12,9 @@ pub mod pairing;
 pub mod record;
 pub mod replay;
 pub mod stream;
+pub mod summary;
+#[cfg(test)]
+mod testing;
 pub mod verdict;
 
 pub use analysis::{Analysis, Collector, Counts};
