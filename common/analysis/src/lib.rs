@@ -8,6 +8,7 @@
 pub mod analysis;
 pub mod connection;
 pub mod copies;
+pub mod ladder;
 pub mod pairing;
 pub mod record;
 pub mod replay;
