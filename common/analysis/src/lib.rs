@@ -8,10 +8,12 @@
 pub mod analysis;
 pub mod connection;
 pub mod copies;
+pub mod ladder;
 pub mod pairing;
 pub mod record;
 pub mod replay;
 pub mod stream;
+pub mod summary;
 #[cfg(test)]
 mod testing;
 pub mod verdict;

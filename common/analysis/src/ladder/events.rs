@@ -1,0 +1,213 @@
+//! What happens on a connection, in order: captured packets, and what follows from them.
+
+use std::collections::HashMap;
+
+use roce_packet::{Direction, Operation, Psn};
+
+use super::Marks;
+use crate::analysis::Analysis;
+use crate::connection::{Connection, View};
+use crate::record::{Bits, Record, StreamId};
+use crate::replay::{Cause, GapEnd, ORIGIN, Replay};
+use crate::summary::{Requested, is_of};
+
+/// Something that happens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event {
+    /// When, on the clock of the tap near end 0.
+    pub(super) time_ns: u64,
+    /// Index of the end that sends or waits.
+    pub(super) from: usize,
+    pub(super) step: Step,
+    pub(super) marks: Marks,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// A captured packet: the index of its record.
+    Packet(usize),
+    /// Packets that were not captured; PSN relative to the first request.
+    Missing { first: i64, count: u64, is_lost: bool },
+    /// The requester waits until it sends again.
+    Timeout { waited_ns: u64 },
+}
+
+/// Maximum number of packets between a loss and the packet that reveals it.
+const FARTHEST: usize = 1 << 14;
+
+/// Returns the events of a connection at the tap near end 0.
+pub(super) fn events(analysis: &Analysis, connection: &Connection) -> Vec<Event> {
+    let records = &analysis.records;
+    let Some(view) = connection.view_of(0) else { return Vec::new() };
+    let mut scene =
+        Scene { records, view, streams: connection.streams, marks: HashMap::new(), more: Vec::new() };
+    for (end, replay) in view.replays.iter().enumerate() {
+        scene.mark_requests(end, replay);
+        scene.mark_answers(end, replay, connection.between.is_none());
+    }
+    if let Some(between) = &connection.between {
+        let [there, back] = &between.crossings;
+        for index in &there.lost {
+            scene.mark(*index, Marks::LOST);
+        }
+        // The tap near end 1 has seen them, and the one near end 0 has not.
+        for index in &back.lost {
+            let Some(record) = records.get(*index) else { continue };
+            let time_ns = record.time_ns.wrapping_sub_signed(between.offset_ns.unwrap_or(0));
+            let at = view
+                .indices
+                .partition_point(|one| records.get(*one).is_some_and(|record| record.time_ns <= time_ns));
+            let event = Event { time_ns, from: 1, step: Step::Packet(*index), marks: Marks::LOST };
+            scene.more.push((at, event));
+        }
+    }
+    scene.into_events()
+}
+
+struct Scene<'a> {
+    records: &'a [Record],
+    view: &'a View,
+    streams: [Option<StreamId>; 2],
+    /// Marks by the index of a record.
+    marks: HashMap<usize, Marks>,
+    /// Events that are not packets of the view, each with the position of the packet that follows it.
+    more: Vec<(usize, Event)>,
+}
+
+impl Scene<'_> {
+    fn mark(&mut self, index: usize, marks: Marks) {
+        *self.marks.entry(index).or_default() |= marks;
+    }
+
+    fn stream(&self, end: usize) -> Option<StreamId> {
+        self.streams.get(end).copied().flatten()
+    }
+
+    /// Adds an event in front of a packet of the view.
+    fn insert(&mut self, before: usize, from: usize, step: Step) {
+        let time_ns = self.records.get(before).map_or(0, |record| record.time_ns);
+        let at = self.view.indices.partition_point(|index| *index < before);
+        self.more.push((at, Event { time_ns, from, step, marks: Marks::empty() }));
+    }
+
+    /// Marks requests that came again, twice or late, and adds those that are missing.
+    fn mark_requests(&mut self, end: usize, replay: &Replay) {
+        let stream = self.stream(end);
+        let is_request = |index: &usize| {
+            self.records.get(*index).is_some_and(|record| {
+                is_of(record, stream)
+                    && record.is_sound()
+                    && !record.bits.contains(Bits::COPY)
+                    && record.info().is_some_and(|info| info.direction == Direction::Request)
+            })
+        };
+        let requests: Vec<usize> = self.view.indices.iter().copied().filter(is_request).collect();
+        for resend in &replay.resends {
+            let at = requests.partition_point(|index| *index < resend.at);
+            let count = usize::try_from(resend.packets).unwrap_or(usize::MAX);
+            for index in requests.iter().skip(at).take(count) {
+                self.mark(*index, Marks::RESENT);
+            }
+            if let Cause::Timeout { waited_ns } = resend.cause {
+                self.insert(resend.at, end, Step::Timeout { waited_ns });
+            }
+        }
+        for (_, second) in &replay.doubled {
+            self.mark(*second, Marks::DOUBLED);
+        }
+        for index in &replay.overtaken {
+            self.mark(*index, Marks::LATE);
+        }
+        for index in &replay.broken {
+            self.mark(*index, Marks::BROKEN);
+        }
+        for gap in &replay.gaps {
+            if gap.end != GapEnd::Overtaken {
+                let is_lost = gap.end == GapEnd::Resent;
+                self.insert(
+                    gap.after,
+                    end,
+                    Step::Missing { first: relative(gap.first), count: gap.count, is_lost },
+                );
+            }
+        }
+    }
+
+    /// Marks the answers to the requests of an end. `is_inferred` means that lost packets follow from NAKs,
+    /// because no other tap shows them.
+    fn mark_answers(&mut self, end: usize, replay: &Replay, is_inferred: bool) {
+        let other = 1_usize.saturating_sub(end);
+        for nak in &replay.naks {
+            self.mark(nak.at, Marks::NAK);
+            if is_inferred && nak.was_seen && nak.repeats.is_none() {
+                self.mark_lost(nak.at, self.stream(end), Direction::Request);
+            }
+        }
+        for rnr in &replay.rnr {
+            self.mark(rnr.at, Marks::RNR);
+        }
+        for refusal in &replay.refusals {
+            self.mark(refusal.at, Marks::REFUSED);
+        }
+        let requested = Requested::new(replay);
+        for gap in &replay.response_gaps {
+            let (first, count) = (relative(gap.first), gap.count);
+            let is_lost = requested.covers(gap);
+            self.insert(gap.after, other, Step::Missing { first, count, is_lost });
+        }
+        for resend in &replay.resends {
+            let is_behind = matches!(resend.cause, Cause::ImpliedNak(_)) && !requested.is_for_gap(resend.at);
+            if is_inferred && is_behind {
+                self.mark_lost(resend.at, self.stream(other), Direction::Response);
+            }
+        }
+    }
+
+    /// Marks the last packet of a stream with the PSN of a later packet as lost.
+    fn mark_lost(&mut self, later: usize, stream: Option<StreamId>, direction: Direction) {
+        let Some(psn) = self.records.get(later).map(|record| record.psn) else { return };
+        let end = self.view.indices.partition_point(|index| *index < later);
+        let is_it = |record: &Record, psn: Psn| {
+            let info = record.info();
+            is_of(record, stream)
+                && record.psn == psn
+                && info.is_some_and(|info| {
+                    info.direction == direction && info.operation != Operation::Acknowledge
+                })
+        };
+        let before = self.view.indices.get(..end).unwrap_or_default().iter().rev().take(FARTHEST);
+        let found =
+            before.copied().find(|index| self.records.get(*index).is_some_and(|record| is_it(record, psn)));
+        if let Some(index) = found {
+            self.mark(index, Marks::LOST);
+        }
+    }
+
+    fn into_events(mut self) -> Vec<Event> {
+        self.more.sort_by_key(|(at, event)| (*at, event.time_ns));
+        let mut more = std::mem::take(&mut self.more).into_iter().peekable();
+        let mut events = Vec::with_capacity(self.view.indices.len());
+        for (position, index) in self.view.indices.iter().enumerate() {
+            while let Some((_, event)) = more.next_if(|(at, _)| *at <= position) {
+                events.push(event);
+            }
+            let Some(record) = self.records.get(*index) else { continue };
+            if record.bits.contains(Bits::COPY) {
+                continue;
+            }
+            let mut marks = self.marks.get(index).copied().unwrap_or_default();
+            marks.set(Marks::CE, record.ecn() == 0b11);
+            marks.set(Marks::CNP, record.info().is_some_and(|info| info.operation == Operation::Cnp));
+            marks.set(Marks::BROKEN, !record.is_sound());
+            let from = usize::from(!is_of(record, self.stream(0)));
+            events.push(Event { time_ns: record.time_ns, from, step: Step::Packet(*index), marks });
+        }
+        events.extend(more.map(|(_, event)| event));
+        events
+    }
+}
+
+/// Returns an unwrapped PSN relative to that of the first request.
+fn relative(psn: u64) -> i64 {
+    psn.wrapping_sub(ORIGIN).cast_signed()
+}

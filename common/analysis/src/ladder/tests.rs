@@ -1,0 +1,181 @@
+use std::net::IpAddr;
+
+use roce_packet::Qpn;
+
+use super::events::{Event, Step};
+use super::fold::{Shown, fold};
+use super::*;
+use crate::testing::analyzed;
+
+fn texts(names: &[&str], most_rows: usize) -> Vec<String> {
+    let analysis = analyzed(names);
+    analysis.connections.iter().map(|one| ladder(&analysis, one, most_rows).to_text()).collect()
+}
+
+/// Returns the lines of a ladder without numbers, times and headings.
+fn arrows(text: &str) -> Vec<String> {
+    text.lines().skip(1).map(|line| line.get(18..).unwrap_or_default().trim_start().to_owned()).collect()
+}
+
+#[test]
+fn a_lost_packet_a_nak_and_the_packets_again() {
+    let texts = texts(&["rc-loss.pcapng"], 40);
+    let [text] = &texts[..] else { panic!("{texts:?}") };
+    let expected = [
+        "WRITE first 0, 2,048 B |------------------->|",
+        "WRITE middle 1 |------------------->|",
+        "PSN 2 lost |---------x          |",
+        "WRITE middle 3 |------------------->|",
+        "WRITE middle 4 |------------------->|",
+        "WRITE middle 5 |------------------->|",
+        "WRITE middle 6 |------------------->|",
+        "WRITE last 7 |------------------->|",
+        "|<-------------------| NAK 2, PSN sequence error",
+        "WRITE middle 2, again |===================>|",
+        "WRITE middle 3, again |===================>|",
+        "WRITE middle 4, again |===================>|",
+        "WRITE middle 5, again |===================>|",
+        "WRITE middle 6, again |===================>|",
+        "WRITE last 7, again |===================>|",
+        "|<-------------------| ACK 7",
+        "SEND 8, 21 B |------------------->|",
+        "|<-------------------| ACK 8",
+    ];
+    assert_eq!(arrows(text), expected, "{text}");
+    assert!(text.starts_with(" packet        us          192.0.2.1 QP 0x4225 "), "{text}");
+}
+
+#[test]
+fn a_response_that_was_lost_behind_the_tap() {
+    let text = &texts(&["rc-read-loss.pcapng"], 40)[0];
+    let lines = arrows(text);
+    assert_eq!(lines[0], "READ 0, 2,048 B |------------------->|");
+    assert_eq!(lines[4], "|          x---------| READ data middle 3, lost");
+    assert_eq!(lines[9], "READ 3, 1,280 B, again |===================>|");
+    assert_eq!(lines[10], "|<-------------------| READ data first 3");
+}
+
+#[test]
+fn delays_refusals_marks_and_notifications() {
+    let text = &texts(&["rc-rnr.pcapng"], 40)[0];
+    assert!(text.contains("|<-------------------| RNR NAK 0, wait 320 us\n"), "{text}");
+    assert!(text.contains("SEND 0, 21 B, again |===================>|\n"), "{text}");
+    let refused = texts(&["rc-refused.pcapng"], 40);
+    assert!(refused[0].contains("| NAK 0, remote access error\n"), "{refused:?}");
+    let lines = arrows(&texts(&["cnp.pcapng"], 40)[1]);
+    assert_eq!(lines, ["WRITE imm 0, 256 B, CE |--------CE--------->|", "|<-------------------| CNP"]);
+}
+
+/// A capture between two kernels, in which a program lost packets on purpose.
+#[test]
+fn many_losses_fit_the_page() {
+    for (file, most) in [("rxe/rc-write-lost-requests.pcap", 40), ("rxe/rc-read-lost-responses.pcap", 25)] {
+        let analysis = analyzed(&[file]);
+        let ladder = ladder(&analysis, &analysis.connections[0], most);
+        assert!(ladder.rows.len() <= most, "{} rows", ladder.rows.len());
+        let text = ladder.to_text();
+        let wide = text.lines().find(|line| line.len() > 100);
+        assert_eq!(wide, None);
+        assert!(text.is_ascii(), "{text}");
+        // Every packet is in a row.
+        let in_row = |row: &Row| match &row.content {
+            Content::Packet(_) => 1,
+            Content::Folded(folded) => folded.packets.iter().sum(),
+            Content::Missing { .. } | Content::Timeout { .. } => 0,
+        };
+        assert_eq!(ladder.rows.iter().map(in_row).sum::<u64>(), analysis.counts.roce, "{file}");
+        let lost = |row: &Row| match &row.content {
+            Content::Packet(arrow) => u64::from(arrow.marks.contains(Marks::LOST)),
+            Content::Missing { count, is_lost, .. } => u64::from(*is_lost) * count,
+            Content::Folded(folded) => folded.lost,
+            Content::Timeout { .. } => 0,
+        };
+        assert!(ladder.rows.iter().map(lost).sum::<u64>() > 4, "{text}");
+    }
+}
+
+fn event(marks: Marks) -> Event {
+    Event { time_ns: 7, from: 0, step: Step::Packet(0), marks }
+}
+
+fn folded(shown: &[Shown]) -> Vec<u64> {
+    let count = |shown: &Shown| match shown {
+        Shown::Event(_) => 0,
+        Shown::Folded(folded) => folded.packets.iter().sum(),
+    };
+    shown.iter().map(count).collect()
+}
+
+#[test]
+fn twenty_packets_are_shown_and_two_thousand_are_folded() {
+    let plain = |count: usize| vec![event(Marks::empty()); count];
+    assert_eq!(fold(plain(20), 20).len(), 20);
+    assert_eq!(folded(&fold(plain(2_000), 20)), [0, 0, 0, 1_994, 0, 0, 0]);
+    // A loss in the middle has its neighbours.
+    let mut events = plain(2_000);
+    events[1_000] = event(Marks::LOST);
+    assert_eq!(folded(&fold(events, 20)), [0, 0, 0, 996, 0, 0, 0, 995, 0, 0, 0]);
+    // Of a run of packets that were sent again, the first and the last are shown.
+    let mut events = plain(2_000);
+    events[500..900].fill(event(Marks::RESENT));
+    let shown = fold(events, 20);
+    assert_eq!(folded(&shown), [0, 0, 0, 497, 0, 398, 0, 1_097, 0, 0, 0]);
+    let Shown::Folded(run) = &shown[5] else { panic!("{shown:?}") };
+    assert_eq!((run.resent, run.lost, run.remarks()), (398, 0, "398 again".to_owned()));
+    // More than fits: the first rows, one row for the others, and the end.
+    let alternate = |index: usize| event(if index.is_multiple_of(2) { Marks::LOST } else { Marks::NAK });
+    let shown = fold((0..2_000).map(alternate).collect(), 20);
+    assert_eq!(shown.len(), 20);
+    assert_eq!(folded(&shown)[16], 1_981);
+}
+
+#[test]
+fn a_timeout_and_missing_packets_have_rows_of_their_own() {
+    let row = |content| Row { time_ns: Some(12_345_678), content };
+    let ends = ["a QP 0x1", "b QP 0x2"].map(str::to_owned);
+    let rows = vec![
+        row(Content::Timeout { end: 1, waited_ns: 67_108_864 }),
+        row(Content::Missing { from: 1, first: 3, count: 4, is_lost: false }),
+        row(Content::Missing { from: 0, first: 1, count: 2, is_lost: true }),
+        row(Content::Folded(Folded { packets: [1_200, 798], lost: 3, ..Folded::default() })),
+    ];
+    let ladder = Ladder { ends, rows };
+    let rows = [
+        ":                    : timeout after 67.1 ms",
+        "|. . . . . . . . . . | PSN 3 to 6 not captured",
+        "PSN 1 to 2 lost |---------x          |",
+        ":... 1,998 packets ...: 3 lost",
+    ];
+    assert_eq!(arrows(&ladder.to_text()), rows);
+    let svg = ladder.to_svg();
+    for text in
+        [">timeout after 67.1 ms<", ">PSN 1 to 2 lost<", ">\u{2026} 1,998 packets \u{2026}<", ">12345.6<"]
+    {
+        assert!(svg.contains(text), "{text}: {svg}");
+    }
+}
+
+#[test]
+fn a_picture_stands_alone() {
+    let analysis = analyzed(&["rc-loss.pcapng"]);
+    let svg = ladder(&analysis, &analysis.connections[0], 40).to_svg();
+    assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
+    assert!(svg.contains("prefers-color-scheme:dark"));
+    for word in ["<script", "href", "url(", "@import"] {
+        assert!(!svg.contains(word), "{word}");
+    }
+    assert_eq!(svg.matches("class=\"again\" d=").count(), 6, "six packets were sent again");
+    assert_eq!(svg.matches(">PSN 2 lost<").count(), 1);
+    assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
+}
+
+#[test]
+fn names_and_numbers() {
+    let address: IpAddr = "2001:db8::1".parse().unwrap();
+    assert_eq!(name(End { address, qpn: Some(Qpn::new(0x12)) }), "2001:db8::1 QP 0x12");
+    assert_eq!(name(End { address, qpn: None }), "2001:db8::1");
+    let numbers = [0, 999, 1_000, 1_234_567].map(thousands);
+    assert_eq!(numbers, ["0", "999", "1,000", "1,234,567"]);
+    let durations = [0, 999, 1_000, 12_340, 123_456, 67_108_864, 2_000_000_000].map(duration);
+    assert_eq!(durations, ["0 ns", "999 ns", "1.00 us", "12.3 us", "123 us", "67.1 ms", "2.00 s"]);
+}

@@ -1,0 +1,507 @@
+//! One connection in figures: who sent how much, what was lost, and how long answers took.
+
+use std::collections::HashSet;
+
+use roce_packet::mad::CmMessage;
+use roce_packet::{Direction, Encapsulation, Operation, PathMtu, Transport};
+
+use crate::analysis::Analysis;
+use crate::connection::{Connection, End, View};
+use crate::record::{Bits, Extension, Place, Record, StreamId};
+use crate::replay::{Cause, GapEnd, Replay, ResponseGap, Sent};
+
+/// A connection in figures.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// Both ends; end 0 sent the packet that was captured first.
+    pub ends: [End; 2],
+    /// Transport service.
+    pub transport: Transport,
+    /// Version of RoCE.
+    pub encapsulation: Encapsulation,
+    /// Number of places at which the connection was captured.
+    pub taps: usize,
+    /// Packets in both directions at the tap with the most, without copies of a mirror.
+    pub packets: u64,
+    /// Times of the first and the last packet at that tap, in nanoseconds; `None` without times.
+    pub times_ns: Option<(u64, u64)>,
+    /// What each end requested.
+    pub requests: [Requests; 2],
+    /// Congestion notifications that each end sent.
+    pub notifications: [u64; 2],
+    /// Packets of each end with an ECN mark.
+    pub marked: [u64; 2],
+    /// Messages of connection management.
+    pub management: Management,
+}
+
+/// What one end requested, and what came back.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Requests {
+    /// The operations, the most frequent one first.
+    pub operations: Vec<Operations>,
+    /// Path MTU, if the packets show it.
+    pub mtu: Option<PathMtu>,
+    /// Number of messages.
+    pub messages: u64,
+    /// Number of messages whose answer was captured.
+    pub answered: u64,
+    /// Bytes of the messages, each counted once. READs count although their bytes flow to the requester.
+    pub bytes: u64,
+    /// Bytes per time from the first request to the last request or answer, in bits per second.
+    pub rate_bps: Option<f64>,
+    /// Request packets that were lost, as far as the captures show it.
+    pub lost: u64,
+    /// READ responses that were lost, as far as the captures show it.
+    pub lost_responses: u64,
+    /// Request packets that were sent again.
+    pub resent: u64,
+    /// NAKs for sequence errors.
+    pub naks: u64,
+    /// RNR NAKs.
+    pub rnr_naks: u64,
+    /// NAKs that refuse a request.
+    pub refusals: u64,
+    /// Retransmissions that followed a timeout.
+    pub timeouts: u64,
+    /// Time from a request packet to its answer at the tap near the requester. Packets that were sent again
+    /// do not count.
+    pub round_trips: Option<Distribution>,
+    /// Largest number of messages that waited for their answer at one time.
+    pub most_messages_in_flight: u64,
+    /// Largest number of PSNs that waited for their answer at one time.
+    pub most_packets_in_flight: u64,
+}
+
+/// Messages with one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operations {
+    /// The operation.
+    pub operation: Operation,
+    /// Number of messages.
+    pub count: u64,
+    /// Number of bytes of the shortest message.
+    pub least_bytes: u64,
+    /// Number of bytes of the longest message.
+    pub most_bytes: u64,
+}
+
+/// A distribution of times in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Distribution {
+    /// Number of times.
+    pub count: usize,
+    /// The shortest.
+    pub least_ns: u64,
+    /// Half of them are at most this long.
+    pub median_ns: u64,
+    /// 99 of 100 are at most this long.
+    pub p99_ns: u64,
+    /// The longest.
+    pub most_ns: u64,
+}
+
+impl Distribution {
+    /// Returns the distribution of these times, or `None` if there are none.
+    #[must_use]
+    pub fn of(mut times: Vec<u64>) -> Option<Self> {
+        times.sort_unstable();
+        let last = times.len().checked_sub(1)?;
+        let at = |percent: usize| times.get(last * percent / 100).copied();
+        Some(Self {
+            count: times.len(),
+            least_ns: at(0)?,
+            median_ns: at(50)?,
+            p99_ns: at(99)?,
+            most_ns: at(100)?,
+        })
+    }
+}
+
+/// The messages of connection management that name the queue pairs of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Management {
+    /// The first REQ.
+    pub request: Option<Place>,
+    /// The first REP.
+    pub reply: Option<Place>,
+    /// The first RTU.
+    pub ready: Option<Place>,
+    /// The first DREQ.
+    pub disconnect: Option<Place>,
+}
+
+/// Returns the figures of a connection.
+#[must_use]
+pub fn summary(analysis: &Analysis, connection: &Connection) -> Summary {
+    let records = &analysis.records;
+    let view = connection.views.first();
+    let seen = || {
+        let indices = view.map_or(&[][..], |view| &view.indices);
+        indices.iter().filter_map(|index| records.get(*index)).filter(|one| !one.bits.contains(Bits::COPY))
+    };
+    let is_timed = analysis.counts.without_time == 0;
+    let first = seen().map(|record| record.time_ns).min();
+    let last = seen().map(|record| record.time_ns).max();
+    let count = |end: usize, what: fn(&Record) -> bool| {
+        let stream = connection.streams.get(end).copied().flatten();
+        seen().filter(|record| Some(record.stream) == stream && what(record)).count() as u64
+    };
+    let both = |what: fn(&Record) -> bool| [count(0, what), count(1, what)];
+    Summary {
+        ends: connection.ends,
+        transport: connection.transport,
+        encapsulation: connection.encapsulation,
+        taps: connection.views.len(),
+        packets: seen().count() as u64,
+        times_ns: first.zip(last).filter(|_| is_timed),
+        requests: [0, 1].map(|end| requests(analysis, connection, end)),
+        notifications: both(|record| record.info().is_some_and(|info| info.operation == Operation::Cnp)),
+        marked: both(|record| record.ecn() == 0b11),
+        management: management(analysis, connection),
+    }
+}
+
+fn requests(analysis: &Analysis, connection: &Connection, end: usize) -> Requests {
+    let records = &analysis.records;
+    let (Some(view), Some(replay)) = (connection.view_of(end), connection.requester(end)) else {
+        return Requests::default();
+    };
+    let messages = messages(records, replay);
+    let is_timed = analysis.counts.without_time == 0;
+    let bytes = messages.iter().filter_map(|(_, size)| *size).sum();
+    let span = span_ns(records, connection, view, end).filter(|_| is_timed);
+    let rate_bps = span.filter(|_| bytes > 0).map(|span| bytes as f64 * 8e9 / span as f64);
+    Requests {
+        operations: operations(&messages),
+        mtu: replay.mtu,
+        messages: messages.len() as u64,
+        answered: replay.messages.len() as u64,
+        bytes,
+        rate_bps,
+        lost: lost_requests(connection, replay, end),
+        lost_responses: lost_responses(replay),
+        resent: replay.resends.iter().map(|resend| resend.packets).sum(),
+        naks: replay.naks.len() as u64,
+        rnr_naks: replay.rnr.len() as u64,
+        refusals: replay.refusals.len() as u64,
+        timeouts: count(replay, |cause| matches!(cause, Cause::Timeout { .. })),
+        round_trips: Distribution::of(round_trips(records, replay).map(|(_, time)| time).collect())
+            .filter(|_| is_timed),
+        most_messages_in_flight: most_at_once(&replay.messages),
+        most_packets_in_flight: replay.most_in_flight,
+    }
+}
+
+fn count(replay: &Replay, is_one: impl Fn(Cause) -> bool) -> u64 {
+    replay.resends.iter().filter(|resend| is_one(resend.cause)).count() as u64
+}
+
+/// Returns the operation of each message, and its length if all of it was captured.
+fn messages(records: &[Record], replay: &Replay) -> Vec<(Operation, Option<u64>)> {
+    let mut messages = Vec::new();
+    // The message that has begun: operation, length from its header, bytes so far, and the next PSN.
+    let mut begun: Option<(Operation, Option<u64>, Option<u64>, u64)> = None;
+    for (psn, Sent { first, span, .. }) in &replay.sent {
+        let Some(record) = records.get(*first) else { continue };
+        let Some(info) = record.info() else { continue };
+        let payload = u64::from(record.payload_len);
+        let (operation, announced, so_far) = match begun.take() {
+            _ if info.starts_message() => {
+                let announced = match record.extension {
+                    Extension::Reth(reth) => Some(u64::from(reth.dma_len)),
+                    Extension::Atomic(_) => Some(8),
+                    _ => None,
+                };
+                (info.operation, announced, Some(payload))
+            }
+            Some((operation, announced, so_far, next)) if next == *psn => {
+                (operation, announced, so_far.map(|bytes| bytes.saturating_add(payload)))
+            }
+            Some((operation, announced, ..)) => (operation, announced, None),
+            None => (info.operation, None, None),
+        };
+        if info.ends_message() {
+            messages.push((operation, announced.or(so_far)));
+        } else {
+            begun = Some((operation, announced, so_far, psn.saturating_add(*span)));
+        }
+    }
+    messages
+}
+
+fn operations(messages: &[(Operation, Option<u64>)]) -> Vec<Operations> {
+    let mut all: Vec<Operations> = Vec::new();
+    for (operation, size) in messages {
+        let one = match all.iter_mut().find(|one| one.operation == *operation) {
+            Some(one) => one,
+            None => {
+                let new =
+                    Operations { operation: *operation, count: 0, least_bytes: u64::MAX, most_bytes: 0 };
+                all.push(new);
+                let Some(new) = all.last_mut() else { continue };
+                new
+            }
+        };
+        one.count += 1;
+        if let Some(size) = size {
+            one.least_bytes = one.least_bytes.min(*size);
+            one.most_bytes = one.most_bytes.max(*size);
+        }
+    }
+    for one in &mut all {
+        // No message of this operation was captured as a whole.
+        one.least_bytes = one.least_bytes.min(one.most_bytes);
+    }
+    all.sort_by_key(|one| std::cmp::Reverse(one.count));
+    all
+}
+
+/// Returns the time from the first request of an end to the last packet that belongs to its requests.
+fn span_ns(records: &[Record], connection: &Connection, view: &View, end: usize) -> Option<u64> {
+    let streams = &connection.streams;
+    let own = streams.get(end).copied().flatten();
+    let other = streams.get(1_usize.checked_sub(end)?).copied().flatten();
+    let times = || {
+        let all = view.indices.iter().filter_map(|index| records.get(*index));
+        let is_part = move |record: &&Record| match record.info().map(|info| info.direction) {
+            Some(Direction::Request) => Some(record.stream) == own,
+            Some(Direction::Response) => Some(record.stream) == other,
+            _ => false,
+        };
+        all.filter(is_part).map(|record| record.time_ns)
+    };
+    times().max()?.checked_sub(times().min()?).filter(|span| *span > 0)
+}
+
+/// Returns the number of lost requests: those that another tap misses, those that are missing in front of the
+/// tap, and those behind it that a NAK asks for.
+fn lost_requests(connection: &Connection, replay: &Replay, end: usize) -> u64 {
+    let in_front: u64 = replay.gaps.iter().filter(|gap| gap.end == GapEnd::Resent).map(|gap| gap.count).sum();
+    let between = connection.between.as_ref().and_then(|between| between.crossings.get(end));
+    let behind = match between {
+        Some(crossing) => crossing.lost.len() as u64,
+        None => replay.naks.iter().filter(|nak| nak.was_seen && nak.repeats.is_none()).count() as u64,
+    };
+    in_front.saturating_add(behind)
+}
+
+fn lost_responses(replay: &Replay) -> u64 {
+    let requested = Requested::new(replay);
+    let missing: u64 =
+        replay.response_gaps.iter().filter(|gap| requested.covers(gap)).map(|gap| gap.count).sum();
+    // Responses that passed the tap, and which the requester asks for again at once.
+    let behind = replay
+        .resends
+        .iter()
+        .filter(|resend| matches!(resend.cause, Cause::ImpliedNak(_)) && !requested.is_for_gap(resend.at));
+    missing.saturating_add(behind.count() as u64)
+}
+
+/// The responses that a requester asked for again.
+pub(crate) struct Requested {
+    /// The records that ask for a gap.
+    for_gaps: HashSet<usize>,
+    /// For each return of the requester: its record, and the lowest PSN of this return and all later ones.
+    lowest: Vec<(usize, u64)>,
+}
+
+impl Requested {
+    pub(crate) fn new(replay: &Replay) -> Self {
+        let for_gaps = replay.response_gaps.iter().filter_map(|gap| gap.again).collect();
+        let mut least = u64::MAX;
+        let mut lowest: Vec<(usize, u64)> = Vec::with_capacity(replay.resends.len());
+        for resend in replay.resends.iter().rev() {
+            least = least.min(resend.psn);
+            lowest.push((resend.at, least));
+        }
+        lowest.reverse();
+        Self { for_gaps, lowest }
+    }
+
+    /// Returns whether the missing responses were requested again, so that they were lost.
+    pub(crate) fn covers(&self, gap: &ResponseGap) -> bool {
+        let later = self.lowest.partition_point(|(at, _)| *at <= gap.after);
+        gap.again.is_some() || self.lowest.get(later).is_some_and(|(_, lowest)| *lowest <= gap.first)
+    }
+
+    /// Returns whether a record asks for responses that are missing at the tap.
+    pub(crate) fn is_for_gap(&self, at: usize) -> bool {
+        self.for_gaps.contains(&at)
+    }
+}
+
+/// Returns the time of each answered request and the time to its answer, in nanoseconds.
+pub fn round_trips<'a>(records: &'a [Record], replay: &'a Replay) -> impl Iterator<Item = (u64, u64)> + 'a {
+    let time = |index: usize| records.get(index).map(|record| record.time_ns);
+    replay.answers.iter().filter_map(move |answer| {
+        let sent = replay.sent.get(&answer.psn).filter(|sent| sent.times == 1 && sent.first < answer.at)?;
+        let begin = time(sent.first)?;
+        Some((begin, time(answer.at)?.checked_sub(begin)?))
+    })
+}
+
+/// Returns the largest number of intervals that overlap.
+fn most_at_once(intervals: &[(usize, usize)]) -> u64 {
+    let mut changes: Vec<(usize, i64)> =
+        intervals.iter().flat_map(|(begin, end)| [(*begin, 1), (*end, -1)]).collect();
+    changes.sort_unstable();
+    let (mut now, mut most) = (0_i64, 0_i64);
+    for (_, change) in changes {
+        now += change;
+        most = most.max(now);
+    }
+    most.unsigned_abs()
+}
+
+/// Finds the messages of connection management with the queue pairs of a connection.
+fn management(analysis: &Analysis, connection: &Connection) -> Management {
+    let mut found = Management::default();
+    let [one, other] = connection.ends;
+    // A queue pair that the captures do not show has no messages.
+    let is_end = |address, qpn| [one, other].iter().any(|end| end.address == address && end.qpn == Some(qpn));
+    let is_pair = |source, destination| {
+        (source, destination) == (one.address, other.address)
+            || (source, destination) == (other.address, one.address)
+    };
+    let mut ids = None;
+    for record in analysis.cm.iter().filter(|record| is_pair(record.source, record.destination)) {
+        match &*record.message {
+            CmMessage::Req(req) if is_end(record.source, req.local_qpn) && found.request.is_none() => {
+                found.request = Some(record.place);
+            }
+            CmMessage::Rep(rep) if is_end(record.source, rep.local_qpn) && found.reply.is_none() => {
+                found.reply = Some(record.place);
+                ids = Some((rep.remote_comm_id, rep.local_comm_id));
+            }
+            CmMessage::Rtu(rtu)
+                if ids == Some((rtu.local_comm_id, rtu.remote_comm_id)) && found.ready.is_none() =>
+            {
+                found.ready = Some(record.place);
+            }
+            CmMessage::Dreq(dreq)
+                if is_end(record.destination, dreq.remote_qpn) && found.disconnect.is_none() =>
+            {
+                found.disconnect = Some(record.place);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Returns the name of an operation as programs write it.
+#[must_use]
+pub const fn operation_name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Send => "SEND",
+        Operation::Write => "WRITE",
+        Operation::ReadRequest => "READ",
+        Operation::ReadResponse => "READ response",
+        Operation::Acknowledge => "ACK",
+        Operation::AtomicAcknowledge => "ATOMIC ACK",
+        Operation::CompareSwap => "CMP SWAP",
+        Operation::FetchAdd => "FETCH ADD",
+        Operation::Resync => "RESYNC",
+        Operation::Flush => "FLUSH",
+        Operation::AtomicWrite => "ATOMIC WRITE",
+        Operation::Cnp => "CNP",
+    }
+}
+
+/// Returns the name of a transport service.
+#[must_use]
+pub const fn transport_name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Rc => "RC",
+        Transport::Uc => "UC",
+        Transport::Rd => "RD",
+        Transport::Ud => "UD",
+        Transport::Cnp => "CNP",
+        Transport::Xrc => "XRC",
+    }
+}
+
+/// Returns whether a record belongs to a stream.
+pub(crate) fn is_of(record: &Record, stream: Option<StreamId>) -> bool {
+    Some(record.stream) == stream
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::analyzed;
+
+    fn summaries(names: &[&str]) -> Vec<Summary> {
+        let analysis = analyzed(names);
+        analysis.connections.iter().map(|connection| summary(&analysis, connection)).collect()
+    }
+
+    #[test]
+    fn a_write_and_a_send_with_a_loss() {
+        let all = summaries(&["rc-loss.pcapng"]);
+        let [Summary { packets: 17, taps: 1, transport: Transport::Rc, ref requests, .. }] = all[..] else {
+            panic!("{all:?}")
+        };
+        let [there, back] = requests;
+        let one =
+            |operation, bytes| Operations { operation, count: 1, least_bytes: bytes, most_bytes: bytes };
+        assert_eq!(there.operations, [one(Operation::Write, 2048), one(Operation::Send, 21)]);
+        assert_eq!((there.mtu, there.messages, there.answered), (Some(PathMtu::Mtu256), 2, 2));
+        assert_eq!((there.bytes, there.lost, there.resent, there.naks), (2069, 1, 6, 1));
+        // Only the SEND is answered without having been sent twice.
+        assert_eq!(there.round_trips.map(|times| times.count), Some(1));
+        assert_eq!((there.most_messages_in_flight, there.most_packets_in_flight), (1, 8));
+        assert_eq!((back.messages, back.lost, back.rate_bps), (0, 0, None));
+    }
+
+    #[test]
+    fn a_response_that_is_lost_behind_the_tap_counts() {
+        let all = summaries(&["rc-read-loss.pcapng"]);
+        let there = &all[0].requests[0];
+        assert_eq!((there.lost, there.lost_responses, there.resent), (0, 1, 1));
+        assert_eq!(there.bytes, 2048, "the second request is part of the READ");
+    }
+
+    #[test]
+    fn refusals_and_delays_are_counted_apart() {
+        let there = &summaries(&["rc-rnr.pcapng"])[0].requests[0];
+        assert_eq!((there.rnr_naks, there.naks, there.refusals, there.resent), (2, 0, 0, 2));
+        let refused = summaries(&["rc-refused.pcapng"]);
+        assert_eq!(refused.iter().map(|one| one.requests[0].refusals).collect::<Vec<_>>(), [1, 1]);
+    }
+
+    #[test]
+    fn marks_and_notifications_have_their_senders() {
+        let all = summaries(&["cnp.pcapng"]);
+        assert_eq!((all[0].marked, all[0].notifications), ([2, 0], [0, 2]));
+        assert_eq!((all[1].marked, all[1].notifications), ([1, 0], [0, 1]));
+    }
+
+    #[test]
+    fn connection_management_belongs_to_the_queue_pairs_that_it_names() {
+        let all = summaries(&["rxe/cm-rping.pcap"]);
+        let [Summary { management, .. }] = &all[..] else { panic!("{all:?}") };
+        assert!(management.request < management.reply && management.reply < management.ready);
+        assert!(management.ready < management.disconnect, "{management:?}");
+        let without = &summaries(&["rxe/rc-write-bw-5003.pcap"])[0];
+        assert_eq!(without.management, Management::default());
+    }
+
+    /// Two files with one tap each show the packets twice, but they are sent once.
+    #[test]
+    fn two_taps_count_packets_once() {
+        let (one, both) = (summaries(&["rc-loss.pcapng"]), summaries(&["rc-loss.pcapng", "rc-loss.pcapng"]));
+        assert_eq!((both[0].taps, both[0].packets), (2, 17));
+        assert_eq!(both[0].requests, one[0].requests);
+    }
+
+    #[test]
+    fn distributions() {
+        assert_eq!(Distribution::of(Vec::new()), None);
+        let times = Distribution::of((1..=200).rev().collect());
+        let expected = Distribution { count: 200, least_ns: 1, median_ns: 100, p99_ns: 198, most_ns: 200 };
+        assert_eq!(times, Some(expected));
+        assert_eq!(most_at_once(&[(1, 5), (2, 3), (3, 9), (4, 5)]), 3);
+    }
+}
