@@ -466,7 +466,6 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
     ("common/analysis/src", &["replay", "verdict", "ladder"]),
     ("common/policy/src", &["models"]),
-    ("common/analysis/src", &["replay", "verdict"]),
     ("sim/src", &["pair", "adversary", "net", "scenario"]),
     ("device/src", &["framed", "host", "udp", "pcap", "tap", "raw", "pnet", "xdp"]),
     ("src", &["driver", "observe", "cm", "runtime", "verbs", "peer"]),
