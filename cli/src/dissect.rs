@@ -28,12 +28,12 @@ use summary::Summary;
 
 /// List, filter and decode the packets of a capture file
 ///
-/// Reads pcap and pcapng files with Ethernet, raw IP or Linux cooked packets, and
-/// finds RoCE v1 and v2, also behind VLAN tags, MPLS labels, IP options and
-/// extension headers, and in GRE, ERSPAN, VXLAN, Geneve and IP-in-IP. It shows the
-/// innermost packet, names the tunnels in the last column, and checks the ICRC of
-/// every packet. The first line contains the names of the columns and begins with
-/// `#`; one line for each packet follows:
+/// Reads pcap and pcapng files, also compressed with gzip, with Ethernet, raw IP or
+/// Linux cooked packets, and finds RoCE v1 and v2, also behind VLAN tags, MPLS
+/// labels, IP options and extension headers, and in GRE, ERSPAN, VXLAN, Geneve and
+/// IP-in-IP. It shows the innermost packet, names the tunnels in the last column,
+/// and checks the ICRC of every packet. The first line contains the names of the
+/// columns and begins with `#`; one line for each packet follows:
 ///
 ///   #         number in the file
 ///   seconds   since the first packet

@@ -20,9 +20,10 @@ use explanation::{Explanation, Origin};
 ///
 /// HEX is the packet in hexadecimal digits, in any number of arguments. Spaces, line ends, colons and 0x are
 /// ignored, and the dumps of tshark -x, tcpdump -xx, xxd and hexdump -C are accepted. `-` reads such text
-/// from standard input. FILE NUMBER (or FILE:NUMBER) is a packet of a capture file (pcap or pcapng), with the
-/// number that `roce dissect FILE` shows; `- NUMBER` reads the capture from standard input. Without an
-/// argument, the command explains an example. It finds RoCE inside tunnels, as `roce dissect` does.
+/// from standard input. FILE NUMBER (or FILE:NUMBER) is a packet of a capture file (pcap or pcapng, also
+/// compressed with gzip), with the number that `roce dissect FILE` shows; `- NUMBER` reads the capture from
+/// standard input. Without an argument, the command explains an example. It finds RoCE inside tunnels, as
+/// `roce dissect` does.
 ///
 /// The exit status is 1 if there is no such packet or HEX cannot be parsed, otherwise 0. Malformed packets
 /// are explained, too.

@@ -31,9 +31,13 @@ struct Packet {
 pub fn run(data: &[u8]) {
     let whole = read(Cursor::new(data.to_vec()));
     let total: usize = whole.packets.iter().map(|packet| packet.bytes.len()).sum();
-    assert!(total <= data.len(), "{total} bytes of packets in a file of {}", data.len());
+    let is_gzip = data.starts_with(&[0x1f, 0x8b]);
+    assert!(total <= data.len() || is_gzip, "{total} bytes of packets in a file of {}", data.len());
     let slowly = read(Slow(Cursor::new(data.to_vec())));
-    assert_eq!(slowly, whole, "the file arrives byte by byte");
+    // How much is decompressed before damage depends on how much arrives at once.
+    if !is_gzip || whole.error.is_none() {
+        assert_eq!(slowly, whole, "the file arrives byte by byte");
+    }
     write_again(&whole.packets);
 }
 

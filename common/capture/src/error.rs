@@ -11,7 +11,7 @@ use super::{MAX_INTERFACES, MAX_PACKET};
 pub struct CaptureError {
     /// The name of the file.
     pub file: String,
-    /// Offset of the faulty record or block, in bytes from the start of the file.
+    /// Offset of the faulty record or block, in bytes from the start of the file, after decompression.
     pub offset: u64,
     /// Number of the packet that would have been next, from 1; 0 if the error concerns the whole file.
     pub packet: u64,
@@ -42,6 +42,7 @@ impl Error for CaptureError {
         match &self.kind {
             CaptureErrorKind::Open(error)
             | CaptureErrorKind::Read(error)
+            | CaptureErrorKind::DamagedGzip(error)
             | CaptureErrorKind::Create(error)
             | CaptureErrorKind::Write(error) => Some(error),
             _ => None,
@@ -66,8 +67,13 @@ pub enum CaptureErrorKind {
     Empty,
     /// The file begins with these bytes, which are not those of a capture file.
     NotACapture([u8; 4]),
-    /// The file is compressed; the string names the program that decompresses it.
+    /// The file is compressed, but not with gzip, or twice; the string names the program that decompresses
+    /// it.
     Compressed(&'static str),
+    /// A file compressed with gzip ends before the end of its data.
+    TruncatedGzip,
+    /// The data of a file compressed with gzip are damaged.
+    DamagedGzip(io::Error),
     /// The file has an unsupported variant of the format.
     Variant(&'static str),
     /// The file has an unsupported version of the format.
@@ -128,6 +134,13 @@ impl fmt::Display for CaptureErrorKind {
             ),
             Self::Compressed(program) => {
                 write!(f, "the file is compressed; try `{program} < FILE | roce dissect -`")
+            }
+            Self::TruncatedGzip => f.write_str(
+                "the gzip file ends before the end of its data: it is incomplete, or is still being written; all \
+                 packets before it are complete",
+            ),
+            Self::DamagedGzip(_) => {
+                f.write_str("the gzip data are damaged; `gunzip -t FILE` examines them")
             }
             Self::Variant(which) => {
                 write!(f, "{which} are not supported; convert the file with `editcap FILE OUT.pcapng`")

@@ -1,7 +1,9 @@
 //! The input of a capture file, and the position in it.
 
-use std::io::{self, Read};
+use std::io::{self, BufReader, Cursor, Read};
 use std::ops::Range;
+
+use flate2::read::MultiGzDecoder;
 
 use super::{CaptureErrorKind, CapturedPacket, Direction, LinkType};
 
@@ -37,15 +39,42 @@ impl Record {
 /// The input and the position in it.
 pub(super) struct Source {
     input: Box<dyn Read + Send>,
-    /// Number of bytes read.
+    /// Whether `input` decompresses what it reads.
+    is_compressed: bool,
+    /// Number of bytes read, after decompression.
     offset: u64,
     /// Offset of the record or block being read, for errors.
     pub(super) item: u64,
 }
 
+/// Size of the buffers in front of and behind the decompression, in bytes.
+pub(super) const READ_AHEAD: usize = 128 * 1024;
+
 impl Source {
     pub(super) const fn new(input: Box<dyn Read + Send>) -> Self {
-        Self { input, offset: 0, item: 0 }
+        Self { input, is_compressed: false, offset: 0, item: 0 }
+    }
+
+    /// Decompresses the input, which began with `magic`. Reading then starts over with the first decompressed
+    /// byte.
+    ///
+    /// Decompression is a stream: its memory does not grow with the length of the decompressed file.
+    pub(super) fn decompress(self, magic: [u8; 4]) -> Self {
+        let members = MultiGzDecoder::new(Cursor::new(magic).chain(self.input));
+        let input = Box::new(BufReader::with_capacity(READ_AHEAD, members));
+        Self { input, is_compressed: true, offset: 0, item: 0 }
+    }
+
+    /// Returns the error for a failed read.
+    fn failed(&self, error: io::Error) -> CaptureErrorKind {
+        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+
+        match error.kind() {
+            // The decompression fails with these. A file or a pipe never does.
+            UnexpectedEof if self.is_compressed => CaptureErrorKind::TruncatedGzip,
+            InvalidData | InvalidInput if self.is_compressed => CaptureErrorKind::DamagedGzip(error),
+            _ => CaptureErrorKind::Read(error),
+        }
     }
 
     /// Marks the current offset as the start of a record or block.
@@ -57,7 +86,8 @@ impl Source {
     /// length field.
     pub(super) fn append(&mut self, buffer: &mut Vec<u8>, len: u32) -> Result<(), CaptureErrorKind> {
         let before = buffer.len();
-        self.input.by_ref().take(len.into()).read_to_end(buffer).map_err(CaptureErrorKind::Read)?;
+        let read = self.input.by_ref().take(len.into()).read_to_end(buffer);
+        read.map_err(|error| self.failed(error))?;
         let have = buffer.len() - before;
         self.offset += have as u64;
         self.whole(len.into(), have as u64)
@@ -66,7 +96,7 @@ impl Source {
     /// Skips `len` bytes.
     pub(super) fn skip(&mut self, len: u32) -> Result<(), CaptureErrorKind> {
         let mut part = self.input.by_ref().take(len.into());
-        let have = io::copy(&mut part, &mut io::sink()).map_err(CaptureErrorKind::Read)?;
+        let have = io::copy(&mut part, &mut io::sink()).map_err(|error| self.failed(error))?;
         self.offset += have;
         self.whole(len.into(), have)
     }
@@ -81,7 +111,7 @@ impl Source {
                 Ok(0) => break,
                 Ok(count) => have += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(CaptureErrorKind::Read(error)),
+                Err(error) => return Err(self.failed(error)),
             }
         }
         self.offset += have as u64;

@@ -2,6 +2,8 @@ use std::error::Error as _;
 use std::io::{self, Cursor};
 use std::sync::{Arc, Mutex};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use proptest::prelude::*;
 
@@ -309,15 +311,124 @@ fn a_file_cut_anywhere_gives_its_whole_packets_then_a_named_error() {
     }
 }
 
+/// Returns one gzip member with these contents.
+fn gzip(contents: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    io::Write::write_all(&mut encoder, contents).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Two packets of 1,000 bytes that cannot be compressed, as a complete file, and the ends of its packets.
+fn incompressible() -> (Vec<u8>, [usize; 2]) {
+    let mut state = 1_u32;
+    let mut noise = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    let data: Vec<u8> = (0..1_000).map(&mut noise).collect();
+    let file = record(classic(ByteOrder::Little, 0xa1b2_c3d4, 1), 0, 0, 1_000, &data);
+    (record(file, 0, 0, 1_000, &data[..999]).bytes, [24 + 16 + 1_000, 24 + 32 + 1_999])
+}
+
+#[test]
+fn gzip_is_read_in_one_member_and_in_several() {
+    let (file, ends) = incompressible();
+    let plain = read_all(&file);
+    assert_eq!(plain.len(), 2);
+    assert_eq!(read_all(&gzip(&file)), plain);
+    // Members may end anywhere, also inside a number. One of them may be empty.
+    for at in [0, 1, 3, 4, 24, 30, ends[0], file.len() - 1, file.len()] {
+        let members = [gzip(&file[..at]), gzip(b""), gzip(&file[at..])].concat();
+        assert_eq!(read_all(&members), plain, "{at}");
+    }
+    let pcapng = Build::new(ByteOrder::Big).section().interface(1, |b| b).enhanced(0, 5, 1, &[9]).bytes;
+    assert_eq!(read_all(&gzip(&pcapng)), read_all(&pcapng));
+}
+
+#[test]
+fn gzip_cut_anywhere_gives_its_whole_packets_then_an_error() {
+    let (file, _) = incompressible();
+    let compressed = gzip(&file);
+    let mut before = 0;
+    for cut in 1..compressed.len() {
+        let (packets, error) = read(&compressed[..cut]);
+        let text = error.unwrap_or_else(|| panic!("cut at {cut}: no error")).to_string();
+        let expected = if cut < 4 { "4 bytes needed" } else { "the gzip file ends before the end" };
+        assert!(text.contains(expected), "cut at {cut}: {text}");
+        assert!(packets.len() >= before, "cut at {cut}: a longer file has fewer packets");
+        before = packets.len();
+    }
+    // The checksum and the length at the end belong to no packet.
+    assert_eq!(before, 2);
+    assert_eq!(read(&compressed[..compressed.len() - 8]).0.len(), 2);
+}
+
+#[test]
+fn damaged_gzip_is_an_error_and_never_a_panic() {
+    let (file, _) = incompressible();
+    let compressed = gzip(&file);
+    for at in 0..compressed.len() {
+        let mut damaged = compressed.clone();
+        damaged[at] ^= 0x10;
+        let (packets, error) = read(&damaged);
+        assert!(packets.len() <= 2);
+        // The time and the operating system in the header do not matter, nor does the padding of the last
+        // byte of the data.
+        let is_ignored = (4..10).contains(&at) || at == compressed.len() - 9;
+        assert!(error.is_some() || is_ignored, "{at}");
+    }
+}
+
+/// A file of a few megabytes that would be several gigabytes long is read as a stream.
+#[test]
+fn gzip_of_zeros_without_end_is_skipped_without_memory() {
+    /// Repeats one member without end.
+    struct Members {
+        head: Cursor<Vec<u8>>,
+        member: Vec<u8>,
+        at: usize,
+        left: usize,
+    }
+
+    impl Read for Members {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let count = self.head.read(out)?;
+            if count > 0 {
+                return Ok(count);
+            }
+            if self.at == self.member.len() && self.left > 0 {
+                (self.at, self.left) = (0, self.left - 1);
+            }
+            let count = self.member[self.at..].len().min(out.len());
+            out[..count].copy_from_slice(&self.member[self.at..self.at + count]);
+            self.at += count;
+            Ok(count)
+        }
+    }
+
+    // A block of almost 4 GiB that the reader skips, of which 64 MiB are present.
+    let start = Build::new(ByteOrder::Little).section().u32(99).u32(u32::MAX - 3).bytes;
+    let member = gzip(&vec![0; 1 << 20]);
+    assert!(member.len() < 1 << 11, "{}", member.len());
+    let (head, at) = (Cursor::new(gzip(&start)), member.len());
+    let mut reader = CaptureReader::new(Members { head, member, at, left: 64 }, "bomb").unwrap();
+    let error = reader.next_packet().unwrap().unwrap_err();
+    assert!(matches!(error.kind, CaptureErrorKind::Truncated { have: 0x0400_0000, .. }), "{error}");
+}
+
 #[test]
 fn broken_files_have_named_errors() {
     let little = |build: fn(Build) -> Build| build(Build::new(ByteOrder::Little)).bytes;
-    let table: [(&str, Vec<u8>, &str); 19] = [
+    let table: [(&str, Vec<u8>, &str); 23] = [
         ("empty", vec![], "the file is empty"),
         ("text", b"hello world".to_vec(), "not a pcap or pcapng file (it begins with 68 65 6c 6c)"),
         ("two bytes", vec![0xa1, 0xb2], "4 bytes needed, 2 found"),
-        ("gzip", vec![0x1f, 0x8b, 8, 0, 0], "gunzip"),
+        ("start of gzip", vec![0x1f, 0x8b, 8, 0, 0], "the gzip file ends before the end"),
+        ("unknown gzip", vec![0x1f, 0x8b, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0], "the gzip data are damaged"),
+        ("gzip of nothing", gzip(b""), "the file is empty"),
+        ("gzip in gzip", gzip(&gzip(&[0; 60])), "gunzip < FILE"),
         ("zstd", vec![0x28, 0xb5, 0x2f, 0xfd], "unzstd"),
+        ("xz", vec![0xfd, b'7', b'z', b'X', b'Z', 0], "unxz"),
         ("patched", vec![0x34, 0xcd, 0xb2, 0xa1], "patched libpcap"),
         ("short header", vec![0xa1, 0xb2, 0xc3, 0xd4, 0, 2], "20 bytes needed, 2 found"),
         ("version", little(|b| b.u32(0xa1b2_c3d4).u16(3).u16(1).raw(&[0; 16])), "version 3.1"),
