@@ -465,6 +465,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("packet/src", &["frame", "mad", "outer"]),
     ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
     ("common/analysis/src", &["replay", "verdict", "ladder"]),
+    ("common/fault/src", &["verbs"]),
     ("common/policy/src", &["models"]),
     ("sim/src", &["pair", "adversary", "net", "scenario"]),
     ("device/src", &["framed", "host", "udp", "pcap", "tap", "raw", "pnet", "xdp"]),

@@ -12,6 +12,7 @@ mod plan;
 pub mod random;
 mod text;
 mod track;
+pub mod verbs;
 
 #[cfg(test)]
 mod tests;

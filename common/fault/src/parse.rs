@@ -222,7 +222,7 @@ fn action(text: &str) -> Option<Action> {
     }
 }
 
-fn chance(text: &str) -> Option<Chance> {
+pub(super) fn chance(text: &str) -> Option<Chance> {
     let parts = fixed_point(text.strip_suffix('%')?, PERCENT_DECIMALS)?;
     Chance::from_parts_per_billion(u32::try_from(parts).ok()?)
 }
@@ -245,7 +245,7 @@ fn delay_time(text: &str) -> Option<DelayTime> {
 }
 
 /// Parses a duration into nanoseconds.
-fn duration(text: &str) -> Option<u64> {
+pub(super) fn duration(text: &str) -> Option<u64> {
     units::duration_ns(text).ok()
 }
 
