@@ -182,7 +182,7 @@ const ELSEWHERE: [(&str, &str, &str); 10] = [
 ];
 
 /// The end of the help of each command.
-const EXAMPLES: [(&str, &str); 14] = [
+const EXAMPLES: [(&str, &str); 15] = [
     (
         "demo",
         "  roce demo\n  roce demo --pcap demo.pcapng --seed 7\n  roce demo --fault drop=5%,reorder=5% --json",
@@ -220,6 +220,7 @@ const EXAMPLES: [(&str, &str); 14] = [
         "stat",
         "  roce stat --all\n  roce stat --watch 1 --count 10\n  roce stat --all --prometheus > roce.prom",
     ),
+    ("why", "  roce why IBV_WC_RETRY_EXC_ERR\n  roce why 12\n  roce why 0x81 0x88"),
     (
         "study",
         "  roce study --quick --out quick\n  roce study --out full\n  roce study --quick --only udp-loopback/ping/send --list",

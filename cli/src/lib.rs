@@ -39,6 +39,7 @@ mod run;
 mod sim;
 mod stat;
 mod study;
+mod why;
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
@@ -120,6 +121,7 @@ enum Command {
     Run(run::Args),
     Doctor(doctor::Args),
     Stat(stat::Args),
+    Why(why::Args),
     Study(study::Args),
     Sim(sim::Args),
     Dissect(dissect::Args),
@@ -148,6 +150,7 @@ impl Cli {
             Command::Run(args) => run::run(&args, &mut output),
             Command::Doctor(args) => doctor::run(&args, &mut output),
             Command::Stat(args) => stat::run(&args, &mut output),
+            Command::Why(args) => why::run(&args, &mut output),
             Command::Study(args) => study::run(&args, &mut output),
             Command::Sim(args) => sim::run(&args, trace, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),

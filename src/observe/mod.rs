@@ -1,11 +1,13 @@
-//! Observation from outside: counters and their meanings, advice for failed work requests, and safe display
-//! of text from peers.
+//! Observation from outside: counters and their meanings, advice and likely causes of failed work requests,
+//! and safe display of text from peers.
 
 mod advice;
 mod causes;
+mod codes;
 mod counters;
 mod drops;
 mod foreign;
+mod likely;
 mod meaning;
 mod publish;
 mod published;
@@ -13,9 +15,11 @@ mod survey;
 
 pub use advice::{advice, explain};
 pub use causes::with_causes;
+pub use codes::{CodeKind, ErrorCode, codes, look_up};
 pub use counters::{CounterSource, Snapshot};
 pub use drops::explain_drops;
 pub use foreign::{Text, is_harmless};
+pub use likely::{Likely, likely};
 pub use meaning::meaning;
 pub use published::Published;
 pub use survey::{Survey, Unanswered, published, survey};
