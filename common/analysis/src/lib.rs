@@ -8,10 +8,13 @@
 pub mod analysis;
 pub mod connection;
 pub mod copies;
+pub mod exchange;
 pub mod pairing;
 pub mod record;
 pub mod replay;
 pub mod stream;
+#[cfg(test)]
+mod testing;
 pub mod verdict;
 
 pub use analysis::{Analysis, Collector, Counts};

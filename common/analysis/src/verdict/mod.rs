@@ -4,6 +4,9 @@
 //! the capture lacks is never blamed on a NIC: PSNs that were acknowledged but not captured, packets that were
 //! cut, times that the file does not have.
 
+mod cm;
+mod cnp;
+mod reaction;
 pub mod rules;
 
 use crate::analysis::Analysis;
@@ -148,5 +151,14 @@ pub fn of_capture(analysis: &Analysis) -> Vec<Verdict> {
 type ConnectionCheck = fn(&Scene<'_>) -> Vec<Verdict>;
 type CaptureCheck = fn(&Analysis) -> Vec<Verdict>;
 
-const CONNECTION_CHECKS: &[ConnectionCheck] = &[];
-const CAPTURE_CHECKS: &[CaptureCheck] = &[];
+// One line for each check, by the number of its rule.
+#[rustfmt::skip]
+const CONNECTION_CHECKS: &[ConnectionCheck] = &[
+    cnp::of_connection,
+    reaction::of_connection,
+];
+#[rustfmt::skip]
+const CAPTURE_CHECKS: &[CaptureCheck] = &[
+    cnp::of_capture,
+    cm::of_capture,
+];
