@@ -8,6 +8,7 @@
 pub mod analysis;
 pub mod connection;
 pub mod copies;
+pub mod exchange;
 pub mod ladder;
 pub mod pairing;
 pub mod record;

@@ -202,6 +202,8 @@ pub struct StreamKey {
 pub struct CmRecord {
     /// Where it is.
     pub place: Place,
+    /// Interface of the file.
+    pub interface: u16,
     /// Time in nanoseconds, 0 if unknown.
     pub time_ns: u64,
     /// Address of the sender.
@@ -275,7 +277,8 @@ pub fn decode(packet: &Packet<'_>, port: u16) -> Decoded {
     match body.and_then(<[u8]>::first_chunk::<MAD_LEN>).filter(|_| is_mad).map(|mad| CmMad::parse(mad)) {
         Some(Ok(CmMad { transaction_id, message, .. })) => {
             let message = Box::new(message);
-            let cm = CmRecord { place, time_ns, source, destination, transaction_id, message };
+            let interface = packet.interface;
+            let cm = CmRecord { place, interface, time_ns, source, destination, transaction_id, message };
             Decoded::Cm(record, key, cm)
         }
         _ => Decoded::Roce(record, key),
@@ -366,4 +369,10 @@ fn extension(info: &OpcodeInfo, transport: &[u8]) -> Extension {
 #[must_use]
 pub const fn is_connected(transport: Transport) -> bool {
     matches!(transport, Transport::Rc | Transport::Uc | Transport::Xrc)
+}
+
+/// Returns where a record is.
+#[must_use]
+pub fn place(records: &[Record], index: usize) -> Option<Place> {
+    records.get(index).map(|record| record.place)
 }

@@ -5,10 +5,13 @@
 //! cut, times that the file does not have.
 
 mod causes;
+mod cm;
+mod cnp;
 mod duplicates;
 mod judgement;
 mod msn;
 mod naks;
+mod reaction;
 mod reads;
 mod refusals;
 mod restart;
@@ -39,6 +42,7 @@ pub fn of_capture(analysis: &Analysis) -> Vec<Verdict> {
 type ConnectionCheck = fn(&Scene<'_>) -> Vec<Verdict>;
 type CaptureCheck = fn(&Analysis) -> Vec<Verdict>;
 
+// One line for each check, by the number of its rule.
 const CONNECTION_CHECKS: &[ConnectionCheck] = &[
     naks::check,
     restart::check,
@@ -47,7 +51,13 @@ const CONNECTION_CHECKS: &[ConnectionCheck] = &[
     causes::check,
     timeouts::check,
     rnr::check,
+    cnp::of_connection,
+    reaction::of_connection,
     msn::check,
     refusals::check,
 ];
-const CAPTURE_CHECKS: &[CaptureCheck] = &[];
+#[rustfmt::skip]
+const CAPTURE_CHECKS: &[CaptureCheck] = &[
+    cnp::of_capture,
+    cm::of_capture,
+];

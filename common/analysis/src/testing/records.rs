@@ -1,4 +1,4 @@
-//! Packets for the unit tests.
+//! Records, and the captures of the repository.
 
 use std::path::Path;
 
