@@ -113,8 +113,14 @@ const NO_PANICS: &[&str] = &["packet/src/", "transport/src/"];
 const PANICS: &[&str] = &[".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!("];
 
 /// Crates that have no clock, thread or runtime.
-const SANS_IO: &[&str] =
-    &["packet/src/", "transport/src/", "common/fault/src/", "common/policy/src/", "sim/src/"];
+const SANS_IO: &[&str] = &[
+    "packet/src/",
+    "transport/src/",
+    "common/analysis/src/",
+    "common/fault/src/",
+    "common/policy/src/",
+    "sim/src/",
+];
 /// Files of these crates that may use threads, with the reason.
 const THREADS: &[(&str, &str)] = &[(
     "sim/src/net/simulation/parallel.rs",
@@ -464,7 +470,7 @@ fn packet_transport_and_sim_own_no_clock_and_no_thread() {
 const FOLDERS: &[(&str, &[&str])] = &[
     ("packet/src", &["frame", "mad", "outer"]),
     ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
-    ("common/analysis/src", &["replay", "verdict", "ladder"]),
+    ("common/analysis/src", &["replay", "verdict", "ladder", "icrc"]),
     ("common/fault/src", &["verbs"]),
     ("common/policy/src", &["models"]),
     ("sim/src", &["pair", "adversary", "net", "scenario"]),

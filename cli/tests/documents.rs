@@ -254,6 +254,12 @@ fn documents_of_packets_are_those_of_the_page() {
         check(&document(&["inject", file.to_str().unwrap(), "--dry-run", "--json"]), "roce/inject/1");
     }
     check(&document(&["explain", "--json"]), "roce/explain/1");
+    let mut damaged = frame(Opcode::RC_SEND_ONLY, Psn::new(9), b"damaged.");
+    damaged[60] ^= 1;
+    let digits: String = damaged.iter().map(|byte| format!("{byte:02x}")).collect();
+    let explained = document(&["explain", "--json", &digits]);
+    assert_eq!(explained["roce.icrc_mistakes"].as_array().map(Vec::len), Some(1), "{explained}");
+    check(&explained, "roce/explain/1");
 }
 
 #[test]

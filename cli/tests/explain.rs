@@ -76,3 +76,32 @@ fn without_an_argument_an_example_is_explained() {
     let document: Value = serde_json::from_str(&json.stdout).expect("only JSON");
     assert_eq!(document["roce.opcode"], "RC_RDMA_WRITE_ONLY");
 }
+
+#[test]
+fn the_mistake_behind_a_wrong_icrc_is_named() {
+    let good = frame(Opcode::RC_SEND_ONLY, Psn::new(7), b"nine");
+    let hex = |frame: &[u8]| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let mut swapped = good.clone();
+    let at = swapped.len() - 4;
+    swapped[at..].reverse();
+    let finished = common::run(&["explain", &hex(&swapped)]);
+    for part in ["ICRC BAD", "Why the ICRC is wrong", "byte order", "To correct it: write the lowest byte"] {
+        assert!(finished.stdout.contains(part), "{part}: {}", finished.stdout);
+    }
+    let mut damaged = good.clone();
+    damaged[at - 2] ^= 0x20;
+    let finished = common::run(&["explain", "--json", &hex(&damaged)]);
+    let document: Value = serde_json::from_str(&finished.stdout).expect("only JSON");
+    let mistakes = document["roce.icrc_mistakes"].as_array().expect("a list");
+    assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+    assert_eq!(mistakes[0]["names"], serde_json::json!(["one bit damaged"]));
+    assert_eq!(mistakes[0]["certainty"], "probable");
+    let place = format!("byte {} of the packet (payload), bits 0x20", at - 2);
+    assert_eq!(mistakes[0]["detail"], place.as_str());
+    let finished = common::run(&["explain", &hex(&good)]);
+    assert!(!finished.stdout.contains("Why the ICRC"), "{}", finished.stdout);
+    let mut random = good;
+    random[at..].copy_from_slice(&[0x12, 0x9b, 0x5e, 0x77]);
+    let finished = common::run(&["explain", &hex(&random)]);
+    assert!(finished.stdout.contains("No known mistake leads to this value"), "{}", finished.stdout);
+}

@@ -1,5 +1,6 @@
 //! The packet to explain: its bytes, their origin, and the bytes that the ICRC covers.
 
+use roce_analysis::icrc::{Hints, Verdict, Wrong, examine};
 use roce_capture::LinkType;
 use roce_packet::IP_PROTOCOL_UDP;
 use roce_packet::outer::IcrcForm;
@@ -26,6 +27,17 @@ pub(super) enum Origin<'a> {
 impl Explanation<'_> {
     pub(super) fn icrc(&self) -> Option<Icrc> {
         self.walk.packet().map(|packet| packet.icrc)
+    }
+
+    /// Returns a wrong ICRC with the mistakes that lead to it.
+    pub(super) fn wrong_icrc(&self) -> Option<Wrong> {
+        if !self.icrc()?.is_bad() {
+            return None;
+        }
+        match examine(&self.walk.outer, &Hints::default()) {
+            Verdict::Wrong(wrong) => Some(wrong),
+            Verdict::Correct | Verdict::Unchecked(_) => None,
+        }
     }
 
     /// Returns the parts that the ICRC covers, each with its masked bytes. The CRC also covers eight bytes of

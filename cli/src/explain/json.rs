@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use roce_analysis::icrc::{Certainty, Finding};
 use roce_packet::fields::{Field, Value};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -45,6 +46,10 @@ impl Serialize for Explanation<'_> {
         if let Some(icrc) = self.icrc() {
             icrc_entries(icrc, &mut map)?;
         }
+        if let Some(wrong) = self.wrong_icrc() {
+            let findings: Vec<_> = wrong.findings.iter().map(JsonFinding).collect();
+            map.serialize_entry("roce.icrc_mistakes", &findings)?;
+        }
         let covered = self.covered();
         if !covered.is_empty() {
             let all: String = covered.iter().map(|(_, bytes)| hex(bytes)).collect();
@@ -53,6 +58,31 @@ impl Serialize for Explanation<'_> {
         if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (walk.error, &walk.protocol) {
             map.serialize_entry("roce.error", &JsonError(error))?;
         }
+        map.end()
+    }
+}
+
+/// Mistakes that lead to a wrong ICRC.
+struct JsonFinding<'a>(&'a Finding);
+
+impl Serialize for JsonFinding<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(finding) = self;
+        let names: Vec<_> = finding.mistakes.iter().map(|mistake| mistake.name()).collect();
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("names", &names)?;
+        match finding.certainty {
+            Certainty::Definite => map.serialize_entry("certainty", "definite")?,
+            Certainty::Probable { tried } => {
+                map.serialize_entry("certainty", "probable")?;
+                map.serialize_entry("tried", &tried)?;
+            }
+        }
+        if let Some(detail) = finding.detail {
+            map.serialize_entry("detail", &detail.to_string())?;
+        }
+        map.serialize_entry("explanation", &finding.explanation())?;
+        map.serialize_entry("fix", &finding.fix())?;
         map.end()
     }
 }

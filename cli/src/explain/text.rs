@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use roce_analysis::icrc::Wrong;
 use roce_packet::fields::EXTENDED;
 use roce_packet::{Direction, OpcodeInfo, Operation, PayloadRule, Position, Transport};
 
@@ -204,7 +205,33 @@ fn icrc(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
         writeln!(output, "  CRC-32 of these {count} bytes: 0x{:08x}", check.computed)?;
         writeln!(output, "  sent least significant byte first: {}", spaced(&check.computed.to_le_bytes()))?;
     }
-    writeln!(output, "  {}", icrc_text(icrc, style))
+    writeln!(output, "  {}", icrc_text(icrc, style))?;
+    match explanation.wrong_icrc() {
+        Some(wrong) => mistakes(&wrong, output),
+        None => Ok(()),
+    }
+}
+
+/// Prints the mistakes that lead to a wrong ICRC.
+fn mistakes(wrong: &Wrong, output: &mut Output) -> io::Result<()> {
+    let style = output.style;
+    writeln!(output, "\n{}", style.paint(Paint::BOLD, "Why the ICRC is wrong"))?;
+    if wrong.findings.is_empty() {
+        return wrapped(
+            output,
+            "  ",
+            "No known mistake leads to this value: neither a field that is not masked, nor another CRC, nor \
+             another value of one field, nor one damaged byte.",
+        );
+    }
+    for finding in &wrong.findings {
+        let paint = if finding.is_definite() { Paint::RED } else { Paint::YELLOW };
+        let mark = if finding.is_definite() { "" } else { " (probably)" };
+        writeln!(output, "  {}", style.paint(paint, format!("{}{mark}", finding.name())))?;
+        wrapped(output, "    ", &finding.explanation())?;
+        wrapped(output, "    ", &format!("To correct it: {}.", finding.fix()))?;
+    }
+    Ok(())
 }
 
 /// Formats bytes in columns, with the masked ones in brackets.

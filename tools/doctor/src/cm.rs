@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use roce_analysis::icrc::Mistake;
 use roce_exchange::ToolError;
 use roce_packet::PathMtu;
 use roce_packet::mad::{CmTimeout, RejReason};
@@ -11,6 +12,7 @@ use roce_transport::cm::CmTiming;
 
 use super::doctor::Doctor;
 use super::finding::{Finding, Step};
+use super::icrc;
 use super::local::Reach;
 use super::peer::Peer;
 use roce::observe::{Snapshot, with_causes};
@@ -38,9 +40,11 @@ pub(super) fn ask(doctor: &Doctor, peer: &Peer, reach: &Reach) -> Finding {
             Finding::ok(Step::RdmaCm, format!("{} {proof}", rejection(reason, port)))
         }
         Err(ToolError::Connection(ConnectionError::Unreachable | ConnectionError::TimedOut)) => {
+            let seen = doctor.log.take();
             let arrivals = Arrivals {
-                datagrams: doctor.log.take().datagrams,
+                datagrams: seen.datagrams,
                 damaged: since.get("rx_icrc_encapsulated").unwrap_or(0),
+                mistakes: icrc::cause(&seen.icrcs),
             };
             silence(peer, reach, &arrivals)
         }
@@ -80,6 +84,8 @@ fn request(doctor: &Doctor, peer: &Peer) -> Result<(), ToolError> {
 pub(super) struct Arrivals {
     pub(super) datagrams: u64,
     pub(super) damaged: u64,
+    /// The mistakes that certainly lead to the wrong ICRCs.
+    pub(super) mistakes: Vec<Mistake>,
 }
 
 /// Explains why no answer arrived, as far as the other observations permit.
@@ -87,8 +93,13 @@ pub(super) fn silence(peer: &Peer, reach: &Reach, arrivals: &Arrivals) -> Findin
     let address = peer.address;
     let problem = |text: String, remedy: &str| Finding::problem(Step::RdmaCm, text, remedy);
     if arrivals.damaged > 0 {
+        let text = format!("{address} answers, but {} packets arrived with a wrong ICRC", arrivals.damaged);
+        if !arrivals.mistakes.is_empty() {
+            let (name, remedy) = icrc::in_words(&arrivals.mistakes);
+            return problem(format!("{text}; the cause is: {name}"), &remedy);
+        }
         return problem(
-            format!("{address} answers, but {} packets arrived with a wrong ICRC", arrivals.damaged),
+            text,
             "a device on the path rewrites headers (NAT of addresses or ports), or one side computes the \
              ICRC incorrectly: repeat with --pcap FILE, and check every ICRC with `roce dissect FILE`",
         );

@@ -3,12 +3,16 @@
 mod directions;
 mod marks;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+
+use roce_analysis::icrc::Mistake;
 
 pub(super) use directions::Both;
 pub(super) use marks::{dscp, ecn};
 
 use super::finding::{Finding, Step};
+use super::icrc::in_words;
 use super::local::ACCEPT;
 use super::wire::{Introduction, Link, Observation, PROBE_BYTES, TripReport};
 use directions::Direction;
@@ -151,6 +155,9 @@ pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
         );
     }
     let text = format!("a wrong ICRC in {}", wrong.join(" and "));
+    if let Some((name, remedy)) = cause(&[headers, many]) {
+        return Finding::problem(Step::Icrc, format!("{text}; the cause is: {name}"), remedy);
+    }
     if are_all {
         return Finding::problem(
             Step::Icrc,
@@ -167,6 +174,16 @@ pub(super) fn icrc(headers: &Both, many: &Both) -> Finding {
         "bits change where the checksum of Ethernet does not detect it: look for errors at cables, optics \
          and switch ports (`ethtool -S IFNAME`), and for a NIC or machine that damages packets in its memory",
     )
+}
+
+/// Returns the mistakes that lead to the wrong ICRCs in any direction, and their remedies. Names that this
+/// version does not know are ignored.
+fn cause(bursts: &[&Both]) -> Option<(String, String)> {
+    let observations = bursts.iter().flat_map(|both| [&both.here, &both.there]);
+    let names = observations.flat_map(|seen| &seen.mistakes);
+    let mistakes: BTreeSet<Mistake> = names.filter_map(|name| Mistake::from_name(name)).collect();
+    let mistakes: Vec<Mistake> = mistakes.into_iter().collect();
+    (!mistakes.is_empty()).then(|| in_words(&mistakes))
 }
 
 /// Returns the finding about lost, duplicated and late packets.

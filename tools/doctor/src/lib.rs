@@ -9,7 +9,7 @@
 //! wire       messages between the two sides        watch   headers of what arrives
 //! probe      bursts of UD datagrams, both ways     trips   RC messages there and back, byte by byte
 //! local      device, MTU, route, UDP port          cm      the request of rdma_cm
-//! neighbour  Ethernet addresses that answer
+//! neighbour  Ethernet addresses that answer            icrc    mistakes behind wrong ICRCs
 //! client, serve   who does what when               judge   from numbers to sentences
 //! ```
 //!
@@ -23,6 +23,7 @@ mod client;
 mod cm;
 mod doctor;
 mod finding;
+mod icrc;
 mod judge;
 mod local;
 mod neighbour;

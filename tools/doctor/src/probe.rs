@@ -9,6 +9,7 @@ use roce_packet::Qpn;
 use roce_transport::{Access, QpCapabilities, QpType, SendOp, SendWr, Wc, WcStatus};
 
 use super::doctor::Doctor;
+use super::icrc;
 use super::local::interface_of;
 use super::watch::Log;
 use super::wire::{Burst, Introduction, Link, MOST_LINKS, Observation, PROBE_BYTES, PROTOCOL, Stamp};
@@ -245,7 +246,10 @@ impl Probe {
         }
         let mut seen = arrived;
         let (mut arrivals, mut damaged_probes) = (0, 0);
-        for (stamp, path) in self.log.take().probes {
+        let log = self.log.take();
+        let mistakes = icrc::cause(&log.icrcs);
+        observation.mistakes = mistakes.iter().map(|mistake| mistake.name().to_owned()).collect();
+        for (stamp, path) in log.probes {
             let known = seen.get_mut(stamp.probe as usize).filter(|_| stamp.burst == burst.number);
             let Some(known) = known else { continue };
             arrivals += 1;

@@ -1,11 +1,14 @@
-//! A wrapper around a device that records the headers of received probes, and sends every datagram alone.
+//! A wrapper around a device that records the headers of received probes and examines their ICRCs. It sends
+//! every datagram alone.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use roce_analysis::icrc::Tally;
 use roce_packet::{Bth, Deth, Opcode, Path};
 use roce_transport::{Batch, Instant, Received, Transmit, TxSlot};
 
+use super::icrc;
 use super::wire::Stamp;
 use roce_device::{Capabilities, Device, forward_to_inner};
 
@@ -21,6 +24,8 @@ pub(super) struct Seen {
     pub(super) longest: usize,
     /// Datagrams of any kind.
     pub(super) datagrams: u64,
+    /// The ICRCs of these datagrams.
+    pub(super) icrcs: Tally,
 }
 
 /// The log that a [`Watch`] writes and the doctor reads.
@@ -53,6 +58,9 @@ impl Watch {
 
 fn note(seen: &mut Seen, received: &Received<'_>) {
     seen.datagrams += 1;
+    if let Some(verdict) = icrc::verdict(received) {
+        seen.icrcs.add(&verdict);
+    }
     let [head, tail] = received.body.pieces();
     let Ok((bth, rest)) = Bth::parse(head) else { return };
     if bth.opcode == Opcode::UD_SEND_ONLY {

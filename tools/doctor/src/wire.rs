@@ -149,6 +149,10 @@ pub(super) struct Observation {
     /// Probes that arrived only damaged, each counted once: with a wrong ICRC, or so damaged that it was not
     /// computed.
     pub(super) damaged: u64,
+    /// Names of the mistakes that certainly lead to the wrong ICRCs. Empty if packets were damaged on the
+    /// path.
+    #[serde(default)]
+    pub(super) mistakes: Vec<String>,
     /// Packets dropped here because their VLAN tag is not that of the device.
     pub(super) wrong_vlan: u64,
     /// Packets lost here because this process did not fetch them in time.

@@ -70,6 +70,16 @@ fn addresses_and_ports_that_are_translated_are_named() {
 }
 
 #[test]
+fn the_mistake_behind_wrong_icrcs_is_the_remedy() {
+    let mut both = healthy();
+    let mistakes = vec![Mistake::ByteOrder.name().to_owned(), "a mistake of another version".to_owned()];
+    both.there = Observation { intact: 0, damaged: 100, mistakes, ..both.there };
+    let finding = icrc(&both, &both);
+    is_problem(&finding, "; the cause is: byte order");
+    assert_eq!(finding.remedy.as_deref(), Some(Mistake::ByteOrder.fix()));
+}
+
+#[test]
 fn losses_are_told_apart() {
     let mut both = healthy();
     both.there.intact = 90;
