@@ -22,6 +22,8 @@ use std::process::{ExitCode, ExitStatus};
 use anyhow::{Context as _, ensure};
 use roce::verbs::raw::listing;
 use roce_fault::FaultPlan;
+use roce_fault::verbs::VerbsPlan;
+use roce_machine::text_file;
 
 use super::algorithms;
 use super::terminal::Output;
@@ -52,6 +54,11 @@ pub(super) struct Args {
     /// Faults to inject into received packets, such as drop=1%; same syntax as --fault
     #[arg(long, value_name = "PLAN", value_parser = fault_plan)]
     receive_fault: Option<String>,
+
+    /// Faults of verbs, such as ibv_reg_mr:3=ENOMEM or completion:5=IBV_WC_RETRY_EXC_ERR, or @FILE; each
+    /// fault is one line on standard error, or in the file that ROCE_VERBS_FAULT_LOG names
+    #[arg(long, value_name = "PLAN", value_parser = verbs_plan)]
+    verbs_fault: Option<String>,
 
     /// Seed that makes queue pair numbers, keys, PSNs and faults reproducible
     #[arg(long, value_name = "N")]
@@ -102,6 +109,19 @@ const GID_INDEX: &str = "ROCE_GID_INDEX";
 /// Checks a fault plan, which the library parses again.
 fn fault_plan(text: &str) -> Result<String, String> {
     text.parse::<FaultPlan>().map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// Checks a plan of faults of verbs, which the library parses again. Reads it if the text names a file, which
+/// may have another path for the program.
+fn verbs_plan(text: &str) -> Result<String, String> {
+    let text = match text.strip_prefix('@') {
+        Some(file) => {
+            text_file::read_text(Path::new(file)).map_err(|error| format!("cannot read {file}: {error}"))?
+        }
+        None => text.to_owned(),
+    };
+    text.parse::<VerbsPlan>().map_err(|error| error.to_string())?;
+    Ok(text)
 }
 
 fn congestion(text: &str) -> Result<String, String> {
@@ -193,6 +213,7 @@ fn environment(
         ("ROCE_PCAP", pcap.map(PathBuf::into_os_string)),
         ("ROCE_FAULT", args.fault.clone().map(OsString::from)),
         ("ROCE_RECEIVE_FAULT", args.receive_fault.clone().map(OsString::from)),
+        ("ROCE_VERBS_FAULT", args.verbs_fault.clone().map(OsString::from)),
         ("ROCE_SEED", args.seed.map(|seed| seed.to_string().into())),
         (GID_INDEX, args.gid_index.map(|index| index.to_string().into())),
         ("ROCE_ENGINES", args.engines.map(|engines| engines.to_string().into())),

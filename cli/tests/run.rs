@@ -104,6 +104,32 @@ fn a_number_of_engines_reaches_the_library() {
     });
 }
 
+#[test]
+fn a_plan_of_faults_of_verbs_is_checked_and_reaches_the_library() {
+    within(60, || {
+        let run = |plan: &str| {
+            let mut command = roce();
+            command.args(["run", "--device", "udp:127.0.0.1", "--verbs-fault", plan]);
+            Running::start(command.args(["--", "sh", "-c", "echo \"$ROCE_VERBS_FAULT\""])).finish(30)
+        };
+        let plan = "ibv_reg_mr:3=ENOMEM;seed=7";
+        let given = run(plan);
+        assert!(given.success && given.stdout.trim() == plan, "{given:?}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), plan).unwrap();
+        let read = run(&format!("@{}", file.path().display()));
+        assert!(read.success && read.stdout.trim() == plan, "{read:?}");
+        for (wrong, reason) in [
+            ("ibv_regmr:3=ENOMEM", "did you mean `ibv_reg_mr`?"),
+            ("ibv_reg_mr:3", "an error such as =ENOMEM"),
+            ("@/nonexistent", "cannot read /nonexistent"),
+        ] {
+            let refused = run(wrong);
+            assert!(refused.code == Some(2) && refused.stderr.contains(reason), "{refused:?}");
+        }
+    });
+}
+
 /// Regression: programs with `DT_RPATH`, which precedes `LD_LIBRARY_PATH`, loaded the distribution's library.
 #[test]
 fn a_program_with_a_library_path_of_its_own_gets_our_library() {

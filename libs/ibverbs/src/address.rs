@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use roce::verbs::raw::listing;
 use roce::verbs::{AddressHandle, Gid, PathOptions, PdId, Qpn, UdDestination};
+use roce_fault::verbs::Verb;
 
 use crate::abi::{ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc};
 use crate::answer::{Errno, pointer, put, status};
@@ -91,7 +92,7 @@ pub(crate) unsafe fn destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah {
-    pointer(|| {
+    pointer(Verb::ibv_create_ah, || {
         // SAFETY: the application's pointers are a protection domain and attributes.
         let (domain, attributes) = unsafe { (pd_of(pd)?, attributes.as_ref().ok_or(Errno::INVALID)?) };
         let (address, options) = route(&domain.open, attributes)?;
@@ -104,7 +105,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut 
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    status(|| {
+    status(Verb::ibv_destroy_ah, || {
         // SAFETY: the application's pointer is an address handle that it has not destroyed.
         unsafe { live::object(ah.cast::<Ah>())? };
         // SAFETY: nothing uses it any more.
@@ -165,7 +166,7 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
 ) -> c_int {
     // SAFETY: the application's pointers are an open context, the 40 bytes of a datagram, and room for
     // attributes.
-    status(|| unsafe { from_wc(open_of(context)?, port, grh, attributes) })
+    status(Verb::ibv_init_ah_from_wc, || unsafe { from_wc(open_of(context)?, port, grh, attributes) })
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
@@ -177,7 +178,9 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     // SAFETY: numbers only, for which zero is a valid value.
     let mut attributes: ibv_ah_attr = unsafe { std::mem::zeroed() };
     // SAFETY: the application's pointers are a protection domain and the 40 bytes of a datagram.
-    let made = status(|| unsafe { from_wc(&pd_of(pd)?.open, port, grh, &raw mut attributes) });
+    let made = status(Verb::ibv_create_ah_from_wc, || unsafe {
+        from_wc(&pd_of(pd)?.open, port, grh, &raw mut attributes)
+    });
     if made != 0 {
         return std::ptr::null_mut();
     }

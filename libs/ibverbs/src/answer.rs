@@ -3,23 +3,48 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use roce_fault::verbs::Verb;
+
 use crate::asleep::{Uncancelled, forget_left};
+use crate::faults;
 use crate::live::{self, Kind};
 
 pub(crate) use crate::errno::{Errno, set_errno};
 
-/// Runs an entry point. A panic must not unwind into the caller's C frames: it is returned as `EIO`. The
-/// thread cannot be cancelled in the meantime.
+/// Runs the body of a function that C calls. A panic must not unwind into the caller's C frames: it is
+/// returned as `EIO`. The thread cannot be cancelled in the meantime.
 #[inline]
-pub(crate) fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let _uncancelled = Uncancelled::new();
     forget_left();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno::IO))
 }
 
+/// Runs an entry point, unless a fault on demand refuses the call. `refused` runs instead of `body` then.
+#[inline]
+pub(crate) fn run_or<T>(
+    verb: Verb,
+    refused: impl FnOnce(),
+    body: impl FnOnce() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    guarded(|| match faults::before(verb) {
+        Ok(()) => body(),
+        Err(errno) => {
+            refused();
+            Err(errno)
+        }
+    })
+}
+
+/// Runs an entry point, unless a fault on demand refuses the call.
+#[inline]
+pub(crate) fn run<T>(verb: Verb, body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    run_or(verb, || {}, body)
+}
+
 /// Runs a function that returns a pointer: null on errors, with `errno` set.
-pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
-    run(body).unwrap_or_else(|errno| {
+pub(crate) fn pointer<T>(verb: Verb, body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    run(verb, body).unwrap_or_else(|errno| {
         set_errno(errno);
         std::ptr::null_mut()
     })
@@ -27,8 +52,19 @@ pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T
 
 /// Runs a function that returns 0 or the error number. Also sets `errno`, for callers that read it.
 #[inline]
-pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
-    match run(body) {
+pub(crate) fn status(verb: Verb, body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    status_or(verb, || {}, body)
+}
+
+/// Runs a function like [`status`]. If a fault on demand refuses the call, `refused` does what the function
+/// does after its own errors.
+#[inline]
+pub(crate) fn status_or(
+    verb: Verb,
+    refused: impl FnOnce(),
+    body: impl FnOnce() -> Result<(), Errno>,
+) -> c_int {
+    match run_or(verb, refused, body) {
         Ok(()) => 0,
         Err(errno) => {
             set_errno(errno);
@@ -39,8 +75,8 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
 
 /// Runs a function that returns a count, or -1 with `errno` set.
 #[inline]
-pub(crate) fn count<T: From<i8>>(body: impl FnOnce() -> Result<T, Errno>) -> T {
-    run(body).unwrap_or_else(|errno| {
+pub(crate) fn count<T: From<i8>>(verb: Verb, body: impl FnOnce() -> Result<T, Errno>) -> T {
+    run(verb, body).unwrap_or_else(|errno| {
         set_errno(errno);
         T::from(-1)
     })
@@ -48,8 +84,8 @@ pub(crate) fn count<T: From<i8>>(body: impl FnOnce() -> Result<T, Errno>) -> T {
 
 /// Runs a function that cannot fail.
 #[inline]
-pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
-    run(|| Ok(body())).unwrap_or(otherwise)
+pub(crate) fn value<T>(verb: Verb, otherwise: T, body: impl FnOnce() -> T) -> T {
+    run(verb, || Ok(body())).unwrap_or(otherwise)
 }
 
 /// Writes a result for the application.
@@ -107,7 +143,8 @@ mod tests {
     fn a_panic_ends_at_the_entry_point() {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
-        let (number, missing) = (status(|| panic!("inside")), pointer::<u8>(|| panic!("inside")));
+        let number = status(Verb::ibv_query_qp, || panic!("inside"));
+        let missing = pointer::<u8>(Verb::ibv_alloc_pd, || panic!("inside"));
         std::panic::set_hook(hook);
         assert_eq!(number, libc::EIO);
         assert!(missing.is_null());

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use roce::verbs::AsyncEvent;
+use roce_fault::verbs::Verb;
 
 use crate::abi::{
     IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,
@@ -64,7 +65,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    wait((context, event), |(context, event)| {
+    wait(Verb::ibv_get_async_event, (context, event), |(context, event)| {
         if event.is_null() {
             return Err(Errno::INVALID);
         }
@@ -74,7 +75,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
 }
 
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    value((), || {
+    value(Verb::ibv_ack_async_event, (), || {
         // SAFETY: the application passes a delivered and unacknowledged event, so its object still exists.
         let events = unsafe {
             let Some(event) = event.as_ref() else { return };

@@ -3,6 +3,8 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+use roce_fault::verbs::Verb;
+
 use crate::abi::{
     IBV_REG_MR_MASK_ADDR, IBV_REG_MR_MASK_BUF, IBV_REG_MR_MASK_DMAH, IBV_REG_MR_MASK_FD,
     IBV_REG_MR_MASK_FD_OFFSET, IBV_REG_MR_MASK_IOVA, ibv_mr, ibv_mr_init_attr, ibv_pd,
@@ -31,7 +33,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     size: usize,
     handle: *mut *mut ibv_buf,
 ) -> *mut c_void {
-    pointer(|| {
+    pointer(Verb::ibv_alloc_buf, || {
         // SAFETY: the application's pointer is a protection domain.
         unsafe { pd_of(pd)? };
         if handle.is_null() {
@@ -47,12 +49,12 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
 
 pub(crate) unsafe extern "C" fn ibv_free_buf(buffer: *mut ibv_buf) {
     // SAFETY: the application gives a buffer that it has not freed; regions over it hold the pages.
-    value((), || drop(unsafe { live::reclaim(buffer.cast::<Buffer>()) }));
+    value(Verb::ibv_free_buf, (), || drop(unsafe { live::reclaim(buffer.cast::<Buffer>()) }));
 }
 
 /// Fails, because no dma-buf exists for a buffer.
 pub(crate) extern "C" fn ibv_export_buf_dmabuf_fd(_buffer: *mut ibv_buf) -> c_int {
-    count(|| Err(Errno(libc::ENODATA)))
+    count(Verb::ibv_export_buf_dmabuf_fd, || Err(Errno(libc::ENODATA)))
 }
 
 pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
@@ -81,7 +83,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
     pd: *mut ibv_pd,
     attributes: *const ibv_mr_init_attr,
 ) -> *mut ibv_mr {
-    pointer(|| {
+    pointer(Verb::ibv_reg_mr_ex, || {
         // SAFETY: the application's pointers are a protection domain and attributes.
         let (domain, attributes) = unsafe { (pd_of(pd)?, attributes.as_ref().ok_or(Errno::INVALID)?) };
         let has = |bit: u64| attributes.comp_mask & bit != 0;

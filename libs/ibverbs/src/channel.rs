@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use roce::verbs::CompletionChannel;
+use roce_fault::verbs::Verb;
 
 use crate::abi::{ibv_comp_channel, ibv_context};
 use crate::answer::{Errno, pointer, status};
@@ -69,7 +70,7 @@ pub(crate) unsafe fn channel_of<'a>(channel: *mut ibv_comp_channel) -> Result<&'
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    pointer(|| {
+    pointer(Verb::ibv_create_comp_channel, || {
         // SAFETY: the application's pointer is an open context.
         let open = Arc::clone(unsafe { open_of(context)? });
         let events = open.context.create_channel()?;
@@ -81,7 +82,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    status(|| {
+    status(Verb::ibv_destroy_comp_channel, || {
         // SAFETY: the application's pointer is a channel that it has not destroyed.
         let object = unsafe { channel_of(channel)? };
         if object.users.load(Ordering::Relaxed) > 0 {

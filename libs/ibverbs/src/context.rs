@@ -8,6 +8,7 @@ use std::sync::{Arc, MutexGuard};
 use roce::device::fork::Mutex;
 use roce::device::pcap::CaptureFile;
 use roce::verbs::{Context, CqId, GidEntry, Qpn, Raw, SrqId};
+use roce_fault::verbs::Verb;
 
 use crate::abi::{ibv_context, verbs_context};
 use crate::answer::{Errno, status};
@@ -38,10 +39,15 @@ pub(crate) struct Open {
     objects: Mutex<Objects>,
     capture: Option<CaptureFile>,
     pub(crate) failures: Failures,
+    /// A number that no other open device of the process has.
+    pub(crate) number: u32,
     /// Number of queue pairs that the application has created.
     queue_pairs: AtomicU32,
     reported: AtomicBool,
 }
+
+/// Number of devices that the process has opened.
+static OPENED: AtomicU32 = AtomicU32::new(0);
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -147,6 +153,7 @@ impl Open {
             objects: Mutex::default(),
             capture,
             failures,
+            number: OPENED.fetch_add(1, Ordering::Relaxed),
             queue_pairs: AtomicU32::new(0),
             reported: AtomicBool::new(false),
         })
@@ -213,7 +220,7 @@ pub(crate) fn release(verbs: verbs_context, open: Arc<Open>) -> *mut ibv_context
 
 /// Releases the context. Objects that the application has not destroyed keep the device open.
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    status(|| {
+    status(Verb::ibv_close_device, || {
         // SAFETY: the application has no call in progress on the context that it returns.
         unsafe { live::reclaim(object_of(context)) }.map(drop).ok_or(Errno::INVALID)
     })

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use roce::verbs::{
     ChannelTurn, ChannelWait, CqId, Notify, PollInProgress, RawCq, Wc, WcFlags, WcOpcode, WcStatus,
 };
+use roce_fault::verbs::Verb;
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::answer::{Errno, count, pointer, status, value};
@@ -15,6 +16,7 @@ use crate::context::{Named, Open, open_of};
 use crate::events::Acknowledgements;
 use crate::live::{self, Kind, Object};
 use crate::wait::{Sleep, Slept, Wait, wait};
+use crate::{failing, faults};
 
 /// An `ibv_cq_ex`, and therefore an `ibv_cq`, with the state of the library.
 #[repr(C)]
@@ -118,7 +120,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     vector: c_int,
 ) -> *mut ibv_cq {
-    pointer(|| {
+    pointer(Verb::ibv_create_cq, || {
         let wanted = Wanted {
             entries: usize::try_from(entries).map_err(|_| Errno::INVALID)?,
             cq_context,
@@ -131,7 +133,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    status(|| {
+    status(Verb::ibv_destroy_cq, || {
         // SAFETY: the application's pointer is a queue that it has not destroyed.
         let object = unsafe { cq_of(cq)? };
         object.open.raw().destroy_cq(&object.raw)?;
@@ -149,7 +151,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 }
 
 pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
-    status(|| {
+    status(Verb::ibv_resize_cq, || {
         // SAFETY: the application's pointer is a queue that it has not destroyed.
         let object = unsafe { cq_of(cq)? };
         let capacity = usize::try_from(entries).ok().filter(|entries| *entries > 0).ok_or(Errno::INVALID)?;
@@ -211,7 +213,7 @@ fn completion(wc: &Wc) -> ibv_wc {
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, out: *mut ibv_wc) -> c_int {
-    count(|| {
+    count(Verb::ibv_poll_cq, || {
         // SAFETY: the application's pointer is a queue that it has not destroyed.
         let object = unsafe { cq_unchecked(cq)? };
         let room = usize::try_from(entries).map_err(|_| Errno::INVALID)?;
@@ -253,9 +255,11 @@ unsafe fn finish_poll(
 ) -> Result<usize, Errno> {
     let mut burst = [Wc::default(); BURST];
     let found = poll.finish(&mut burst[..room.min(BURST)])?;
-    for (index, wc) in burst[..found].iter().enumerate() {
+    for (index, wc) in burst[..found].iter_mut().enumerate() {
         if wc.status != WcStatus::Success {
             object.open.failures.note(wc, || object.open.context.ends(wc.qpn));
+        } else if faults::is_active() {
+            failing::decide(&object.open, wc);
         }
         // SAFETY: the caller's promise.
         unsafe { out.add(index).write(completion(wc)) };
@@ -264,7 +268,7 @@ unsafe fn finish_poll(
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    status(|| {
+    status(Verb::ibv_req_notify_cq, || {
         // SAFETY: the application's pointer is a queue that it has not destroyed.
         let object = unsafe { cq_unchecked(cq)? };
         let notify = if solicited_only != 0 { Notify::Solicited } else { Notify::Next };
@@ -341,7 +345,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    wait((channel, cq, cq_context), |(channel, cq, cq_context)| {
+    wait(Verb::ibv_get_cq_event, (channel, cq, cq_context), |(channel, cq, cq_context)| {
         if cq.is_null() || cq_context.is_null() {
             return Err(Errno::INVALID);
         }
@@ -350,7 +354,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
 }
 
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
-    value((), || {
+    value(Verb::ibv_ack_cq_events, (), || {
         // SAFETY: the application's pointer is a queue that it has not destroyed.
         if let Ok(object) = unsafe { cq_of(cq) } {
             object.completion_events.acknowledge(events.into());

@@ -3,19 +3,21 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use roce::verbs::{Wc, WcStatus};
+use roce_fault::verbs::Verb;
 
 use crate::abi::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex,
     ibv_cq_init_attr_ex,
 };
-use crate::answer::{Errno, pointer, status, value};
+use crate::answer::{Errno, guarded, pointer, status};
 use crate::cq::{self, Cq, Wanted, cq_unchecked, immediate, opcode_number};
+use crate::{failing, faults};
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attributes: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    pointer(|| {
+    pointer(Verb::ibv_create_cq_ex, || {
         // SAFETY: the application's pointer is to attributes that it has filled in.
         let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::INVALID)?;
         // Time stamps and the other fields are not supported. A parent domain is accepted and ignored.
@@ -65,6 +67,8 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> Result<(), Errno> {
     }
     if found[0].status != WcStatus::Success {
         object.open.failures.note(&found[0], || object.open.context.ends(found[0].qpn));
+    } else if faults::is_active() {
+        failing::decide(&object.open, &mut found[0]);
     }
     object.present.set(found[0]);
     // SAFETY: as above; these fields are the library's to write.
@@ -78,7 +82,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> Result<(), Errno> {
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut c_void) -> c_int {
     // The only field of the attributes is a mask without defined bits.
     // SAFETY: the application's pointers are a queue, and attributes or null.
-    status(|| unsafe {
+    status(Verb::ibv_start_poll, || unsafe {
         match attributes.cast::<u32>().as_ref() {
             Some(mask) if *mask != 0 => Err(Errno::INVALID),
             _ => advance(cq),
@@ -88,7 +92,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut c_void) -> 
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the application's pointer is a queue between the start and the end of polling.
-    status(|| unsafe { advance(cq) })
+    status(Verb::ibv_next_poll, || unsafe { advance(cq) })
 }
 
 extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
@@ -100,10 +104,8 @@ extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 /// As for [`advance`].
 unsafe fn read<T: Default>(cq: *mut ibv_cq_ex, field: impl FnOnce(&Wc) -> T) -> T {
     // SAFETY: the caller's promise.
-    value(T::default(), || match unsafe { cq_unchecked(cq.cast()) } {
-        Ok(object) => field(&object.present.get()),
-        Err(_) => T::default(),
-    })
+    guarded(|| unsafe { cq_unchecked(cq.cast()) }.map(|object| field(&object.present.get())))
+        .unwrap_or_default()
 }
 
 unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> c_int {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use roce::device::fork::StaticMutex;
 use roce::verbs::raw::listing;
+use roce_fault::verbs::Verb;
 
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
 use crate::answer::{Errno, free_list, list, pointer, value};
@@ -113,7 +114,7 @@ pub(crate) fn devices() -> Vec<Arc<Device>> {
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
-    pointer(|| {
+    pointer(Verb::ibv_get_device_list, || {
         if let Some(other) = process::another_libibverbs() {
             report::refusal("libibverbs", &process::refusal_of_another(&other));
             return Err(Errno::UNSUPPORTED);
@@ -127,19 +128,19 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *
 }
 
 pub(crate) extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    value((), || free_list(Kind::DeviceList, list));
+    value(Verb::ibv_free_device_list, (), || free_list(Kind::DeviceList, list));
 }
 
 pub(crate) extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    pointer(|| Ok(Device::of(device)?.abi.name.as_ptr().cast_mut()))
+    pointer(Verb::ibv_get_device_name, || Ok(Device::of(device)?.abi.name.as_ptr().cast_mut()))
 }
 
 pub(crate) extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    value(0, || Device::of(device).map_or(0, |device| device.guid()))
+    value(Verb::ibv_get_device_guid, 0, || Device::of(device).map_or(0, |device| device.guid()))
 }
 
 pub(crate) extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    value(-1, || Device::of(device).map_or(-1, |device| device.index))
+    value(Verb::ibv_get_device_index, -1, || Device::of(device).map_or(-1, |device| device.index))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use roce::verbs::{Access, Memory, OutOfBounds, SharedMemory};
+use roce_fault::verbs::Verb;
 
 use crate::abi::{IBV_ACCESS_ZERO_BASED, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::answer::{Errno, count, pointer, status};
@@ -45,7 +46,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     attributes: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     static NEXT_HANDLE: AtomicU32 = AtomicU32::new(0);
-    pointer(|| {
+    pointer(Verb::ibv_alloc_dm, || {
         // SAFETY: the application's pointers are an open context and attributes.
         let attributes = unsafe {
             open_of(context)?;
@@ -73,7 +74,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 
 /// Frees the memory if no region over it exists.
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    status(|| {
+    status(Verb::ibv_free_dm, || {
         // SAFETY: the application's pointer is memory that it has not freed.
         let object = unsafe { dm_of(dm)? };
         if Arc::strong_count(&object.memory) > 1 {
@@ -93,7 +94,7 @@ fn place(memory: &SharedMemory, offset: u64, length: usize) -> Result<usize, Err
 }
 
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
-    status(|| {
+    status(Verb::ibv_memcpy_to_dm, || {
         // SAFETY: the application's pointer is memory that it has not freed.
         let object = unsafe { dm_of(dm)? };
         let start = place(&object.memory, offset, length)?;
@@ -107,7 +108,7 @@ unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_v
 }
 
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
-    status(|| {
+    status(Verb::ibv_memcpy_from_dm, || {
         // SAFETY: the application's pointer is memory that it has not freed.
         let object = unsafe { dm_of(dm)? };
         let start = place(&object.memory, offset, length)?;
@@ -173,7 +174,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     length: usize,
     flags: c_uint,
 ) -> *mut ibv_mr {
-    pointer(|| {
+    pointer(Verb::ibv_reg_dm_mr, || {
         // SAFETY: the application's pointers are a protection domain and device memory.
         let (domain, piece) = unsafe { (pd_of(pd)?, dm_of(dm)?) };
         // A program has no addresses for memory that it cannot see.
@@ -191,5 +192,5 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 
 /// Always fails, because device memory has no dma-buf.
 pub(crate) extern "C" fn ibv_dm_export_dmabuf_fd(_dm: *mut ibv_dm) -> c_int {
-    count(|| Err(Errno::UNSUPPORTED))
+    count(Verb::ibv_dm_export_dmabuf_fd, || Err(Errno::UNSUPPORTED))
 }

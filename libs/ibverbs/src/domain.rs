@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use roce::verbs::PdId;
+use roce_fault::verbs::Verb;
 
 use crate::abi::{
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context,
@@ -73,7 +74,7 @@ pub(crate) unsafe fn pd_of<'a>(pd: *mut ibv_pd) -> Result<&'a Pd, Errno> {
 }
 
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    pointer(|| {
+    pointer(Verb::ibv_alloc_pd, || {
         // SAFETY: the application's pointer is an open context.
         let open = Arc::clone(unsafe { open_of(context)? });
         let id = open.raw().allocate_pd()?;
@@ -82,7 +83,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 }
 
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    status(|| {
+    status(Verb::ibv_dealloc_pd, || {
         // SAFETY: the application's pointer is a domain that it has not deallocated.
         let object = unsafe { pd_of(pd)? };
         if object.parent.is_none() {
@@ -113,7 +114,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     attributes: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
-    pointer(|| {
+    pointer(Verb::ibv_alloc_td, || {
         // SAFETY: the application's pointers are an open context and attributes.
         let attributes = unsafe {
             open_of(context)?;
@@ -127,7 +128,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    status(|| {
+    status(Verb::ibv_dealloc_td, || {
         // SAFETY: the application's pointer is a domain that it has not deallocated.
         let object = unsafe { live::object(td.cast::<Td>())? };
         if Arc::strong_count(&object.users) > 1 {
@@ -145,7 +146,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attributes: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
-    pointer(|| {
+    pointer(Verb::ibv_alloc_parent_domain, || {
         // SAFETY: the application's pointers are an open context and attributes, with a protection domain,
         // and a thread domain or null.
         let (domain, thread_domain, mask) = unsafe {

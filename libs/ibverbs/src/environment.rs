@@ -1,5 +1,5 @@
-//! Settings of a device from the environment: faults, capture, congestion control, telemetry, seed, several
-//! engines. docs/how-to/run.md lists the variables.
+//! Settings of a device from the environment: faults of packets, capture, congestion control, telemetry,
+//! seed, several engines. docs/how-to/run.md lists the variables.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,8 @@ use roce::device::pcap::{CaptureFile, CaptureSpec};
 use roce::observe::with_causes;
 use roce::verbs::{Congestion, Context, GidEntry, OpenOptions};
 use roce_fault::{FaultInjector, FaultPlan};
+
+use crate::faults;
 
 /// Maximum GID index. Real devices have at least this many entries; an address vector has 8 bits for the
 /// index.
@@ -40,6 +42,9 @@ fn parsed<T, E: Into<Box<dyn Error>>>(
 /// Fails with an error number for the application and a text for the report.
 pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>), (i32, String)> {
     let invalid = |text: String| (libc::EINVAL, text);
+    if let Some(problem) = faults::problem() {
+        return Err(invalid(problem));
+    }
     let seed = parsed("ROCE_SEED", str::parse::<u64>).map_err(invalid)?;
     let congestion = parsed("ROCE_CONGESTION", |text| Congestion::parse_among(text, &[])).map_err(invalid)?;
     let engines = parsed("ROCE_ENGINES", engines).map_err(invalid)?;

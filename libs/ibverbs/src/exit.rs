@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use roce::device::fork::StaticMutex;
 
-use crate::answer::value;
+use crate::answer::guarded;
 use crate::context::Open;
 use crate::report;
 
@@ -36,9 +36,9 @@ pub(crate) fn set_end_of_connections(end: EndConnections) {
 }
 
 extern "C" fn report_all() {
-    value((), || {
+    let _ = guarded(|| {
         // A thread that was killed during an `exit` may hold the lock.
-        let Some(mut devices) = OPEN.try_lock() else { return };
+        let Some(mut devices) = OPEN.try_lock() else { return Ok(()) };
         let end = END_CONNECTIONS.try_lock().and_then(|end| *end);
         for (process, device) in std::mem::take(&mut *devices) {
             if process == std::process::id()
@@ -50,5 +50,6 @@ extern "C" fn report_all() {
                 open.close();
             }
         }
+        Ok(())
     });
 }

@@ -27,6 +27,8 @@ mod errno;
 mod events;
 mod exit;
 mod exports;
+mod failing;
+mod faults;
 mod live;
 mod memory;
 mod modify;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use roce::verbs::{
     Access, ForeignMemory, LKey, Memory, OnDemandMemory, OutOfBounds, RegionAttributes, RegionChange,
 };
+use roce_fault::verbs::Verb;
 
 use crate::abi::{
     IBV_ACCESS_HUGETLB, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_RANGE, IBV_ADVISE_MR_ADVICE_PREFETCH,
@@ -143,7 +144,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     flags: c_uint,
 ) -> *mut ibv_mr {
-    pointer(|| {
+    pointer(Verb::ibv_reg_mr, || {
         // SAFETY: the application's pointer is a protection domain.
         let domain = unsafe { pd_of(pd)? };
         // SAFETY: registering gives the verbs access to the memory.
@@ -173,7 +174,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
 }
 
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    status(|| {
+    status(Verb::ibv_dereg_mr, || {
         // SAFETY: the application's pointer is a region that it has not deregistered.
         let object = unsafe { live::object(mr.cast::<Mr>())? };
         object.open.raw().deregister(LKey(object.abi.lkey))?;
@@ -194,7 +195,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     length: usize,
     access_flags: c_int,
 ) -> c_int {
-    count(|| {
+    count(Verb::ibv_rereg_mr, || {
         // SAFETY: the application's pointer is a region that it has not deregistered.
         let object = unsafe {
             live::object(mr.cast::<Mr>())?;
@@ -271,7 +272,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     elements: *mut ibv_sge,
     number: u32,
 ) -> c_int {
-    status(|| {
+    status(Verb::ibv_advise_mr, || {
         // SAFETY: the application's pointers are a protection domain and `number` elements.
         let (domain, elements) = unsafe {
             let elements = if elements.is_null() || number == 0 {
@@ -344,7 +345,7 @@ impl Memory for NullMemory {
 
 /// Peers may access the region as well: it discards their writes, and their reads return zeros.
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
-    pointer(|| {
+    pointer(Verb::ibv_alloc_null_mr, || {
         // SAFETY: the application's pointer is a protection domain.
         let domain = unsafe { pd_of(pd)? };
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
@@ -362,5 +363,5 @@ pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
     _descriptor: c_int,
     _access: c_int,
 ) -> *mut ibv_mr {
-    pointer(|| Err(Errno::UNSUPPORTED))
+    pointer(Verb::ibv_reg_dmabuf_mr, || Err(Errno::UNSUPPORTED))
 }

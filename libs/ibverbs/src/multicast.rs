@@ -3,6 +3,8 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use roce_fault::verbs::Verb;
+
 use crate::abi::{ibv_gid, ibv_qp};
 use crate::answer::{Errno, status};
 use crate::qp::qp_of;
@@ -17,7 +19,7 @@ fn group(gid: &ibv_gid) -> IpAddr {
 }
 
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
-    status(|| {
+    status(Verb::ibv_attach_mcast, || {
         // SAFETY: the application's pointers are a queue pair and a GID.
         let (object, gid) = unsafe { (qp_of(qp)?, gid.as_ref().ok_or(Errno::INVALID)?) };
         Ok(object.open.raw().attach_multicast(object.qpn, group(gid))?)
@@ -25,7 +27,7 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ib
 }
 
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
-    status(|| {
+    status(Verb::ibv_detach_mcast, || {
         // SAFETY: the application's pointers are a queue pair and a GID.
         let (object, gid) = unsafe { (qp_of(qp)?, gid.as_ref().ok_or(Errno::INVALID)?) };
         Ok(object.open.raw().detach_multicast(object.qpn, group(gid))?)

@@ -4,6 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
+use roce_fault::verbs::Verb;
+
 use crate::abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::answer::{Errno, pointer};
 use crate::context::{self, Open};
@@ -69,7 +71,7 @@ fn tables(device: *mut ibv_device, async_fd: c_int, engines: usize) -> verbs_con
 }
 
 pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    pointer(|| open(Device::of(device)?))
+    pointer(Verb::ibv_open_device, || open(Device::of(device)?))
 }
 
 /// Opens a device.

@@ -11,6 +11,7 @@ use roce::verbs::{
     ImmDt, LKey, Payload, Qpn, RKey, Raw, RecvWr, SendFlags, SendOp, SendWr, Sge, UdDestination, VerbsError,
     WindowBinding,
 };
+use roce_fault::verbs::Verb;
 
 use crate::abi::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_ATOMIC_CMP_AND_SWP,
@@ -19,7 +20,7 @@ use crate::abi::{
     ibv_mw, ibv_mw_bind_info, ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
 use crate::address::destination;
-use crate::answer::{Errno, put};
+use crate::answer::{Errno, put, status_or};
 use crate::memory::access;
 
 /// Number of requests that one call passes to the engine.
@@ -364,6 +365,25 @@ impl SendQueue {
         let _ = unsafe { put(bad, failed) };
         Err(errno)
     }
+}
+
+/// Runs a call that posts a chain. If a fault on demand refuses the call, nothing is posted and `bad` points
+/// to the first request.
+///
+/// # Safety
+///
+/// `bad` is null or has room for a pointer.
+#[inline]
+pub(crate) unsafe fn chain<T>(
+    verb: Verb,
+    (list, bad): (*mut T, *mut *mut T),
+    body: impl FnOnce() -> Result<(), Errno>,
+) -> c_int {
+    let refused = || {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { put(bad, list) };
+    };
+    status_or(verb, refused, body)
 }
 
 /// Posts a chain of receives, one by one. After an error, `bad` points to the receive that was not accepted.

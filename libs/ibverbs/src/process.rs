@@ -5,12 +5,14 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use roce_fault::verbs::Verb;
+
 use crate::abi::{IBV_FORK_UNNEEDED, ibv_context, ibv_mr, ibv_pd};
 use crate::answer::{Errno, count, pointer, status};
 
 /// Succeeds without doing anything: this process copies memory itself, so a child needs no protection.
 pub(crate) extern "C" fn ibv_fork_init() -> c_int {
-    0
+    status(Verb::ibv_fork_init, || Ok(()))
 }
 
 pub(crate) extern "C" fn ibv_is_fork_initialized() -> c_int {
@@ -76,7 +78,7 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     buffer: *mut c_char,
     size: usize,
 ) -> c_int {
-    count(|| {
+    count(Verb::ibv_read_sysfs_file, || {
         if folder.is_null() || file.is_null() || buffer.is_null() || size == 0 {
             return Err(Errno::INVALID);
         }
@@ -106,11 +108,11 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
 
 /// Always fails: the hints are for a device that reads memory itself.
 pub(crate) extern "C" fn ibv_alloc_dmah(_context: *mut ibv_context, _attributes: *mut c_void) -> *mut c_void {
-    pointer(|| Err(Errno::UNSUPPORTED))
+    pointer(Verb::ibv_alloc_dmah, || Err(Errno::UNSUPPORTED))
 }
 
 pub(crate) extern "C" fn ibv_dealloc_dmah(_hints: *mut c_void) -> c_int {
-    status(|| Err(Errno::UNSUPPORTED))
+    status(Verb::ibv_dealloc_dmah, || Err(Errno::UNSUPPORTED))
 }
 
 /// Always fails, because completion counters are not supported.
@@ -118,23 +120,23 @@ pub(crate) extern "C" fn ibv_create_comp_cntr(
     _context: *mut ibv_context,
     _attributes: *mut c_void,
 ) -> *mut c_void {
-    pointer(|| Err(Errno::UNSUPPORTED))
+    pointer(Verb::ibv_create_comp_cntr, || Err(Errno::UNSUPPORTED))
 }
 
 pub(crate) extern "C" fn ibv_import_device(_descriptor: c_int) -> *mut ibv_context {
-    pointer(|| Err(Errno::UNSUPPORTED))
+    pointer(Verb::ibv_import_device, || Err(Errno::UNSUPPORTED))
 }
 
 pub(crate) extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
-    pointer(|| Err(Errno::UNSUPPORTED))
+    pointer(Verb::ibv_import_pd, || Err(Errno::UNSUPPORTED))
 }
 
 pub(crate) extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
-    pointer(|| Err(Errno::UNSUPPORTED))
+    pointer(Verb::ibv_import_mr, || Err(Errno::UNSUPPORTED))
 }
 
 pub(crate) extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut c_void {
-    pointer(|| Err(Errno::UNSUPPORTED))
+    pointer(Verb::ibv_import_dm, || Err(Errno::UNSUPPORTED))
 }
 
 #[cfg(test)]

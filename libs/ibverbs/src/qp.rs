@@ -4,7 +4,8 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use roce::verbs::{QpCapabilities, QpInit, QpOptions, QpType, Qpn, VerbsError};
+use roce::verbs::{QpCapabilities, QpInit, QpOptions, QpState, QpType, Qpn, VerbsError};
+use roce_fault::verbs::Verb;
 
 use crate::abi::{
     IBV_QP_AV, IBV_QP_STATE, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND,
@@ -16,9 +17,10 @@ use crate::context::{Named, Open};
 use crate::cq::cq_of;
 use crate::domain::pd_of;
 use crate::events::Acknowledgements;
+use crate::failing;
 use crate::live::{self, Kind, Object};
 use crate::modify;
-use crate::posting::{Addressing, SendQueue, post_receives};
+use crate::posting::{Addressing, SendQueue, chain, post_receives};
 use crate::srq::srq_of;
 use crate::xrc::xrcd_of;
 
@@ -199,11 +201,12 @@ fn object(
     let async_events = unsafe { &raw const (*object).async_events };
     open.objects().qps.insert(qpn, Named::new(object.cast(), async_events));
     open.note_queue_pair();
+    failing::created(open, qpn);
     object
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, wanted: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    pointer(|| {
+    pointer(Verb::ibv_create_qp, || {
         // SAFETY: the application's pointers are its own objects, and attributes, which receive the granted
         // sizes.
         unsafe {
@@ -218,7 +221,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, wanted: *mut ibv_
 /// Returns the extended interface of a queue pair that was created with one.
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the application's pointer is a queue pair.
-    pointer(|| match unsafe { qp_of(qp)? } {
+    pointer(Verb::ibv_qp_to_qp_ex, || match unsafe { qp_of(qp)? } {
         object if object.is_extended => Ok(qp.cast()),
         _ => Err(Errno::UNSUPPORTED),
     })
@@ -229,12 +232,15 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     attributes: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    status(|| {
+    status(Verb::ibv_modify_qp, || {
         // SAFETY: the application's pointers are a queue pair and attributes.
         let (object, attributes) = unsafe { (qp_of(qp)?, attributes.as_ref().ok_or(Errno::INVALID)?) };
         let given = modify::given(&object.open, object.qpn, attributes, mask)?;
         let refused = |error| object.open.failures.refused("ibv_modify_qp", error);
         object.open.raw().modify_qp(object.qpn, &given).map_err(refused)?;
+        if given.state == Some(QpState::Reset) {
+            failing::reset(&object.open, object.qpn);
+        }
         if mask & IBV_QP_AV != 0 {
             object.sgid_index.store(attributes.ah_attr.grh.sgid_index, Ordering::Relaxed);
         }
@@ -252,7 +258,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     _mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    status(|| {
+    status(Verb::ibv_query_qp, || {
         if attributes.is_null() || init.is_null() {
             return Err(Errno::INVALID);
         }
@@ -272,11 +278,12 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    status(|| {
+    status(Verb::ibv_destroy_qp, || {
         // SAFETY: the application's pointer is a queue pair that it has not destroyed.
         let object = unsafe { qp_of(qp)? };
         object.open.raw().destroy_qp(object.qpn)?;
         object.open.objects().qps.remove(&object.qpn);
+        failing::destroyed(&object.open, object.qpn);
         object.async_events.wait();
         // SAFETY: no event names it any more.
         drop(unsafe { live::reclaim(qp.cast::<Qp>()) });
@@ -290,10 +297,12 @@ pub(crate) unsafe extern "C" fn post_send(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: the application's pointers are a queue pair, a chain of requests, and room for a pointer.
-    status(|| unsafe {
-        let object = qp_unchecked(qp)?;
-        object.queue.post_chain(object.open.raw(), object.qpn, object.addressing, list, bad)
-    })
+    unsafe {
+        chain(Verb::ibv_post_send, (list, bad), || {
+            let object = qp_unchecked(qp)?;
+            object.queue.post_chain(object.open.raw(), object.qpn, object.addressing, list, bad)
+        })
+    }
 }
 
 pub(crate) unsafe extern "C" fn post_recv(
@@ -302,8 +311,10 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the application's pointers are a queue pair, a chain of receives, and room for a pointer.
-    status(|| unsafe {
-        let object = qp_unchecked(qp)?;
-        post_receives(list, bad, |wr| object.open.raw().post_recv(object.qpn, wr))
-    })
+    unsafe {
+        chain(Verb::ibv_post_recv, (list, bad), || {
+            let object = qp_unchecked(qp)?;
+            post_receives(list, bad, |wr| object.open.raw().post_recv(object.qpn, wr))
+        })
+    }
 }

@@ -6,6 +6,7 @@
 use std::ffi::{c_int, c_void};
 
 use roce::verbs::{FlushPlacement, LKey, QpType, RKey, SendOp, Sge};
+use roce_fault::verbs::Verb;
 
 use crate::abi::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
@@ -14,7 +15,7 @@ use crate::abi::{
     ibv_qp_ex, ibv_qp_init_attr_ex, ibv_sge,
 };
 use crate::address::destination;
-use crate::answer::{Errno, pointer, status, value};
+use crate::answer::{Errno, guarded, pointer, status_or, value};
 use crate::context::open_of;
 use crate::posting::{Requests, binding, element_of, immediate};
 use crate::qp::{Qp, create, create_target, qp_type, qp_unchecked};
@@ -40,7 +41,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     wanted: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    pointer(|| {
+    pointer(Verb::ibv_create_qp_ex, || {
         // SAFETY: the application's pointer is an open context.
         unsafe { open_of(context)? };
         // SAFETY: the application's pointer is to attributes that it has filled in.
@@ -110,15 +111,15 @@ fn fill(qp: &mut ibv_qp_ex) {
 ///
 /// `qp` is a queue pair of the application, on which this thread has called `ibv_wr_start`.
 unsafe fn build(qp: *mut ibv_qp_ex, step: impl FnOnce(&mut Requests) -> Result<(), Errno>) {
-    value((), || {
+    let _ = guarded(|| {
         // SAFETY: the caller's promise; the reference ends with this call.
-        if let Ok(object) = unsafe { qp_unchecked(qp.cast()) } {
-            // SAFETY: as above.
-            let requests = unsafe { object.queue.requests() };
-            if let Err(errno) = step(requests) {
-                requests.failure.get_or_insert(errno);
-            }
+        let object: &Qp = unsafe { qp_unchecked(qp.cast())? };
+        // SAFETY: as above.
+        let requests = unsafe { object.queue.requests() };
+        if let Err(errno) = step(requests) {
+            requests.failure.get_or_insert(errno);
         }
+        Ok(())
     });
 }
 
@@ -139,7 +140,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    value((), || {
+    value(Verb::ibv_wr_start, (), || {
         // SAFETY: the application's pointer is a queue pair.
         if let Ok(object) = unsafe { qp_unchecked(qp.cast()) } {
             object.queue.lock();
@@ -150,8 +151,14 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    status(|| {
+    let refused = || {
         // SAFETY: the application's pointer is a queue pair, between start and completion.
+        if let Ok(object) = unsafe { qp_unchecked(qp.cast()) } {
+            object.queue.unlock();
+        }
+    };
+    status_or(Verb::ibv_wr_complete, refused, || {
+        // SAFETY: as above.
         let object: &Qp = unsafe { qp_unchecked(qp.cast())? };
         let _unlock = object.queue.unlock_at_end();
         // SAFETY: as above.
@@ -164,7 +171,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    value((), || {
+    value(Verb::ibv_wr_abort, (), || {
         // SAFETY: the application's pointer is a queue pair, between start and completion.
         if let Ok(object) = unsafe { qp_unchecked(qp.cast()) } {
             object.queue.unlock();

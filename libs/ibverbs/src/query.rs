@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use roce::device::interfaces_of;
 use roce::transport::{MAX_MESSAGE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use roce::verbs::{Encapsulation, GidEntry, PathMtu};
+use roce_fault::verbs::Verb;
 
 use crate::abi::{
     COMPATIBLE_PORT_ATTR, DEVICE_CAPABILITIES, IBV_ATOMIC_HCA, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2,
@@ -76,7 +77,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     attributes: *mut ibv_device_attr,
 ) -> c_int {
     // SAFETY: the application's pointers are an open context and room for the attributes.
-    status(|| unsafe { put(attributes, device_attributes(open_of(context)?)) })
+    status(Verb::ibv_query_device, || unsafe { put(attributes, device_attributes(open_of(context)?)) })
 }
 
 /// Writes the part of `answer` that the application has room for, and fills further room with zeros.
@@ -103,7 +104,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attributes: *mut ibv_device_attr_ex,
     room: usize,
 ) -> c_int {
-    status(|| {
+    status(Verb::ibv_query_device_ex, || {
         // SAFETY: the application's pointer is an open context.
         let open = unsafe { open_of(context)? };
         // SAFETY: numbers only, for which zero is a valid value.
@@ -160,7 +161,9 @@ pub(crate) unsafe extern "C" fn query_port(
     room: usize,
 ) -> c_int {
     // SAFETY: the application's pointers are an open context and `room` bytes.
-    status(|| unsafe { write_part(&port_attributes(open_of(context)?, port)?, attributes, room) })
+    status(Verb::ibv_query_port, || unsafe {
+        write_part(&port_attributes(open_of(context)?, port)?, attributes, room)
+    })
 }
 
 /// Queries the port for programs that know only the fields up to `link_layer`.
@@ -181,7 +184,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
     port: u32,
     speed: *mut u64,
 ) -> c_int {
-    status(|| {
+    status(Verb::ibv_query_port_speed, || {
         // SAFETY: the application's pointer is an open context.
         unsafe { open_of(context)? };
         if port != PORT.into() {
@@ -211,7 +214,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
-    count(|| {
+    count(Verb::ibv_query_gid, || {
         let index = u32::try_from(index).map_err(|_| Errno::INVALID)?;
         // SAFETY: the application's pointers are an open context and room for a GID.
         unsafe {
@@ -242,7 +245,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     flags: u32,
     entry_size: usize,
 ) -> c_int {
-    status(|| {
+    status(Verb::ibv_query_gid_ex, || {
         if flags != 0 || entry_size < size_of::<ibv_gid_entry>() {
             return Err(Errno::INVALID);
         }
@@ -262,7 +265,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     entry_size: usize,
 ) -> isize {
     // This function returns negative error numbers.
-    let written = count_entries(|| {
+    let written = count_entries(Verb::ibv_query_gid_table, || {
         if flags != 0 || entry_size < size_of::<ibv_gid_entry>() {
             return Err(Errno::INVALID);
         }
@@ -282,9 +285,9 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
 }
 
 /// Runs the body as an entry point, and returns its number of entries.
-fn count_entries(body: impl FnOnce() -> Result<usize, Errno>) -> Result<isize, Errno> {
+fn count_entries(verb: Verb, body: impl FnOnce() -> Result<usize, Errno>) -> Result<isize, Errno> {
     let mut found = Ok(0);
-    let failed = status(|| {
+    let failed = status(verb, || {
         found = Ok(body()?.cast_signed());
         Ok(())
     });
@@ -297,7 +300,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     index: u32,
     kind: *mut c_int,
 ) -> c_int {
-    count(|| {
+    count(Verb::ibv_query_gid_type, || {
         // SAFETY: the application's pointers are an open context and room for a number.
         unsafe {
             let entry = gid_at(open_of(context)?, port.into(), index)?;
@@ -317,7 +320,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     index: c_int,
     key: *mut u16,
 ) -> c_int {
-    count(|| {
+    count(Verb::ibv_query_pkey, || {
         // SAFETY: the application's pointer is an open context.
         unsafe { open_of(context)? };
         if port != PORT || index != 0 {
@@ -331,7 +334,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
 
 /// Returns the index of a partition key; the port has only the default one.
 pub(crate) unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, key: u16) -> c_int {
-    count(|| {
+    count(Verb::ibv_get_pkey_index, || {
         // SAFETY: the application's pointer is an open context.
         unsafe { open_of(context)? };
         if port == PORT && key == P_KEY { Ok(0) } else { Err(Errno::INVALID) }

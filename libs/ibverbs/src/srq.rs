@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use roce::verbs::SrqId;
+use roce_fault::verbs::Verb;
 
 use crate::abi::{
     IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
@@ -16,7 +17,7 @@ use crate::cq::cq_of;
 use crate::domain::pd_of;
 use crate::events::Acknowledgements;
 use crate::live::{self, Kind, Object};
-use crate::posting::post_receives;
+use crate::posting::{chain, post_receives};
 use crate::xrc::xrcd_of;
 
 /// An `ibv_srq` with the state of the library.
@@ -105,7 +106,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     attributes: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     // SAFETY: the application's pointers are a protection domain and attributes.
-    pointer(|| unsafe {
+    pointer(Verb::ibv_create_srq, || unsafe {
         let attributes = attributes.as_mut().ok_or(Errno::INVALID)?;
         create(pd, attributes.srq_context, &mut attributes.attr, None)
     })
@@ -116,7 +117,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     attributes: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     // SAFETY: the application's pointers are an open context and attributes.
-    pointer(|| unsafe {
+    pointer(Verb::ibv_create_srq_ex, || unsafe {
         open_of(context)?;
         let attributes = attributes.as_mut().ok_or(Errno::INVALID)?;
         let mask = attributes.comp_mask;
@@ -137,7 +138,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 
 /// Returns the number that peers use for a queue of an XRC domain.
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut c_uint) -> c_int {
-    status(|| {
+    status(Verb::ibv_get_srq_num, || {
         // SAFETY: the application's pointers are a queue, and room for a number.
         unsafe {
             let found = srq_of(srq)?.number.ok_or(Errno::INVALID)?;
@@ -148,7 +149,7 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut c_ui
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    status(|| {
+    status(Verb::ibv_destroy_srq, || {
         // SAFETY: the application's pointer is a queue that it has not destroyed.
         let object = unsafe { srq_of(srq)? };
         object.open.raw().destroy_srq(object.id)?;
@@ -165,7 +166,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     attributes: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
-    status(|| {
+    status(Verb::ibv_modify_srq, || {
         // SAFETY: the application's pointers are a queue and attributes.
         let (object, attributes) = unsafe { (srq_of(srq)?, attributes.as_ref().ok_or(Errno::INVALID)?) };
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
@@ -183,7 +184,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 }
 
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attributes: *mut ibv_srq_attr) -> c_int {
-    status(|| {
+    status(Verb::ibv_query_srq, || {
         // SAFETY: the application's pointer is a queue that it has not destroyed.
         let object = unsafe { srq_of(srq)? };
         let found = object.open.raw().query_srq(object.id).ok_or(Errno::INVALID)?;
@@ -203,11 +204,11 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    status(|| {
-        // SAFETY: the application's pointers are a queue, a chain of requests, and room for a pointer.
-        unsafe {
+    // SAFETY: the application's pointers are a queue, a chain of requests, and room for a pointer.
+    unsafe {
+        chain(Verb::ibv_post_srq_recv, (list, bad), || {
             let object = live::unchecked(srq.cast::<Srq>())?;
             post_receives(list, bad, |wr| object.open.raw().post_srq_recv(object.id, wr))
-        }
-    })
+        })
+    }
 }

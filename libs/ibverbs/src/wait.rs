@@ -12,7 +12,9 @@
 use std::ffi::{c_int, c_ulong};
 use std::time::Duration;
 
-use crate::answer::{Errno, run, set_errno};
+use roce_fault::verbs::Verb;
+
+use crate::answer::{Errno, guarded, run, set_errno};
 use crate::asleep::{CANCEL_DISABLE, forget_left, keep, pthread_setcancelstate, take};
 
 /// Maximum number of descriptors of one sleep.
@@ -123,7 +125,7 @@ enum Step {
 /// Runs one turn. The wait is not in the thread-local variable meanwhile, so calls that it makes do not drop
 /// it as a wait that was left.
 fn step<W: Wait>(slept: Slept, begin: impl FnOnce() -> Result<W, Errno>) -> Step {
-    let stepped = run(|| {
+    let stepped = guarded(|| {
         if slept == Slept::Closed {
             return Err(Errno(libc::EBADF));
         }
@@ -146,10 +148,24 @@ fn step<W: Wait>(slept: Slept, begin: impl FnOnce() -> Result<W, Errno>) -> Step
     }
 }
 
-/// Runs a call that waits; returns 0, or -1 with `errno` set. Sleeps only here. May call `begin` again.
+/// Runs an entry point that waits, unless a fault on demand refuses the call; returns 0, or -1 with `errno`
+/// set. May call `begin` again.
 ///
 /// No local value of this function, or of the functions that call it, may have a destructor.
-pub(crate) fn wait<W: Wait, A: Copy>(arguments: A, begin: fn(A) -> Result<W, Errno>) -> c_int {
+pub(crate) fn wait<W: Wait, A: Copy>(verb: Verb, arguments: A, begin: fn(A) -> Result<W, Errno>) -> c_int {
+    match run(verb, || Ok(())) {
+        Ok(()) => wait_on(arguments, begin),
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}
+
+/// Waits; returns 0, or -1 with `errno` set. Sleeps only here. May call `begin` again.
+///
+/// No local value of this function, or of the functions that call it, may have a destructor.
+pub(crate) fn wait_on<W: Wait, A: Copy>(arguments: A, begin: fn(A) -> Result<W, Errno>) -> c_int {
     // SAFETY: a pending cancellation takes effect here, where nothing is held.
     unsafe { pthread_testcancel() };
     let allowed = Allowed::nothing();

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use roce::verbs::{RKey, WindowType};
+use roce_fault::verbs::Verb;
 
 use crate::abi::{ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp};
 use crate::answer::{Errno, pointer, status};
@@ -32,7 +33,7 @@ impl Object for Mw {
 }
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
-    pointer(|| {
+    pointer(Verb::ibv_alloc_mw, || {
         // SAFETY: the application's pointer is a protection domain.
         let domain = unsafe { pd_of(pd)? };
         let window_type = match kind {
@@ -49,7 +50,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut i
 /// Binds a window of type 1 in the order of the queue pair's requests, with its own completion. The window
 /// has its next key at once, as with hardware drivers.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
-    status(|| {
+    status(Verb::ibv_bind_mw, || {
         // SAFETY: the application's pointers are a queue pair, a window and a description.
         let (object, window, bind) = unsafe {
             let window = &live::object(mw.cast::<Mw>())?.abi;
@@ -71,7 +72,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    status(|| {
+    status(Verb::ibv_dealloc_mw, || {
         // SAFETY: the application's pointer is a window that it has not deallocated.
         let object = unsafe { live::object(mw.cast::<Mw>())? };
         object.open.raw().deallocate_window(RKey(object.abi.rkey))?;

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use roce::verbs::XrcdId;
+use roce_fault::verbs::Verb;
 
 use crate::abi::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_xrcd, ibv_xrcd_init_attr,
@@ -47,7 +48,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attributes: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
-    pointer(|| {
+    pointer(Verb::ibv_open_xrcd, || {
         // SAFETY: the application's pointers are an open context and attributes.
         let (open, mask) =
             unsafe { (Arc::clone(open_of(context)?), attributes.as_ref().ok_or(Errno::INVALID)?.comp_mask) };
@@ -60,7 +61,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 }
 
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    status(|| {
+    status(Verb::ibv_close_xrcd, || {
         // SAFETY: the application's pointer is a domain that it has not closed.
         let object = unsafe { xrcd_of(xrcd)? };
         object.open.raw().deallocate_xrcd(object.id)?;

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 
 use roce::verbs::{Gid, PortSpace};
+use roce_fault::verbs::Verb;
 
 use super::delivery::end_step;
 use super::id::{Id, id_of};
@@ -75,7 +76,7 @@ fn show_binding(id: &Id) {
 }
 
 pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut libc::sockaddr) -> c_int {
-    count(|| {
+    count(Verb::rdma_bind_addr, || {
         // SAFETY: the application's pointers are an identifier and a socket address.
         let (object, address) = unsafe { (id_of(id)?, read(address)?) };
         with(|cm| {
@@ -127,7 +128,7 @@ pub(super) unsafe extern "C" fn rdma_resolve_addr(
     to: *mut libc::sockaddr,
     _timeout_ms: c_int,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_resolve_addr, || {
         // SAFETY: the application's pointers are an identifier, an address or null, and an address.
         unsafe {
             let object = id_of(id)?;
@@ -181,7 +182,7 @@ fn path_record(id: &Id) -> Result<ibv_sa_path_rec, Errno> {
 }
 
 pub(super) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    count(|| {
+    count(Verb::rdma_resolve_route, || {
         // SAFETY: the application's pointer is an identifier.
         unsafe {
             let object = id_of(id)?;
@@ -200,10 +201,14 @@ pub(super) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
 
 pub(super) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the application's pointer is an identifier.
-    crate::answer::value(0, || unsafe { id_of(id).map_or(0, |_| port_of(&(*id).route.addr.src)) })
+    crate::answer::value(Verb::rdma_get_src_port, 0, || unsafe {
+        id_of(id).map_or(0, |_| port_of(&(*id).route.addr.src))
+    })
 }
 
 pub(super) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the application's pointer is an identifier.
-    crate::answer::value(0, || unsafe { id_of(id).map_or(0, |_| port_of(&(*id).route.addr.dst)) })
+    crate::answer::value(Verb::rdma_get_dst_port, 0, || unsafe {
+        id_of(id).map_or(0, |_| port_of(&(*id).route.addr.dst))
+    })
 }

@@ -10,6 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use roce::device::fork::Mutex;
 use roce::verbs::CmEvent;
+use roce_fault::verbs::Verb;
 
 use super::id::{DeviceIndex, Id};
 use crate::abi::{ibv_ah_attr, rdma_event_channel};
@@ -154,7 +155,7 @@ pub(super) unsafe fn channel_of<'a>(channel: *mut rdma_event_channel) -> Result<
 }
 
 pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    value((), || {
+    value(Verb::rdma_destroy_event_channel, (), || {
         // SAFETY: an `rdma_event_channel` is part of a `Channel`, whose identifiers are destroyed.
         drop(unsafe { live::reclaim(channel.cast::<Channel>()) });
     });

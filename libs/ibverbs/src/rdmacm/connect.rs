@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use roce::verbs::{PortSpace, Qpn, RejReason, SidrStatus};
+use roce_fault::verbs::Verb;
 
 use super::addresses::{bind, choose_again};
 use super::delivery::completed;
@@ -71,7 +72,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_connect(
     id: *mut rdma_cm_id,
     parameters: *mut rdma_conn_param,
 ) -> c_int {
-    let answer = count(|| {
+    let answer = count(Verb::rdma_connect, || {
         // SAFETY: the application's pointers are an identifier, and parameters or null.
         unsafe {
             let object = id_of(id)?;
@@ -141,7 +142,7 @@ fn listen_at(
 }
 
 pub(super) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    count(|| {
+    count(Verb::rdma_listen, || {
         // SAFETY: the application's pointer is an identifier.
         let object = unsafe { id_of(id)? };
         let backlog = usize::try_from(backlog).ok().filter(|backlog| *backlog > 0).unwrap_or(MOST_BACKLOG);
@@ -183,7 +184,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_accept(
     parameters: *mut rdma_conn_param,
 ) -> c_int {
     let mut ends_here = false;
-    let answer = count(|| {
+    let answer = count(Verb::rdma_accept, || {
         // SAFETY: the application's pointers are an identifier, and parameters or null.
         unsafe {
             let object = id_of(id)?;
@@ -201,7 +202,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_accept(
 
 /// Completes a connection whose queue pair the application has moved.
 pub(super) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
-    count(|| {
+    count(Verb::rdma_establish, || {
         // SAFETY: the application's pointer is an identifier.
         let object = unsafe { id_of(id)? };
         if queue_pair(object).is_some() {
@@ -214,7 +215,7 @@ pub(super) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
-    count(|| {
+    count(Verb::rdma_reject, || {
         // SAFETY: the application's pointers are an identifier, and `len` bytes or null.
         let (object, data) = unsafe {
             let data = if data.is_null() { &[] } else { std::slice::from_raw_parts(data.cast(), len.into()) };
@@ -237,7 +238,7 @@ pub(super) unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *cons
 }
 
 pub(super) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_int) -> c_int {
-    count(|| {
+    count(Verb::rdma_notify, || {
         // SAFETY: the application's pointer is an identifier.
         let object = unsafe { id_of(id)? };
         if event != IBV_EVENT_COMM_EST {
@@ -251,7 +252,7 @@ pub(super) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_int) -
 }
 
 pub(super) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    let answer = count(|| {
+    let answer = count(Verb::rdma_disconnect, || {
         // SAFETY: the application's pointer is an identifier.
         unsafe {
             let object = id_of(id)?;
@@ -268,7 +269,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c
 
 /// Returns vendor 0, because enhanced connections (ECE) are not supported.
 pub(super) unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    count(|| {
+    count(Verb::rdma_get_remote_ece, || {
         // SAFETY: the application's pointers are an identifier and room for the answer.
         unsafe {
             id_of(id)?;
@@ -282,7 +283,7 @@ pub(super) unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *m
 }
 
 pub(super) unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    count(|| {
+    count(Verb::rdma_set_local_ece, || {
         // SAFETY: the application's pointers are an identifier and its options.
         unsafe {
             id_of(id)?;

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use roce::verbs::{CmConnectRequest, CmEvent, CmQpParameters, CmSidrRequest, Qpn, RejReason, SidrStatus};
+use roce_fault::verbs::Verb;
 
 use super::channel::{Channel, Happening, Source, source_of};
 use super::event::{Event, NO_CONNECTION, NO_DATAGRAMS, forget_event};
@@ -14,13 +15,13 @@ use super::{Cm, with};
 use crate::abi::{event_type, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param};
 use crate::answer::{Errno, pointer};
 use crate::live;
-use crate::wait::{Sleep, Slept, Wait, wait};
+use crate::wait::{Sleep, Slept, Wait, wait, wait_on};
 
 /// The queue pair number that represents a multicast group.
 const MULTICAST_QPN: u32 = 0x00ff_ffff;
 
 pub(super) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    pointer(|| {
+    pointer(Verb::rdma_create_event_channel, || {
         // Programs detect here that no device exists, as with librdmacm.
         with(Cm::open_devices)?;
         Ok(Channel::new()?.into_abi())
@@ -84,7 +85,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    wait((channel, event), |(channel, event)| {
+    wait(Verb::rdma_get_cm_event, (channel, event), |(channel, event)| {
         if event.is_null() {
             return Err(Errno::INVALID);
         }
@@ -248,7 +249,7 @@ pub(super) unsafe fn completed(id: *mut rdma_cm_id, answer: c_int) -> c_int {
         return answer;
     }
     // SAFETY: the caller's promise.
-    wait(id, |id| unsafe { end_of_step(id) })
+    wait_on(id, |id| unsafe { end_of_step(id) })
 }
 
 /// Takes the event that ends a step without waiting; fails with `EAGAIN` if it has not arrived.

@@ -2,6 +2,8 @@
 
 use std::ffi::c_int;
 
+use roce_fault::verbs::Verb;
+
 use super::addresses::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 use super::delivery::{EventWait, Receiver};
 use super::event::forget_event;
@@ -69,7 +71,7 @@ pub(super) unsafe extern "C" fn rdma_create_ep(
     pd: *mut ibv_pd,
     wanted: *mut ibv_qp_init_attr,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_create_ep, || {
         // SAFETY: the application's pointers are room for a pointer, a result of `rdma_getaddrinfo`, and a
         // domain and attributes or null.
         unsafe {
@@ -95,7 +97,7 @@ pub(super) unsafe extern "C" fn rdma_create_ep(
 }
 
 pub(super) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    value((), || {
+    value(Verb::rdma_destroy_ep, (), || {
         // SAFETY: the application's pointer is an identifier that it has not destroyed.
         unsafe {
             let Ok(object) = id_of(id) else { return };
@@ -153,7 +155,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_get_request(
     listener: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
-    wait((listener, id), |(listener, id)| {
+    wait(Verb::rdma_get_request, (listener, id), |(listener, id)| {
         // SAFETY: the application's pointer is an identifier.
         unsafe {
             if !id_of(listener)?.state().is_synchronous || id.is_null() {

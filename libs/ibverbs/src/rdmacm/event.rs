@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
+use roce_fault::verbs::Verb;
+
 use super::id::Id;
 use super::sockaddr::NO_ADDRESS;
 use crate::abi::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_param, rdma_ud_param};
@@ -80,7 +82,7 @@ pub(super) const NO_DATAGRAMS: rdma_ud_param = rdma_ud_param {
 };
 
 pub(super) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    count(|| {
+    count(Verb::rdma_ack_cm_event, || {
         // SAFETY: an `rdma_cm_event` is part of an `Event`; the identifier that counts it waits for this
         // acknowledgement.
         unsafe {

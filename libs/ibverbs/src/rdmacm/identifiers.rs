@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
+use roce_fault::verbs::Verb;
+
 use super::channel::{Channel, Happening, channel_of, rdma_destroy_event_channel};
 use super::event::forget_event;
 use super::id::{Group, Id, State, id_of, port_space};
@@ -46,7 +48,7 @@ pub(super) unsafe extern "C" fn rdma_create_id(
     context: *mut c_void,
     port_space: c_int,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_create_id, || {
         if id.is_null() {
             return Err(Errno::INVALID);
         }
@@ -133,7 +135,7 @@ pub(super) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
 }
 
 pub(super) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    count(|| {
+    count(Verb::rdma_destroy_id, || {
         // SAFETY: the application's pointer is an identifier that it has not destroyed.
         unsafe { destroy(id)? };
         Ok(0)
@@ -141,7 +143,7 @@ pub(super) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> c_int {
-    count(|| {
+    count(Verb::rdma_migrate_id, || {
         // SAFETY: the application's pointers are an identifier and a channel, or null for the identifier's
         // own channel.
         unsafe { migrate(id, to)? };

@@ -3,6 +3,8 @@
 use std::ffi::{c_char, c_int};
 use std::net::SocketAddr;
 
+use roce_fault::verbs::Verb;
+
 use super::sockaddr::{read, storage};
 use super::with;
 use crate::abi::{
@@ -180,7 +182,7 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
     hints: *const rdma_addrinfo,
     answer: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_getaddrinfo, || {
         // SAFETY: the application's pointers are strings or null, hints or null, and room for a pointer.
         unsafe {
             if answer.is_null() || node.is_null() && service.is_null() && hints.is_null() {
@@ -207,7 +209,7 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
 }
 
 pub(super) unsafe extern "C" fn rdma_freeaddrinfo(information: *mut rdma_addrinfo) {
-    value((), || {
+    value(Verb::rdma_freeaddrinfo, (), || {
         // SAFETY: the boxes of `rdma_getaddrinfo`, which are freed once.
         unsafe {
             let Some(information) = live::reclaim(information) else { return };
@@ -221,7 +223,7 @@ pub(super) unsafe extern "C" fn rdma_freeaddrinfo(information: *mut rdma_addrinf
 }
 
 pub(super) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
-    pointer(|| {
+    pointer(Verb::rdma_get_devices, || {
         let contexts: Vec<_> = with(|cm| {
             cm.open_devices()?;
             Ok::<_, Errno>(cm.devices.iter().map(|device| device.context.0).collect())
@@ -233,7 +235,7 @@ pub(super) unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mu
 
 /// Frees the list; the contexts stay open.
 pub(super) extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    value((), || free_list(Kind::ContextList, list));
+    value(Verb::rdma_free_devices, (), || free_list(Kind::ContextList, list));
 }
 
 pub(super) extern "C" fn rdma_event_str(event: c_int) -> *const c_char {

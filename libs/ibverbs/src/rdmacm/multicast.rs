@@ -3,6 +3,8 @@
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
 
+use roce_fault::verbs::Verb;
+
 use super::channel::Happening;
 use super::delivery::complete;
 use super::id::{Group, Id, id_of};
@@ -47,7 +49,7 @@ pub(super) unsafe extern "C" fn rdma_join_multicast(
     address: *mut libc::sockaddr,
     context: *mut c_void,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_join_multicast, || {
         // SAFETY: the application's pointers are an identifier and an address.
         unsafe {
             join(id_of(id)?, read(address)?.ip(), true, context)?;
@@ -62,7 +64,7 @@ pub(super) unsafe extern "C" fn rdma_join_multicast_ex(
     wanted: *mut rdma_cm_join_mc_attr_ex,
     context: *mut c_void,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_join_multicast_ex, || {
         // SAFETY: the application's pointers are an identifier, and attributes with an address.
         unsafe {
             let wanted = wanted.as_ref().ok_or(Errno::INVALID)?;
@@ -85,7 +87,7 @@ pub(super) unsafe extern "C" fn rdma_leave_multicast(
     id: *mut rdma_cm_id,
     address: *mut libc::sockaddr,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_leave_multicast, || {
         // SAFETY: the application's pointers are an identifier and an address.
         let (object, address) = unsafe { (id_of(id)?, read(address)?.ip()) };
         let group = {

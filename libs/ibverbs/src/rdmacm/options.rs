@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
+use roce_fault::verbs::Verb;
+
 use super::id::id_of;
 use crate::abi::{
     RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY,
@@ -19,7 +21,7 @@ pub(super) unsafe extern "C" fn rdma_set_option(
     value: *mut c_void,
     len: usize,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_set_option, || {
         // SAFETY: the application's pointers are an identifier and a value of `len` bytes.
         let (object, byte) = unsafe { (id_of(id)?, value.cast::<u8>().as_ref().copied()) };
         let byte = byte.filter(|_| len == 1).ok_or(Errno::INVALID);

@@ -2,6 +2,8 @@
 
 use std::ffi::c_int;
 
+use roce_fault::verbs::Verb;
+
 use super::id::{Id, id_of, is_datagram};
 use super::states::{start_connected, start_datagrams};
 use crate::abi::{
@@ -151,7 +153,7 @@ pub(super) unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     wanted: *mut ibv_qp_init_attr,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_create_qp, || {
         // SAFETY: the application's pointers are an identifier, a domain or null, and attributes.
         unsafe { create_qp(id, pd, wanted.as_mut().ok_or(Errno::INVALID)?)? };
         Ok(0)
@@ -162,7 +164,7 @@ pub(super) unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     wanted: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_create_qp_ex, || {
         // SAFETY: the application's pointers are an identifier and attributes.
         unsafe {
             id_of(id)?;
@@ -182,7 +184,7 @@ pub(super) unsafe extern "C" fn rdma_create_qp_ex(
 }
 
 pub(super) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
-    value((), || {
+    value(Verb::rdma_destroy_qp, (), || {
         // SAFETY: the application's pointer is an identifier.
         unsafe {
             let Ok(object) = id_of(id) else { return };
@@ -217,7 +219,7 @@ pub(super) unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     wanted: *mut ibv_srq_init_attr,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_create_srq, || {
         // SAFETY: the application's pointers are an identifier, a domain or null, and attributes.
         unsafe {
             id_of(id)?;
@@ -235,7 +237,7 @@ pub(super) unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut rdma_cm_id,
     wanted: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_create_srq_ex, || {
         // SAFETY: the application's pointers are an identifier and attributes.
         unsafe {
             id_of(id)?;
@@ -254,7 +256,7 @@ pub(super) unsafe extern "C" fn rdma_create_srq_ex(
 }
 
 pub(super) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
-    value((), || {
+    value(Verb::rdma_destroy_srq, (), || {
         // SAFETY: the application's pointer is an identifier.
         unsafe {
             if id_of(id).is_ok() {

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 
 use roce::packet::flow::flow_label_of_port;
+use roce_fault::verbs::Verb;
 
 use super::id::{Id, id_of, is_datagram, is_uc, queue_pair};
 use super::parameters::parameters;
@@ -80,7 +81,7 @@ pub(super) unsafe extern "C" fn rdma_init_qp_attr(
     out: *mut ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
-    count(|| {
+    count(Verb::rdma_init_qp_attr, || {
         // SAFETY: the application's pointers are an identifier, attributes with a state, and room for an
         // integer.
         unsafe {

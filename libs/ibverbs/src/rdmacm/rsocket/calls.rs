@@ -4,6 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use roce_fault::verbs::Verb;
+
 use super::connection::accept;
 use super::datagram::DatagramSocket;
 use super::descriptors::{called, wait_readable};
@@ -19,7 +21,7 @@ use crate::rdmacm::identifiers::rdma_create_id;
 use crate::rdmacm::sockaddr::{read, storage};
 
 pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    count(|| {
+    count(Verb::rsocket, || {
         if !matches!(kind, libc::SOCK_STREAM | libc::SOCK_DGRAM) {
             return Err(Errno::UNSUPPORTED);
         }
@@ -50,7 +52,7 @@ pub(crate) unsafe extern "C" fn rbind(
     address: *const libc::sockaddr,
     _len: libc::socklen_t,
 ) -> c_int {
-    count(|| {
+    count(Verb::rbind, || {
         if let Some(socket) = datagram_of(number) {
             // SAFETY: the address is the application's, or null, which is refused.
             socket.bind(unsafe { read(address)? })?;
@@ -71,7 +73,7 @@ pub(crate) unsafe extern "C" fn rbind(
 }
 
 pub(crate) extern "C" fn rlisten(number: c_int, backlog: c_int) -> c_int {
-    count(|| {
+    count(Verb::rlisten, || {
         let socket = socket_of(number)?;
         let mut state = socket.state();
         match state.phase {
@@ -91,7 +93,7 @@ pub(crate) unsafe extern "C" fn raccept(
     address: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    count(|| {
+    count(Verb::raccept, || {
         let socket = socket_of(number)?;
         loop {
             let state = socket.state();
@@ -122,7 +124,7 @@ pub(crate) unsafe extern "C" fn rconnect(
     address: *const libc::sockaddr,
     _len: libc::socklen_t,
 ) -> c_int {
-    count(|| {
+    count(Verb::rconnect, || {
         if let Some(socket) = datagram_of(number) {
             // SAFETY: the address is the application's, or null, which is refused.
             socket.connect(unsafe { read(address)? })?;
@@ -141,7 +143,7 @@ pub(crate) unsafe extern "C" fn rconnect(
 }
 
 pub(crate) extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
-    count(|| {
+    count(Verb::rshutdown, || {
         match datagram_of(number) {
             Some(socket) => socket.shut_down(how)?,
             None => socket_of(number)?.shut_down(how)?,
@@ -151,7 +153,7 @@ pub(crate) extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
 }
 
 pub(crate) extern "C" fn rclose(number: c_int) -> c_int {
-    count(|| {
+    count(Verb::rclose, || {
         if let Some(Any::Stream(socket)) = find(number) {
             // Data that cannot be sent any more are lost, as with `close`.
             let _ = socket.shut_down(libc::SHUT_RDWR);
@@ -246,7 +248,7 @@ fn copy_to(found: &[u8], room: &mut [u8]) -> isize {
 }
 
 pub(crate) unsafe extern "C" fn rsend(number: c_int, data: *const c_void, len: usize, flags: c_int) -> isize {
-    count(|| {
+    count(Verb::rsend, || {
         let socket = find(number).ok_or(Errno(libc::EBADF))?;
         if data.is_null() && len > 0 {
             return Err(Errno(libc::EFAULT));
@@ -261,7 +263,7 @@ pub(crate) unsafe extern "C" fn rsend(number: c_int, data: *const c_void, len: u
 }
 
 pub(crate) unsafe extern "C" fn rrecv(number: c_int, data: *mut c_void, len: usize, flags: c_int) -> isize {
-    count(|| {
+    count(Verb::rrecv, || {
         let socket = find(number).ok_or(Errno(libc::EBADF))?;
         if data.is_null() && len > 0 {
             return Err(Errno(libc::EFAULT));
@@ -280,12 +282,12 @@ pub(crate) unsafe extern "C" fn rrecv(number: c_int, data: *mut c_void, len: usi
 
 pub(crate) unsafe extern "C" fn rwrite(number: c_int, data: *const c_void, len: usize) -> isize {
     // SAFETY: the application's, as for `rsend`.
-    count(|| Ok(unsafe { rsend(number, data, len, 0) }))
+    count(Verb::rwrite, || Ok(unsafe { rsend(number, data, len, 0) }))
 }
 
 pub(crate) unsafe extern "C" fn rread(number: c_int, data: *mut c_void, len: usize) -> isize {
     // SAFETY: the application's, as for `rrecv`.
-    count(|| Ok(unsafe { rrecv(number, data, len, 0) }))
+    count(Verb::rread, || Ok(unsafe { rrecv(number, data, len, 0) }))
 }
 
 /// Writes an address of an rsocket for the application.
@@ -319,7 +321,7 @@ pub(crate) unsafe extern "C" fn rgetpeername(
     to: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    count(|| {
+    count(Verb::rgetpeername, || {
         if let Some(socket) = datagram_of(number) {
             // SAFETY: the application's room.
             return unsafe { give_address(socket.peer_address(), to, len) };
@@ -338,7 +340,7 @@ pub(crate) unsafe extern "C" fn rgetsockname(
     to: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    count(|| {
+    count(Verb::rgetsockname, || {
         if let Some(socket) = datagram_of(number) {
             // SAFETY: the application's room.
             return unsafe { give_address(socket.own_address(), to, len) };

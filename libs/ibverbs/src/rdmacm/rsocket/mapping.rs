@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
+use roce_fault::verbs::Verb;
+
 use super::calls::{is_impatient, is_over};
 use super::descriptors::last_errno;
 use super::flow::{FIRST_TRANSFER, LONGEST_TRANSFER};
@@ -72,7 +74,7 @@ pub(in super::super) unsafe extern "C" fn riomap(
     _flags: c_int,
     offset: i64,
 ) -> i64 {
-    count(|| {
+    count(Verb::riomap, || {
         let socket = socket_of(number)?;
         if protection & !libc::PROT_WRITE != 0 {
             return Err(Errno::INVALID);
@@ -87,7 +89,7 @@ pub(in super::super) unsafe extern "C" fn riounmap(
     memory: *mut c_void,
     length: usize,
 ) -> c_int {
-    count(|| {
+    count(Verb::riounmap, || {
         let socket = socket_of(number)?;
         let mut state = socket.state();
         let mappings = &mut state.mappings;
@@ -132,7 +134,7 @@ pub(in super::super) unsafe extern "C" fn riowrite(
     offset: i64,
     flags: c_int,
 ) -> isize {
-    count(|| {
+    count(Verb::riowrite, || {
         let socket = socket_of(number)?;
         if length == 0 {
             return Ok(0);

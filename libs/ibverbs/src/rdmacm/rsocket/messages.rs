@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
+use roce_fault::verbs::Verb;
+
 use super::calls::{give_address, receive, rgetpeername, send};
 use super::{datagram_of, socket_of};
 use crate::answer::{Errno, count};
@@ -125,7 +127,7 @@ pub(in super::super) unsafe extern "C" fn rwritev(
     buffers_of_it: c_int,
 ) -> isize {
     // SAFETY: the application's list of this length.
-    count(|| send_all(number, unsafe { buffers(list, length(buffers_of_it)?)? }, 0))
+    count(Verb::rwritev, || send_all(number, unsafe { buffers(list, length(buffers_of_it)?)? }, 0))
 }
 
 pub(in super::super) unsafe extern "C" fn rreadv(
@@ -134,7 +136,7 @@ pub(in super::super) unsafe extern "C" fn rreadv(
     buffers_of_it: c_int,
 ) -> isize {
     // SAFETY: the application's list of this length.
-    count(|| receive_all(number, unsafe { buffers(list, length(buffers_of_it)?)? }, 0))
+    count(Verb::rreadv, || receive_all(number, unsafe { buffers(list, length(buffers_of_it)?)? }, 0))
 }
 
 /// Returns the buffers of a message. A stream does not support control data.
@@ -159,7 +161,7 @@ pub(in super::super) unsafe extern "C" fn rsendmsg(
     flags: c_int,
 ) -> isize {
     // SAFETY: the application's message.
-    count(|| send_all(number, unsafe { buffers_of(message)? }, flags))
+    count(Verb::rsendmsg, || send_all(number, unsafe { buffers_of(message)? }, flags))
 }
 
 pub(in super::super) unsafe extern "C" fn rrecvmsg(
@@ -167,7 +169,7 @@ pub(in super::super) unsafe extern "C" fn rrecvmsg(
     message: *mut libc::msghdr,
     flags: c_int,
 ) -> isize {
-    count(|| {
+    count(Verb::rrecvmsg, || {
         // SAFETY: the application's message.
         unsafe {
             let found = receive_all(number, buffers_of(message)?, flags)?;
@@ -185,7 +187,7 @@ pub(in super::super) unsafe extern "C" fn rsendto(
     address: *const libc::sockaddr,
     _address_len: libc::socklen_t,
 ) -> isize {
-    count(|| {
+    count(Verb::rsendto, || {
         if let Some(socket) = datagram_of(number)
             && !address.is_null()
         {
@@ -210,7 +212,7 @@ pub(in super::super) unsafe extern "C" fn rrecvfrom(
     address: *mut libc::sockaddr,
     address_len: *mut libc::socklen_t,
 ) -> isize {
-    count(|| {
+    count(Verb::rrecvfrom, || {
         let buffer = libc::iovec { iov_base: data, iov_len: len };
         if let Some(socket) = datagram_of(number) {
             let (found, from) = socket.receive(flags, |found, from| {

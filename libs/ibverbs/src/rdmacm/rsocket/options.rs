@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_long, c_void};
 
+use roce_fault::verbs::Verb;
+
 use super::settings::Options;
 use super::{Any, Phase, State, find};
 use crate::answer::{Errno, count};
@@ -13,7 +15,7 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
     value: *const c_void,
     len: libc::socklen_t,
 ) -> c_int {
-    count(|| {
+    count(Verb::rsetsockopt, || {
         let socket = find(number).ok_or(Errno(libc::EBADF))?;
         if value.is_null() || (len as usize) < size_of::<c_int>() {
             return Err(Errno::INVALID);
@@ -52,7 +54,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     value: *mut c_void,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    count(|| {
+    count(Verb::rgetsockopt, || {
         let socket = find(number).ok_or(Errno(libc::EBADF))?;
         // SAFETY: the application's room for the answer, or null.
         unsafe {
@@ -73,7 +75,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
 /// Implements `fcntl`. In C it has a variable number of arguments, which these architectures pass like
 /// others.
 pub(crate) extern "C" fn rfcntl(number: c_int, command: c_int, argument: c_long) -> c_int {
-    count(|| {
+    count(Verb::rfcntl, || {
         let change = |is_nonblocking: &mut bool| match command {
             libc::F_GETFL => Ok(libc::O_RDWR | if *is_nonblocking { libc::O_NONBLOCK } else { 0 }),
             libc::F_SETFL => {

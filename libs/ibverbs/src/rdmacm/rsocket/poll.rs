@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use roce_fault::verbs::Verb;
+
 use super::descriptors::LONGEST_SLEEP_MS;
 use super::{Any, Phase, Socket, find};
 use crate::answer::{Errno, count};
@@ -73,7 +75,7 @@ pub(in super::super) unsafe extern "C" fn rpoll(
     number: libc::nfds_t,
     timeout: c_int,
 ) -> c_int {
-    count(|| {
+    count(Verb::rpoll, || {
         let length = usize::try_from(number).map_err(|_| Errno::INVALID)?;
         if descriptors.is_null() && length > 0 {
             return Err(Errno(libc::EFAULT));

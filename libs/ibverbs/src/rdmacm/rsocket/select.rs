@@ -2,6 +2,8 @@
 
 use std::ffi::c_int;
 
+use roce_fault::verbs::Verb;
+
 use super::descriptors::called;
 use super::poll::rpoll;
 use crate::answer::{Errno, count};
@@ -28,7 +30,7 @@ pub(in super::super) unsafe extern "C" fn rselect(
     exceptional: *mut libc::fd_set,
     timeout: *mut libc::timeval,
 ) -> c_int {
-    count(|| {
+    count(Verb::rselect, || {
         if usize::try_from(number).map_or(true, |number| number > libc::FD_SETSIZE) {
             return Err(Errno::INVALID);
         }
