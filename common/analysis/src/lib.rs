@@ -12,6 +12,8 @@ pub mod pairing;
 pub mod record;
 pub mod replay;
 pub mod stream;
+#[cfg(test)]
+mod testing;
 pub mod verdict;
 
 pub use analysis::{Analysis, Collector, Counts};

@@ -4,6 +4,15 @@
 //! the capture lacks is never blamed on a NIC: PSNs that were acknowledged but not captured, packets that were
 //! cut, times that the file does not have.
 
+mod classes;
+mod entropy;
+mod findings;
+mod hygiene;
+mod icrc;
+mod mtu;
+mod opcodes;
+mod packets;
+mod pfc;
 pub mod rules;
 
 use crate::analysis::Analysis;
@@ -148,5 +157,22 @@ pub fn of_capture(analysis: &Analysis) -> Vec<Verdict> {
 type ConnectionCheck = fn(&Scene<'_>) -> Vec<Verdict>;
 type CaptureCheck = fn(&Analysis) -> Vec<Verdict>;
 
-const CONNECTION_CHECKS: &[ConnectionCheck] = &[];
-const CAPTURE_CHECKS: &[CaptureCheck] = &[];
+/// The checks of a connection, by the number of their rule.
+const CONNECTION_CHECKS: &[ConnectionCheck] = &[
+    icrc::check,    // 1
+    classes::check, // 11
+    opcodes::check, // 13
+    mtu::check,     // 14
+    hygiene::check, // 16
+    entropy::check, // 17
+];
+
+/// The checks of whole captures, by the number of their rule.
+const CAPTURE_CHECKS: &[CaptureCheck] = &[
+    icrc::check_others,    // 1
+    pfc::check_all,        // 12
+    opcodes::check_others, // 13
+    mtu::check_others,     // 14
+    hygiene::check_others, // 16
+    entropy::check_all,    // 17
+];
