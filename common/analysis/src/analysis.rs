@@ -34,6 +34,7 @@ pub struct Collector {
     records: Vec<Record>,
     cm: Vec<CmRecord>,
     pauses: Vec<PauseRecord>,
+    line_rate: Option<u64>,
 }
 
 impl Collector {
@@ -47,7 +48,16 @@ impl Collector {
             records: Vec::new(),
             cm: Vec::new(),
             pauses: Vec::new(),
+            line_rate: None,
         }
+    }
+
+    /// Sets the rate of the captured links in bits per second. Without it, the durations of pauses are only
+    /// known within limits.
+    #[must_use]
+    pub const fn with_line_rate(mut self, bits_per_second: u64) -> Self {
+        self.line_rate = Some(bits_per_second);
+        self
     }
 
     /// Takes the next packet.
@@ -93,8 +103,8 @@ impl Collector {
         self.counts.copies = mark_mirrored(&mut self.records);
         let pairs = pairs(&self.records, &self.cm, &self.streams);
         let connections = connections(&self.records, &self.streams, &pairs);
-        let Self { counts, streams, records, cm, pauses, .. } = self;
-        Analysis { counts, streams, records, cm, pauses, connections }
+        let Self { counts, streams, records, cm, pauses, line_rate, .. } = self;
+        Analysis { counts, streams, records, cm, pauses, connections, line_rate }
     }
 }
 
@@ -113,4 +123,6 @@ pub struct Analysis {
     pub pauses: Vec<PauseRecord>,
     /// The connections of RC, XRC and UC queue pairs.
     pub connections: Vec<Connection>,
+    /// Rate of the captured links in bits per second, if the caller knows it.
+    pub line_rate: Option<u64>,
 }

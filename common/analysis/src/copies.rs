@@ -135,7 +135,7 @@ const NEAR_NS: u64 = 5_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Traffic;
+    use crate::testing::records::Traffic;
 
     #[test]
     fn a_mirror_of_both_sides_doubles_nearly_every_packet() {

@@ -189,7 +189,7 @@ impl<'a> Partners<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Traffic;
+    use crate::testing::records::Traffic;
 
     /// Returns the queue pairs of host 2 and host 1 of each pair.
     fn paired(traffic: &Traffic) -> Vec<(u32, Option<u32>)> {

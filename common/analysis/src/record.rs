@@ -8,8 +8,8 @@ use roce_packet::mad::{CmMad, CmMessage, MAD_LEN};
 use roce_packet::outer::{Cut, Link, Outer, OuterIcrc};
 use roce_packet::pause::{PauseFrame, PauseRequest};
 use roce_packet::{
-    Aeth, AtomicAckEth, AtomicEth, BthView, Datagram, Deth, Encapsulation, HeaderSet, MacAddr, Msn,
-    NetworkView, Opcode, OpcodeInfo, Operation, Psn, Qpn, Reth, Syndrome, Transport,
+    Aeth, AtomicAckEth, AtomicEth, BthView, Datagram, Deth, Encapsulation, HeaderSet, Layer, MacAddr, Msn,
+    NetworkView, Opcode, OpcodeInfo, Operation, ParseErrorKind, Psn, Qpn, Reth, Syndrome, Transport,
 };
 
 /// A packet as a capture contains it.
@@ -80,6 +80,10 @@ bitflags! {
         const UDP_CHECKSUM = 1 << 11;
         /// The packet was captured more than once, and this is not the first copy.
         const COPY = 1 << 12;
+        /// A byte of the padding is not zero.
+        const NONZERO_PADDING = 1 << 13;
+        /// The IPv4 header allows routers to fragment the packet: DF is clear.
+        const MAY_FRAGMENT = 1 << 14;
     }
 }
 
@@ -146,6 +150,8 @@ pub struct Record {
     pub icrc: u32,
     /// CRC of the payload of a READ response; 0 for other packets and if the end is missing.
     pub payload_crc: u32,
+    /// The first contradiction in the headers, if [`Bits::BROKEN`] is set.
+    pub problem: Option<(Layer, ParseErrorKind)>,
 }
 
 impl Record {
@@ -221,6 +227,8 @@ pub struct CmRecord {
 pub struct PauseRecord {
     /// Where it is.
     pub place: Place,
+    /// Interface of the file.
+    pub interface: u16,
     /// Time in nanoseconds, 0 if unknown.
     pub time_ns: u64,
     /// The port that asks for a pause.
@@ -253,8 +261,8 @@ pub fn decode(packet: &Packet<'_>, port: u16) -> Decoded {
     if outer.foreign.is_some() {
         return match PauseFrame::parse(packet.bytes) {
             Ok(frame) if matches!(packet.link, Link::Ethernet) => {
-                let PauseFrame { source, request } = frame;
-                Decoded::Pause(PauseRecord { place, time_ns, source, request })
+                let (PauseFrame { source, request }, interface) = (frame, packet.interface);
+                Decoded::Pause(PauseRecord { place, interface, time_ns, source, request })
             }
             _ => Decoded::Foreign,
         };
@@ -299,6 +307,13 @@ fn record(packet: &Packet<'_>, outer: &Outer<'_>, transport: &[u8], bth: &BthVie
         Some(NetworkView::Ipv4(ip)) => ip.identification(),
         _ => 0,
     };
+    let mut bits = bits(outer, bth, checked);
+    let whole = transport.get(..announced).unwrap_or(transport);
+    let problem = problem(outer, whole);
+    bits.set(Bits::BROKEN, problem.is_some());
+    let padding = whole.get(header_len + payload_len..).and_then(|rest| rest.get(..pad));
+    let has_padding = problem.is_none() && padding.is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0));
+    bits.set(Bits::NONZERO_PADDING, has_padding);
     Record {
         place: Place { capture: packet.capture, number: packet.number },
         interface: packet.interface,
@@ -306,7 +321,7 @@ fn record(packet: &Packet<'_>, outer: &Outer<'_>, transport: &[u8], bth: &BthVie
         stream: StreamId(u32::MAX),
         opcode: bth.opcode(),
         psn: bth.psn(),
-        bits: bits(outer, transport.get(..announced).unwrap_or(transport), bth, checked),
+        bits,
         version: bth.version(),
         pad: bth.pad_count(),
         p_key: bth.p_key(),
@@ -319,10 +334,17 @@ fn record(packet: &Packet<'_>, outer: &Outer<'_>, transport: &[u8], bth: &BthVie
         extension: info.map_or(Extension::None, |info| extension(info, transport)),
         icrc: checked.map_or(0, |icrc| icrc.check.found),
         payload_crc: payload.filter(|_| is_read_response).map_or(0, crc32fast::hash),
+        problem,
     }
 }
 
-fn bits(outer: &Outer<'_>, transport: &[u8], bth: &BthView, checked: Option<OuterIcrc>) -> Bits {
+/// Returns the first contradiction in the headers. `transport` is the datagram from BTH to ICRC.
+fn problem(outer: &Outer<'_>, transport: &[u8]) -> Option<(Layer, ParseErrorKind)> {
+    let of_datagram = || Datagram::parse(transport, &[]).err().filter(|_| outer.cut.is_none());
+    outer.error.or_else(of_datagram).map(|error| (error.layer, error.kind))
+}
+
+fn bits(outer: &Outer<'_>, bth: &BthView, checked: Option<OuterIcrc>) -> Bits {
     let mut bits = Bits::empty();
     bits.set(Bits::ACK_REQ, bth.ack_req());
     bits.set(Bits::SOLICITED, bth.solicited());
@@ -337,8 +359,8 @@ fn bits(outer: &Outer<'_>, transport: &[u8], bth: &BthView, checked: Option<Oute
         bits.set(Bits::GOOD_ICRC, icrc.check.is_good());
         bits.set(Bits::BAD_ICRC, !icrc.check.is_good());
     }
-    let is_broken = outer.error.is_some() || outer.cut.is_none() && Datagram::parse(transport, &[]).is_err();
-    bits.set(Bits::BROKEN, is_broken);
+    let may_fragment = matches!(outer.network, Some(NetworkView::Ipv4(ip)) if !ip.dont_fragment());
+    bits.set(Bits::MAY_FRAGMENT, may_fragment);
     bits
 }
 

@@ -46,6 +46,12 @@ impl Streams {
         self.all.get(id.0 as usize)
     }
 
+    /// Returns the number of a stream.
+    #[must_use]
+    pub fn find(&self, key: &StreamKey) -> Option<StreamId> {
+        self.numbers.get(key).copied()
+    }
+
     /// Returns all streams with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (StreamId, &Stream)> {
         (0_u32..).map(StreamId).zip(&self.all)

@@ -430,7 +430,7 @@ pub(crate) fn is_of(record: &Record, stream: Option<StreamId>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::analyzed;
+    use crate::testing::records::analyzed;
 
     fn summaries(names: &[&str]) -> Vec<Summary> {
         let analysis = analyzed(names);

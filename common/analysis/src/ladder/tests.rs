@@ -5,7 +5,7 @@ use roce_packet::Qpn;
 use super::events::{Event, Step};
 use super::fold::{Shown, fold};
 use super::*;
-use crate::testing::analyzed;
+use crate::testing::records::analyzed;
 
 fn texts(names: &[&str], most_rows: usize) -> Vec<String> {
     let analysis = analyzed(names);

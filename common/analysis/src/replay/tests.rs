@@ -47,6 +47,7 @@ impl Wire {
             extension,
             icrc: psn,
             payload_crc: psn + 1,
+            problem: None,
         });
         index
     }

@@ -1,7 +1,5 @@
-//! Packets for the unit tests.
+//! Packets for the unit tests: frames with any header, frames of two hosts in few words, and records alone.
 
-mod records;
-mod wire;
-
-pub(crate) use records::{Traffic, analyzed};
-pub(crate) use wire::{Sketch, Wire};
+pub(crate) mod frames;
+pub(crate) mod records;
+pub(crate) mod wire;

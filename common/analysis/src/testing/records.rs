@@ -74,6 +74,7 @@ impl Traffic {
             extension: if is_answer { answer } else { Extension::None },
             icrc: qpn << 16 ^ psn,
             payload_crc: 0,
+            problem: None,
         };
         let stream = self.streams.add(key, &record);
         self.records.push(Record { stream, ..record });

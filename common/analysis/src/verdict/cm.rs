@@ -357,7 +357,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::testing::{Sketch, Wire};
+    use crate::testing::wire::{Sketch, Wire};
 
     const PORT: ServiceId = ServiceId::of_port(PortSpace::Tcp, 7174);
 

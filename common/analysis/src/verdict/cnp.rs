@@ -335,7 +335,7 @@ fn scope(address: IpAddr, host: &Host) -> Verdict {
 mod tests {
     use super::super::{Outcome, of_connection as judge};
     use super::*;
-    use crate::testing::{Sketch, Wire};
+    use crate::testing::wire::{Sketch, Wire};
 
     fn verdicts(wire: &Wire) -> Vec<Verdict> {
         let analysis = wire.analyze();

@@ -5,12 +5,21 @@
 //! cut, times that the file does not have.
 
 mod causes;
+mod classes;
 mod cm;
 mod cnp;
 mod duplicates;
+mod entropy;
+mod findings;
+mod hygiene;
+mod icrc;
 mod judgement;
 mod msn;
+mod mtu;
 mod naks;
+mod opcodes;
+mod packets;
+mod pfc;
 mod reaction;
 mod reads;
 mod refusals;
@@ -42,22 +51,35 @@ pub fn of_capture(analysis: &Analysis) -> Vec<Verdict> {
 type ConnectionCheck = fn(&Scene<'_>) -> Vec<Verdict>;
 type CaptureCheck = fn(&Analysis) -> Vec<Verdict>;
 
-// One line for each check, by the number of its rule.
+/// The checks of a connection, by the number of their rule.
 const CONNECTION_CHECKS: &[ConnectionCheck] = &[
-    naks::check,
-    restart::check,
-    duplicates::check,
-    reads::check,
-    causes::check,
-    timeouts::check,
-    rnr::check,
-    cnp::of_connection,
-    reaction::of_connection,
-    msn::check,
-    refusals::check,
+    icrc::check,             // 1
+    naks::check,             // 2
+    restart::check,          // 3
+    duplicates::check,       // 4
+    reads::check,            // 5
+    causes::check,           // 6
+    timeouts::check,         // 7
+    rnr::check,              // 8
+    cnp::of_connection,      // 9
+    reaction::of_connection, // 10
+    classes::check,          // 11
+    opcodes::check,          // 13
+    mtu::check,              // 14
+    msn::check,              // 15
+    hygiene::check,          // 16
+    entropy::check,          // 17
+    refusals::check,         // 18
 ];
-#[rustfmt::skip]
+
+/// The checks of whole captures, by the number of their rule.
 const CAPTURE_CHECKS: &[CaptureCheck] = &[
-    cnp::of_capture,
-    cm::of_capture,
+    icrc::check_others,    // 1
+    cnp::of_capture,       // 9
+    pfc::check_all,        // 12
+    opcodes::check_others, // 13
+    mtu::check_others,     // 14
+    hygiene::check_others, // 16
+    entropy::check_all,    // 17
+    cm::of_capture,        // 19
 ];

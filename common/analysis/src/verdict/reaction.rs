@@ -265,7 +265,7 @@ fn judge(scene: &Scene<'_>, end: usize, sender: &Sender, found: &[(Cut, Option<u
 mod tests {
     use super::super::{Outcome, of_connection as judge_all};
     use super::*;
-    use crate::testing::{Sketch, Wire};
+    use crate::testing::wire::{Sketch, Wire};
 
     /// A sender of SENDs. `rate` gives packets per millisecond after a number of CNPs; a CNP comes after
     /// every `every` packets.

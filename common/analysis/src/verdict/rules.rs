@@ -55,6 +55,24 @@ rules! {
 mod tests {
     use super::*;
 
+    /// Each row of the page begins with number, key, question and source of its rule.
+    #[test]
+    fn the_page_has_the_words_of_the_rules() {
+        let page = include_str!("../../../../docs/reference/verdicts.md");
+        let rows: Vec<Vec<&str>> = page
+            .lines()
+            .map(|line| line.split('|').map(str::trim).skip(1).collect())
+            .filter(|cells: &Vec<&str>| cells.first().is_some_and(|cell| cell.parse::<u8>().is_ok()))
+            .collect();
+        assert!(rows.len() >= 7, "{} rows", rows.len());
+        assert!(rows.is_sorted_by_key(|cells| cells[0].parse::<u8>().unwrap()), "by number");
+        for cells in rows {
+            let rule = ALL.iter().find(|rule| rule.number.to_string() == cells[0]).unwrap();
+            let key = format!("`{}`", rule.key);
+            assert_eq!(cells[1..4], [&key, rule.question, rule.source], "rule {}", rule.number);
+        }
+    }
+
     #[test]
     fn rules_are_numbered_and_named_once() {
         for (index, rule) in ALL.iter().enumerate() {

@@ -1,0 +1,126 @@
+//! Rule 1: whose ICRCs are wrong, and how many.
+//!
+//! A record says that its ICRC is wrong, but not why: that needs the bytes of the packet, which only
+//! [`crate::Collector::add`] sees.
+
+use super::findings::{Findings, count_of};
+use super::judgement::{Scene, Verdict};
+use super::packets::{outside_connections, sent_by};
+use super::rules::ICRC;
+use crate::analysis::Analysis;
+use crate::record::{Bits, Record};
+
+/// Judges the packets of one connection.
+pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
+    let mut sums = Sums::default();
+    for end in [0, 1] {
+        sums.add(&sent_by(scene, end));
+    }
+    sums.into_verdict(scene.analysis)
+}
+
+/// Judges packets outside of connections.
+pub(super) fn check_others(analysis: &Analysis) -> Vec<Verdict> {
+    let mut sums = Sums::default();
+    for packets in outside_connections(analysis).values() {
+        sums.add(packets);
+    }
+    sums.into_verdict(analysis)
+}
+
+#[derive(Default)]
+struct Sums {
+    findings: Findings,
+    good: u64,
+    wrong: u64,
+    /// Packets whose end is missing or whose headers contradict each other.
+    unchecked: u64,
+}
+
+impl Sums {
+    /// Adds the packets of one stream.
+    fn add(&mut self, packets: &[&Record]) {
+        let count = |bit| packets.iter().filter(|record| record.bits.contains(bit)).count() as u64;
+        let (good, wrong) = (count(Bits::GOOD_ICRC), count(Bits::BAD_ICRC));
+        self.good += good;
+        self.wrong += wrong;
+        self.unchecked += packets.len() as u64 - good - wrong;
+        let kind = match good {
+            0 => "every ICRC is wrong, so the sender or a device on the way computes it in another way",
+            _ => "wrong ICRC",
+        };
+        for record in packets.iter().filter(|record| record.bits.contains(Bits::BAD_ICRC)) {
+            let detail = || format!("{wrong} of {}", good + wrong);
+            self.findings.fault_with(kind, Some(record.stream), record.place, detail);
+        }
+    }
+
+    fn into_verdict(self, analysis: &Analysis) -> Vec<Verdict> {
+        let Self { findings, good, wrong, unchecked } = self;
+        if good + wrong + unchecked == 0 {
+            return Vec::new();
+        }
+        let otherwise = || match good {
+            0 => Verdict::unknown(
+                &ICRC,
+                format!("no packet is complete: {} without its end.", count_of(unchecked, "packet")),
+            ),
+            good => Verdict::pass(&ICRC, format!("{} with a correct ICRC.", count_of(good, "packet"))),
+        };
+        let verdict = findings.into_verdict(&ICRC, analysis, otherwise);
+        let verdict = verdict.with("good", good as f64).with("wrong", wrong as f64);
+        vec![verdict.with("unchecked", unchecked as f64)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::frames::{Wire, ack, expect, figure, judge, judge_capture, send};
+    use crate::verdict::Outcome;
+
+    #[test]
+    fn correct_ones_pass() {
+        let mut wire = Wire::new();
+        wire.add(send(10, 5)).add(ack(10, 1));
+        let verdict = judge(&wire, &ICRC);
+        expect(&verdict, Outcome::Pass, "2 packets with a correct ICRC", &[]);
+        assert_eq!(figure(&verdict, "good"), 2.0);
+    }
+
+    #[test]
+    fn wrong_ones_are_counted_for_their_sender() {
+        let mut wire = Wire::new();
+        wire.add(send(10, 5)).add(ack(10, 1)).add(send(11, 5).wrong_icrc()).add(send(12, 5)).add(ack(12, 3));
+        let verdict = judge(&wire, &ICRC);
+        let text = "wrong ICRC: packet 3 from 192.0.2.1 to queue pair 0x000022 (1 of 3)";
+        expect(&verdict, Outcome::Fail, text, &[3]);
+        assert_eq!((figure(&verdict, "good"), figure(&verdict, "wrong")), (4.0, 1.0));
+    }
+
+    #[test]
+    fn a_sender_without_any_correct_one_is_named() {
+        let mut wire = Wire::new();
+        wire.add(send(10, 5)).add(ack(10, 1).wrong_icrc()).add(send(11, 5)).add(ack(11, 2).wrong_icrc());
+        expect(&judge(&wire, &ICRC), Outcome::Fail, "every ICRC is wrong, so the sender", &[2, 4]);
+    }
+
+    #[test]
+    fn packets_without_their_end_say_nothing() {
+        let mut wire = Wire::new();
+        for psn in 10..12 {
+            wire.add(crate::testing::frames::Sketch { snap_len: Some(64), ..send(psn, 400) });
+        }
+        let verdict = judge(&wire, &ICRC);
+        expect(&verdict, Outcome::Unknown, "no packet is complete: 2 packets without its end", &[]);
+        assert_eq!(figure(&verdict, "unchecked"), 2.0);
+    }
+
+    #[test]
+    fn datagrams_are_judged_with_the_capture() {
+        let mut wire = Wire::new();
+        wire.add(crate::testing::frames::datagram(1, 100))
+            .add(crate::testing::frames::datagram(2, 100).wrong_icrc());
+        expect(&judge_capture(&wire, &ICRC), Outcome::Fail, "1 of 2", &[2]);
+    }
+}

@@ -1,0 +1,114 @@
+//! Judges every capture of the repository. A rule that fails must be on the list, with the reason.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use roce_analysis::verdict::{self, Outcome, Verdict};
+use roce_analysis::{Analysis, Collector, Packet};
+use roce_capture::{CaptureReader, LinkType};
+use roce_packet::ROCE_UDP_PORT;
+use roce_packet::outer::Link;
+
+/// Rules that fail: the file, the key of the rule, and the reason.
+const FAILURES: &[(&str, &str, &str)] = &[
+    ("cnp.pcapng", "classes", "its packets get a VLAN tag in the middle of the connection"),
+    ("rxe/cm-reject-no-listener.pcap", "cm", "nobody listens, so the connection is refused"),
+    ("rxe/rc-write-ce-marked.pcap", "cnp", "Soft-RoCE sends no CNPs"),
+];
+
+/// Captures of other origins, beside the repository. Not every machine has them.
+const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/pcaps");
+const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../pcaps");
+
+/// Returns the capture files of a folder and of its folders.
+fn captures(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files = Vec::new();
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            files.extend(captures(&path));
+        } else if path.extension().is_some_and(|kind| kind == "pcap" || kind == "pcapng") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Reads and analyses a file.
+fn analyze(path: &Path) -> Analysis {
+    let mut reader = CaptureReader::open(path).unwrap();
+    let mut collector = Collector::new(ROCE_UDP_PORT);
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.unwrap();
+        let link = match packet.link_type {
+            LinkType::ETHERNET => Link::Ethernet,
+            LinkType::RAW_IP | LinkType::IPV4 | LinkType::IPV6 => Link::Ip,
+            LinkType::LINUX_SLL => Link::LinuxSll,
+            LinkType::LINUX_SLL2 => Link::LinuxSll2,
+            // Native InfiniBand, for example.
+            _ => continue,
+        };
+        collector.add(&Packet {
+            capture: 0,
+            interface: packet.interface.unwrap_or(0) as u16,
+            number: packet.number,
+            time_ns: packet.time_ns,
+            link,
+            wire_len: packet.original_len as usize,
+            bytes: packet.bytes,
+        });
+    }
+    collector.analyze()
+}
+
+fn verdicts(analysis: &Analysis) -> Vec<Verdict> {
+    let mut verdicts = verdict::of_capture(analysis);
+    for connection in &analysis.connections {
+        verdicts.extend(verdict::of_connection(analysis, connection));
+    }
+    verdicts
+}
+
+/// Judges the captures of a folder. Returns the rules that failed, by file, and the number of passed ones.
+fn judge(folder: &Path) -> (BTreeSet<(String, &'static str)>, usize) {
+    let (mut failed, mut passed) = (BTreeSet::new(), 0);
+    for path in captures(folder) {
+        let name = path.strip_prefix(folder).unwrap().to_string_lossy().replace('\\', "/");
+        for verdict in verdicts(&analyze(&path)) {
+            println!("{name}: {} {}: {}", verdict.rule.key, verdict.outcome.name(), verdict.summary);
+            assert!(!verdict.summary.is_empty() && verdict.packets.len() <= verdict::MOST_PLACES, "{name}");
+            match verdict.outcome {
+                Outcome::Pass => passed += 1,
+                Outcome::Fail => _ = failed.insert((name.clone(), verdict.rule.key)),
+                Outcome::Unknown => {}
+            }
+        }
+    }
+    (failed, passed)
+}
+
+/// Returns the failures of the list for files that are in a folder.
+fn expected(folder: &Path) -> BTreeSet<(String, &'static str)> {
+    let is_there = |name: &str| folder.join(name).exists();
+    let rows = FAILURES.iter().filter(|(name, ..)| is_there(name));
+    rows.map(|(name, key, _)| ((*name).to_owned(), *key)).collect()
+}
+
+#[test]
+fn captures_of_the_repository_fail_only_for_a_known_reason() {
+    let own = Path::new(OWN);
+    let (failed, passed) = judge(own);
+    assert_eq!(failed, expected(own));
+    assert!(passed > 100, "only {passed} verdicts pass");
+}
+
+#[test]
+fn captures_of_other_origins_fail_only_for_a_known_reason() {
+    let shared = Path::new(SHARED);
+    if !shared.exists() {
+        println!("SKIPPED: {} does not exist", shared.display());
+        return;
+    }
+    assert_eq!(judge(shared).0, expected(shared));
+}
