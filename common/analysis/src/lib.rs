@@ -16,6 +16,7 @@ pub mod stream;
 #[cfg(test)]
 mod testing;
 pub mod verdict;
+pub mod window;
 
 pub use analysis::{Analysis, Collector, Counts};
 pub use record::{Packet, Place};

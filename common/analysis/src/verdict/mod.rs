@@ -6,8 +6,10 @@
 
 mod cm;
 mod cnp;
+mod in_flight;
 mod reaction;
 pub mod rules;
+mod times;
 
 use crate::analysis::Analysis;
 use crate::connection::Connection;
@@ -156,6 +158,8 @@ type CaptureCheck = fn(&Analysis) -> Vec<Verdict>;
 const CONNECTION_CHECKS: &[ConnectionCheck] = &[
     cnp::of_connection,
     reaction::of_connection,
+    in_flight::of_connection,
+    times::of_connection,
 ];
 #[rustfmt::skip]
 const CAPTURE_CHECKS: &[CaptureCheck] = &[
