@@ -19,6 +19,7 @@ pub mod summary;
 #[cfg(test)]
 mod testing;
 pub mod verdict;
+pub mod window;
 
 pub use analysis::{Analysis, Collector, Counts};
 pub use record::{Packet, Place};

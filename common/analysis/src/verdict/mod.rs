@@ -13,6 +13,7 @@ mod entropy;
 mod findings;
 mod hygiene;
 mod icrc;
+mod in_flight;
 mod judgement;
 mod msn;
 mod mtu;
@@ -27,6 +28,7 @@ mod restart;
 mod rnr;
 pub mod rules;
 mod timeouts;
+mod times;
 
 use crate::analysis::Analysis;
 use crate::connection::Connection;
@@ -53,23 +55,25 @@ type CaptureCheck = fn(&Analysis) -> Vec<Verdict>;
 
 /// The checks of a connection, by the number of their rule.
 const CONNECTION_CHECKS: &[ConnectionCheck] = &[
-    icrc::check,             // 1
-    naks::check,             // 2
-    restart::check,          // 3
-    duplicates::check,       // 4
-    reads::check,            // 5
-    causes::check,           // 6
-    timeouts::check,         // 7
-    rnr::check,              // 8
-    cnp::of_connection,      // 9
-    reaction::of_connection, // 10
-    classes::check,          // 11
-    opcodes::check,          // 13
-    mtu::check,              // 14
-    msn::check,              // 15
-    hygiene::check,          // 16
-    entropy::check,          // 17
-    refusals::check,         // 18
+    icrc::check,              // 1
+    naks::check,              // 2
+    restart::check,           // 3
+    duplicates::check,        // 4
+    reads::check,             // 5
+    causes::check,            // 6
+    timeouts::check,          // 7
+    rnr::check,               // 8
+    cnp::of_connection,       // 9
+    reaction::of_connection,  // 10
+    classes::check,           // 11
+    opcodes::check,           // 13
+    mtu::check,               // 14
+    msn::check,               // 15
+    hygiene::check,           // 16
+    entropy::check,           // 17
+    refusals::check,          // 18
+    in_flight::of_connection, // 21
+    times::of_connection,     // 22
 ];
 
 /// The checks of whole captures, by the number of their rule.
