@@ -1,9 +1,14 @@
 //! Collects the packets of captures, and analyses them.
 
+use std::collections::HashMap;
+
+use roce_packet::outer::Outer;
+
 use crate::connection::{Connection, connections};
 use crate::copies::mark_mirrored;
+use crate::icrc::{self, Hints, Tally};
 use crate::pairing::pairs;
-use crate::record::{CmRecord, Decoded, Packet, PauseRecord, Record, decode};
+use crate::record::{Bits, CmRecord, Decoded, Packet, PauseRecord, Record, StreamId, decode};
 use crate::stream::Streams;
 
 /// Numbers of packets by kind.
@@ -35,7 +40,11 @@ pub struct Collector {
     cm: Vec<CmRecord>,
     pauses: Vec<PauseRecord>,
     line_rate: Option<u64>,
+    mistakes: HashMap<StreamId, Tally>,
 }
+
+/// Maximum number of wrong ICRCs of a stream that are examined. More do not make the result more certain.
+const MOST_EXAMINED: u64 = 1000;
 
 impl Collector {
     /// Creates a collector. `port` is the UDP port of RoCE v2.
@@ -49,6 +58,7 @@ impl Collector {
             cm: Vec::new(),
             pauses: Vec::new(),
             line_rate: None,
+            mistakes: HashMap::new(),
         }
     }
 
@@ -86,6 +96,13 @@ impl Collector {
         self.counts.roce += 1;
         self.counts.without_time += u64::from(packet.time_ns.is_none());
         let stream = self.streams.add(key, &record);
+        if record.bits.contains(Bits::BAD_ICRC) {
+            let tally = self.mistakes.entry(stream).or_default();
+            if tally.wrong() < MOST_EXAMINED {
+                let outer = Outer::decode(packet.bytes, packet.link, packet.wire_len, self.port);
+                tally.add(&icrc::examine(&outer, &Hints::default()));
+            }
+        }
         self.records.push(Record { stream, ..record });
     }
 
@@ -103,8 +120,8 @@ impl Collector {
         self.counts.copies = mark_mirrored(&mut self.records);
         let pairs = pairs(&self.records, &self.cm, &self.streams);
         let connections = connections(&self.records, &self.streams, &pairs);
-        let Self { counts, streams, records, cm, pauses, line_rate, .. } = self;
-        Analysis { counts, streams, records, cm, pauses, connections, line_rate }
+        let Self { counts, streams, records, cm, pauses, line_rate, mistakes, .. } = self;
+        Analysis { counts, streams, records, cm, pauses, connections, line_rate, mistakes }
     }
 }
 
@@ -125,4 +142,6 @@ pub struct Analysis {
     pub connections: Vec<Connection>,
     /// Rate of the captured links in bits per second, if the caller knows it.
     pub line_rate: Option<u64>,
+    /// What the wrong ICRCs of each stream have in common. Streams without wrong ICRCs have no entry.
+    pub mistakes: HashMap<StreamId, Tally>,
 }

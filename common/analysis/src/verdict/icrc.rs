@@ -1,14 +1,15 @@
 //! Rule 1: whose ICRCs are wrong, and how many.
 //!
 //! A record says that its ICRC is wrong, but not why: that needs the bytes of the packet, which only
-//! [`crate::Collector::add`] sees.
+//! [`crate::Collector::add`] sees. It examines them, and keeps the result for each stream.
 
 use super::findings::{Findings, count_of};
 use super::judgement::{Scene, Verdict};
 use super::packets::{outside_connections, sent_by};
 use super::rules::ICRC;
 use crate::analysis::Analysis;
-use crate::record::{Bits, Record};
+use crate::icrc::Conclusion;
+use crate::record::{Bits, Record, StreamId};
 
 /// Judges the packets of one connection.
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
@@ -31,6 +32,8 @@ pub(super) fn check_others(analysis: &Analysis) -> Vec<Verdict> {
 #[derive(Default)]
 struct Sums {
     findings: Findings,
+    /// Streams with wrong ICRCs.
+    streams: Vec<StreamId>,
     good: u64,
     wrong: u64,
     /// Packets whose end is missing or whose headers contradict each other.
@@ -42,6 +45,9 @@ impl Sums {
     fn add(&mut self, packets: &[&Record]) {
         let count = |bit| packets.iter().filter(|record| record.bits.contains(bit)).count() as u64;
         let (good, wrong) = (count(Bits::GOOD_ICRC), count(Bits::BAD_ICRC));
+        if wrong > 0 {
+            self.streams.extend(packets.first().map(|record| record.stream));
+        }
         self.good += good;
         self.wrong += wrong;
         self.unchecked += packets.len() as u64 - good - wrong;
@@ -56,7 +62,7 @@ impl Sums {
     }
 
     fn into_verdict(self, analysis: &Analysis) -> Vec<Verdict> {
-        let Self { findings, good, wrong, unchecked } = self;
+        let Self { findings, streams, good, wrong, unchecked } = self;
         if good + wrong + unchecked == 0 {
             return Vec::new();
         }
@@ -67,7 +73,13 @@ impl Sums {
             ),
             good => Verdict::pass(&ICRC, format!("{} with a correct ICRC.", count_of(good, "packet"))),
         };
-        let verdict = findings.into_verdict(&ICRC, analysis, otherwise);
+        let mut verdict = findings.into_verdict(&ICRC, analysis, otherwise);
+        let tallies = streams.iter().filter_map(|stream| analysis.mistakes.get(stream));
+        if let Some(tally) = tallies.max_by_key(|tally| tally.wrong()) {
+            let Conclusion { text, remedy, .. } = tally.conclusion();
+            let remedy = remedy.map_or(String::new(), |remedy| format!(" Remedy: {remedy}."));
+            verdict.summary.push_str(&format!(" Examined: {text}.{remedy}"));
+        }
         let verdict = verdict.with("good", good as f64).with("wrong", wrong as f64);
         vec![verdict.with("unchecked", unchecked as f64)]
     }
@@ -96,6 +108,7 @@ mod tests {
         let text = "wrong ICRC: packet 3 from 192.0.2.1 to queue pair 0x000022 (1 of 3)";
         expect(&verdict, Outcome::Fail, text, &[3]);
         assert_eq!((figure(&verdict, "good"), figure(&verdict, "wrong")), (4.0, 1.0));
+        assert!(verdict.summary.contains("Examined: "), "{}", verdict.summary);
     }
 
     #[test]
