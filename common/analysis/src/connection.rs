@@ -160,7 +160,8 @@ fn compare_taps(
     if there.both.is_empty() && back.both.is_empty() {
         return ([0, 0], None);
     }
-    // The sum of both delays does not depend on the clocks. It is negative if the taps are the other way round.
+    // The sum of both delays does not depend on the clocks. It is negative if the taps are the other way
+    // round.
     let same_clock = one.tap.capture == two.tap.capture;
     let is_turned = match (there.delay_ns, back.delay_ns) {
         (Some(there), Some(back)) => there.saturating_add(back) < 0,

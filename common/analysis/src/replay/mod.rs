@@ -1,7 +1,8 @@
 //! Replays one direction of a connection: the requests of one end, and the answers of the other.
 //!
-//! The replay keeps the state that both ends must have, as far as the captured packets show it. It decides for
-//! each packet whether it is new, sent again or overtaken, and why. It judges nothing: see [`crate::verdict`].
+//! The replay keeps the state that both ends must have, as far as the captured packets show it. It decides
+//! for each packet whether it is new, sent again or overtaken, and why. It judges nothing: see
+//! [`crate::verdict`].
 //!
 //! PSNs are unwrapped to 64 bits. They count from [`ORIGIN`], so that earlier ones stay positive.
 

@@ -5,11 +5,14 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use roce_packet::mad::{
+    CmMad, CmMessage, CmPath, CmReq, CmTimeout, CommId, MAD_LEN, ServiceId, TransportService,
+};
 use roce_packet::outer::Link;
 use roce_packet::pause::{PRIORITIES, PauseRequest};
 use roce_packet::{
     Aeth, Bth, DatagramWriter, Deth, Encapsulation, FrameHeaders, ImmDt, MacAddr, Msn, NetworkHeader, Opcode,
-    Path, PauseFrame, Psn, Qpn, ROCE_UDP_PORT, Reth, Syndrome, VlanTag, icrc,
+    Path, PathMtu, PauseFrame, Psn, Qpn, ROCE_UDP_PORT, Reth, Syndrome, VlanTag, icrc,
 };
 
 use crate::analysis::{Analysis, Collector};
@@ -152,7 +155,7 @@ impl Sketch {
     }
 
     /// Lets the packet belong to a connection between two other queue pairs of the two hosts.
-    pub(crate) fn to_qpn(mut self, qpn: u32) -> Self {
+    pub(crate) fn for_qpn(mut self, qpn: u32) -> Self {
         self.bth.dest_qp = Qpn::new(qpn);
         self
     }
@@ -361,8 +364,46 @@ pub(crate) fn send(psn: u32, len: usize) -> Sketch {
 /// Describes a UD datagram from A to queue pair 0x33 of B.
 pub(crate) fn datagram(psn: u32, len: usize) -> Sketch {
     let deth = Deth { q_key: 1, source_qp: Qpn::new(0x11) };
-    let sketch = from_a(Opcode::UD_SEND_ONLY, psn).to_qpn(0x33).payload(len);
+    let sketch = from_a(Opcode::UD_SEND_ONLY, psn).for_qpn(0x33).payload(len);
     Sketch { deth: Some(deth), ..sketch }
+}
+
+/// Describes a REQ of connection management from A for its queue pair 0x11.
+pub(crate) fn request(path_mtu: PathMtu) -> Sketch {
+    let timeout = CmTimeout::new(20);
+    let message = CmMessage::Req(CmReq {
+        local_comm_id: CommId(1),
+        vendor_id: 0,
+        service_id: ServiceId(7),
+        local_ca_guid: 1,
+        local_q_key: 0,
+        local_qpn: Qpn::new(0x11),
+        responder_resources: 1,
+        local_eecn: 0,
+        initiator_depth: 1,
+        remote_eecn: 0,
+        remote_cm_response_timeout: timeout,
+        transport: TransportService::Rc,
+        flow_control: true,
+        starting_psn: Psn::new(0),
+        local_cm_response_timeout: timeout,
+        retry_count: 7,
+        p_key: 0xffff,
+        path_mtu_code: path_mtu.code(),
+        rdc_exists: false,
+        rnr_retry_count: 7,
+        max_cm_retries: 15,
+        srq: false,
+        extended_transport: 0,
+        primary: CmPath::default(),
+        alternate: CmPath::default(),
+        private_data: [0; CmReq::PRIVATE_DATA],
+    });
+    let mut mad = [0; MAD_LEN];
+    CmMad { transaction_id: 1, status: 0, class_specific: 0, attribute_modifier: 0, message }.emit(&mut mad);
+    let deth = Deth { q_key: 1, source_qp: Qpn::GSI };
+    let sketch = from_a(Opcode::UD_SEND_ONLY, 0).for_qpn(Qpn::GSI.get());
+    Sketch { deth: Some(deth), payload: mad.to_vec(), ..sketch }
 }
 
 /// Returns the only verdict of a rule about the only connection of a capture.

@@ -6,7 +6,7 @@ use roce_packet::{DEFAULT_CNP_DSCP, Direction, Ecn, Operation};
 
 use super::findings::{Findings, count_of};
 use super::judgement::{Scene, Verdict};
-use super::packets::{begins_again, sent_by};
+use super::packets::{Restarts, sent_by};
 use super::rules::CLASSES;
 use crate::record::{Record, StreamId};
 
@@ -42,7 +42,7 @@ impl Kind {
 
 /// Judges one connection.
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
-    let mut findings = Findings::default();
+    let (mut findings, restarts) = (Findings::default(), Restarts::new(scene));
     let (mut all, mut judged, mut marks) = (0_u64, 0_u64, 0_u64);
     let mut classes = BTreeSet::new();
     for end in [0, 1] {
@@ -59,7 +59,7 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
             judged += packets.len() as u64;
             marks += packets.iter().filter(|record| is_marked(record)).count() as u64;
             classes.extend(packets.iter().map(|record| record.dscp()));
-            changes(*kind, packets, &mut findings);
+            changes(*kind, packets, &restarts, &mut findings);
             ecn_of_one_kind(*kind, packets, &mut findings);
         }
         cnp_class(scene, end, &kinds, &mut findings);
@@ -100,14 +100,13 @@ const fn is_marked(record: &Record) -> bool {
 
 /// Finds changes of DSCP and priority from one packet of a kind to the next. A new connection of the same
 /// queue pairs may have another class.
-fn changes(kind: Kind, packets: &[&Record], findings: &mut Findings) {
+fn changes(kind: Kind, packets: &[&Record], restarts: &Restarts, findings: &mut Findings) {
     for pair in packets.windows(2) {
         let &[before, now] = pair else { continue };
-        // CNPs have no PSN.
-        if kind != Kind::Cnp && begins_again(before.psn, now.psn) {
+        let (stream, place) = (Some(now.stream), now.place);
+        if (before.dscp(), before.pcp) != (now.dscp(), now.pcp) && restarts.is_between(before, now) {
             continue;
         }
-        let (stream, place) = (Some(now.stream), now.place);
         if before.dscp() != now.dscp() {
             findings.fault_with("DSCP changes", stream, place, || {
                 format!("{}, {} after {}", kind.name(), now.dscp(), before.dscp())
@@ -246,7 +245,7 @@ mod tests {
     use roce_packet::Opcode;
 
     use super::*;
-    use crate::testing::frames::{Sketch, Wire, ack, cnp, expect, figure, from_b, judge, send};
+    use crate::testing::frames::{Sketch, Wire, ack, cnp, expect, figure, from_b, judge, request, send};
     use crate::verdict::Outcome;
 
     #[test]
@@ -268,6 +267,14 @@ mod tests {
         wire.add(send(1, 5).pcp(3)).add(send(2, 5).pcp(4)).add(send(3, 5)).add(ack(3, 3));
         let text = "VLAN priority changes: packets 2, 3";
         expect(&judge(&wire, &CLASSES), Outcome::Fail, text, &[2, 3]);
+    }
+
+    #[test]
+    fn a_new_connection_may_have_another_class() {
+        let mut wire = Wire::new();
+        wire.add(send(1, 5).class(26, 2)).add(ack(1, 1)).add(request(roce_packet::PathMtu::Mtu1024));
+        wire.add(send(2, 5).class(0, 2)).add(ack(2, 1));
+        expect(&judge(&wire, &CLASSES), Outcome::Pass, "DSCP 0, 26", &[]);
     }
 
     #[test]

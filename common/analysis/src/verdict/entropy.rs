@@ -7,7 +7,7 @@ use roce_packet::{Direction, Encapsulation, ROCE_UDP_PORT};
 
 use super::findings::{Findings, count_of};
 use super::judgement::{Scene, Verdict};
-use super::packets::{begins_again, is_intact, sent_by};
+use super::packets::{Restarts, is_intact, sent_by};
 use super::rules::ENTROPY;
 use crate::analysis::Analysis;
 use crate::record::{Bits, Place, Record, StreamId};
@@ -28,14 +28,14 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
     let has_ports = scene.connection.encapsulation == Encapsulation::RoceV2;
     let mut findings = Findings::default();
     let (mut ports, mut packets) = (BTreeSet::new(), 0_u64);
-    let mut order = Order::default();
+    let (mut order, restarts) = (Order::default(), Restarts::new(scene));
     for end in [0, 1] {
         let sent: Vec<&Record> =
             sent_by(scene, end).into_iter().filter(|record| is_intact(record) && !is_cnp(record)).collect();
         packets += sent.len() as u64;
         if has_ports {
             ports.extend(sent.iter().map(|record| record.source_port));
-            changes(&sent, &mut findings);
+            changes(&sent, &restarts, &mut findings);
         }
         if let Some(replay) = scene.connection.responder(end) {
             order.add(scene, replay, &mut findings);
@@ -79,7 +79,7 @@ fn is_cnp(record: &Record) -> bool {
 
 /// Finds packets with another port than the one before of the same kind. A new connection of the same queue
 /// pairs may have another port.
-fn changes(packets: &[&Record], findings: &mut Findings) {
+fn changes(packets: &[&Record], restarts: &Restarts, findings: &mut Findings) {
     for direction in [Direction::Request, Direction::Response] {
         let same: Vec<&&Record> = packets
             .iter()
@@ -92,7 +92,7 @@ fn changes(packets: &[&Record], findings: &mut Findings) {
             }
             let (stream, place) = (Some(now.stream), now.place);
             let detail = || format!("{} after {}", now.source_port, before.source_port);
-            if begins_again(before.psn, now.psn) {
+            if restarts.is_between(before, now) {
                 findings.remark_with("another source port for a new connection", stream, place, detail);
             } else {
                 findings.fault_with("source port changes inside a queue pair", stream, place, detail);
@@ -308,11 +308,11 @@ fn chi_square(flows: &[Flow], paths: u32) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use roce_packet::{NakCode, Opcode, Syndrome};
+    use roce_packet::{NakCode, Opcode, PathMtu, Syndrome};
 
     use super::*;
     use crate::testing::frames::{
-        Sketch, Wire, ack, cnp, expect, figure, from_b, judge, judge_capture, send,
+        Sketch, Wire, ack, cnp, expect, figure, from_b, judge, judge_capture, request, send,
     };
     use crate::verdict::Outcome;
 
@@ -339,6 +339,10 @@ mod tests {
         let mut wire = Wire::new();
         wire.add(send(1, 5)).add(send(0x50_0000, 5).port(0xd000)).add(ack(0x50_0000, 1));
         expect(&judge(&wire, &ENTROPY), Outcome::Pass, "for a new connection", &[2]);
+        let mut wire = Wire::new();
+        wire.add(send(1, 5)).add(ack(1, 1)).add(request(PathMtu::Mtu1024));
+        wire.add(send(2, 5).port(0xd000)).add(ack(2, 1));
+        expect(&judge(&wire, &ENTROPY), Outcome::Pass, "for a new connection", &[4]);
     }
 
     #[test]
@@ -371,8 +375,8 @@ mod tests {
         let mut wire = Wire::new();
         for index in 0..count {
             let (to_b, to_a) = (0x1000 + index, 0x2000 + index);
-            wire.add(send(index * 1000, 5).to_qpn(to_b).port(port(index)));
-            wire.add(ack(index * 1000, 1).to_qpn(to_a).port(port(index)));
+            wire.add(send(index * 1000, 5).for_qpn(to_b).port(port(index)));
+            wire.add(ack(index * 1000, 1).for_qpn(to_a).port(port(index)));
         }
         wire
     }

@@ -78,12 +78,12 @@ impl Findings {
         self.faults.add(kind, stream, place, detail);
     }
 
-    /// Adds a packet that is legal but worth to know.
+    /// Adds a packet that is legal but worth knowing.
     pub(super) fn remark(&mut self, kind: &'static str, stream: Option<StreamId>, place: Place) {
         self.remarks.add(kind, stream, place, String::new);
     }
 
-    /// Adds a packet that is legal but worth to know. Only the detail of the first packet of a kind is kept.
+    /// Adds a packet that is legal but worth knowing. Only the detail of the first packet of a kind is kept.
     pub(super) fn remark_with(
         &mut self,
         kind: &'static str,
@@ -99,7 +99,7 @@ impl Findings {
         !self.faults.all.is_empty()
     }
 
-    /// Returns whether a packet is worth to know.
+    /// Returns whether a packet is worth knowing.
     pub(super) const fn has_remarks(&self) -> bool {
         !self.remarks.all.is_empty()
     }

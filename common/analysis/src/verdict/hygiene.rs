@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use roce_packet::flow::LOWEST_SOURCE_PORT;
-use roce_packet::{Direction, Encapsulation, Layer, ParseErrorKind};
+use roce_packet::{Direction, Encapsulation, Layer, ParseErrorKind, Qpn};
 
 use super::findings::{Findings, count_of};
 use super::judgement::{Scene, Verdict};
@@ -100,9 +100,13 @@ fn judge(analysis: &Analysis, packets: &[&Record], findings: &mut Findings) -> O
             });
         }
         (Some((_, first)), None) => {
-            findings.remark("MigReq is 0, with which some NICs do not work", Some(first.stream), first.place)
+            findings.remark("MigReq is 0, with which some NICs do not work", Some(first.stream), first.place);
         }
         (None, _) => {}
+    }
+    // Queue pair 1 receives messages of every partition.
+    if key.is_some_and(|key| key.qpn == Qpn::GSI) {
+        return None;
     }
     partition(&keys, stream, findings)
 }
@@ -176,7 +180,7 @@ fn source_port(record: &Record, findings: &mut Findings) {
         LOWEST_SOURCE_PORT.. => {}
         0 => findings.fault("UDP source port is 0", stream, place),
         1..FIRST_FREE_PORT => {
-            findings.fault_with("UDP source port of a well-known service", stream, place, text)
+            findings.fault_with("UDP source port of a well-known service", stream, place, text);
         }
         _ => findings.remark_with("UDP source port below 49152", stream, place, text),
     }
@@ -220,7 +224,7 @@ fn mixed_hosts(analysis: &Analysis, findings: &mut Findings) {
 mod tests {
     use super::*;
     use crate::testing::frames::{
-        Sketch, Wire, ack, cnp, datagram, expect, from_a, judge, judge_capture, send,
+        Sketch, Wire, ack, cnp, datagram, expect, from_a, judge, judge_capture, request, send,
     };
     use crate::verdict::Outcome;
 
@@ -285,7 +289,8 @@ mod tests {
             sketch.bth.p_key = key;
             sketch
         };
-        let rows: [(&[u16], u16, Outcome, &str, &[u64]); 7] = [
+        type Row<'a> = (&'a [u16], u16, Outcome, &'a str, &'a [u64]);
+        let rows: [Row<'_>; 7] = [
             (&[0x7fff; 2], 0xffff, Outcome::Pass, "P_Key of a limited member", &[1]),
             (&[0x8001; 2], 0x8001, Outcome::Pass, "P_Key of another partition", &[1, 3]),
             (&[0x7fff; 2], 0x7fff, Outcome::Fail, "both ends are limited members", &[3]),
@@ -299,6 +304,15 @@ mod tests {
             wire.add_all((1..).zip(keys).map(|(psn, key)| keyed(psn, *key))).add(answer(other));
             expect(&judge(&wire, &HYGIENE), outcome, text, packets);
         }
+    }
+
+    #[test]
+    fn queue_pair_1_receives_every_partition() {
+        let mut wire = Wire::new();
+        let mut other = request(roce_packet::PathMtu::Mtu512);
+        other.bth.p_key = 0x8001;
+        wire.add(request(roce_packet::PathMtu::Mtu512)).add(other);
+        expect(&judge_capture(&wire, &HYGIENE), Outcome::Pass, "no violation in 2 packets", &[]);
     }
 
     #[test]
@@ -341,7 +355,7 @@ mod tests {
 
     #[test]
     fn two_hosts_with_both_versions_are_a_remark() {
-        let mut other = send(2, 5).to_qpn(0x44);
+        let mut other = send(2, 5).for_qpn(0x44);
         other.path.encapsulation = Encapsulation::RoceV1;
         let verdict = judge_capture(&with([other]), &HYGIENE);
         expect(&verdict, Outcome::Pass, "both versions of RoCE between two hosts: packet 2", &[2]);

@@ -1,8 +1,8 @@
 //! Judges the rules of RoCE on what captures show.
 //!
-//! A verdict says *pass* or *fail* only if the packets prove it. Otherwise it is *unknown*, and says why. What
-//! the capture lacks is never blamed on a NIC: PSNs that were acknowledged but not captured, packets that were
-//! cut, times that the file does not have.
+//! A verdict says *pass* or *fail* only if the packets prove it. Otherwise it is *unknown*, and says why.
+//! What the capture lacks is never blamed on a NIC: PSNs that were acknowledged but not captured, packets
+//! that were cut, times that the file does not have.
 
 mod causes;
 mod classes;

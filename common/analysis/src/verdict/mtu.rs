@@ -175,7 +175,8 @@ mod tests {
 
     use super::*;
     use crate::testing::frames::{
-        Sketch, Wire, ack, datagram, expect, figure, from_a, from_b, judge, judge_capture, send, write,
+        Sketch, Wire, ack, datagram, expect, figure, from_a, from_b, judge, judge_capture, request, send,
+        write,
     };
     use crate::verdict::Outcome;
 
@@ -258,6 +259,15 @@ mod tests {
             "no packet had to be full; the largest payload has 900 bytes",
             &[],
         );
+    }
+
+    #[test]
+    fn connection_management_tells_the_path_mtu() {
+        let mut wire = Wire::new();
+        wire.add(request(PathMtu::Mtu512)).add(send(1, 500)).add(ack(1, 1));
+        expect(&judge(&wire, &MTU), Outcome::Pass, "512 bytes; 0 full packets", &[]);
+        wire.add(send(2, 600)).add(ack(2, 2));
+        expect(&judge(&wire, &MTU), Outcome::Fail, "600 bytes, path MTU 512", &[4]);
     }
 
     #[test]

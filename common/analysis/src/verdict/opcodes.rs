@@ -1,7 +1,7 @@
 //! Rule 13: the order of opcodes in messages.
 //!
-//! The check follows the PSNs of each requester, each once. A message with a PSN that was not captured, or that
-//! was captured with different contents, is not judged.
+//! The check follows the PSNs of each requester, each once. A message with a PSN that was not captured, or
+//! that was captured with different contents, is not judged.
 
 use roce_packet::{Operation, Position, Transport};
 
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn opcodes_outside_of_connections_are_judged_with_the_capture() {
         let mut wire = Wire::new();
-        wire.add(from_a(Opcode(0x1f), 2).to_qpn(0x99));
+        wire.add(from_a(Opcode(0x1f), 2).for_qpn(0x99));
         expect(&judge_capture(&wire, &OPCODES), Outcome::Fail, "(0x1f)", &[1]);
     }
 

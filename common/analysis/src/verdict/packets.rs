@@ -1,12 +1,14 @@
 //! The packets that the checks of headers look at.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use roce_packet::Psn;
+use roce_packet::Qpn;
+use roce_packet::mad::CmMessage;
 
 use super::judgement::Scene;
 use crate::analysis::Analysis;
-use crate::record::{Bits, Record, StreamId};
+use crate::record::{Bits, Place, Record, StreamId};
 
 /// A PSN that differs by more than this from the one before belongs to another connection of the same queue
 /// pairs.
@@ -47,8 +49,34 @@ pub(super) const fn is_intact(record: &Record) -> bool {
     !record.bits.contains(Bits::BAD_ICRC)
 }
 
-/// Returns whether the second packet belongs to another connection of the same queue pairs: its PSN is far
-/// from that of the packet before.
-pub(super) const fn begins_again(before: Psn, psn: Psn) -> bool {
-    before.distance_to(psn) > FAR && psn.distance_to(before) > FAR
+/// Tells where another connection of the same queue pairs begins.
+pub(super) struct Restarts {
+    /// The messages of connection management that name one of the queue pairs, in order.
+    messages: Vec<Place>,
+}
+
+impl Restarts {
+    pub(super) fn new(scene: &Scene<'_>) -> Self {
+        let is_end = |source: IpAddr, qpn: Qpn| {
+            let ends = &scene.connection.ends;
+            ends.iter().any(|end| end.address == source && end.qpn == Some(qpn))
+        };
+        let own = scene.analysis.cm.iter().filter(|record| match &*record.message {
+            CmMessage::Req(req) => is_end(record.source, req.local_qpn),
+            CmMessage::Rep(rep) => is_end(record.source, rep.local_qpn),
+            _ => false,
+        });
+        let mut messages: Vec<Place> = own.map(|record| record.place).collect();
+        messages.sort_unstable();
+        Self { messages }
+    }
+
+    /// Returns whether the second packet belongs to another connection than the one before: connection
+    /// management set it up in between, or its PSN is far away.
+    pub(super) fn is_between(&self, before: &Record, now: &Record) -> bool {
+        let next = self.messages.partition_point(|message| *message <= before.place);
+        let is_set_up = self.messages.get(next).is_some_and(|message| *message < now.place);
+        let (there, back) = (before.psn.distance_to(now.psn), now.psn.distance_to(before.psn));
+        is_set_up || there > FAR && back > FAR
+    }
 }

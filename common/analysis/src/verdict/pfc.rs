@@ -1,8 +1,8 @@
 //! Rule 12: how long ports pause each priority, and what waits for it.
 //!
-//! A pause frame names its sender and a duration in units of 512 bit times. The rate of the link is not in the
-//! capture. Unless the caller knows it, each pause lies between its duration on the fastest link and that on
-//! the slowest one.
+//! A pause frame names its sender and a duration in units of 512 bit times. The rate of the link is not in
+//! the capture. Unless the caller knows it, each pause lies between its duration on the fastest link and that
+//! on the slowest one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
