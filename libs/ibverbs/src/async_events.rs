@@ -7,13 +7,15 @@ use roce::verbs::AsyncEvent;
 use roce_fault::verbs::Verb;
 
 use crate::abi::{
-    IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,
-    IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_LIMIT_REACHED,
-    ibv_async_event, ibv_context,
+    IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
+    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR,
+    IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event, ibv_context,
 };
 use crate::answer::{Errno, value};
 use crate::context::{Open, open_of};
 use crate::cq::cq_of;
+use crate::links::Failed;
+use crate::port::PORT;
 use crate::qp::qp_of;
 use crate::srq::srq_of;
 use crate::wait::{Sleep, Slept, Wait, wait};
@@ -42,6 +44,20 @@ fn element(open: &Open, event: AsyncEvent) -> Option<ibv_async_event> {
     }
 }
 
+/// Returns the event of a fault for the application; `None` if its queue pair is destroyed.
+fn element_of_fault(open: &Open, failed: Failed) -> Option<ibv_async_event> {
+    match failed {
+        Failed::Port(event_type) => {
+            Some(ibv_async_event { element: std::ptr::without_provenance_mut(PORT.into()), event_type })
+        }
+        Failed::Device => {
+            let element = std::ptr::null_mut();
+            Some(ibv_async_event { element, event_type: IBV_EVENT_DEVICE_FATAL })
+        }
+        Failed::QueuePair(qpn) => element(open, AsyncEvent::QpFatal(qpn)),
+    }
+}
+
 /// A wait for an asynchronous event.
 struct AsyncWait {
     open: Arc<Open>,
@@ -50,8 +66,10 @@ struct AsyncWait {
 
 impl Wait for AsyncWait {
     fn turn(&mut self, slept: Slept) -> Result<Option<Sleep>, Errno> {
-        while let Some(event) = self.open.context.async_event() {
-            if let Some(found) = element(&self.open, event) {
+        let fault = || self.open.link.as_ref()?.pop().map(|failed| element_of_fault(&self.open, failed));
+        let event = || self.open.context.async_event().map(|event| element(&self.open, event));
+        while let Some(found) = fault().or_else(event) {
+            if let Some(found) = found {
                 // SAFETY: the application gave room for an event.
                 unsafe { self.event.write(found) };
                 return Ok(None);
@@ -80,6 +98,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
         let events = unsafe {
             let Some(event) = event.as_ref() else { return };
             match event.event_type {
+                IBV_EVENT_PORT_ERR | IBV_EVENT_PORT_ACTIVE | IBV_EVENT_DEVICE_FATAL => return,
                 IBV_EVENT_CQ_ERR => cq_of(event.element.cast()).map(|cq| &cq.async_events),
                 IBV_EVENT_SRQ_LIMIT_REACHED => srq_of(event.element.cast()).map(|srq| &srq.async_events),
                 _ => qp_of(event.element.cast()).map(|qp| &qp.async_events),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
 
@@ -14,6 +15,7 @@ use crate::abi::{ibv_context, verbs_context};
 use crate::answer::{Errno, status};
 use crate::device::Device;
 use crate::events::{Acknowledgements, Mirror};
+use crate::links::Link;
 use crate::live::{self, Kind, Object};
 use crate::report::Failures;
 use crate::wait::keep_faults;
@@ -38,6 +40,8 @@ pub(crate) struct Open {
     pub(crate) async_events: Mirror,
     objects: Mutex<Objects>,
     capture: Option<CaptureFile>,
+    /// The link, if it or a queue pair can fail on demand.
+    pub(crate) link: Option<Arc<Link>>,
     pub(crate) failures: Failures,
     /// A number that no other open device of the process has.
     pub(crate) number: u32,
@@ -135,7 +139,8 @@ impl Open {
     pub(crate) fn new(device: Arc<Device>) -> Result<Self, Errno> {
         // The background thread of the context must not receive the application's signals.
         let signals = BlockedSignals::new();
-        let opened = environment::open(device.specification());
+        let link = Link::wanted(device.name())?;
+        let opened = environment::open(device.specification(), link.as_ref());
         drop(signals);
         let refused = |(number, reason): (i32, String)| {
             report::refusal(device.name(), &reason);
@@ -144,6 +149,9 @@ impl Open {
         let (context, capture) = opened.map_err(refused)?;
         let gids = environment::gid_table(&context).map_err(refused)?;
         let async_events = Mirror::new(context.async_descriptor())?;
+        if let Some(link) = &link {
+            async_events.add(link.as_fd())?;
+        }
         let failures = Failures::new(device.name());
         Ok(Self {
             gids,
@@ -152,6 +160,7 @@ impl Open {
             async_events,
             objects: Mutex::default(),
             capture,
+            link,
             failures,
             number: OPENED.fetch_add(1, Ordering::Relaxed),
             queue_pairs: AtomicU32::new(0),
@@ -173,10 +182,10 @@ impl Open {
 
 /// Blocks all signals of this thread, and of threads that it starts, until it is dropped. Faults are not
 /// blocked, because a page of registered memory may be missing.
-struct BlockedSignals(libc::sigset_t);
+pub(crate) struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // SAFETY: both sets belong to this function; the calls only write to them.
         unsafe {
             let mut all: libc::sigset_t = std::mem::zeroed();

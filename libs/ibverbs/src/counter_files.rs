@@ -6,7 +6,7 @@ use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// The environment variable with the directory.
-const VARIABLE: &str = "ROCE_SYSFS";
+pub(crate) const VARIABLE: &str = "ROCE_SYSFS";
 
 /// The port counters that kernels have for every device, each with its source counter and its unit.
 const OF_PORTS: [(&str, &str, u64); 5] = [

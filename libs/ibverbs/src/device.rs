@@ -62,6 +62,11 @@ impl Device {
         Arc::as_ptr(self).cast_mut().cast()
     }
 
+    /// Returns its index in the list of devices.
+    pub(crate) fn index(&self) -> usize {
+        usize::try_from(self.index).unwrap_or(usize::MAX)
+    }
+
     /// Returns its specification for `Context::open`.
     pub(crate) fn specification(&self) -> &str {
         &self.specification

@@ -3,14 +3,16 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use roce::device::pcap::{CaptureFile, CaptureSpec};
 use roce::observe::with_causes;
-use roce::verbs::{Congestion, Context, GidEntry, OpenOptions};
+use roce::verbs::{Congestion, Context, GidEntry, OpenOptions, VerbsError};
 use roce_fault::{FaultInjector, FaultPlan};
 
 use crate::faults;
+use crate::links::{Link, LinkDevice};
 
 /// Maximum GID index. Real devices have at least this many entries; an address vector has 8 bits for the
 /// index.
@@ -35,12 +37,15 @@ fn parsed<T, E: Into<Box<dyn Error>>>(
 }
 
 /// Opens a device with the settings of the environment, and returns the capture that must be completed before
-/// the process ends.
+/// the process ends. If `link` can fail, it is put around the device.
 ///
 /// # Errors
 ///
 /// Fails with an error number for the application and a text for the report.
-pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>), (i32, String)> {
+pub(crate) fn open(
+    specification: &str,
+    link: Option<&Arc<Link>>,
+) -> Result<(Context, Option<CaptureFile>), (i32, String)> {
     let invalid = |text: String| (libc::EINVAL, text);
     if let Some(problem) = faults::problem() {
         return Err(invalid(problem));
@@ -56,7 +61,7 @@ pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>)
     options.receive_faults = plan("ROCE_RECEIVE_FAULT")?.map(|plan| FaultInjector::new(plan, !fault_seed));
     let capture = parsed("ROCE_PCAP", |text| capture(Path::new(text), specification)).map_err(invalid)?;
     options.capture = capture.clone().map(|capture| Box::new(capture) as Box<_>);
-    let mut builder = Context::builder().options(options).telemetry(telemetry.unwrap_or(false));
+    let mut builder = Context::builder().telemetry(telemetry.unwrap_or(false));
     if let Some(seed) = seed {
         builder = builder.seed(seed);
     }
@@ -66,7 +71,18 @@ pub(crate) fn open(specification: &str) -> Result<(Context, Option<CaptureFile>)
     if let Some(engines) = engines {
         builder = builder.engines(engines);
     }
-    match builder.open(specification) {
+    let opened = match link.filter(|link| link.has_faults()) {
+        None => builder.options(options).open(specification),
+        Some(_) if engines.is_some_and(|engines| engines > 1) => {
+            return Err(invalid(
+                "faults of ports, devices and links need a device with one engine".to_owned(),
+            ));
+        }
+        Some(link) => roce::device::open(specification, options)
+            .map_err(VerbsError::from)
+            .and_then(|inner| builder.attach_box(Box::new(LinkDevice::new(inner, Arc::clone(link))))),
+    };
+    match opened {
         Ok(context) => Ok((context, capture)),
         Err(error) => Err((error.errno(), with_causes(&error).to_string())),
     }

@@ -69,6 +69,11 @@ impl Mirror {
         Ok(Self(mirror))
     }
 
+    /// Makes the descriptor readable whenever this one is, too.
+    pub(crate) fn add(&self, other: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.0, other, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?)
+    }
+
     /// Returns whether the application has set `O_NONBLOCK`.
     pub(crate) fn is_nonblocking(&self) -> Result<bool, Errno> {
         Ok(fcntl_getfl(&self.0).map_err(io::Error::from)?.contains(OFlags::NONBLOCK))

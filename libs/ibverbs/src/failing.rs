@@ -12,6 +12,11 @@ pub(crate) fn key(open: &Open, qpn: Qpn) -> u64 {
     u64::from(open.number) << 32 | u64::from(qpn.get())
 }
 
+/// Returns the queue pair with this number in the plan's state, if it belongs to this device.
+pub(crate) fn qpn_of(open: &Open, key: u64) -> Option<Qpn> {
+    (key >> 32 == u64::from(open.number)).then(|| Qpn::new(key as u32))
+}
+
 /// Records a queue pair that was created.
 pub(crate) fn created(open: &Open, qpn: Qpn) {
     if faults::is_active() {

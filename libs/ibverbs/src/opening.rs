@@ -10,7 +10,7 @@ use crate::abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_device
 use crate::answer::{Errno, pointer};
 use crate::context::{self, Open};
 use crate::device::Device;
-use crate::{cq, cq_ex, device_memory, domain, exit, memory, qp, qp_ex, query, srq, window, xrc};
+use crate::{cq, cq_ex, device_memory, domain, exit, memory, outages, qp, qp_ex, query, srq, window, xrc};
 
 /// Returns the tables of functions, and the other fields for the application.
 fn tables(device: *mut ibv_device, async_fd: c_int, engines: usize) -> verbs_context {
@@ -80,5 +80,6 @@ pub(crate) fn open(device: Arc<Device>) -> Result<*mut ibv_context, Errno> {
     let open = Arc::new(Open::new(device)?);
     let verbs = tables(abi, open.async_events.as_fd().as_raw_fd(), open.context.engines());
     exit::watch(&open);
+    outages::watch(&open);
     Ok(context::release(verbs, open))
 }

@@ -10,9 +10,9 @@ use roce_fault::verbs::Verb;
 use crate::abi::{
     COMPATIBLE_PORT_ATTR, DEVICE_CAPABILITIES, IBV_ATOMIC_HCA, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2,
     IBV_GID_TYPE_SYSFS_IB_ROCE_V1, IBV_GID_TYPE_SYSFS_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE,
-    IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, ODP_CAPABILITIES, ODP_OF_RC, ODP_OF_UC, ODP_OF_UD, ODP_OF_XRC,
-    PHYSICAL_LINK_UP, PORT_NEEDS_GRH, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
-    ibv_gid_entry, ibv_port_attr,
+    IBV_PORT_CM_SUP, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, ODP_CAPABILITIES, ODP_OF_RC, ODP_OF_UC,
+    ODP_OF_UD, ODP_OF_XRC, PHYSICAL_DISABLED, PHYSICAL_LINK_UP, PORT_NEEDS_GRH, ibv_context, ibv_device_attr,
+    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
 };
 use crate::address::lid;
 use crate::answer::{Errno, count, put, status};
@@ -126,8 +126,13 @@ fn port_attributes(open: &Open, port: u8) -> Result<ibv_port_attr, Errno> {
         return Err(Errno::INVALID);
     }
     let active = open.context.largest_path_mtu().map_or(1, mtu_number);
+    let is_up = open.link.as_ref().is_none_or(|link| link.is_up());
+    let (state, phys_state) = match is_up {
+        true => (IBV_PORT_ACTIVE, PHYSICAL_LINK_UP),
+        false => (IBV_PORT_DOWN, PHYSICAL_DISABLED),
+    };
     Ok(ibv_port_attr {
-        state: IBV_PORT_ACTIVE,
+        state,
         max_mtu: mtu_number(PathMtu::Mtu4096),
         active_mtu: active,
         gid_tbl_len: number(open.gids.len()),
@@ -146,7 +151,7 @@ fn port_attributes(open: &Open, port: u8) -> Result<ibv_port_attr, Errno> {
         // Four lanes of 25 Gb/s. These values are nominal, because no physical link exists.
         active_width: 2,
         active_speed: 32,
-        phys_state: PHYSICAL_LINK_UP,
+        phys_state,
         link_layer: IBV_LINK_LAYER_ETHERNET,
         flags: PORT_NEEDS_GRH,
         port_cap_flags2: 0,

@@ -132,7 +132,6 @@ fn a_text_that_is_not_a_plan_refuses_the_device() {
     for (plan, reason) in [
         ("ibv_regmr:3=ENOMEM", "did you mean `ibv_reg_mr`?"),
         ("@/nonexistent/plan", "cannot read /nonexistent/plan"),
-        ("port:down@1s", "this library has no faults of ports"),
     ] {
         let mut command = program.command("open", plan);
         let ran = Running::start(command.env("ROCE_REPORT", report.path())).finish(60);
@@ -183,4 +182,78 @@ fn a_receive_can_fail() {
     assert!(lines.contains(&"wr 11: local protection error, vendor_err 11"), "{}", ran.stdout);
     assert!(lines.contains(&"wr 15: Work Request Flushed Error, vendor_err 1"), "{}", ran.stdout);
     assert_eq!(logged(&ran).len(), 1);
+}
+
+/// Creates the files of a port as `roce run` does, below a folder.
+fn port_files(root: &Path) {
+    let port = root.join("sys/class/infiniband/roce0/ports/1");
+    std::fs::create_dir_all(&port).unwrap();
+    std::fs::write(port.join("state"), "4: ACTIVE\n").unwrap();
+    std::fs::write(port.join("phys_state"), "5: LinkUp\n").unwrap();
+}
+
+/// Events, queries and files agree, and a request that is posted meanwhile completes afterwards.
+#[test]
+fn a_port_goes_down_and_comes_back() {
+    let Some(program) = Program::new() else { return };
+    let root = tempfile::tempdir().unwrap();
+    port_files(root.path());
+    let mut command = program.command("port", "port:down@2s..4s");
+    let ran = Running::start(command.env("ROCE_SYSFS", root.path())).finish(60);
+    let expected = "port ACTIVE\nevent: port error, port DOWN\nfile 1: DOWN\nevent: port active, port ACTIVE\n\
+                    file 4: ACTIVE\nwr 1: success, vendor_err 0\nstate 3\ntraffic stopped\n";
+    assert!(ran.success && ran.stdout == expected, "{ran:?}");
+    let physical = root.path().join("sys/class/infiniband/roce0/ports/1/phys_state");
+    assert_eq!(std::fs::read_to_string(physical).unwrap(), "5: LinkUp\n");
+    assert_eq!(logged(&ran), ["port roce0 down", "port roce0 up"]);
+}
+
+/// The link goes down once after a number of bytes, and the RC connection survives.
+#[test]
+fn a_link_flaps_after_a_number_of_bytes() {
+    let Some(program) = Program::new() else { return };
+    let ran = program.run("flap", "link:roce0:flap@100000 for 300ms");
+    assert_eq!(ran.stdout.matches(": success, vendor_err 0\nstate 3\n").count(), 4, "{}", ran.stdout);
+    let events: Vec<_> = ran.stdout.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    let [down, up] = events[..] else { panic!("{}", ran.stdout) };
+    assert!(down.starts_with("port error") && up == "port active, port ACTIVE", "{}", ran.stdout);
+    assert_eq!(logged(&ran), ["port roce0 down", "port roce0 up"]);
+}
+
+#[test]
+fn one_of_two_devices_dies() {
+    let Some(program) = Program::new() else { return };
+    let mut command = program.command("fatal", "device:roce1:fatal@1500ms");
+    let addresses = [(); 2].map(|()| roce_testing::own_address());
+    command.env("ROCE_DEVICE", addresses.map(|address| format!("udp:{address}")).join(";"));
+    let ran = Running::start(&mut command).finish(60);
+    let expected = "event: local catastrophic error, port DOWN\nwr 1: Work Request Flushed Error, vendor_err 1\n\
+                    state 6\nibv_poll_cq: -1, errno 5\nthe other port is ACTIVE\n";
+    assert!(ran.success && ran.stdout == expected, "{ran:?}");
+    assert_eq!(logged(&ran), ["device roce1 fatal"]);
+}
+
+#[test]
+fn a_queue_pair_fails_at_a_point_in_time() {
+    let Some(program) = Program::new() else { return };
+    let ran = program.run("queue-pair", "qp:2:error@1500ms;qp:7:error@1500ms");
+    let expected = "event: local work queue catastrophic error, of the second one\n\
+                    wr 1: Work Request Flushed Error, vendor_err 1\nstate 6\nstate 3\n";
+    assert_eq!(ran.stdout, expected);
+    let log = logged(&ran);
+    assert!(log[0].starts_with("qp 2 error qp=0x") && log[1] == "qp 7 does not exist", "{log:?}");
+}
+
+/// A plan without an end in sight does not keep a program from ending, and several engines are refused.
+#[test]
+fn a_later_fault_does_not_matter_and_several_engines_are_refused() {
+    let Some(program) = Program::new() else { return };
+    let ran = program.run("regions", "port:down@1000s;link:flap@1GiB for 1s");
+    assert_eq!(ran.stderr, "");
+    let report = tempfile::NamedTempFile::new().unwrap();
+    let mut command = program.command("open", "port:down@1000s");
+    command.env("ROCE_REPORT", report.path()).env("ROCE_ENGINES", "2");
+    assert!(!Running::start(&mut command).finish(60).success);
+    let text = std::fs::read_to_string(report.path()).unwrap();
+    assert!(text.contains("need a device with one engine"), "{text}");
 }

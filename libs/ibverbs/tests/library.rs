@@ -268,7 +268,7 @@ fn every_verb_can_have_faults() {
         named += 1;
         let verb = rest.split(|next: char| !next.is_alphanumeric() && next != '_').next().unwrap_or_default();
         let function = name.trim_start_matches('_');
-        // Functions behind pointers have no prefix here, and one function serves all variants of `ibv_reg_mr`.
+        // Functions behind pointers have no prefix here. One function serves all variants of `ibv_reg_mr`.
         let is_own = verb == function || verb == format!("ibv_{function}") || name == "ibv_reg_mr_iova2";
         if !is_own || !roce_fault::verbs::Verb::ALL.iter().any(|known| known.name() == verb) {
             wrong.push(format!("{name}: {verb}"));

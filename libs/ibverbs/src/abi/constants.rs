@@ -6,9 +6,11 @@ pub(crate) const IBV_NODE_CA: c_int = 1;
 pub(crate) const IBV_TRANSPORT_IB: c_int = 0;
 
 pub(crate) const IBV_ATOMIC_HCA: c_int = 1;
+pub(crate) const IBV_PORT_DOWN: c_int = 1;
 pub(crate) const IBV_PORT_ACTIVE: c_int = 4;
 pub(crate) const IBV_LINK_LAYER_ETHERNET: u8 = 2;
-/// The physical state "link up" (IBTA 14.2.5.6).
+/// The physical states "disabled" and "link up" (IBTA 14.2.5.6).
+pub(crate) const PHYSICAL_DISABLED: u8 = 3;
 pub(crate) const PHYSICAL_LINK_UP: u8 = 5;
 pub(crate) const IBV_PORT_CM_SUP: u32 = 1 << 16;
 pub(crate) const IBV_PORT_IP_BASED_GIDS: u32 = 1 << 26;
@@ -126,6 +128,9 @@ pub(crate) const IBV_EVENT_QP_REQ_ERR: c_int = 2;
 pub(crate) const IBV_EVENT_QP_ACCESS_ERR: c_int = 3;
 pub(crate) const IBV_EVENT_COMM_EST: c_int = 4;
 pub(crate) const IBV_EVENT_SQ_DRAINED: c_int = 5;
+pub(crate) const IBV_EVENT_DEVICE_FATAL: c_int = 8;
+pub(crate) const IBV_EVENT_PORT_ACTIVE: c_int = 9;
+pub(crate) const IBV_EVENT_PORT_ERR: c_int = 10;
 pub(crate) const IBV_EVENT_SRQ_LIMIT_REACHED: c_int = 15;
 pub(crate) const IBV_EVENT_QP_LAST_WQE_REACHED: c_int = 16;
 
