@@ -27,22 +27,18 @@ use report::Report;
 
 /// Judge the connections of capture files: losses, retransmissions, answers, marks
 ///
-/// Finds the connections, replays what both ends did, and judges each rule of RoCE:
-/// `pass`, `fail`, or `unknown` with the reason. Three lines at the top say the result.
-/// Each connection follows with its figures and its verdicts; a verdict names the
-/// packets that prove it, as `roce explain FILE:8` takes them. In a second file,
-/// packet 8 is 2:8.
+/// Finds the connections, replays what both ends did, and judges each rule of RoCE: `pass`, `fail`, or
+/// `unknown` with the reason. Three lines at the top say the result. Each connection follows with its figures
+/// and its verdicts; a verdict names the packets that prove it, as `roce explain FILE:8` takes them. In a
+/// second file, packet 8 is 2:8.
 ///
-/// Several files are captures of the same time at different places, such as the
-/// sender's and the receiver's side. They show where a packet was lost, and each end
-/// is judged where it was captured. Files may have different clocks.
+/// Several files are captures of the same time at different places, such as the sender's and the receiver's
+/// side. They show where a packet was lost, and each end is judged where it was captured. Files may have
+/// different clocks. What the captures lack is never blamed on a NIC.
 ///
-/// What the capture lacks is never blamed on a NIC.
-///
-/// The exit status is 0 if no verdict fails, 1 if one does, and 2 if a file cannot be
-/// read to its end or contains no RoCE.
+/// The exit status is 0 if no verdict fails, 1 if one does, and 2 if a file cannot be read to its end or
+/// contains no RoCE.
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
 pub(super) struct Args {
     /// Capture files, pcap or pcapng; `-` reads standard input
     #[arg(required = true, value_name = "FILE")]
