@@ -483,8 +483,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     (
         "cli/src",
         &[
-            "decode", "input", "dissect", "explain", "inject", "help", "sim", "bridge", "measure", "demo",
-            "perf", "run",
+            "decode", "input", "analyze", "dissect", "explain", "inject", "help", "sim", "bridge", "measure",
+            "demo", "perf", "run",
         ],
     ),
 ];

@@ -12,7 +12,7 @@ use super::default_device::{called_device, device_towards};
 use super::device_options::DeviceArgs;
 use super::errors::{print_error, with_causes};
 use super::listen::{Announcement, next_client, option};
-use super::terminal::{Output, Paint, Style};
+use super::terminal::{Output, Paint, Style, wrapped};
 use roce_doctor::{Diagnosis, Doctor, Finding, Outcome, Peer, SERVICE_PORT};
 use roce_exchange::{ClientQueue, Listening};
 
@@ -215,26 +215,6 @@ fn print(output: &mut Output, finding: &Finding) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Wraps a text; indents all lines but the first.
-fn wrapped(text: &str, indent: usize, width: usize) -> String {
-    let mut lines = String::new();
-    let mut column = indent;
-    for word in text.split(' ') {
-        let len = word.chars().count();
-        if column > indent && column + 1 + len > width {
-            lines.push('\n');
-            lines.extend(std::iter::repeat_n(' ', indent));
-            column = indent;
-        } else if column > indent {
-            lines.push(' ');
-            column += 1;
-        }
-        lines.push_str(word);
-        column += len;
-    }
-    lines
-}
-
 fn print_json(output: &mut Output, spec: &str, peer: &Peer, diagnosis: &Diagnosis) -> anyhow::Result<()> {
     let document = json!({
         "device_spec": spec, "peer": peer.address,
@@ -243,16 +223,4 @@ fn print_json(output: &mut Output, spec: &str, peer: &Peer, diagnosis: &Diagnosi
     });
     super::document::print(output, "doctor", &document)?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_texts_are_wrapped_between_words() {
-        assert_eq!(wrapped("one two three", 2, 12), "one two\n  three");
-        assert_eq!(wrapped("averyveryverylongword x", 2, 12), "averyveryverylongword\n  x");
-        assert_eq!(wrapped("", 2, 12), "");
-    }
 }

@@ -95,8 +95,8 @@ const HEADINGS: [(&str, &[&str]); 6] = [
     (
         INPUT,
         &[
-            "bad_icrc", "emit", "from", "index", "limit", "list", "memory", "merge", "only", "opcode", "psn",
-            "scenario", "set", "sweep", "sweeps", "seeds", "threads",
+            "bad_icrc", "emit", "follow", "from", "index", "limit", "list", "memory", "merge", "only",
+            "opcode", "psn", "scenario", "set", "sweep", "sweeps", "seeds", "threads",
         ],
     ),
     (
@@ -114,8 +114,10 @@ const HEADINGS: [(&str, &[&str]); 6] = [
     (
         OUTPUT,
         &[
+            "html",
             "interval",
             "json",
+            "junit",
             "live",
             "no_peak",
             "out",
@@ -127,7 +129,9 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "report_gbits",
             "report_histogram",
             "report_unsorted",
+            "rows",
             "stat",
+            "svg",
             "tree",
             "verbose",
             "watch",
@@ -169,7 +173,11 @@ const HEADINGS: [(&str, &[&str]); 6] = [
 ];
 
 /// Options with another meaning in a command, and their heading there.
-const ELSEWHERE: [(&str, &str, &str); 10] = [
+const ELSEWHERE: [(&str, &str, &str); 14] = [
+    ("analyze", "connection", INPUT),
+    ("analyze", "port", INPUT),
+    ("ladder", "connection", INPUT),
+    ("ladder", "port", INPUT),
     ("dissect", "port", INPUT),
     ("dissect", "qp", INPUT),
     ("explain", "port", INPUT),
@@ -183,7 +191,16 @@ const ELSEWHERE: [(&str, &str, &str); 10] = [
 ];
 
 /// The end of the help of each command.
-const EXAMPLES: [(&str, &str); 15] = [
+const EXAMPLES: [(&str, &str); 17] = [
+    (
+        "analyze",
+        "  roce analyze trace.pcapng\n  roce analyze sender.pcap receiver.pcap --html report.html\n  \
+         roce analyze trace.pcap --only naks,timeouts --junit results.xml",
+    ),
+    (
+        "ladder",
+        "  roce ladder trace.pcapng\n  roce ladder trace.pcapng --connection 2 --rows 20 --svg ladder.svg",
+    ),
     (
         "demo",
         "  roce demo\n  roce demo --pcap demo.pcapng --seed 7\n  roce demo --fault drop=5%,reorder=5% --json",

@@ -1,6 +1,7 @@
 //! The packets that arguments select: digits, a capture file or one packet of it, or an example.
 
 pub(super) mod bytes;
+pub(super) mod captures;
 pub(super) mod first_header;
 
 use std::io::{self, Read};

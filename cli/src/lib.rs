@@ -22,6 +22,7 @@ mod terminal;
 mod trace;
 
 // The commands.
+mod analyze;
 mod bridge;
 mod demo;
 mod devices;
@@ -29,6 +30,7 @@ mod dissect;
 mod doctor;
 mod explain;
 mod inject;
+mod ladder;
 mod limit;
 mod manual;
 mod measure;
@@ -124,6 +126,8 @@ enum Command {
     Why(why::Args),
     Study(study::Args),
     Sim(sim::Args),
+    Analyze(analyze::Args),
+    Ladder(ladder::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
     Inject(inject::Args),
@@ -153,6 +157,8 @@ impl Cli {
             Command::Why(args) => why::run(&args, &mut output),
             Command::Study(args) => study::run(&args, &mut output),
             Command::Sim(args) => sim::run(&args, trace, &mut output),
+            Command::Analyze(args) => analyze::run(&args, &mut output),
+            Command::Ladder(args) => ladder::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
             Command::Inject(args) => inject::run(&args, &mut output),

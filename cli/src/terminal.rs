@@ -106,3 +106,35 @@ impl Write for Output {
         self.inner.flush()
     }
 }
+
+/// Wraps a text; indents all lines but the first.
+pub(crate) fn wrapped(text: &str, indent: usize, width: usize) -> String {
+    let mut lines = String::new();
+    let mut column = indent;
+    for word in text.split(' ') {
+        let len = word.chars().count();
+        if column > indent && column + 1 + len > width {
+            lines.push('\n');
+            lines.extend(std::iter::repeat_n(' ', indent));
+            column = indent;
+        } else if column > indent {
+            lines.push(' ');
+            column += 1;
+        }
+        lines.push_str(word);
+        column += len;
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_wrapped_between_words() {
+        assert_eq!(wrapped("one two three", 2, 12), "one two\n  three");
+        assert_eq!(wrapped("averyveryverylongword x", 2, 12), "averyveryverylongword\n  x");
+        assert_eq!(wrapped("", 2, 12), "");
+    }
+}

@@ -252,6 +252,7 @@ fn documents_of_packets_are_those_of_the_page() {
             check(&document(&["explain", "--json", &packet]), "roce/explain/1");
         }
         check(&document(&["inject", file.to_str().unwrap(), "--dry-run", "--json"]), "roce/inject/1");
+        check(&document(&["analyze", file.to_str().unwrap(), "--json"]), "roce/analyze/1");
     }
     check(&document(&["explain", "--json"]), "roce/explain/1");
     let mut damaged = frame(Opcode::RC_SEND_ONLY, Psn::new(9), b"damaged.");

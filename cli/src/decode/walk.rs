@@ -94,6 +94,11 @@ impl<'a> Framed<'a> {
         Self { bytes, link: Link::Ip, wire_len: bytes.len() }
     }
 
+    /// Returns the protocol at the start of the packet.
+    pub(crate) const fn link(&self) -> Link {
+        self.link
+    }
+
     /// Returns the number of bytes that are present.
     pub(crate) const fn len(&self) -> usize {
         self.bytes.len()

@@ -1,4 +1,4 @@
-//! Line charts as SVG, with the features that the reports of measurements and simulations need.
+//! Charts of lines and points as SVG, with the features that the reports of measurements and simulations need.
 //!
 //! A [`Chart`] is data; [`Chart::to_svg`] returns its text, which may stand in a file or inside HTML. Equal
 //! charts give equal texts. The crate uses only the standard library, and reads and writes nothing.
@@ -6,6 +6,7 @@
 
 mod axis;
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 pub use axis::Axis;
@@ -25,6 +26,9 @@ pub struct Chart {
     pub lines: Vec<Line>,
     /// Areas behind the lines; each has the color of the line with its index.
     pub bands: Vec<Band>,
+    /// Single points in front of the lines. Their colors follow those of the lines; the legend has no row for
+    /// an empty list.
+    pub dots: Vec<Dots>,
     /// The axes of [`Self::to_svg`].
     pub axes: Axes,
     /// Whether a line keeps its height from one point to the next, and begins at zero, like a distribution.
@@ -50,6 +54,27 @@ pub struct Line {
     /// The points by rising x. A height that is not a number is a gap in the line. Infinite heights are left
     /// out.
     pub points: Vec<(f64, f64)>,
+}
+
+/// Single points, which no line connects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dots {
+    /// The name in the legend.
+    pub name: String,
+    /// The points in any order. Of points in the same place, the chart draws one.
+    pub points: Vec<(f64, f64)>,
+    /// The sign at each point.
+    pub sign: Sign,
+}
+
+/// The sign at a point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sign {
+    /// A filled circle.
+    #[default]
+    Circle,
+    /// A diagonal cross.
+    Cross,
 }
 
 /// The axes of a chart; linear by default.
@@ -170,8 +195,15 @@ impl Chart {
         for (line, color) in self.lines.iter().zip(COLORS) {
             write_line(svg, &scale, line, color, self.steps)?;
         }
+        for (dots, color) in self.dots.iter().zip(self.colors_of_dots()) {
+            write_dots(svg, &scale, dots, color)?;
+        }
         self.write_legend(svg, right)?;
         writeln!(svg, "</svg>")
+    }
+
+    fn colors_of_dots(&self) -> impl Iterator<Item = &'static str> {
+        COLORS.into_iter().cycle().skip(self.lines.len().min(MOST_LINES))
     }
 
     fn write_legend(&self, svg: &mut String, right: f64) -> std::fmt::Result {
@@ -191,6 +223,13 @@ impl Chart {
                 y + 4.0,
                 escape(name)
             )?;
+        }
+        let above = self.lines.len().min(MOST_LINES) + self.bands.len();
+        let dots = self.dots.iter().zip(self.colors_of_dots()).filter(|(dots, _)| !dots.points.is_empty());
+        for (index, (dots, color)) in dots.enumerate() {
+            let (x, y) = (WIDTH - right + 14.0, top + 10.0 + 18.0 * (above + index) as f64);
+            write_signs(svg, [(x + 9.0, y)].into_iter(), dots.sign, color)?;
+            writeln!(svg, "<text x=\"{}\" y=\"{}\">{}</text>", x + 24.0, y + 4.0, escape(&dots.name))?;
         }
         if let Some(more @ 1..) = self.lines.len().checked_sub(MOST_LINES) {
             let (x, y) = (WIDTH - right + 14.0, top + 14.0 + 18.0 * MOST_LINES as f64);
@@ -217,7 +256,8 @@ impl Scale {
         let banded = || chart.bands.iter().flat_map(|band| &band.points);
         let of_bands = || banded().flat_map(|(x, low, high)| [(*x, *low), (*x, *high)]);
         let points = || {
-            let all = drawn().flat_map(|line| line.points.iter().copied()).chain(of_bands());
+            let of_dots = chart.dots.iter().flat_map(|dots| dots.points.iter().copied());
+            let all = drawn().flat_map(|line| line.points.iter().copied()).chain(of_bands()).chain(of_dots);
             all.filter(|point| is_shown(*point, axes))
         };
         let x = axes.x.range(points().map(|(x, _)| x), true);
@@ -226,6 +266,7 @@ impl Scale {
             None => axes.y.range(points().map(|(_, y)| y), true),
         };
         let names = drawn().map(|line| &line.name).chain(chart.bands.iter().map(|band| &band.name));
+        let names = names.chain(chart.dots.iter().map(|dots| &dots.name));
         let longest = names.map(|name| name.chars().count()).max().unwrap_or(0);
         let (least, most, beside) = LEGEND;
         Self { axes, x, y, right: (beside + longest as f64 * LETTER).clamp(least, most) }
@@ -326,6 +367,35 @@ fn write_line(svg: &mut String, scale: &Scale, line: &Line, color: &str, steps: 
         writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.2\" fill=\"{color}\"/>")?;
     }
     Ok(())
+}
+
+fn write_dots(svg: &mut String, scale: &Scale, dots: &Dots, color: &str) -> std::fmt::Result {
+    let shown = dots.points.iter().copied().filter(|point| is_shown(*point, scale.axes));
+    // Points that share a pixel cannot be told apart.
+    let mut seen = HashSet::new();
+    let places = shown.map(|point| scale.place(point));
+    let places = places.filter(|(x, y)| seen.insert((x.round() as i64, y.round() as i64)));
+    write_signs(svg, places, dots.sign, color)
+}
+
+fn write_signs(
+    svg: &mut String,
+    places: impl Iterator<Item = (f64, f64)>,
+    sign: Sign,
+    color: &str,
+) -> std::fmt::Result {
+    let width = if sign == Sign::Circle { 4.0 } else { 1.6 };
+    write!(
+        svg,
+        "<path fill=\"none\" stroke=\"{color}\" stroke-width=\"{width}\" stroke-linecap=\"round\" d=\""
+    )?;
+    for (x, y) in places {
+        match sign {
+            Sign::Circle => write!(svg, "M{x:.1} {y:.1}h0")?,
+            Sign::Cross => write!(svg, "M{:.1} {:.1}l8 8m-8 0l8 -8", x - 4.0, y - 4.0)?,
+        }
+    }
+    writeln!(svg, "\"/>")
 }
 
 /// Thins a part of a line of `whole` points. Of a long line, it keeps the lowest and the highest point of
@@ -462,6 +532,19 @@ mod tests {
         let long = (0..100).map(|x| (f64::from(x), 1.0)).chain([(100.0, f64::NAN), (101.0, 3.0)]);
         chart.lines[0].points = long.collect();
         assert_eq!(chart.to_svg().matches("<circle").count(), 1);
+    }
+
+    #[test]
+    fn dots_have_a_sign_a_name_and_the_next_color() {
+        let mut chart = chart(vec![(0.0, 2.0), (1.0, 2.0)]);
+        let points = vec![(0.5, 9.0), (0.5, 9.0), (0.25, f64::NAN), (1.0, 1.0)];
+        chart.dots = vec![Dots { name: "lost <".into(), points, sign: Sign::Cross }];
+        let svg = chart.to_svg();
+        // Two points, as one pixel has one sign, and the sign of the legend.
+        assert_eq!(svg.matches("l8 8m-8 0l8 -8").count(), 3, "{svg}");
+        assert!(svg.contains("lost &lt;") && svg.contains(&format!("stroke=\"{}\"", COLORS[1])), "{svg}");
+        assert!(Scale::of(&chart, Axes::default()).y.1 > 9.0, "the axis shows all points");
+        assert!(!svg.contains("NaN"), "{svg}");
     }
 
     #[test]

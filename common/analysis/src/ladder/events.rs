@@ -27,7 +27,7 @@ pub(super) enum Step {
     /// A captured packet: the index of its record.
     Packet(usize),
     /// Packets that were not captured; PSN relative to the first request.
-    Missing { first: i64, count: u64, is_lost: bool },
+    Missing { first: i64, count: u64, is_lost: bool, is_answer: bool },
     /// The requester waits until it sends again.
     Timeout { waited_ns: u64 },
 }
@@ -122,12 +122,14 @@ impl Scene<'_> {
             self.mark(*index, Marks::BROKEN);
         }
         for gap in &replay.gaps {
-            if gap.end != GapEnd::Overtaken {
+            // What a requester leaves out when it sends again is not missing.
+            let is_left_out = gap.is_of_resend && gap.end != GapEnd::Resent;
+            if gap.end != GapEnd::Overtaken && !is_left_out {
                 let is_lost = gap.end == GapEnd::Resent;
                 self.insert(
                     gap.after,
                     end,
-                    Step::Missing { first: relative(gap.first), count: gap.count, is_lost },
+                    Step::Missing { first: relative(gap.first), count: gap.count, is_lost, is_answer: false },
                 );
             }
         }
@@ -153,7 +155,7 @@ impl Scene<'_> {
         for gap in &replay.response_gaps {
             let (first, count) = (relative(gap.first), gap.count);
             let is_lost = requested.covers(gap);
-            self.insert(gap.after, other, Step::Missing { first, count, is_lost });
+            self.insert(gap.after, other, Step::Missing { first, count, is_lost, is_answer: true });
         }
         for resend in &replay.resends {
             let is_behind = matches!(resend.cause, Cause::ImpliedNak(_)) && !requested.is_for_gap(resend.at);

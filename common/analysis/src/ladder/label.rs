@@ -3,7 +3,7 @@
 use roce_packet::{Direction, OpcodeInfo, Operation, Position, Psn, Syndrome};
 
 use super::events::{Event, Step};
-use super::{Arrow, Content, duration};
+use super::{Arrow, Content, Marks, Point, duration};
 use crate::analysis::Analysis;
 use crate::connection::Connection;
 use crate::record::{Extension, Record};
@@ -52,7 +52,7 @@ pub(super) fn content(
 ) -> Option<Content> {
     let index = match event.step {
         Step::Packet(index) => index,
-        Step::Missing { first, count, is_lost } => {
+        Step::Missing { first, count, is_lost, .. } => {
             return Some(Content::Missing { from: event.from, first, count, is_lost });
         }
         Step::Timeout { waited_ns } => return Some(Content::Timeout { end: event.from, waited_ns }),
@@ -79,6 +79,39 @@ pub(super) fn content(
         marks: event.marks,
         is_answer: info.direction == Direction::Response,
     }))
+}
+
+/// Returns the points of an event in a chart of PSNs. Of packets that were not captured, only the first ones
+/// have a point.
+pub(super) fn points(
+    analysis: &Analysis,
+    connection: &Connection,
+    event: &Event,
+    psns: &mut Psns,
+) -> Vec<Point> {
+    const MOST: u64 = 1_000;
+    let time_ns = event.time_ns;
+    match event.step {
+        Step::Packet(index) => {
+            let Some(record) = analysis.records.get(index) else { return Vec::new() };
+            let direction = record.info().map(|info| info.direction);
+            let from = usize::from(!is_of(record, connection.streams.first().copied().flatten()));
+            let is_answer = direction == Some(Direction::Response);
+            if !is_answer && direction != Some(Direction::Request) {
+                return Vec::new();
+            }
+            let requester = if is_answer { 1_usize.saturating_sub(from) } else { from };
+            let psn = psns.relative(requester, record.psn);
+            vec![Point { time_ns, requester, psn, marks: event.marks, is_answer }]
+        }
+        Step::Missing { first, count, is_lost: true, is_answer } => {
+            let requester = if is_answer { 1_usize.saturating_sub(event.from) } else { event.from };
+            let psns = (0..count.min(MOST)).map(|more| first.saturating_add_unsigned(more));
+            let marks = Marks::LOST;
+            psns.map(|psn| Point { time_ns, requester, psn, marks, is_answer }).collect()
+        }
+        Step::Missing { is_lost: false, .. } | Step::Timeout { .. } => Vec::new(),
+    }
 }
 
 fn label(record: &Record, info: &OpcodeInfo, psn: Option<i64>) -> String {

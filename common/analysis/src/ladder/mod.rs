@@ -146,6 +146,30 @@ pub fn ladder(analysis: &Analysis, connection: &Connection, most_rows: usize) ->
     Ladder { ends: connection.ends.map(name), rows: rows.collect() }
 }
 
+/// A packet in a chart of PSNs over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Time of the capture in nanoseconds.
+    pub time_ns: u64,
+    /// Index of the end whose requests have this PSN.
+    pub requester: usize,
+    /// PSN relative to that of the first request.
+    pub psn: i64,
+    /// What is remarkable about the packet.
+    pub marks: Marks,
+    /// Whether it is an answer.
+    pub is_answer: bool,
+}
+
+/// Returns every packet of a connection except CNPs, as the tap near end 0 shows them, and those that were
+/// lost in front of it.
+#[must_use]
+pub fn points(analysis: &Analysis, connection: &Connection) -> Vec<Point> {
+    let mut psns = label::Psns::new(analysis, connection);
+    let events = events::events(analysis, connection);
+    events.iter().flat_map(|event| label::points(analysis, connection, event, &mut psns)).collect()
+}
+
 /// Returns the name of an end.
 #[must_use]
 pub fn name(end: End) -> String {

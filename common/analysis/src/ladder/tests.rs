@@ -170,6 +170,21 @@ fn a_picture_stands_alone() {
 }
 
 #[test]
+fn points_have_the_psns_of_their_requests() {
+    let analysis = analyzed(&["rc-loss.pcapng"]);
+    let points = points(&analysis, &analysis.connections[0]);
+    let with = |marks: Marks, is_answer| {
+        let is_one = |point: &&Point| point.marks == marks && point.is_answer == is_answer;
+        points.iter().filter(is_one).map(|point| point.psn).collect::<Vec<_>>()
+    };
+    assert_eq!(with(Marks::LOST, false), [2]);
+    assert_eq!(with(Marks::RESENT, false), [2, 3, 4, 5, 6, 7]);
+    assert_eq!(with(Marks::empty(), false), [0, 1, 3, 4, 5, 6, 7, 8]);
+    assert_eq!((with(Marks::NAK, true), with(Marks::empty(), true)), (vec![2], vec![7, 8]));
+    assert!(points.iter().all(|point| point.requester == 0));
+}
+
+#[test]
 fn names_and_numbers() {
     let address: IpAddr = "2001:db8::1".parse().unwrap();
     assert_eq!(name(End { address, qpn: Some(Qpn::new(0x12)) }), "2001:db8::1 QP 0x12");

@@ -1,0 +1,151 @@
+//! `roce analyze`: judges what capture files say about connections and NICs.
+
+mod charts;
+mod figures;
+mod follow;
+mod json;
+mod junit;
+mod page;
+mod report;
+mod text;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+use roce_analysis::verdict::rules;
+use roce_packet::ROCE_UDP_PORT;
+
+use super::errors::{print_error, with_causes};
+use super::input::captures::Captures;
+use super::terminal::Output;
+use follow::Follower;
+use report::Report;
+
+/// Judge the connections of capture files: losses, retransmissions, answers, marks
+///
+/// Finds the connections, replays what both ends did, and judges each rule of RoCE: `pass`, `fail`, or
+/// `unknown` with the reason. Three lines at the top say the result. Each connection follows with its figures
+/// and its verdicts; a verdict names the packets that prove it, as `roce explain FILE:8` takes them. In a
+/// second file, packet 8 is 2:8.
+///
+/// Several files are captures of the same time at different places, such as the sender's and the receiver's
+/// side. They show where a packet was lost, and each end is judged where it was captured. Files may have
+/// different clocks. What the captures lack is never blamed on a NIC.
+///
+/// The exit status is 0 if no verdict fails, 1 if one does, and 2 if a file cannot be read to its end or
+/// contains no RoCE.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Capture files, pcap or pcapng; `-` reads standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Only judge these rules: keys such as naks,timeouts, or their numbers
+    #[arg(long, value_name = "RULES", value_delimiter = ',', value_parser = rule)]
+    only: Vec<&'static str>,
+
+    /// Only show the connection with this number
+    #[arg(long, value_name = "N")]
+    connection: Option<usize>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Also write the verdicts to this file as test results in the format of JUnit; unknown ones are skipped
+    /// tests
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+
+    /// Also write the report to this file as an HTML page, with ladders of the packets and charts over time
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Repeat the analysis while other programs extend the files, at most once per second; Ctrl-C ends it
+    #[arg(long)]
+    follow: bool,
+
+    /// UDP port that RoCE v2 uses in this capture
+    #[arg(long, value_name = "PORT", default_value_t = ROCE_UDP_PORT)]
+    port: u16,
+}
+
+/// Parses the key or the number of a rule.
+fn rule(text: &str) -> anyhow::Result<&'static str> {
+    let is_it = |rule: &&&rules::Rule| rule.key == text || rule.number.to_string() == text;
+    if let Some(rule) = rules::ALL.iter().find(is_it) {
+        return Ok(rule.key);
+    }
+    let keys: Vec<&str> = rules::ALL.iter().map(|rule| rule.key).collect();
+    bail!("no rule is called {text}; the rules are {}", keys.join(", "))
+}
+
+/// The exit status if nothing, or not everything, could be judged.
+const NOT_JUDGED: u8 = 2;
+
+pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    if !args.follow {
+        return judge(args, output);
+    }
+    let mut follower = Follower::start(&args.files)?;
+    loop {
+        let begin = Instant::now();
+        follower.note();
+        if output.terminal_width.is_some() {
+            // The report replaces the one before.
+            write!(output, "\x1b[H\x1b[2J")?;
+        }
+        let status = judge(args, output)?;
+        if !follower.wait(begin.elapsed())? {
+            return Ok(status);
+        }
+        if output.terminal_width.is_none() && !args.json {
+            writeln!(output)?;
+        }
+    }
+}
+
+/// Analyses the files once.
+fn judge(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    match Captures::read(&args.files, args.port, args.follow) {
+        Ok(captures) => print(args, &captures, output),
+        Err(error) => {
+            print_error(&with_causes(&error));
+            Ok(ExitCode::from(NOT_JUDGED))
+        }
+    }
+}
+
+/// Writes the report in every form that the arguments request. Returns the exit status.
+fn print(args: &Args, captures: &Captures, output: &mut Output) -> anyhow::Result<ExitCode> {
+    if let Some(reason) = captures.why_empty() {
+        print_error(&reason);
+        return Ok(ExitCode::from(NOT_JUDGED));
+    }
+    let report = Report::new(captures, &args.only, captures.connections(args.connection)?);
+    if let Some(file) = &args.junit {
+        write(file, &junit::text(&report))?;
+    }
+    if let Some(file) = &args.html {
+        write(file, &page::text(&report))?;
+    }
+    if args.json {
+        json::print(&report, output)?;
+    } else {
+        text::print(&report, output)?;
+    }
+    output.flush()?;
+    Ok(match (report.has_failures(), captures.is_whole) {
+        (true, _) => ExitCode::FAILURE,
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::from(NOT_JUDGED),
+    })
+}
+
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}

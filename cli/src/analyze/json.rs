@@ -1,0 +1,127 @@
+//! A report as JSON: `roce/analyze/1` in docs/reference/json.md.
+
+use std::io;
+
+use roce_analysis::ladder::name;
+use roce_analysis::record::Place;
+use roce_analysis::summary::{Distribution, Requests, Summary, operation_name, transport_name};
+use roce_analysis::verdict::Verdict;
+use roce_packet::Encapsulation;
+use serde_json::{Map, Value, json};
+
+use super::report::{Part, Report};
+use crate::document;
+use crate::terminal::Output;
+
+pub(super) fn print(report: &Report<'_>, output: &mut Output) -> io::Result<()> {
+    document::print(output, "analyze", &body(report))
+}
+
+fn body(report: &Report<'_>) -> Value {
+    let captures = report.captures;
+    let counts = captures.analysis.counts;
+    json!({
+        "files": captures.files,
+        "is_whole": captures.is_whole,
+        "outcome": report.outcome().name(),
+        "conclusion": report.conclusion(),
+        "packets": counts.packets + captures.unread,
+        "roce_packets": counts.roce,
+        "unreadable_packets": counts.unreadable,
+        "pause_frames": counts.pauses,
+        "copies": counts.copies,
+        "verdicts": verdicts(&report.verdicts),
+        "connections": report.parts.iter().map(connection).collect::<Vec<_>>(),
+    })
+}
+
+fn connection(part: &Part<'_>) -> Value {
+    let Summary { ends, transport, encapsulation, taps, packets, times_ns, requests, .. } = &part.summary;
+    let Summary { notifications, marked, management, .. } = &part.summary;
+    let place = |place: Option<Place>| place.map(|place| place.to_string());
+    let epoch = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+    let sides = ends.iter().zip(requests).zip(notifications.iter().zip(marked));
+    let sides = sides.map(|((end, requests), (notifications, marked))| {
+        json!({
+            "name": name(*end),
+            "address": end.address,
+            "qpn": end.qpn.map(|qpn| qpn.get()),
+            "cnps_sent": notifications,
+            "marked_packets": marked,
+            "requests": requested(requests),
+        })
+    });
+    json!({
+        "number": part.number,
+        "transport": transport_name(*transport),
+        "encapsulation": match encapsulation {
+            Encapsulation::RoceV1 => "RoCE v1",
+            Encapsulation::RoceV2 => "RoCE v2",
+        },
+        "places": taps,
+        "packets": packets,
+        "first_time_epoch": times_ns.map(|(first, _)| epoch(first)),
+        "duration_ns": times_ns.map(|(first, last)| last.saturating_sub(first)),
+        "management": {
+            "req": place(management.request),
+            "rep": place(management.reply),
+            "rtu": place(management.ready),
+            "dreq": place(management.disconnect),
+        },
+        "ends": sides.collect::<Vec<_>>(),
+        "verdicts": verdicts(&part.verdicts),
+    })
+}
+
+fn requested(requests: &Requests) -> Value {
+    let operations = requests.operations.iter().map(|one| {
+        json!({
+            "operation": operation_name(one.operation),
+            "messages": one.count,
+            "least_bytes": one.least_bytes,
+            "most_bytes": one.most_bytes,
+        })
+    });
+    let round_trips = requests.round_trips.map(|times| {
+        let Distribution { count, least_ns, median_ns, p99_ns, most_ns } = times;
+        json!({
+            "count": count, "least_ns": least_ns, "median_ns": median_ns, "p99_ns": p99_ns, "most_ns": most_ns,
+        })
+    });
+    json!({
+        "operations": operations.collect::<Vec<_>>(),
+        "path_mtu": requests.mtu.map(|mtu| mtu.bytes()),
+        "messages": requests.messages,
+        "answered_messages": requests.answered,
+        "bytes": requests.bytes,
+        "bits_per_second": requests.rate_bps,
+        "lost_packets": requests.lost,
+        "lost_responses": requests.lost_responses,
+        "resent_packets": requests.resent,
+        "sequence_naks": requests.naks,
+        "rnr_naks": requests.rnr_naks,
+        "timeouts": requests.timeouts,
+        "refusals": requests.refusals,
+        "most_messages_in_flight": requests.most_messages_in_flight,
+        "most_psns_in_flight": requests.most_packets_in_flight,
+        "round_trips": round_trips,
+    })
+}
+
+fn verdicts(verdicts: &[Verdict]) -> Vec<Value> {
+    let one = |verdict: &Verdict| {
+        let figures: Map<String, Value> =
+            verdict.figures.iter().map(|figure| (figure.name.to_owned(), figure.value.into())).collect();
+        json!({
+            "rule": verdict.rule.number,
+            "key": verdict.rule.key,
+            "title": verdict.rule.title,
+            "source": verdict.rule.source,
+            "outcome": verdict.outcome.name(),
+            "summary": verdict.summary,
+            "packets": verdict.packets.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "figures": figures,
+        })
+    };
+    verdicts.iter().map(one).collect()
+}

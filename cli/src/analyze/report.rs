@@ -1,0 +1,141 @@
+//! The contents of a report: connections with their figures and verdicts, and the conclusion.
+
+use roce_analysis::connection::Connection;
+use roce_analysis::ladder::{duration, name, thousands};
+use roce_analysis::summary::{Summary, summary, transport_name};
+use roce_analysis::verdict::{Outcome, Verdict, of_capture, of_connection};
+
+use super::figures::{counted, losses};
+use crate::input::captures::Captures;
+
+/// What is known about captures.
+pub(super) struct Report<'a> {
+    pub(super) captures: &'a Captures,
+    /// Verdicts on the captures as a whole.
+    pub(super) verdicts: Vec<Verdict>,
+    pub(super) parts: Vec<Part<'a>>,
+}
+
+/// What is known about one connection.
+pub(super) struct Part<'a> {
+    /// Its number, from 1.
+    pub(super) number: usize,
+    pub(super) connection: &'a Connection,
+    pub(super) summary: Summary,
+    pub(super) verdicts: Vec<Verdict>,
+}
+
+impl Part<'_> {
+    /// Returns the transport and both ends.
+    pub(super) fn title(&self) -> String {
+        let [one, other] = self.summary.ends.map(name);
+        format!("{} {one} <-> {other}", transport_name(self.summary.transport))
+    }
+}
+
+impl<'a> Report<'a> {
+    /// Judges these connections by the rules with these keys, or by all.
+    pub(super) fn new(
+        captures: &'a Captures,
+        only: &[&'static str],
+        connections: Vec<(usize, &'a Connection)>,
+    ) -> Self {
+        let analysis = &captures.analysis;
+        let chosen = |mut verdicts: Vec<Verdict>| {
+            verdicts.retain(|verdict| only.is_empty() || only.contains(&verdict.rule.key));
+            verdicts.sort_by_key(|verdict| verdict.rule.number);
+            verdicts
+        };
+        let part = |(number, connection): (usize, &'a Connection)| Part {
+            number,
+            connection,
+            summary: summary(analysis, connection),
+            verdicts: chosen(of_connection(analysis, connection)),
+        };
+        let parts = connections.into_iter().map(part).collect();
+        Self { captures, verdicts: chosen(of_capture(analysis)), parts }
+    }
+
+    /// Returns every verdict with what it is about.
+    pub(super) fn all(&self) -> impl Iterator<Item = (String, &Verdict)> {
+        let of_parts = self.parts.iter().flat_map(|part| {
+            part.verdicts.iter().map(|verdict| (format!("connection {}", part.number), verdict))
+        });
+        self.verdicts.iter().map(|verdict| ("capture".to_owned(), verdict)).chain(of_parts)
+    }
+
+    pub(super) fn count(&self, outcome: Outcome) -> usize {
+        self.all().filter(|(_, verdict)| verdict.outcome == outcome).count()
+    }
+
+    pub(super) fn has_failures(&self) -> bool {
+        self.count(Outcome::Fail) > 0
+    }
+
+    /// Returns the result of all verdicts together.
+    pub(super) fn outcome(&self) -> Outcome {
+        match (self.has_failures(), self.count(Outcome::Pass)) {
+            (true, _) => Outcome::Fail,
+            (false, 0) => Outcome::Unknown,
+            (false, _) => Outcome::Pass,
+        }
+    }
+
+    /// Returns the conclusion: the verdicts, the packets, and what to look at first.
+    pub(super) fn conclusion(&self) -> [String; 3] {
+        [self.verdict_line(), self.packet_line(), self.first_line()]
+    }
+
+    fn verdict_line(&self) -> String {
+        let [pass, fail, unknown] =
+            [Outcome::Pass, Outcome::Fail, Outcome::Unknown].map(|outcome| self.count(outcome));
+        let all = counted((pass + fail + unknown) as u64, "verdict");
+        match self.outcome() {
+            Outcome::Fail => format!("{fail} of {all} failed, {pass} passed, {unknown} unknown"),
+            Outcome::Pass => format!("none of {all} failed, {pass} passed, {unknown} unknown"),
+            Outcome::Unknown => format!("none of {all} could be reached"),
+        }
+    }
+
+    fn packet_line(&self) -> String {
+        let analysis = &self.captures.analysis;
+        let counts = analysis.counts;
+        let others = counts.foreign + counts.unreadable + self.captures.unread;
+        let mut text = counted(counts.roce, "RoCE packet");
+        for (count, what) in [
+            (counts.copies, "copies by a mirror"),
+            (counts.pauses, "pause frames"),
+            (others, "other packets"),
+        ] {
+            if count > 0 {
+                text += &format!(", {} {what}", thousands(count));
+            }
+        }
+        let times = self.parts.iter().filter_map(|part| part.summary.times_ns);
+        let (first, last) =
+            times.fold((u64::MAX, 0), |(first, last), (from, until)| (first.min(from), last.max(until)));
+        if let Some(span) = last.checked_sub(first) {
+            text += &format!(" in {}", duration(span));
+        }
+        let files = self.captures.files.len();
+        let in_files = if files > 1 { format!(" in {files} files") } else { String::new() };
+        format!("{text}{in_files}; {}", counted(analysis.connections.len() as u64, "connection"))
+    }
+
+    /// Returns the first failed verdict, or the connection with most losses, or that there are none.
+    fn first_line(&self) -> String {
+        let failed = self.all().find(|(_, verdict)| verdict.outcome == Outcome::Fail);
+        if let Some((about, verdict)) = failed {
+            return format!("look first at {about}, {}: {}", verdict.rule.title, verdict.summary);
+        }
+        let worst = self.parts.iter().max_by_key(|part| {
+            let lost = part.summary.requests.iter().map(|one| one.lost + one.lost_responses + one.resent);
+            // Of several, the first one.
+            (lost.sum::<u64>(), std::cmp::Reverse(part.number))
+        });
+        match worst.and_then(|part| Some((part, losses(&part.summary)?))) {
+            Some((part, losses)) => format!("look first at connection {}: {losses}", part.number),
+            None => "nothing was lost or sent again".to_owned(),
+        }
+    }
+}
