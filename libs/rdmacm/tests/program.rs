@@ -47,6 +47,24 @@ fn a_program_in_c_connects_to_itself() {
     assert!(ran.success && ran.stdout.contains("all is as it should be"), "{ran:?}");
 }
 
+/// A plan names the functions of both libraries. The program ends at the first error.
+#[test]
+fn a_function_of_librdmacm_fails_on_demand() {
+    let Some((_folder, program)) = compile("connections") else { return };
+    for (plan, errno, fault) in [
+        ("rdma_create_event_channel:1=ENODEV", 19, "rdma_create_event_channel 1 ENODEV"),
+        ("rdma_resolve_addr:1=ETIMEDOUT", 110, "rdma_resolve_addr 1 ETIMEDOUT"),
+        // `rdma_create_qp` calls it.
+        ("ibv_create_qp:1=ENOSPC", 28, "ibv_create_qp 1 ENOSPC"),
+    ] {
+        let address = roce_testing::own_address().to_string();
+        let mut command = command(&program, &address, &[&address]);
+        let ran = Running::start(command.env("ROCE_VERBS_FAULT", plan)).finish(60);
+        let parts = [format!("(errno {errno})"), format!("{fault}\n")];
+        assert!(!ran.success && parts.iter().all(|part| ran.stderr.contains(part)), "{plan}: {ran:?}");
+    }
+}
+
 /// Returns the output of a server and a client of `tests/c/processes.c`; `None` if the program cannot be
 /// compiled.
 fn two_processes(address: &str) -> Option<[Finished; 2]> {
