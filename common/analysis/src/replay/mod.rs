@@ -229,6 +229,8 @@ pub struct Half {
 /// State of the replay beside its results.
 struct Player<'a> {
     records: &'a [Record],
+    /// The stream of the answers.
+    answers: Option<StreamId>,
     /// Indices of the requests that count, in order.
     requests: Vec<usize>,
     out: Replay,
@@ -291,6 +293,7 @@ impl<'a> Player<'a> {
         let mtu = path_mtu(records, indices, half, &requests);
         Self {
             records,
+            answers: half.answers,
             requests,
             out: Replay { mtu, next: ORIGIN, unacknowledged: ORIGIN, ..Replay::default() },
             base: None,
