@@ -1,6 +1,6 @@
 //! The connections of a capture, each with what every tap shows of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use roce_packet::{Encapsulation, Qpn, Transport};
@@ -93,7 +93,19 @@ pub fn connections(records: &[Record], streams: &Streams, pairs: &[Pair]) -> Vec
             indices.push(index);
         }
     }
-    pairs.iter().filter_map(|pair| connection(records, streams, &by_stream, *pair)).collect()
+    let ranges = ranges(records);
+    pairs.iter().filter_map(|pair| connection(records, streams, &by_stream, *pair, &ranges)).collect()
+}
+
+/// Returns the times of the first and the last packet of each tap.
+fn ranges(records: &[Record]) -> HashMap<Tap, (u64, u64)> {
+    let mut ranges: HashMap<Tap, (u64, u64)> = HashMap::new();
+    for record in records {
+        let time = record.time_ns;
+        let range = ranges.entry(Tap::of(record)).or_insert((time, time));
+        *range = (range.0.min(time), range.1.max(time));
+    }
+    ranges
 }
 
 fn connection(
@@ -101,6 +113,7 @@ fn connection(
     streams: &Streams,
     by_stream: &[Vec<usize>],
     pair: Pair,
+    ranges: &HashMap<Tap, (u64, u64)>,
 ) -> Option<Connection> {
     let forward = streams.get(pair.forward)?;
     let backward = pair.backward.and_then(|id| streams.get(id));
@@ -127,7 +140,7 @@ fn connection(
         })
         .collect();
     views.sort_by_key(|view| std::cmp::Reverse(view.indices.len()));
-    let (near, between) = compare_taps(records, &views, ids);
+    let (near, between) = compare_taps(records, &views, ids, ranges);
     let transport = forward.transport.or_else(|| backward.and_then(|stream| stream.transport));
     Some(Connection {
         ends,
@@ -145,6 +158,7 @@ fn compare_taps(
     records: &[Record],
     views: &[View],
     ids: [Option<StreamId>; 2],
+    ranges: &HashMap<Tap, (u64, u64)>,
 ) -> ([usize; 2], Option<Between>) {
     let [one, two, ..] = views else { return ([0, 0], None) };
     let of = |view: &View, id: Option<StreamId>| -> Vec<usize> {
@@ -155,8 +169,10 @@ fn compare_taps(
         view.indices.iter().copied().filter(is_one).collect()
     };
     let [from0, from1] = ids;
-    let there = cross(records, &of(one, from0), &of(two, from0));
-    let back = cross(records, &of(two, from1), &of(one, from1));
+    let range = |tap: Tap| ranges.get(&tap).copied();
+    let (range_one, range_two) = (range(one.tap), range(two.tap));
+    let there = cross(records, &of(one, from0), &of(two, from0), range_two);
+    let back = cross(records, &of(two, from1), &of(one, from1), range_one);
     if there.both.is_empty() && back.both.is_empty() {
         return ([0, 0], None);
     }
@@ -170,8 +186,8 @@ fn compare_taps(
         (None, None) => false,
     };
     let (near, crossings) = if is_turned {
-        let there = cross(records, &of(two, from0), &of(one, from0));
-        let back = cross(records, &of(one, from1), &of(two, from1));
+        let there = cross(records, &of(two, from0), &of(one, from0), range_one);
+        let back = cross(records, &of(one, from1), &of(two, from1), range_two);
         ([1, 0], [there, back])
     } else {
         ([0, 1], [there, back])

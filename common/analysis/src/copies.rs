@@ -1,6 +1,6 @@
 //! Packets that were captured more than once: by a mirror of both directions of a port, or at two places.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use roce_packet::{Opcode, Psn};
 
@@ -78,9 +78,10 @@ pub struct Crossing {
     pub delay_ns: Option<i64>,
 }
 
-/// Compares what two taps saw of one stream.
+/// Compares what two taps saw of one stream. `range` is the time of the first and the last packet of any
+/// stream at the second tap.
 #[must_use]
-pub fn cross(records: &[Record], first: &[usize], second: &[usize]) -> Crossing {
+pub fn cross(records: &[Record], first: &[usize], second: &[usize], range: Option<(u64, u64)>) -> Crossing {
     let by_likeness = |indices: &[usize]| {
         let mut map: HashMap<Likeness, Vec<usize>> = HashMap::new();
         for &index in indices {
@@ -91,7 +92,7 @@ pub fn cross(records: &[Record], first: &[usize], second: &[usize]) -> Crossing 
         map
     };
     let time = |index: usize| records.get(index).map_or(0, |record| record.time_ns);
-    let (one, mut two) = (by_likeness(first), by_likeness(second));
+    let (one, two) = (by_likeness(first), by_likeness(second));
     let mut delays: Vec<i64> = one
         .iter()
         .filter_map(|(key, here)| match (&**here, two.get(key).map(Vec::as_slice)) {
@@ -101,34 +102,61 @@ pub fn cross(records: &[Record], first: &[usize], second: &[usize]) -> Crossing 
         .collect();
     delays.sort_unstable();
     let delay_ns = delays.get(delays.len() / 2).copied();
+    let expected = |index: usize| time(index).wrapping_add_signed(delay_ns.unwrap_or(0));
     let mut crossing = Crossing { delay_ns, ..Crossing::default() };
-    let ends = (second.first().map(|index| time(*index)), second.last().map(|index| time(*index)));
-    for &index in first {
-        let Some(record) = records.get(index).filter(|record| !record.bits.contains(Bits::COPY)) else {
-            continue;
-        };
-        let expected = record.time_ns.wrapping_add_signed(delay_ns.unwrap_or(0));
-        let found = two.get_mut(&likeness(record)).and_then(|there| {
-            let closest = (0..there.len())
-                .min_by_key(|at| there.get(*at).map_or(u64::MAX, |there| time(*there).abs_diff(expected)))?;
-            let others = one.get(&likeness(record)).map_or(1, Vec::len);
-            let at = *there.get(closest)?;
-            // Of several copies at the first tap, the one that is closest in time has arrived.
-            (others <= 1 || time(at).abs_diff(expected) <= NEAR_NS).then(|| there.swap_remove(closest))
-        });
-        match found {
-            Some(there) => crossing.both.push((index, there)),
-            // The second capture may have begun later or ended earlier.
-            None if ends.0 <= Some(expected) && Some(expected) <= ends.1 => crossing.lost.push(index),
-            None => {}
-        }
+    let mut unmatched: Vec<usize> = Vec::new();
+    for (key, here) in &one {
+        let there = two.get(key).map(Vec::as_slice).unwrap_or_default();
+        let (pairs, lost) = assign(here, there, &expected, &time);
+        crossing.both.extend(pairs);
+        unmatched.extend(lost);
     }
-    crossing.only_second = two.into_values().flatten().collect();
+    let arrived: HashSet<usize> = crossing.both.iter().map(|(_, there)| *there).collect();
+    crossing.only_second = two.into_values().flatten().filter(|index| !arrived.contains(index)).collect();
+    // The second capture may have begun later or ended earlier.
+    let is_within =
+        |index: &usize| range.is_some_and(|(start, end)| (start..=end).contains(&expected(*index)));
+    crossing.lost = unmatched.into_iter().filter(is_within).collect();
+    crossing.both.sort_unstable();
+    crossing.lost.sort_unstable();
     crossing.only_second.sort_unstable();
     crossing
 }
 
-/// Largest deviation of a packet's delay from the median if a packet with the same content exists, in
+/// Finds which of several packets with equal content has arrived as which: those whose delay is the closest
+/// to the expected one first. Returns the pairs, and the packets that have not arrived.
+fn assign(
+    here: &[usize],
+    there: &[usize],
+    expected: &impl Fn(usize) -> u64,
+    time: &impl Fn(usize) -> u64,
+) -> (Vec<(usize, usize)>, Vec<usize>) {
+    if here.len() == there.len() {
+        return (here.iter().copied().zip(there.iter().copied()).collect(), Vec::new());
+    }
+    let mut candidates: Vec<(u64, usize, usize)> = Vec::new();
+    for &one in here {
+        let wanted = expected(one);
+        let middle = there.partition_point(|two| time(*two) < wanted);
+        let close = there.iter().skip(middle.saturating_sub(CANDIDATES)).take(2 * CANDIDATES);
+        candidates.extend(close.map(|two| (time(*two).abs_diff(wanted), one, *two)));
+    }
+    candidates.sort_unstable();
+    let (mut pairs, mut used) = (Vec::new(), (HashSet::new(), HashSet::new()));
+    let is_single = here.len() == 1;
+    for (deviation, one, two) in candidates {
+        if (is_single || deviation <= NEAR_NS) && !used.0.contains(&one) && !used.1.contains(&two) {
+            used.0.insert(one);
+            used.1.insert(two);
+            pairs.push((one, two));
+        }
+    }
+    (pairs, here.iter().copied().filter(|one| !used.0.contains(one)).collect())
+}
+
+/// Number of packets before and after the expected time that are compared.
+const CANDIDATES: usize = 3;
+/// Largest deviation of a packet's delay from the median if several packets have its content, in
 /// nanoseconds.
 const NEAR_NS: u64 = 5_000_000;
 
@@ -136,6 +164,7 @@ const NEAR_NS: u64 = 5_000_000;
 mod tests {
     use super::*;
     use crate::testing::records::Traffic;
+    use crate::testing::wire::{Sketch, Wire};
 
     #[test]
     fn a_mirror_of_both_sides_doubles_nearly_every_packet() {
@@ -182,9 +211,54 @@ mod tests {
             traffic.records.push(copy);
         }
         let second: Vec<usize> = (7..13).collect();
-        let crossing = cross(&traffic.records, &first, &second);
+        let crossing = cross(&traffic.records, &first, &second, Some((0, u64::MAX)));
         assert_eq!((crossing.lost.as_slice(), crossing.both.len()), ([3].as_slice(), 6));
         assert_eq!(crossing.delay_ns, Some(AHEAD_NS.cast_signed() + 700));
         assert_eq!(crossing.only_second, [0; 0]);
+    }
+
+    /// Regression: of a packet and its retransmission with equal bytes, the retransmission counted as lost if
+    /// it followed within 5 ms, because the lost packet was compared first.
+    #[test]
+    fn the_retransmission_arrives_and_the_first_copy_is_lost() {
+        let mut wire = Wire::default();
+        for psn in 0..10_u32 {
+            let time = 1000 * u64::from(psn);
+            wire.add(0, time, Sketch::send(1, psn));
+            if psn != 4 {
+                wire.add(1, time + 2000, Sketch::send(1, psn));
+            }
+        }
+        wire.add(1, 12_000, Sketch::ack(2, 9, 1));
+        wire.add(0, 14_000, Sketch::ack(2, 9, 1));
+        wire.add(0, 20_000, Sketch::send(1, 4));
+        wire.add(1, 22_000, Sketch::send(1, 4));
+        let analysis = wire.analyze();
+        let between = analysis.connections[0].between.as_ref().unwrap();
+        assert_eq!(between.crossings[0].delay_ns, Some(2000));
+        assert_eq!(between.crossings[0].lost, [4], "{between:?}");
+        assert_eq!(between.crossings[1].lost, [], "{between:?}");
+    }
+
+    /// Regression: the last packet of a stream was not counted as lost, because no later one of the stream
+    /// showed that the second capture had gone on.
+    #[test]
+    fn the_last_packet_of_a_stream_can_be_lost() {
+        let mut wire = Wire::default();
+        for psn in 0..10_u32 {
+            let time = 10_000 * u64::from(psn);
+            wire.add(0, time, Sketch::send(1, psn));
+            wire.add(1, time + 2000, Sketch::send(1, psn));
+            wire.add(1, time + 3000, Sketch::ack(2, psn, psn + 1));
+            if psn != 9 {
+                wire.add(0, time + 5000, Sketch::ack(2, psn, psn + 1));
+            }
+        }
+        wire.add(0, 200_000, Sketch::send(1, 9));
+        wire.add(1, 202_000, Sketch::send(1, 9));
+        let analysis = wire.analyze();
+        let connection = &analysis.connections[0];
+        let lost = &connection.between.as_ref().unwrap().crossings[1].lost;
+        assert_eq!(lost.len(), 1, "{lost:?}");
     }
 }

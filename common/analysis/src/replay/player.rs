@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use roce_packet::{Direction, Operation, PathMtu, Position, Psn};
 
 use super::facts::{GapEnd, Half, ORIGIN, Replay};
-use crate::record::{Bits, Extension, Record};
+use crate::record::{Bits, Extension, Record, StreamId};
 
 /// Number of the last gaps that are compared with a NAK or a READ.
 pub(super) const MOST_OPEN_GAPS: usize = 256;
@@ -13,6 +13,8 @@ pub(super) const MOST_OPEN_GAPS: usize = 256;
 /// State of the replay beside its results.
 pub(super) struct Player<'a> {
     pub(super) records: &'a [Record],
+    /// The stream of the answers.
+    pub(super) answers: Option<StreamId>,
     /// Indices of the requests that count, in order.
     pub(super) requests: Vec<usize>,
     pub(super) out: Replay,
@@ -51,6 +53,7 @@ impl<'a> Player<'a> {
         let mtu = path_mtu(records, indices, half, &requests);
         Self {
             records,
+            answers: half.answers,
             requests,
             out: Replay { mtu, next: ORIGIN, unacknowledged: ORIGIN, ..Replay::default() },
             base: None,

@@ -1,6 +1,6 @@
 //! The requests: which are new, and why others come again.
 
-use roce_packet::Operation;
+use roce_packet::{Operation, Syndrome};
 
 use super::facts::{Cause, Gap, GapEnd, ORIGIN, Resend, Sent};
 use super::player::{MOST_OPEN_GAPS, Player};
@@ -11,6 +11,8 @@ const FAR: u64 = 1 << 20;
 /// Longest time in which a network delivers a packet twice or late, in nanoseconds. Retransmission timers of
 /// NICs are longer; the shortest is 4.096 µs × 2^T with T = 6.
 const NETWORK_NS: u64 = 250_000;
+/// Maximum number of later requests among which a repetition is looked for.
+const MOST_LATER: usize = 512;
 
 /// Why a PSN comes again.
 enum Again {
@@ -224,12 +226,19 @@ impl Player<'_> {
     }
 
     fn why_again(&self, index: usize, record: &Record, psn: u64, span: u64, before: Option<usize>) -> Again {
+        if before.is_none() && self.comes_again(index, record) {
+            // A NAK asks for it, but the answer to the NAK follows: this is the first copy, which others
+            // overtook.
+            return Again::Overtaken;
+        }
         if let Some(cause) = self.asked(psn, span) {
             return Again::Resend(cause);
         }
         let now = record.time_ns;
         let quiet = now.saturating_sub(self.last_request.map_or(0, |last| self.time(last)));
-        let goes_on = self.following(index) == Some(psn.saturating_add(span));
+        let end = psn.saturating_add(span);
+        // The packets behind it were sent before, too.
+        let goes_on = end < self.out.next && self.following(index) == Some(end);
         let earlier = before.and_then(|before| self.records.get(before));
         let since = before.map_or(quiet, |before| now.saturating_sub(self.time(before)));
         let waited_ns = since.min(now.saturating_sub(self.progress_ns));
@@ -260,6 +269,23 @@ impl Player<'_> {
             _ if quiet > NETWORK_NS => timeout,
             _ => Again::Overtaken,
         }
+    }
+
+    /// Returns whether a request follows again soon, before the responder asks for it again.
+    fn comes_again(&self, index: usize, record: &Record) -> bool {
+        let start = self.requests.partition_point(|request| *request <= index);
+        let later = self.requests.get(start..).unwrap_or_default().iter().take(MOST_LATER);
+        let again = later.copied().find(|later| {
+            self.records.get(*later).is_some_and(|later| {
+                later.psn == record.psn && later.time_ns.saturating_sub(record.time_ns) < NETWORK_NS
+            })
+        });
+        let asks = |between: &Record| {
+            Some(between.stream) == self.answers
+                && between.psn == record.psn
+                && matches!(between.answer(), Some((Syndrome::Nak(_) | Syndrome::RnrNak { .. }, _)))
+        };
+        again.is_some_and(|again| !self.records.get(index..again).unwrap_or_default().iter().any(asks))
     }
 
     /// Returns who asked for a PSN.
@@ -308,5 +334,54 @@ impl Player<'_> {
         {
             gap.end = end;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roce_packet::{NakCode, Syndrome};
+
+    use crate::replay::{Cause, GapEnd};
+    use crate::testing::wire::{Sketch, Wire};
+
+    fn nak(psn: u32) -> Sketch {
+        Sketch::answer(2, psn, Syndrome::Nak(NakCode::PsnSequence), psn)
+    }
+
+    /// Regression: a request that others overtook counted as the answer to the NAK that its gap caused, and
+    /// the answer itself as a timeout.
+    #[test]
+    fn a_late_request_is_not_the_answer_to_its_nak() {
+        let mut wire = Wire::default();
+        for (time, psn) in [(0, 0), (1, 2), (2, 3)] {
+            wire.at_us(time, Sketch::send(1, psn));
+        }
+        wire.at_us(3, nak(1));
+        wire.at_us(4, Sketch::send(1, 1));
+        for psn in 1..5 {
+            wire.at_us(6 + u64::from(psn), Sketch::send(1, psn));
+        }
+        wire.at_us(20, Sketch::ack(2, 4, 5));
+        let analysis = wire.analyze();
+        let replay = &analysis.connections[0].views[0].replays[0];
+        assert_eq!(replay.overtaken, [4], "{replay:?}");
+        assert_eq!(replay.gaps[0].end, GapEnd::Overtaken);
+        let [resend] = &replay.resends[..] else { panic!("one return: {:?}", replay.resends) };
+        assert!(matches!(resend.cause, Cause::Nak(3)), "{resend:?}");
+        assert_eq!((resend.at, resend.packets), (5, 3));
+    }
+
+    /// Regression: a packet that the network doubled counted as a timeout if the next new one followed.
+    #[test]
+    fn a_doubled_request_before_new_ones_is_not_a_timeout() {
+        let mut wire = Wire::default();
+        for (time, psn) in [(0, 0), (1, 1), (2, 1), (3, 2)] {
+            wire.at_us(time, Sketch::send(1, psn));
+        }
+        wire.at_us(5, Sketch::ack(2, 2, 3));
+        let analysis = wire.analyze();
+        let replay = &analysis.connections[0].views[0].replays[0];
+        assert_eq!(replay.doubled, [(1, 2)]);
+        assert!(replay.resends.is_empty(), "{:?}", replay.resends);
     }
 }
