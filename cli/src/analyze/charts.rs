@@ -124,19 +124,16 @@ fn psns(points: &[Point], end: usize, name: &str, first: u64) -> Chart {
     let is_bad =
         |point: &Point| point.marks.intersects(Marks::LOST | Marks::NAK | Marks::RNR | Marks::REFUSED);
     let is_resent = |point: &Point| point.marks.contains(Marks::RESENT);
-    let series: [(&str, Sign, Vec<(f64, f64)>); 5] = [
-        ("request", Sign::Circle, of(&|point| !point.is_answer && !is_bad(point) && !is_resent(point))),
-        ("lost", Sign::Cross, of(&|point| point.marks.contains(Marks::LOST))),
-        ("answer", Sign::Circle, of(&|point| point.is_answer && !is_bad(point))),
-        ("sent again", Sign::Circle, of(&|point| !point.is_answer && is_resent(point))),
-        (
-            "NAK",
-            Sign::Cross,
-            of(&|point| point.is_answer && is_bad(point) && !point.marks.contains(Marks::LOST)),
-        ),
+    let dots = |name: &str, sign, points| Dots { name: name.to_owned(), points, sign };
+    let is_lost = |point: &Point| point.marks.contains(Marks::LOST);
+    // An empty list keeps its color.
+    chart.dots = vec![
+        dots("request", Sign::Circle, of(&|point| !point.is_answer && !is_bad(point) && !is_resent(point))),
+        dots("lost", Sign::Cross, of(&is_lost)),
+        dots("answer", Sign::Circle, of(&|point| point.is_answer && !is_bad(point))),
+        dots("sent again", Sign::Circle, of(&|point| !point.is_answer && is_resent(point))),
+        dots("NAK", Sign::Cross, of(&|point| point.is_answer && is_bad(point) && !is_lost(point))),
     ];
-    chart.dots =
-        series.into_iter().map(|(name, sign, points)| Dots { name: name.to_owned(), points, sign }).collect();
     chart
 }
 

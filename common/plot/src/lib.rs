@@ -1,4 +1,5 @@
-//! Charts of lines and points as SVG, with the features that the reports of measurements and simulations need.
+//! Charts of lines and points as SVG, with the features that reports of measurements, simulations and
+//! captures need.
 //!
 //! A [`Chart`] is data; [`Chart::to_svg`] returns its text, which may stand in a file or inside HTML. Equal
 //! charts give equal texts. The crate uses only the standard library, and reads and writes nothing.

@@ -1,8 +1,8 @@
 //! A sequence ladder: the packets of a connection in their order, as arrows between both ends.
 //!
-//! [`ladder`] adds what the packets do not show by themselves: which of them were lost or sent again, and where
-//! the requester waited. Runs of packets without any of this become one row, so that twenty packets and two
-//! million fit a page. [`Ladder::to_text`] and [`Ladder::to_svg`] draw it.
+//! [`ladder`] adds what the packets do not show by themselves: which of them were lost or sent again, and
+//! where the requester waited. Runs of packets without any of this become one row, so that twenty packets and
+//! two million fit a page. [`Ladder::to_text`] and [`Ladder::to_svg`] draw it.
 
 mod events;
 mod fold;
