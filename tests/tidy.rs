@@ -470,7 +470,7 @@ fn packet_transport_and_sim_own_no_clock_and_no_thread() {
 const FOLDERS: &[(&str, &[&str])] = &[
     ("packet/src", &["frame", "mad", "outer"]),
     ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
-    ("common/analysis/src", &["icrc"]),
+    ("common/analysis/src", &["counters", "icrc"]),
     ("common/policy/src", &["models"]),
     ("sim/src", &["pair", "adversary", "net", "scenario"]),
     ("device/src", &["framed", "host", "udp", "pcap", "tap", "raw", "pnet", "xdp"]),
