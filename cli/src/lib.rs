@@ -23,6 +23,7 @@ mod trace;
 
 // The commands.
 mod bridge;
+mod counters;
 mod demo;
 mod devices;
 mod dissect;
@@ -124,6 +125,7 @@ enum Command {
     Sim(sim::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
+    Counters(counters::Args),
     Inject(inject::Args),
     #[command(hide = true)]
     Completions(manual::CompletionsArgs),
@@ -152,6 +154,7 @@ impl Cli {
             Command::Sim(args) => sim::run(&args, trace, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
+            Command::Counters(args) => counters::run(&args, &mut output),
             Command::Inject(args) => inject::run(&args, &mut output),
             Command::Completions(args) => manual::completions(&args, command(), &mut output),
             Command::Man(args) => manual::man(&args, command(), &mut output),
