@@ -24,6 +24,7 @@ mod trace;
 // The commands.
 mod analyze;
 mod bridge;
+mod counters;
 mod demo;
 mod devices;
 mod dissect;
@@ -130,6 +131,7 @@ enum Command {
     Ladder(ladder::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
+    Counters(counters::Args),
     Inject(inject::Args),
     #[command(hide = true)]
     Completions(manual::CompletionsArgs),
@@ -161,6 +163,7 @@ impl Cli {
             Command::Ladder(args) => ladder::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
+            Command::Counters(args) => counters::run(&args, &mut output),
             Command::Inject(args) => inject::run(&args, &mut output),
             Command::Completions(args) => manual::completions(&args, command(), &mut output),
             Command::Man(args) => manual::man(&args, command(), &mut output),

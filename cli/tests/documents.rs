@@ -1,4 +1,4 @@
-//! The JSON of every command, compared with the tables of `docs/reference/json.md`.
+//! The JSON of every command, compared with the tables of `docs/reference/json.md` and `json-captures.md`.
 
 mod common;
 
@@ -10,7 +10,10 @@ use roce_packet::{Opcode, Psn};
 use roce_testing::in_own_network;
 use serde_json::Value;
 
-const PAGE: &str = include_str!("../../docs/reference/json.md");
+const PAGE: &str = concat!(
+    include_str!("../../docs/reference/json.md"),
+    include_str!("../../docs/reference/json-captures.md"),
+);
 
 /// A row of the page: the path and the type of a field.
 #[derive(Clone, Debug)]
@@ -261,6 +264,21 @@ fn documents_of_packets_are_those_of_the_page() {
     let explained = document(&["explain", "--json", &digits]);
     assert_eq!(explained["roce.icrc_mistakes"].as_array().map(Vec::len), Some(1), "{explained}");
     check(&explained, "roce/explain/1");
+}
+
+#[test]
+fn the_document_of_counters_is_that_of_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let before =
+        write("before", "link mlx5_0/1 out_of_sequence 3 gone 1 odd 1\nNIC statistics:\n strange: 1\n");
+    let after =
+        write("after", "link mlx5_0/1 out_of_sequence 9 fresh 1 odd 2\nNIC statistics:\n strange: 1\n");
+    check(&document(&["counters", &before, &after, "--json"]), "roce/counters/1");
 }
 
 #[test]

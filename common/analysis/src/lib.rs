@@ -2,12 +2,14 @@
 //!
 //! [`Collector`] takes the packets of one or more captures, [`Collector::analyze`] finds the connections and
 //! replays them, and [`verdict`] judges each rule: *pass*, *fail*, or *unknown* with the reason. The crate
-//! reads no files and no clock. [`icrc`] names the mistake behind a wrong ICRC.
+//! reads no files and no clock. [`icrc`] names the mistake behind a wrong ICRC, and
+//! [`counters`] explains what counters of NICs say.
 #![forbid(unsafe_code)]
 
 pub mod analysis;
 pub mod connection;
 pub mod copies;
+pub mod counters;
 pub mod exchange;
 pub mod icrc;
 pub mod ladder;
