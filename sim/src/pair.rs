@@ -442,7 +442,8 @@ impl Pair {
     }
 
     /// Checks that both engines count every received packet exactly once and according to its verdict. The
-    /// total and the counters of each existing queue pair are checked.
+    /// total and the counters of each existing queue pair are checked. Also checks that exactly the queue
+    /// pairs that have failed have a reason.
     #[track_caller]
     pub fn check_accounting(&self) {
         for side in [Side::A, Side::B] {
@@ -469,6 +470,9 @@ impl Pair {
             for qpn in engine.qp_numbers() {
                 let own = engine.qp_counters(qpn).expect("the queue pair was listed");
                 assert_eq!(own.rdma_rx_packets, own.rx_handled + own.dropped(), "{side:?} {qpn:?}: {own:?}");
+                let state = engine.query_qp(qpn).expect("the queue pair was listed").state;
+                let failed = matches!(state, QpState::Err | QpState::Sqe);
+                assert_eq!(failed, engine.reason(qpn).is_some(), "{side:?} {qpn:?}: a failure has a reason");
             }
         }
     }

@@ -2,13 +2,13 @@
 
 use roce_packet::{Datagram, PayloadRule, Position, Reth};
 
-use crate::completion::{Cause, Wc, WcFlags, WcOpcode};
+use crate::completion::{Wc, WcFlags, WcOpcode};
 use crate::ids::RKey;
-use crate::memory::{Access, Resolved};
+use crate::memory::{Access, KeyError, Resolved};
 use crate::qp::QpCore;
+use crate::reason::Denial;
 use crate::rq::Receive;
 use crate::shared::Shared;
-use crate::sq::local_cause;
 
 /// The reason why a payload could not be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,11 +16,11 @@ pub(crate) enum PlaceError {
     /// The payload length contradicts the opcode or the RETH.
     Length,
     /// The key, range or permission of a WRITE is wrong.
-    Access,
+    Access(Denial),
     /// The message has more bytes than the receive can hold.
-    TooLong,
+    TooLong { len: u64, capacity: u64 },
     /// The keys of the receive itself are wrong.
-    Local(Cause),
+    Local(KeyError),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +101,10 @@ impl Inbound {
             let resolved = shared
                 .keys
                 .resolve_remote(RKey(reth.rkey), core.pd, core.number, range, Access::REMOTE_WRITE)
-                .map_err(|_| PlaceError::Access)?;
+                .map_err(|error| {
+                    let (rkey, va, len) = (RKey(reth.rkey), reth.va, reth.dma_len);
+                    PlaceError::Access(Denial { error, rkey, va, len })
+                })?;
             Some(resolved)
         };
         Ok(Self::Write(InboundWrite { target, received: 0, total: reth.dma_len }))
@@ -165,16 +168,14 @@ impl InboundSend {
     ) -> Result<(), PlaceError> {
         let end = u64::from(self.received) + u64::from(len);
         if end > self.receive.capacity || end > u64::from(crate::wr::MAX_MESSAGE) {
-            return Err(PlaceError::TooLong);
+            return Err(PlaceError::TooLong { len: end, capacity: self.receive.capacity });
         }
         if self.received == 0 {
-            core.landing
-                .check(&shared.keys, core.receive_pd)
-                .map_err(|error| PlaceError::Local(local_cause(error)))?;
+            core.landing.check(&shared.keys, core.receive_pd).map_err(PlaceError::Local)?;
         }
         core.landing
             .scatter(&shared.keys, core.receive_pd, self.received, datagram.payload())
-            .map_err(|error| PlaceError::Local(local_cause(error)))?;
+            .map_err(PlaceError::Local)?;
         self.received += len;
         Ok(())
     }
@@ -187,11 +188,12 @@ impl InboundWrite {
         {
             let (head, tail) = datagram.payload();
             // The key may have been revoked since the first packet; this lookup fails then.
-            let memory = shared.keys.memory(target).map_err(|_| PlaceError::Access)?;
+            let denied = |error| PlaceError::Access(Denial { error, rkey: target.rkey(), va: 0, len: 0 });
+            let memory = shared.keys.memory(target).map_err(denied)?;
             let at = target.offset + self.received as usize;
-            memory.write(at, head).map_err(|_| PlaceError::Access)?;
+            memory.write(at, head).map_err(|error| denied(error.into()))?;
             if !tail.is_empty() {
-                memory.write(at + head.len(), tail).map_err(|_| PlaceError::Access)?;
+                memory.write(at + head.len(), tail).map_err(|error| denied(error.into()))?;
             }
         }
         self.received += len;

@@ -47,6 +47,7 @@ mod number_map;
 mod parameters;
 mod qp;
 mod rc;
+mod reason;
 mod recovery;
 mod rq;
 mod segment;
@@ -80,6 +81,7 @@ pub use qp::{
     AttrMask, CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes,
     QpCapabilities, QpInit, QpOptions, QpState, QpType, Transition, transition,
 };
+pub use reason::{Denial, Invalid, LocalDenial, Reason, Rule};
 pub use recovery::{Recovery, RecoveryError, SelectiveRepeat};
 pub use slot::ProcessSlot;
 pub use time::Instant;

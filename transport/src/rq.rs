@@ -30,7 +30,8 @@ impl Landing {
         Self { elements: vec![Sge::default(); max_elements].into_boxed_slice(), len: 0 }
     }
 
-    fn elements(&self) -> &[Sge] {
+    /// Returns the elements of the receive in use.
+    pub(crate) fn elements(&self) -> &[Sge] {
         self.elements.get(..self.len).unwrap_or_default()
     }
 

@@ -5,10 +5,11 @@ use alloc::vec;
 
 use roce_packet::Psn;
 
-use crate::completion::{Cause, WcOpcode};
+use crate::completion::WcOpcode;
 use crate::ids::PdId;
 use crate::memory::{Access, KeyError, KeyTable};
 use crate::qp::QpCapabilities;
+use crate::reason::{LocalDenial, Rule};
 use crate::wr::{MAX_MESSAGE, Payload, PostError, SendFlags, SendOp, SendWr, Sge, UdDestination};
 
 /// The progress of a work request.
@@ -257,6 +258,7 @@ impl SendQueue {
         }
     }
 
+    /// Returns the local elements of the request at `position`.
     fn elements_of(&self, position: u64) -> &[Sge] {
         let Some(wqe) = self.get(position) else { return &[] };
         let start = self.slot(position) * self.max_elements;
@@ -281,6 +283,26 @@ impl SendQueue {
             return Ok(());
         }
         gather(keys, pd, self.elements_of(position), offset, out)
+    }
+
+    /// Returns the rule for a local key of the request at `position` that does not allow access. Only a READ
+    /// and an atomic write to local memory.
+    #[cold]
+    pub(crate) fn denied(&self, keys: &KeyTable, pd: PdId, position: u64, error: KeyError) -> Rule {
+        let writes = self.get(position).is_some_and(|wqe| match wqe.op {
+            SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => true,
+            SendOp::Send
+            | SendOp::SendWithImm(_)
+            | SendOp::SendWithInvalidate(_)
+            | SendOp::Write { .. }
+            | SendOp::WriteWithImm { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. }
+            | SendOp::BindWindow { .. }
+            | SendOp::LocalInvalidate { .. } => false,
+        });
+        let need = if writes { Access::LOCAL_WRITE } else { Access::empty() };
+        Rule::LocalKey(LocalDenial::find(error, keys, pd, self.elements_of(position), need))
     }
 
     /// Copies a READ or atomic result into the local elements of the request at `position`.
@@ -366,14 +388,4 @@ fn for_pieces(
         left -= take;
     }
     if left == 0 { Ok(()) } else { Err(KeyError::OutOfRange) }
-}
-
-/// Returns the cause to report for an invalid local key.
-pub(crate) fn local_cause(error: KeyError) -> Cause {
-    match error {
-        KeyError::Unknown | KeyError::Unbound | KeyError::WrongQueuePair => Cause::LocalKeyUnknown,
-        KeyError::WrongProtectionDomain => Cause::LocalKeyWrongDomain,
-        KeyError::PermissionDenied => Cause::LocalKeyPermission,
-        KeyError::OutOfRange => Cause::LocalKeyRange,
-    }
 }

@@ -11,7 +11,7 @@ use crate::qp::{Failure, QpCapabilities, QpCore};
 use crate::rq::Receive;
 use crate::segment::{Sealed, packets, segment, write_headers};
 use crate::shared::Shared;
-use crate::sq::{Progress, SendQueue, local_cause};
+use crate::sq::{Progress, SendQueue};
 use crate::verdict::{DropReason, Verdict};
 use crate::wr::{MAX_MESSAGE, SendFlags};
 
@@ -65,8 +65,9 @@ impl UcRequester {
         write_headers(&mut writer, &wqe, index, segment.is_end)?;
         let target = writer.payload_slot(segment.len).ok()?;
         if let Err(error) = self.sq.gather(&shared.keys, core.pd, position, segment.offset, target) {
+            let rule = self.sq.denied(&shared.keys, core.pd, position, error);
             self.sq.pop();
-            core.fail_send(shared, &wqe, WcStatus::LocalProtectionError, local_cause(error));
+            core.fail_send(shared, &wqe, WcStatus::LocalProtectionError, rule);
             core.fail(Failure::SendQueue);
             return None;
         }
@@ -218,9 +219,10 @@ impl UcResponder {
                 core.complete_recv(shared, wc, datagram.bth().solicited);
             }
             // The receive is faulty, so another message must not use it (IBTA 10.3.1).
-            Err(PlaceError::Local(cause)) => {
+            Err(PlaceError::Local(error)) => {
                 if let Some(receive) = self.inbound.take_receive() {
-                    core.fail_recv(shared, receive.wr_id, WcStatus::LocalProtectionError, cause);
+                    let rule = core.receive_denied(shared, error);
+                    core.fail_recv(shared, receive.wr_id, WcStatus::LocalProtectionError, rule);
                 }
                 core.fail(Failure::Reported);
             }
@@ -272,7 +274,7 @@ impl UcResponder {
 fn reason(error: PlaceError) -> DropReason {
     match error {
         PlaceError::Length => DropReason::BadLength,
-        PlaceError::TooLong => DropReason::ReceiveTooSmall,
-        PlaceError::Access | PlaceError::Local(_) => DropReason::Access,
+        PlaceError::TooLong { .. } => DropReason::ReceiveTooSmall,
+        PlaceError::Access(_) | PlaceError::Local(_) => DropReason::Access,
     }
 }

@@ -14,7 +14,7 @@ use crate::io::{Identification, Received, TxSlot};
 use crate::qp::{Failure, QpCapabilities, QpCore};
 use crate::segment::{KnownPath, Sealed, segment, write_headers};
 use crate::shared::Shared;
-use crate::sq::{SendQueue, local_cause};
+use crate::sq::SendQueue;
 use crate::verdict::{DropReason, Verdict};
 use crate::wr::SendFlags;
 
@@ -68,8 +68,9 @@ impl UdRequester {
         write_headers(&mut writer, &wqe, 0, segment.is_end)?;
         let target = writer.payload_slot(wqe.len as usize).ok()?;
         if let Err(error) = self.sq.gather(&shared.keys, core.pd, position, 0, target) {
+            let rule = self.sq.denied(&shared.keys, core.pd, position, error);
             self.sq.pop();
-            core.fail_send(shared, &wqe, WcStatus::LocalProtectionError, local_cause(error));
+            core.fail_send(shared, &wqe, WcStatus::LocalProtectionError, rule);
             core.fail(Failure::SendQueue);
             return None;
         }
@@ -128,7 +129,8 @@ impl UdResponder {
             });
         if let Err(error) = placed {
             let status = WcStatus::LocalProtectionError;
-            core.fail_recv(shared, receive.wr_id, status, local_cause(error));
+            let rule = core.receive_denied(shared, error);
+            core.fail_recv(shared, receive.wr_id, status, rule);
             core.fail(Failure::Reported);
             return Verdict::Handled;
         }

@@ -37,6 +37,7 @@ use crate::memory::KeyTable;
 use crate::number_map::NumberMap;
 use crate::parameters::Parameters as _;
 use crate::qp::{Failure, QpAttributes, QpState, QpType};
+use crate::reason::Reason;
 use crate::segment::KnownPath;
 use crate::shared::Shared;
 use crate::slot::ProcessSlot;
@@ -246,6 +247,13 @@ impl Engine {
         Some(Ends { local: path.source, remote: path.destination })
     }
 
+    /// Returns the first failure of a queue pair: the check that failed here or the NAK of its peer. Returns
+    /// `None` if the queue pair has not failed since RESET, or since it left SQE.
+    #[must_use]
+    pub fn reason(&self, qpn: Qpn) -> Option<&Reason> {
+        self.qp(qpn)?.core.reason.as_deref()
+    }
+
     /// Returns the oldest unanswered PSN of an RC queue pair: all packets before it are acknowledged, and the
     /// responses to READs before it have arrived.
     #[must_use]
@@ -373,24 +381,20 @@ impl Qp {
     /// Completes every send request: finished ones with their own status, the others as flushed.
     pub(crate) fn flush_sends(&mut self, shared: &mut Shared) {
         while let Some(wqe) = self.halves.sq_mut().pop() {
-            use crate::completion::{Cause, WcStatus};
             if wqe.progress == crate::sq::Progress::Done {
                 self.core.complete_send(shared, &wqe);
             } else {
-                self.core.fail_send(shared, &wqe, WcStatus::WrFlushError, Cause::Flushed);
+                self.core.flush_send(shared, &wqe);
             }
         }
     }
 
     pub(crate) fn flush_receives(&mut self, shared: &mut Shared) {
-        use crate::completion::{Cause, WcStatus};
-        let in_use = self.halves.take_receive();
-        let (status, cause) = (WcStatus::WrFlushError, Cause::Flushed);
-        if let Some(receive) = in_use {
-            self.core.fail_recv(shared, receive.wr_id, status, cause);
+        if let Some(receive) = self.halves.take_receive() {
+            self.core.flush_recv(shared, receive.wr_id);
         }
         while let Some(wr_id) = self.core.rq.skip() {
-            self.core.fail_recv(shared, wr_id, status, cause);
+            self.core.flush_recv(shared, wr_id);
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::qp::{
     QpInit, QpOptions, QpState, QpType, transition,
 };
 use crate::rc::{RcRequester, RcResponder};
+use crate::reason::Rule;
 use crate::recovery::Recovery;
 use crate::rq::{Landing, ReceiveQueue};
 use crate::segment::KnownPath;
@@ -120,9 +121,11 @@ impl Engine {
             counters: Counters::default(),
             deadlines: Deadlines::default(),
             failure: None,
+            reason: None,
             drain_pending: false,
             peer_identification: PeerIdentification::default(),
             has_heard_peer: false,
+            heard: Instant::ZERO,
             congestion,
             control: None,
             recovery,
@@ -247,13 +250,19 @@ impl Engine {
             }
             QpState::Err => {
                 qp.halves.abandon_answers();
+                qp.core.record(&self.shared, None, Rule::Moved);
                 qp.enter_error(&mut self.shared);
             }
             QpState::Rtr if from == QpState::Init => qp.start_receiving(&self.shared),
             QpState::Rts if from == QpState::Rtr => qp.start_sending(),
             QpState::Sqd if from == QpState::Rts => qp.start_draining(&mut self.shared),
             // A restarted queue is no longer draining.
-            QpState::Rts => qp.core.drain_pending = false,
+            QpState::Rts => {
+                qp.core.drain_pending = false;
+                if from == QpState::Sqe {
+                    qp.core.reason = None;
+                }
+            }
             _ => {}
         }
         qp.core.attr.state = to;
@@ -393,6 +402,7 @@ impl Qp {
         core.rq.clear();
         core.deadlines.clear();
         core.failure = None;
+        core.reason = None;
         core.drain_pending = false;
         core.established = false;
         core.peer_identification = PeerIdentification::default();

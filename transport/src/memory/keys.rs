@@ -49,6 +49,13 @@ pub(crate) struct Resolved {
     pub(crate) offset: usize,
 }
 
+impl Resolved {
+    /// Returns the key that gave access.
+    pub(crate) fn rkey(&self) -> RKey {
+        RKey(self.key)
+    }
+}
+
 #[derive(Debug)]
 struct Entry {
     key: u32,

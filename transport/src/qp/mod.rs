@@ -22,7 +22,8 @@ use crate::counters::{Counters, count};
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, PdId, SrqId, XrcdId};
 use crate::integrity::Integrity;
-use crate::memory::Access;
+use crate::memory::{Access, KeyError};
+use crate::reason::{LocalDenial, Reason, Rule};
 use crate::recovery::Recovery;
 use crate::rq::{Landing, Receive, ReceiveQueue};
 use crate::segment::KnownPath;
@@ -60,10 +61,14 @@ pub(crate) struct QpCore {
     /// Set by a half that found an error. The engine then moves the queue pair to `ERR` (or `SQE`) and raises
     /// an event if the failure requires one.
     pub(crate) failure: Option<Failure>,
+    /// The first failure since RESET, or since the queue pair left SQE.
+    pub(crate) reason: Option<Box<Reason>>,
     /// The IPv4 Identification that the peer sends.
     pub(crate) peer_identification: PeerIdentification,
     /// Whether a packet arrived that only the peer can have sent.
     pub(crate) has_heard_peer: bool,
+    /// The time of the last such packet.
+    pub(crate) heard: Instant,
     /// Whether the end of draining (SQD) is still to be announced.
     pub(crate) drain_pending: bool,
     /// Settings (`congestion`) and state (`control`) of the congestion control.
@@ -180,6 +185,7 @@ impl QpCore {
     #[inline]
     pub(crate) fn take_evidence(&mut self, shared: &Shared, integrity: Integrity, direction: Direction) {
         self.has_heard_peer = true;
+        self.heard = shared.now;
         if self.qp_type == QpType::Ud {
             // UD receives from many peers.
             return;
@@ -327,8 +333,41 @@ impl QpCore {
         });
     }
 
-    /// Queues the completion of a failed send request, signaled or not.
-    pub(crate) fn fail_send(&mut self, shared: &mut Shared, wqe: &Wqe, status: WcStatus, cause: Cause) {
+    /// Fails the queue pair without a completion: raises an event unless a failure was found before.
+    pub(crate) fn fail_with_event(&mut self, shared: &Shared, event: AsyncEvent, rule: Rule) {
+        self.record(shared, None, rule);
+        self.fail(Failure::Event(event));
+    }
+
+    /// Keeps the first reason.
+    #[cold]
+    pub(crate) fn record(&mut self, shared: &Shared, request: Option<(u64, WcStatus)>, rule: Rule) {
+        if self.reason.is_none() {
+            let (at, from) = (shared.now, self.attr.state);
+            let heard = self.has_heard_peer.then_some(self.heard);
+            self.reason = Some(Box::new(Reason { at, from, request, rule, heard }));
+        }
+    }
+
+    /// Returns the rule for a local key that does not allow access to the receive in use.
+    #[cold]
+    pub(crate) fn receive_denied(&self, shared: &Shared, error: KeyError) -> Rule {
+        let (pd, elements) = (self.receive_pd, self.landing.elements());
+        Rule::LocalKey(LocalDenial::find(error, &shared.keys, pd, elements, Access::LOCAL_WRITE))
+    }
+
+    /// Queues the completion of a send request that failed, signaled or not.
+    pub(crate) fn fail_send(&mut self, shared: &mut Shared, wqe: &Wqe, status: WcStatus, rule: Rule) {
+        self.record(shared, Some((wqe.wr_id, status)), rule);
+        self.end_send(shared, wqe, status, rule.cause());
+    }
+
+    /// Queues the completion of a send request that was not carried out, because another one failed.
+    pub(crate) fn flush_send(&mut self, shared: &mut Shared, wqe: &Wqe) {
+        self.end_send(shared, wqe, WcStatus::WrFlushError, Cause::Flushed);
+    }
+
+    fn end_send(&mut self, shared: &mut Shared, wqe: &Wqe, status: WcStatus, cause: Cause) {
         count!(shared, self, req_cqe_error);
         if status == WcStatus::WrFlushError {
             count!(shared, self, req_cqe_flush_error);
@@ -345,8 +384,18 @@ impl QpCore {
         self.push_wc(shared, self.recv_cq, solicited, || wc);
     }
 
-    /// Queues the completion of a failed receive.
-    pub(crate) fn fail_recv(&mut self, shared: &mut Shared, wr_id: u64, status: WcStatus, cause: Cause) {
+    /// Queues the completion of a receive that failed.
+    pub(crate) fn fail_recv(&mut self, shared: &mut Shared, wr_id: u64, status: WcStatus, rule: Rule) {
+        self.record(shared, Some((wr_id, status)), rule);
+        self.end_recv(shared, wr_id, status, rule.cause());
+    }
+
+    /// Queues the completion of a receive that no message used.
+    pub(crate) fn flush_recv(&mut self, shared: &mut Shared, wr_id: u64) {
+        self.end_recv(shared, wr_id, WcStatus::WrFlushError, Cause::Flushed);
+    }
+
+    fn end_recv(&mut self, shared: &mut Shared, wr_id: u64, status: WcStatus, cause: Cause) {
         count!(shared, self, resp_cqe_error);
         if status == WcStatus::WrFlushError {
             count!(shared, self, resp_cqe_flush_error);
@@ -361,7 +410,7 @@ impl QpCore {
     fn push_wc(&mut self, shared: &mut Shared, cq: CqId, solicited: bool, make: impl FnOnce() -> Wc) {
         if shared.push_wc(cq, solicited, make).is_err() {
             // The completion is lost, so the application cannot know the state of this queue pair.
-            self.fail(Failure::Event(AsyncEvent::QpFatal(self.number)));
+            self.fail_with_event(shared, AsyncEvent::QpFatal(self.number), Rule::CompletionQueueOverflow(cq));
         }
     }
 

@@ -4,16 +4,17 @@ use roce_packet::{Datagram, NakCode, Operation, Position, Psn, RnrTimer, Syndrom
 
 use super::loss::LossRecovery as _;
 use super::pieces::payload_before;
-use super::requester::RcRequester;
+use super::requester::{RcRequester, Retry};
 use super::timeouts::disarm;
-use crate::completion::{Cause, WcStatus};
+use crate::completion::WcStatus;
 use crate::congestion::Loss;
 use crate::counters::count;
 use crate::qp::QpCore;
+use crate::reason::Rule;
 use crate::recovery::{SELECTIVE_SYNDROME, TRIMMED_SYNDROME};
 use crate::segment::packets;
 use crate::shared::Shared;
-use crate::sq::{Progress, local_cause};
+use crate::sq::Progress;
 use crate::timer::Timer;
 use crate::verdict::{DropReason, Verdict};
 use crate::wr::SendOp;
@@ -83,7 +84,7 @@ impl RcRequester {
                 | Operation::AtomicWrite
                 | Operation::Cnp,
                 Syndrome::Ack { .. } | Syndrome::RnrNak { .. } | Syndrome::Nak(_),
-            ) => self.bad_response(core, shared, psn, Cause::UnexpectedResponse),
+            ) => self.unexpected_response(core, shared, datagram),
         }
     }
 
@@ -178,7 +179,7 @@ impl RcRequester {
             // The request is already being retransmitted; the arriving packets were sent before that.
             return advance.verdict(DropReason::ResponseGap);
         }
-        if self.spend_retry(core, shared, Cause::SequenceRetries) {
+        if self.spend_retry(core, shared, Retry::Sequence) {
             count!(shared, core, implied_nak_seq_err);
             core.lost(shared.now, Loss::Nak);
             self.mode.record_nak(self.una);
@@ -218,7 +219,7 @@ impl RcRequester {
             }
             return advance.verdict(DropReason::StaleResponse);
         }
-        if self.spend_retry(core, shared, Cause::SequenceRetries) {
+        if self.spend_retry(core, shared, Retry::Sequence) {
             count!(shared, core, packet_seq_err);
             self.lost(core, shared, psn, Loss::Nak);
             self.mode.record_nak(psn);
@@ -241,8 +242,10 @@ impl RcRequester {
             (_, Some(left)) => self.rnr_retries_left = left,
             (_, None) => {
                 count!(shared, core, req_rnr_retries_exceeded);
-                let (status, cause) = (WcStatus::RnrRetryExceededError, Cause::RnrRetries);
-                self.fail(core, shared, self.sq.head(), status, cause);
+                let (retries, delay_ns) = (core.attr.rnr_retry, timer.delay_ns());
+                let (status, rule) =
+                    (WcStatus::RnrRetryExceededError, Rule::RnrRetries { retries, delay_ns, psn });
+                self.fail(core, shared, self.sq.head(), status, rule);
                 return Verdict::Handled;
             }
         }
@@ -258,22 +261,22 @@ impl RcRequester {
         if let Err(verdict) = self.advance_before(core, shared, psn) {
             return verdict;
         }
-        let (status, cause) = match code {
+        let status = match code {
             NakCode::RemoteAccess => {
                 count!(shared, core, req_remote_access_errors);
-                (WcStatus::RemoteAccessError, Cause::NakRemoteAccess)
+                WcStatus::RemoteAccessError
             }
-            NakCode::RemoteOperational => (WcStatus::RemoteOperationError, Cause::NakRemoteOperational),
+            NakCode::RemoteOperational => WcStatus::RemoteOperationError,
             NakCode::InvalidRequest => {
                 count!(shared, core, req_remote_invalid_request);
-                (WcStatus::RemoteInvalidRequestError, Cause::NakInvalidRequest)
+                WcStatus::RemoteInvalidRequestError
             }
             NakCode::PsnSequence | NakCode::InvalidRdRequest | NakCode::Reserved(_) => {
-                (WcStatus::RemoteInvalidRequestError, Cause::NakUnknown)
+                WcStatus::RemoteInvalidRequestError
             }
         };
         let position = self.position_of(psn);
-        self.fail(core, shared, position, status, cause);
+        self.fail(core, shared, position, status, Rule::Nak { code, psn });
         Verdict::Handled
     }
 
@@ -297,7 +300,7 @@ impl RcRequester {
         }
         let position = self.sq.head();
         let Some(wqe) = self.sq.get(position).copied().filter(|wqe| wqe.contains(psn)) else {
-            return self.bad_response(core, shared, psn, Cause::UnexpectedResponse);
+            return self.unexpected_response(core, shared, datagram);
         };
         let info = datagram.info();
         let is_read_response = info.operation == Operation::ReadResponse;
@@ -316,21 +319,22 @@ impl RcRequester {
             | SendOp::LocalInvalidate { .. } => false,
         };
         if !expected {
-            return self.bad_response(core, shared, psn, Cause::UnexpectedResponse);
+            return self.unexpected_response(core, shared, datagram);
         }
         let original = datagram.atomic_ack_eth().map(|ack| ack.original.to_ne_bytes());
         let (offset, payload, ends) = match &original {
             Some(bytes) => (0, (bytes.as_slice(), [].as_slice()), true),
             None => {
                 let index = wqe.first_psn.distance_to(psn);
-                if let Err(cause) = check_read_response(&wqe, index, psn, core.mtu(), datagram) {
-                    return self.bad_response(core, shared, psn, cause);
+                if let Err(rule) = check_read_response(&wqe, index, psn, core.mtu(), datagram) {
+                    return self.bad_response(core, shared, psn, rule);
                 }
                 (index * core.mtu() as u32, datagram.payload(), psn == wqe.requested_to)
             }
         };
         if let Err(error) = self.sq.scatter(&shared.keys, core.pd, position, offset, payload) {
-            self.fail(core, shared, position, WcStatus::LocalProtectionError, local_cause(error));
+            let rule = self.sq.denied(&shared.keys, core.pd, position, error);
+            self.fail(core, shared, position, WcStatus::LocalProtectionError, rule);
             return Verdict::Handled;
         }
         let before = self.una;
@@ -349,10 +353,20 @@ impl RcRequester {
         Verdict::Handled
     }
 
+    /// Handles a response of the wrong kind for the oldest outstanding request.
+    fn unexpected_response(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        datagram: &Datagram<'_>,
+    ) -> Verdict {
+        self.bad_response(core, shared, datagram.bth().psn, unexpected(datagram))
+    }
+
     /// Handles an impossible response: fails the request that it claims to answer (IBTA 9.9.2.3).
-    fn bad_response(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, cause: Cause) -> Verdict {
+    fn bad_response(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, rule: Rule) -> Verdict {
         let position = self.position_of(psn);
-        self.fail(core, shared, position, WcStatus::BadResponseError, cause);
+        self.fail(core, shared, position, WcStatus::BadResponseError, rule);
         Verdict::Handled
     }
 }
@@ -370,15 +384,24 @@ fn check_read_response(
     psn: Psn,
     mtu: usize,
     datagram: &Datagram<'_>,
-) -> Result<(), Cause> {
+) -> Result<(), Rule> {
     if !matches!(wqe.op, SendOp::Read { .. }) {
         return Ok(());
     }
     let is_end = matches!(datagram.info().position, Position::Last | Position::Only);
     if is_end != (psn == wqe.requested_to) {
-        return Err(Cause::UnexpectedResponse);
+        return Err(unexpected(datagram));
     }
     let expected =
         if index + 1 < packets(wqe.len, mtu) { mtu } else { wqe.len as usize - index as usize * mtu };
-    if datagram.payload_len() == expected { Ok(()) } else { Err(Cause::ResponseLength) }
+    if datagram.payload_len() == expected {
+        return Ok(());
+    }
+    let (len, expected) = (datagram.payload_len() as u32, expected as u32);
+    Err(Rule::ResponseLength { psn, len, expected })
+}
+
+/// Returns the rule for a response of the wrong kind.
+fn unexpected(datagram: &Datagram<'_>) -> Rule {
+    Rule::UnexpectedResponse { psn: datagram.bth().psn, opcode: datagram.bth().opcode }
 }

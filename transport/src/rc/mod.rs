@@ -10,6 +10,7 @@ mod mode;
 mod owed;
 mod pieces;
 mod probes;
+mod refusal;
 mod reorder;
 mod reply;
 mod requester;

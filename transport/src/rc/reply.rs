@@ -5,12 +5,13 @@ use roce_packet::{Aeth, AtomicAckEth, DatagramWriter, Msn, NakCode, Opcode, Psn,
 use super::owed::Reply;
 use super::resources::{Answer, Sending};
 use super::responder::RcResponder;
-use crate::completion::{Cause, WcStatus};
+use crate::completion::WcStatus;
 use crate::counters::count;
 use crate::ids::{PdId, RKey};
 use crate::io::TxSlot;
 use crate::memory::Access;
 use crate::qp::QpCore;
+use crate::reason::{Denial, Rule};
 use crate::recovery::{SELECTIVE_SYNDROME, TRIMMED_SYNDROME};
 use crate::segment::Sealed;
 use crate::shared::Shared;
@@ -168,8 +169,9 @@ impl RcResponder {
                 .keys
                 .resolve_remote(rkey, pd, core.number, range, Access::REMOTE_READ)
                 .and_then(|resolved| Ok(shared.keys.memory(&resolved)?.read(resolved.offset, target)?));
-            if read.is_err() {
-                self.response_refused(core, shared, sending.psn);
+            if let Err(error) = read {
+                let denial = Denial { error, rkey, va: sending.va, len: len as u32 };
+                self.response_refused(core, shared, sending.psn, denial);
                 return None;
             }
         }
@@ -191,12 +193,12 @@ impl RcResponder {
     }
 
     /// Handles a READ whose key was revoked while its response was being sent.
-    fn response_refused(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) {
+    fn response_refused(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, denial: Denial) {
         count!(shared, core, resp_remote_access_errors);
         self.resources.abandon();
         let code = NakCode::RemoteAccess;
         self.reply = Some(Reply::FatalNak { code, psn });
-        self.fail_with(core, shared, code, WcStatus::LocalAccessError, Cause::RemoteAccessRefused);
+        self.fail_with(core, shared, code, WcStatus::LocalAccessError, Rule::RemoteAccess { psn, denial });
     }
 }
 

@@ -20,15 +20,16 @@ use super::method::Method;
 use super::mode::{Mode, Sending};
 use super::pieces::{packets_of, read_piece};
 use super::probes::Early;
-use crate::completion::{Cause, WcStatus};
+use crate::completion::WcStatus;
 use crate::congestion::{Loss, SentRequest};
 use crate::counters::count;
 use crate::io::TxSlot;
 use crate::qp::{Failure, QpCapabilities, QpCore, QpType};
+use crate::reason::Rule;
 use crate::recovery::Recovery;
 use crate::segment::{Sealed, segment, write_headers};
 use crate::shared::Shared;
-use crate::sq::{Progress, SendQueue, Wqe, local_cause};
+use crate::sq::{Progress, SendQueue, Wqe};
 use crate::timer::Timer;
 use crate::wr::{Course, SendFlags, SendOp};
 
@@ -70,6 +71,15 @@ struct Aside {
     trimmed: Psn,
     cursor: Psn,
     cursor_wqe: u64,
+}
+
+/// The event that uses up a retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retry {
+    /// The retransmission timer expired.
+    Timeout,
+    /// A NAK or a later response shows that a packet was lost.
+    Sequence,
 }
 
 /// The result of preparing the next packet.
@@ -360,8 +370,8 @@ impl RcRequester {
     ) -> Option<()> {
         let gathered = self.sq.gather(&shared.keys, core.pd, self.cursor_wqe, offset, target);
         if let Err(error) = gathered {
-            let status = WcStatus::LocalProtectionError;
-            self.fail(core, shared, self.cursor_wqe, status, local_cause(error));
+            let rule = self.sq.denied(&shared.keys, core.pd, self.cursor_wqe, error);
+            self.fail(core, shared, self.cursor_wqe, WcStatus::LocalProtectionError, rule);
         }
         gathered.ok()
     }
@@ -506,14 +516,22 @@ impl RcRequester {
         }
     }
 
-    /// Uses up one retry for a timeout or a sequence error. Fails the oldest request if no retry is left.
-    pub(super) fn spend_retry(&mut self, core: &mut QpCore, shared: &mut Shared, cause: Cause) -> bool {
+    /// Uses up one retry. Fails the oldest request if no retry is left.
+    pub(super) fn spend_retry(&mut self, core: &mut QpCore, shared: &mut Shared, after: Retry) -> bool {
         if let Some(left) = self.retries_left.checked_sub(1) {
             self.retries_left = left;
             return true;
         }
         count!(shared, core, req_transport_retries_exceeded);
-        self.fail(core, shared, self.sq.head(), WcStatus::RetryExceededError, cause);
+        let (oldest, retries) = (self.una, core.attr.retry_cnt);
+        let rule = match after {
+            Retry::Timeout => {
+                let (times, wait_ns) = (retries + 1, Self::configured_timeout(core, shared));
+                Rule::AckTimeout { times, wait_ns, oldest, next: self.unsent }
+            }
+            Retry::Sequence => Rule::SequenceRetries { retries, oldest },
+        };
+        self.fail(core, shared, self.sq.head(), WcStatus::RetryExceededError, rule);
         false
     }
 
@@ -542,18 +560,18 @@ impl RcRequester {
         shared: &mut Shared,
         position: u64,
         status: WcStatus,
-        cause: Cause,
+        rule: Rule,
     ) {
-        tracing::debug!(qpn = core.number.get(), ?status, ?cause, "send request failed");
+        tracing::debug!(qpn = core.number.get(), ?status, cause = ?rule.cause(), "send request failed");
         while self.sq.head() < position {
             let Some(wqe) = self.sq.pop() else { break };
             match wqe.progress {
                 Progress::Done => core.complete_send(shared, &wqe),
-                _ => core.fail_send(shared, &wqe, WcStatus::WrFlushError, Cause::Flushed),
+                _ => core.flush_send(shared, &wqe),
             }
         }
         if let Some(wqe) = self.sq.pop() {
-            core.fail_send(shared, &wqe, status, cause);
+            core.fail_send(shared, &wqe, status, rule);
         }
         core.fail(Failure::Reported);
     }

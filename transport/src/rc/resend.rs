@@ -3,8 +3,7 @@
 use roce_packet::Psn;
 
 use super::loss::LossRecovery as _;
-use super::requester::RcRequester;
-use crate::completion::Cause;
+use super::requester::{RcRequester, Retry};
 use crate::congestion::Loss;
 use crate::counters::count;
 use crate::qp::QpCore;
@@ -78,7 +77,7 @@ impl RcRequester {
             return Verdict::Handled;
         };
         if is_first {
-            if !self.spend_retry(core, shared, Cause::SequenceRetries) {
+            if !self.spend_retry(core, shared, Retry::Sequence) {
                 return Verdict::Handled;
             }
             count!(shared, core, packet_seq_err);

@@ -2,18 +2,19 @@
 
 use alloc::boxed::Box;
 
-use roce_packet::{AtomicEth, Datagram, FlushSelectivity, Msn, NakCode, Operation, Position, Psn, Reth};
+use roce_packet::{AtomicEth, Datagram, FlushSelectivity, Msn, Operation, Position, Psn, Reth};
 
 use super::owed::{Reply, TrimmedRequests};
+use super::refusal::Refusal;
 use super::reorder::Reorder;
 use super::resources::{Answer, Repeated, Resource, Resources, Sending};
-use crate::completion::{Cause, WcStatus};
+use crate::completion::WcStatus;
 use crate::counters::count;
-use crate::event::AsyncEvent;
 use crate::ids::RKey;
-use crate::inbound::{Inbound, PlaceError, check_length};
+use crate::inbound::{Inbound, check_length};
 use crate::memory::{Access, Memory, OutOfBounds};
 use crate::qp::{Failure, QpCore};
+use crate::reason::Invalid;
 use crate::recovery::Recovery;
 use crate::rq::Receive;
 use crate::segment::packets;
@@ -30,7 +31,7 @@ pub(crate) struct RcResponder {
     /// READ or an atomic, which only its response answers: a Soft-RoCE requester would take such an
     /// acknowledgement for the end of the READ, although none of its bytes arrived.
     pub(super) acknowledgeable: (Psn, Msn),
-    inbound: Inbound,
+    pub(super) inbound: Inbound,
     /// Whether a NAK for the expected PSN was sent: later packets are dropped until that PSN arrives.
     pub(super) nak_sent: bool,
     pub(super) resources: Resources,
@@ -43,36 +44,6 @@ pub(crate) struct RcResponder {
     pub(super) trimmed: Option<Box<TrimmedRequests>>,
     /// Number of losses of READ responses that the peer reported; each may make it repeat many requests.
     pub(super) losses: u32,
-}
-
-/// The way in which a request is refused.
-pub(super) enum Refusal {
-    Nak(NakCode, Cause, WcStatus),
-    Rnr,
-    /// A remote invalidate failed: the request is not answered, but the receive completes with an error.
-    Invalidate(u64),
-}
-
-impl Refusal {
-    const INVALID: Self =
-        Self::Nak(NakCode::InvalidRequest, Cause::RemoteRequestInvalid, WcStatus::RemoteInvalidRequestError);
-    const ACCESS: Self =
-        Self::Nak(NakCode::RemoteAccess, Cause::RemoteAccessRefused, WcStatus::LocalAccessError);
-}
-
-impl From<PlaceError> for Refusal {
-    fn from(error: PlaceError) -> Self {
-        match error {
-            PlaceError::Length => Self::INVALID,
-            PlaceError::Access => Self::ACCESS,
-            PlaceError::TooLong => {
-                Self::Nak(NakCode::InvalidRequest, Cause::MessageTooLong, WcStatus::LocalLengthError)
-            }
-            PlaceError::Local(cause) => {
-                Self::Nak(NakCode::RemoteOperational, cause, WcStatus::LocalProtectionError)
-            }
-        }
-    }
 }
 
 impl RcResponder {
@@ -264,11 +235,13 @@ impl RcResponder {
             Inbound::Write(_) => continues && info.operation == Operation::Write,
         };
         if !fits || !core.lets_in(info) {
-            return Err(Refusal::INVALID);
+            let problem = if fits { Invalid::NotAllowed } else { Invalid::Order };
+            return Err(Refusal::invalid(datagram, problem));
         }
         if core.xrcd.is_some() {
             let begins = matches!(self.inbound, Inbound::Idle);
-            core.choose_srq(shared, datagram, begins).ok_or(Refusal::INVALID)?;
+            let chosen = core.choose_srq(shared, datagram, begins);
+            chosen.ok_or_else(|| Refusal::invalid(datagram, Invalid::SharedReceiveQueue))?;
         }
         match info.operation {
             Operation::Send => self.execute_send(core, shared, datagram)?,
@@ -290,7 +263,7 @@ impl RcResponder {
             | Operation::Acknowledge
             | Operation::AtomicAcknowledge
             | Operation::Resync
-            | Operation::Cnp => return Err(Refusal::INVALID),
+            | Operation::Cnp => return Err(Refusal::invalid(datagram, Invalid::NotRequest)),
         }
         // The packet has the expected PSN.
         let psn = datagram.bth().psn;
@@ -309,18 +282,20 @@ impl RcResponder {
         datagram: &Datagram<'_>,
     ) -> Result<(), Refusal> {
         // Check first, so that a malformed packet does not consume a receive.
-        check_length(datagram, core.mtu())?;
+        check_length(datagram, core.mtu()).map_err(|error| Refusal::place(core, shared, datagram, error))?;
         if matches!(self.inbound, Inbound::Idle) {
             let receive = core.take_receive(shared).ok_or(Refusal::Rnr)?;
             self.inbound = Inbound::send(receive);
         }
-        let Some(ended) = self.inbound.place(core, shared, datagram)? else { return Ok(()) };
+        let placed = self.inbound.place(core, shared, datagram);
+        let placed = placed.map_err(|error| Refusal::place(core, shared, datagram, error))?;
+        let Some(ended) = placed else { return Ok(()) };
         self.msn = self.msn.next();
         let mut wc = ended.completion(core, datagram);
         if let Some(ieth) = datagram.ieth() {
             let rkey = RKey(ieth.rkey);
-            if shared.keys.invalidate(rkey, core.pd, core.number).is_err() {
-                return Err(Refusal::Invalidate(wc.wr_id));
+            if let Err(error) = shared.keys.invalidate(rkey, core.pd, core.number) {
+                return Err(Refusal::Invalidate { wr_id: wc.wr_id, rkey, error });
             }
             wc.flags |= crate::completion::WcFlags::WITH_INV;
             wc.invalidated = rkey;
@@ -335,20 +310,21 @@ impl RcResponder {
         shared: &mut Shared,
         datagram: &Datagram<'_>,
     ) -> Result<(), Refusal> {
-        check_length(datagram, core.mtu())?;
+        check_length(datagram, core.mtu()).map_err(|error| Refusal::place(core, shared, datagram, error))?;
         let reth = datagram.reth();
         if let Some(reth) = &reth {
             if reth.dma_len > MAX_MESSAGE {
-                return Err(Refusal::INVALID);
+                return Err(Refusal::invalid(datagram, Invalid::TooLong));
             }
             // Constructed in place: copying a recently written value stalls on the writes.
-            self.inbound = Inbound::write(core, shared, reth)?;
+            self.inbound = Inbound::write(core, shared, reth)
+                .map_err(|error| Refusal::place(core, shared, datagram, error))?;
         }
         if let Err(error) = self.inbound.check_place(datagram) {
             if reth.is_some() {
                 self.inbound = Inbound::Idle;
             }
-            return Err(error.into());
+            return Err(Refusal::place(core, shared, datagram, error));
         }
         // Immediate data needs a receive; without one the packet is not executed.
         let receive = match datagram.imm_dt() {
@@ -370,13 +346,13 @@ impl RcResponder {
         let ended = match placed {
             Ok(ended) => ended,
             Err(error) => {
-                if let Some(receive) = receive {
-                    let (status, cause) = (WcStatus::LocalAccessError, Cause::RemoteAccessRefused);
-                    core.fail_recv(shared, receive.wr_id, status, cause);
+                let refusal = Refusal::place(core, shared, datagram, error);
+                if let (Some(receive), Refusal::Nak(_, rule, _)) = (receive, &refusal) {
+                    core.fail_recv(shared, receive.wr_id, WcStatus::LocalAccessError, *rule);
                     // The completion reports the error, so no event is needed.
                     core.fail(Failure::Reported);
                 }
-                return Err(error.into());
+                return Err(refusal);
             }
         };
         if let Some(ended) = ended {
@@ -396,16 +372,17 @@ impl RcResponder {
         shared: &mut Shared,
         datagram: &Datagram<'_>,
     ) -> Result<(), Refusal> {
-        let reth = datagram.reth().ok_or(Refusal::INVALID)?;
-        if !self.resources.has_room() || reth.dma_len > MAX_MESSAGE {
-            return Err(Refusal::INVALID);
+        let reth = datagram.reth().ok_or_else(|| Refusal::invalid(datagram, Invalid::Header))?;
+        if reth.dma_len > MAX_MESSAGE {
+            return Err(Refusal::invalid(datagram, Invalid::TooLong));
         }
+        self.need_room(datagram)?;
         if reth.dma_len > 0 {
             let range = (reth.va, u64::from(reth.dma_len));
             shared
                 .keys
                 .resolve_remote(RKey(reth.rkey), core.pd, core.number, range, Access::REMOTE_READ)
-                .map_err(|_| Refusal::ACCESS)?;
+                .map_err(|error| Refusal::access(datagram, error, (reth.rkey, reth.va, reth.dma_len)))?;
         }
         count!(shared, core, rx_read_requests);
         let psns = packets(reth.dma_len, core.mtu());
@@ -422,15 +399,17 @@ impl RcResponder {
         datagram: &Datagram<'_>,
         apply: impl Fn(&dyn Memory, usize, &AtomicEth) -> Result<u64, OutOfBounds>,
     ) -> Result<(), Refusal> {
-        let eth: AtomicEth = datagram.atomic_eth().ok_or(Refusal::INVALID)?;
-        if !eth.va.is_multiple_of(8) || !self.resources.has_room() {
-            return Err(Refusal::INVALID);
+        let eth: Option<AtomicEth> = datagram.atomic_eth();
+        let eth = eth.ok_or_else(|| Refusal::invalid(datagram, Invalid::Header))?;
+        if !eth.va.is_multiple_of(8) {
+            return Err(Refusal::invalid(datagram, Invalid::Misaligned));
         }
+        self.need_room(datagram)?;
         let memory = shared
             .keys
             .resolve_remote(RKey(eth.rkey), core.pd, core.number, (eth.va, 8), Access::REMOTE_ATOMIC)
             .and_then(|resolved| Ok(apply(shared.keys.memory(&resolved)?, resolved.offset, &eth)?));
-        let original = memory.map_err(|_| Refusal::ACCESS)?;
+        let original = memory.map_err(|error| Refusal::access(datagram, error, (eth.rkey, eth.va, 8)))?;
         count!(shared, core, rx_atomic_requests);
         self.keep_single(Answer::Atomic { original });
         Ok(())
@@ -442,23 +421,23 @@ impl RcResponder {
         shared: &mut Shared,
         datagram: &Datagram<'_>,
     ) -> Result<(), Refusal> {
-        let reth = datagram.reth().ok_or(Refusal::INVALID)?;
+        let reth = datagram.reth().ok_or_else(|| Refusal::invalid(datagram, Invalid::Header))?;
         let (head, tail) = datagram.payload();
         let mut bytes = [0; 8];
         if head.len() + tail.len() != 8 || reth.dma_len != 8 || !reth.va.is_multiple_of(8) {
-            return Err(Refusal::INVALID);
+            let is_aligned = reth.va.is_multiple_of(8);
+            let problem = if is_aligned { Invalid::Length } else { Invalid::Misaligned };
+            return Err(Refusal::invalid(datagram, problem));
         }
         for (target, byte) in bytes.iter_mut().zip(head.iter().chain(tail)) {
             *target = *byte;
         }
-        if !self.resources.has_room() {
-            return Err(Refusal::INVALID);
-        }
+        self.need_room(datagram)?;
         shared
             .keys
             .resolve_remote(RKey(reth.rkey), core.pd, core.number, (reth.va, 8), Access::REMOTE_WRITE)
             .and_then(|resolved| Ok(shared.keys.memory(&resolved)?.store(resolved.offset, bytes)?))
-            .map_err(|_| Refusal::ACCESS)?;
+            .map_err(|error| Refusal::access(datagram, error, (reth.rkey, reth.va, 8)))?;
         count!(shared, core, rx_atomic_requests);
         self.keep_single(Answer::Empty);
         Ok(())
@@ -471,7 +450,7 @@ impl RcResponder {
         datagram: &Datagram<'_>,
     ) -> Result<(), Refusal> {
         let (Some(feth), Some(reth)) = (datagram.feth(), datagram.reth()) else {
-            return Err(Refusal::INVALID);
+            return Err(Refusal::invalid(datagram, Invalid::Header));
         };
         let mut need = Access::empty();
         if feth.global_visibility {
@@ -483,17 +462,26 @@ impl RcResponder {
         let whole = match feth.selectivity {
             FlushSelectivity::Range => false,
             FlushSelectivity::WholeRegion => true,
-            FlushSelectivity::Reserved(_) => return Err(Refusal::INVALID),
+            FlushSelectivity::Reserved(_) => return Err(Refusal::invalid(datagram, Invalid::Flush)),
         };
-        if need.is_empty() || !core.attr.access.contains(need) || !self.resources.has_room() {
-            return Err(Refusal::INVALID);
+        if need.is_empty() || !core.attr.access.contains(need) {
+            return Err(Refusal::invalid(datagram, Invalid::Flush));
         }
+        self.need_room(datagram)?;
         shared
             .keys
             .flush(RKey(reth.rkey), core.pd, core.number, (reth.va, reth.dma_len), whole, need)
-            .map_err(|_| Refusal::ACCESS)?;
+            .map_err(|error| Refusal::access(datagram, error, (reth.rkey, reth.va, reth.dma_len)))?;
         self.keep_single(Answer::Empty);
         Ok(())
+    }
+
+    /// Checks that one more READ or atomic can be kept until it is answered.
+    fn need_room(&self, datagram: &Datagram<'_>) -> Result<(), Refusal> {
+        if self.resources.has_room() {
+            return Ok(());
+        }
+        Err(Refusal::invalid(datagram, Invalid::TooManyOutstanding))
     }
 
     fn keep_single(&mut self, answer: Answer) {
@@ -528,58 +516,5 @@ impl RcResponder {
             self.reply = Some(Reply::Ack);
         }
         // Otherwise a NAK is pending, which acknowledges everything before it.
-    }
-
-    /// Answers a request that was not executed (section 5.4 of the protocol notes; IBTA 9.9.3).
-    pub(super) fn refuse(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, refusal: Refusal) {
-        match refusal {
-            Refusal::Rnr => {
-                count!(shared, core, out_of_buffer);
-                self.nak_sent = true;
-                self.paused = true;
-                self.forget_trimmed();
-                self.reply = Some(Reply::Rnr);
-            }
-            Refusal::Invalidate(wr_id) => {
-                let (status, cause) = (WcStatus::RemoteInvalidRequestError, Cause::RemoteInvalidate);
-                core.fail_recv(shared, wr_id, status, cause);
-                core.fail(Failure::Reported);
-            }
-            Refusal::Nak(code, cause, status) => {
-                tracing::debug!(qpn = core.number.get(), ?code, ?cause, "request refused");
-                if code == NakCode::RemoteAccess {
-                    count!(shared, core, resp_remote_access_errors);
-                } else if cause == Cause::MessageTooLong {
-                    count!(shared, core, resp_local_length_error);
-                }
-                self.reply = Some(Reply::FatalNak { code, psn });
-                self.fail_with(core, shared, code, status, cause);
-            }
-        }
-    }
-
-    /// Reports the failure of the queue pair to the application: by the receive in use, or else by an event.
-    pub(super) fn fail_with(
-        &mut self,
-        core: &mut QpCore,
-        shared: &mut Shared,
-        code: NakCode,
-        status: WcStatus,
-        cause: Cause,
-    ) {
-        if let Some(receive) = self.inbound.take_receive() {
-            core.fail_recv(shared, receive.wr_id, status, cause);
-            core.fail(Failure::Reported);
-            return;
-        }
-        self.inbound = Inbound::Idle;
-        core.fail(Failure::Event(match code {
-            NakCode::RemoteAccess => AsyncEvent::QpAccessError(core.number),
-            NakCode::PsnSequence
-            | NakCode::InvalidRequest
-            | NakCode::RemoteOperational
-            | NakCode::InvalidRdRequest
-            | NakCode::Reserved(_) => AsyncEvent::QpRequestError(core.number),
-        }));
     }
 }

@@ -10,8 +10,7 @@ use roce_packet::Psn;
 
 use super::loss::LossRecovery as _;
 use super::mode::Sending;
-use super::requester::{LONG_AGO, RcRequester};
-use crate::completion::Cause;
+use super::requester::{LONG_AGO, RcRequester, Retry};
 use crate::congestion::Loss;
 use crate::counters::count;
 use crate::io::TxSlot;
@@ -33,7 +32,7 @@ impl RcRequester {
             return disarm(core);
         }
         let settings = &shared.config.retransmission;
-        let configured = 4096 << core.attr.timeout.max(settings.least_timeout.min(31));
+        let configured = Self::configured_timeout(core, shared);
         let of_recovery = self.recovery.timeout(self.in_flight());
         let wait = of_recovery.filter(|_| !settings.early).unwrap_or(configured);
         let watched = shared.watched();
@@ -42,12 +41,17 @@ impl RcRequester {
         core.deadlines.set(Timer::Probe, probe.map(|probe| watched.plus_nanos(probe)));
     }
 
+    /// Returns the configured retransmission timeout, in nanoseconds.
+    pub(super) fn configured_timeout(core: &QpCore, shared: &Shared) -> u64 {
+        4096 << core.attr.timeout.max(shared.config.retransmission.least_timeout.min(31))
+    }
+
     /// Handles the expiration of the retransmission timer.
     pub(crate) fn on_retry_timer(&mut self, core: &mut QpCore, shared: &mut Shared) {
         if self.in_flight() == 0 {
             return;
         }
-        if !self.spend_retry(core, shared, Cause::AckTimeout) {
+        if !self.spend_retry(core, shared, Retry::Timeout) {
             return;
         }
         count!(shared, core, local_ack_timeout_err);
