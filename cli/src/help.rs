@@ -33,8 +33,15 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "listen",
             "max_memory",
             "mtu",
+            "nic",
+            "nic_memory",
+            "nic_psn",
+            "nic_qp",
+            "nic_rkey",
+            "nic_va",
             "once",
             "patience",
+            "perftest",
             "persistent",
             "port",
             "qp_timeout",
@@ -42,6 +49,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "retry_count",
             "server",
             "sl",
+            "slack",
             "source",
             "tclass",
             "timeout",
@@ -116,6 +124,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
         &[
             "interval",
             "json",
+            "junit",
             "live",
             "no_peak",
             "out",
@@ -182,7 +191,7 @@ const ELSEWHERE: [(&str, &str, &str); 10] = [
 ];
 
 /// The end of the help of each command.
-const EXAMPLES: [(&str, &str); 14] = [
+const EXAMPLES: [(&str, &str); 15] = [
     (
         "demo",
         "  roce demo\n  roce demo --pcap demo.pcapng --seed 7\n  roce demo --fault drop=5%,reorder=5% --json",
@@ -214,6 +223,12 @@ const EXAMPLES: [(&str, &str); 14] = [
         "perf",
         "  roce perf write bw --device udp:127.0.0.1\n  roce perf write bw 127.0.0.1 -d udp:127.0.0.2 -s 65536 -n 1000\n  \
          roce perf send lat 192.0.2.1 -c UD -n 1000 --report-histogram",
+    ),
+    (
+        "peer",
+        "  roce peer\n  roce peer gap-one-nak write-duplicate --pcap peer.pcapng\n  \
+         roce peer mine.roce --junit results.xml\n  \
+         roce peer key-unknown --device udp:127.0.0.1 --perftest 127.0.0.2",
     ),
     ("doctor", "  roce doctor\n  roce doctor 192.0.2.1\n  roce doctor 192.0.2.1 --device raw:eth0 --json"),
     (

@@ -32,6 +32,7 @@ mod inject;
 mod limit;
 mod manual;
 mod measure;
+mod peer;
 mod perf;
 mod pingpong;
 mod rping;
@@ -125,6 +126,7 @@ enum Command {
     Dissect(dissect::Args),
     Explain(explain::Args),
     Inject(inject::Args),
+    Peer(peer::Args),
     #[command(hide = true)]
     Completions(manual::CompletionsArgs),
     #[command(hide = true)]
@@ -153,6 +155,7 @@ impl Cli {
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
             Command::Inject(args) => inject::run(&args, &mut output),
+            Command::Peer(args) => peer::run(&args, &mut output),
             Command::Completions(args) => manual::completions(&args, command(), &mut output),
             Command::Man(args) => manual::man(&args, command(), &mut output),
         }
