@@ -31,9 +31,11 @@ fn every_script_passes_against_the_engine() {
     for (name, _) in SHIPPED {
         let script = shipped(name).unwrap().unwrap();
         for seed in [1, 2] {
-            let report = run_virtual(&script, &mut EngineNic::new(seed));
-            if let Some(text) = failure_text(&report) {
-                wrong.push(format!("{name}, seed {seed}\n{text}"));
+            for mut nic in [EngineNic::new(seed), EngineNic::new(seed).over_ipv6()] {
+                let report = run_virtual(&script, &mut nic);
+                if let Some(text) = failure_text(&report) {
+                    wrong.push(format!("{name}, seed {seed}\n{text}"));
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The engine of `roce_transport` as the NIC under test.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,10 +19,13 @@ use crate::run::{
     Answer, Completion, Connected, MemoryArea, Operation, Refusal, Request, Settings, WorkRequest,
 };
 
-/// The address of the NIC.
-const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
-/// The address of the script.
-const OWN_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1));
+/// The addresses of the script and of the NIC.
+const IPV4: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1)), IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2))];
+const IPV6: [IpAddr; 2] = [
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2)),
+];
 /// First virtual address of the first memory, and the distance to the next one.
 const FIRST_VA: u64 = 0x1000_0000;
 const VA_STEP: u64 = 0x1000_0000;
@@ -45,6 +48,8 @@ pub struct EngineNic {
     pd: PdId,
     cq: CqId,
     qpn: Option<Qpn>,
+    /// The addresses of the script and of the NIC.
+    addresses: [IpAddr; 2],
     regions: BTreeMap<String, Region>,
     next_va: u64,
     slot: Vec<u8>,
@@ -83,7 +88,23 @@ impl EngineNic {
         let mut engine = Engine::new(config);
         let pd = engine.allocate_pd().expect("room for a protection domain");
         let cq = engine.create_cq(1 << 12).expect("room for a completion queue");
-        Self { engine, pd, cq, qpn: None, regions: BTreeMap::new(), next_va: FIRST_VA, slot: vec![0; SLOT] }
+        Self {
+            engine,
+            pd,
+            cq,
+            qpn: None,
+            addresses: IPV4,
+            regions: BTreeMap::new(),
+            next_va: FIRST_VA,
+            slot: vec![0; SLOT],
+        }
+    }
+
+    /// Uses IPv6 instead of IPv4.
+    #[must_use]
+    pub const fn over_ipv6(mut self) -> Self {
+        self.addresses = IPV6;
+        self
     }
 
     fn qpn(&self) -> Result<Qpn, Refusal> {
@@ -103,7 +124,7 @@ impl EngineNic {
         let congestion = settings.congestion.as_deref().map(Congestion::parse).transpose().map_err(failed)?;
         let options = QpOptions { congestion: congestion.map(|(congestion, _)| congestion), recovery: None };
         let qpn = self.engine.create_qp_with(&init, &options).map_err(failed)?;
-        for (state, attributes) in bring_up(settings) {
+        for (state, attributes) in bring_up(settings, self.addresses) {
             if settings.state == QpState::Reset {
                 break;
             }
@@ -113,12 +134,13 @@ impl EngineNic {
             }
         }
         self.qpn = Some(qpn);
+        let [own_address, address] = self.addresses;
         Ok(Answer::Connected(Connected {
             qpn,
             own_qpn: OWN_QPN,
             nic_psn: settings.nic_psn,
-            address: ADDRESS,
-            own_address: OWN_ADDRESS,
+            address,
+            own_address,
             source_port: 0xc000,
         }))
     }
@@ -265,13 +287,13 @@ impl VirtualNic for EngineNic {
 }
 
 /// Returns the attributes of the steps from RESET to RTS.
-fn bring_up(settings: &Settings) -> [(QpState, QpAttr); 3] {
+fn bring_up(settings: &Settings, [script, nic]: [IpAddr; 2]) -> [(QpState, QpAttr); 3] {
     let is_connected = settings.qp_type != QpType::Ud;
     let is_rc = settings.qp_type == QpType::Rc;
     let path = Path {
         encapsulation: Encapsulation::RoceV2,
-        source: ADDRESS,
-        destination: OWN_ADDRESS,
+        source: nic,
+        destination: script,
         source_port: 0xc000,
         traffic_class: 2,
         hop_limit: 64,

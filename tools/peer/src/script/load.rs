@@ -39,12 +39,17 @@ impl Files {
     fn read(&self, name: &str) -> Parsed<String> {
         match self {
             Self::Disk => {
-                let len =
-                    std::fs::metadata(name).map_err(|error| format!("cannot read {name}: {error}"))?.len();
+                let failed = |error| format!("cannot read {name}: {error}");
+                let meta = std::fs::metadata(name).map_err(failed)?;
+                // A device or a pipe may have no end.
+                if !meta.is_file() {
+                    return Err(format!("cannot read {name}: it is not a file"));
+                }
+                let len = meta.len();
                 if len > MOST_BYTES {
                     return Err(format!("{name} has {len} bytes; a script has at most {MOST_BYTES}"));
                 }
-                std::fs::read_to_string(name).map_err(|error| format!("cannot read {name}: {error}"))
+                std::fs::read_to_string(name).map_err(failed)
             }
             Self::Given(files) => {
                 files.get(name).cloned().ok_or_else(|| format!("cannot read {name}: there is no such script"))

@@ -65,6 +65,12 @@ fn includes_are_beside_their_file_and_keep_their_lines() {
 }
 
 #[test]
+fn only_files_are_read() {
+    let error = Script::load("/dev/zero", &Files::Disk).unwrap_err().to_string();
+    assert!(error.contains("it is not a file"), "{error}");
+}
+
+#[test]
 fn loops_and_continued_lines() {
     let script = load("# Title\nrepeat 3 as i {\n  let a = \\\n    i + 1\n}\n").unwrap();
     assert_eq!(script.title, "Title");
