@@ -41,7 +41,7 @@ enum Defect {
     RestartsTooEarly,
     ImmediateSwapped,
     RefusesReservedBits,
-    UnsolicitedLost,
+    SolicitedLost,
     PsnOf16Bits,
 }
 
@@ -72,7 +72,7 @@ const DEFECTS: [Defect; 28] = [
     Defect::RestartsTooEarly,
     Defect::ImmediateSwapped,
     Defect::RefusesReservedBits,
-    Defect::UnsolicitedLost,
+    Defect::SolicitedLost,
     Defect::PsnOf16Bits,
 ];
 
@@ -106,7 +106,7 @@ impl Faulty {
     }
 
     /// Changes a packet of the script before the engine sees it. Returns `false` to drop the packet.
-    fn change_in(&mut self, path: &mut Path, packet: &mut Vec<u8>) -> bool {
+    fn change_in(&mut self, path: &mut Path, packet: &mut [u8]) -> bool {
         if self.defect == Defect::AddressUnchecked {
             path.source = "198.18.0.1".parse().unwrap();
             seal(path, 0, packet);
@@ -195,7 +195,7 @@ impl Faulty {
             Defect::StopsWithoutCredits if info.direction == Direction::Request && !self.has_credits => {
                 copies = 0;
             }
-            Defect::UnsolicitedLost => set(&mut packet, info, "se", 0),
+            Defect::SolicitedLost => set(&mut packet, info, "se", 0),
             Defect::ImmediateSwapped if info.has_immediate() => {
                 let imm = get(&packet, info, "imm") as u32;
                 set(&mut packet, info, "imm", imm.swap_bytes().into());
