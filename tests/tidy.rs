@@ -109,7 +109,8 @@ const UNSAFE_PLACES: &[&str] = &[
 ];
 
 /// Crates in which no input may end the process.
-const NO_PANICS: &[&str] = &["packet/src/", "transport/src/"];
+const NO_PANICS: &[&str] =
+    &["packet/src/", "transport/src/", "tools/peer/src/script/", "tools/peer/src/run/"];
 const PANICS: &[&str] = &[".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!("];
 
 /// Crates that have no clock, thread or runtime.
@@ -479,6 +480,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("libs/ibverbs/src", &["abi", "rdmacm"]),
     ("tools/measure/src", &["harness", "limit", "measure", "study", "perf", "pingpong"]),
     ("tools/doctor/src", &["judge"]),
+    ("tools/peer/src", &["wire", "script", "run", "bed", "output"]),
     ("tools/report/src", &["data", "pages"]),
     (
         "cli/src",
@@ -510,16 +512,17 @@ const HOUSE: &[&str] = &[
     "tools/measure",
     "tools/doctor",
     "tools/bridge",
+    "tools/peer",
     "tools/report",
     "cli",
 ];
 
 /// Crates that do not depend on each other, because each of them is a product of its own.
-const PRODUCTS: &[&str] = &["tools/measure", "tools/doctor", "tools/bridge", "tools/report"];
+const PRODUCTS: &[&str] = &["tools/measure", "tools/doctor", "tools/bridge", "tools/peer", "tools/report"];
 
 /// Crates below others that they may not use, with the names of these packages.
 const NEVER_USES: &[(&str, &[&str])] =
-    &[("tools/bridge", &["roce"]), ("tools/report", &["roce", "roce-device"])];
+    &[("tools/bridge", &["roce"]), ("tools/peer", &["roce"]), ("tools/report", &["roce", "roce-device"])];
 
 /// Dependencies that only the command has, with the reason.
 const ONLY_OF_THE_COMMAND: &[(&str, &str)] = &[

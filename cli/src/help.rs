@@ -33,8 +33,15 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "listen",
             "max_memory",
             "mtu",
+            "nic",
+            "nic_memory",
+            "nic_psn",
+            "nic_qp",
+            "nic_rkey",
+            "nic_va",
             "once",
             "patience",
+            "perftest",
             "persistent",
             "port",
             "qp_timeout",
@@ -42,6 +49,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "retry_count",
             "server",
             "sl",
+            "slack",
             "source",
             "tclass",
             "timeout",
@@ -191,7 +199,7 @@ const ELSEWHERE: [(&str, &str, &str); 14] = [
 ];
 
 /// The end of the help of each command.
-const EXAMPLES: [(&str, &str); 17] = [
+const EXAMPLES: [(&str, &str); 18] = [
     (
         "analyze",
         "  roce analyze trace.pcapng\n  roce analyze sender.pcap receiver.pcap --html report.html\n  \
@@ -232,6 +240,12 @@ const EXAMPLES: [(&str, &str); 17] = [
         "perf",
         "  roce perf write bw --device udp:127.0.0.1\n  roce perf write bw 127.0.0.1 -d udp:127.0.0.2 -s 65536 -n 1000\n  \
          roce perf send lat 192.0.2.1 -c UD -n 1000 --report-histogram",
+    ),
+    (
+        "peer",
+        "  roce peer\n  roce peer gap-one-nak write-duplicate --pcap peer.pcapng\n  \
+         roce peer mine.roce --junit results.xml\n  \
+         roce peer key-unknown --device udp:127.0.0.1 --perftest 127.0.0.2",
     ),
     ("doctor", "  roce doctor\n  roce doctor 192.0.2.1\n  roce doctor 192.0.2.1 --device raw:eth0 --json"),
     (

@@ -35,6 +35,7 @@ mod ladder;
 mod limit;
 mod manual;
 mod measure;
+mod peer;
 mod perf;
 mod pingpong;
 mod rping;
@@ -133,6 +134,7 @@ enum Command {
     Explain(explain::Args),
     Counters(counters::Args),
     Inject(inject::Args),
+    Peer(peer::Args),
     #[command(hide = true)]
     Completions(manual::CompletionsArgs),
     #[command(hide = true)]
@@ -165,6 +167,7 @@ impl Cli {
             Command::Explain(args) => explain::run(&args, &mut output),
             Command::Counters(args) => counters::run(&args, &mut output),
             Command::Inject(args) => inject::run(&args, &mut output),
+            Command::Peer(args) => peer::run(&args, &mut output),
             Command::Completions(args) => manual::completions(&args, command(), &mut output),
             Command::Man(args) => manual::man(&args, command(), &mut output),
         }

@@ -153,6 +153,25 @@ impl Field {
         let ones = u128::MAX >> (128 - self.width);
         Some(Value::Number((all >> behind & ones) as u64))
     }
+
+    /// Sets the value in a header. Bits of `value` above the width of the field are dropped. Returns `false`
+    /// and changes nothing if the header is truncated before the field, or if the field has more than 64
+    /// bits.
+    pub fn set(&self, header: &mut [u8], value: u64) -> bool {
+        if self.width == 0 || self.width > 64 {
+            return false;
+        }
+        let Some(part) = header.get_mut(self.byte_range()) else { return false };
+        let all = part.iter().fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
+        let behind = part.len() * 8 - self.start % 8 - self.width;
+        let ones = u128::MAX >> (128 - self.width);
+        let mut all = all & !(ones << behind) | (u128::from(value) & ones) << behind;
+        for byte in part.iter_mut().rev() {
+            *byte = all as u8;
+            all >>= 8;
+        }
+        true
+    }
 }
 
 /// Returns the bit range of `count` whole bytes from `first` on.

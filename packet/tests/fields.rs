@@ -130,6 +130,27 @@ fn every_field_is_described_and_lies_where_it_can_be_read() {
 }
 
 #[test]
+fn a_field_that_is_set_reads_back_and_changes_no_other_bit() {
+    for (header, len) in tables() {
+        for field in header.fields.iter().filter(|field| (1..=64).contains(&field.width)) {
+            let ones = u64::MAX >> (64 - field.width);
+            for fill in [0, 0xff] {
+                let mut bytes = vec![fill; len];
+                let value = 0x9e37_79b9_7f4a_7c15 & ones;
+                assert!(field.set(&mut bytes, value), "{}", field.key);
+                let unconditional = Field { when: None, show: Show::Hex, ..*field };
+                assert_eq!(unconditional.value(&bytes), Some(Value::Number(value)), "{}", field.key);
+                let changed = if fill == 0 { ones } else { 0 };
+                assert!(field.set(&mut bytes, !changed), "{}", field.key);
+                assert!(bytes.iter().all(|byte| *byte == fill), "{}: {bytes:02x?}", field.key);
+            }
+            let mut short = vec![0; field.byte_range().end - 1];
+            assert!(!field.set(&mut short, 1), "{}", field.key);
+        }
+    }
+}
+
+#[test]
 fn no_two_fields_of_a_packet_have_the_same_key() {
     let mut keys = BTreeSet::new();
     for (header, _) in tables() {
