@@ -27,12 +27,12 @@ use source::Source;
 /// Send a given frame, or replay a capture
 ///
 /// FRAMES is a capture file (pcap or pcapng, also compressed with gzip), one packet of it (FILE NUMBER), `-`
-/// for a capture on standard input, or the bytes of one frame in hexadecimal digits, as `roce explain` accepts
-/// them. Frames are sent byte for byte, except for the addresses that options replace, and the ICRC, which is
-/// recomputed unless --keep-icrc is given. A new address also updates the checksums of IP, UDP and TCP; a wrong
-/// checksum stays wrong. RoCE is also found inside tunnels: addresses are replaced in the outermost headers,
-/// and the ICRC is that of the innermost packet. A packet to UDP port 4791 that is not certainly RoCE, such as
-/// an answer of a DNS server, is not changed.
+/// for a capture on standard input, or the bytes of one frame in hexadecimal digits, as `roce explain`
+/// accepts them. Frames are sent byte for byte, except for the addresses that options replace, and the ICRC,
+/// which is recomputed unless --keep-icrc is given. A new address also updates the checksums of IP, UDP and
+/// TCP; a wrong checksum stays wrong. RoCE is also found inside tunnels: addresses are replaced in the
+/// outermost headers, and the ICRC is that of the innermost packet. A packet to UDP port 4791 that is not
+/// certainly RoCE, such as an answer of a DNS server, is not changed.
 ///
 /// raw:INTERFACE and xdp:INTERFACE send to the network, tap:NAME to the kernel as if the frames had arrived
 /// on the interface NAME. udp:ADDRESS sends the RoCE v2 datagrams in the frames through a socket, which needs

@@ -3,10 +3,11 @@
 //! A packet names only the queue pair that receives it. Two streams in opposite directions belong together if
 //!
 //! 1. connection management says so: REQ and REP name the queue pairs of both ends;
-//! 2. answers in one stream have the PSNs of requests that were captured before them in the other. Some programs
-//!    start all queue pairs at PSN 0, so several streams may match. Then the first request that has no answer
-//!    yet counts, because answers mostly come in the order of the requests. If two streams match equally
-//!    often, the one with the same UDP source port counts, which many NICs compute from both queue pairs;
+//! 2. answers in one stream have the PSNs of requests that were captured before them in the other. Some
+//!    programs start all queue pairs at PSN 0, so several streams may match. Then the first request that has
+//!    no answer yet counts, because answers mostly come in the order of the requests. If two streams match
+//!    equally often, the one with the same UDP source port counts, which many NICs compute from both queue
+//!    pairs;
 //! 3. there is only one stream in each direction between the two hosts.
 
 use std::collections::{HashMap, VecDeque};

@@ -56,7 +56,8 @@ enum Step {
     Acknowledged(u64),
 }
 
-/// Returns the window of the requests of `end`, as a tap shows it. Returns `None` without requests or answers.
+/// Returns the window of the requests of `end`, as a tap shows it. Returns `None` without requests or
+/// answers.
 #[must_use]
 pub fn window(records: &[Record], connection: &Connection, view: &View, end: usize) -> Option<Window> {
     let replay = view.replays.get(end)?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use roce_packet::{Direction, Operation, Psn};
 
-use super::Marks;
+use super::marks::Marks;
 use crate::analysis::Analysis;
 use crate::connection::{Connection, View};
 use crate::record::{Bits, Record, StreamId};

@@ -1,7 +1,8 @@
 //! Folds runs of packets into single rows.
 
-use super::Marks;
 use super::events::{Event, Step};
+use super::marks::Marks;
+use super::words::thousands;
 
 /// Packets that a ladder does not show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,8 +50,7 @@ impl Folded {
             (self.timeouts, if self.timeouts == 1 { "timeout" } else { "timeouts" }),
         ];
         let texts = counts.into_iter().filter(|(count, _)| *count > 0);
-        let texts: Vec<String> =
-            texts.map(|(count, what)| format!("{} {what}", super::thousands(count))).collect();
+        let texts: Vec<String> = texts.map(|(count, what)| format!("{} {what}", thousands(count))).collect();
         texts.join(", ")
     }
 }

@@ -3,7 +3,9 @@
 use roce_packet::{Direction, OpcodeInfo, Operation, Position, Psn, Syndrome};
 
 use super::events::{Event, Step};
-use super::{Arrow, Content, Marks, Point, duration};
+use super::marks::Marks;
+use super::rows::{Arrow, Content, Point};
+use super::words::duration;
 use crate::analysis::Analysis;
 use crate::connection::Connection;
 use crate::record::{Extension, Record};

@@ -2,8 +2,11 @@
 
 use std::fmt::Write as _;
 
+use super::fold::Folded;
+use super::marks::Marks;
+use super::rows::{Arrow, Content, Ladder, Row};
 use super::text::{microseconds, missing, packets, words};
-use super::{Arrow, Content, Folded, Ladder, Marks, Row, duration};
+use super::words::duration;
 
 const WIDTH: u32 = 900;
 /// Positions of the columns: end of the packet number, end of the time, both ends of the arrows.

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{Arrow, Content, Folded, Ladder, Marks, Row, duration, thousands};
+use super::fold::Folded;
+use super::marks::Marks;
+use super::rows::{Arrow, Content, Ladder, Row};
+use super::words::{duration, thousands};
 
 /// Width of the labels on both sides.
 const LABEL: usize = 28;

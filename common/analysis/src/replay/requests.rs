@@ -200,9 +200,9 @@ impl Player<'_> {
         }
     }
 
-    /// Returns whether the requester goes on sending again at a PSN behind the expected one: packets in between
-    /// were lost before this place, or left out because the receiver has them. A requester that nobody asks
-    /// returns to the oldest PSN without an answer, which lies before.
+    /// Returns whether the requester goes on sending again at a PSN behind the expected one: packets in
+    /// between were lost before this place, or left out because the receiver has them. A requester that
+    /// nobody asks returns to the oldest PSN without an answer, which lies before.
     fn skips(&self, expected: u64, psn: u64) -> bool {
         psn > expected && self.asked(psn, 1).is_none()
     }

@@ -202,7 +202,8 @@ fn faults(own: &Marks, host: &[u64], last_ns: u64) -> Faults {
     faults
 }
 
-/// Returns the times of all CNPs that a host sends, in order. Those at several taps are counted several times.
+/// Returns the times of all CNPs that a host sends, in order. Those at several taps are counted several
+/// times.
 fn notifications_of_host(analysis: &Analysis, address: IpAddr) -> Vec<u64> {
     let is_own = |record: &&Record| {
         is_cnp(record)

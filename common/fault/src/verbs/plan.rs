@@ -16,10 +16,10 @@ use crate::random::SplitMix64;
 ///
 /// call       = verb *( ":" which | ":delay=" time ) [ "@" window ] [ "=" errno ]
 /// completion = "completion" *( ":" which | ":send" | ":recv" | ":qp=" number ) [ "@" window ] "=" status
-/// port       = "port" [ ":" device ] ":down@" window           IBV_EVENT_PORT_ERR, then IBV_EVENT_PORT_ACTIVE
-/// device     = "device" [ ":" device ] ":fatal@" time          IBV_EVENT_DEVICE_FATAL
-/// qp         = "qp:" number ":error@" time                     IBV_EVENT_QP_FATAL
-/// link       = "link" [ ":" device ] ":flap@" size " for " time
+/// port       = "port" [ ":" device ] ":down@" window           IBV_EVENT_PORT_ERR, then
+/// IBV_EVENT_PORT_ACTIVE device     = "device" [ ":" device ] ":fatal@" time          IBV_EVENT_DEVICE_FATAL
+/// qp         = "qp:" number ":error@" time                     IBV_EVENT_QP_FATAL link       = "link" [ ":"
+/// device ] ":flap@" size " for " time
 ///
 /// which      = number | number ".." [ number ] | "every=" number | "p=" chance
 /// verb       = the name of a function of libibverbs or librdmacm, such as ibv_reg_mr
