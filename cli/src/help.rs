@@ -261,7 +261,7 @@ const EXAMPLES: [(&str, &str); 18] = [
         "run",
         "  roce run ibv_devinfo -v\n  roce run --device udp:127.0.0.1 -- ib_write_bw -d roce0\n  \
          roce run --fault drop=1% --pcap lossy.pcapng ibv_rc_pingpong -g 0 192.0.2.1\n  \
-         roce run --verbs-fault 'ibv_reg_mr:3=ENOMEM' ib_write_bw -d roce0 192.0.2.1",
+         roce run --verbs-fault ibv_reg_mr:3=ENOMEM ib_write_bw -d roce0 192.0.2.1",
     ),
     (
         "sim",
