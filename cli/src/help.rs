@@ -95,8 +95,9 @@ const HEADINGS: [(&str, &[&str]); 6] = [
     (
         INPUT,
         &[
-            "bad_icrc", "emit", "from", "index", "limit", "list", "memory", "merge", "only", "opcode", "psn",
-            "scenario", "set", "sweep", "sweeps", "seeds", "threads",
+            "bad_icrc", "dscp", "ecn", "emit", "follow", "from", "icrc", "index", "limit", "list", "mark",
+            "memory", "merge", "only", "opcode", "psn", "time", "scenario", "set", "sweep", "sweeps",
+            "seeds", "threads",
         ],
     ),
     (
@@ -114,6 +115,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
     (
         OUTPUT,
         &[
+            "columns",
             "interval",
             "json",
             "live",
@@ -131,6 +133,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "tree",
             "verbose",
             "watch",
+            "write",
             "zeros",
         ],
     ),
@@ -168,7 +171,8 @@ const HEADINGS: [(&str, &[&str]); 6] = [
 ];
 
 /// Options with another meaning in a command, and their heading there.
-const ELSEWHERE: [(&str, &str, &str); 10] = [
+const ELSEWHERE: [(&str, &str, &str); 11] = [
+    ("dissect", "address", INPUT),
     ("dissect", "port", INPUT),
     ("dissect", "qp", INPUT),
     ("explain", "port", INPUT),
