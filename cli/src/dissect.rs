@@ -1,5 +1,6 @@
 //! `roce dissect`: prints the packets of a capture file as lines, trees or JSON.
 
+mod columns;
 mod filter;
 mod flows;
 mod json;
@@ -9,31 +10,36 @@ mod summary;
 mod tree;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::bail;
 use roce::observe::with_causes;
 use roce_packet::ROCE_UDP_PORT;
 
 use super::decode::walk::{Framed, Walk};
 use super::errors::print_error;
 use super::input;
+use super::input::follow::{self, Stop};
 use super::terminal::Output;
+use columns::Selection;
 use filter::Filter;
 use flows::Flows;
 use line::Table;
-use roce_capture::CaptureError;
+use roce_capture::{CaptureError, CaptureReader, PcapWriter};
 use shown::Shown;
 use summary::Summary;
 
 /// List, filter and decode the packets of a capture file
 ///
-/// Reads pcap and pcapng files, also compressed with gzip, with Ethernet, raw IP or
-/// Linux cooked packets, and finds RoCE v1 and v2, also behind VLAN tags, MPLS
-/// labels, IP options and extension headers, and in GRE, ERSPAN, VXLAN, Geneve and
-/// IP-in-IP. It shows the innermost packet, names the tunnels in the last column,
-/// and checks the ICRC of every packet. The first line contains the names of the
-/// columns and begins with `#`; one line for each packet follows:
+/// Reads pcap and pcapng files, also compressed with gzip, with Ethernet, raw IP,
+/// Linux cooked or native InfiniBand packets or ERF records, and finds RoCE v1 and
+/// v2, also behind VLAN tags, MPLS labels, IP options and extension headers, and in
+/// GRE, ERSPAN, VXLAN, Geneve and IP-in-IP. It shows the innermost packet, names the
+/// tunnels in the last column, and checks the ICRC of every packet. The first line
+/// contains the names of the columns and begins with `#`; one line for each packet
+/// follows:
 ///
 ///   #         number in the file
 ///   seconds   since the first packet
@@ -84,8 +90,29 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "tree")]
     json: bool,
 
+    /// Print these columns, with commas between their names
+    ///
+    /// The columns are number, time, source, destination, opcode, qp, psn, bytes, flags, icrc, mark, dscp,
+    /// ecn, port (the UDP source port), length (on the wire), interface and, always last, headers. A packet
+    /// without a value has `-`.
+    #[arg(long, value_name = "NAMES", value_parser = Selection::parse, conflicts_with_all = ["tree", "json"])]
+    columns: Option<Selection>,
+
     #[command(flatten)]
     filter: Filter,
+
+    /// Write the packets to this pcapng file and print none
+    ///
+    /// Each packet keeps its time, interface, link type, direction and comment. An existing file is
+    /// overwritten.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tree", "json", "columns"])]
+    write: Option<PathBuf>,
+
+    /// Wait for more packets at the end of the file, which another program still writes
+    ///
+    /// Ctrl-C ends the command, which then prints the summary.
+    #[arg(long)]
+    follow: bool,
 
     /// Stop after printing this many packets
     #[arg(long, value_name = "COUNT")]
@@ -100,24 +127,36 @@ const EXAMPLES: &str = "Examples:
   roce dissect trace.pcapng
   roce dissect trace.pcap --qp 0x11 --opcode ACKNOWLEDGE
   roce dissect trace.pcap --psn 16777200..20 --tree
+  roce dissect trace.pcap --ecn ce --time 1.5..2 --address 192.0.2.0/24
+  roce dissect trace.pcap --mark gap --columns number,time,qp,psn
+  roce dissect trace.pcap.gz --icrc bad --write bad.pcapng
+  roce dissect growing.pcapng --follow --opcode CNP
   roce dissect trace.pcap --json | jq 'select(.\"roce.icrc\" == \"bad\")'
   sudo tcpdump -i eth0 -U -w - | roce dissect -";
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    let is_stdin = args.file.as_os_str() == "-";
-    let mut reader = match input::open(&args.file) {
-        Ok(reader) => reader,
+    let (mut reader, stop) = match open(args)? {
+        Ok(opened) => opened,
         Err(error) => return Ok(failed(&error)),
     };
-    let mut summary = Summary::default();
+    let is_live = stop.is_some() || is_stdin(args);
+    let mut summary = Summary::new(args.write.is_some());
     let mut flows = Flows::default();
-    let mut printer = Printer::new(args, is_stdin);
+    let mut printer = match Printer::new(args, is_live) {
+        Ok(printer) => printer,
+        Err(error) => return Ok(failed(&error)),
+    };
     let mut first_ns = None;
     let mut result = Ok(());
     let mut is_whole = false;
     while args.limit.is_none_or(|limit| summary.printed < limit) {
         let packet = match reader.next_packet() {
             Some(Ok(packet)) => packet,
+            // The user ended the reading before the end of a packet that was still being written.
+            Some(Err(_)) if stop.as_ref().is_some_and(Stop::is_requested) => {
+                is_whole = true;
+                break;
+            }
             Some(Err(error)) => {
                 result = Err(error);
                 break;
@@ -135,17 +174,17 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         let first_ns = *first_ns.get_or_insert(packet.time_ns);
         let mark = flows.mark(&packet, &walk);
         summary.count(&packet, &walk, mark);
-        if args.filter.matches(&walk) {
+        let shown = Shown { packet: &packet, walk: &walk, first_ns, mark };
+        if args.filter.matches(&shown) {
             summary.printed += 1;
-            let shown = Shown { packet: &packet, walk: &walk, first_ns, mark };
             printer.print(&shown, output)?;
-            if is_stdin {
-                output.flush()?;
+            if is_live {
+                printer.flush(output)?;
             }
         }
     }
     printer.finish(output)?;
-    output.flush()?;
+    printer.flush(output)?;
     let _ = write!(io::stderr(), "{summary}");
     if let Err(error) = result {
         return Ok(failed(&error));
@@ -157,34 +196,72 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The three output formats.
+fn is_stdin(args: &Args) -> bool {
+    args.file.as_os_str() == "-"
+}
+
+/// Opens the capture file, and with --follow also returns what says when to stop.
+fn open(args: &Args) -> anyhow::Result<Result<(CaptureReader, Option<Stop>), CaptureError>> {
+    if let Some(write) = &args.write
+        && is_same_file(&args.file, write)
+    {
+        bail!("{} is the file that is read; choose another one for --write", write.display());
+    }
+    if !args.follow {
+        return Ok(input::open(&args.file).map(|reader| (reader, None)));
+    }
+    if is_stdin(args) {
+        bail!("--follow needs a file; standard input is read until its writer ends in any case");
+    }
+    Ok(follow::open(&args.file).map(|(reader, stop)| (reader, Some(stop))))
+}
+
+/// Returns whether two names are those of one file.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    place(one).is_some_and(|found| place(other) == Some(found))
+}
+
+/// The output formats.
 enum Printer {
     Lines(Table),
     Tree,
     Json,
+    File(PcapWriter),
 }
 
 impl Printer {
-    fn new(args: &Args, is_stdin: bool) -> Self {
-        match (args.tree, args.json) {
-            (true, _) => Self::Tree,
-            (_, true) => Self::Json,
-            _ => Self::Lines(Table::new(is_stdin)),
-        }
+    fn new(args: &Args, is_live: bool) -> Result<Self, CaptureError> {
+        Ok(match (&args.write, args.tree, args.json) {
+            (Some(file), ..) => Self::File(PcapWriter::create(file, &[])?),
+            (_, true, _) => Self::Tree,
+            (_, _, true) => Self::Json,
+            _ => Self::Lines(Table::new(args.columns.clone().unwrap_or_default(), is_live)),
+        })
     }
 
-    fn print(&mut self, shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
+    fn print(&mut self, shown: &Shown<'_>, output: &mut Output) -> anyhow::Result<()> {
         match self {
-            Self::Lines(table) => table.print(shown, output),
-            Self::Tree => tree::print(shown, output),
-            Self::Json => json::print(shown, output),
+            Self::Lines(table) => table.print(shown, output)?,
+            Self::Tree => tree::print(shown, output)?,
+            Self::Json => json::print(shown, output)?,
+            Self::File(writer) => writer.copy(shown.packet)?,
         }
+        Ok(())
+    }
+
+    fn flush(&mut self, output: &mut Output) -> anyhow::Result<()> {
+        match self {
+            Self::File(writer) => writer.flush()?,
+            Self::Lines(_) | Self::Tree | Self::Json => output.flush()?,
+        }
+        Ok(())
     }
 
     fn finish(&mut self, output: &mut Output) -> io::Result<()> {
         match self {
             Self::Lines(table) => table.finish(output),
-            Self::Tree | Self::Json => Ok(()),
+            Self::Tree | Self::Json | Self::File(_) => Ok(()),
         }
     }
 }

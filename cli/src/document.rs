@@ -42,6 +42,10 @@ pub(crate) fn text(command: &str, body: &impl Serialize) -> io::Result<String> {
 /// Escapes characters in JSON strings that control a terminal, or that hide or reorder text. Strings may come
 /// from peers and from files of others. JSON has an escape for every character, so the values do not change.
 pub(crate) fn escaped(json: String) -> String {
+    // Almost every document has nothing else. This test of whole bytes is many times as fast as the next one.
+    if json.bytes().all(|byte| matches!(byte, b'\n' | b' '..=b'~')) {
+        return json;
+    }
     // Line breaks belong to the layout, because those within strings are escaped already.
     let is_plain = |sign: char| sign == '\n' || is_harmless(sign);
     if json.chars().all(is_plain) {

@@ -103,8 +103,9 @@ const HEADINGS: [(&str, &[&str]); 6] = [
     (
         INPUT,
         &[
-            "bad_icrc", "emit", "follow", "from", "index", "limit", "list", "memory", "merge", "only",
-            "opcode", "psn", "scenario", "set", "sweep", "sweeps", "seeds", "threads",
+            "bad_icrc", "dscp", "ecn", "emit", "follow", "from", "icrc", "index", "limit", "list", "mark",
+            "memory", "merge", "only", "opcode", "psn", "time", "scenario", "set", "sweep", "sweeps",
+            "seeds", "threads",
         ],
     ),
     (
@@ -122,6 +123,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
     (
         OUTPUT,
         &[
+            "columns",
             "html",
             "interval",
             "json",
@@ -143,6 +145,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "tree",
             "verbose",
             "watch",
+            "write",
             "zeros",
         ],
     ),
@@ -181,9 +184,10 @@ const HEADINGS: [(&str, &[&str]); 6] = [
 ];
 
 /// Options with another meaning in a command, and their heading there.
-const ELSEWHERE: [(&str, &str, &str); 14] = [
+const ELSEWHERE: [(&str, &str, &str); 15] = [
     ("analyze", "connection", INPUT),
     ("analyze", "port", INPUT),
+    ("dissect", "address", INPUT),
     ("ladder", "connection", INPUT),
     ("ladder", "port", INPUT),
     ("dissect", "port", INPUT),

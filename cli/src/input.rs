@@ -3,6 +3,7 @@
 pub(super) mod bytes;
 pub(super) mod captures;
 pub(super) mod first_header;
+pub(super) mod follow;
 
 use std::io::{self, Read};
 use std::path::Path;

@@ -63,7 +63,6 @@ fn captures() -> Vec<PathBuf> {
         .flat_map(|folder| std::fs::read_dir(folder).unwrap())
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "pcap"))
-        .filter(|path| !path.ends_with("ib-native-erf.pcap"))
         .collect();
     captures.sort();
     captures
@@ -163,10 +162,89 @@ fn filters_choose_what_they_say() {
     assert_eq!(json(&[capture, "--limit", "7"]).len(), 7);
 }
 
+/// The filters of headers, time, ICRC and marks, compared with the JSON of all packets.
+#[test]
+fn filters_of_headers_times_and_marks_choose_what_they_say() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pcaps/rc-loss.pcapng");
+    let file = text(&file);
+    let all = json(&[file]);
+    let count = |condition: &dyn Fn(&Value) -> bool| all.iter().filter(|packet| condition(packet)).count();
+    let check = |options: &[&str], condition: &dyn Fn(&Value) -> bool| {
+        let found = json(&[&[file], options].concat());
+        assert_eq!(found.len(), count(condition), "{options:?}");
+        assert!(found.iter().all(condition), "{options:?}");
+    };
+    let first = all[0]["ip.src"].as_str().unwrap().to_owned();
+    check(&["--address", &first], &|packet| packet["ip.src"] == first || packet["ip.dst"] == first);
+    check(&["--address", "203.0.113.9"], &|_| false);
+    check(&["--address", "203.0.113.9", "--address", "0.0.0.0/0"], &|_| true);
+    let dscp = all[0]["ip.dsfield.dscp"].as_u64().unwrap();
+    check(&["--dscp", &dscp.to_string()], &|packet| packet["ip.dsfield.dscp"] == dscp);
+    for (name, bits) in [("not-ect", 0), ("ect1", 1), ("ect0", 2), ("ce", 3)] {
+        check(&["--ecn", name], &|packet| packet["ip.dsfield.ecn"] == bits);
+    }
+    for mark in ["gap", "late", "repeat", "jump"] {
+        check(&["--mark", mark], &|packet| packet["roce.mark"] == mark);
+    }
+    assert!(count(&|packet| packet["roce.mark"].is_string()) > 0);
+    check(&["--mark", "none"], &|packet| packet["roce.mark"].is_null());
+    for state in ["ok", "bad", "unchecked"] {
+        check(&["--icrc", state], &|packet| packet["roce.icrc"] == state);
+    }
+    let nanoseconds = |packet: &Value| -> u64 {
+        packet["frame.time_epoch"].as_str().unwrap().replace('.', "").parse().unwrap()
+    };
+    let since = |packet: &Value| nanoseconds(packet) - nanoseconds(&all[0]);
+    let middle = since(&all[all.len() / 2]);
+    let text = format!("{}.{:09}", middle / 1_000_000_000, middle % 1_000_000_000);
+    check(&["--time", &format!("..{text}")], &|packet| since(packet) <= middle);
+    check(&["--time", &format!("{text}..")], &|packet| since(packet) >= middle);
+    check(&["--time", &format!("{text}..{text}")], &|packet| since(packet) == middle);
+    assert!(middle > 0 && count(&|packet| since(packet) <= middle) < all.len());
+}
+
+#[test]
+fn chosen_columns_are_printed_and_no_others() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pcaps/rc-loss.pcapng");
+    let all = json(&[text(&file)]);
+    let output = roce(&["dissect", text(&file), "--columns", "psn,source,destination,ecn,number,port"]);
+    let lines: Vec<_> = stdout(&output).lines().map(words).collect();
+    assert_eq!(lines.len(), all.len() + 1);
+    assert_eq!(lines[0].trim_start_matches(['#', ' ']), "PSN source > destination ECN # port");
+    assert!(lines[0].starts_with('#'));
+    for (line, packet) in lines[1..].iter().zip(&all) {
+        let ecn = ["not-ect", "ect1", "ect0", "ce"][packet["ip.dsfield.ecn"].as_u64().unwrap() as usize];
+        let value = |key: &str| packet[key].to_string().replace('"', "");
+        let expected = [
+            value("infiniband.bth.psn"),
+            value("ip.src"),
+            ">".to_owned(),
+            value("ip.dst"),
+            ecn.to_owned(),
+            value("frame.number"),
+            value("udp.srcport"),
+        ];
+        assert_eq!(*line, expected.join(" "));
+    }
+    // Packets other than RoCE have a mark for each value that they do not have.
+    let arp = bytes("ffffffffffff02000000000108060001080006040001020000000001c612070100000000");
+    let output = dissect(&classic(1, &[(36, &arp), (90, &bytes(WRITE))]), &["--columns", "psn,opcode,dscp"]);
+    let lines: Vec<_> = stdout(&output).lines().map(words).collect();
+    assert_eq!(lines[1..], ["- ARP -", "24301 RC_RDMA_WRITE_ONLY 0"]);
+    let output = dissect(&classic(1, &[(90, &bytes(WRITE))]), &["--columns", "length,headers"]);
+    assert!(words(stdout(&output)).contains("90 va 0x7f00deadb000 rkey"), "{}", stdout(&output));
+}
+
 #[test]
 fn wrong_arguments_say_what_would_be_right() {
     for (args, expected) in [
-        (&["--opcode", "SENT"][..], "try RC_SEND"),
+        (&["--columns", "psn,colour"][..], "there is no column \"colour\""),
+        (&["--columns", "psn", "--json"], "cannot be used with"),
+        (&["--address", "192.0.2.0/33"], "at most 32 bits"),
+        (&["--time", "2..1"], "ends before it begins"),
+        (&["--dscp", "64"], "64"),
+        (&["--ecn", "marked"], "not-ect"),
+        (&["--opcode", "SENT"], "try RC_SEND"),
         (&["--opcode", "256"], "0 to 255"),
         (&["--qp", "0x1000000"], "greater than 16777215"),
         (&["--psn", "5.."], "expected a number"),
@@ -230,7 +308,7 @@ fn a_file_that_cannot_be_read_fails_with_a_reason() {
         ("truncated record header", &whole[..24 + 106 + 7], 1, "packet 2 at byte 130: the file ends here"),
         ("truncated packet", &whole[..24 + 106 + 60], 1, "packet 2 at byte 130: the file ends here"),
         ("absurd length", &absurd, 0, "packet 1 at byte 24: a packet of 4294967295 bytes"),
-        ("link type", &classic(197, &[(20, &[0; 20])]), 1, "link type 197 (ERF) is not supported"),
+        ("link type", &classic(105, &[(20, &[0; 20])]), 1, "link type 105 (IEEE802_11) is not supported"),
     ];
     for (name, file, packets, expected) in table {
         for form in [&[][..], &["--json"], &["--tree"]] {
@@ -306,6 +384,53 @@ fn broken_packets_are_shown_with_layer_and_offset() {
     let frame = change(&[(22, 63)]);
     let output = dissect(&classic(1, &[(90, &frame)]), &[]);
     assert!(stderr(&output).contains("ICRC: 1 good"), "{}", stderr(&output));
+}
+
+/// Native InfiniBand in a file of a capture card, with every ICRC good, as lines, JSON and an explanation.
+#[test]
+fn native_infiniband_is_shown_with_its_lids() {
+    let Some(folder) = shared("pcaps") else {
+        skip_unless(false, "without the captures of other people at ../shared/pcaps");
+        return;
+    };
+    let file = folder.join("ib-native-erf.pcap");
+    let output = roce(&["dissect", text(&file)]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("43 packets: 0 RoCE, 43 InfiniBand, 0 not RoCE"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("ICRC: 43 good, 0 bad, 0 not checked"), "{}", stderr(&output));
+    assert!(stdout(&output).contains("LID:"), "{}", stdout(&output));
+    let packets = json(&[text(&file)]);
+    assert!(packets.iter().all(|packet| packet["roce.protocol"] == "InfiniBand"));
+    assert!(packets.iter().all(|packet| packet["infiniband.variant.crc"].is_u64()));
+    let local = |packet: &&Value| packet["infiniband.lrh.lnh"] == 2;
+    assert_eq!(packets.iter().filter(local).count(), 37);
+    assert!(packets.iter().any(|packet| packet["roce.cm"] == "CM REQ"));
+    for has_grh in [false, true] {
+        let index = packets.iter().position(|packet| (packet["infiniband.lrh.lnh"] == 3) == has_grh).unwrap();
+        let number = (index + 1).to_string();
+        let explained = roce(&["explain", text(&file), &number]);
+        let shown = stdout(&explained);
+        assert!(shown.contains("LRH, local route header: 8 bytes at 16 (IBTA 7.7)"), "{shown}");
+        assert!(shown.contains("VCRC, variant CRC: 2 bytes"), "{shown}");
+        assert_eq!(shown.contains("because it has no GRH"), !has_grh, "{shown}");
+        let document: Value =
+            serde_json::from_slice(&roce(&["explain", "--json", text(&file), &number]).stdout).unwrap();
+        let input = bytes(document["roce.icrc_input"].as_str().unwrap());
+        let computed = document["roce.icrc_computed"].as_u64().unwrap() as u32;
+        assert_eq!(crc32(&input).swap_bytes(), computed);
+    }
+    let refused = roce(&["inject", text(&file), "--dry-run", "--device", "udp:127.0.0.1"]);
+    assert!(stderr(&refused).contains("has no Ethernet or IP header"), "{}", stderr(&refused));
+}
+
+/// Computes the CRC-32 of Ethernet, bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |register: u32, byte: &u8| {
+        (0..8).fold(register ^ u32::from(*byte), |register, _| {
+            if register & 1 == 1 { register >> 1 ^ 0xedb8_8320 } else { register >> 1 }
+        })
+    };
+    !bytes.iter().fold(u32::MAX, step)
 }
 
 #[test]

@@ -9,6 +9,7 @@ use core::fmt;
 pub enum Layer {
     Ethernet,
     Vlan,
+    Lrh,
     Ipv4,
     Ipv6,
     Grh,
@@ -46,6 +47,7 @@ impl Layer {
         match self {
             Self::Ethernet => "Ethernet",
             Self::Vlan => "VLAN tag",
+            Self::Lrh => "LRH",
             Self::Ipv4 => "IPv4",
             Self::Ipv6 => "IPv6",
             Self::Grh => "GRH",

@@ -32,12 +32,14 @@ pub use crate::icrc::ICRC;
 pub use crate::immediate::{IETH, IMMDT};
 pub use crate::ipv4::{IPV4, IPV4_OPTIONS};
 pub use crate::ipv6::IPV6;
+pub use crate::lrh::{LRH, VCRC};
 pub use crate::mad::tables::{
     APR, DREP, DREQ, IP_CM, LAP, MAD, MAD_DATA, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ, cm_message,
 };
 pub use crate::outer::tables::{
-    AUTHENTICATION, CONTROL_WORD, DESTINATION_OPTIONS, ERSPAN_II, ERSPAN_III, FRAGMENT, GENEVE, GRE,
-    GRE_CHECKSUM, GRE_KEY, GRE_SEQUENCE, HOP_BY_HOP, MPLS, ROUTING, SERVICE_VLAN, VXLAN, VXLAN_GPE,
+    AUTHENTICATION, CONTROL_WORD, DESTINATION_OPTIONS, ERF, ERF_EXTENSIONS, ERSPAN_II, ERSPAN_III, FRAGMENT,
+    GENEVE, GRE, GRE_CHECKSUM, GRE_KEY, GRE_SEQUENCE, HOP_BY_HOP, MPLS, ROUTING, SERVICE_VLAN, VXLAN,
+    VXLAN_GPE,
 };
 pub use crate::pause::{PAUSE, PFC};
 pub use crate::reth::RETH;

@@ -71,6 +71,7 @@ mod immediate;
 mod ip;
 mod ipv4;
 mod ipv6;
+mod lrh;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod mad;
 mod mtu;
@@ -110,6 +111,7 @@ pub use grh::{Grh, GrhView};
 pub use immediate::{Ieth, IethView, ImmDt, ImmDtView};
 pub use ipv4::{Ipv4Header, Ipv4View};
 pub use ipv6::{Ipv6Header, Ipv6View};
+pub use lrh::{Lrh, LrhView};
 pub use mtu::PathMtu;
 pub use number::{Msn, Psn, Qpn};
 pub use opcode::{Direction, HeaderSet, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Transport};

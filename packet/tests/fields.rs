@@ -12,8 +12,8 @@ use roce_packet::mad::{
 use roce_packet::pause::{MacControlView, PauseFrame, PauseRequest, PauseView, PfcView};
 use roce_packet::{
     AethView, AtomicAckEthView, AtomicEthView, Bth, BthView, DethView, EthernetView, FethView, GrhView,
-    HeaderSet, IethView, ImmDtView, Ipv4View, Ipv6View, Opcode, RdethView, RethView, UdpView, VlanView,
-    XrcethView,
+    HeaderSet, IethView, ImmDtView, Ipv4View, Ipv6View, LrhView, Opcode, RdethView, RethView, UdpView,
+    VlanView, XrcethView,
 };
 
 /// Returns every table with the length of its header.
@@ -23,6 +23,9 @@ fn tables() -> Vec<(&'static Header, usize)> {
         (&fields::VLAN, size_of::<VlanView>()),
         (&fields::PAUSE, size_of::<MacControlView>() + size_of::<PauseView>()),
         (&fields::PFC, size_of::<MacControlView>() + size_of::<PfcView>()),
+        (&fields::LRH, size_of::<LrhView>()),
+        (&fields::VCRC, 2),
+        (&fields::ERF, 16),
         (&fields::IPV4, size_of::<Ipv4View>()),
         (&fields::IPV6, size_of::<Ipv6View>()),
         (&fields::GRH, size_of::<GrhView>()),
@@ -47,7 +50,7 @@ fn tables() -> Vec<(&'static Header, usize)> {
     ];
     let messages = (0..=u16::MAX).filter_map(fields::cm_message);
     tables.extend(messages.map(|message| (message, MAD_LEN - MadHeader::LEN)));
-    assert_eq!(tables.len(), 35);
+    assert_eq!(tables.len(), 38);
     tables
 }
 
@@ -189,7 +192,8 @@ fn variant_fields_are_those_that_the_icrc_masks() {
         .map(|field| field.key)
         .collect();
     let expected = [
-        &["ip.dsfield.dscp", "ip.dsfield.ecn", "ip.ttl", "ip.checksum"][..],
+        &["infiniband.lrh.vl"][..],
+        &["ip.dsfield.dscp", "ip.dsfield.ecn", "ip.ttl", "ip.checksum"],
         &["ipv6.tclass.dscp", "ipv6.tclass.ecn", "ipv6.flow", "ipv6.hlim"],
         &["infiniband.grh.tclass", "infiniband.grh.flowlabel", "infiniband.grh.hoplmt", "udp.checksum"],
         &["roce.bth.fecn", "roce.bth.becn", "roce.bth.reserved6"],
@@ -276,6 +280,16 @@ fn link_headers(bytes: &[u8]) {
         "vlan.dei": view.tag().dei,
         "vlan.id": view.tag().vid,
         "vlan.etype": view.ether_type().0,
+    }
+    let (view, _) = LrhView::from_prefix(bytes).unwrap();
+    compare! { LRH, bytes,
+        "infiniband.lrh.vl": view.virtual_lane(),
+        "infiniband.lrh.lver": view.version(),
+        "infiniband.lrh.sl": view.service_level(),
+        "infiniband.lrh.lnh": view.next_header(),
+        "infiniband.lrh.dlid": view.destination(),
+        "infiniband.lrh.pktlen": view.packet_length(),
+        "infiniband.lrh.slid": view.source(),
     }
     let frame = |opcode: u16| {
         let ethernet = [&[0; 12][..], &[0x88, 0x08], &opcode.to_be_bytes()].concat();

@@ -9,9 +9,10 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use roce_packet::flow::{self, FlowInputs, SourcePortRule};
+use roce_packet::outer::{Link, Outer};
 use roce_packet::{
     Bth, BthView, Cnp, CnpDeviations, Datagram, DatagramWriter, Encapsulation, Envelope, Frame, FrameHeaders,
-    Gid, Grh, MacAddr, NetworkHeader, Opcode, ParseErrorKind, Qpn, Transport,
+    Gid, Grh, MacAddr, NetworkHeader, Opcode, ParseErrorKind, Qpn, ROCE_UDP_PORT, Transport,
 };
 
 mod shared;
@@ -275,8 +276,8 @@ fn captures_of_kernel_rxe() {
 
 /// Native InfiniBand has a local route header (LRH) instead of Ethernet, and no UDP. Its datagrams equal
 /// those of RoCE. With a GRH the ICRC is the same too, which checks the masks of RoCE v1 and IPv6
-/// independently. Without a GRH, the ICRC begins with the LRH itself (its virtual lane set to ones). RoCE
-/// never does this, so the test computes it instead of the library.
+/// independently. Without a GRH, the ICRC begins with the LRH itself (its virtual lane set to ones), which
+/// the test computes independently of the library.
 #[test]
 fn native_infiniband() {
     let Some(folder) = captures_of_others() else { return };
@@ -288,6 +289,9 @@ fn native_infiniband() {
         let name = format!("{name} packet {}", index + 1);
         let packet = infiniband_of_erf(record, &name);
         let (lrh, rest) = packet.split_first_chunk::<8>().expect("an LRH");
+        let outer = Outer::decode(record, Link::Erf, record.len(), ROCE_UDP_PORT);
+        assert!(outer.error.is_none() && outer.is_native_infiniband(), "{name}");
+        assert!(outer.check_icrc().is_some_and(|icrc| icrc.check.is_good()), "{name}");
         match lrh[1] & 0b11 {
             0b11 => {
                 let (grh, transport) = Grh::parse(rest).unwrap_or_else(|error| panic!("{name}: {error}"));

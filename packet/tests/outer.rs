@@ -12,6 +12,8 @@ fn link(case: &Encapsulated) -> Link {
         101 => Link::Ip,
         113 => Link::LinuxSll,
         276 => Link::LinuxSll2,
+        247 => Link::InfiniBand,
+        197 => Link::Erf,
         other => panic!("link type {other}"),
     }
 }
@@ -51,7 +53,7 @@ fn every_encapsulation_leads_to_the_same_datagram() {
         assert_eq!((outer.error, outer.cut), (None, None), "{name}");
         assert!(outer.foreign.is_none(), "{name}: {:?}", outer.foreign);
         assert_eq!(outer.transport_offset, case.bth, "{name}");
-        assert_eq!(outer.transport, Some(&case.bytes[case.bth..]), "{name}");
+        assert_eq!(outer.transport, Some(case.datagram()), "{name}");
         assert_eq!(!outer.tunnel_layers().is_empty(), case.is_in_tunnel, "{name}");
         assert!(outer.check_icrc().unwrap().check.is_good(), "{name}");
         assert!(outer.is_certainly_roce(), "{name}");
@@ -63,7 +65,8 @@ fn every_encapsulation_leads_to_the_same_datagram() {
         );
         let damaged = case.damaged();
         assert!(!decode(&damaged).check_icrc().unwrap().check.is_good(), "{name}");
-        assert!(outer.frame_headers().is_some(), "{name}");
+        assert_eq!(outer.is_native_infiniband(), case.is_native(), "{name}");
+        assert_eq!(outer.frame_headers().is_none(), case.is_native(), "{name}");
     }
 }
 
@@ -81,7 +84,7 @@ fn a_missing_end_is_no_error_wherever_it_begins() {
         assert!(outer.transport.is_some() && outer.check_icrc().is_none(), "{}", case.name);
     }
     for case in encapsulated::whole() {
-        for len in 0..case.bytes.len() {
+        for len in 0..case.bth + case.datagram().len() {
             for (wire_len, expected) in [(case.wire_len, Cut::Capture), (len, Cut::Mirror)] {
                 let outer = Outer::decode(&case.bytes[..len], link(&case), wire_len, ROCE_UDP_PORT);
                 assert_eq!(outer.error, None, "{} at {len}", case.name);
@@ -90,6 +93,54 @@ fn a_missing_end_is_no_error_wherever_it_begins() {
             }
         }
     }
+}
+
+/// An LRH alone proves that a packet is native InfiniBand. Contradictions in it are errors.
+#[test]
+fn an_lrh_is_enough_and_is_checked() {
+    let cases = encapsulated::whole();
+    let native = |name: &str| cases.iter().find(|case| case.name == name).unwrap().bytes.clone();
+    let (local, global) = (native("InfiniBand"), native("InfiniBand with a GRH"));
+    let decode = |bytes: &[u8]| {
+        let outer = Outer::decode(bytes, Link::InfiniBand, bytes.len(), ROCE_UDP_PORT);
+        (outer.error.map(|error| error.to_string()), outer.foreign.is_some(), outer.transport.is_some())
+    };
+    for packet in [&local, &global] {
+        for kept in 8..packet.len() {
+            let outer = Outer::decode(&packet[..kept], Link::InfiniBand, packet.len(), ROCE_UDP_PORT);
+            assert!(outer.foreign.is_none() && outer.transport.is_some(), "{kept}");
+            assert_eq!(outer.lrh.unwrap().source(), 9);
+        }
+    }
+    let changed = |packet: &[u8], at: usize, value: u8| {
+        let mut packet = packet.to_vec();
+        packet[at] = value;
+        decode(&packet)
+    };
+    let error = |found: (Option<String>, bool, bool)| found.0.unwrap();
+    assert_eq!(error(changed(&local, 0, 0x01)), "LRH at byte 0: wrong version, 0 expected, 1 found");
+    assert_eq!(error(changed(&local, 5, 1)), "LRH at byte 4: inconsistent length, 8 bytes needed, 4 found");
+    assert_eq!(
+        error(changed(&global, 8 + 5, 47)),
+        "GRH at byte 12: inconsistent length, 48 bytes needed, 47 found"
+    );
+    // Raw packets have no BTH.
+    for next in [0, 1] {
+        assert_eq!(changed(&local, 1, next), (None, true, false));
+    }
+    // The virtual lane may change on the path, but nothing else in the LRH.
+    let mut lane = local.clone();
+    lane[0] = 0xf0;
+    let good = |bytes: &[u8]| {
+        Outer::decode(bytes, Link::InfiniBand, bytes.len(), ROCE_UDP_PORT)
+            .check_icrc()
+            .unwrap()
+            .check
+            .is_good()
+    };
+    assert!(good(&lane));
+    lane[7] ^= 1;
+    assert!(!good(&lane), "the source LID is covered");
 }
 
 #[test]
@@ -159,7 +210,8 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..300),
         more in 0_usize..100,
     ) {
-        for link in [Link::Ethernet, Link::Ip, Link::AddressFamily, Link::LinuxSll, Link::LinuxSll2] {
+        let cooked = [Link::LinuxSll, Link::LinuxSll2];
+        for link in [Link::Ethernet, Link::Ip, Link::AddressFamily, Link::InfiniBand, Link::Erf].into_iter().chain(cooked) {
             check_any(&bytes, link, bytes.len() + more);
         }
     }

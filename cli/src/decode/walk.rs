@@ -79,6 +79,8 @@ impl<'a> Framed<'a> {
             LinkType::NULL | LinkType::LOOP => Link::AddressFamily,
             LinkType::LINUX_SLL => Link::LinuxSll,
             LinkType::LINUX_SLL2 => Link::LinuxSll2,
+            LinkType::ERF => Link::Erf,
+            LinkType::INFINIBAND => Link::InfiniBand,
             _ => return None,
         };
         Some(Self { bytes: packet.bytes, link, wire_len: packet.original_len as usize })
@@ -109,20 +111,31 @@ impl<'a> Framed<'a> {
         Outer::decode(self.bytes, self.link, self.wire_len, port)
     }
 
-    /// Returns whether the packet begins with an Ethernet header.
+    /// Returns whether the packet has an Ethernet header, possibly behind that of an ERF record.
     pub(crate) fn has_ethernet(&self) -> bool {
-        self.link == Link::Ethernet
+        let in_record = || self.decode(roce_packet::ROCE_UDP_PORT).ethernet.is_some();
+        self.link == Link::Ethernet || (self.link == Link::Erf && in_record())
+    }
+
+    /// Returns whether the packet is native InfiniBand or an ERF record without an Ethernet frame, so that it
+    /// cannot become an Ethernet frame.
+    pub(crate) fn is_never_ethernet(&self) -> bool {
+        self.link == Link::InfiniBand || (self.link == Link::Erf && !self.has_ethernet())
     }
 
     /// Writes the packet as an Ethernet frame. A packet with another link header gets an Ethernet header
     /// without addresses.
     pub(crate) fn to_frame(self, frame: &mut Vec<u8>) {
         frame.clear();
-        if self.has_ethernet() {
+        if self.link == Link::Ethernet {
             frame.extend_from_slice(self.bytes);
             return;
         }
         let outer = self.decode(roce_packet::ROCE_UDP_PORT);
+        if self.link == Link::Erf {
+            frame.extend_from_slice(self.bytes.get(outer.link_end..).unwrap_or_default());
+            return;
+        }
         let mut header = [0; EthernetHeader::LEN];
         let none = MacAddr::ZERO;
         EthernetHeader { destination: none, source: none, ether_type: outer.link_type }.emit(&mut header);
@@ -152,6 +165,11 @@ impl<'a> Walk<'a> {
     pub(crate) fn new(framed: Framed<'a>, port: u16) -> Self {
         let outer = framed.decode(port);
         let mut walk = Self::empty(framed.bytes, outer);
+        if framed.link == Link::Erf {
+            let len = fields::ERF.len_bytes();
+            walk.push(&fields::ERF, 0, len);
+            walk.push(&fields::ERF_EXTENSIONS, len, outer.link_end.saturating_sub(len));
+        }
         for (is_outer, layers) in [(true, outer.tunnel_layers()), (false, outer.inner_layers())] {
             for layer in layers {
                 let OuterLayer { header, offset, len } = *layer;
@@ -181,7 +199,10 @@ impl<'a> Walk<'a> {
         }
         walk.transport_parts(start, datagram, announced, icrc);
         walk.push(&fields::TELEMETRY, start + announced, telemetry_len);
-        walk.push(&fields::ETHERNET_TRAILER, framed.bytes.len() - outer.trailer.len(), outer.trailer.len());
+        let end = framed.bytes.len() - outer.trailer.len();
+        let vcrc_len = if outer.is_native_infiniband() { fields::VCRC.len_bytes() } else { 0 };
+        walk.push(&fields::VCRC, end, vcrc_len);
+        walk.push(&fields::ETHERNET_TRAILER, end + vcrc_len, outer.trailer.len().saturating_sub(vcrc_len));
         walk
     }
 
@@ -242,10 +263,20 @@ impl<'a> Walk<'a> {
     }
 
     pub(crate) fn encapsulation(&self) -> Option<Encapsulation> {
-        Some(match self.outer.network? {
-            NetworkView::Ipv4(_) | NetworkView::Ipv6(_) => Encapsulation::RoceV2,
-            NetworkView::Grh(_) => Encapsulation::RoceV1,
-        })
+        match self.outer.network? {
+            NetworkView::Ipv4(_) | NetworkView::Ipv6(_) => Some(Encapsulation::RoceV2),
+            NetworkView::Grh(_) if self.outer.is_native_infiniband() => None,
+            NetworkView::Grh(_) => Some(Encapsulation::RoceV1),
+        }
+    }
+
+    /// Returns the name of the protocol of a packet with a BTH.
+    pub(crate) fn roce_name(&self) -> &'static str {
+        match self.encapsulation() {
+            Some(encapsulation) => encapsulation.name(),
+            None if self.outer.is_native_infiniband() => "InfiniBand",
+            None => "RoCE",
+        }
     }
 
     /// Adds a part, limited to the bytes that are present.

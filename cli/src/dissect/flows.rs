@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use roce_capture::{CapturedPacket, Direction as Way, LinkType};
 use roce_packet::{Direction, OpcodeInfo, Operation, PathMtu, Position, Psn, Reth, Transport};
@@ -152,7 +152,8 @@ impl Flows {
         }
         let info = packet.info?;
         let role = role(info)?;
-        let (source, destination) = walk.outer.addresses()?;
+        let lids = || walk.outer.lrh.map(|lrh| (lid(lrh.source()), lid(lrh.destination())));
+        let (source, destination) = walk.outer.addresses().or_else(lids)?;
         let (interface, way) = place(captured);
         let dest_qp = packet.bth.dest_qp().get();
         let key = Key { interface, way, source, destination, dest_qp, role };
@@ -167,7 +168,9 @@ impl Flows {
     }
 
     fn find(&mut self, key: Key) -> Option<&mut Flow> {
-        if let Some(flow) = self.old.remove(&key) {
+        if !self.old.is_empty()
+            && let Some(flow) = self.old.remove(&key)
+        {
             self.insert(key, flow);
         }
         self.young.get_mut(&key)
@@ -179,6 +182,11 @@ impl Flows {
         }
         self.young.insert(key, flow);
     }
+}
+
+/// Returns a local identifier of native InfiniBand as an address, which is enough to tell flows apart.
+fn lid(lid: u16) -> IpAddr {
+    Ipv6Addr::from_bits(lid.into()).into()
 }
 
 /// Returns the part of the PSN space that a packet belongs to. Acknowledgements skip and repeat PSNs by

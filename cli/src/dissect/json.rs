@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use roce_packet::Encapsulation;
 use roce_packet::outer::Cut;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -85,10 +84,7 @@ impl Shown<'_> {
     fn own_entries<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let walk = self.walk;
         match &walk.protocol {
-            Protocol::Roce(_) => {
-                let version = walk.encapsulation().map_or("RoCE", Encapsulation::name);
-                map.serialize_entry("roce.protocol", version)?;
-            }
+            Protocol::Roce(_) => map.serialize_entry("roce.protocol", walk.roce_name())?,
             Protocol::Pause => map.serialize_entry("roce.protocol", "pause")?,
             Protocol::Other(name, _) => map.serialize_entry("roce.protocol", name)?,
         }

@@ -7,6 +7,10 @@ use roce_packet::fields::{Header, Value};
 use roce_packet::outer::Cut;
 use roce_packet::{Aeth, AtomicEth, Deth, Ecn, Encapsulation, Operation, Reth, Telemetry, TelemetryHop};
 
+use super::columns::{
+    COLUMNS, Cells, DESTINATION, DETAILS_TITLE, DSCP, ECN, FLAGS, ICRC, INTERFACE, LENGTH, LIVE_WIDTHS, MARK,
+    NUMBER, OPCODE, PORT, PSN, QP, RIGHT_ALIGNED, SOURCE, Selection, TIME, TITLES, WIRE,
+};
 use super::flows::Mark;
 use super::shown::Shown;
 use crate::decode::fields;
@@ -23,56 +27,40 @@ pub(super) struct Table {
     look_ahead: usize,
     widths: [usize; COLUMNS],
     fraction_digits: usize,
+    selection: Selection,
+    /// The row that was printed last, whose memory the next one uses.
+    spare: Row,
 }
 
+#[derive(Debug, Default)]
 struct Row {
     /// Time since the first packet.
     time_ns: Option<i128>,
-    cells: [String; COLUMNS],
+    cells: Cells,
     details: String,
     paint: Option<Paint>,
     /// Whether the row uses all columns; packets other than RoCE do not.
     in_columns: bool,
 }
 
-const NUMBER: usize = 0;
-const TIME: usize = 1;
-const SOURCE: usize = 2;
-const DESTINATION: usize = 3;
-const OPCODE: usize = 4;
-const QP: usize = 5;
-const PSN: usize = 6;
-const LENGTH: usize = 7;
-const FLAGS: usize = 8;
-const ICRC: usize = 9;
-const MARK: usize = 10;
-const COLUMNS: usize = 11;
-
-/// The heading, which begins with `#` so that other programs can skip it.
-const TITLES: [&str; COLUMNS] =
-    ["#", "seconds", "source", "destination", "opcode", "QP", "PSN", "bytes", "SMA", "ICRC", "mark"];
-/// The title of the text behind the columns.
-const DETAILS_TITLE: &str = "headers";
 /// The prefix of a line that continues another one.
 const CONTINUED: &str = "  ";
-/// The separator after each column, as short as possible because there are many columns.
-const SEPARATORS: [&str; COLUMNS] = [" ", " ", " > ", " ", " ", " ", " ", " ", " ", " ", " "];
-/// Numbers are right-aligned, which makes them easier to compare.
-const RIGHT_ALIGNED: [bool; COLUMNS] =
-    [true, true, false, false, false, true, true, true, false, false, false];
 
 impl Table {
-    /// Creates a table. A live capture does not buffer lines and starts with fixed widths.
-    pub(super) const fn new(is_live: bool) -> Self {
-        let (look_ahead, widths) =
-            if is_live { (0, [4, 10, 13, 13, 23, 8, 8, 5, 3, 4, 6]) } else { (500, [0; COLUMNS]) };
-        Self { waiting: Vec::new(), look_ahead, widths, fraction_digits: 0 }
+    /// Creates a table with these columns. A live capture does not buffer lines and starts with fixed widths.
+    pub(super) fn new(selection: Selection, is_live: bool) -> Self {
+        let (look_ahead, widths) = if is_live { (0, LIVE_WIDTHS) } else { (500, [0; COLUMNS]) };
+        let (waiting, spare) = (Vec::new(), Row::default());
+        Self { waiting, look_ahead, widths, fraction_digits: 0, selection, spare }
     }
 
     pub(super) fn print(&mut self, shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {
-        let row = Row::new(shown);
+        let mut row = std::mem::take(&mut self.spare);
+        row.fill(shown, self.selection.is_chosen);
         if self.fraction_digits != 0 {
-            return self.line(row, output);
+            let result = self.line(&mut row, output);
+            self.spare = row;
+            return result;
         }
         self.waiting.push(row);
         if self.waiting.len() > self.look_ahead { self.finish(output) } else { Ok(()) }
@@ -100,7 +88,7 @@ impl Table {
         let longest = rows.iter().map(|row| row.time_text(self.fraction_digits).len()).max();
         self.widths[TIME] = self.widths[TIME].max(longest.unwrap_or(0));
         self.title(output)?;
-        rows.into_iter().try_for_each(|row| self.line(row, output))
+        rows.into_iter().try_for_each(|mut row| self.line(&mut row, output))
     }
 
     /// Prints the names of the columns, on the same number of lines as the columns of a row.
@@ -113,28 +101,46 @@ impl Table {
         let mut titles = TITLES.map(str::to_owned);
         // The line begins with `#`, although numbers are right-aligned.
         titles[NUMBER] = format!("{:<width$}", TITLES[NUMBER], width = self.widths[NUMBER]);
-        let mut text = self.columns(&titles, COLUMNS, terminal_width);
+        let mut text = self.columns(&titles, usize::MAX, terminal_width);
+        if !text.starts_with('#') {
+            text.insert(0, '#');
+            // The mark takes the place of a space, so that the titles stay above their columns.
+            if let Some(space) = text.find("  ").or_else(|| text.starts_with("# ").then_some(1)) {
+                text.remove(space);
+            }
+        }
         let room = terminal_width.unwrap_or(usize::MAX);
-        if last_line_width(&text) + DETAILS_TITLE.len() > room {
+        if self.selection.details && last_line_width(&text) + DETAILS_TITLE.len() > room {
             text.push('\n');
             text.push_str(CONTINUED);
         }
-        text.push_str(DETAILS_TITLE);
+        if self.selection.details {
+            text.push_str(DETAILS_TITLE);
+        } else {
+            text.truncate(text.trim_end().len());
+        }
         // Every line of the heading begins like the first.
         text.replace("\n ", "\n#")
     }
 
-    fn line(&mut self, mut row: Row, output: &mut Output) -> io::Result<()> {
-        row.cells[TIME] = row.time_text(self.fraction_digits);
+    fn line(&mut self, row: &mut Row, output: &mut Output) -> io::Result<()> {
+        let time = row.time_text(self.fraction_digits);
+        row.cells[TIME].push_str(&time);
         if row.in_columns {
             for (width, cell) in self.widths.iter_mut().zip(&row.cells) {
                 *width = (*width).max(cell.chars().count());
             }
         }
         // Packets other than RoCE leave the columns after the opcode empty.
-        let count = if row.in_columns { COLUMNS } else { QP };
+        let mut count = if row.in_columns { usize::MAX } else { QP };
+        if self.selection.is_chosen {
+            count = usize::MAX;
+            row.cells.iter_mut().filter(|cell| cell.is_empty()).for_each(|cell| cell.push('-'));
+        }
         let mut text = self.columns(&row.cells, count, output.terminal_width);
-        self.add_details(&mut text, &row.details, output.terminal_width);
+        if self.selection.details {
+            self.add_details(&mut text, &row.details, output.terminal_width);
+        }
         let text = text.trim_end();
         match row.paint {
             Some(paint) => writeln!(output, "{}", output.style.paint(paint, text)),
@@ -144,18 +150,15 @@ impl Table {
 
     /// Appends the details after the columns, or on separate lines if the terminal is too narrow.
     fn add_details(&self, text: &mut String, details: &str, terminal_width: Option<usize>) {
-        let room = terminal_width.unwrap_or(usize::MAX);
         let details = details.trim_end();
-        if last_line_width(text) + details.chars().count() <= room {
-            text.push_str(details);
-            return;
-        }
-        let before_opcode: usize = self
-            .widths
-            .iter()
-            .zip(SEPARATORS)
-            .take(OPCODE)
-            .map(|(width, separator)| width + separator.len())
+        let room = match terminal_width {
+            Some(room) if last_line_width(text) + details.chars().count() > room => room,
+            _ => return text.push_str(details),
+        };
+        let columns = self.selection.columns.iter().enumerate();
+        let before_opcode: usize = columns
+            .take_while(|(_, column)| **column != OPCODE)
+            .map(|(position, column)| self.widths[*column] + self.selection.separator(position).len())
             .sum();
         // The details begin below the opcode, if that leaves half of the line.
         let indent = if before_opcode <= room / 2 { before_opcode } else { CONTINUED.len() };
@@ -173,27 +176,27 @@ impl Table {
         }
     }
 
-    /// Returns the first cells in their columns. Columns that do not fit on a line continue on the next one,
-    /// at the same position in every row.
-    fn columns(&self, cells: &[String; COLUMNS], count: usize, terminal_width: Option<usize>) -> String {
+    /// Returns the first `count` selected cells in their columns. Columns that do not fit on a line continue
+    /// on the next one, at the same position in every row.
+    fn columns(&self, cells: &Cells, count: usize, terminal_width: Option<usize>) -> String {
         let room = terminal_width.unwrap_or(usize::MAX);
         let mut text = String::with_capacity(120);
         let mut at = 0;
-        for (index, ((cell, width), separator)) in
-            cells.iter().zip(self.widths).zip(SEPARATORS).enumerate().take(count)
-        {
-            if index > NUMBER && at + width > room {
+        for (position, &index) in self.selection.columns.iter().enumerate().take(count) {
+            let (cell, width, separator) =
+                (&cells[index], self.widths[index], self.selection.separator(position));
+            if position > 0 && at + width > room {
                 text.truncate(text.trim_end().len());
                 text.push('\n');
                 text.push_str(CONTINUED);
                 at = CONTINUED.len();
             }
-            let _ = match RIGHT_ALIGNED.get(index) {
-                Some(true) => write!(text, "{cell:>width$}"),
-                _ => write!(text, "{cell:<width$}"),
+            let _ = match RIGHT_ALIGNED[index] {
+                true => write!(text, "{cell:>width$}"),
+                false => write!(text, "{cell:<width$}"),
             };
             // Without addresses there is no arrow between them.
-            text.push_str(if index == SOURCE && cell.is_empty() { "   " } else { separator });
+            text.push_str(if cell.is_empty() && separator == " > " { "   " } else { separator });
             at += width + separator.len();
         }
         text
@@ -206,66 +209,106 @@ fn last_line_width(text: &str) -> usize {
 }
 
 impl Row {
-    fn new(shown: &Shown<'_>) -> Self {
-        let Shown { packet, walk, first_ns, .. } = *shown;
-        let mut cells = [const { String::new() }; COLUMNS];
-        cells[NUMBER] = packet.number.to_string();
+    /// Replaces the contents with those of a packet. `all` includes the columns that are not printed by
+    /// default.
+    fn fill(&mut self, shown: &Shown<'_>, all: bool) {
+        let Shown { packet, walk, .. } = *shown;
+        self.clear();
+        self.set(NUMBER, format_args!("{}", packet.number));
         if let Some((source, destination)) = walk.outer.addresses() {
-            cells[SOURCE] = source.to_canonical().to_string();
-            cells[DESTINATION] = destination.to_canonical().to_string();
+            self.set(SOURCE, format_args!("{}", source.to_canonical()));
+            self.set(DESTINATION, format_args!("{}", destination.to_canonical()));
+        } else if let Some(lrh) = walk.outer.lrh {
+            self.set(SOURCE, format_args!("LID:{}", lrh.source()));
+            self.set(DESTINATION, format_args!("LID:{}", lrh.destination()));
         } else if let Some(ethernet) = walk.outer.ethernet.filter(|_| !walk.bytes.is_empty()) {
-            cells[SOURCE] = ethernet.source().to_string();
-            cells[DESTINATION] = ethernet.destination().to_string();
+            self.set(SOURCE, format_args!("{}", ethernet.source()));
+            self.set(DESTINATION, format_args!("{}", ethernet.destination()));
         }
-        let time_ns = packet.time_ns.zip(first_ns).map(|(time, first)| i128::from(time) - i128::from(first));
-        let mut row = Self { time_ns, cells, details: String::new(), paint: None, in_columns: false };
+        if all {
+            self.further_columns(shown);
+        }
+        self.time_ns = shown.since_first();
         match &walk.protocol {
-            Protocol::Roce(Some(packet)) => row.roce(packet, shown),
-            Protocol::Roce(None) => row.cells[OPCODE] = "RoCE".to_owned(),
-            Protocol::Pause => row.pause(walk),
+            Protocol::Roce(Some(packet)) => self.roce(packet, shown),
+            Protocol::Roce(None) if walk.outer.is_native_infiniband() => {
+                self.cells[OPCODE].push_str("InfiniBand");
+            }
+            Protocol::Roce(None) => self.cells[OPCODE].push_str("RoCE"),
+            Protocol::Pause => self.pause(walk),
             Protocol::Other(name, detail) => {
-                row.cells[OPCODE].clone_from(name);
-                row.details = if detail.is_empty() { String::new() } else { format!("{detail}  ") };
-                row.paint = Some(Paint::DIM);
+                self.cells[OPCODE].push_str(name);
+                if !detail.is_empty() {
+                    self.detail(format_args!("{detail}"));
+                }
+                self.paint = Some(Paint::DIM);
             }
         }
-        row.carriers(walk);
+        self.carriers(walk);
         if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (walk.error, &walk.protocol) {
-            row.details.insert_str(0, &format!("malformed: {error}  "));
-            row.paint = Some(Paint::RED);
+            self.details.insert_str(0, &format!("malformed: {error}  "));
+            self.paint = Some(Paint::RED);
         }
         if let Some(comment) = packet.comment {
-            let _ = write!(row.details, "# {}", Text::new(comment));
+            let _ = write!(self.details, "# {}", Text::new(comment));
         }
-        row
+    }
+
+    fn clear(&mut self) {
+        self.cells.iter_mut().for_each(String::clear);
+        self.details.clear();
+        (self.paint, self.in_columns) = (None, false);
+    }
+
+    /// Writes the text of a column, which is empty.
+    fn set(&mut self, column: usize, text: std::fmt::Arguments<'_>) {
+        let _ = self.cells[column].write_fmt(text);
+    }
+
+    /// Fills the columns that only `--columns` prints.
+    fn further_columns(&mut self, shown: &Shown<'_>) {
+        let Shown { packet, walk, .. } = *shown;
+        if let Some(class) = walk.outer.traffic_class() {
+            self.set(DSCP, format_args!("{}", class >> 2));
+            self.cells[ECN].push_str(ecn_name(Ecn::from_bits(class)));
+        }
+        if let Some(udp) = walk.outer.udp {
+            self.set(PORT, format_args!("{}", udp.source_port()));
+        }
+        self.set(WIRE, format_args!("{}", packet.original_len));
+        match (packet.interface_name, packet.interface) {
+            (Some(name), _) => self.set(INTERFACE, format_args!("{}", Text::new(name))),
+            (None, Some(number)) => self.set(INTERFACE, format_args!("{number}")),
+            (None, None) => {}
+        }
     }
 
     fn roce(&mut self, packet: &Packet<'_>, shown: &Shown<'_>) {
         let bth = packet.bth;
         self.in_columns = true;
-        self.cells[OPCODE] = match packet.info {
-            Some(info) => info.name.to_owned(),
-            None => format!("opcode {}", bth.opcode()),
-        };
+        match packet.info {
+            Some(info) => self.cells[OPCODE].push_str(info.name),
+            None => self.set(OPCODE, format_args!("opcode {}", bth.opcode())),
+        }
         if packet.info.is_none() && shown.walk.error.is_none() {
             self.detail(format_args!("vendor-specific"));
         }
-        self.cells[QP] = format!("0x{:x}", bth.dest_qp().get());
-        self.cells[PSN] = bth.psn().get().to_string();
-        self.cells[LENGTH] = packet.payload_len.map(|len| len.to_string()).unwrap_or_default();
-        self.cells[FLAGS] = [(bth.solicited(), 'S'), (bth.mig_req(), 'M'), (bth.ack_req(), 'A')]
-            .map(|(is_set, letter)| if is_set { letter } else { '-' })
-            .iter()
-            .collect();
+        self.set(QP, format_args!("0x{:x}", bth.dest_qp().get()));
+        self.set(PSN, format_args!("{}", bth.psn().get()));
+        if let Some(len) = packet.payload_len {
+            self.set(LENGTH, format_args!("{len}"));
+        }
+        let flags = [(bth.solicited(), 'S'), (bth.mig_req(), 'M'), (bth.ack_req(), 'A')];
+        self.cells[FLAGS].extend(flags.map(|(is_set, letter)| if is_set { letter } else { '-' }));
         match packet.icrc {
-            Icrc::Checked(check, _) if check.is_good() => self.cells[ICRC] = "ok".to_owned(),
+            Icrc::Checked(check, _) if check.is_good() => self.cells[ICRC].push_str("ok"),
             Icrc::Checked(check, _) => {
-                self.cells[ICRC] = "BAD".to_owned();
+                self.cells[ICRC].push_str("BAD");
                 let (found, computed) = (check.found.swap_bytes(), check.computed.swap_bytes());
                 self.detail(format_args!("ICRC found {found:08x}, computed {computed:08x}"));
                 self.paint = Some(Paint::RED);
             }
-            Icrc::Unchecked(_) => self.cells[ICRC] = "-".to_owned(),
+            Icrc::Unchecked(_) => self.cells[ICRC].push('-'),
         }
         self.cut(shown);
         self.mark(shown.mark);
@@ -275,6 +318,9 @@ impl Row {
         }
         if shown.walk.encapsulation() == Some(Encapsulation::RoceV1) {
             self.detail(format_args!("RoCE v1"));
+        }
+        if shown.walk.outer.is_native_infiniband() {
+            self.detail(format_args!("InfiniBand"));
         }
     }
 
@@ -292,6 +338,9 @@ impl Row {
 
     /// Adds the VLANs and the tunnels that carry the packet.
     fn carriers(&mut self, walk: &Walk<'_>) {
+        if !walk.parts.iter().any(|part| part.is_outer || is_tag(part)) {
+            return;
+        }
         let tags = walk.parts.iter().filter(|part| !part.is_outer && is_tag(part));
         let tags: Vec<_> = tags.map(|part| vid(walk, part)).collect();
         if !tags.is_empty() {
@@ -304,7 +353,7 @@ impl Row {
     }
 
     fn mark(&mut self, mark: Option<Mark>) {
-        self.cells[MARK] = mark.map_or("-", Mark::name).to_owned();
+        self.cells[MARK].push_str(mark.map_or("-", Mark::name));
         if let Some(mark) = mark {
             self.paint = self.paint.or(Some(Paint::YELLOW));
             if matches!(mark, Mark::Gap { .. } | Mark::Unfinished) {
@@ -388,10 +437,10 @@ impl Row {
 
     fn pause(&mut self, walk: &Walk<'_>) {
         let Some(part) = walk.parts.iter().find(|part| matches!(part.header.name, "pause" | "PFC")) else {
-            self.cells[OPCODE] = "pause".to_owned();
+            self.cells[OPCODE].push_str("pause");
             return;
         };
-        self.cells[OPCODE] = part.header.name.to_owned();
+        self.cells[OPCODE].push_str(part.header.name);
         if let Some(time) = walk.number("macc.pause_time") {
             self.detail(format_args!("all priorities {}", quanta(time)));
         }
@@ -417,6 +466,16 @@ impl Row {
             6 => format!("{sign}{seconds}.{:06}", fraction / 1_000),
             _ => format!("{sign}{seconds}.{fraction:09}"),
         }
+    }
+}
+
+/// Returns the name of a codepoint in a column and in filters.
+pub(super) const fn ecn_name(ecn: Ecn) -> &'static str {
+    match ecn {
+        Ecn::NotCapable => "not-ect",
+        Ecn::Capable0 => "ect0",
+        Ecn::Capable1 => "ect1",
+        Ecn::CongestionExperienced => "ce",
     }
 }
 
@@ -466,12 +525,16 @@ fn quanta(time: u64) -> String {
 mod tests {
     use super::*;
 
-    fn cells(cells: [&str; COLUMNS]) -> [String; COLUMNS] {
-        cells.map(str::to_owned)
+    fn cells(first: [&str; MARK + 1]) -> Cells {
+        let mut cells = [const { String::new() }; COLUMNS];
+        for (cell, text) in cells.iter_mut().zip(first) {
+            text.clone_into(cell);
+        }
+        cells
     }
 
-    fn table(rows: &[[String; COLUMNS]]) -> Table {
-        let mut table = Table::new(false);
+    fn table(rows: &[Cells]) -> Table {
+        let mut table = Table::new(Selection::default(), false);
         for (index, width) in table.widths.iter_mut().enumerate() {
             let cells = rows.iter().map(|row| row[index].len());
             *width = cells.chain([TITLES[index].len()]).max().unwrap();
@@ -502,12 +565,12 @@ mod tests {
         for rows in [&[v4.clone()][..], &[v4, v6]] {
             let table = table(rows);
             let title = table.title_text(Some(80));
-            for word in TITLES.iter().chain([&DETAILS_TITLE]) {
+            for word in TITLES[..=MARK].iter().chain([&DETAILS_TITLE]) {
                 assert!(title.split_whitespace().any(|found| found == *word), "{word} is missing: {title}");
             }
             assert!(title.lines().all(|line| line.starts_with('#')), "{title}");
             for row in rows {
-                let mut text = table.columns(row, COLUMNS, Some(80));
+                let mut text = table.columns(row, usize::MAX, Some(80));
                 let details =
                     "va 0x7f00deadb000 rkey 0x1234 len 4096  in 198.19.0.1 > 198.19.0.2 VXLAN 16777215  CE";
                 table.add_details(&mut text, details, Some(80));
@@ -517,7 +580,7 @@ mod tests {
                 for cell in row {
                     assert!(text.contains(cell.as_str()), "{cell} is missing: {text}");
                 }
-                let wide = table.columns(row, COLUMNS, None);
+                let wide = table.columns(row, usize::MAX, None);
                 assert_eq!(wide.lines().count(), 1, "only a terminal breaks lines");
             }
         }

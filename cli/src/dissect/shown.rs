@@ -12,3 +12,11 @@ pub(super) struct Shown<'a> {
     pub(super) first_ns: Option<u64>,
     pub(super) mark: Option<Mark>,
 }
+
+impl Shown<'_> {
+    /// Returns the time since the first packet in nanoseconds.
+    pub(super) fn since_first(&self) -> Option<i128> {
+        let (time, first) = self.packet.time_ns.zip(self.first_ns)?;
+        Some(i128::from(time) - i128::from(first))
+    }
+}

@@ -14,8 +14,11 @@ use roce_capture::{CapturedPacket, LinkType};
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     pub(super) printed: u64,
+    /// Whether the packets were written to a file and not printed.
+    is_written: bool,
     packets: u64,
     roce: u64,
+    native: u64,
     pause: u64,
     other: u64,
     icrc_good: u64,
@@ -36,6 +39,11 @@ pub(super) struct Summary {
 }
 
 impl Summary {
+    /// Creates the summary of a command that writes packets to a file, or prints them.
+    pub(super) fn new(is_written: bool) -> Self {
+        Self { is_written, ..Self::default() }
+    }
+
     pub(super) fn count(&mut self, packet: &CapturedPacket<'_>, walk: &Walk<'_>, mark: Option<Mark>) {
         self.packets += 1;
         if let Some(mark) = mark {
@@ -46,6 +54,7 @@ impl Summary {
         }
         self.snapped += u64::from(packet.is_snapped());
         match &walk.protocol {
+            Protocol::Roce(_) if walk.outer.is_native_infiniband() => self.native += 1,
             Protocol::Roce(_) => self.roce += 1,
             Protocol::Pause => self.pause += 1,
             Protocol::Other(name, _) => {
@@ -78,17 +87,12 @@ impl Summary {
     /// to its end.
     pub(super) fn failure(&self, is_whole: bool) -> Option<String> {
         if let Some(link_type) = self.unread_link.filter(|_| self.unread_links == self.packets) {
-            let native = if matches!(link_type, LinkType(197 | 247)) {
-                " (native InfiniBand is not RoCE; `tshark -r FILE` decodes it)"
-            } else {
-                ""
-            };
             return Some(format!(
-                "link type {link_type} is not supported{native}; use a capture of Ethernet, raw IP, Linux \
-                 cooked or loopback packets"
+                "link type {link_type} is not supported; use a capture of Ethernet, raw IP, Linux cooked, \
+                 loopback or InfiniBand packets"
             ));
         }
-        if !is_whole || self.roce + self.pause > 0 {
+        if !is_whole || self.roce + self.native + self.pause > 0 {
             return None;
         }
         if self.packets == 0 {
@@ -100,18 +104,23 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { packets, printed, roce, pause, other, .. } = self;
+        let Self { packets, printed, roce, native, pause, other, .. } = self;
         let plural = if *packets == 1 { "" } else { "s" };
         write!(f, "{packets} packet{plural}")?;
-        if printed != packets {
+        if self.is_written {
+            write!(f, ", {printed} written")?;
+        } else if printed != packets {
             write!(f, ", {printed} printed")?;
         }
         write!(f, ": {roce} RoCE")?;
+        if *native != 0 {
+            write!(f, ", {native} InfiniBand")?;
+        }
         if *pause != 0 {
             write!(f, ", {pause} pause")?;
         }
         writeln!(f, ", {other} not RoCE")?;
-        if *roce != 0 {
+        if *roce + *native != 0 {
             let Self { icrc_good, icrc_bad, icrc_unchecked, .. } = self;
             writeln!(f, "ICRC: {icrc_good} good, {icrc_bad} bad, {icrc_unchecked} not checked")?;
         }

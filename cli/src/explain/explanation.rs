@@ -40,8 +40,15 @@ impl Explanation<'_> {
         }
     }
 
-    /// Returns the parts that the ICRC covers, each with its masked bytes. The CRC also covers eight bytes of
-    /// ones before them. Returns no parts if the ICRC cannot be computed.
+    /// Returns the bytes that the CRC covers before those of [`covered`](Self::covered): ones that replace
+    /// the LRH. Native InfiniBand without a GRH has none, because the ICRC covers its LRH.
+    pub(super) fn ones(&self) -> &'static [u8] {
+        let outer = &self.walk.outer;
+        if outer.is_native_infiniband() && outer.network.is_none() { &[] } else { &[0xff; 8] }
+    }
+
+    /// Returns the parts that the ICRC covers, each with its masked bytes. Returns no parts if the ICRC
+    /// cannot be computed.
     pub(super) fn covered(&self) -> Vec<(&Part, Vec<u8>)> {
         let Some(Icrc::Checked(_, form)) = self.icrc() else { return Vec::new() };
         let outer = &self.walk.outer;
@@ -51,7 +58,7 @@ impl Explanation<'_> {
             !part.is_outer
                 && part.start >= outer.network_offset
                 && !is_extension
-                && !matches!(part.header.name, "ICRC" | "Telemetry" | "trailer")
+                && !matches!(part.header.name, "ICRC" | "VCRC" | "Telemetry" | "trailer")
         };
         let masked = |part| {
             let mut bytes = self.walk.part_bytes(part).to_vec();

@@ -53,7 +53,7 @@ impl Serialize for Explanation<'_> {
         let covered = self.covered();
         if !covered.is_empty() {
             let all: String = covered.iter().map(|(_, bytes)| hex(bytes)).collect();
-            map.serialize_entry("roce.icrc_input", &format!("ffffffffffffffff{all}"))?;
+            map.serialize_entry("roce.icrc_input", &format!("{}{all}", hex(self.ones())))?;
         }
         if let (Some(error), Protocol::Roce(_) | Protocol::Pause) = (walk.error, &walk.protocol) {
             map.serialize_entry("roce.error", &JsonError(error))?;

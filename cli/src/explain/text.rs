@@ -182,16 +182,22 @@ fn icrc(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()> {
     writeln!(output, "\n{}", style.paint(Paint::BOLD, "How the ICRC is computed"))?;
     let covered = explanation.covered();
     if let Icrc::Checked(check, _) = icrc {
-        wrapped(
-            output,
-            "  ",
-            "The ICRC is the CRC-32 of Ethernet over eight bytes of ones, which replace the local route \
-             header of a native InfiniBand packet, and over the packet from layer 3 to the padding. Every \
-             field that may change on the path is replaced by ones; bytes with such fields are in brackets.",
-        )?;
-        let ones = [0xff; 8];
+        let ones = explanation.ones();
+        let start = if ones.is_empty() {
+            "the packet from the local route header to the padding, because it has no GRH"
+        } else {
+            "eight bytes of ones, which replace the local route header of a native InfiniBand packet, and over \
+             the packet from layer 3 to the padding"
+        };
+        let text = format!(
+            "The ICRC is the CRC-32 of Ethernet over {start}. Every field that may change on the path is replaced \
+             by ones; bytes with such fields are in brackets."
+        );
+        wrapped(output, "  ", &text)?;
         let marked = |bytes: &[u8], is_masked: &dyn Fn(usize) -> bool| brackets(bytes, is_masked, style);
-        writeln!(output, "  {:<18} {}", "", marked(&ones, &|_| true))?;
+        if !ones.is_empty() {
+            writeln!(output, "  {:<18} {}", "", marked(ones, &|_| true))?;
+        }
         let mut count = ones.len();
         for (part, bytes) in &covered {
             count += bytes.len();

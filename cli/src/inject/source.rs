@@ -92,6 +92,9 @@ fn hand_over(packet: &CapturedPacket<'_>, file: &str, sink: &mut Sink<'_>) -> an
     let Some(framed) = Framed::captured(packet) else {
         bail!("packet {} of {file}: link type {} is not supported", packet.number, packet.link_type);
     };
+    if framed.is_never_ethernet() {
+        bail!("packet {} of {file} has no Ethernet or IP header, so it cannot be sent", packet.number);
+    }
     sink(&Original { framed, time_ns: packet.time_ns, is_cut: packet.is_snapped() })
 }
 

@@ -31,6 +31,10 @@ impl LinkType {
     /// Linux cooked capture, version 1, as recorded on interface "any": 16 bytes, of which the last two are
     /// an EtherType.
     pub const LINUX_SLL: Self = Self(113);
+    /// Records of ERF files, each with its own protocol.
+    pub const ERF: Self = Self(197);
+    /// Native InfiniBand, from its local route header on.
+    pub const INFINIBAND: Self = Self(247);
     /// Linux cooked capture, version 2: 20 bytes, of which the first two are an EtherType.
     pub const LINUX_SLL2: Self = Self(276);
     /// IPv4.

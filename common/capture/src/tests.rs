@@ -549,6 +549,38 @@ fn an_interface_may_follow_packets_of_others() {
 }
 
 #[test]
+fn copied_packets_are_those_of_the_other_file() {
+    let pcapng = Build::new(ByteOrder::Big)
+        .section()
+        .interface(1, |body| body.option(2, b"eth0").option(9, &[6]))
+        .interface(197, |body| body)
+        .enhanced(1, 7, 90, &[1; 60])
+        .enhanced_with(0, 8, 3, &[1, 2, 3], |body| body.option(1, b"a comment").option(2, &[0, 0, 0, 2]))
+        .section()
+        .interface(247, |body| body.option(2, b"ib0"))
+        .enhanced(0, 9, 1, &[4])
+        .bytes;
+    let classic = record(classic(ByteOrder::Little, 0xa1b2_3c4d, 276), 5, 6, 9, &[1; 9]).bytes;
+    for file in [pcapng, classic] {
+        let expected = read_all(&file);
+        let output = Shared::default();
+        let mut writer = PcapWriter::new(output.clone(), "out", &[]).unwrap();
+        let mut reader = CaptureReader::new(Cursor::new(file), "in").unwrap();
+        while let Some(packet) = reader.next_packet() {
+            writer.copy(&packet.unwrap()).unwrap();
+        }
+        drop(writer);
+        let mut found = read_all(&Arc::into_inner(output.0).unwrap().into_inner().unwrap());
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter_mut().zip(&expected) {
+            // Interfaces are numbered in the order of their first packets.
+            found.interface = expected.interface;
+            assert_eq!(found, expected);
+        }
+    }
+}
+
+#[test]
 fn a_long_comment_is_cut_at_a_character() {
     let comment = "é".repeat(40_000);
     let file = write(&[(0, 0, Direction::Unknown, Some(comment), vec![1])]);

@@ -14,7 +14,9 @@ use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeade
 use pcap_file::pcapng::{Block, PcapNgWriter};
 use pcap_file::{DataLink, Endianness, PcapError};
 
-use super::{CaptureError, CaptureErrorKind, Direction, MAX_PACKET};
+use super::{
+    CaptureError, CaptureErrorKind, CapturedPacket, Direction, LinkType, MAX_INTERFACES, MAX_PACKET,
+};
 
 /// Limits of a [`PcapWriter`]. By default, nothing is limited.
 ///
@@ -82,7 +84,25 @@ pub struct PcapWriter {
     options: WriterOptions,
     /// Number of packets written.
     packets: u64,
+    /// The interfaces of copied packets.
+    copied: Vec<Copied>,
     inner: PcapNgWriter<BufWriter<Box<dyn Write + Send>>>,
+}
+
+/// An interface of another file, and its number in this one.
+struct Copied {
+    interface: Option<u32>,
+    name: Option<String>,
+    link_type: LinkType,
+    number: u32,
+}
+
+impl Copied {
+    fn is_of(&self, packet: &CapturedPacket<'_>) -> bool {
+        self.interface == packet.interface
+            && self.link_type == packet.link_type
+            && self.name.as_deref() == packet.interface_name
+    }
 }
 
 impl PcapWriter {
@@ -147,7 +167,8 @@ impl PcapWriter {
         let output = BufWriter::with_capacity(1 << 16, output);
         let inner = PcapNgWriter::with_section_header(output, section)
             .map_err(|error| CaptureError::of_file(name, write_error(error)))?;
-        let mut writer = Self { file: name.to_owned(), interfaces: 0, options, packets: 0, inner };
+        let file = name.to_owned();
+        let mut writer = Self { file, interfaces: 0, options, packets: 0, copied: Vec::new(), inner };
         for interface in interfaces {
             writer.add_interface(interface)?;
         }
@@ -160,14 +181,14 @@ impl PcapWriter {
     ///
     /// Returns an error if writing fails.
     pub fn add_interface(&mut self, name: &str) -> Result<u32, CaptureError> {
-        self.block(&Block::InterfaceDescription(InterfaceDescriptionBlock {
-            linktype: DataLink::ETHERNET,
-            snaplen: self.options.snap_len,
-            options: vec![
-                InterfaceDescriptionOption::IfName(Cow::Borrowed(shortened(name))),
-                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
-            ],
-        }))?;
+        self.describe(Some(name), DataLink::ETHERNET)
+    }
+
+    fn describe(&mut self, name: Option<&str>, linktype: DataLink) -> Result<u32, CaptureError> {
+        let name = name.map(|name| InterfaceDescriptionOption::IfName(Cow::Borrowed(shortened(name))));
+        let options = name.into_iter().chain([InterfaceDescriptionOption::IfTsResol(NANOSECONDS)]).collect();
+        let snaplen = self.options.snap_len;
+        self.block(&Block::InterfaceDescription(InterfaceDescriptionBlock { linktype, snaplen, options }))?;
         self.interfaces += 1;
         Ok(self.interfaces - 1)
     }
@@ -197,6 +218,42 @@ impl PcapWriter {
             Ok(len) if len <= MAX_PACKET => len,
             len => return Err(self.error(CaptureErrorKind::PacketTooLong(len.unwrap_or(u32::MAX)))),
         };
+        self.packet(interface, time_ns, direction, comment, (original_len, frame))
+    }
+
+    /// Appends a packet of another capture file with its link type, interface, time, direction and comment.
+    /// An interface is added with the first packet that has it. A packet without a time gets the time 0,
+    /// because every packet that is written here has one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if writing fails, or the packets have more than [`MAX_INTERFACES`] interfaces.
+    pub fn copy(&mut self, packet: &CapturedPacket<'_>) -> Result<(), CaptureError> {
+        let number = match self.copied.iter().find(|copied| copied.is_of(packet)) {
+            Some(copied) => copied.number,
+            None if self.copied.len() >= MAX_INTERFACES => {
+                return Err(self.error(CaptureErrorKind::TooManyInterfaces));
+            }
+            None => {
+                let CapturedPacket { interface, interface_name, link_type, .. } = *packet;
+                let number = self.describe(interface_name, link_type.0.into())?;
+                let name = interface_name.map(str::to_owned);
+                self.copied.push(Copied { interface, name, link_type, number });
+                number
+            }
+        };
+        let time_ns = packet.time_ns.unwrap_or(0);
+        self.packet(number, time_ns, packet.direction, packet.comment, (packet.original_len, packet.bytes))
+    }
+
+    fn packet(
+        &mut self,
+        interface: u32,
+        time_ns: u64,
+        direction: Direction,
+        comment: Option<&str>,
+        (original_len, frame): (u32, &[u8]),
+    ) -> Result<(), CaptureError> {
         if self.is_full() {
             return Ok(());
         }

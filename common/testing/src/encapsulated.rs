@@ -35,6 +35,18 @@ pub struct Encapsulated {
 }
 
 impl Encapsulated {
+    /// Returns the bytes from BTH to ICRC of a complete packet.
+    #[must_use]
+    pub fn datagram(&self) -> &[u8] {
+        &self.bytes[self.bth..self.bth + DATAGRAM]
+    }
+
+    /// Returns whether this is native InfiniBand.
+    #[must_use]
+    pub fn is_native(&self) -> bool {
+        self.name.starts_with("InfiniBand")
+    }
+
     /// Returns the packet with a flipped bit in its payload, so that the ICRC is wrong.
     #[must_use]
     pub fn damaged(&self) -> Self {
@@ -247,6 +259,55 @@ fn erspan_3(platform: bool) -> Vec<u8> {
 
 const V4_OPTIONS: &[u8] = &[0x94, 4, 0, 0];
 
+/// Returns native InfiniBand with or without a GRH, from LRH to variant CRC. The variant CRC is not computed.
+fn native(has_grh: bool) -> Vec<u8> {
+    let grh_len = if has_grh { 40 } else { 0 };
+    let [high, low] = be((8 + grh_len + DATAGRAM) / 4);
+    let lrh = [0x30, 0x10 | if has_grh { 3 } else { 2 }, 0, 7, high, low, 0, 9];
+    if has_grh {
+        let grh = ipv6_header(0, 0x1b, DATAGRAM);
+        return join(&[&lrh, &grh, &datagram(&grh, &[]), &[0xcc; 2]]);
+    }
+    let (mut masked, mut bth) = (lrh, covered());
+    masked[0] |= 0xf0;
+    bth[4] = 0xff;
+    let crc = crc32(&join(&[&masked, &bth]));
+    join(&[&lrh, &covered(), &crc.to_le_bytes(), &[0xcc; 2]])
+}
+
+/// Returns a record of an ERF file with extension headers of these kinds.
+fn erf(kind: u8, extensions: &[u8], packet: &[u8]) -> Vec<u8> {
+    let padding: &[u8] = if kind == 21 { &[] } else { &[0; 2] };
+    let more = |is_last: bool| if is_last { 0 } else { 0x80 };
+    let mut bytes = vec![0x10, 0, 0, 0, 0, 0xf1, 0x53, 0x65, kind | more(extensions.is_empty()), 4];
+    let rlen = 16 + 8 * extensions.len() + padding.len() + packet.len();
+    bytes.extend(join(&[&be(rlen), &[0; 2], &be(packet.len())]));
+    for (index, extension) in extensions.iter().enumerate() {
+        bytes.extend([extension | more(index + 1 == extensions.len()), 1, 2, 3, 4, 5, 6, 7]);
+    }
+    join(&[&bytes, padding, packet])
+}
+
+/// Returns native InfiniBand, and packets in ERF records. The Ethernet frames end with their check sequence.
+fn native_and_erf() -> [Encapsulated; 7] {
+    let with_fcs = |frame: &[u8]| join(&[frame, &[0xfc; 4]]);
+    let eth4 = with_fcs(&ethernet(IPV4, &plain_v4()));
+    let tunnel = with_fcs(&on_v4(UDP, &vxlan(&ethernet(IPV6, &plain_v6()))));
+    let case = |name, link_type, bytes: Vec<u8>, behind, is_in_tunnel| {
+        let bth = bytes.len() - behind - DATAGRAM;
+        Encapsulated { bth, ..case(name, link_type, bytes, is_in_tunnel) }
+    };
+    [
+        case("InfiniBand", 247, native(false), 2, false),
+        case("InfiniBand with a GRH", 247, native(true), 2, false),
+        case("InfiniBand in ERF", 197, erf(21, &[], &native(false)), 2, false),
+        case("InfiniBand with a GRH in ERF", 197, erf(21, &[3, 5], &native(true)), 2, false),
+        case("Ethernet in ERF", 197, erf(2, &[], &eth4), 4, false),
+        case("Ethernet with a color in ERF", 197, erf(11, &[4], &eth4), 4, false),
+        case("VXLAN in ERF", 197, erf(16, &[3, 4, 5], &tunnel), 4, true),
+    ]
+}
+
 type Frames = Vec<(&'static str, Vec<u8>, bool)>;
 
 fn plain_and_tagged() -> Frames {
@@ -386,6 +447,7 @@ pub fn whole() -> Vec<Encapsulated> {
         ),
         case("cooked 2 with MPLS", 276, join(&[&sll2(0x8847), &mpls(&[1], &plain_v6())]), true),
     ]);
+    cases.extend(native_and_erf());
     cases
 }
 
@@ -414,6 +476,8 @@ pub fn cut() -> Vec<Encapsulated> {
         ("ERSPAN II", "ERSPAN II, cut by the capture", "ERSPAN II, cut behind the mirror"),
         ("two 802.1Q tags", "two tags, cut by the capture", "two tags, cut by a mirror"),
         ("IPv4 options that the sender set", "options, cut by the capture", "options, cut by a mirror"),
+        ("InfiniBand", "InfiniBand, cut by the capture", "InfiniBand, cut by a mirror"),
+        ("Ethernet in ERF", "ERF, cut by the capture", "ERF, cut by a mirror"),
     ] {
         let case = find(name);
         let len = case.bth + 20;

@@ -3,12 +3,14 @@
 //! [`Frame::parse`](crate::Frame::parse) is for receivers: it accepts the frames that a RoCE NIC accepts.
 //! [`Outer::decode`] is for tools that examine captured packets. It also finds RoCE
 //!
+//! - in the records of ERF files,
 //! - after any number of VLAN tags (802.1Q, 802.1ad) and MPLS labels,
 //! - in GRE, NVGRE and ERSPAN I, II and III, in VXLAN, VXLAN-GPE and Geneve, and in GRE and MPLS over UDP,
 //! - in IPv4 and IPv6, each in the other or in itself,
 //! - after IPv4 options, IPv6 extension headers and the IP authentication header,
 //!
-//! nested up to [`MAX_LAYERS`] headers. A packet whose end is missing is [cut](Cut), which is not an error:
+//! nested up to [`MAX_LAYERS`] headers, and the same datagrams in native InfiniBand, after a local route
+//! header and an optional GRH. A packet whose end is missing is [cut](Cut), which is not an error:
 //! only contradictions in the bytes that are present are errors.
 //!
 //! ```
@@ -35,8 +37,10 @@ use crate::error::ParseError;
 use crate::ethernet::{EtherType, EthernetView, VlanTag};
 use crate::fields::Header;
 use crate::frame::NetworkView;
+use crate::lrh::LrhView;
 use crate::udp::UdpView;
 
+mod native;
 mod roce;
 pub(crate) mod tables;
 mod walk;
@@ -61,6 +65,10 @@ pub enum Link {
     LinuxSll,
     /// The 20-byte header of Linux cooked captures, version 2.
     LinuxSll2,
+    /// The LRH of native InfiniBand.
+    InfiniBand,
+    /// The header of an ERF record, with an Ethernet frame or native InfiniBand behind it.
+    Erf,
 }
 
 /// A header of a packet.
@@ -144,11 +152,13 @@ pub struct Outer<'a> {
     pub link_type: EtherType,
     /// The Ethernet header.
     pub ethernet: Option<&'a EthernetView>,
+    /// The local route header of native InfiniBand, which has no Ethernet header.
+    pub lrh: Option<&'a LrhView>,
     /// The last VLAN tag.
     pub vlan: Option<VlanTag>,
-    /// Layer 3.
+    /// Layer 3. Native InfiniBand within a subnet has none.
     pub network: Option<NetworkView<'a>>,
-    /// Offset of layer 3.
+    /// Offset of layer 3, or of an LRH without layer 3.
     pub network_offset: usize,
     /// Length of IPv4 options, extension headers and authentication headers after the IP header, in bytes.
     pub extensions_len: usize,

@@ -17,6 +17,7 @@ use crate::grh::Grh;
 use crate::icrc;
 use crate::ipv4::Ipv4Header;
 use crate::ipv6::Ipv6Header;
+use crate::lrh::LRH;
 use crate::path::{Encapsulation, ROCE_UDP_PORT};
 use crate::telemetry::Telemetry;
 use crate::udp::{IP_PROTOCOL_UDP, UdpHeader};
@@ -105,10 +106,10 @@ impl<'a> Outer<'a> {
 
     /// Returns the headers of the innermost packet as a sender would create them, without IPv4 options and
     /// extension headers. The Ethernet addresses are zeros if the packet has no Ethernet header. Returns
-    /// `None` if the packet is not RoCE or its end is missing.
+    /// `None` if the packet is not RoCE, is native InfiniBand, or its end is missing.
     #[must_use]
     pub fn frame_headers(&self) -> Option<FrameHeaders> {
-        let transport = self.transport.filter(|_| self.cut.is_none())?;
+        let transport = self.transport.filter(|_| self.cut.is_none() && self.lrh.is_none())?;
         let (destination, source) = self
             .ethernet
             .map_or((MacAddr::ZERO, MacAddr::ZERO), |ethernet| (ethernet.destination(), ethernet.source()));
@@ -150,6 +151,9 @@ impl<'a> Outer<'a> {
     }
 
     fn check_icrc_of(&self, transport: &'a [u8]) -> Option<OuterIcrc> {
+        if self.lrh.is_some() && self.network.is_none() {
+            return self.check_icrc_of_subnet(transport);
+        }
         let envelope = self.envelope()?;
         let plain = |transport: &[u8]| {
             let (covered, found) = transport.split_last_chunk()?;
@@ -174,11 +178,25 @@ impl<'a> Outer<'a> {
         Some(result)
     }
 
+    /// Checks the ICRC of native InfiniBand without a GRH. It begins with the LRH itself, of which only the
+    /// virtual lane is masked. With a GRH, ones replace the LRH, as in RoCE.
+    fn check_icrc_of_subnet(&self, transport: &[u8]) -> Option<OuterIcrc> {
+        let computed = self.icrc_of_layers(Hasher::new(), transport)?;
+        let (_, found) = transport.split_last_chunk()?;
+        let check = IcrcCheck { computed, found: u32::from_le_bytes(*found) };
+        Some(OuterIcrc { check, form: IcrcForm::Plain, telemetry_len: 0 })
+    }
+
     /// Returns the ICRC over all headers of the innermost packet as they are, with the fields that routers
     /// change masked.
     fn icrc_as_found(&self, transport: &[u8]) -> Option<u32> {
         let mut hasher = Hasher::new();
         hasher.update(&[0xff; 8]);
+        self.icrc_of_layers(hasher, transport)
+    }
+
+    /// Continues a CRC over the headers from `network_offset` on and over the datagram.
+    fn icrc_of_layers(&self, mut hasher: Hasher, transport: &[u8]) -> Option<u32> {
         for layer in self.inner_layers().iter().filter(|layer| layer.offset >= self.network_offset) {
             self.update_masked(&mut hasher, layer);
         }
@@ -196,7 +214,7 @@ impl<'a> Outer<'a> {
         let bytes = self.layer_bytes(layer);
         let mut copy = [0; 40];
         match copy.get_mut(..bytes.len()) {
-            Some(masked) if layer.is(&IPV4) || layer.is(&IPV6) || layer.is(&UDP) => {
+            Some(masked) if layer.is(&IPV4) || layer.is(&IPV6) || layer.is(&UDP) || layer.is(&LRH) => {
                 masked.copy_from_slice(bytes);
                 layer.header.mask_variant_fields(masked);
                 hasher.update(masked);

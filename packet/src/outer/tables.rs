@@ -1,7 +1,9 @@
 //! The fields of the headers that occur only in tunnels, tags and IP extensions.
 
+use core::fmt;
+
 use crate::ethernet::ether_type_note;
-use crate::fields::Show::{Decimal, Flag, Hex};
+use crate::fields::Show::{Bytes, Decimal, Flag, Hex};
 use crate::fields::{Field, Header, bits, bytes, mask};
 use crate::udp::protocol_note;
 
@@ -22,6 +24,49 @@ pub static SERVICE_VLAN: Header = Header {
             .means("Type of the next header."),
     ],
 };
+
+/// The header of a record of an ERF file.
+pub static ERF: Header = Header {
+    name: "ERF",
+    title: "extensible record format",
+    purpose: "Precedes each packet in the files of some capture cards.",
+    rule: "LINKTYPE_ERF",
+    fields: &[
+        Field::new("timestamp", "roce.erf.ts", bytes(0, 8), Bytes)
+            .means("Time of the capture in units of 2^-32 s, least significant byte first."),
+        Field::new("extension", "erf.types.ext_header", mask(8, 0x80), Flag)
+            .means("Set if an extension header follows."),
+        Field::new("type", "erf.types.type", mask(8, 0x7f), Decimal)
+            .note(erf_type_note)
+            .means("Protocol of the packet."),
+        Field::new("flags", "roce.erf.flags", bytes(9, 1), Hex)
+            .means("Capture interface in the lower two bits; 0x08 means that the packet was cut."),
+        Field::new("record length", "erf.rlen", bytes(10, 2), Decimal)
+            .means("Bytes of the record with this header."),
+        Field::new("loss counter", "erf.lctr", bytes(12, 2), Decimal)
+            .means("Number of packets lost before this one, or the color of the packet."),
+        Field::new("wire length", "erf.wlen", bytes(14, 2), Decimal)
+            .means("Bytes of the packet on the wire."),
+    ],
+};
+
+/// The extension headers of an ERF record, and the padding before an Ethernet frame.
+pub static ERF_EXTENSIONS: Header = Header {
+    name: "ERF more",
+    title: "extension headers and padding",
+    purpose: "Extends the header of the record; two bytes align the addresses behind an Ethernet header.",
+    rule: "LINKTYPE_ERF",
+    fields: &[],
+};
+
+fn erf_type_note(value: u64, out: &mut dyn fmt::Write) -> fmt::Result {
+    out.write_str(match value {
+        2 => "Ethernet",
+        11 | 16 | 20 => "Ethernet with a color",
+        21 => "InfiniBand",
+        _ => "",
+    })
+}
 
 /// An entry of an MPLS label stack.
 pub static MPLS: Header = Header {

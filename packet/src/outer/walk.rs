@@ -26,7 +26,7 @@ impl<'a> Outer<'a> {
 
 /// The header that comes next.
 #[derive(Clone, Copy, Debug)]
-enum Next {
+pub(super) enum Next {
     Ethernet,
     /// IP of the version in its first byte, or the GRH.
     Ip,
@@ -37,24 +37,24 @@ enum Next {
 }
 
 pub(super) struct Walk<'a> {
-    outer: Outer<'a>,
+    pub(super) outer: Outer<'a>,
     port: u16,
     /// Offset of the next header.
-    at: usize,
+    pub(super) at: usize,
     /// Offset at which the current packet ended on the captured wire: the end of the frame or of the
     /// enclosing packet, whichever is first.
     end: usize,
     /// Offset at which the current packet ends according to its own IP header.
     claimed_end: usize,
     /// Length of the frame on the captured wire, in bytes.
-    wire_len: usize,
+    pub(super) wire_len: usize,
     is_first_fragment: bool,
 }
 
 const CONTROL_WORD_LEN: usize = 4;
 
 /// The next header. `None` ends the decoding; `outer` contains the reason.
-type Step = Option<Next>;
+pub(super) type Step = Option<Next>;
 
 impl<'a> Walk<'a> {
     pub(super) fn new(bytes: &'a [u8], wire_len: usize, port: u16) -> Self {
@@ -68,6 +68,7 @@ impl<'a> Walk<'a> {
             link_end: 0,
             link_type: EtherType::BRIDGED_ETHERNET,
             ethernet: None,
+            lrh: None,
             vlan: None,
             network: None,
             network_offset: 0,
@@ -104,6 +105,8 @@ impl<'a> Walk<'a> {
     fn link(&mut self, link: Link) -> Step {
         let next = match link {
             Link::Ethernet => return Some(Next::Ethernet),
+            Link::InfiniBand => return self.lrh(),
+            Link::Erf => return self.erf(),
             Link::Ip => Next::Ip,
             Link::AddressFamily => {
                 self.peek::<4>()?;
@@ -130,12 +133,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the remaining bytes that are present.
-    fn rest(&self) -> &'a [u8] {
+    pub(super) fn rest(&self) -> &'a [u8] {
         self.outer.bytes.get(self.at..).unwrap_or_default()
     }
 
     /// Returns the next bytes, if they are present and belong to the current packet.
-    fn peek<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
+    pub(super) fn peek<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
         let chunk = self.rest().first_chunk().filter(|_| self.at.saturating_add(N) <= self.end);
         if chunk.is_none() {
             self.end_is_missing();
@@ -149,19 +152,19 @@ impl<'a> Walk<'a> {
         self.outer.cut = Some(if is_whole { Cut::Mirror } else { Cut::Capture });
     }
 
-    fn foreign(&mut self, foreign: Foreign) -> Step {
+    pub(super) fn foreign(&mut self, foreign: Foreign) -> Step {
         self.outer.foreign = Some(foreign);
         None
     }
 
-    fn note(&mut self, result: Result<(), ParseError>, base: usize) {
+    pub(super) fn note(&mut self, result: Result<(), ParseError>, base: usize) {
         if let (Err(error), None) = (result, self.outer.error) {
             self.outer.error = Some(error.moved_by(base));
         }
     }
 
     /// Adds a layer of `len` bytes, which must be present, and moves to its end.
-    fn push(&mut self, header: &'static Header, len: usize) -> Option<()> {
+    pub(super) fn push(&mut self, header: &'static Header, len: usize) -> Option<()> {
         let end = self.at.saturating_add(len);
         if end > self.end.min(self.outer.bytes.len()) {
             self.end_is_missing();
@@ -237,7 +240,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Records the length of the packet that begins at `base`.
-    fn claim(&mut self, base: usize, len: usize) {
+    pub(super) fn claim(&mut self, base: usize, len: usize) {
         self.claimed_end = base.saturating_add(len);
         self.end = self.end.min(self.claimed_end);
     }
@@ -284,7 +287,7 @@ impl<'a> Walk<'a> {
         Some(Next::Protocol(view.next_header()))
     }
 
-    fn grh(&mut self) -> Step {
+    pub(super) fn grh(&mut self) -> Step {
         let base = self.at;
         self.peek::<{ Grh::LEN }>()?;
         let (view, _) = GrhView::from_prefix(self.rest()).ok()?;
@@ -380,7 +383,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Stores the datagram, which begins here.
-    fn finish(&mut self, len: usize) {
+    pub(super) fn finish(&mut self, len: usize) {
         let outer = &mut self.outer;
         outer.transport_offset = self.at;
         outer.transport_len = len;
