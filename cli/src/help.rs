@@ -96,7 +96,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
         INPUT,
         &[
             "bad_icrc", "emit", "from", "index", "limit", "list", "memory", "merge", "only", "opcode", "psn",
-            "scenario", "set", "sweep", "sweeps", "seeds", "threads",
+            "pid", "scenario", "set", "sweep", "sweeps", "seeds", "threads",
         ],
     ),
     (
@@ -220,7 +220,7 @@ const EXAMPLES: [(&str, &str); 15] = [
         "stat",
         "  roce stat --all\n  roce stat --watch 1 --count 10\n  roce stat --all --prometheus > roce.prom",
     ),
-    ("why", "  roce why IBV_WC_RETRY_EXC_ERR\n  roce why 12\n  roce why 0x81 0x88"),
+    ("why", "  roce why IBV_WC_RETRY_EXC_ERR\n  roce why 12\n  roce why 0x81 0x88\n  roce why --pid 4711"),
     (
         "study",
         "  roce study --quick --out quick\n  roce study --out full\n  roce study --quick --only udp-loopback/ping/send --list",

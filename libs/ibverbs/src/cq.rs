@@ -255,7 +255,7 @@ unsafe fn finish_poll(
     let found = poll.finish(&mut burst[..room.min(BURST)])?;
     for (index, wc) in burst[..found].iter().enumerate() {
         if wc.status != WcStatus::Success {
-            object.open.failures.note(wc, || object.open.context.ends(wc.qpn));
+            object.open.failures.note(wc, &object.open.context);
         }
         // SAFETY: the caller's promise.
         unsafe { out.add(index).write(completion(wc)) };

@@ -64,7 +64,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> Result<(), Errno> {
         return Err(Errno::NO_ENTRY);
     }
     if found[0].status != WcStatus::Success {
-        object.open.failures.note(&found[0], || object.open.context.ends(found[0].qpn));
+        object.open.failures.note(&found[0], &object.open.context);
     }
     object.present.set(found[0]);
     // SAFETY: as above; these fields are the library's to write.
