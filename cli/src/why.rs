@@ -16,8 +16,7 @@ use super::terminal::{Output, Paint};
 /// of mlx5 (ConnectX) that have a public source. Without an argument, the command lists all of them.
 ///
 /// With --pid, the command explains the queue pairs of a running process: each that has failed with the check
-/// that failed, its last packets, packets dropped here and likely causes, and then those with incomplete
-/// requests, 8 in all.
+/// that failed, packets dropped here and likely causes, and then those with incomplete requests, 8 in all.
 ///
 /// The exit status is 1 if a CODE or the process is unknown, otherwise 0.
 #[derive(Debug, clap::Args)]
