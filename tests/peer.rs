@@ -172,6 +172,8 @@ fn the_end_of_a_connection_ends_receives_and_names_the_first_error() {
     let Err(Error::Work(error)) = wait(first) else { panic!("the key is wrong") };
     assert_eq!(error.wc.status, WcStatus::RemoteAccessError);
     assert!(error.ends.is_some(), "the error names both addresses");
+    let text = Error::Work(error).to_string();
+    assert!(text.contains("(NAK 0x62 (remote access error) for PSN "), "{text}");
     let Err(Error::Work(error)) = wait(second) else { panic!("the queue pair is in ERR") };
     assert_eq!(error.wc.status, WcStatus::WrFlushError);
     match wait(near.receive()) {

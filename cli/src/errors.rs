@@ -2,6 +2,8 @@
 
 use std::io::{self, Write as _};
 
+use roce_exchange::ToolError;
+
 /// Prints an error to standard error. A failure of that write is ignored, because it cannot be reported
 /// anywhere. The text may come from a file or a peer, so characters that control the terminal are escaped.
 pub(super) fn print_error(text: &str) {
@@ -14,6 +16,18 @@ pub(super) fn print_error(text: &str) {
         }
     }
     let _ = writeln!(io::stderr(), "roce: {shown}");
+}
+
+/// Prints the explanation of a failed work request below its error, if the error contains one.
+pub(super) fn print_explanation(error: &anyhow::Error) {
+    let of_tool = |error: &(dyn std::error::Error + 'static)| -> Option<String> {
+        Some(error.downcast_ref::<ToolError>()?.explanation()?.to_string())
+    };
+    let Some(text) = error.chain().find_map(of_tool) else { return };
+    // The first line is the error.
+    if let Some((_, lines)) = text.split_once('\n') {
+        let _ = writeln!(io::stderr(), "{lines}");
+    }
 }
 
 /// Formats an error and its causes. Omits causes that the text already contains.

@@ -62,7 +62,7 @@ use tracing_subscriber::{EnvFilter, fmt};
 use crate::trace::{Clock, EventStream, TraceFile};
 use roce::verbs::congestion::Algorithm;
 
-use errors::{print_error, with_causes};
+use errors::{print_error, print_explanation, with_causes};
 use help::EVERY_COMMAND;
 use terminal::{ColorChoice, Output};
 
@@ -222,6 +222,7 @@ pub fn main_with(algorithms: Vec<Algorithm>) -> ExitCode {
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             print_error(&with_causes(&error));
+            print_explanation(&error);
             ExitCode::FAILURE
         }
     }

@@ -1,10 +1,10 @@
-//! `roce why`: explains error numbers that programs print.
+//! `roce why`: explains error numbers that programs print, and the queue pairs of running processes.
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::bail;
-use roce::observe::{CodeKind, ErrorCode, codes, look_up};
+use anyhow::{Context as _, bail};
+use roce::observe::{CodeKind, ErrorCode, Survey, codes, look_up, survey};
 
 use super::terminal::{Output, Paint};
 
@@ -15,16 +15,25 @@ use super::terminal::{Output, Paint};
 /// IBV_WC_RETRY_EXC_ERR, or a vendor error such as 0x81 or 129. `roce` knows its own vendor errors and those
 /// of mlx5 (ConnectX) that have a public source. Without an argument, the command lists all of them.
 ///
-/// The exit status is 1 if a CODE is unknown, otherwise 0.
+/// With --pid, the command explains the queue pairs of a running process: each that has failed with the check
+/// that failed, packets dropped here and likely causes, and then those with incomplete requests, 8 in all.
+///
+/// The exit status is 1 if a CODE or the process is unknown, otherwise 0.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Status or vendor error of a work completion, as a number or name
     #[arg(value_name = "CODE")]
     codes: Vec<String>,
+
+    /// Explain the queue pairs of this running process, which `roce stat` shows
+    #[arg(long, value_name = "PID", conflicts_with = "codes")]
+    pid: Option<u32>,
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    if args.codes.is_empty() {
+    if let Some(pid) = args.pid {
+        process(pid, output)?;
+    } else if args.codes.is_empty() {
         list(output)?;
     }
     for (index, text) in args.codes.iter().enumerate() {
@@ -44,6 +53,35 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     }
     output.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Explains the queue pairs of a process.
+fn process(pid: u32, output: &mut Output) -> anyhow::Result<()> {
+    let Survey { found, unanswered, .. } =
+        survey(Some(pid)).context("cannot read the sockets of running processes")?;
+    if let Some(process) = unanswered.first() {
+        bail!(
+            "process {pid} does not answer at {}; check whether it is stopped (`ps -o stat {pid}`)",
+            process.path
+        );
+    }
+    if found.is_empty() {
+        bail!(
+            "process {pid} publishes nothing; check that it is running and belongs to you, and that it was started \
+             with ROCE_STAT=1 if it is not a `roce` command"
+        );
+    }
+    for published in &found {
+        let title = format!("{} {}: {}", published.pid, published.command, published.addresses.join(", "));
+        writeln!(output, "{}", output.style.paint(Paint::BOLD, title))?;
+        for explanation in &published.explanations {
+            writeln!(output, "{explanation}")?;
+        }
+        if published.explanations.is_empty() {
+            writeln!(output, "no queue pair exists")?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the number of an error and its list.

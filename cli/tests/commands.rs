@@ -132,6 +132,9 @@ fn a_client_that_gives_up_is_not_taken_for_wrong_contents() {
     let fails = ["--op", "write", "-n", "50", "--timeout", "8", "--fault", "drop=100%"];
     let finished = server.client("blast", &fails);
     assert!(!finished.success && finished.stderr.contains("RETRY_EXC_ERR"), "{}", finished.stderr);
+    // The causes follow, with the address of the peer.
+    let next = format!("roce doctor {}", server.address);
+    assert!(finished.stderr.contains("likely causes") && finished.stderr.contains(&next), "{finished:?}");
     let line = server.running.wait_for_line("RETRY_EXC_ERR");
     assert!(!line.contains("is wrong"), "{line}");
     // The client names the queue pair that did not answer, and the server repeats it.

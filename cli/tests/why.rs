@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::run;
+use std::time::{Duration, Instant};
+
+use common::{Running, own_address, roce, run};
 use roce::observe::{CodeKind, codes, look_up};
 
 const PAGE: &str = include_str!("../../docs/reference/completion-errors.md");
@@ -58,4 +60,39 @@ fn an_unknown_code_is_an_error_and_no_code_lists_all() {
     for code in codes() {
         assert!(list.contains(&code.name), "{}: {list}", code.name);
     }
+}
+
+/// A client whose packets are all lost waits long. Its explanation says what is incomplete.
+#[test]
+fn a_running_process_explains_its_queue_pairs() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let command = |args: &[&str]| {
+        let mut command = roce();
+        command.env("XDG_RUNTIME_DIR", folder.path()).env_remove("ROCE_STAT").args(args);
+        command
+    };
+    let (server, client) = (own_address().to_string(), own_address().to_string());
+    let mut waiting = Running::start(&mut command(&["ping", "--device", &format!("udp:{server}")]));
+    waiting.wait_for_line("waiting on");
+    let device = format!("udp:{client}");
+    let lost = ["ping", &server, "--device", &device, "--fault", "drop=100%", "--timeout", "20"];
+    let lossy = Running::start(&mut command(&lost));
+    let pid = lossy.pid().to_string();
+    let explained = || {
+        let finished = Running::start(&mut command(&["why", "--pid", &pid])).finish(60);
+        finished.success.then_some(finished.stdout)
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    let text = loop {
+        match explained().filter(|text| text.contains("send requests are incomplete")) {
+            Some(text) => break text,
+            None if Instant::now() > end => panic!("{:?}", explained()),
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    let ends = format!(" at {client} towards queue pair ");
+    assert!(text.contains(&ends) && text.contains("is in RTS and has not failed"), "{text}");
+
+    let unknown = Running::start(&mut command(&["why", "--pid", "1"])).finish(60);
+    assert!(!unknown.success && unknown.stderr.contains("ROCE_STAT=1"), "{unknown:?}");
 }

@@ -14,7 +14,7 @@ use roce_transport::{Cause, WcStatus, WorkError};
 /// let (status, cause) = (WcStatus::RetryExceededError, Cause::AckTimeout);
 /// let wc = Wc { wr_id: 7, status, cause, qpn: Qpn::new(18), src_qp: Qpn::new(52), ..Wc::default() };
 /// let [local, remote] = [1, 2].map(|host| Ipv4Addr::new(192, 0, 2, host).into());
-/// let text = explain(&WorkError { wc, ends: Some(Ends { local, remote }) });
+/// let text = explain(&WorkError { wc, ends: Some(Ends { local, remote }), rule: None });
 /// assert!(text.starts_with(
 ///     "work request 7 of queue pair 18 at 192.0.2.1 towards queue pair 52 at 192.0.2.2 ended with RETRY_EXC_ERR, AckTimeout: "
 /// ));

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::Explanation;
+
 /// A source of counters, such as a `Context` of the verbs.
 pub trait CounterSource {
     /// Calls `visit` with the name and value of each counter, in the order of the documentation. Does not
@@ -11,6 +13,12 @@ pub trait CounterSource {
     /// Calls `visit` with the index of an engine, and the name and value of each of its counters that is not
     /// zero. Does nothing unless the counters are sums over several engines.
     fn visit_engine_counters(&self, _visit: &mut dyn FnMut(usize, &'static str, u64)) {}
+
+    /// Returns explanations of at most `most` queue pairs: first those that have failed, then those with
+    /// incomplete send requests, then the others.
+    fn explanations(&self, _most: usize) -> Vec<Explanation> {
+        Vec::new()
+    }
 }
 
 /// All counters of a context at one moment: those of the engine, of connection management and of the device.

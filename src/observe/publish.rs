@@ -32,6 +32,8 @@ use crate::driver::wake::{Wake, join, wait_readable};
 
 /// Maximum number of published contexts of one process.
 const MOST_CONTEXTS: u32 = 64;
+/// Maximum number of queue pairs to explain.
+const MOST_EXPLANATIONS: usize = 8;
 /// Maximum time for writing the document to a reader.
 const WRITE_PATIENCE: Duration = Duration::from_millis(100);
 /// The publisher of a context's counters for other processes of the same user, until it is dropped.
@@ -65,8 +67,10 @@ impl Publisher {
             source.visit_engine_counters(&mut |engine, name, value| {
                 engine_counters.push((engine, name.to_owned(), value));
             });
+            let explanations =
+                source.explanations(MOST_EXPLANATIONS).iter().map(ToString::to_string).collect();
             let uptime_s = started.elapsed().as_secs_f64();
-            Some(Published { uptime_s, counters, engine_counters, ..description.clone() })
+            Some(Published { uptime_s, counters, engine_counters, explanations, ..description.clone() })
         };
         let thread = std::thread::Builder::new()
             .name("roce-stat".into())
@@ -137,6 +141,7 @@ fn describe(device: &str, addresses: &[IpAddr]) -> Published {
         uptime_s: 0.0,
         counters: Vec::new(),
         engine_counters: Vec::new(),
+        explanations: Vec::new(),
     }
 }
 
@@ -200,6 +205,9 @@ mod tests {
     fn an_answer_is_the_counters_and_fits_a_socket() {
         let mut document = describe("udp", &["198.18.0.1".parse().unwrap()]);
         Source.visit_counters(&mut |name, value| document.counters.push((name.to_owned(), value)));
+        let explanation =
+            vec!["a line of an explanation with as many letters as the longest one has".repeat(2); 25];
+        document.explanations = vec![explanation.join("\n"); MOST_EXPLANATIONS];
         assert_eq!((document.pid, document.device.as_str()), (std::process::id(), "udp"));
         let (near, mut far) = UnixStream::pair().unwrap();
         answer(&near, &document).unwrap();

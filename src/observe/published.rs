@@ -24,6 +24,8 @@ pub struct Published {
     pub counters: Vec<(String, u64)>,
     /// If the context has several engines: engine index, name and value of each counter that is not zero.
     pub engine_counters: Vec<(usize, String, u64)>,
+    /// Explanations of queue pairs, each with several lines: first of those that have failed.
+    pub explanations: Vec<String>,
 }
 
 impl Published {
@@ -33,7 +35,7 @@ impl Published {
     /// Formats one line for each fact: a key, a space and a value. A counter has the key `counter`, its name
     /// and its value.
     pub(super) fn to_text(&self) -> String {
-        let Self { pid, command, version, device, addresses, uptime_s, counters, engine_counters } = self;
+        let Self { pid, command, version, device, addresses, uptime_s, counters, .. } = self;
         let mut text = format!(
             "{}\npid {pid}\ncommand {command}\nversion {version}\ndevice {device}\nuptime_s {uptime_s}\n",
             Self::HEADER
@@ -45,10 +47,24 @@ impl Published {
         for (name, value) in counters {
             let _ = writeln!(text, "counter {name} {value}");
         }
-        for (engine, name, value) in engine_counters {
+        for (engine, name, value) in &self.engine_counters {
             let _ = writeln!(text, "engine_counter {engine} {name} {value}");
         }
+        for (index, explanation) in self.explanations.iter().enumerate() {
+            for line in explanation.lines() {
+                let _ = writeln!(text, "why {index} {line}");
+            }
+        }
         text
+    }
+
+    /// Adds a line to the explanation with this index, which is the last one or the next one.
+    fn add_line(&mut self, index: usize, line: &str) {
+        let line = Text::new(line).to_string();
+        match self.explanations.get_mut(index) {
+            Some(text) => text.extend(["\n", &line]),
+            None => self.explanations.push(line),
+        }
     }
 
     /// Parses a document; returns `None` for anything else. Root reads documents of other users, so the
@@ -85,6 +101,10 @@ impl Published {
                         document.engine_counters.push((engine, name.to_owned(), value.parse().ok()?));
                     }
                 }
+                "why" => {
+                    let (index, line) = value.split_once(' ')?;
+                    document.add_line(index.parse().ok()?, line);
+                }
                 // A later version may contain more.
                 _ => {}
             }
@@ -120,6 +140,7 @@ mod tests {
             uptime_s: 1.25,
             counters: vec![("rx_handled".to_owned(), u64::MAX), ("tx_packets".to_owned(), 0)],
             engine_counters: vec![(0, "rx_handled".to_owned(), 7), (12, "tx_packets".to_owned(), 1)],
+            explanations: vec!["queue pair 7\n  1. a cause".to_owned(), "queue pair 8".to_owned()],
         };
         let text = document.to_text();
         assert_eq!(Published::from_text(&text), Some(document));

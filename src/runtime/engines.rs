@@ -19,7 +19,7 @@ use crate::device::fork::Process;
 use crate::device::{Clock, Device};
 use crate::driver::Nic;
 use crate::driver::wake::join;
-use crate::observe::{CounterSource, Publisher};
+use crate::observe::{CounterSource, Explanation, Publisher};
 
 /// The parts that an engine is opened with.
 pub(crate) struct Opening {
@@ -182,6 +182,14 @@ impl CounterSource for EngineCounters {
             *lost += self.events.lost();
         }
         sums.into_iter().for_each(|(name, value)| visit(name, value));
+    }
+
+    fn explanations(&self, most: usize) -> Vec<Explanation> {
+        let all = self.runtimes.iter().filter_map(Weak::upgrade);
+        let mut all: Vec<Explanation> = all.flat_map(|runtime| runtime.explanations(most)).collect();
+        all.sort_by_key(|explanation| (explanation.reason.is_none(), explanation.incomplete == 0));
+        all.truncate(most);
+        all
     }
 
     fn visit_engine_counters(&self, visit: &mut dyn FnMut(usize, &'static str, u64)) {

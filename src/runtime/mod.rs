@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use rand_chacha::ChaCha12Rng;
 use rand_core::Rng;
-use roce_packet::Telemetry;
+use roce_packet::{Qpn, Telemetry};
 use roce_policy::{Timing, Watch};
 use roce_transport::{AsyncEvent, Engine, EngineConfig};
 
@@ -30,7 +30,7 @@ use crate::device::fork::Mutex;
 use crate::device::{Capabilities, Clock, Device};
 use crate::driver::Nic;
 use crate::driver::wake::Wake;
-use crate::observe::CounterSource;
+use crate::observe::{CounterSource, Explanation};
 
 pub(crate) use engines::{Engines, Opening};
 pub(crate) use events::{CompletionEvents, EventQueue};
@@ -173,5 +173,18 @@ impl CounterSource for Runtime {
         };
         counters.push(("async_events_lost", events_lost));
         counters.into_iter().for_each(|(name, value)| visit(name, value));
+    }
+
+    fn explanations(&self, most: usize) -> Vec<Explanation> {
+        let state = self.lock();
+        let engine = &state.nic.engine;
+        let rank = |qpn: &Qpn| {
+            let incomplete = engine.queue_depths(*qpn).is_some_and(|(sends, _)| sends > 0);
+            (engine.reason(*qpn).is_none(), !incomplete, qpn.get())
+        };
+        // Queue pair 1 belongs to connection management.
+        let mut numbers: Vec<Qpn> = engine.qp_numbers().filter(|qpn| *qpn != Qpn::GSI).collect();
+        numbers.sort_unstable_by_key(rank);
+        numbers.into_iter().take(most).filter_map(|qpn| Explanation::of(engine, qpn)).collect()
     }
 }

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use roce_packet::{PathMtu, Psn, Qpn};
-use roce_transport::{AsyncEvent, Counters, Ends, EngineConfig, Wc, WorkError, with_causes};
+use roce_transport::{AsyncEvent, Cause, Counters, Ends, EngineConfig, Wc, WorkError, with_causes};
 
 use super::VerbsError;
 use crate::device::Capabilities;
-use crate::observe::CounterSource;
+use crate::observe::{CounterSource, Explanation};
 use crate::runtime::{Engines, Runtime};
 
 /// Bytes of headers around the payload of the largest ordinary packet: IP, UDP, BTH, RETH, ImmDt and ICRC.
@@ -118,14 +118,29 @@ impl Context {
         self.0.iter().for_each(Runtime::progress_for_memory);
     }
 
-    /// Returns the completion if the work request succeeded, as [`Wc::result`] does. The error names the
-    /// addresses of both ends of the connection while its queue pair exists.
+    /// Returns the completion if the work request succeeded, as [`Wc::result`] does. While its queue pair
+    /// exists, the error names the addresses of both ends of the connection and the check that failed.
     ///
     /// # Errors
     ///
     /// Fails if the work request failed.
     pub fn result(&self, wc: &Wc) -> Result<Wc, WorkError> {
-        wc.result().map_err(|error| WorkError { ends: self.ends(wc.qpn), ..error })
+        wc.result().map_err(|error| {
+            let engine = &self.of_qp(wc.qpn).lock().nic.engine;
+            let reason = engine.reason(wc.qpn).filter(|reason| match wc.cause {
+                Cause::Flushed => true,
+                _ => reason.request == Some((wc.wr_id, wc.status)),
+            });
+            WorkError { ends: engine.ends(wc.qpn), rule: reason.map(|reason| reason.rule), ..error }
+        })
+    }
+
+    /// Explains the failure of a queue pair, or the state of one that has not failed: the failed check, packets
+    /// that were dropped here, and likely causes, each with the next step. Returns `None` if the queue pair
+    /// does not exist.
+    #[must_use]
+    pub fn why(&self, qpn: Qpn) -> Option<Explanation> {
+        Explanation::of(&self.of_qp(qpn).lock().nic.engine, qpn)
     }
 
     /// Returns the addresses of both ends of a connection; `None` for UD, and for a queue pair that does not

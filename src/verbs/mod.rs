@@ -136,10 +136,11 @@ pub use roce_transport::cm::{
 };
 pub use roce_transport::congestion::{self, Congestion, NotificationPoint, Observation, Rate};
 pub use roce_transport::{
-    Access, AsyncEvent, AttrMask, Cause, Counters, CqError, CqId, CreateQpError, DestroyError, Ends,
-    EngineConfig, FlushPlacement, KeyError, LKey, Memory, ModifyQpError, Notify, OutOfBounds, Pacing,
-    Payload, PdError, PdId, PostError, ProcessSlot, QpAttr, QpAttributes, QpCapabilities, QpInit, QpOptions,
-    QpState, QpType, RKey, Recovery, RecvWr, RegionAttributes, RegionChange, RegisterError, Retransmission,
-    SelectiveRepeat, SendFlags, SendOp, SendWr, Sge, SrqAttributes, SrqError, SrqId, UdDestination, Wc,
-    WcFlags, WcOpcode, WcStatus, WindowBinding, WindowType, WorkError, XrcdError, XrcdId,
+    Access, AsyncEvent, AttrMask, Cause, Counters, CqError, CqId, CreateQpError, Denial, DestroyError, Ends,
+    EngineConfig, FlushPlacement, Invalid, KeyError, LKey, LocalDenial, Memory, ModifyQpError, Notify,
+    OutOfBounds, Pacing, Payload, PdError, PdId, PostError, ProcessSlot, QpAttr, QpAttributes,
+    QpCapabilities, QpInit, QpOptions, QpState, QpType, RKey, Reason, Recovery, RecvWr, RegionAttributes,
+    RegionChange, RegisterError, Retransmission, Rule, SelectiveRepeat, SendFlags, SendOp, SendWr, Sge,
+    SrqAttributes, SrqError, SrqId, UdDestination, Wc, WcFlags, WcOpcode, WcStatus, WindowBinding,
+    WindowType, WorkError, XrcdError, XrcdId,
 };

@@ -267,6 +267,12 @@ impl QueuePair {
         nic.engine.congestion(nic.now(), self.0.number)
     }
 
+    /// Explains its failure, or its state if it has not failed; see [`Context::why`](super::Context::why).
+    #[must_use]
+    pub fn why(&self) -> Option<crate::observe::Explanation> {
+        self.context().why(self.0.number)
+    }
+
     pub(crate) fn context(&self) -> &super::Context {
         self.0.pd.context()
     }

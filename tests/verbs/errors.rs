@@ -196,6 +196,56 @@ fn nobody_there_and_nobody_ready() {
     });
 }
 
+/// Both ends explain a refused access: one has the NAK, the other one the check that failed.
+#[test]
+fn both_ends_explain_why_an_access_was_refused() {
+    within(60, || {
+        let (near, far) = rc_pair();
+        assert!(near.qp.why().unwrap().reason.is_none());
+        let (addr, rkey) = (far.region.addr(), RKey(far.region.rkey().0 ^ 1));
+        near.post(7, SendOp::Write { remote_addr: addr, rkey }, &[near.region.element(0..8)]);
+        near.post(8, far.write_op(0), &[near.region.element(0..8)]);
+        fail(&near.send_cq, WcStatus::RemoteAccessError);
+        let flushed = fail(&near.send_cq, WcStatus::WrFlushError);
+        let near_why = near.qp.why().unwrap();
+        let reason = near_why.reason.unwrap();
+        assert_eq!(reason.request, Some((7, WcStatus::RemoteAccessError)));
+        assert!(matches!(reason.rule, Rule::Nak { .. }), "{:?}", reason.rule);
+        let text = near_why.to_string();
+        let [local, remote] = [&near, &far].map(|side| side.context.address().unwrap());
+        assert!(text.contains(&format!("at {local} towards")) && text.contains("NAK 0x62"), "{text}");
+        assert!(text.contains("1. ") && text.lines().count() <= 25, "{text}");
+        // A flushed request names the failure that it follows from.
+        let error = near.context.result(&flushed).unwrap_err().to_string();
+        assert!(error.contains("WR_FLUSH_ERR") && error.contains("failed before: NAK 0x62"), "{error}");
+
+        let far_why = far.context.why(far.qp.number()).unwrap();
+        let Rule::RemoteAccess { denial, .. } = far_why.reason.unwrap().rule else { panic!("{far_why}") };
+        assert_eq!((denial.error, denial.rkey, denial.va, denial.len), (KeyError::Unknown, rkey, addr, 8));
+        assert!(far_why.to_string().contains(&format!("at {remote} towards")), "{far_why}");
+        assert!(far.context.why(Qpn::new(0)).is_none());
+    });
+}
+
+/// The causes of a peer that was never heard begin with the network; HOST is the address of the peer.
+#[test]
+fn a_peer_that_was_never_heard_is_looked_for_in_the_network() {
+    within(60, || {
+        let (near, far) = rc_pair();
+        let (near_qp, far_qp) = (near.another_qp(QpType::Rc), far.another_qp(QpType::Rc));
+        let options = ConnectOptions::default().timeout(8).retry_cnt(1);
+        near_qp.connect(&far_qp.endpoint().unwrap(), &options).unwrap();
+        drop(far_qp);
+        near_qp.post_send(&SendWr::inline(2, SendOp::Send, b"hello")).unwrap();
+        fail(&near.send_cq, WcStatus::RetryExceededError);
+        let why = near_qp.why().unwrap();
+        assert_eq!(why.silence, None);
+        assert!(why.likely[0].next.contains("roce doctor HOST"), "{why}");
+        let remote = far.context.address().unwrap();
+        assert!(why.to_string().contains(&format!("roce doctor {remote}")), "{why}");
+    });
+}
+
 #[test]
 fn objects_of_two_contexts_do_not_mix() {
     within(60, || {
@@ -456,12 +506,10 @@ fn the_error_of_a_connection_names_both_ends() {
         let names = format!(
             "work request 7 of queue pair {own} at {local} towards queue pair {peer} at {remote} {status}"
         );
-        assert_eq!(error.to_string(), names);
-        assert!(
-            explain(&error).starts_with(&format!("{names}: check the remote address")),
-            "{}",
-            explain(&error)
-        );
+        let named = format!("{names} (NAK 0x62 (remote access error) for PSN ");
+        assert!(error.to_string().starts_with(&named), "{error}");
+        let text = explain(&error);
+        assert!(text.starts_with(&format!("{error}: check the remote address")), "{text}");
         // The addresses of a queue pair are no longer known after its destruction.
         drop(near.qp);
         assert_eq!(near.context.result(&wc).unwrap_err().ends, None);

@@ -10,6 +10,7 @@ use bitflags::bitflags;
 use roce_packet::{ImmDt, Qpn};
 
 use crate::ids::RKey;
+use crate::reason::Rule;
 
 /// The result of a work request. The numbers are those of libibverbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -284,12 +285,22 @@ pub struct Wc {
 /// Its text names both ends of the connection, as far as they are known: the numbers of both queue pairs
 /// after [`Wc::result`], and with [`ends`](Self::ends) their addresses as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("work request {} {} ended with {}, {:?}", .wc.wr_id, OfQueuePair(self), .wc.status.name(), .wc.cause)]
+#[error(
+    "work request {} {} ended with {}, {:?}{}",
+    .wc.wr_id,
+    OfQueuePair(self),
+    .wc.status.name(),
+    .wc.cause,
+    Because(self)
+)]
 pub struct WorkError {
     /// The completion of the work request.
     pub wc: Wc,
     /// The addresses of the queue pair and its peer. [`Engine::ends`](crate::Engine::ends) returns them.
     pub ends: Option<Ends>,
+    /// The check that failed, or for a flushed request the check of the first failure of the queue pair.
+    /// [`Engine::reason`](crate::Engine::reason) returns it.
+    pub rule: Option<Rule>,
 }
 
 /// The addresses of the two ends of a connection.
@@ -306,7 +317,7 @@ struct OfQueuePair<'a>(&'a WorkError);
 
 impl fmt::Display for OfQueuePair<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WorkError { wc, ends } = self.0;
+        let WorkError { wc, ends, .. } = self.0;
         let (own, peer) = (wc.qpn.get(), wc.src_qp.get());
         match (ends, peer) {
             (Some(Ends { local, remote }), _) => {
@@ -314,6 +325,19 @@ impl fmt::Display for OfQueuePair<'_> {
             }
             (None, 0) => write!(formatter, "of queue pair {own}"),
             (None, _) => write!(formatter, "of queue pair {own} towards queue pair {peer}"),
+        }
+    }
+}
+
+/// The check that failed, for the text.
+struct Because<'a>(&'a WorkError);
+
+impl fmt::Display for Because<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.rule, self.0.wc.cause) {
+            (None, _) => Ok(()),
+            (Some(rule), Cause::Flushed) => write!(formatter, " (the queue pair failed before: {rule})"),
+            (Some(rule), _) => write!(formatter, " ({rule})"),
         }
     }
 }
@@ -327,7 +351,7 @@ impl Wc {
     pub const fn result(self) -> Result<Self, WorkError> {
         match self.status {
             WcStatus::Success => Ok(self),
-            _ => Err(WorkError { wc: self, ends: None }),
+            _ => Err(WorkError { wc: self, ends: None, rule: None }),
         }
     }
 }

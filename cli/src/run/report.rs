@@ -17,6 +17,9 @@ use roce_machine::text_file;
 /// Maximum number of failed work requests that are shown.
 const MOST_SHOWN: usize = 5;
 
+/// Maximum number of lines that explain a failure.
+const MOST_LINES: usize = 25;
+
 /// The message about a device that was open when a signal ended its process.
 const KILLED: &str = "the process was killed before the device was closed";
 
@@ -45,6 +48,8 @@ struct Opened {
     counters: Vec<(String, u64)>,
     /// Failed work requests, with a remedy.
     failures: Vec<String>,
+    /// The lines that explain the first failure.
+    explanation: Vec<String>,
     /// The reason why it could not be opened, and refused verbs.
     refusals: Vec<String>,
     /// Number of queue pairs that the process created.
@@ -63,6 +68,17 @@ impl Opened {
         let packets = ["rdma_tx_packets", "rdma_rx_packets"];
         let has_none = |name: &str| self.counters.iter().any(|(known, value)| known == name && *value == 0);
         self.queue_pairs > 0 && !self.was_cut_short() && packets.into_iter().all(has_none)
+    }
+
+    /// Explains the first failure.
+    fn write_explanation(&self, out: &mut impl Write, place: &str) -> io::Result<()> {
+        if let Some((first, lines)) = self.explanation.split_first() {
+            writeln!(out, "roce: {place}: why: {}", Text::new(first))?;
+            for line in lines {
+                writeln!(out, "  {}", Text::new(line))?;
+            }
+        }
+        Ok(())
     }
 
     fn count(&mut self, name: &str, value: u64) {
@@ -126,6 +142,7 @@ impl Report {
                 opened.closed += 1;
             }
             "failed" => opened.failures.push(fact.to_owned()),
+            "why" if opened.explanation.len() < MOST_LINES => opened.explanation.push(fact.to_owned()),
             // A program may repeat an attempt many times.
             "refused" if opened.refusals.iter().any(|known| known == fact) => {}
             "refused" => opened.refusals.push(fact.to_owned()),
@@ -161,8 +178,8 @@ impl Report {
         Ok(())
     }
 
-    /// Prints refused requests and missing traffic of a program that succeeded, because it may have used
-    /// another transport.
+    /// Prints refused requests, missing traffic and the first failure of a program that succeeded, because it
+    /// may have used another transport.
     pub(super) fn note(&self, out: &mut impl Write) -> io::Result<()> {
         for ((process, device), opened) in &self.opened {
             let place = format!("process {process}, {}", Text::new(device));
@@ -172,6 +189,7 @@ impl Report {
             if opened.was_silent() {
                 writeln!(out, "roce: {place}: {}", silence(opened.queue_pairs))?;
             }
+            opened.write_explanation(out, &place)?;
         }
         self.name_foreign(out)
     }
@@ -252,6 +270,7 @@ impl Report {
             if more > 0 {
                 writeln!(out, "roce: {place}: {more} more failures")?;
             }
+            opened.write_explanation(out, &place)?;
             if opened.was_cut_short() {
                 writeln!(out, "roce: {place}: {KILLED}; --pcap shows its packets")?;
             } else if opened.was_silent() {
@@ -300,6 +319,18 @@ mod tests {
         let killed = ExitStatus::from_raw(9);
         let text = printed(|out| Report::parse("").explain(out, "x", &killed, None));
         assert!(text.contains("signal 9 ended x") && text.contains("linked statically"), "{text}");
+    }
+
+    #[test]
+    fn the_first_failure_is_explained_line_by_line_even_if_the_program_succeeds() {
+        let lines: String = (0..40).map(|line| format!("7\troce0\twhy\tline {line}\x1b[31m\n")).collect();
+        let report = Report::parse(&format!("7\troce0\tdevice\tudp:127.0.0.1\n{lines}"));
+        let failed = ExitStatus::from_raw(1 << 8);
+        for text in [printed(|out| report.explain(out, "x", &failed, None)), printed(|out| report.note(out))]
+        {
+            assert!(text.contains("process 7, roce0: why: line 0") && text.contains("\n  line 24"), "{text}");
+            assert!(!text.contains("line 25") && !text.contains('\x1b'), "{text}");
+        }
     }
 
     /// Regression: the command claimed that the program had opened no device.

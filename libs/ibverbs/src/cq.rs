@@ -257,7 +257,7 @@ unsafe fn finish_poll(
     let found = poll.finish(&mut burst[..room.min(BURST)])?;
     for (index, wc) in burst[..found].iter_mut().enumerate() {
         if wc.status != WcStatus::Success {
-            object.open.failures.note(wc, || object.open.context.ends(wc.qpn));
+            object.open.failures.note(wc, &object.open.context);
         } else if faults::is_active() {
             failing::decide(&object.open, wc);
         }

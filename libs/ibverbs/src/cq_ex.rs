@@ -66,7 +66,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> Result<(), Errno> {
         return Err(Errno::NO_ENTRY);
     }
     if found[0].status != WcStatus::Success {
-        object.open.failures.note(&found[0], || object.open.context.ends(found[0].qpn));
+        object.open.failures.note(&found[0], &object.open.context);
     } else if faults::is_active() {
         failing::decide(&object.open, &mut found[0]);
     }

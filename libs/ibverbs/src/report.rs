@@ -1,18 +1,18 @@
 //! The report of a process to `roce run`: whether it listed devices, devices that could not be opened, failed
-//! work requests and verbs, and counters.
+//! work requests and verbs, the explanation of the first failure of each device, and counters.
 //!
 //! `ROCE_REPORT` names a file. The library appends whole lines to it: process ID, device, a keyword and a
 //! fact, separated by tabs. Counters follow when a device closes or the process exits. All other lines are
 //! written at once, because a process that aborts or is killed cannot write them later.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use roce::device::fork::Mutex;
-use roce::observe::{explain, with_causes};
-use roce::verbs::{Cause, Context, Ends, VerbsError, Wc, WcStatus, WorkError};
+use roce::observe::{Explanation, explain, with_causes};
+use roce::verbs::{Cause, Context, VerbsError, Wc, WcStatus, WorkError};
 
 use crate::answer::Errno;
 use crate::counter_files;
@@ -25,25 +25,35 @@ const MOST_FAILURES: usize = 16;
 pub(crate) struct Failures {
     device: String,
     kept: Mutex<Vec<String>>,
+    /// Whether a failure was explained. A program often has many with one cause.
+    is_explained: AtomicBool,
 }
 
 impl Failures {
     pub(crate) fn new(device: &str) -> Self {
-        Self { device: device.to_owned(), kept: Mutex::default() }
+        Self { device: device.to_owned(), kept: Mutex::default(), is_explained: AtomicBool::new(false) }
     }
 
-    /// Records a failure with the ends of its connection. Ignores flushed requests, which only follow from
-    /// another failure.
+    /// Records a failed request of a context; see [`note_error`](Self::note_error).
     #[cold]
-    pub(crate) fn note(&self, wc: &Wc, ends: impl FnOnce() -> Option<Ends>) {
-        let Err(error) = wc.result() else { return };
-        if wc.cause == Cause::Flushed || wc.status == WcStatus::WrFlushError {
+    pub(crate) fn note(&self, wc: &Wc, context: &Context) {
+        // Before the failures are locked: a query locks an engine, which may run code of the application.
+        if let Err(error) = context.result(wc) {
+            self.note_error(&error, || context.why(wc.qpn));
+        }
+    }
+
+    /// Records a failure, and explains the first one. Ignores flushed requests, which only follow from another
+    /// failure.
+    fn note_error(&self, error: &WorkError, why: impl FnOnce() -> Option<Explanation>) {
+        if error.wc.cause == Cause::Flushed || error.wc.status == WcStatus::WrFlushError {
             return;
         }
-        // Before the failures are locked: querying the ends locks an engine, which may run code of the
-        // application.
-        let text = explain(&WorkError { ends: ends(), ..error });
-        self.keep("failed", || text);
+        let explanation = if self.is_explained.swap(true, Ordering::Relaxed) { None } else { why() };
+        self.keep("failed", || explain(error));
+        if let (Some(file), Some(explanation)) = (file(), explanation) {
+            append(&file, &explained(&prefix(&self.device), &explanation));
+        }
     }
 
     /// Records why a verb was refused, because programs print only the error number.
@@ -107,6 +117,12 @@ pub(crate) fn refusal(device: &str, reason: &str) {
     }
 }
 
+/// Returns the lines of an explanation, each with a keyword.
+fn explained(prefix: &str, explanation: &impl Display) -> String {
+    let text = explanation.to_string();
+    text.lines().map(|line| format!("{prefix}why\t{}\n", one_line(line))).collect()
+}
+
 fn device_line(name: &str, specification: &str) -> String {
     format!("{}device\t{}\n", prefix(name), one_line(specification))
 }
@@ -132,6 +148,8 @@ fn append(file: &std::ffi::OsStr, text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use roce::verbs::Ends;
+
     use super::*;
 
     #[test]
@@ -141,12 +159,15 @@ mod tests {
         let flushed = Wc { status: WcStatus::WrFlushError, cause: Cause::Flushed, ..Wc::default() };
         let ends = Ends { local: "198.18.0.1".parse().unwrap(), remote: "198.18.0.2".parse().unwrap() };
         for wc in [flushed, Wc::default(), failed] {
-            failures.note(&wc, || None);
+            if let Err(error) = wc.result() {
+                failures.note_error(&error, || None);
+            }
         }
         assert_eq!(failures.kept.lock().len(), 1);
         let refused = VerbsError::DeviceFailed("of a test".to_owned());
         assert_eq!(failures.refused("ibv_modify_qp", refused), Errno::IO);
-        (0..100).for_each(|_| failures.note(&failed, || Some(ends)));
+        let error = WorkError { ends: Some(ends), ..failed.result().unwrap_err() };
+        (0..100).for_each(|_| failures.note_error(&error, || None));
         let kept = failures.kept.lock();
         assert_eq!(kept.len(), MOST_FAILURES);
         assert!(kept[1].starts_with("ibv_modify_qp: "), "{}", kept[1]);

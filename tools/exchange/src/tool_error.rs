@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use roce::observe::{explain, with_causes};
-use roce::verbs::{Cause, ConnectionError, VerbsError, WaitError, WorkError};
+use roce::observe::{Explanation, explain, with_causes};
+use roce::verbs::{Cause, ConnectionError, Context, VerbsError, WaitError, WorkError};
 
 use crate::error::ExchangeError;
 use crate::exchange::Exchange;
@@ -78,13 +78,14 @@ pub enum ToolError {
         /// Whether the transport retransmits.
         is_reliable: bool,
     },
-    /// A work request failed. The text is that of the [`WorkError`] with advice, so the error is no source.
+    /// A work request failed. The text is that of the [`WorkError`] with advice, so the error is no source. The
+    /// explanation of the queue pair has several lines, which only a terminal shows.
     #[error(
         "{}{}",
         explain(.0),
         if .0.wc.cause == Cause::AckTimeout { "; `roce doctor` shows where packets are lost" } else { "" }
     )]
-    Completion(WorkError),
+    Completion(WorkError, Option<Box<Explanation>>),
     /// A message has the wrong content.
     #[error(
         "message {message} of {size} bytes on queue pair {qp} is wrong at byte {at}, which is {found:#04x}; the ICRC \
@@ -158,6 +159,22 @@ impl ToolError {
             Self::Exchange(error) => error.is_end_of_peer(),
             Self::Dropped { error, .. } => error.is_end_of_peer(),
             _ => false,
+        }
+    }
+
+    /// Returns the error of a failed work request of this context.
+    #[must_use]
+    pub fn of_completion(context: &Context, error: WorkError) -> Self {
+        Self::Completion(error, context.why(error.wc.qpn).map(Box::new))
+    }
+
+    /// Returns the explanation of the queue pair of a failed work request.
+    #[must_use]
+    pub fn explanation(&self) -> Option<&Explanation> {
+        match self {
+            Self::Completion(_, explanation) => explanation.as_deref(),
+            Self::Dropped { error, .. } => error.explanation(),
+            _ => None,
         }
     }
 

@@ -5,7 +5,7 @@ use roce_exchange::ToolError;
 
 /// Returns an error if a work request of the context failed.
 pub(crate) fn check_completion(context: &Context, wc: &Wc) -> Result<(), ToolError> {
-    context.result(wc).map(|_| ()).map_err(ToolError::Completion)
+    context.result(wc).map(|_| ()).map_err(|error| ToolError::of_completion(context, error))
 }
 
 /// Returns an error if a message has the wrong length.
