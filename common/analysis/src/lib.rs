@@ -8,6 +8,7 @@
 pub mod analysis;
 pub mod connection;
 pub mod copies;
+pub mod event;
 pub mod exchange;
 pub mod pairing;
 pub mod record;

@@ -4,7 +4,7 @@
 //! the capture lacks is never blamed on a NIC: PSNs that were acknowledged but not captured, packets that were
 //! cut, times that the file does not have.
 
-mod cm;
+pub(crate) mod cm;
 mod cnp;
 mod in_flight;
 mod reaction;
