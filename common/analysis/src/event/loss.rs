@@ -206,6 +206,9 @@ fn responses(finder: &mut Finder<'_>, side: &Side<'_>) {
                 resend.at > gap.after && resend.psn <= gap.first && gap.first - resend.psn < 1 << 16
             })
             .map(|resend| resend.at);
+        let is_stale = replay.resends.iter().any(|resend| {
+            resend.at < gap.after && resend.psn <= gap.first && gap.first - resend.psn < 1 << 16
+        });
         let mut lacking = 0;
         for psn in gap.first..end {
             let Some(number) = short(finder, replay, psn) else { continue };
@@ -216,7 +219,9 @@ fn responses(finder: &mut Finder<'_>, side: &Side<'_>) {
                 .get(&number)
                 .and_then(|list| list.iter().copied().find(|index| *index > gap.after))
                 .filter(|late| again.is_none_or(|again| *late < again));
-            if let Some(late) = late {
+            if late.is_some() && is_stale {
+                // Responses of the time before the repetition, which the requester drops.
+            } else if let Some(late) = late {
                 // Two taps show the order by themselves.
                 if side.crossings.is_none() {
                     let text = format!("READ response {number} came after later ones");

@@ -31,12 +31,10 @@ pub(super) fn find(finder: &mut Finder<'_>, side: &Side<'_>) {
                 unanswered(finder, side, resend, waited_ns);
             }
         }
-        let is_explained = matches!(resend.cause, Cause::Timeout { .. }) || resend.was_answered;
-        if resend.needless > 0 && !is_explained {
+        // The responses of a READ were acknowledged where the tap saw them, and may have been lost behind it.
+        let is_asked = matches!(resend.cause, Cause::Nak(_) | Cause::Rnr(_));
+        if resend.needless > 0 && is_asked {
             let text = format!("{} acknowledged packets were sent again", resend.needless);
-            finder.push(EventKind::NeedlessResend, side.requests(), &[resend.at], psn, text);
-        } else if resend.was_answered && !matches!(resend.cause, Cause::Timeout { .. }) {
-            let text = format!("request {number} was sent again after its acknowledgement");
             finder.push(EventKind::NeedlessResend, side.requests(), &[resend.at], psn, text);
         }
     }
@@ -91,7 +89,8 @@ fn unanswered(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend, waited_
     if resend.was_answered {
         let answer =
             side.requester.answers.iter().rfind(|answer| answer.at < resend.at && answer.psn >= resend.psn);
-        let text = format!("the answer to request {number} was lost behind the tap");
+        let psn = answer.and_then(|answer| psn_of(finder, answer.at)).or(psn);
+        let text = format!("answer {} was lost behind the tap", psn.unwrap_or(number));
         let at: Vec<usize> = answer.map(|answer| answer.at).into_iter().chain([resend.at]).collect();
         finder.push(EventKind::AckLost(Where::BehindTap), side.answers(), &at, psn, text);
         return;
