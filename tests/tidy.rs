@@ -471,7 +471,7 @@ fn packet_transport_and_sim_own_no_clock_and_no_thread() {
 const FOLDERS: &[(&str, &[&str])] = &[
     ("packet/src", &["frame", "mad", "outer"]),
     ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
-    ("common/analysis/src", &["icrc", "counters", "replay", "verdict", "ladder", "testing"]),
+    ("common/analysis/src", &["icrc", "counters", "replay", "verdict", "ladder", "event", "testing"]),
     ("common/fault/src", &["verbs"]),
     ("common/policy/src", &["models"]),
     ("sim/src", &["pair", "adversary", "net", "scenario"]),

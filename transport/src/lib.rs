@@ -54,6 +54,7 @@ mod segment;
 mod shared;
 mod slot;
 mod sq;
+mod status;
 mod time;
 mod timer;
 mod uc;

@@ -66,6 +66,17 @@ pub fn record_at(analysis: &Analysis, place: Place) -> Option<&Record> {
     analysis.records.get(at).filter(|record| record.place == place)
 }
 
+/// Returns the time from a message to the last packet of its tap, in nanoseconds, or `None` without times.
+#[must_use]
+pub fn time_left(analysis: &Analysis, record: &CmRecord) -> Option<u64> {
+    if analysis.counts.without_time > 0 {
+        return None;
+    }
+    let tap = tap_of(record);
+    let is_there = |other: &&Record| (other.place.capture, other.interface) == (tap.capture, tap.interface);
+    analysis.records.iter().rev().find(is_there)?.time_ns.checked_sub(record.time_ns)
+}
+
 type Key = (IpAddr, IpAddr, CommId);
 
 /// Groups the messages of connection management.

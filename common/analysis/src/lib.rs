@@ -10,6 +10,7 @@ pub mod analysis;
 pub mod connection;
 pub mod copies;
 pub mod counters;
+pub mod event;
 pub mod exchange;
 pub mod icrc;
 pub mod ladder;

@@ -11,6 +11,7 @@ mod owed;
 mod pieces;
 mod probes;
 mod refusal;
+mod refuse;
 mod reorder;
 mod reply;
 mod requester;

@@ -1,16 +1,12 @@
-//! How the responder of RC refuses a request (section 5.4 of the protocol notes; IBTA 9.9.3).
+//! The ways in which the responder of RC refuses a request (section 5.4 of the protocol notes; IBTA 9.9.3).
 
-use roce_packet::{Datagram, NakCode, Psn};
+use roce_packet::{Datagram, NakCode};
 
-use super::owed::Reply;
-use super::responder::RcResponder;
 use crate::completion::WcStatus;
-use crate::counters::count;
-use crate::event::AsyncEvent;
 use crate::ids::RKey;
 use crate::inbound::PlaceError;
 use crate::memory::KeyError;
-use crate::qp::{Failure, QpCore};
+use crate::qp::QpCore;
 use crate::reason::{Denial, Invalid, Rule};
 use crate::shared::Shared;
 
@@ -61,61 +57,5 @@ impl Refusal {
                 Self::Nak(NakCode::RemoteOperational, rule, WcStatus::LocalProtectionError)
             }
         }
-    }
-}
-
-impl RcResponder {
-    /// Answers a request that was not executed.
-    pub(super) fn refuse(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, refusal: Refusal) {
-        match refusal {
-            Refusal::Rnr => {
-                count!(shared, core, out_of_buffer);
-                self.nak_sent = true;
-                self.paused = true;
-                self.forget_trimmed();
-                self.reply = Some(Reply::Rnr);
-            }
-            Refusal::Invalidate { wr_id, rkey, error } => {
-                let rule = Rule::RemoteInvalidate { rkey, error };
-                core.fail_recv(shared, wr_id, WcStatus::RemoteInvalidRequestError, rule);
-                core.fail(Failure::Reported);
-            }
-            Refusal::Nak(code, rule, status) => {
-                tracing::debug!(qpn = core.number.get(), ?code, cause = ?rule.cause(), "request refused");
-                if code == NakCode::RemoteAccess {
-                    count!(shared, core, resp_remote_access_errors);
-                } else if matches!(rule, Rule::MessageTooLong { .. }) {
-                    count!(shared, core, resp_local_length_error);
-                }
-                self.reply = Some(Reply::FatalNak { code, psn });
-                self.fail_with(core, shared, code, status, rule);
-            }
-        }
-    }
-
-    /// Reports the failure of the queue pair to the application: by the receive in use, or else by an event.
-    pub(super) fn fail_with(
-        &mut self,
-        core: &mut QpCore,
-        shared: &mut Shared,
-        code: NakCode,
-        status: WcStatus,
-        rule: Rule,
-    ) {
-        if let Some(receive) = self.inbound.take_receive() {
-            core.fail_recv(shared, receive.wr_id, status, rule);
-            core.fail(Failure::Reported);
-            return;
-        }
-        self.inbound = crate::inbound::Inbound::Idle;
-        let event = match code {
-            NakCode::RemoteAccess => AsyncEvent::QpAccessError(core.number),
-            NakCode::PsnSequence
-            | NakCode::InvalidRequest
-            | NakCode::RemoteOperational
-            | NakCode::InvalidRdRequest
-            | NakCode::Reserved(_) => AsyncEvent::QpRequestError(core.number),
-        };
-        core.fail_with_event(shared, event, rule);
     }
 }

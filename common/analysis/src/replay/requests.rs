@@ -174,7 +174,9 @@ impl Player<'_> {
 
     fn begin_resend(&mut self, index: usize, psn: u64, span: u64, cause: Cause, was_seen: bool) {
         let number = self.out.resends.len();
-        let was_answered = psn.saturating_add(span) <= self.out.unacknowledged;
+        // Before the first acknowledgement, nothing is known about packets before the first captured one.
+        let is_known = self.out.unacknowledged > ORIGIN;
+        let was_answered = is_known && psn.saturating_add(span) <= self.out.unacknowledged;
         self.out.resends.push(Resend {
             psn,
             at: index,

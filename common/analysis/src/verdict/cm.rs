@@ -9,13 +9,13 @@ use super::judgement::{Outcome, Verdict};
 use super::rules;
 use crate::analysis::Analysis;
 use crate::connection::Connection;
-use crate::exchange::{Exchange, exchanges, tap_of};
+use crate::exchange::{Exchange, exchanges, time_left};
 use crate::record::CmRecord;
 
 /// Maximum number of complete exchanges that have a verdict each. One verdict counts the others.
 const MOST_COMPLETE: usize = 20;
 /// Time to wait for an answer if no message says it, in nanoseconds: 4.096 µs × 2^20.
-const DEFAULT_WAIT_NS: u64 = 4_294_967_296;
+pub(crate) const DEFAULT_WAIT_NS: u64 = 4_294_967_296;
 /// Number of packets after the starting PSN that a capture may lack without showing a wrong start.
 const MOST_BEFORE: u32 = 64;
 
@@ -42,20 +42,8 @@ pub(super) fn of_capture(analysis: &Analysis) -> Vec<Verdict> {
     verdicts
 }
 
-/// Returns the time from a message to the last packet of its tap, or `None` without times.
-fn time_left(analysis: &Analysis, record: &CmRecord) -> Option<u64> {
-    if analysis.counts.without_time > 0 {
-        return None;
-    }
-    let tap = tap_of(record);
-    let is_there = |other: &&crate::record::Record| {
-        (other.place.capture, other.interface) == (tap.capture, tap.interface)
-    };
-    analysis.records.iter().rev().find(is_there)?.time_ns.checked_sub(record.time_ns)
-}
-
 /// Says how often a message was sent and when, unless it was sent once.
-pub(crate) fn repetitions(name: &str, all: &[&CmRecord]) -> Option<String> {
+fn repetitions(name: &str, all: &[&CmRecord]) -> Option<String> {
     if all.len() < 2 {
         return None;
     }
@@ -69,7 +57,7 @@ pub(crate) fn repetitions(name: &str, all: &[&CmRecord]) -> Option<String> {
 }
 
 /// Returns what to do about a rejection.
-pub(crate) const fn advice(reason: RejReason) -> &'static str {
+const fn advice(reason: RejReason) -> &'static str {
     match reason {
         RejReason::NO_QP | RejReason::NO_EEC | RejReason::NO_RESOURCES => {
             "close connections of that host or raise its limits"
@@ -349,27 +337,12 @@ fn ending(setup: &Setup<'_>, wait_ns: u64) -> Verdict {
 }
 
 #[cfg(test)]
-pub(super) mod testing;
-
-#[cfg(test)]
 mod tests {
     use roce_packet::mad::{CmMessageKind, CmMra, CmRtu, CmSidrRep, CmSidrReq, CmTimeout, CommId};
 
-    use super::testing::{PORT, drep, dreq, rep, req, rtu};
     use super::*;
+    use crate::testing::management::{PORT, drep, dreq, rej, rep, req, rtu};
     use crate::testing::wire::{Sketch, Wire};
-
-    fn rej(reason: RejReason) -> CmMessage {
-        CmMessage::Rej(CmRej {
-            local_comm_id: CommId(0),
-            remote_comm_id: CommId(7),
-            rejected: CmMessageKind::Req,
-            info_length: 0,
-            reason,
-            info: [0; CmRej::INFO],
-            private_data: [0; CmRej::PRIVATE_DATA],
-        })
-    }
 
     /// Returns the only verdict of some messages: time in milliseconds, sender and message.
     fn verdict(messages: &[(u64, u8, CmMessage)], first_psn: Option<u32>) -> Verdict {

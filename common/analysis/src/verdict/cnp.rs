@@ -164,7 +164,7 @@ fn faults(own: &Marks, host: &[u64], last_ns: u64) -> Faults {
         }
         match oldest {
             Some(mark) => {
-                let delay = cnp.time_ns - mark.time_ns;
+                let delay = cnp.time_ns.saturating_sub(mark.time_ns);
                 let earlier = host.partition_point(|time| *time < cnp.time_ns);
                 let paced_by = earlier.checked_sub(1).and_then(|at| host.get(at)).copied();
                 let is_paced = paced_by.is_some_and(|time| cnp.time_ns - time <= LATE_NS);
@@ -178,7 +178,8 @@ fn faults(own: &Marks, host: &[u64], last_ns: u64) -> Faults {
             }
             None => {
                 // Several notifications may follow a burst of marks.
-                let is_recent = before.is_some_and(|mark: Moment| cnp.time_ns - mark.time_ns <= WINDOW_NS);
+                let is_recent =
+                    before.is_some_and(|mark: Moment| cnp.time_ns.saturating_sub(mark.time_ns) <= WINDOW_NS);
                 if !is_recent {
                     faults.without_mark.push(cnp.index);
                 }

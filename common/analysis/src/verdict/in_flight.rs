@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn more_reads_than_the_peer_allows_fail() {
         let mut wire = Wire::default();
-        super::super::cm::testing::connect(&mut wire);
+        crate::testing::management::connect(&mut wire);
         for number in 0..5 {
             wire.at_us(50_000 + u64::from(number), Sketch::read(1, 100 + number, 64));
         }

@@ -6,7 +6,7 @@
 
 mod causes;
 mod classes;
-mod cm;
+pub(crate) mod cm;
 mod cnp;
 mod duplicates;
 mod entropy;

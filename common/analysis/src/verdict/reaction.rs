@@ -93,7 +93,7 @@ impl Sender {
         let position = self.data.partition_point(|sample| sample.time_ns <= at_ns);
         let start = position.checked_sub(RATE_PACKETS)?;
         let before = rate(self.data.get(start..position)?)?;
-        let effect = self.data.partition_point(|sample| sample.time_ns <= at_ns + EFFECT_NS);
+        let effect = self.data.partition_point(|sample| sample.time_ns <= at_ns.saturating_add(EFFECT_NS));
         let after = self.data.get(effect..effect + RATE_PACKETS)?;
         // The next notification changes the rate again.
         let is_alone = next_ns.is_none_or(|next| after.last().is_some_and(|last| last.time_ns <= next));
@@ -102,20 +102,20 @@ impl Sender {
 
     /// Returns the time until the rate is nearly that before a cut, if no notification comes before.
     fn recovery_ns(&self, cut: &Cut, next_ns: Option<u64>) -> Option<u64> {
-        let start = self.data.partition_point(|sample| sample.time_ns <= cut.at_ns + EFFECT_NS);
+        let start = self.data.partition_point(|sample| sample.time_ns <= cut.at_ns.saturating_add(EFFECT_NS));
         let windows = self.data.get(start..)?.windows(RATE_PACKETS);
         let recovered = windows
             .take_while(|window| {
                 next_ns.is_none_or(|next| window.last().is_some_and(|last| last.time_ns <= next))
             })
             .find(|window| rate(window).is_some_and(|rate| rate >= cut.before * RECOVERED))?;
-        Some(recovered.last()?.time_ns - cut.at_ns)
+        recovered.last()?.time_ns.checked_sub(cut.at_ns)
     }
 
     /// Returns the increase of the rate in bits per second for each period, long after a cut.
     fn increase(&self, cut: &Cut, next_ns: Option<u64>) -> Option<f64> {
         // Five periods of fast recovery come first.
-        let start_ns = cut.at_ns + 6 * PERIOD_NS;
+        let start_ns = cut.at_ns.saturating_add(6 * PERIOD_NS);
         let start = self.data.partition_point(|sample| sample.time_ns <= start_ns);
         let end = next_ns
             .map_or(self.data.len(), |next| self.data.partition_point(|sample| sample.time_ns <= next));
@@ -145,7 +145,7 @@ fn fit(cuts: &[Cut]) -> Option<(f64, f64)> {
         .iter()
         .zip(cuts.iter().skip(1))
         .map(|(one, two)| {
-            let periods = (two.at_ns - one.at_ns) as f64 / PERIOD_NS as f64;
+            let periods = two.at_ns.saturating_sub(one.at_ns) as f64 / PERIOD_NS as f64;
             (alpha(one), alpha(two), periods)
         })
         .filter(|(one, two, _)| *one > 0.0 && *two > 0.0)

@@ -90,14 +90,14 @@ fn messages(records: &[Record], replay: &Replay) -> Vec<Message> {
         let message = match open.take() {
             // A message whose middle was not captured has no known size.
             Some((next, message)) if next == *psn && !info.starts_message() => Message {
-                last_psn: psn.saturating_add(sent.span - 1),
+                last_psn: psn.saturating_add(sent.span.saturating_sub(1)),
                 bytes: message.bytes + if message.operation == Operation::Send { payload(record) } else { 0 },
                 ..message
             },
             _ if info.starts_message() => Message {
                 operation: info.operation,
                 start: sent.first,
-                last_psn: psn.saturating_add(sent.span.max(1) - 1),
+                last_psn: psn.saturating_add(sent.span.saturating_sub(1)),
                 bytes: announced.unwrap_or_else(|| payload(record)),
             },
             _ => continue,

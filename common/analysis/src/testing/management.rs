@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 
 use roce_packet::mad::{
-    CmDrep, CmDreq, CmMessage, CmPath, CmRep, CmReq, CmRtu, CmTimeout, CommId, PortSpace, ServiceId,
-    TransportService,
+    CmDrep, CmDreq, CmMessage, CmMessageKind, CmPath, CmRej, CmRep, CmReq, CmRtu, CmTimeout, CommId,
+    PortSpace, RejReason, ServiceId, TransportService,
 };
 use roce_packet::{Gid, Psn, Qpn};
 
 use crate::testing::wire::Wire;
 
-pub(super) const PORT: ServiceId = ServiceId::of_port(PortSpace::Tcp, 7174);
+pub(crate) const PORT: ServiceId = ServiceId::of_port(PortSpace::Tcp, 7174);
 
 fn path() -> CmPath {
     let gid = |host| Gid::from(IpAddr::from([198, 18, 0, host]));
@@ -29,7 +29,7 @@ fn path() -> CmPath {
     }
 }
 
-pub(super) fn req() -> CmMessage {
+pub(crate) fn req() -> CmMessage {
     CmMessage::Req(CmReq {
         local_comm_id: CommId(7),
         vendor_id: 0,
@@ -60,7 +60,7 @@ pub(super) fn req() -> CmMessage {
     })
 }
 
-pub(super) fn rep() -> CmMessage {
+pub(crate) fn rep() -> CmMessage {
     CmMessage::Rep(CmRep {
         local_comm_id: CommId(9),
         remote_comm_id: CommId(7),
@@ -81,20 +81,32 @@ pub(super) fn rep() -> CmMessage {
     })
 }
 
-pub(super) fn rtu() -> CmMessage {
+pub(crate) fn rtu() -> CmMessage {
     let (local_comm_id, remote_comm_id) = (CommId(7), CommId(9));
     CmMessage::Rtu(CmRtu { local_comm_id, remote_comm_id, private_data: [0; CmRtu::PRIVATE_DATA] })
 }
 
-pub(super) fn dreq() -> CmMessage {
+pub(crate) fn dreq() -> CmMessage {
     let (local_comm_id, remote_comm_id) = (CommId(9), CommId(7));
     let private_data = [0; CmDreq::PRIVATE_DATA];
     CmMessage::Dreq(CmDreq { local_comm_id, remote_comm_id, remote_qpn: Qpn::new(0x11), private_data })
 }
 
-pub(super) fn drep() -> CmMessage {
+pub(crate) fn drep() -> CmMessage {
     let (local_comm_id, remote_comm_id) = (CommId(7), CommId(9));
     CmMessage::Drep(CmDrep { local_comm_id, remote_comm_id, private_data: [0; CmDrep::PRIVATE_DATA] })
+}
+
+pub(crate) fn rej(reason: RejReason) -> CmMessage {
+    CmMessage::Rej(CmRej {
+        local_comm_id: CommId(0),
+        remote_comm_id: CommId(7),
+        rejected: CmMessageKind::Req,
+        info_length: 0,
+        reason,
+        info: [0; CmRej::INFO],
+        private_data: [0; CmRej::PRIVATE_DATA],
+    })
 }
 
 /// Connects the queue pairs of both hosts, with four READs and atomics in each direction.

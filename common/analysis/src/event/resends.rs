@@ -1,0 +1,123 @@
+//! Returns of a requester, and losses that only they show.
+
+use roce_packet::Operation;
+
+use super::finder::{Finder, Side, psn_of};
+use super::kinds::{EventKind, Where};
+use super::loss::short;
+use crate::record::Record;
+use crate::replay::{Cause, Resend};
+
+pub(super) fn find(finder: &mut Finder<'_>, side: &Side<'_>) {
+    for resend in &side.requester.resends {
+        let psn = psn_of(finder, resend.at);
+        let number = psn.unwrap_or(0);
+        match resend.cause {
+            Cause::Nak(nak) => {
+                let kind =
+                    if is_selective(side, resend) { EventKind::SelectiveResend } else { EventKind::GoBackN };
+                let text = format!("{} packets from {number} on were sent again after a NAK", resend.packets);
+                finder.push(kind, side.requests(), &[resend.at, nak], psn, text);
+            }
+            Cause::Rnr(_) => {}
+            Cause::ImpliedNak(response) => {
+                let text = format!("READ responses from {number} on were requested again");
+                finder.push(EventKind::ImpliedNak, side.requests(), &[resend.at, response], psn, text);
+                missed_response(finder, side, resend);
+            }
+            Cause::Timeout { waited_ns } => {
+                let ms = waited_ns as f64 / 1e6;
+                let text = format!("request {number} was sent again after {ms:.3} ms without an answer");
+                finder.push(EventKind::Timeout, side.requests(), &[resend.at], psn, text);
+                unanswered(finder, side, resend, waited_ns);
+            }
+        }
+        // The responses of a READ were acknowledged where the tap saw them, and may have been lost behind it.
+        let is_asked = matches!(resend.cause, Cause::Nak(_) | Cause::Rnr(_));
+        if resend.needless > 0 && is_asked {
+            let text = format!("{} acknowledged packets were sent again", resend.needless);
+            finder.push(EventKind::NeedlessResend, side.requests(), &[resend.at], psn, text);
+        }
+    }
+}
+
+/// Returns whether packets that had been sent before were left out.
+fn is_selective(side: &Side<'_>, resend: &Resend) -> bool {
+    let count = usize::try_from(resend.packets).unwrap_or(usize::MAX);
+    let mut behind = side.requester.sent.range(resend.psn..).skip(count);
+    behind.next().is_some_and(|(_, sent)| sent.first < resend.at)
+}
+
+/// Returns the last packet before a place in a view that fulfils a condition.
+fn last_before(
+    finder: &Finder<'_>,
+    indices: &[usize],
+    place: usize,
+    is_wanted: impl Fn(&Record) -> bool,
+) -> Option<usize> {
+    let end = indices.partition_point(|index| *index < place);
+    let earlier = indices.get(..end).unwrap_or_default();
+    earlier.iter().copied().rfind(|index| finder.record(*index).is_some_and(&is_wanted))
+}
+
+/// A response that the tap near the requester shows, and that the requester asks for again.
+fn missed_response(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend) -> bool {
+    let Some(psn) = psn_of(finder, resend.at) else { return false };
+    let response = last_before(finder, &side.near.indices, resend.at, |record| {
+        Some(record.stream) == side.streams[1]
+            && record.psn.get() == psn
+            && record.is_sound()
+            && record.info().is_some_and(|info| info.operation == Operation::ReadResponse)
+    });
+    let Some(response) = response else { return false };
+    let text = format!("READ response {psn} was lost behind the tap: the requester asks for it again");
+    let kind = EventKind::ResponseLost(Where::BehindTap);
+    finder.push(kind, side.answers(), &[response, resend.at], Some(psn), text);
+    true
+}
+
+/// Finds what a timeout was caused by.
+fn unanswered(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend, waited_ns: u64) {
+    let is_read = finder
+        .record(resend.at)
+        .and_then(Record::info)
+        .is_some_and(|info| info.operation == Operation::ReadRequest);
+    if is_explained(finder, side, resend, waited_ns) || is_read && missed_response(finder, side, resend) {
+        return;
+    }
+    let psn = short(finder, side.requester, resend.psn);
+    let number = psn.unwrap_or(0);
+    if resend.was_answered {
+        let answer =
+            side.requester.answers.iter().rfind(|answer| answer.at < resend.at && answer.psn >= resend.psn);
+        let psn = answer.and_then(|answer| psn_of(finder, answer.at)).or(psn);
+        let text = format!("answer {} was lost behind the tap", psn.unwrap_or(number));
+        let at: Vec<usize> = answer.map(|answer| answer.at).into_iter().chain([resend.at]).collect();
+        finder.push(EventKind::AckLost(Where::BehindTap), side.answers(), &at, psn, text);
+        return;
+    }
+    let is_begun = is_read && !side.requester.sent.contains_key(&resend.psn);
+    if is_begun && side.crossings.is_none() {
+        let text = format!("READ response {number} was lost before the tap");
+        let kind = EventKind::ResponseLost(Where::BeforeTap);
+        finder.push(kind, side.answers(), &[resend.at], psn, text);
+    } else if resend.was_seen {
+        let text = format!("request {number} was lost behind the tap, or its answer before the tap");
+        finder.push(EventKind::RequestOrAnswerLost, side.requests(), &[resend.at], psn, text);
+    }
+}
+
+/// Returns whether a packet that was lost or damaged between the taps, or damaged at one of them, explains a
+/// silence.
+fn is_explained(finder: &Finder<'_>, side: &Side<'_>, resend: &Resend, waited_ns: u64) -> bool {
+    let end = finder.time(resend.at);
+    let start = end.saturating_sub(waited_ns.saturating_mul(2).max(10_000_000));
+    let is_within = |index: &usize| (start..=end).contains(&finder.time(*index));
+    let lost = side.crossings.into_iter().flatten().flat_map(|crossing| &crossing.lost);
+    let of_side = |index: &&usize| {
+        finder.record(**index).is_some_and(|record| side.streams.contains(&Some(record.stream)))
+    };
+    let damaged = [side.near.tap, side.far.tap];
+    let damaged = damaged.iter().filter_map(|tap| finder.damaged.get(tap)).flatten().filter(of_side);
+    lost.chain(damaged).any(is_within)
+}

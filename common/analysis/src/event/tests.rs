@@ -1,0 +1,219 @@
+use roce_packet::mad::RejReason;
+use roce_packet::pause::PauseRequest;
+use roce_packet::{MacAddr, NakCode, PauseFrame, RnrTimer, Syndrome};
+
+use super::{Event, EventKind, Where, events};
+use crate::testing::management::{dreq, rej, rep, req, rtu};
+use crate::testing::wire::{Sketch, Wire};
+
+fn kinds(wire: &Wire) -> Vec<EventKind> {
+    found(wire).into_iter().map(|event| event.kind).collect()
+}
+
+fn found(wire: &Wire) -> Vec<Event> {
+    events(&wire.analyze())
+}
+
+/// Ten SENDs with an ACK each, 10 µs apart; `change` may alter the packet with a number, or add others.
+fn sends(change: impl Fn(&mut Wire, u64, Sketch)) -> Wire {
+    let mut wire = Wire::default();
+    for psn in 0..10 {
+        let time = 10 * u64::from(psn);
+        change(&mut wire, time, Sketch::send(1, psn));
+        change(&mut wire, time + 2, Sketch::ack(2, psn, psn + 1));
+    }
+    wire
+}
+
+/// Changes the request with PSN 5.
+fn fifth(packet: Sketch) -> bool {
+    packet.psn == 5 && packet.from == 1
+}
+
+#[test]
+fn names_are_keys() {
+    assert!(EventKind::KEYS.len() >= 25);
+    for key in EventKind::KEYS {
+        assert!(key.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_'), "{key}");
+        assert_eq!(EventKind::KEYS.iter().filter(|other| *other == key).count(), 1, "{key}");
+    }
+    assert_eq!(EventKind::RequestLost(Where::BeforeTap).key(), "request_lost");
+}
+
+#[test]
+fn a_good_exchange_has_no_events() {
+    assert_eq!(found(&sends(|wire, time, packet| wire.at_us(time, packet))), []);
+}
+
+#[test]
+fn a_damaged_packet_is_one_event() {
+    let wire = sends(|wire, time, packet| match fifth(packet) {
+        true => {
+            wire.damaged(0, time * 1000, packet);
+            wire.at_us(time + 1, packet);
+        }
+        false => wire.at_us(time, packet),
+    });
+    let found = found(&wire);
+    let [event] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((event.kind, event.psn), (EventKind::Corrupted, Some(5)));
+    assert_eq!((event.connection, event.end), (Some(0), Some(0)));
+}
+
+#[test]
+fn refusals_are_named_by_their_code() {
+    for (code, kind) in [
+        (NakCode::InvalidRequest, EventKind::InvalidRequestNak),
+        (NakCode::RemoteAccess, EventKind::RemoteAccessNak),
+        (NakCode::RemoteOperational, EventKind::OperationalNak),
+        (NakCode::Reserved(9), EventKind::OtherNak),
+    ] {
+        let mut wire = Wire::default();
+        wire.at_us(0, Sketch::send(1, 5));
+        wire.at_us(2, Sketch::answer(2, 5, Syndrome::Nak(code), 0));
+        assert_eq!(kinds(&wire), [kind]);
+    }
+    let mut wire = Wire::default();
+    let timer = RnrTimer::new(12).unwrap();
+    wire.at_us(0, Sketch::send(1, 5));
+    wire.at_us(2, Sketch::answer(2, 5, Syndrome::RnrNak { timer }, 0));
+    wire.at_us(700, Sketch::send(1, 5));
+    wire.at_us(702, Sketch::ack(2, 5, 1));
+    assert_eq!(kinds(&wire), [EventKind::RnrNak]);
+}
+
+#[test]
+fn what_only_the_capture_lacks_is_not_a_loss() {
+    let wire = sends(|wire, time, packet| {
+        if !fifth(packet) {
+            wire.at_us(time, packet);
+        }
+    });
+    let found = found(&wire);
+    let [event] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((event.kind, event.psn), (EventKind::NotCaptured, Some(5)));
+}
+
+#[test]
+fn marks_and_notifications_are_events() {
+    let wire = sends(|wire, time, packet| match fifth(packet) {
+        true => {
+            wire.at_us(time, packet.marked());
+            wire.at_us(time + 1, Sketch::cnp(2));
+        }
+        false => wire.at_us(time, packet),
+    });
+    assert_eq!(kinds(&wire), [EventKind::EcnMark, EventKind::Cnp]);
+}
+
+/// Two taps: the second one sees everything 2 µs later, or 2 µs earlier for answers.
+fn two_taps(change: impl Fn(Sketch) -> Option<Sketch>) -> Wire {
+    let mut wire = Wire::default();
+    for psn in 0..10 {
+        let time = 10_000 * u64::from(psn);
+        let (send, ack) = (Sketch::send(1, psn), Sketch::ack(2, psn, psn + 1));
+        wire.add(0, time, send);
+        if let Some(send) = change(send) {
+            wire.add(1, time + 2000, send);
+        }
+        wire.add(1, time + 3000, ack);
+        if let Some(ack) = change(ack) {
+            wire.add(0, time + 5000, ack);
+        }
+    }
+    wire
+}
+
+#[test]
+fn both_taps_show_one_event() {
+    assert_eq!(found(&two_taps(Some)), []);
+    let marked = two_taps(|packet| Some(if fifth(packet) { packet.marked() } else { packet }));
+    assert_eq!(kinds(&marked), [EventKind::EcnMark]);
+    let class = two_taps(|packet| Some(Sketch { dscp: if packet.from == 1 { 10 } else { 26 }, ..packet }));
+    let found = found(&class);
+    let [event] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(event.kind, EventKind::DscpChanged);
+    assert!(event.summary.contains("from 26 to 10 (10 packets)"), "{}", event.summary);
+}
+
+#[test]
+fn a_packet_that_the_second_capture_lacks_is_not_lost() {
+    let wire = two_taps(|packet| (!fifth(packet)).then_some(packet));
+    assert_eq!(kinds(&wire), [EventKind::NotCaptured], "the responder acknowledged it");
+    let wire = two_taps(|packet| (packet.psn != 5 || packet.from == 1).then_some(packet));
+    assert_eq!(kinds(&wire), [EventKind::AckLost(Where::BetweenTaps)]);
+}
+
+#[test]
+fn late_answers_are_stalls() {
+    let wire = sends(|wire, time, packet| {
+        let late = if packet.psn == 9 && packet.from == 2 { 5000 } else { 0 };
+        wire.at_us(time + late, packet);
+    });
+    assert_eq!(kinds(&wire), [EventKind::Stall]);
+}
+
+#[test]
+fn a_wrong_msn_and_an_answer_to_nothing_are_named() {
+    let wire = sends(|wire, time, packet| match packet.psn == 5 && packet.from == 2 {
+        true => wire.at_us(time, Sketch::ack(2, 5, 60)),
+        false => wire.at_us(time, packet),
+    });
+    assert_eq!(kinds(&wire), [EventKind::MsnJump, EventKind::MsnJump], "there and back");
+    let wire = sends(|wire, time, packet| {
+        wire.at_us(time, packet);
+        if packet.psn == 9 && packet.from == 2 {
+            wire.at_us(time + 1, Sketch::ack(2, 400, 10));
+        }
+    });
+    assert_eq!(kinds(&wire), [EventKind::UnsentAnswer]);
+}
+
+#[test]
+fn a_clock_that_goes_back_is_an_event() {
+    let wire = sends(|wire, time, packet| {
+        let time = if packet.psn >= 5 { time } else { time + 10_000 };
+        wire.at_us(time, packet);
+    });
+    assert!(kinds(&wire).contains(&EventKind::ClockStep));
+}
+
+#[test]
+fn pauses_without_an_end_are_a_storm() {
+    let frame = |quanta| {
+        let mut priorities = [None; 8];
+        priorities[3] = Some(quanta);
+        let request = PauseRequest::PerPriority(priorities);
+        let mut bytes = [0; PauseFrame::LEN];
+        PauseFrame { source: MacAddr([2, 0, 0, 0, 0, 9]), request }.emit(&mut bytes);
+        bytes.to_vec()
+    };
+    let mut wire = Wire::default();
+    for number in 0..50 {
+        wire.raw(0, number * 4_000_000, frame(if number == 24 { 0 } else { 0xffff }));
+    }
+    assert_eq!(kinds(&wire), [], "interrupted");
+    let mut wire = Wire::default();
+    for number in 0..50 {
+        wire.raw(0, number * 4_000_000, frame(0xffff));
+    }
+    let found = found(&wire);
+    let [event] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(event.kind, EventKind::PauseStorm);
+    assert!(event.summary.contains("priority 3"), "{}", event.summary);
+}
+
+#[test]
+fn connection_management_is_named() {
+    let mut wire = Wire::default();
+    wire.cm(0, 1, 1, req());
+    wire.cm(500_000, 1, 1, req());
+    wire.cm(500_100, 2, 1, rej(RejReason::INVALID_SERVICE_ID));
+    assert_eq!(kinds(&wire), [EventKind::CmRepetition, EventKind::CmReject]);
+    let mut wire = Wire::default();
+    for (time, from, message) in [(0, 1, req()), (1, 2, rep()), (2, 1, rtu()), (3, 2, dreq())] {
+        wire.cm(time, from, 1, message);
+    }
+    wire.at_us(1_000_000, Sketch::send(1, 100));
+    assert_eq!(kinds(&wire), [EventKind::NoDisconnectAnswer]);
+}
