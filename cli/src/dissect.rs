@@ -224,7 +224,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 
 /// The output formats.
 enum Printer {
-    Lines(Table),
+    Lines(Box<Table>),
     Tree,
     Json,
     File(PcapWriter),
@@ -236,7 +236,7 @@ impl Printer {
             (Some(file), ..) => Self::File(PcapWriter::create(file, &[])?),
             (_, true, _) => Self::Tree,
             (_, _, true) => Self::Json,
-            _ => Self::Lines(Table::new(args.columns.clone().unwrap_or_default(), is_live)),
+            _ => Self::Lines(Box::new(Table::new(args.columns.clone().unwrap_or_default(), is_live))),
         })
     }
 

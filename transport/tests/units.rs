@@ -43,7 +43,7 @@ fn all_accepted_forms() {
 fn an_error_names_the_quantity_and_an_example() {
     let message = |error: UnitError| error.to_string();
     for text in ["fast", "10"] {
-        let expected = alloc::format!(
+        let expected = format!(
             "{text:?} is not a rate; write for example 10Gbps; the units are bps, Kbps, Mbps, Gbps and Tbps"
         );
         assert_eq!(message(rate(text).unwrap_err()), expected);

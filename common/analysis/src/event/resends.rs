@@ -23,7 +23,9 @@ pub(super) fn find(finder: &mut Finder<'_>, side: &Side<'_>) {
             Cause::ImpliedNak(response) => {
                 let text = format!("READ responses from {number} on were requested again");
                 finder.push(EventKind::ImpliedNak, side.requests(), &[resend.at, response], psn, text);
-                missed_response(finder, side, resend);
+                if !missed_response(finder, side, resend) {
+                    last_response_missing(finder, side, resend);
+                }
             }
             Cause::Timeout { waited_ns } => {
                 let ms = waited_ns as f64 / 1e6;
@@ -76,6 +78,25 @@ fn missed_response(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend) ->
     true
 }
 
+/// A response that the requester asks for again although no later one of its READ was captured: the last ones
+/// of a READ were lost, and the responses of the next READ show it.
+fn last_response_missing(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend) {
+    let mut gaps = side.requester.response_gaps.iter();
+    let is_known = gaps.any(|gap| (gap.first..gap.first.saturating_add(gap.count)).contains(&resend.psn));
+    let psn = psn_of(finder, resend.at);
+    let is_damaged = |index: &usize| {
+        finder
+            .record(*index)
+            .is_some_and(|record| Some(record.stream) == side.streams[1] && Some(record.psn.get()) == psn)
+    };
+    let is_known =
+        is_known || finder.damaged.get(&side.near.tap).is_some_and(|all| all.iter().any(is_damaged));
+    if !is_known && side.crossings.is_none() {
+        let text = format!("READ response {} was lost before the tap", psn.unwrap_or(0));
+        finder.push(EventKind::ResponseLost(Where::BeforeTap), side.answers(), &[resend.at], psn, text);
+    }
+}
+
 /// Finds what a timeout was caused by.
 fn unanswered(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend, waited_ns: u64) {
     let is_read = finder
@@ -83,6 +104,12 @@ fn unanswered(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend, waited_
         .and_then(Record::info)
         .is_some_and(|info| info.operation == Operation::ReadRequest);
     if is_explained(finder, side, resend, waited_ns) || is_read && missed_response(finder, side, resend) {
+        return;
+    }
+    if let Some(first) = resend.went_on.filter(|_| side.crossings.is_none()) {
+        let psn = psn_of(finder, first);
+        let text = format!("request {} was lost before the tap", psn.unwrap_or(0));
+        finder.push(EventKind::RequestLost(Where::BeforeTap), side.requests(), &[first], psn, text);
         return;
     }
     let psn = short(finder, side.requester, resend.psn);

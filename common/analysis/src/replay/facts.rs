@@ -86,6 +86,9 @@ pub struct Resend {
     pub was_seen: bool,
     /// Whether the answer for `psn` had been captured before.
     pub was_answered: bool,
+    /// After a timeout, the index of the first packet that was not captured before, if it continues a message
+    /// of which earlier packets were: its first copy was lost before this place.
+    pub went_on: Option<usize>,
 }
 
 /// A NAK for a sequence error.

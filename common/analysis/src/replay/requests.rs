@@ -64,8 +64,15 @@ impl Player<'_> {
     }
 
     fn new_request(&mut self, index: usize, record: &Record, psn: u64, span: u64) {
-        self.run = None;
         let info = record.info();
+        if let Some((resend, expected)) = self.run.take()
+            && let Some(resend) = self.out.resends.get_mut(resend)
+            && matches!(resend.cause, Cause::Timeout { .. })
+            && expected == psn
+            && info.is_some_and(|info| !info.starts_message())
+        {
+            resend.went_on = Some(index);
+        }
         if info.is_some_and(|info| info.starts_message()) || self.message_start.is_none() {
             self.message_start = Some(index);
         }
@@ -185,6 +192,7 @@ impl Player<'_> {
             cause,
             was_seen,
             was_answered,
+            went_on: None,
         });
         self.run = Some((number, psn.saturating_add(span)));
         match cause {
@@ -228,7 +236,9 @@ impl Player<'_> {
     }
 
     fn why_again(&self, index: usize, record: &Record, psn: u64, span: u64, before: Option<usize>) -> Again {
-        if before.is_none() && self.comes_again(index, record) {
+        // The end of a READ is requested again, so this is not the first copy of anything.
+        let resumes = before.is_none() && self.is_inside_read(psn);
+        if before.is_none() && !resumes && self.comes_again(index, record) {
             // A NAK asks for it, but the answer to the NAK follows: this is the first copy, which others
             // overtook.
             return Again::Overtaken;
@@ -262,15 +272,27 @@ impl Player<'_> {
                 let is_same = earlier.icrc == record.icrc && earlier.identification == record.identification;
                 // A requester that numbers its packets gives another number to a packet that it sends again.
                 let is_numbered = record.identification != 0 && is_same;
-                if is_same && (is_numbered && since < 1000 * NETWORK_NS || since < NETWORK_NS && !goes_on) {
+                // Responses came in between, so the requester asks again for those that it misses.
+                let has_responses = is_read && self.last_response.is_some_and(|response| response > first);
+                if is_same
+                    && !has_responses
+                    && (is_numbered && since < 1000 * NETWORK_NS || since < NETWORK_NS && !goes_on)
+                {
                     Again::Doubled(first)
                 } else {
                     timeout
                 }
             }
-            _ if quiet > NETWORK_NS => timeout,
+            _ if resumes || quiet > NETWORK_NS => timeout,
             _ => Again::Overtaken,
         }
+    }
+
+    /// Returns whether a PSN belongs to a READ that was captured, but is not its first one.
+    fn is_inside_read(&self, psn: u64) -> bool {
+        let read = self.reading.range(..psn).next_back();
+        read.and_then(|(start, _)| Some(start.saturating_add(self.out.sent.get(start)?.span)))
+            .is_some_and(|end| psn < end)
     }
 
     /// Returns whether a request follows again soon, before the responder asks for it again.
