@@ -135,9 +135,9 @@ impl Context {
         })
     }
 
-    /// Explains the failure of a queue pair, or the state of one that has not failed: the failed check, packets
-    /// that were dropped here, and likely causes, each with the next step. Returns `None` if the queue pair
-    /// does not exist.
+    /// Explains the failure of a queue pair, or the state of one that has not failed: the failed check,
+    /// packets that were dropped here, and likely causes, each with the next step. Returns `None` if the
+    /// queue pair does not exist.
     #[must_use]
     pub fn why(&self, qpn: Qpn) -> Option<Explanation> {
         Explanation::of(&self.of_qp(qpn).lock().nic.engine, qpn)

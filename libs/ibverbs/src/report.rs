@@ -43,8 +43,8 @@ impl Failures {
         }
     }
 
-    /// Records a failure, and explains the first one. Ignores flushed requests, which only follow from another
-    /// failure.
+    /// Records a failure, and explains the first one. Ignores flushed requests, which only follow from
+    /// another failure.
     fn note_error(&self, error: &WorkError, why: impl FnOnce() -> Option<Explanation>) {
         if error.wc.cause == Cause::Flushed || error.wc.status == WcStatus::WrFlushError {
             return;

@@ -78,8 +78,8 @@ pub enum ToolError {
         /// Whether the transport retransmits.
         is_reliable: bool,
     },
-    /// A work request failed. The text is that of the [`WorkError`] with advice, so the error is no source. The
-    /// explanation of the queue pair has several lines, which only a terminal shows.
+    /// A work request failed. The text is that of the [`WorkError`] with advice, so the error is no source.
+    /// The explanation of the queue pair has several lines, which only a terminal shows.
     #[error(
         "{}{}",
         explain(.0),

@@ -1,7 +1,8 @@
 //! Everything on the wire that is not normal, in time order.
 //!
 //! Each event is derived once: a packet that two taps show is one event, and a return of a requester that a
-//! lost packet explains is one return and one loss. What only the capture lacks is [`EventKind::NotCaptured`].
+//! lost packet explains is one return and one loss. What only the capture lacks is
+//! [`EventKind::NotCaptured`].
 
 mod answers;
 mod finder;
