@@ -281,7 +281,7 @@ fn lost_requests(connection: &Connection, replay: &Replay, end: usize) -> u64 {
     let between = connection.between.as_ref().and_then(|between| between.crossings.get(end));
     let behind = match between {
         Some(crossing) => crossing.lost.len() as u64,
-        None => replay.naks.iter().filter(|nak| nak.was_seen && nak.repeats.is_none()).count() as u64,
+        None => replay.naks.iter().filter(|nak| nak.shows_loss_behind()).count() as u64,
     };
     in_front.saturating_add(behind)
 }

@@ -248,7 +248,7 @@ fn responses(finder: &mut Finder<'_>, side: &Side<'_>) {
 /// Requests that the tap near the responder shows, and that the responder asks for.
 fn behind_tap(finder: &mut Finder<'_>, side: &Side<'_>) {
     for nak in &side.responder.naks {
-        if !nak.was_seen || nak.was_acknowledged || nak.repeats.is_some() {
+        if !nak.shows_loss_behind() || nak.was_acknowledged {
             continue;
         }
         let Some(sent) = side.responder.sent.get(&nak.psn) else { continue };

@@ -141,7 +141,7 @@ impl Scene<'_> {
         let other = 1_usize.saturating_sub(end);
         for nak in &replay.naks {
             self.mark(nak.at, Marks::NAK);
-            if is_inferred && nak.was_seen && nak.repeats.is_none() {
+            if is_inferred && nak.shows_loss_behind() {
                 self.mark_lost(nak.at, self.stream(end), Direction::Request);
             }
         }

@@ -76,6 +76,7 @@ impl Player<'_> {
             has_later: self.out.next > later,
             was_acknowledged,
             was_seen: sent.is_some(),
+            follows_rnr: self.out.rnr.last().is_some_and(|rnr| rnr.psn == psn),
             resend: None,
         };
         self.acknowledge(psn, index);

@@ -274,6 +274,19 @@ fn an_rnr_nak_is_followed_by_another_try() {
     assert_eq!(replay.resends[0].cause, Cause::Rnr(nak));
 }
 
+/// Regression: the packet counted as lost, because a NAK for a sequence error asks for it, too.
+#[test]
+fn a_packet_that_an_rnr_nak_refused_is_not_lost() {
+    let mut wire = Wire::default();
+    for number in [0, 1, 2] {
+        wire.send(number);
+    }
+    wire.answer(1, Syndrome::RnrNak { timer: RnrTimer::new(12).unwrap() });
+    wire.nak(1);
+    let [nak] = *wire.replay().naks else { panic!("one NAK") };
+    assert!(nak.was_seen && nak.follows_rnr && !nak.shows_loss_behind());
+}
+
 #[test]
 fn a_refusal_counts_the_requests_after_it() {
     let mut wire = Wire::default();

@@ -2,6 +2,7 @@
 
 use roce_packet::Transport;
 
+use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::CAUSES;
 use crate::replay::{Cause, Replay, Resend};
@@ -41,8 +42,8 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
     }
     let Counts { nak, rnr, implied, timeout } = counts;
     let summary = format!(
-        "{} returns: {nak} after a NAK, {implied} after missing responses, {rnr} after RNR NAKs, {timeout} after a timeout",
-        replay.resends.len()
+        "{}: {nak} after a NAK, {implied} after missing responses, {rnr} after RNR NAKs, {timeout} after a timeout",
+        count_of(replay.resends.len() as u64, "return")
     );
     let mut verdict = Verdict::pass(&CAUSES, summary)
         .at(replay.resends.iter().filter_map(|resend| scene.place(resend.at)))

@@ -2,6 +2,7 @@
 
 use roce_packet::{Operation, Transport};
 
+use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::DUPLICATES;
 use crate::record::Extension;
@@ -60,7 +61,7 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
         };
         Verdict::pass(
             &DUPLICATES,
-            format!("{} repeated requests were answered again{remark}", duplicates.len()),
+            format!("{} answered again{remark}", count_of(duplicates.len() as u64, "repeated request")),
         )
     };
     Some(verdict.with("duplicates", duplicates.len() as f64).with("unanswered", silent.len() as f64))

@@ -2,6 +2,7 @@
 
 use roce_packet::Syndrome;
 
+use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::MSN;
 use crate::replay::{GapEnd, Replay};
@@ -38,7 +39,14 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
         )
         .at(places(&wrong))
     } else {
-        Verdict::pass(&MSN, format!("{} answers count {} messages", answers.len(), messages.len()))
+        Verdict::pass(
+            &MSN,
+            format!(
+                "{} for {}",
+                count_of(answers.len() as u64, "answer"),
+                count_of(messages.len() as u64, "message")
+            ),
+        )
     };
     Some(verdict.with("answers", answers.len() as f64).with("messages", messages.len() as f64))
 }

@@ -2,6 +2,7 @@
 
 use roce_packet::Transport;
 
+use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::NAKS;
 use crate::replay::{GapEnd, Replay, SequenceNak};
@@ -59,7 +60,10 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
             ),
         )
     } else {
-        Verdict::pass(&NAKS, format!("{} NAKs, each once and with the PSN that was expected", naks.len()))
+        Verdict::pass(
+            &NAKS,
+            format!("{}, each once and with the PSN that was expected", count_of(naks.len() as u64, "NAK")),
+        )
     };
     Some(figures(verdict))
 }

@@ -2,6 +2,7 @@
 
 use roce_packet::Transport;
 
+use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::READS;
 use crate::replay::Replay;
@@ -51,9 +52,9 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
         Verdict::pass(
             &READS,
             format!(
-                "{} READs; {} gaps in their responses, each requested again from the lost PSN on",
-                reads.requests,
-                replay.response_gaps.len()
+                "{}; {} in their responses, each requested again from the lost PSN on",
+                count_of(reads.requests, "READ"),
+                count_of(replay.response_gaps.len() as u64, "gap")
             ),
         )
     };

@@ -2,6 +2,7 @@
 
 use roce_packet::Transport;
 
+use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::RESTART;
 use crate::replay::{Cause, Replay, Resend};
@@ -63,7 +64,11 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
     } else {
         Verdict::pass(
             &RESTART,
-            format!("{returns} returns, each to the right PSN; {packets} packets were sent again"),
+            format!(
+                "{}, each to the right PSN; {} sent again",
+                count_of(returns as u64, "return"),
+                count_of(packets, "packet")
+            ),
         )
     };
     Some(

@@ -1,5 +1,6 @@
 //! Rule 8: the time that a requester waits after an RNR NAK.
 
+use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::RNR;
 use crate::replay::{Replay, RnrNak};
@@ -39,7 +40,7 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
             &RNR,
             format!(
                 "{} RNR NAKs are not followed by another try: the capture or the retries end",
-                naks.len()
+                count_of(naks.len() as u64, "RNR NAK")
             ),
         )
         .at(at)
@@ -47,7 +48,7 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
         Verdict::pass(
             &RNR,
             format!(
-                "{} RNR NAKs asked for up to {asked:.0} µs; the requester waited at least that long each time",
+                "{} asked for up to {asked:.0} µs; the requester waited at least that long each time",
                 naks.len()
             ),
         )

@@ -2,6 +2,7 @@
 
 use roce_packet::Transport;
 
+use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::TIMEOUTS;
 use crate::replay::{Cause, Replay};
@@ -55,8 +56,8 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
         format!("an adaptive timer, from {} to {}", duration(shortest), duration(longest))
     };
     let summary = format!(
-        "{} timeouts after {} in the median, {law}; at most {in_a_row} in a row for one PSN",
-        waits.len(),
+        "{} after {} in the median, {law}; at most {in_a_row} in a row for one PSN",
+        count_of(waits.len() as u64, "timeout"),
         duration(median)
     );
     Some(
