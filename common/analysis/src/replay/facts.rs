@@ -106,8 +106,8 @@ pub struct SequenceNak {
     pub was_acknowledged: bool,
     /// Whether the packet with this PSN was captured before the NAK.
     pub was_seen: bool,
-    /// Whether the responder had refused the packet because it was not ready. It then asks for the packet with
-    /// a NAK, too, when later ones arrive, although nothing was lost.
+    /// Whether the responder had refused the packet because it was not ready. It then asks for the packet
+    /// with a NAK, too, when later ones arrive, although nothing was lost.
     pub follows_rnr: bool,
     /// Index of the return of the requester that this NAK caused in [`Replay::resends`].
     pub resend: Option<usize>,
