@@ -69,6 +69,7 @@ const GROWS_UP: &str = "verbs_context";
 
 /// Numbers of these files that have a different name in C, or no name.
 const NUMBERS: &[(&str, &str)] = &[
+    ("PHYSICAL_DISABLED", ""),
     ("PHYSICAL_LINK_UP", ""),
     (
         "DEVICE_CAPABILITIES",
