@@ -53,19 +53,12 @@ fn suite(xml: &mut String, name: &str, about: &str, verdicts: &[Verdict]) {
 
 /// Escapes a text for XML, which may not contain most control characters at all.
 fn escaped(text: &str) -> String {
-    let mut xml = String::with_capacity(text.len() + 16);
-    for sign in text.chars() {
-        match sign {
-            '&' => xml.push_str("&amp;"),
-            '<' => xml.push_str("&lt;"),
-            '>' => xml.push_str("&gt;"),
-            '"' => xml.push_str("&quot;"),
-            '\u{fffe}' | '\u{ffff}' => xml.push('\u{fffd}'),
-            sign if sign.is_control() => xml.push(' '),
-            sign => xml.push(sign),
-        }
-    }
-    xml
+    let allowed = text.chars().map(|sign| match sign {
+        '\u{fffe}' | '\u{ffff}' => '\u{fffd}',
+        sign if sign.is_control() => ' ',
+        sign => sign,
+    });
+    roce_plot::escape(&allowed.collect::<String>())
 }
 
 #[cfg(test)]
