@@ -8,7 +8,7 @@ use roce_analysis::verdict::{Outcome, Verdict, of_capture, of_connection};
 use super::figures::{counted, losses};
 use crate::input::captures::Captures;
 
-/// What is known about captures.
+/// The summary of captures.
 pub(super) struct Report<'a> {
     pub(super) captures: &'a Captures,
     /// Verdicts on the captures as a whole.
@@ -16,7 +16,7 @@ pub(super) struct Report<'a> {
     pub(super) parts: Vec<Part<'a>>,
 }
 
-/// What is known about one connection.
+/// The summary of one connection.
 pub(super) struct Part<'a> {
     /// Its number, from 1.
     pub(super) number: usize,
@@ -130,7 +130,7 @@ impl<'a> Report<'a> {
         }
         let worst = self.parts.iter().max_by_key(|part| {
             let lost = part.summary.requests.iter().map(|one| one.lost + one.lost_responses + one.resent);
-            // Of several, the first one.
+            // The first one, if there are several.
             (lost.sum::<u64>(), std::cmp::Reverse(part.number))
         });
         match worst.and_then(|part| Some((part, losses(&part.summary)?))) {

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use roce_packet::outer::Outer;
 
 use crate::connection::{Connection, connections};
-use crate::copies::mark_mirrored;
+use crate::copies::{Tap, mark_mirrored};
+use crate::exchange::{Exchange, exchanges, tap_of};
 use crate::icrc::{self, Hints, Tally};
 use crate::pairing::pairs;
-use crate::record::{Bits, CmRecord, Decoded, Packet, PauseRecord, Record, StreamId, decode};
+use crate::record::{Bits, CmRecord, Decoded, Packet, PauseRecord, Place, Record, StreamId, decode};
 use crate::stream::Streams;
 
 /// Numbers of packets by kind.
@@ -120,8 +121,9 @@ impl Collector {
         self.counts.copies = mark_mirrored(&mut self.records);
         let pairs = pairs(&self.records, &self.cm, &self.streams);
         let connections = connections(&self.records, &self.streams, &pairs);
+        let exchanges = exchanges(&self.records, &self.cm);
         let Self { counts, streams, records, cm, pauses, line_rate, mistakes, .. } = self;
-        Analysis { counts, streams, records, cm, pauses, connections, line_rate, mistakes }
+        Analysis { counts, streams, records, cm, pauses, exchanges, connections, line_rate, mistakes }
     }
 }
 
@@ -138,10 +140,31 @@ pub struct Analysis {
     pub cm: Vec<CmRecord>,
     /// The pause frames.
     pub pauses: Vec<PauseRecord>,
+    /// The exchanges of connection management.
+    pub exchanges: Vec<Exchange>,
     /// The connections of RC, XRC and UC queue pairs.
     pub connections: Vec<Connection>,
     /// Rate of the captured links in bits per second, if the caller knows it.
     pub line_rate: Option<u64>,
-    /// What the wrong ICRCs of each stream have in common. Streams without wrong ICRCs have no entry.
+    /// The causes of the wrong ICRCs of each stream. Streams without wrong ICRCs have no entry.
     pub mistakes: HashMap<StreamId, Tally>,
+}
+
+impl Analysis {
+    /// Returns where a record is.
+    #[must_use]
+    pub fn place(&self, index: usize) -> Option<Place> {
+        self.records.get(index).map(|record| record.place)
+    }
+
+    /// Returns the time from a message to the last packet of its tap in nanoseconds; `None` without times.
+    #[must_use]
+    pub fn time_left(&self, record: &CmRecord) -> Option<u64> {
+        if self.counts.without_time > 0 {
+            return None;
+        }
+        let tap = tap_of(record);
+        let mut packets = self.records.iter().rev();
+        packets.find(|other| Tap::of(other) == tap)?.time_ns.checked_sub(record.time_ns)
+    }
 }

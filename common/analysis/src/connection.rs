@@ -20,7 +20,7 @@ pub struct End {
     pub qpn: Option<Qpn>,
 }
 
-/// What one tap shows of a connection.
+/// A connection as one tap shows it.
 #[derive(Clone, Debug)]
 pub struct View {
     /// The tap.
@@ -54,11 +54,11 @@ pub struct Connection {
     pub transport: Transport,
     /// Version of RoCE.
     pub encapsulation: Encapsulation,
-    /// What each tap shows.
+    /// The connection as each tap shows it.
     pub views: Vec<View>,
     /// Index of the view of the tap near each end.
     pub near: [usize; 2],
-    /// What two taps show together.
+    /// The comparison of two taps.
     pub between: Option<Between>,
 }
 

@@ -65,7 +65,7 @@ pub fn mark_mirrored(records: &mut [Record]) -> u64 {
     marked
 }
 
-/// What two taps saw of one stream.
+/// The packets of one stream at two taps.
 #[derive(Clone, Debug, Default)]
 pub struct Crossing {
     /// Packets at both taps: the index at the first one, and at the second one.

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 
 use roce_packet::mad::{CmDrep, CmDreq, CmMessage, CmMra, CmRej, CmRtu, CommId};
 
-use crate::analysis::Analysis;
 use crate::copies::Tap;
 use crate::record::{Bits, CmRecord, Place, Record};
 
@@ -25,7 +24,7 @@ pub struct Exchange {
     pub transaction_id: Option<u64>,
     /// Whether it is a question for a service (SIDR).
     pub is_service: bool,
-    /// Indices in [`Analysis::cm`].
+    /// Indices of the messages.
     pub messages: Vec<usize>,
 }
 
@@ -33,9 +32,9 @@ impl Exchange {
     /// Returns the messages of one kind at the tap that has most of them, in order. Other taps show the
     /// messages again.
     #[must_use]
-    pub fn all<'a>(&self, analysis: &'a Analysis, name: &str) -> Vec<&'a CmRecord> {
+    pub fn all<'a>(&self, cm: &'a [CmRecord], name: &str) -> Vec<&'a CmRecord> {
         let mut by_tap: HashMap<Tap, Vec<&CmRecord>> = HashMap::new();
-        for record in self.messages.iter().filter_map(|index| analysis.cm.get(*index)) {
+        for record in self.messages.iter().filter_map(|index| cm.get(*index)) {
             if record.message.name() == name {
                 by_tap.entry(tap_of(record)).or_default().push(record);
             }
@@ -47,8 +46,8 @@ impl Exchange {
 
     /// Returns the first message of one kind.
     #[must_use]
-    pub fn first<'a>(&self, analysis: &'a Analysis, name: &str) -> Option<&'a CmRecord> {
-        let mut all = self.messages.iter().filter_map(|index| analysis.cm.get(*index));
+    pub fn first<'a>(&self, cm: &'a [CmRecord], name: &str) -> Option<&'a CmRecord> {
+        let mut all = self.messages.iter().filter_map(|index| cm.get(*index));
         all.find(|record| record.message.name() == name)
     }
 }
@@ -60,31 +59,19 @@ pub const fn tap_of(record: &CmRecord) -> Tap {
 }
 
 /// Returns the record of a packet.
-#[must_use]
-pub fn record_at(analysis: &Analysis, place: Place) -> Option<&Record> {
-    let at = analysis.records.partition_point(|record| record.place < place);
-    analysis.records.get(at).filter(|record| record.place == place)
-}
-
-/// Returns the time from a message to the last packet of its tap, in nanoseconds, or `None` without times.
-#[must_use]
-pub fn time_left(analysis: &Analysis, record: &CmRecord) -> Option<u64> {
-    if analysis.counts.without_time > 0 {
-        return None;
-    }
-    let tap = tap_of(record);
-    let is_there = |other: &&Record| (other.place.capture, other.interface) == (tap.capture, tap.interface);
-    analysis.records.iter().rev().find(is_there)?.time_ns.checked_sub(record.time_ns)
+fn record_at(records: &[Record], place: Place) -> Option<&Record> {
+    let at = records.partition_point(|record| record.place < place);
+    records.get(at).filter(|record| record.place == place)
 }
 
 type Key = (IpAddr, IpAddr, CommId);
 
 /// Groups the messages of connection management.
 #[must_use]
-pub fn exchanges(analysis: &Analysis) -> Vec<Exchange> {
+pub fn exchanges(records: &[Record], cm: &[CmRecord]) -> Vec<Exchange> {
     let mut found = Groups::default();
-    for (index, record) in analysis.cm.iter().enumerate() {
-        let is_copy = record_at(analysis, record.place)
+    for (index, record) in cm.iter().enumerate() {
+        let is_copy = record_at(records, record.place)
             .is_some_and(|record| record.bits.contains(Bits::COPY) || !record.is_sound());
         if !is_copy {
             found.add(index, record);

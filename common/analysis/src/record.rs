@@ -392,9 +392,3 @@ fn extension(info: &OpcodeInfo, transport: &[u8]) -> Extension {
 pub const fn is_connected(transport: Transport) -> bool {
     matches!(transport, Transport::Rc | Transport::Uc | Transport::Xrc)
 }
-
-/// Returns where a record is.
-#[must_use]
-pub fn place(records: &[Record], index: usize) -> Option<Place> {
-    records.get(index).map(|record| record.place)
-}

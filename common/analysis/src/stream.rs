@@ -6,7 +6,7 @@ use roce_packet::Transport;
 
 use crate::record::{Record, StreamId, StreamKey};
 
-/// What is known about a stream.
+/// A stream of packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
     /// Sender, receiver and receiving queue pair.

@@ -9,7 +9,6 @@ use roce_packet::pause::PauseRequest;
 use super::finder::Finder;
 use super::kinds::{Event, EventKind};
 use crate::copies::Tap;
-use crate::exchange::{exchanges, time_left};
 use crate::record::{Place, Record};
 use crate::verdict::cm::{DEFAULT_WAIT_NS, refusal};
 
@@ -34,15 +33,15 @@ fn add(finder: &mut Finder<'_>, kind: EventKind, time: u64, at: Vec<Place>, summ
 
 fn management(finder: &mut Finder<'_>) {
     let analysis = finder.analysis;
-    for exchange in exchanges(analysis) {
-        if let Some(record) = exchange.first(analysis, "REJ")
+    for exchange in &analysis.exchanges {
+        if let Some(record) = exchange.first(&analysis.cm, "REJ")
             && let CmMessage::Rej(rej) = &*record.message
         {
             let text = refusal(record.source, rej);
             add(finder, EventKind::CmReject, record.time_ns, vec![record.place], text);
         }
         for name in ["REQ", "REP", "RTU", "DREQ", "DREP", "REJ", "MRA", "SIDR_REQ", "SIDR_REP"] {
-            let all = exchange.all(analysis, name);
+            let all = exchange.all(&analysis.cm, name);
             for (before, record) in all.iter().zip(all.iter().skip(1)) {
                 if before.source != record.source {
                     // Both ends may disconnect.
@@ -55,12 +54,13 @@ fn management(finder: &mut Finder<'_>) {
             }
         }
         let wait_ns =
-            exchange.first(analysis, "REQ").map_or(DEFAULT_WAIT_NS, |record| match &*record.message {
+            exchange.first(&analysis.cm, "REQ").map_or(DEFAULT_WAIT_NS, |record| match &*record.message {
                 CmMessage::Req(req) => req.remote_cm_response_timeout.nanos(),
                 _ => DEFAULT_WAIT_NS,
             });
-        if let (Some(record), None) = (exchange.first(analysis, "DREQ"), exchange.first(analysis, "DREP"))
-            && time_left(analysis, record).is_some_and(|left| left > wait_ns)
+        if let (Some(record), None) =
+            (exchange.first(&analysis.cm, "DREQ"), exchange.first(&analysis.cm, "DREP"))
+            && analysis.time_left(record).is_some_and(|left| left > wait_ns)
         {
             let text = format!("the DREQ of {} has no DREP", record.source);
             add(finder, EventKind::NoDisconnectAnswer, record.time_ns, vec![record.place], text);

@@ -39,7 +39,7 @@ pub struct Gap {
     pub end: GapEnd,
 }
 
-/// What became of a gap.
+/// The end of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GapEnd {
     /// The capture ends before anything is known.

@@ -71,9 +71,14 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Returns the 64-bit form of a PSN that is the closest to the next new one.
+    /// Returns the 64-bit form of a PSN that is the closest to the next new one. The first PSN is [`ORIGIN`].
     pub(super) fn unwrap(&mut self, psn: Psn) -> u64 {
         let base = *self.base.get_or_insert(psn);
+        self.unwrap_from(base, psn)
+    }
+
+    /// Returns the 64-bit form of a PSN, given the one that is [`ORIGIN`].
+    pub(super) fn unwrap_from(&self, base: Psn, psn: Psn) -> u64 {
         let next = self.out.next;
         let expected = base.add(u32::try_from(next.wrapping_sub(ORIGIN) & u64::from(Psn::MASK)).unwrap_or(0));
         let ahead = u64::from(expected.distance_to(psn));

@@ -331,13 +331,7 @@ impl Player<'_> {
     fn following(&self, index: usize) -> Option<u64> {
         let position = self.requests.partition_point(|request| *request <= index);
         let record = self.records.get(*self.requests.get(position)?)?;
-        let base = self.base?;
-        let expected = base.add((self.out.next.wrapping_sub(ORIGIN) & 0xff_ffff) as u32);
-        let ahead = u64::from(expected.distance_to(record.psn));
-        Some(match ahead <= 0x7f_ffff {
-            true => self.out.next.saturating_add(ahead),
-            false => self.out.next.saturating_sub(0x100_0000 - ahead),
-        })
+        Some(self.unwrap_from(self.base?, record.psn))
     }
 
     /// Removes a PSN from the missing ones.

@@ -1,7 +1,8 @@
 use roce_packet::{Msn, NakCode, Opcode, Psn, Reth, RnrTimer, Syndrome};
 
 use super::*;
-use crate::record::{Extension, Place, StreamId};
+use crate::record::{Extension, StreamId};
+use crate::testing::records::Traffic;
 
 const REQUESTS: StreamId = StreamId(0);
 const ANSWERS: StreamId = StreamId(1);
@@ -11,15 +12,11 @@ const FIRST: u32 = 0xff_fffe;
 
 /// Packets of one direction, a microsecond apart unless a test waits.
 #[derive(Default)]
-struct Wire {
-    records: Vec<Record>,
-    now_ns: u64,
-}
+struct Wire(Traffic);
 
 impl Wire {
     fn push(&mut self, stream: StreamId, opcode: Opcode, psn: u32, extension: Extension) -> usize {
-        self.now_ns += 1000;
-        let index = self.records.len();
+        let index = self.0.records.len();
         let payload_len = match opcode {
             Opcode::RC_RDMA_WRITE_FIRST
             | Opcode::RC_RDMA_WRITE_MIDDLE
@@ -27,33 +24,15 @@ impl Wire {
             Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST => 1024,
             _ => 64,
         };
-        self.records.push(Record {
-            place: Place { capture: 0, number: index as u64 + 1 },
-            interface: 0,
-            time_ns: self.now_ns,
-            stream,
-            opcode,
-            psn: Psn::new((FIRST + psn) & Psn::MASK),
-            bits: Bits::GOOD_ICRC | Bits::MIG_REQ,
-            version: 0,
-            pad: 0,
-            p_key: 0xffff,
-            traffic_class: 0,
-            pcp: None,
-            source_port: 0xc000,
-            identification: 0,
-            payload_len,
-            wire_len: payload_len + 58,
-            extension,
-            icrc: psn,
-            payload_crc: psn + 1,
-            problem: None,
-        });
+        let record = self.0.add(stream == ANSWERS, 7, opcode, (FIRST + psn) & Psn::MASK);
+        assert_eq!(record.stream, stream, "requests come first");
+        (record.payload_len, record.extension) = (payload_len, extension);
+        (record.icrc, record.payload_crc) = (psn, psn + 1);
         index
     }
 
     fn wait_us(&mut self, us: u64) {
-        self.now_ns += us * 1000;
+        self.0.now_ns += us * 1000;
     }
 
     fn send(&mut self, psn: u32) -> usize {
@@ -82,8 +61,8 @@ impl Wire {
     }
 
     fn replay(&self) -> Replay {
-        let indices: Vec<usize> = (0..self.records.len()).collect();
-        replay(&self.records, &indices, HALF)
+        let indices: Vec<usize> = (0..self.0.records.len()).collect();
+        replay(&self.0.records, &indices, HALF)
     }
 }
 

@@ -9,7 +9,7 @@ use super::judgement::{Outcome, Verdict};
 use super::rules;
 use crate::analysis::Analysis;
 use crate::connection::Connection;
-use crate::exchange::{Exchange, exchanges, time_left};
+use crate::exchange::Exchange;
 use crate::record::CmRecord;
 
 /// Maximum number of complete exchanges that have a verdict each. One verdict counts the others.
@@ -22,10 +22,10 @@ const MOST_BEFORE: u32 = 64;
 /// Judges the exchanges of all hosts.
 pub(super) fn of_capture(analysis: &Analysis) -> Vec<Verdict> {
     let (mut verdicts, mut complete, mut more) = (Vec::new(), 0, 0);
-    for exchange in exchanges(analysis) {
+    for exchange in &analysis.exchanges {
         let verdict = match exchange.is_service {
-            true => service(analysis, &exchange),
-            false => connection(analysis, &exchange),
+            true => service(analysis, exchange),
+            false => connection(analysis, exchange),
         };
         if verdict.outcome == Outcome::Pass {
             complete += 1;
@@ -94,8 +94,8 @@ pub(crate) fn refusal(source: IpAddr, rej: &CmRej) -> String {
 }
 
 fn service(analysis: &Analysis, exchange: &Exchange) -> Verdict {
-    let requests = exchange.all(analysis, "SIDR_REQ");
-    let reply = exchange.first(analysis, "SIDR_REP");
+    let requests = exchange.all(&analysis.cm, "SIDR_REQ");
+    let reply = exchange.first(&analysis.cm, "SIDR_REP");
     let repeated = repetitions("SIDR_REQ", &requests).map(|text| format!("; {text}")).unwrap_or_default();
     let (active, passive) = (exchange.active, exchange.passive);
     let places = requests.iter().chain(&reply).map(|record| record.place);
@@ -120,7 +120,7 @@ fn service(analysis: &Analysis, exchange: &Exchange) -> Verdict {
 
 /// A message without an answer fails if the capture goes on long enough.
 fn unanswered(analysis: &Analysis, record: &CmRecord, wait_ns: u64, text: String) -> Verdict {
-    match time_left(analysis, record) {
+    match analysis.time_left(record) {
         Some(left) if left > wait_ns => Verdict::fail(
             &rules::CM,
             format!("{text}, although the capture goes on for {:.1} s", left as f64 / 1e9),
@@ -147,14 +147,14 @@ impl<'a> Setup<'a> {
         let names = ["REQ", "REP", "RTU", "DREQ", "DREP", "REJ"];
         let repeated = names
             .iter()
-            .filter_map(|name| repetitions(name, &exchange.all(analysis, name)))
+            .filter_map(|name| repetitions(name, &exchange.all(&analysis.cm, name)))
             .map(|text| format!("; {text}"))
             .collect();
-        let req = exchange.first(analysis, "REQ").and_then(|record| match &*record.message {
+        let req = exchange.first(&analysis.cm, "REQ").and_then(|record| match &*record.message {
             CmMessage::Req(req) => Some((record, req)),
             _ => None,
         });
-        let rep = exchange.first(analysis, "REP").and_then(|record| match &*record.message {
+        let rep = exchange.first(&analysis.cm, "REP").and_then(|record| match &*record.message {
             CmMessage::Rep(rep) => Some((record, rep)),
             _ => None,
         });
@@ -162,7 +162,7 @@ impl<'a> Setup<'a> {
     }
 
     fn has(&self, name: &str) -> bool {
-        self.exchange.first(self.analysis, name).is_some()
+        self.exchange.first(&self.analysis.cm, name).is_some()
     }
 
     /// Returns the connection of both queue pairs, and the number of the active end.
@@ -202,7 +202,7 @@ impl<'a> Setup<'a> {
     /// Adds the parameters of the connection.
     fn with_parameters(&self, verdict: Verdict) -> Verdict {
         let Some((record, req)) = self.req else { return verdict };
-        let rtu = self.exchange.first(self.analysis, "RTU");
+        let rtu = self.exchange.first(&self.analysis.cm, "RTU");
         let us = |timeout: roce_packet::mad::CmTimeout| timeout.nanos() as f64 / 1e3;
         let mut verdict = verdict
             .with("cm_response_timeout_us", us(req.remote_cm_response_timeout))
@@ -255,7 +255,7 @@ fn connection(analysis: &Analysis, exchange: &Exchange) -> Verdict {
 fn judge(setup: &Setup<'_>) -> Verdict {
     let Setup { analysis, exchange, req, rep, .. } = *setup;
     let (active, passive) = (exchange.active, exchange.passive);
-    if let Some(record) = exchange.first(analysis, "REJ")
+    if let Some(record) = exchange.first(&analysis.cm, "REJ")
         && let CmMessage::Rej(rej) = &*record.message
     {
         let of = req.map(|(_, req)| format!(" ({})", describe(req.service_id, req.local_qpn)));
@@ -264,7 +264,7 @@ fn judge(setup: &Setup<'_>) -> Verdict {
         return Verdict::fail(&rules::CM, text);
     }
     let wait_ns = req.map_or(DEFAULT_WAIT_NS, |(_, req)| req.remote_cm_response_timeout.nanos());
-    let patience = exchange.first(analysis, "MRA").map(|record| match &*record.message {
+    let patience = exchange.first(&analysis.cm, "MRA").map(|record| match &*record.message {
         CmMessage::Mra(mra) => mra.service_timeout.nanos(),
         _ => 0,
     });
@@ -324,7 +324,7 @@ fn ending(setup: &Setup<'_>, wait_ns: u64) -> Verdict {
         }
         None => format!("{active} and {passive} were connected before the capture"),
     };
-    let (dreq, drep) = (exchange.first(analysis, "DREQ"), setup.has("DREP"));
+    let (dreq, drep) = (exchange.first(&analysis.cm, "DREQ"), setup.has("DREP"));
     match dreq {
         Some(record) if !drep => {
             let text = format!("{begun}; the DREQ of {} has no DREP", record.source);

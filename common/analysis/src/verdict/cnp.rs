@@ -9,7 +9,7 @@ use super::judgement::{Scene, Verdict};
 use super::rules;
 use crate::analysis::Analysis;
 use crate::connection::Connection;
-use crate::record::{Bits, Place, Record, place};
+use crate::record::{Bits, Place, Record};
 use crate::replay::GapEnd;
 
 /// A notification belongs to the marks of this time before it, in nanoseconds. Pacing of NICs is shorter.
@@ -247,8 +247,7 @@ pub(super) fn of_capture(analysis: &Analysis) -> Vec<Verdict> {
             let host = hosts.entry(own.address).or_default();
             let times = host.by_queue_pair.entry((peer.address, qpn)).or_default();
             times.extend(found.notifications.iter().map(|cnp| cnp.time_ns));
-            host.places
-                .extend(found.notifications.iter().filter_map(|cnp| place(&analysis.records, cnp.index)));
+            host.places.extend(found.notifications.iter().filter_map(|cnp| analysis.place(cnp.index)));
         }
     }
     let mut hosts: Vec<_> = hosts.into_iter().collect();

@@ -1,6 +1,6 @@
 //! Rule 4: what a responder does with requests that it has executed before.
 
-use roce_packet::{Operation, Transport};
+use roce_packet::Operation;
 
 use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
@@ -9,14 +9,7 @@ use crate::record::Extension;
 use crate::replay::{Changed, Replay, Resend};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
-    if scene.connection.transport == Transport::Uc {
-        return Vec::new();
-    }
-    [0, 1]
-        .into_iter()
-        .filter_map(|end| scene.connection.responder(end))
-        .filter_map(|r| judge(scene, r))
-        .collect()
+    if scene.is_reliable() { scene.of_responders(judge) } else { Vec::new() }
 }
 
 fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {

@@ -5,7 +5,6 @@ use roce_packet::mad::CmMessage;
 
 use super::judgement::{Scene, Verdict};
 use super::rules;
-use crate::exchange::exchanges;
 use crate::window::{Silence, window};
 
 /// Measures the requests of both ends of a connection.
@@ -81,9 +80,9 @@ fn of_end(scene: &Scene<'_>, end: usize) -> Option<Verdict> {
 fn allowed_reads(scene: &Scene<'_>, end: usize) -> Option<usize> {
     let own = scene.connection.ends.get(end)?;
     let peer = scene.connection.ends.get(1_usize.checked_sub(end)?)?;
-    exchanges(scene.analysis).iter().find_map(|exchange| {
-        let req = exchange.first(scene.analysis, "REQ")?;
-        let rep = exchange.first(scene.analysis, "REP")?;
+    scene.analysis.exchanges.iter().find_map(|exchange| {
+        let req = exchange.first(&scene.analysis.cm, "REQ")?;
+        let rep = exchange.first(&scene.analysis.cm, "REP")?;
         let (CmMessage::Req(req), CmMessage::Rep(rep)) = (&*req.message, &*rep.message) else { return None };
         let active = (exchange.active, Some(req.local_qpn));
         let passive = (exchange.passive, Some(rep.local_qpn));

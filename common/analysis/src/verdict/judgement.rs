@@ -1,9 +1,12 @@
 //! Verdicts, and what a check looks at.
 
+use roce_packet::Transport;
+
 use super::rules::Rule;
 use crate::analysis::Analysis;
 use crate::connection::Connection;
 use crate::record::Place;
+use crate::replay::Replay;
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,6 +98,9 @@ impl Verdict {
     }
 }
 
+/// A check of the requests of one end.
+pub(super) type Judge = fn(&Scene<'_>, &Replay) -> Option<Verdict>;
+
 /// What the checks of one connection look at.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene<'a> {
@@ -108,13 +114,28 @@ impl Scene<'_> {
     /// Returns where a record is.
     #[must_use]
     pub fn place(&self, index: usize) -> Option<Place> {
-        self.analysis.records.get(index).map(|record| record.place)
+        self.analysis.place(index)
     }
 
     /// Returns the time of a record in nanoseconds, 0 if unknown.
     #[must_use]
     pub fn time(&self, index: usize) -> u64 {
         self.analysis.records.get(index).map_or(0, |record| record.time_ns)
+    }
+
+    /// Judges the requests of each end, as the tap near it shows them: for rules about requesters.
+    pub(super) fn of_requesters(&self, judge: Judge) -> Vec<Verdict> {
+        (0..2).filter_map(|end| judge(self, self.connection.requester(end)?)).collect()
+    }
+
+    /// Judges the requests of each end, as the tap near the other end shows them: for rules about responders.
+    pub(super) fn of_responders(&self, judge: Judge) -> Vec<Verdict> {
+        (0..2).filter_map(|end| judge(self, self.connection.responder(end)?)).collect()
+    }
+
+    /// Returns whether the transport acknowledges requests and sends them again.
+    pub(super) fn is_reliable(&self) -> bool {
+        self.connection.transport != Transport::Uc
     }
 
     /// Returns whether the packets have times.

@@ -8,11 +8,7 @@ use super::rules::MSN;
 use crate::replay::{GapEnd, Replay};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
-    [0, 1]
-        .into_iter()
-        .filter_map(|end| scene.connection.responder(end))
-        .filter_map(|r| judge(scene, r))
-        .collect()
+    scene.of_responders(judge)
 }
 
 /// MSNs count in 24 bits.

@@ -1,21 +1,12 @@
 //! Rule 2: one NAK per gap.
 
-use roce_packet::Transport;
-
 use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::NAKS;
 use crate::replay::{GapEnd, Replay, SequenceNak};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
-    if scene.connection.transport == Transport::Uc {
-        return Vec::new();
-    }
-    [0, 1]
-        .into_iter()
-        .filter_map(|end| scene.connection.responder(end))
-        .filter_map(|r| judge(scene, r))
-        .collect()
+    if scene.is_reliable() { scene.of_responders(judge) } else { Vec::new() }
 }
 
 fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {

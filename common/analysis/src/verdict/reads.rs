@@ -1,21 +1,12 @@
 //! Rule 5: the responses of READs.
 
-use roce_packet::Transport;
-
 use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::READS;
 use crate::replay::Replay;
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
-    if scene.connection.transport == Transport::Uc {
-        return Vec::new();
-    }
-    [0, 1]
-        .into_iter()
-        .filter_map(|end| scene.connection.requester(end))
-        .filter_map(|r| judge(scene, r))
-        .collect()
+    if scene.is_reliable() { scene.of_requesters(judge) } else { Vec::new() }
 }
 
 fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {

@@ -1,21 +1,12 @@
 //! Rule 3: the PSN at which the requester starts again.
 
-use roce_packet::Transport;
-
 use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::RESTART;
 use crate::replay::{Cause, Replay, Resend};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
-    if scene.connection.transport == Transport::Uc {
-        return Vec::new();
-    }
-    [0, 1]
-        .into_iter()
-        .filter_map(|end| scene.connection.requester(end))
-        .filter_map(|r| judge(scene, r))
-        .collect()
+    if scene.is_reliable() { scene.of_requesters(judge) } else { Vec::new() }
 }
 
 fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
@@ -23,8 +14,14 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
         return None;
     }
     let asked = |resend: &Resend| match resend.cause {
-        Cause::Nak(at) => replay.naks.iter().find(|nak| nak.at == at).map(|nak| nak.psn),
-        Cause::Rnr(at) => replay.rnr.iter().find(|rnr| rnr.at == at).map(|rnr| rnr.psn),
+        Cause::Nak(at) => {
+            let index = replay.naks.binary_search_by_key(&at, |nak| nak.at).ok()?;
+            replay.naks.get(index).map(|nak| nak.psn)
+        }
+        Cause::Rnr(at) => {
+            let index = replay.rnr.binary_search_by_key(&at, |rnr| rnr.at).ok()?;
+            replay.rnr.get(index).map(|rnr| rnr.psn)
+        }
         Cause::ImpliedNak(_) | Cause::Timeout { .. } => None,
     };
     let late: Vec<&Resend> =

@@ -6,11 +6,7 @@ use super::rules::RNR;
 use crate::replay::{Replay, RnrNak};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
-    [0, 1]
-        .into_iter()
-        .filter_map(|end| scene.connection.requester(end))
-        .filter_map(|r| judge(scene, r))
-        .collect()
+    scene.of_requesters(judge)
 }
 
 fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {

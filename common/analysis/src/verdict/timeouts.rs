@@ -1,21 +1,12 @@
 //! Rule 7: the retransmission timer.
 
-use roce_packet::Transport;
-
 use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::TIMEOUTS;
 use crate::replay::{Cause, Replay};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
-    if scene.connection.transport == Transport::Uc {
-        return Vec::new();
-    }
-    [0, 1]
-        .into_iter()
-        .filter_map(|end| scene.connection.requester(end))
-        .filter_map(|r| judge(scene, r))
-        .collect()
+    if scene.is_reliable() { scene.of_requesters(judge) } else { Vec::new() }
 }
 
 /// Largest relative deviation of a timeout from a timer value that still fits.
