@@ -19,5 +19,15 @@ for name in a b c; do
     done
     number=$((number + 1))
 done
+# A multicast address without an interface takes the first route. The kernel adds them as interfaces come up, in no fixed order:
+# those of the interfaces without an address shall be first.
+for name in a b c; do
+    for end in 0 1; do
+        while ! ip link show "$name$end" | grep -q LOWER_UP; do sleep 0.01; done
+    done
+    until ip -6 route show table local type multicast dev "${name}1" | grep -q ff00::/8; do sleep 0.01; done
+    until ip -6 route delete multicast ff00::/8 dev "${name}0" table local 2>/dev/null; do sleep 0.01; done
+    ip -6 route append multicast ff00::/8 dev "${name}0" table local proto kernel metric 256
+done
 # An address of the host that is not in 127.0.0.0/8, at the loopback interface.
 ip address add 198.18.4.1/32 dev lo
