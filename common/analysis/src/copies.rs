@@ -131,8 +131,9 @@ fn assign(
     expected: &impl Fn(usize) -> u64,
     time: &impl Fn(usize) -> u64,
 ) -> (Vec<(usize, usize)>, Vec<usize>) {
-    if here.len() == there.len() {
-        return (here.iter().copied().zip(there.iter().copied()).collect(), Vec::new());
+    let in_order = || here.iter().copied().zip(there.iter().copied());
+    if let (&[one], &[two]) = (here, there) {
+        return (vec![(one, two)], Vec::new());
     }
     let mut candidates: Vec<(u64, usize, usize)> = Vec::new();
     for &one in here {
@@ -142,6 +143,13 @@ fn assign(
         candidates.extend(close.map(|two| (time(*two).abs_diff(wanted), one, *two)));
     }
     candidates.sort_unstable();
+    let closest = candidates.first().map_or(0, |(deviation, ..)| *deviation);
+    let closest_in_order = in_order().map(|(one, two)| time(two).abs_diff(expected(one))).min();
+    // If all have arrived, they usually have in order. If one was late, so that its retransmission was
+    // earlier, then the latter has the usual delay, and in order none would.
+    if here.len() == there.len() && closest_in_order.is_none_or(|in_order| closest >= in_order / CLOSER) {
+        return (in_order().collect(), Vec::new());
+    }
     let (mut pairs, mut used) = (Vec::new(), (HashSet::new(), HashSet::new()));
     let is_single = here.len() == 1;
     for (deviation, one, two) in candidates {
@@ -154,6 +162,8 @@ fn assign(
     (pairs, here.iter().copied().filter(|one| !used.0.contains(one)).collect())
 }
 
+/// By which factor a delay must be closer to the usual one to show that packets changed their order.
+const CLOSER: u64 = 4;
 /// Number of packets before and after the expected time that are compared.
 const CANDIDATES: usize = 3;
 /// Largest deviation of a packet's delay from the median if several packets have its content, in

@@ -325,7 +325,7 @@ macro_rules! tests {
 // The number of captures with another event than the expected ones. It may only decrease.
 tests! {
     lost_requests_are_found: Drop of Request, 0;
-    lost_responses_are_found: Drop of ReadResponse, 4;
+    lost_responses_are_found: Drop of ReadResponse, 3;
     lost_acknowledgements_are_found: Drop of Acknowledgement, 0;
     corrupted_requests_are_found: Corrupt of Request, 0;
     corrupted_responses_are_found: Corrupt of ReadResponse, 3;
@@ -333,8 +333,8 @@ tests! {
     doubled_requests_are_found: Duplicate of Request, 2;
     doubled_responses_are_found: Duplicate of ReadResponse, 0;
     doubled_acknowledgements_are_found: Duplicate of Acknowledgement, 0;
-    delayed_requests_are_found: Delay of Request, 45;
-    delayed_responses_are_found: Delay of ReadResponse, 50;
+    delayed_requests_are_found: Delay of Request, 0;
+    delayed_responses_are_found: Delay of ReadResponse, 3;
     marked_requests_are_found: Mark of Request, 0;
     marked_responses_are_found: Mark of ReadResponse, 0;
 }

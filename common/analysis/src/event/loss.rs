@@ -8,7 +8,7 @@ use super::finder::{Finder, Side, psn_of};
 use super::kinds::{EventKind, Where};
 use crate::copies::Tap;
 use crate::record::Record;
-use crate::replay::{Replay, Sent};
+use crate::replay::{Replay, Resend, Sent};
 
 /// Largest deviation of the time of a damaged packet from that of the packet that left, in nanoseconds.
 const DAMAGED_NS: u64 = 100_000;
@@ -158,7 +158,7 @@ fn before_tap(finder: &mut Finder<'_>, side: &Side<'_>) {
             let sent = replay.sent.get(&psn).copied();
             let next = psn.saturating_add(sent.map_or(1, |sent| sent.span.max(1)));
             match sent {
-                Some(sent) if overtaken.contains(&sent.first) => {}
+                Some(sent) if [sent.first, sent.last].iter().any(|at| overtaken.contains(at)) => {}
                 _ if finder.claim(side.near.tap, stream, start..gap.after).is_some() => {}
                 Some(sent) => {
                     let number = psn_of(finder, sent.first);
@@ -185,19 +185,11 @@ fn before_tap(finder: &mut Finder<'_>, side: &Side<'_>) {
 fn responses(finder: &mut Finder<'_>, side: &Side<'_>) {
     let replay = side.responder;
     let Some(stream) = side.streams[1] else { return };
-    let mut by_psn: HashMap<u32, Vec<usize>> = HashMap::new();
-    if !replay.response_gaps.is_empty() {
-        let is_response = |record: &Record| {
-            Some(record.stream) == side.streams[1]
-                && record.is_sound()
-                && record.info().is_some_and(|info| info.operation == Operation::ReadResponse)
-        };
-        for &index in &side.far.indices {
-            if let Some(record) = finder.record(index).filter(|record| is_response(record)) {
-                by_psn.entry(record.psn.get()).or_default().push(index);
-            }
-        }
-    }
+    let by_psn = if replay.response_gaps.is_empty() {
+        HashMap::new()
+    } else {
+        responses_by_psn(finder, side, &side.far.indices)
+    };
     for gap in &replay.response_gaps {
         let end = gap.first.saturating_add(gap.count);
         let again = replay
@@ -216,10 +208,7 @@ fn responses(finder: &mut Finder<'_>, side: &Side<'_>) {
             let before = number.wrapping_sub(1) & Psn::MASK;
             let close = |list: &Vec<usize>| list.iter().copied().rfind(|index| *index < gap.after);
             let start = by_psn.get(&before).and_then(close).unwrap_or(0);
-            let late = by_psn
-                .get(&number)
-                .and_then(|list| list.iter().copied().find(|index| *index > gap.after))
-                .filter(|late| again.is_none_or(|again| *late < again));
+            let late = by_psn.get(&number).and_then(|list| late_response(list, replay, gap.first, gap.after));
             if late.is_some() && is_stale {
                 // Responses of the time before the repetition, which the requester drops.
             } else if let Some(late) = late {
@@ -243,6 +232,39 @@ fn responses(finder: &mut Finder<'_>, side: &Side<'_>) {
             finder.push(EventKind::NotCaptured, side.answers(), &[gap.after], number, text);
         }
     }
+}
+
+/// Returns the READ responses in a view by their PSN.
+pub(super) fn responses_by_psn(
+    finder: &Finder<'_>,
+    side: &Side<'_>,
+    indices: &[usize],
+) -> HashMap<u32, Vec<usize>> {
+    let mut by_psn: HashMap<u32, Vec<usize>> = HashMap::new();
+    for &index in indices {
+        let record = finder.record(index).filter(|record| {
+            Some(record.stream) == side.streams[1]
+                && record.is_sound()
+                && record.info().is_some_and(|info| info.operation == Operation::ReadResponse)
+        });
+        if let Some(record) = record {
+            by_psn.entry(record.psn.get()).or_default().push(index);
+        }
+    }
+    by_psn
+}
+
+/// Returns the response with a PSN that came late: after a place where it was missing, and either before it
+/// was requested again or besides the responses to that. `list` has all responses with the PSN.
+pub(super) fn late_response(list: &[usize], replay: &Replay, psn: u64, missing_at: usize) -> Option<usize> {
+    let later = list.get(list.partition_point(|index| *index <= missing_at)..).unwrap_or_default();
+    let (&first, &last) = (later.first()?, later.last()?);
+    let start = replay.resends.partition_point(|resend| resend.at <= missing_at);
+    let asks = |resend: &&Resend| resend.psn <= psn && psn - resend.psn < u64::from(MOST_RESPONSES);
+    let resends = replay.resends.get(start..).unwrap_or_default().iter();
+    let requests = resends.take_while(|resend| resend.at < last).filter(asks);
+    let again = requests.clone().next().map(|resend| resend.at);
+    (again.is_none_or(|again| first < again) || later.len() > requests.count()).then_some(first)
 }
 
 /// Requests that the tap near the responder shows, and that the responder asks for.

@@ -1,14 +1,18 @@
 //! Returns of a requester, and losses that only they show.
 
+use std::cell::OnceCell;
+use std::collections::HashMap;
+
 use roce_packet::Operation;
 
 use super::finder::{Finder, Side, psn_of};
 use super::kinds::{EventKind, Where};
-use super::loss::short;
+use super::loss::{late_response, responses_by_psn, short};
 use crate::record::Record;
 use crate::replay::{Cause, Resend};
 
 pub(super) fn find(finder: &mut Finder<'_>, side: &Side<'_>) {
+    let responses = OnceCell::new();
     for resend in &side.requester.resends {
         let psn = psn_of(finder, resend.at);
         let number = psn.unwrap_or(0);
@@ -24,7 +28,7 @@ pub(super) fn find(finder: &mut Finder<'_>, side: &Side<'_>) {
                 let text = format!("READ responses from {number} on were requested again");
                 finder.push(EventKind::ImpliedNak, side.requests(), &[resend.at, response], psn, text);
                 if !missed_response(finder, side, resend) {
-                    last_response_missing(finder, side, resend);
+                    last_response_missing(finder, side, resend, &responses);
                 }
             }
             Cause::Timeout { waited_ns } => {
@@ -80,7 +84,12 @@ fn missed_response(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend) ->
 
 /// A response that the requester asks for again although no later one of its READ was captured: the last ones
 /// of a READ were lost, and the responses of the next READ show it.
-fn last_response_missing(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend) {
+fn last_response_missing(
+    finder: &mut Finder<'_>,
+    side: &Side<'_>,
+    resend: &Resend,
+    responses: &OnceCell<HashMap<u32, Vec<usize>>>,
+) {
     let mut gaps = side.requester.response_gaps.iter();
     let is_known = gaps.any(|gap| (gap.first..gap.first.saturating_add(gap.count)).contains(&resend.psn));
     let psn = psn_of(finder, resend.at);
@@ -91,8 +100,18 @@ fn last_response_missing(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Rese
     };
     let is_known =
         is_known || finder.damaged.get(&side.near.tap).is_some_and(|all| all.iter().any(is_damaged));
-    if !is_known && side.crossings.is_none() {
-        let text = format!("READ response {} was lost before the tap", psn.unwrap_or(0));
+    if is_known || side.crossings.is_some() {
+        return;
+    }
+    let Some(number) = psn else { return };
+    let all = responses.get_or_init(|| responses_by_psn(finder, side, &side.near.indices));
+    let list = all.get(&number).map(Vec::as_slice).unwrap_or_default();
+    // The request itself is the first one that asks for them.
+    if let Some(late) = late_response(list, side.requester, resend.psn, resend.at.saturating_sub(1)) {
+        let text = format!("READ response {number} came after later ones");
+        finder.push(EventKind::Overtaken, side.answers(), &[late], psn, text);
+    } else {
+        let text = format!("READ response {number} was lost before the tap");
         finder.push(EventKind::ResponseLost(Where::BeforeTap), side.answers(), &[resend.at], psn, text);
     }
 }

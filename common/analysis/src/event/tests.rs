@@ -1,6 +1,6 @@
 use roce_packet::mad::RejReason;
 use roce_packet::pause::PauseRequest;
-use roce_packet::{MacAddr, NakCode, PauseFrame, RnrTimer, Syndrome};
+use roce_packet::{MacAddr, NakCode, Opcode, PauseFrame, RnrTimer, Syndrome};
 
 use super::{Event, EventKind, Where, events};
 use crate::testing::management::{dreq, rej, rep, req, rtu};
@@ -216,4 +216,103 @@ fn connection_management_is_named() {
     }
     wire.at_us(1_000_000, Sketch::send(1, 100));
     assert_eq!(kinds(&wire), [EventKind::NoDisconnectAnswer]);
+}
+
+fn nak(psn: u32) -> Sketch {
+    Sketch::answer(2, psn, Syndrome::Nak(NakCode::PsnSequence), psn)
+}
+
+fn response(psn: u32) -> Sketch {
+    let extension = Sketch::ack(2, psn, 1).extension;
+    Sketch { extension, payload: 1024, ..Sketch::new(2, Opcode::RC_RDMA_READ_RESPONSE_ONLY, psn) }
+}
+
+/// Regression: a request that came after its own retransmission counted as lost, and as a timeout.
+#[test]
+fn a_request_may_come_after_its_retransmission() {
+    let mut wire = Wire::default();
+    for (time, psn) in [(0, 0), (1, 2), (2, 3)] {
+        wire.at_us(time, Sketch::send(1, psn));
+    }
+    wire.at_us(3, nak(1));
+    for psn in 1..4 {
+        wire.at_us(9 + u64::from(psn), Sketch::send(1, psn));
+    }
+    wire.at_us(14, Sketch::ack(2, 3, 4));
+    wire.at_us(15, Sketch::send(1, 1));
+    assert_eq!(kinds(&wire), [EventKind::SequenceNak, EventKind::GoBackN, EventKind::Overtaken]);
+}
+
+/// Regression: two taps took the retransmission for the late packet, and the other way round, so that both
+/// counted as late.
+#[test]
+fn a_late_packet_is_not_its_retransmission_at_the_other_tap() {
+    let mut wire = Wire::default();
+    for psn in 0..10_u32 {
+        let time = 1000 * u64::from(psn);
+        wire.add(0, time, Sketch::send(1, psn));
+        if psn == 6 {
+            wire.add(1, 7500, nak(4));
+        }
+        if psn != 4 {
+            wire.add(1, time + 2000, Sketch::send(1, psn));
+        }
+    }
+    wire.add(0, 10_000, nak(4));
+    for psn in 4..10_u32 {
+        let time = 10_000 + 1000 * u64::from(psn);
+        wire.add(0, time, Sketch::send(1, psn));
+        wire.add(1, time + 2000, Sketch::send(1, psn));
+    }
+    wire.add(1, 22_000, Sketch::ack(2, 9, 10));
+    wire.add(0, 24_000, Sketch::ack(2, 9, 10));
+    wire.add(1, 34_000, Sketch::send(1, 4));
+    let found = found(&wire);
+    let late: Vec<&Event> = found.iter().filter(|event| event.kind == EventKind::Overtaken).collect();
+    let [event] = &late[..] else { panic!("{found:?}") };
+    assert_eq!((event.psn, event.at.len()), (Some(4), 2));
+    assert!(!found.iter().any(|event| matches!(event.kind, EventKind::RequestLost(_))), "{found:?}");
+}
+
+/// Regression: a response that came after it had been requested again counted as lost.
+#[test]
+fn a_response_may_come_after_it_was_requested_again() {
+    let run = |is_late: bool| {
+        let mut wire = Wire::default();
+        for psn in 0..4 {
+            wire.at_us(psn.into(), Sketch::read(1, psn, 1024));
+        }
+        for psn in [0, 2, 3] {
+            wire.at_us(10 + u64::from(psn), response(psn));
+        }
+        for psn in 1..4 {
+            wire.at_us(15 + u64::from(psn), Sketch::read(1, psn, 1024));
+        }
+        if is_late {
+            wire.at_us(20, response(1));
+        }
+        for psn in 1..4 {
+            wire.at_us(25 + u64::from(psn), response(psn));
+        }
+        kinds(&wire)
+    };
+    assert!(run(true).contains(&EventKind::Overtaken), "{:?}", run(true));
+    assert!(!run(true).contains(&EventKind::ResponseLost(Where::BeforeTap)), "{:?}", run(true));
+    assert!(run(false).contains(&EventKind::ResponseLost(Where::BeforeTap)), "{:?}", run(false));
+}
+
+/// Regression: if an acknowledgement of a later request showed that a response was missing, the requester that
+/// asked for it again counted as one with a timeout, and the acknowledgement as lost.
+#[test]
+fn an_acknowledgement_shows_that_a_response_is_missing() {
+    let mut wire = Wire::default();
+    wire.at_us(0, Sketch::read(1, 0, 1024));
+    wire.at_us(1, Sketch::send(1, 1));
+    wire.at_us(10, Sketch::ack(2, 1, 2));
+    wire.at_us(150, Sketch::read(1, 0, 1024));
+    wire.at_us(151, Sketch::send(1, 1));
+    wire.at_us(160, response(0));
+    wire.at_us(161, Sketch::ack(2, 1, 2));
+    let kinds = kinds(&wire);
+    assert_eq!(kinds, [EventKind::ResponseLost(Where::BeforeTap), EventKind::ImpliedNak]);
 }

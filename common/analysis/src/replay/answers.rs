@@ -26,7 +26,7 @@ impl Player<'_> {
             None | Some((Syndrome::Ack { .. } | Syndrome::Reserved(_), _)) => {
                 if matches!(operation, Some(Operation::ReadResponse | Operation::AtomicAcknowledge)) {
                     self.response(index, record, psn);
-                } else {
+                } else if !self.passes_over_read(index, psn) {
                     self.acknowledge(psn.saturating_add(1), index);
                 }
             }

@@ -9,6 +9,8 @@ use crate::record::{Bits, Extension, Record, StreamId};
 
 /// Number of the last gaps that are compared with a NAK or a READ.
 pub(super) const MOST_OPEN_GAPS: usize = 256;
+/// Maximum number of later requests among which a repetition is looked for.
+pub(super) const MOST_LATER: usize = 512;
 
 /// State of the replay beside its results.
 pub(super) struct Player<'a> {
@@ -77,8 +79,13 @@ impl<'a> Player<'a> {
         self.unwrap_from(base, psn)
     }
 
+    /// Returns the 64-bit form of a PSN like [`unwrap`](Self::unwrap), or `None` before the first request.
+    pub(super) fn unwrap_from_base(&self, psn: Psn) -> Option<u64> {
+        self.base.map(|base| self.unwrap_from(base, psn))
+    }
+
     /// Returns the 64-bit form of a PSN, given the one that is [`ORIGIN`].
-    pub(super) fn unwrap_from(&self, base: Psn, psn: Psn) -> u64 {
+    fn unwrap_from(&self, base: Psn, psn: Psn) -> u64 {
         let next = self.out.next;
         let expected = base.add(u32::try_from(next.wrapping_sub(ORIGIN) & u64::from(Psn::MASK)).unwrap_or(0));
         let ahead = u64::from(expected.distance_to(psn));

@@ -3,7 +3,7 @@
 use roce_packet::Position;
 
 use super::facts::{Changed, ResponseGap, Sent};
-use super::player::Player;
+use super::player::{MOST_LATER, Player};
 use crate::record::{Extension, Record};
 
 impl Player<'_> {
@@ -40,6 +40,37 @@ impl Player<'_> {
         if !self.out.response_gaps.last().is_some_and(is_open) {
             self.acknowledge(psn.saturating_add(1), index);
         }
+    }
+
+    /// Notes the responses that an acknowledgement of a later request shows to be missing (IBTA 9.7.5.1.2).
+    /// Returns whether there are any. Without a later request for them, only the capture lacks them.
+    pub(super) fn passes_over_read(&mut self, index: usize, psn: u64) -> bool {
+        let unacknowledged = self.out.unacknowledged;
+        let oldest =
+            self.reading.range(..=unacknowledged).next_back().map_or(unacknowledged, |(start, _)| *start);
+        let missing = self.reading.range(oldest.min(psn)..psn).find_map(|(start, expected)| {
+            let end = start.saturating_add(self.out.sent.get(start)?.span);
+            (*expected < end && end <= psn && end > unacknowledged).then_some((*start, *expected, end))
+        });
+        let Some((start, first, end)) = missing else { return false };
+        if !self.is_requested_after(index, start, end) {
+            return false;
+        }
+        let is_known = |gap: &ResponseGap| gap.again.is_none() && gap.first <= first;
+        if !self.out.response_gaps.last().is_some_and(is_known) {
+            let count = end - first;
+            self.out.response_gaps.push(ResponseGap { first, count, after: index, again: None });
+        }
+        true
+    }
+
+    /// Returns whether one of the next requests is one for these PSNs.
+    fn is_requested_after(&self, index: usize, start: u64, end: u64) -> bool {
+        let next = self.requests.partition_point(|request| *request <= index);
+        let later = self.requests.get(next..).unwrap_or_default().iter().take(MOST_LATER);
+        later
+            .filter_map(|later| self.unwrap_from_base(self.records.get(*later)?.psn))
+            .any(|psn| (start..end).contains(&psn))
     }
 
     /// Returns whether the last response has the bytes that the READ lacks.

@@ -3,7 +3,7 @@
 use roce_packet::{Operation, Syndrome};
 
 use super::facts::{Cause, Gap, GapEnd, ORIGIN, Resend, Sent};
-use super::player::{MOST_OPEN_GAPS, Player};
+use super::player::{MOST_LATER, MOST_OPEN_GAPS, Player};
 use crate::record::{Extension, Record};
 
 /// A PSN that differs by more than this belongs to another connection of the same queue pairs.
@@ -11,13 +11,13 @@ const FAR: u64 = 1 << 20;
 /// Longest time in which a network delivers a packet twice or late, in nanoseconds. Retransmission timers of
 /// NICs are longer; the shortest is 4.096 µs × 2^T with T = 6.
 const NETWORK_NS: u64 = 250_000;
-/// Maximum number of later requests among which a repetition is looked for.
-const MOST_LATER: usize = 512;
 
 /// Why a PSN comes again.
 enum Again {
     Resend(Cause),
     Overtaken,
+    /// It comes after its retransmission, which a NAK asked for.
+    Late,
     /// The network made a copy of the record with this index.
     Doubled(usize),
 }
@@ -104,7 +104,7 @@ impl Player<'_> {
             Some(_) => None,
             None => Some(self.why_again(index, record, psn, span, before)),
         };
-        let is_resend = !matches!(again, Some(Again::Overtaken | Again::Doubled(_)));
+        let is_resend = !matches!(again, Some(Again::Overtaken | Again::Late | Again::Doubled(_)));
         self.fill(psn, if is_resend { GapEnd::Resent } else { GapEnd::Overtaken });
         match (continues, again) {
             (Some((resend, expected)), _) => {
@@ -117,6 +117,10 @@ impl Player<'_> {
                 self.begin_resend(index, psn, span, cause, before.is_some());
             }
             (None, Some(Again::Doubled(first))) => self.out.doubled.push((first, index)),
+            (None, Some(Again::Late)) => {
+                self.fill_late(psn);
+                self.out.overtaken.push(index);
+            }
             (None, Some(Again::Overtaken) | None) => self.out.overtaken.push(index),
         }
         self.note(index, record, psn, span);
@@ -246,6 +250,9 @@ impl Player<'_> {
         if let Some(cause) = self.asked(psn, span) {
             return Again::Resend(cause);
         }
+        if before.is_some_and(|before| self.is_late(index, before, psn, span)) {
+            return Again::Late;
+        }
         let now = record.time_ns;
         let quiet = now.saturating_sub(self.last_request.map_or(0, |last| self.time(last)));
         let end = psn.saturating_add(span);
@@ -309,6 +316,12 @@ impl Player<'_> {
                 && between.psn == record.psn
                 && matches!(between.answer(), Some((Syndrome::Nak(_) | Syndrome::RnrNak { .. }, _)))
         };
+        let end = self.unwrap_from_base(record.psn).map(|psn| psn.saturating_add(self.span(record)));
+        // A requester that returns goes on with the next packet; a late packet is alone.
+        let returns = |at: usize| end.is_some() && self.following(at) == end;
+        if returns(index) && again.is_some_and(|again| !returns(again)) {
+            return false;
+        }
         again.is_some_and(|again| !self.records.get(index..again).unwrap_or_default().iter().any(asks))
     }
 
@@ -331,7 +344,38 @@ impl Player<'_> {
     fn following(&self, index: usize) -> Option<u64> {
         let position = self.requests.partition_point(|request| *request <= index);
         let record = self.records.get(*self.requests.get(position)?)?;
-        Some(self.unwrap_from(self.base?, record.psn))
+        self.unwrap_from_base(record.psn)
+    }
+
+    /// Returns whether a packet that was missing, and was sent again, comes after its retransmission.
+    fn is_late(&self, index: usize, before: usize, psn: u64, span: u64) -> bool {
+        let since = self.time(index).saturating_sub(self.time(before));
+        let is_only = self.out.sent.get(&psn).is_some_and(|sent| sent.times == 1);
+        let is_alone = self.following(index) != Some(psn.saturating_add(span));
+        // Before the first captured packet there is no gap, but the NAK says that the packet was missing.
+        let was_missing =
+            |resend: &Resend| resend.psn == psn && !resend.was_seen && matches!(resend.cause, Cause::Nak(_));
+        is_only
+            && is_alone
+            && since < NETWORK_NS
+            && (self.resent_gap(psn).is_some() || self.out.resends.last().is_some_and(was_missing))
+    }
+
+    /// Returns the last gap with this PSN that a retransmission has filled.
+    fn resent_gap(&self, psn: u64) -> Option<usize> {
+        let is_of = |gap: &Gap| {
+            gap.end == GapEnd::Resent && (gap.first..gap.first.saturating_add(gap.count)).contains(&psn)
+        };
+        let position = self.out.gaps.iter().rev().take(MOST_OPEN_GAPS).position(is_of)?;
+        Some(self.out.gaps.len() - 1 - position)
+    }
+
+    /// Notes that the network did not lose a packet that was sent again.
+    fn fill_late(&mut self, psn: u64) {
+        let gap = self.resent_gap(psn);
+        if let Some(gap) = gap.and_then(|gap| self.out.gaps.get_mut(gap)).filter(|gap| gap.count == 1) {
+            gap.end = GapEnd::Overtaken;
+        }
     }
 
     /// Removes a PSN from the missing ones.
