@@ -308,6 +308,46 @@ fn native_and_erf() -> [Encapsulated; 7] {
     ]
 }
 
+/// A way to carry a frame inside another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tunnel {
+    /// The frame itself.
+    None,
+    /// Two VLAN tags.
+    Tags,
+    /// MPLS with a control word.
+    Mpls,
+    /// VXLAN on IPv4.
+    Vxlan,
+    /// NVGRE.
+    Gre,
+    /// ERSPAN II.
+    Erspan,
+    /// IPv4 in IPv4, without the Ethernet header of the frame.
+    IpInIp,
+}
+
+impl Tunnel {
+    /// All ways.
+    pub const ALL: [Self; 7] =
+        [Self::None, Self::Tags, Self::Mpls, Self::Vxlan, Self::Gre, Self::Erspan, Self::IpInIp];
+}
+
+/// Returns an Ethernet frame with IPv4 inside a tunnel.
+#[must_use]
+pub fn encapsulate(tunnel: Tunnel, frame: &[u8]) -> Vec<u8> {
+    let packet = &frame[14..];
+    match tunnel {
+        Tunnel::None => frame.to_vec(),
+        Tunnel::Tags => tagged(&[(0x88a8, 100), (0x8100, 7)], IPV4, packet),
+        Tunnel::Mpls => ethernet(0x8847, &mpls(&[100], &join(&[&[0, 0, 0, 1], frame]))),
+        Tunnel::Vxlan => on_v4(UDP, &vxlan(frame)),
+        Tunnel::Gre => on_v4(47, &gre(0x20, BRIDGED, &[0, 0, 42, 0], frame)),
+        Tunnel::Erspan => on_v4(47, &gre(0x10, 0x88be, &join(&[&[0, 0, 0, 1], &erspan_2()]), frame)),
+        Tunnel::IpInIp => on_v4(4, packet),
+    }
+}
+
 type Frames = Vec<(&'static str, Vec<u8>, bool)>;
 
 fn plain_and_tagged() -> Frames {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use roce_packet::{NakCode, Opcode, Psn};
+use roce_packet::{NakCode, Opcode, Operation, Psn};
 
 use super::finder::{Finder, Side, psn_of};
 use super::kinds::EventKind;
@@ -10,6 +10,9 @@ use super::loss::short;
 use crate::record::Bits;
 use crate::window::window;
 
+/// Maximum number of requests that a capture lacks at its end. An answer to a later one is an answer to
+/// something that was not sent.
+const MOST_LACKING: u32 = 64;
 /// A stall is at least this multiple of the usual time of an answer.
 const MULTIPLE: u64 = 10;
 /// A stall takes at least this time, in nanoseconds.
@@ -47,19 +50,31 @@ pub(super) fn find(finder: &mut Finder<'_>, side: &Side<'_>) {
     stalls(finder, side);
 }
 
-/// Answers to PSNs that were not sent, unless the requests were captured later or not at all.
+/// Answers to PSNs that were not sent, unless the requests were captured later or not at all. Without a later
+/// request, an answer to one that nearly follows shows that the capture lacks it.
 fn unsent(finder: &mut Finder<'_>, side: &Side<'_>) {
     let known: BTreeSet<Option<u32>> = match side.responder.unsent.is_empty() {
         true => return,
         false => side.responder.sent.values().map(|sent| psn_of(finder, sent.first)).collect(),
     };
     let last = short(finder, side.responder, side.responder.next.saturating_sub(1)).map(Psn::new);
+    let mut reported: Option<Psn> = None;
     for &at in &side.responder.unsent {
         let Some(record) = finder.record(at) else { continue };
         let psn = Some(record.psn.get());
         // A request behind it shows that the one in question was sent, and not captured.
         let is_sent = known.contains(&psn) || last.is_some_and(|last| !record.psn.after(last));
-        if !is_sent {
+        if is_sent {
+            continue;
+        }
+        // One READ has many responses.
+        let is_same_read = record.info().is_some_and(|info| info.operation == Operation::ReadResponse)
+            && reported.replace(record.psn).is_some_and(|before| before.add(1) == record.psn);
+        if is_same_read {
+        } else if last.is_some_and(|last| last.distance_to(record.psn) <= MOST_LACKING) {
+            let text = format!("the capture lacks request {}, which was answered", record.psn);
+            finder.push(EventKind::NotCaptured, side.requests(), &[at], psn, text);
+        } else {
             let text = format!("an answer to request {}, which was not sent", record.psn);
             finder.push(EventKind::UnsentAnswer, side.answers(), &[at], psn, text);
         }
@@ -69,24 +84,36 @@ fn unsent(finder: &mut Finder<'_>, side: &Side<'_>) {
 /// MSNs that go back, or that grow by more than the number of messages.
 fn jumps(finder: &mut Finder<'_>, side: &Side<'_>) {
     let replay = side.responder;
-    let mut before: Option<(u64, u32)> = None;
+    // The last MSN that follows from those before, and the one that jumped, which later ones may confirm.
+    let mut good: Option<(u64, u32)> = None;
+    let mut jumped: Option<(u64, u32)> = None;
     for answer in &replay.answers {
         let Some((_, msn)) = finder.record(answer.at).and_then(|record| record.answer()) else { continue };
         let is_atomic =
             finder.record(answer.at).is_some_and(|record| record.opcode == Opcode::RC_ATOMIC_ACKNOWLEDGE);
-        if let Some((psn, last)) = before.filter(|(psn, _)| *psn <= answer.psn && answer.psn < replay.next) {
+        let now = (answer.psn, msn.get());
+        // Returns the number of messages between if the MSN does not follow.
+        let breaks = |before: Option<(u64, u32)>| {
+            let (psn, last) = before.filter(|(psn, _)| *psn <= answer.psn && answer.psn < replay.next)?;
             let ends = replay.sent.range(psn..=answer.psn).filter(|(_, sent)| sent.ends_message).count();
             let grown = msn.get().wrapping_sub(last) & Psn::MASK;
             // One more: a responder may count a READ at its first response or at its last.
             let most = u32::try_from(ends).unwrap_or(u32::MAX).saturating_add(1 + u32::from(is_atomic));
             let has_gap = replay.gaps.iter().any(|gap| gap.first <= answer.psn && gap.first >= psn);
-            if grown > most && !has_gap {
-                let text = format!("the MSN goes from {last} to {} with {ends} messages between", msn.get());
-                let psn = psn_of(finder, answer.at);
-                finder.push(EventKind::MsnJump, side.answers(), &[answer.at], psn, text);
-            }
+            (grown > most && !has_gap).then_some((last, ends))
+        };
+        let Some((last, ends)) = breaks(good) else {
+            (good, jumped) = (Some(now), None);
+            continue;
+        };
+        if jumped.is_some() && breaks(jumped).is_none() {
+            (good, jumped) = (Some(now), None);
+            continue;
         }
-        before = Some((answer.psn, msn.get()));
+        let text = format!("the MSN goes from {last} to {} with {ends} messages between", msn.get());
+        let psn = psn_of(finder, answer.at);
+        finder.push(EventKind::MsnJump, side.answers(), &[answer.at], psn, text);
+        jumped = Some(now);
     }
 }
 

@@ -218,7 +218,8 @@ fn responses(finder: &mut Finder<'_>, side: &Side<'_>) {
                     finder.push(EventKind::Overtaken, side.answers(), &[late], Some(number), text);
                 }
             } else if finder.claim(side.far.tap, stream, start..gap.after).is_some() {
-            } else if again.is_none() && end < replay.unacknowledged {
+            } else if again.is_none() {
+                // The requester asks again at once for what it lacks.
                 lacking += 1;
             } else {
                 let text = format!("READ response {number} was lost before the tap");

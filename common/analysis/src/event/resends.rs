@@ -3,12 +3,12 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 
-use roce_packet::Operation;
+use roce_packet::{Operation, Psn};
 
 use super::finder::{Finder, Side, psn_of};
 use super::kinds::{EventKind, Where};
 use super::loss::{late_response, responses_by_psn, short};
-use crate::record::Record;
+use crate::record::{Extension, Record};
 use crate::replay::{Cause, Resend};
 
 pub(super) fn find(finder: &mut Finder<'_>, side: &Side<'_>) {
@@ -27,7 +27,7 @@ pub(super) fn find(finder: &mut Finder<'_>, side: &Side<'_>) {
             Cause::ImpliedNak(response) => {
                 let text = format!("READ responses from {number} on were requested again");
                 finder.push(EventKind::ImpliedNak, side.requests(), &[resend.at, response], psn, text);
-                if !missed_response(finder, side, resend) {
+                if !missed_response(finder, side, resend, response) {
                     last_response_missing(finder, side, resend, &responses);
                 }
             }
@@ -59,26 +59,42 @@ fn last_before(
     finder: &Finder<'_>,
     indices: &[usize],
     place: usize,
-    is_wanted: impl Fn(&Record) -> bool,
+    is_wanted: impl Fn(usize, &Record) -> bool,
 ) -> Option<usize> {
     let end = indices.partition_point(|index| *index < place);
     let earlier = indices.get(..end).unwrap_or_default();
-    earlier.iter().copied().rfind(|index| finder.record(*index).is_some_and(&is_wanted))
+    earlier
+        .iter()
+        .copied()
+        .rfind(|index| finder.record(*index).is_some_and(|record| is_wanted(*index, record)))
 }
 
-/// A response that the tap near the requester shows, and that the requester asks for again.
-fn missed_response(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend) -> bool {
-    let Some(psn) = psn_of(finder, resend.at) else { return false };
-    let response = last_before(finder, &side.near.indices, resend.at, |record| {
+/// A response that the tap shows, and that the requester asks for again. The responses up to `shown_by` show
+/// that it is missing.
+fn missed_response(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend, shown_by: usize) -> bool {
+    let Some(psn) = psn_of(finder, resend.at).map(Psn::new) else { return false };
+    let response = last_before(finder, &side.near.indices, shown_by.saturating_add(1), |index, record| {
         Some(record.stream) == side.streams[1]
-            && record.psn.get() == psn
+            && record.psn == psn
             && record.is_sound()
             && record.info().is_some_and(|info| info.operation == Operation::ReadResponse)
+            && !side.requester.dropped_responses.contains(&index)
     });
     let Some(response) = response else { return false };
+    // What an earlier request for it brought is not what the last one lacks.
+    let mtu = side.requester.mtu.map_or(256, |mtu| mtu.bytes() as u32);
+    let asks = |_, record: &Record| {
+        let Extension::Reth(reth) = record.extension else { return false };
+        Some(record.stream) == side.streams[0]
+            && record.info().is_some_and(|info| info.operation == Operation::ReadRequest)
+            && record.psn.distance_to(psn) < reth.dma_len.div_ceil(mtu).max(1)
+    };
+    if last_before(finder, &side.near.indices, resend.at, asks).is_some_and(|asking| asking > response) {
+        return false;
+    }
     let text = format!("READ response {psn} was lost behind the tap: the requester asks for it again");
     let kind = EventKind::ResponseLost(Where::BehindTap);
-    finder.push(kind, side.answers(), &[response, resend.at], Some(psn), text);
+    finder.push(kind, side.answers(), &[response, resend.at], Some(psn.get()), text);
     true
 }
 
@@ -122,7 +138,9 @@ fn unanswered(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend, waited_
         .record(resend.at)
         .and_then(Record::info)
         .is_some_and(|info| info.operation == Operation::ReadRequest);
-    if is_explained(finder, side, resend, waited_ns) || is_read && missed_response(finder, side, resend) {
+    if is_explained(finder, side, resend, waited_ns)
+        || is_read && missed_response(finder, side, resend, resend.at)
+    {
         return;
     }
     if let Some(first) = resend.went_on.filter(|_| side.crossings.is_none()) {

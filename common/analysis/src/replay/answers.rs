@@ -21,6 +21,8 @@ impl Player<'_> {
             self.out.unsent.push(index);
             return;
         }
+        let start = if psn > self.train.1 { self.train.0 } else { index };
+        self.train = (start, psn);
         let operation = record.info().map(|info| info.operation);
         match has_syndrome {
             None | Some((Syndrome::Ack { .. } | Syndrome::Reserved(_), _)) => {

@@ -1,6 +1,6 @@
 //! What a replay finds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use roce_packet::{NakCode, PathMtu, RnrTimer};
 
@@ -222,6 +222,9 @@ pub struct Replay {
     pub refusals: Vec<Refusal>,
     /// Missing responses.
     pub response_gaps: Vec<ResponseGap>,
+    /// Later responses that came while the requester waited for those that it had requested again; it drops
+    /// them. Indices.
+    pub dropped_responses: HashSet<usize>,
     /// READ requests and their lengths.
     pub reads: Reads,
     /// Answers that contradict earlier ones.

@@ -32,6 +32,9 @@ pub(super) struct Player<'a> {
     pub(super) progress_ns: u64,
     pub(super) last_request: Option<usize>,
     pub(super) last_response: Option<usize>,
+    /// The answers whose PSNs grow: index of the first one, and the last PSN. Those to a repeated request
+    /// begin again at an earlier one.
+    pub(super) train: (usize, u64),
     /// READs that are being answered: by first PSN, the PSN of the next response.
     pub(super) reading: BTreeMap<u64, u64>,
     /// By PSN, the first response: its index.
@@ -66,6 +69,7 @@ impl<'a> Player<'a> {
             progress_ns: 0,
             last_request: None,
             last_response: None,
+            train: (0, 0),
             reading: BTreeMap::new(),
             responses: HashMap::new(),
             open_messages: BTreeMap::new(),

@@ -6,6 +6,11 @@ use super::facts::{Changed, ResponseGap, Sent};
 use super::player::{MOST_LATER, Player};
 use crate::record::{Extension, Record};
 
+/// Number of the last gaps whose responses a requester may wait for.
+const MOST_WAITING: usize = 8;
+/// Time after which the capture lacks the responses that the requester waited for, in nanoseconds.
+const MOST_WAIT_NS: u64 = 1_000_000;
+
 impl Player<'_> {
     pub(super) fn response(&mut self, index: usize, record: &Record, psn: u64) {
         self.compare(index, record, psn);
@@ -13,6 +18,7 @@ impl Player<'_> {
         if record.info().is_some_and(|info| info.position == Position::Only) {
             self.out.reads.longest_only = self.out.reads.longest_only.max(record.payload_len);
         }
+        let is_dropped = self.waits_for_responses(index, psn);
         let read = self.reading.range_mut(..=psn).next_back();
         let found = read.and_then(|(start, expected)| {
             let sent = self.out.sent.get(start)?;
@@ -22,6 +28,10 @@ impl Player<'_> {
         let Some((expected, end, sent)) = found else {
             return self.acknowledge(psn.saturating_add(1), index);
         };
+        if is_dropped {
+            self.out.dropped_responses.insert(index);
+            return;
+        }
         let before = *expected;
         if psn < before {
             self.out.repeated_responses += 1;
@@ -50,10 +60,14 @@ impl Player<'_> {
             self.reading.range(..=unacknowledged).next_back().map_or(unacknowledged, |(start, _)| *start);
         let missing = self.reading.range(oldest.min(psn)..psn).find_map(|(start, expected)| {
             let end = start.saturating_add(self.out.sent.get(start)?.span);
-            (*expected < end && end <= psn && end > unacknowledged).then_some((*start, *expected, end))
+            (*expected < end && end <= psn).then_some((*start, *expected, end))
         });
         let Some((start, first, end)) = missing else { return false };
+        if self.waits_for_responses(index, psn) {
+            return true;
+        }
         if !self.is_requested_after(index, start, end) {
+            self.reading.insert(start, end);
             return false;
         }
         let is_known = |gap: &ResponseGap| gap.again.is_none() && gap.first <= first;
@@ -62,6 +76,23 @@ impl Player<'_> {
             self.out.response_gaps.push(ResponseGap { first, count, after: index, again: None });
         }
         true
+    }
+
+    /// Returns whether the requester still waits for earlier responses, which it requested again: the answer
+    /// with this PSN belongs to those before, and is dropped.
+    fn waits_for_responses(&self, index: usize, psn: u64) -> bool {
+        let gaps = self.out.response_gaps.iter().rev().take(MOST_WAITING);
+        gaps.filter(|gap| gap.first < psn).any(|gap| {
+            let is_before = |again| {
+                self.train.0 < again && self.time(index).saturating_sub(self.time(again)) < MOST_WAIT_NS
+            };
+            let read = self.reading.range(..=gap.first).next_back();
+            gap.again.is_some_and(is_before)
+                && read.is_some_and(|(start, expected)| {
+                    let end = start.saturating_add(self.out.sent.get(start).map_or(1, |sent| sent.span));
+                    *expected < end && *expected < psn
+                })
+        })
     }
 
     /// Returns whether one of the next requests is one for these PSNs.

@@ -12,6 +12,9 @@ const FAR: u64 = 1 << 20;
 /// NICs are longer; the shortest is 4.096 µs × 2^T with T = 6.
 const NETWORK_NS: u64 = 250_000;
 
+/// No requester reacts to a response within this time of its capture; hardware takes a microsecond.
+const REACTION_NS: u64 = 200;
+
 /// Why a PSN comes again.
 enum Again {
     Resend(Cause),
@@ -279,8 +282,12 @@ impl Player<'_> {
                 let is_same = earlier.icrc == record.icrc && earlier.identification == record.identification;
                 // A requester that numbers its packets gives another number to a packet that it sends again.
                 let is_numbered = record.identification != 0 && is_same;
-                // Responses came in between, so the requester asks again for those that it misses.
-                let has_responses = is_read && self.last_response.is_some_and(|response| response > first);
+                // Later responses came in between, so the requester asks again for those that it misses.
+                let has_responses = is_read
+                    && self.train.1 >= psn
+                    && self.last_response.is_some_and(|response| {
+                        response > first && now.saturating_sub(self.time(response)) >= REACTION_NS
+                    });
                 if is_same
                     && !has_responses
                     && (is_numbered && since < 1000 * NETWORK_NS || since < NETWORK_NS && !goes_on)

@@ -1,0 +1,197 @@
+//! Two engines exchange messages over a link, and events are injected. `analyze` must name these events and
+//! no other, whether both ends were captured or one of them, in tunnels, and in truncated captures.
+//!
+//! ```text
+//! A (requester) -- tap A -- the fault happens here -- tap B -- B (responder)
+//! ```
+//!
+//! The table is in docs/results/injected-events.md. After a change of the analysis, write it again:
+//! `ROCE_WRITE_TABLE=1 cargo test -p roce-analysis --test found`.
+
+mod injected;
+mod scene;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use injected::{Injected, KINDS, Kind, Scene, mixed};
+use roce_analysis::event::{Event, EventKind, events};
+use roce_testing::encapsulated::Tunnel;
+use scene::{Ending, Fault, Style, Taps, analyze, run, tapped};
+
+/// Number of seeds for each kind and set of taps.
+const SEEDS: u64 = 100;
+/// Wrong captures that are known. The number may only decrease.
+const KNOWN: usize = 13;
+
+/// Returns whether an event only follows from another: an answer to it, or a repetition because of it.
+fn is_consequence(kind: EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::SequenceNak
+            | EventKind::GoBackN
+            | EventKind::Timeout
+            | EventKind::ImpliedNak
+            | EventKind::Cnp
+    )
+}
+
+fn describe(events: &[Event]) -> String {
+    let lines = events.iter().map(|event| {
+        let at: Vec<String> = event.at.iter().map(ToString::to_string).collect();
+        format!("  {} psn {:?} at {}: {}", event.kind.key(), event.psn, at.join(", "), event.summary)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns whether an event is the one that was injected.
+fn is_same(event: &Event, injected: &Injected, taps: Taps) -> bool {
+    let (kinds, may_be_missing) = injected.kind.expected(taps);
+    // A timeout begins with the oldest packet without an answer, and the last one may be lost.
+    let is_start = event.kind == EventKind::RequestOrAnswerLost && event.psn < injected.psn;
+    // Behind the tap, a doubled request shows in its answers.
+    let is_indirect = matches!(injected.kind, Kind::Network(Fault::Duplicate, _)) && may_be_missing;
+    let is_there = injected.psn.is_none() || event.psn == injected.psn;
+    kinds.contains(&event.kind) && (is_there || is_start || is_indirect)
+}
+
+/// What became of the injected events of one or more captures.
+#[derive(Default)]
+struct Row {
+    captures: usize,
+    packets: usize,
+    injected: usize,
+    /// Injected events that are named.
+    named: usize,
+    /// Injected events that are not named although the packets show them.
+    overlooked: usize,
+    /// Events that nobody injected.
+    invented: usize,
+    wrong: Vec<String>,
+}
+
+impl Row {
+    fn add(&mut self, scene: &Scene, style: Style, about: &str) {
+        let analysis = analyze(&scene.taps, style);
+        let found = events(&analysis);
+        let mut left: Vec<&Injected> = scene.injected.iter().collect();
+        let mut invented = 0;
+        for event in &found {
+            let exact = left
+                .iter()
+                .position(|injected| injected.psn == event.psn && is_same(event, injected, style.taps));
+            let same = || left.iter().position(|injected| is_same(event, injected, style.taps));
+            match exact.or_else(same) {
+                Some(position) => drop(left.swap_remove(position)),
+                None => invented += usize::from(!is_consequence(event.kind)),
+            }
+        }
+        let named = scene.injected.len() - left.len();
+        left.retain(|injected| !injected.kind.expected(style.taps).1);
+        if invented > 0 || !left.is_empty() {
+            let events = describe(&found);
+            let injected = &scene.injected;
+            self.wrong.push(format!("{about}, {style:?}: {injected:?} gives\n{events}"));
+        }
+        self.captures += 1;
+        self.packets += analysis.records.len();
+        self.injected += scene.injected.len();
+        self.named += named;
+        self.overlooked += left.len();
+        self.invented += invented;
+    }
+
+    /// Adds the captures of a scene by every set of taps, each in another tunnel.
+    fn add_all(&mut self, scene: &Scene, seed: u64, is_truncated: bool) {
+        for (number, taps) in Taps::ALL.into_iter().enumerate() {
+            let tunnel = Tunnel::ALL[(seed as usize + number) % Tunnel::ALL.len()];
+            self.add(scene, Style { taps, tunnel, is_truncated }, &format!("seed {seed}"));
+        }
+    }
+
+    fn of(is_truncated: bool, scene: impl Fn(u64) -> Option<Scene>) -> Self {
+        let mut row = Self::default();
+        for seed in 1..=SEEDS {
+            if let Some(scene) = scene(seed) {
+                row.add_all(&scene, seed, is_truncated);
+            }
+        }
+        row
+    }
+}
+
+/// Returns the rows of the table.
+fn rows() -> Vec<(String, Row)> {
+    let kinds = KINDS.map(|(name, kind)| (name.to_owned(), Row::of(false, |seed| kind.scene(seed))));
+    let mut rows = Vec::from(kinds);
+    rows.push(("two faults of the network".to_owned(), Row::of(false, mixed)));
+    let truncated = KINDS.into_iter().filter(|(_, kind)| kind.shows_in_headers());
+    for (name, kind) in truncated {
+        rows.push((format!("{name}, truncated"), Row::of(true, |seed| kind.scene(seed))));
+    }
+    rows
+}
+
+fn table(rows: &[(String, Row)]) -> String {
+    let mut text =
+        "| injected | captures | packets | named | overlooked | invented |\n|---|---|---|---|---|---|\n"
+            .to_owned();
+    let mut total = Row::default();
+    let line = |text: &mut String, name: &str, row: &Row| {
+        let Row { captures, packets, injected, named, overlooked, invented, .. } = row;
+        let _ = writeln!(
+            text,
+            "| {name} | {captures} | {packets} | {named} of {injected} | {overlooked} | {invented} |"
+        );
+    };
+    for (name, row) in rows {
+        line(&mut text, name, row);
+        total.captures += row.captures;
+        total.packets += row.packets;
+        total.injected += row.injected;
+        total.named += row.named;
+        total.overlooked += row.overlooked;
+        total.invented += row.invented;
+    }
+    line(&mut text, "all", &total);
+    text
+}
+
+#[test]
+fn injected_events_are_named_and_no_others() {
+    let rows = rows();
+    let table = table(&rows);
+    let wrong: Vec<&String> = rows.iter().flat_map(|(_, row)| &row.wrong).collect();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results/injected-events.md");
+    let text = std::fs::read_to_string(&page).unwrap();
+    let start = text.find("| injected |").expect("a table");
+    let old =
+        text[start..].split_inclusive('\n').take_while(|line| line.starts_with('|')).collect::<String>();
+    if std::env::var_os("ROCE_WRITE_TABLE").is_some() {
+        std::fs::write(&page, text.replace(&old, &table)).unwrap();
+    }
+    let first: Vec<&str> = wrong.iter().take(8).map(|text| text.as_str()).collect();
+    assert!(
+        wrong.len() <= KNOWN,
+        "{} captures, {KNOWN} are known:\n{}\n{table}",
+        wrong.len(),
+        first.join("\n")
+    );
+    assert_eq!(wrong.len(), KNOWN, "fewer are wrong: lower the limit");
+    assert_eq!(old, table, "write the table again, see the top of this file");
+}
+
+#[test]
+fn without_events_nothing_is_found() {
+    let styles = Tunnel::ALL.into_iter().flat_map(|tunnel| [(tunnel, false), (tunnel, true)]);
+    for seed in 1..=SEEDS {
+        let taps = tapped(&run(seed, &[], Ending::Good).0);
+        for ((tunnel, is_truncated), place) in
+            styles.clone().flat_map(|style| Taps::ALL.map(|taps| (style, taps)))
+        {
+            let style = Style { taps: place, tunnel, is_truncated };
+            let found = events(&analyze(&taps, style));
+            assert!(found.is_empty(), "seed {seed}, {style:?}:\n{}", describe(&found));
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Two engines that exchange messages, and what taps near them show.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use roce_packet::outer::Link;
+use roce_packet::{Direction, Ecn, FrameHeaders, MacAddr, Opcode, Operation, Path};
+use roce_sim::pair::{Action, Pair, Sent, Side};
+use roce_testing::encapsulated::{Tunnel, encapsulate};
+use roce_transport::{QpType, RKey, SendOp, SendWr};
+
+use roce_analysis::{Analysis, Collector, Packet};
+
+/// Time that a packet occupies the link.
+pub(crate) const PACKET_NS: u64 = 300;
+/// One-way delay of the link.
+pub(crate) const DELAY_NS: u64 = 1_000;
+/// Time of the first packet.
+const START_NS: u64 = 1_000_000_000;
+/// Pause between two bursts of messages.
+const PAUSE_NS: u64 = 100_000;
+/// A truncated capture has all headers, and neither payload nor ICRC of longer packets.
+const TRUNCATED: usize = 128;
+
+/// A generator of numbers that looks random.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (value ^ value >> 31) % limit
+    }
+}
+
+/// The kind of packet that something happens to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Request,
+    ReadResponse,
+    Acknowledgement,
+}
+
+impl Class {
+    pub(crate) fn of(opcode: Opcode) -> Option<Self> {
+        let info = opcode.info()?;
+        match (info.direction, info.operation) {
+            (Direction::Request, _) => Some(Self::Request),
+            (Direction::Response, Operation::ReadResponse) => Some(Self::ReadResponse),
+            (Direction::Response, _) => Some(Self::Acknowledgement),
+            (Direction::Cnp, _) => None,
+        }
+    }
+}
+
+/// What the network does to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Drop,
+    Corrupt,
+    Duplicate,
+    Delay,
+    Mark,
+}
+
+impl Fault {
+    fn action(self, sent: &Sent) -> Action {
+        match self {
+            Self::Drop => Action::Drop,
+            // A bit of the ICRC.
+            Self::Corrupt => Action::FlipBit(8 * sent.bytes.len() - 5),
+            Self::Duplicate => Action::Duplicate,
+            Self::Delay => Action::Delay(20_000),
+            Self::Mark => Action::Mark,
+        }
+    }
+}
+
+/// The last thing that the requester does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The last message is one like the others.
+    Good,
+    /// A WRITE with a key that the responder does not have.
+    WrongKey,
+    /// A SEND whose receive is posted after a while.
+    NoReceive,
+}
+
+/// The packets that faults happen to: the first one of a class with a PSN.
+pub(crate) type Faults = [(Class, Fault, u32)];
+
+/// Exchanges the messages of a seed. Returns all packets, and those to which the faults happened.
+pub(crate) fn run(seed: u64, faults: &Faults, ending: Ending) -> (Vec<Sent>, Vec<Sent>) {
+    let mut numbers = Numbers(seed);
+    let mut pair = Pair::new(seed);
+    pair.link_delay_ns = DELAY_NS;
+    pair.packet_time_ns = PACKET_NS;
+    pair.record = true;
+    let (a, b) = pair.connect(QpType::Rc);
+    let hits = Rc::new(RefCell::new(Vec::new()));
+    let (hit, mut pending) = (Rc::clone(&hits), faults.to_vec());
+    pair.set_script(move |sent| {
+        let of = (Class::of(sent.opcode), sent.psn.get());
+        let Some(at) = pending.iter().position(|(class, _, psn)| (Some(*class), *psn) == of) else {
+            return Action::Pass;
+        };
+        let (_, fault, _) = pending.swap_remove(at);
+        hit.borrow_mut().push(sent.clone());
+        fault.action(sent)
+    });
+    for round in 0..2 + numbers.below(3) {
+        for number in 0..1 + numbers.below(5) {
+            let len = 1 + numbers.below(6000) as usize;
+            let local = pair.host(Side::A).memory_range(0, len);
+            let remote_addr = pair.host(Side::B).memory_range(0, len).addr;
+            let rkey = pair.host(Side::B).rkey();
+            let op = match numbers.below(3) {
+                0 => SendOp::Read { remote_addr, rkey },
+                _ => SendOp::Write { remote_addr, rkey },
+            };
+            pair.post_send(Side::A, a, &SendWr::new(10 * round + number, op, &[local])).unwrap();
+        }
+        pair.drive();
+        pair.now = pair.now.plus_nanos(PAUSE_NS);
+    }
+    let local = pair.host(Side::A).memory_range(0, 100);
+    match ending {
+        Ending::Good => {}
+        Ending::WrongKey => {
+            let remote_addr = pair.host(Side::B).memory_range(0, 100).addr;
+            let rkey = RKey(pair.host(Side::B).rkey().0 ^ 0xff);
+            let op = SendOp::Write { remote_addr, rkey };
+            pair.post_send(Side::A, a, &SendWr::new(99, op, &[local])).unwrap();
+        }
+        Ending::NoReceive => {
+            pair.post_send(Side::A, a, &SendWr::new(99, SendOp::Send, &[local])).unwrap();
+            let soon = pair.now.plus_nanos(PAUSE_NS);
+            pair.drive_until(soon);
+            pair.post_recv(Side::B, b, 1, 0, 4096).unwrap();
+        }
+    }
+    pair.drive();
+    drop((pair.completions(Side::A), pair.completions(Side::B)));
+    let hits = hits.borrow().clone();
+    (std::mem::take(&mut pair.sent), hits)
+}
+
+/// A packet at a tap.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) time: u64,
+    /// When its sender sent it.
+    pub(crate) sent: u64,
+    pub(crate) from: Side,
+    pub(crate) path: Path,
+    /// From BTH to ICRC.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Seen {
+    pub(crate) fn opcode(&self) -> Opcode {
+        Opcode(self.bytes[0])
+    }
+
+    pub(crate) fn class(&self) -> Option<Class> {
+        Class::of(self.opcode())
+    }
+
+    pub(crate) fn psn(&self) -> u32 {
+        u32::from_be_bytes([0, self.bytes[9], self.bytes[10], self.bytes[11]])
+    }
+
+    /// Sets the PSN.
+    pub(crate) fn set_psn(&mut self, psn: u32) {
+        self.bytes[9..12].copy_from_slice(&psn.to_be_bytes()[1..]);
+    }
+
+    /// Computes the ICRC of the changed packet.
+    pub(crate) fn seal(&mut self) {
+        let end = self.bytes.len() - 4;
+        let envelope = roce_packet::Envelope::new(&self.path, 0);
+        let icrc = roce_packet::icrc::compute(&envelope, &self.bytes[..end], &[]);
+        self.bytes[end..].copy_from_slice(&icrc.to_le_bytes());
+    }
+
+    fn frame(&self) -> Vec<u8> {
+        let [to, from] = [2, 1].map(|last| MacAddr([2, 0, 0, 0, 0, last]));
+        let headers = FrameHeaders::new(&self.path, 0, to, from, self.bytes.len()).unwrap();
+        let mut frame = vec![0; headers.len_bytes()];
+        headers.emit(&mut frame).unwrap();
+        frame.extend_from_slice(&self.bytes);
+        frame
+    }
+}
+
+/// The packets at the tap near A, and at the tap near B.
+pub(crate) type Tapped = [Vec<Seen>; 2];
+
+/// Returns what each tap shows.
+pub(crate) fn tapped(sent: &[Sent]) -> Tapped {
+    let mut taps = [Vec::new(), Vec::new()];
+    let mut free = [0_u64; 2];
+    for packet in sent {
+        let [near, far] = if packet.from == Side::A { [0, 1] } else { [1, 0] };
+        let start = (START_NS + packet.at.as_nanos()).max(free[near]);
+        let (path, bytes) = (packet.path, packet.bytes.clone());
+        let mut seen = Seen { time: start + PACKET_NS, sent: start, from: packet.from, path, bytes };
+        taps[near].push(seen.clone());
+        let (copies, extra) = match packet.action {
+            Action::Drop => (0, 0),
+            Action::Duplicate => (2, 0),
+            Action::Delay(ns) => (1, ns),
+            Action::FlipBit(bit) => {
+                seen.bytes[bit / 8] ^= 0x80 >> (bit % 8);
+                (1, 0)
+            }
+            Action::Mark => {
+                seen.path = path.with_ecn(Ecn::CongestionExperienced);
+                (1, 0)
+            }
+            Action::Pass | Action::Trim => (1, 0),
+        };
+        for copy in 1..=copies {
+            free[near] = start + copy * PACKET_NS;
+            taps[far].push(Seen { time: free[near] + DELAY_NS + extra, ..seen.clone() });
+        }
+    }
+    for tap in &mut taps {
+        tap.sort_by_key(|seen| seen.time);
+    }
+    taps
+}
+
+/// The places where packets are captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Taps {
+    Both,
+    A,
+    B,
+}
+
+impl Taps {
+    pub(crate) const ALL: [Self; 3] = [Self::Both, Self::A, Self::B];
+
+    /// Returns whether one of the taps is the one near A (0) or near B (1).
+    pub(crate) fn has(self, tap: usize) -> bool {
+        self == Self::Both || (self == Self::A) == (tap == 0)
+    }
+}
+
+/// How the capture files differ from what the taps show.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    pub(crate) taps: Taps,
+    pub(crate) tunnel: Tunnel,
+    pub(crate) is_truncated: bool,
+}
+
+pub(crate) fn analyze(taps: &Tapped, style: Style) -> Analysis {
+    let mut collector = Collector::new(4791);
+    let wanted = [0, 1].into_iter().filter(|tap| style.taps.has(*tap));
+    for (capture, tap) in wanted.enumerate() {
+        for (number, seen) in taps[tap].iter().enumerate() {
+            let whole = encapsulate(style.tunnel, &seen.frame());
+            let len = if style.is_truncated { TRUNCATED.min(whole.len()) } else { whole.len() };
+            collector.add(&Packet {
+                capture: capture as u16,
+                interface: 0,
+                number: number as u64 + 1,
+                time_ns: Some(seen.time),
+                link: Link::Ethernet,
+                wire_len: whole.len(),
+                bytes: &whole[..len],
+            });
+        }
+    }
+    collector.analyze()
+}
