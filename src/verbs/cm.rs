@@ -11,7 +11,7 @@ use roce_packet::{PathMtu, Qpn};
 use roce_transport::cm::{CmError, CmEvent, CmOffer, CmResolve, CmTiming};
 use roce_transport::{Access, ModifyQpError, QpState, QpType};
 
-use super::qp::rnr_timer;
+use super::qp_options::rnr_timer;
 use super::{AddressHandle, Context, PathOptions, QueuePair, VerbsError};
 use crate::cm::queue_pairs::Preparation;
 use crate::cm::service::{AcceptError, CmService, ConnectionNotice};

@@ -1,13 +1,14 @@
-//! Completion queues.
+//! Completion queues: the handle, and the verbs on identifiers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
-use roce_transport::{CqId, Notify, Wc};
+use roce_transport::{CqId, Instant, Notify, Occupancy, Wc, with_causes};
 
-use super::{CompletionChannel, Context, RawCq, VerbsError, WaitError};
-use crate::runtime::{Runtime, WaitFailure};
+use super::{CompletionChannel, Context, Raw, VerbsError, WaitError};
+use crate::runtime::{Locked, Runtime, WaitFailure};
 
 /// A completion queue.
 ///
@@ -181,5 +182,203 @@ impl CompletionQueue {
     /// Fails if the queue holds more completions than the new capacity.
     pub fn resize(&self, capacity: usize) -> Result<(), VerbsError> {
         self.0.context.raw().resize_cq(&self.0.raw, capacity)
+    }
+}
+
+/// A completion queue, with the data that a poll needs without the lock of the context.
+#[derive(Debug)]
+pub struct RawCq {
+    id: CqId,
+    occupancy: Occupancy,
+    /// Whether a notification was requested, so that the next poll is the last one before the caller sleeps.
+    is_last_look: AtomicBool,
+}
+
+impl RawCq {
+    pub(super) const fn occupancy(&self) -> &Occupancy {
+        &self.occupancy
+    }
+
+    /// Returns the identifier of the queue in events of its channel.
+    #[must_use]
+    pub const fn id(&self) -> CqId {
+        self.id
+    }
+}
+
+/// Completion queues.
+impl Raw<'_> {
+    /// Creates a completion queue of `capacity` entries in engine 0. Its events go to `channel`, if one is
+    /// given.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the capacity or the number of queues is out of range, or if the channel belongs to another
+    /// context.
+    pub fn create_cq(
+        self,
+        capacity: usize,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<RawCq, VerbsError> {
+        self.create_cq_on(0, capacity, channel)
+    }
+
+    /// Creates a completion queue in another engine, to which its queue pairs will belong.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`create_cq`](Self::create_cq), or if the context does not have this engine.
+    pub fn create_cq_on(
+        self,
+        engine: usize,
+        capacity: usize,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<RawCq, VerbsError> {
+        if channel.is_some_and(|channel| !channel.is_of(self.context)) {
+            return Err(VerbsError::OtherContext("the completion channel"));
+        }
+        let runtime = self.context.engine(engine)?;
+        if let Some(channel) = channel {
+            channel.note_engine(engine);
+        }
+        let (id, occupancy) = {
+            let engine = &mut runtime.lock().nic.engine;
+            let id = engine.create_cq(capacity)?;
+            (id, engine.cq_occupancy(id).unwrap_or_default())
+        };
+        runtime.completion_events.insert(id, channel.map(CompletionChannel::events));
+        Ok(RawCq { id, occupancy, is_last_look: AtomicBool::new(false) })
+    }
+
+    /// Destroys a completion queue with its entries.
+    ///
+    /// # Errors
+    ///
+    /// Fails if queue pairs use the queue.
+    pub fn destroy_cq(self, cq: &RawCq) -> Result<(), VerbsError> {
+        let runtime = self.of_cq(cq.id);
+        runtime.lock().nic.engine.destroy_cq(cq.id)?;
+        runtime.completion_events.remove(cq.id);
+        Ok(())
+    }
+
+    /// Moves completions to `out`, oldest first. Makes progress if the queue has fewer than `out` has room
+    /// for. A poll of an empty queue takes no lock while another thread has it. After many polls without a
+    /// packet, it checks the device only every 4 µs.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the queue overflowed and lost completions, or if the device failed.
+    #[inline]
+    pub fn poll_cq(self, cq: &RawCq, out: &mut [Wc]) -> Result<usize, VerbsError> {
+        self.begin_poll(cq).map_or(Ok(0), |poll| poll.finish(out))
+    }
+
+    /// Begins a [`poll_cq`](Self::poll_cq), for callers that allocate room for completions only if there may
+    /// be some. Returns `None` if the queue is empty and the poll has no check of the device to make.
+    #[inline]
+    pub fn begin_poll<'a>(self, cq: &'a RawCq) -> Option<PollInProgress<'a>>
+    where
+        Self: 'a,
+    {
+        let runtime = self.of_cq(cq.id);
+        // The last poll before a sleep must not keep the background thread away.
+        let is_last_look =
+            cq.is_last_look.load(Ordering::Relaxed) && cq.is_last_look.swap(false, Ordering::Relaxed);
+        let (state, now) = if cq.occupancy.is_occupied() || is_last_look {
+            if !is_last_look {
+                runtime.note_poll();
+            }
+            let state = runtime.lock();
+            // Read after locking, because the thread may have waited for the lock.
+            let now = state.nic.now();
+            (state, now)
+        } else {
+            runtime.begin_check()?
+        };
+        Some(PollInProgress { runtime, state, cq, now, is_last_look })
+    }
+
+    /// Requests one event in the channel, for the next completion or the next solicited one. Completions that
+    /// are already in the queue cause no event: request the event, poll once more, then wait.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the queue does not exist.
+    pub fn request_notification(self, cq: &RawCq, notify: Notify) -> Result<(), VerbsError> {
+        let runtime = self.of_cq(cq.id);
+        let mut state = runtime.lock();
+        state.nic.engine.request_notification(cq.id, notify)?;
+        let now = state.nic.now();
+        state.transmit_postponed(now);
+        drop(state);
+        cq.is_last_look.store(true, Ordering::Relaxed);
+        runtime.note_end_of_polling();
+        Ok(())
+    }
+
+    /// Changes the capacity of a queue and keeps its entries.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the queue holds more entries than would fit, or if the capacity is out of range.
+    pub fn resize_cq(self, cq: &RawCq, capacity: usize) -> Result<(), VerbsError> {
+        Ok(self.of_cq(cq.id).lock().nic.engine.resize_cq(cq.id, capacity)?)
+    }
+}
+
+/// A poll that holds the lock of the state.
+pub struct PollInProgress<'a> {
+    runtime: &'a Runtime,
+    state: Locked<'a>,
+    cq: &'a RawCq,
+    now: Instant,
+    is_last_look: bool,
+}
+
+impl std::fmt::Debug for PollInProgress<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PollInProgress").field("cq", &self.cq.id).finish_non_exhaustive()
+    }
+}
+
+impl PollInProgress<'_> {
+    /// Receives packets if there is room in `out`, and moves completions to it. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Raw::poll_cq`].
+    pub fn finish(self, out: &mut [Wc]) -> Result<usize, VerbsError> {
+        let Self { runtime, mut state, cq, now, is_last_look } = self;
+        let mut found = state.nic.engine.poll_cq(cq.id, out)?;
+        let mut is_in_vain = false;
+        if found < out.len() {
+            // An application that is about to sleep posts nothing soon, so nothing is postponed.
+            let has_arrived =
+                if is_last_look { state.progress() } else { state.progress_for(now, &cq.occupancy) };
+            runtime.note_check(&mut state, has_arrived);
+            is_in_vain = !has_arrived;
+            found += state.nic.engine.poll_cq(cq.id, &mut out[found..])?;
+            if found == 0
+                && let Some(error) = state.nic.failure()
+            {
+                return Err(VerbsError::DeviceFailed(with_causes(error).to_string()));
+            }
+        } else {
+            state.transmit_postponed(now);
+        }
+        // An application with more outstanding requests polls for them anyway.
+        let is_last = |wc: &Wc| state.nic.engine.queue_depths(wc.qpn).is_some_and(|(sends, _)| sends == 0);
+        let may_linger =
+            !is_last_look && out[..found].last().is_some_and(is_last) && !cq.occupancy.is_occupied();
+        let stay = may_linger.then(|| state.begin_to_linger(now)).flatten();
+        drop(state);
+        if is_in_vain && !is_last_look && found == 0 {
+            runtime.share_processor();
+        }
+        if let Some(stay) = stay {
+            runtime.linger(stay);
+        }
+        Ok(found)
     }
 }

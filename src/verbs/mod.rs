@@ -100,6 +100,7 @@ mod memory;
 mod on_demand;
 mod pd;
 mod qp;
+mod qp_options;
 mod racy;
 pub mod raw;
 mod remote;
@@ -114,14 +115,15 @@ pub use cm::{
     DatagramRequest, DatagramService,
 };
 pub use context::{Context, DeviceAttributes};
-pub use cq::CompletionQueue;
+pub use cq::{CompletionQueue, PollInProgress, RawCq};
 pub use error::VerbsError;
 pub use foreign::ForeignMemory;
 pub use memory::SharedMemory;
 pub use on_demand::OnDemandMemory;
 pub use pd::{MemoryRegion, MemoryWindow, ProtectionDomain};
-pub use qp::{ConnectOptions, Endpoint, QueuePair, QueuePairOptions};
-pub use raw::{PollInProgress, Raw, RawConnect, RawCq, RawRequest};
+pub use qp::QueuePair;
+pub use qp_options::{ConnectOptions, Endpoint, QueuePairOptions};
+pub use raw::{Raw, RawConnect, RawRequest};
 pub use remote::RemoteMemory;
 pub use srq::SharedReceiveQueue;
 

@@ -1,165 +1,23 @@
-//! Queue pairs.
+//! Queue pairs: the handle, and the verbs on identifiers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use roce_packet::{PathMtu, Psn, Qpn, RnrTimer};
-use roce_transport::congestion::{Congestion, Observation};
+use roce_packet::{Path, Psn, Qpn};
+use roce_transport::congestion::Observation;
 use roce_transport::{
-    Access, Counters, ModifyQpError, Payload, PostError, QpAttr, QpAttributes, QpCapabilities, QpInit,
-    QpOptions, QpState, QpType, Recovery, RecvWr, SendWr,
+    Access, Counters, DestroyError, Payload, PostError, ProcessSlot, QpAttr, QpAttributes, QpInit, QpOptions,
+    QpState, QpType, RecvWr, SendWr,
 };
 
 use super::pd::check_elements;
-use super::{CompletionQueue, PathOptions, ProtectionDomain, Raw, SharedReceiveQueue, VerbsError};
+use super::qp_options::rnr_timer;
+use super::{
+    CompletionQueue, ConnectOptions, Endpoint, PathOptions, ProtectionDomain, QueuePairOptions, Raw,
+    SharedReceiveQueue, VerbsError,
+};
 use crate::driver::PortHolder;
 use crate::runtime::{Runtime, State};
-
-/// Options for creating a queue pair.
-///
-/// ```
-/// use roce::verbs::{Context, QpType, QueuePairOptions};
-///
-/// # fn main() -> Result<(), roce::verbs::VerbsError> {
-/// let context = Context::open("udp:127.0.0.1,port=0")?;
-/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
-/// let srq = pd.create_srq(64, 1)?;
-/// let qp = pd.create_qp(&QueuePairOptions::new(QpType::Rc, &cq).srq(&srq).signal_all(true))?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct QueuePairOptions<'a> {
-    /// Transport type.
-    pub qp_type: QpType,
-    /// Completion queue for send requests.
-    pub send_cq: &'a CompletionQueue,
-    /// Completion queue for receives.
-    pub recv_cq: &'a CompletionQueue,
-    /// Shared receive queue, which replaces the queue pair's own receive queue.
-    pub srq: Option<&'a SharedReceiveQueue>,
-    /// Sizes of the queues and of their requests.
-    pub capabilities: QpCapabilities,
-    /// Whether every send request generates a completion, whatever its flags.
-    pub signal_all: bool,
-    /// Congestion control of this queue pair; `None` uses that of the context.
-    pub congestion: Option<Congestion>,
-    /// Loss recovery of this queue pair; `None` uses that of the context. Anything but go-back-N requires a
-    /// `roce` peer.
-    pub recovery: Option<Recovery>,
-}
-
-impl<'a> QueuePairOptions<'a> {
-    /// Returns options with the given transport, one completion queue for both directions, and default sizes.
-    #[must_use]
-    pub fn new(qp_type: QpType, cq: &'a CompletionQueue) -> Self {
-        let capabilities = QpCapabilities::default();
-        Self {
-            qp_type,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            capabilities,
-            signal_all: false,
-            congestion: None,
-            recovery: None,
-        }
-    }
-}
-
-/// Converts the code of an RNR NAK delay.
-pub(super) fn rnr_timer(code: u8) -> Result<RnrTimer, ModifyQpError> {
-    let error = ModifyQpError::OutOfRange { name: "min_rnr_timer", have: code.into(), limit: 31 };
-    RnrTimer::new(code).ok_or(error)
-}
-
-setters!(QueuePairOptions<'a> {
-    send_cq: &'a CompletionQueue,
-    recv_cq: &'a CompletionQueue,
-    srq: impl Into<Option<&'a SharedReceiveQueue>>,
-    capabilities: QpCapabilities,
-    signal_all: bool,
-    congestion: impl Into<Option<Congestion>>,
-    recovery: impl Into<Option<Recovery>>,
-});
-
-/// The data that a peer needs to connect. The application exchanges endpoints by any means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Endpoint {
-    /// Address of the device.
-    pub address: IpAddr,
-    /// Queue pair number.
-    pub qpn: u32,
-    /// First PSN that this side will send.
-    pub psn: u32,
-}
-
-/// Options for connecting a queue pair. The default suits most uses.
-///
-/// ```
-/// use roce::verbs::{ConnectOptions, PathMtu, PathOptions};
-///
-/// let path = PathOptions::default().traffic_class(2 | 26 << 2);
-/// let options = ConnectOptions::default().path_mtu(PathMtu::Mtu4096).path(path).timeout(12);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct ConnectOptions {
-    /// Path MTU; it must be equal at both ends.
-    pub path_mtu: PathMtu,
-    /// Traffic class, hop limit, source port.
-    pub path: PathOptions,
-    /// Local ACK timeout exponent: 4.096 µs × 2^timeout; 0 disables the timeout. The timeout is at least 537
-    /// ms unless [`ContextBuilder::retransmission`](super::ContextBuilder::retransmission) sets another
-    /// minimum.
-    pub timeout: u8,
-    /// Number of retries after timeouts and sequence errors.
-    pub retry_cnt: u8,
-    /// Number of retries after RNR NAKs; 7 means infinite.
-    pub rnr_retry: u8,
-    /// Delay in the RNR NAKs of this queue pair, as a code from 0 to 31.
-    pub min_rnr_timer: u8,
-    /// Maximum number of outstanding READs and atomics as requester.
-    pub max_rd_atomic: u8,
-    /// Maximum number of READs and atomics held as responder.
-    pub max_dest_rd_atomic: u8,
-    /// Operations that the peer may perform.
-    pub access: Access,
-    /// Q_Key (UD only).
-    pub qkey: u32,
-}
-
-impl Default for ConnectOptions {
-    fn default() -> Self {
-        Self {
-            path_mtu: PathMtu::Mtu1024,
-            path: PathOptions::default(),
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            min_rnr_timer: 12,
-            max_rd_atomic: 16,
-            max_dest_rd_atomic: 16,
-            access: Access::REMOTE,
-            qkey: 0x1111_1111,
-        }
-    }
-}
-
-setters!(ConnectOptions {
-    path_mtu: PathMtu,
-    path: PathOptions,
-    timeout: u8,
-    retry_cnt: u8,
-    rnr_retry: u8,
-    min_rnr_timer: u8,
-    max_rd_atomic: u8,
-    max_dest_rd_atomic: u8,
-    access: Access,
-    qkey: u32,
-});
 
 /// A queue pair. Dropping the last handle destroys it in any state.
 ///
@@ -495,6 +353,167 @@ impl QueuePair {
     /// Fails if the device cannot leave the group.
     pub fn detach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
         self.raw().detach_multicast(self.0.number, group)
+    }
+}
+
+/// Queue pairs.
+impl Raw<'_> {
+    /// Creates a queue pair in state RESET, in the engine of its queues.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a size or the number of queue pairs is out of range, if an object in `init` does not exist,
+    /// or if the queues belong to several engines.
+    pub fn create_qp(self, init: &QpInit, options: &QpOptions) -> Result<Qpn, VerbsError> {
+        let own = init.send_cq.slot();
+        self.check_same_engine("receive completion queue", own, init.recv_cq.slot())?;
+        if let Some(srq) = init.srq {
+            self.check_same_engine("shared receive queue", own, srq.slot())?;
+        }
+        Ok(self.context.of_slot(own).lock().nic.engine.create_qp_with(init, options)?)
+    }
+
+    /// Fails if a queue belongs to another engine than the send completion queue.
+    fn check_same_engine(
+        self,
+        what: &'static str,
+        own: ProcessSlot,
+        other: ProcessSlot,
+    ) -> Result<(), VerbsError> {
+        let [engine, other] = [own, other].map(|slot| self.context.index_of_slot(slot));
+        if engine == other { Ok(()) } else { Err(VerbsError::OtherEngine { what, other, engine }) }
+    }
+
+    /// Destroys a queue pair after sending its pending responses, such as an acknowledgement.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the queue pair does not exist.
+    pub fn destroy_qp(self, qpn: Qpn) -> Result<(), VerbsError> {
+        let mut state = self.of_qp(qpn).lock();
+        if state.nic.engine.query_qp(qpn).is_none() {
+            return Err(DestroyError::UnknownQp.into());
+        }
+        state.transmit_owed();
+        let nic = &mut state.nic;
+        // While the queue pair exists: when the last member leaves a group, the device leaves it.
+        nic.leave_all_groups(qpn);
+        nic.release_source_ports(PortHolder::QueuePair(qpn));
+        Ok(nic.engine.destroy_qp(qpn)?)
+    }
+
+    /// Changes attributes and state, or nothing at all. A queue pair in RESET releases its source port.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the transition does not exist, if attributes are missing or not allowed, or if the path MTU
+    /// exceeds that of the link.
+    pub fn modify_qp(self, qpn: Qpn, attr: &QpAttr) -> Result<(), VerbsError> {
+        self.modify_in_steps(&mut self.of_qp(qpn).lock(), qpn, std::slice::from_ref(attr))
+    }
+
+    /// Makes all of these changes or none.
+    pub(super) fn modify_in_steps(
+        self,
+        state: &mut State,
+        qpn: Qpn,
+        steps: &[QpAttr],
+    ) -> Result<(), VerbsError> {
+        for mtu in steps.iter().filter_map(|step| step.path_mtu) {
+            self.context.check_path_mtu(mtu)?;
+        }
+        let now = state.nic.now();
+        state.nic.modify_qp(now, qpn, steps)?;
+        if steps.iter().any(|step| step.state == Some(QpState::Reset)) {
+            state.nic.release_source_ports(PortHolder::QueuePair(qpn));
+        }
+        state.transmit_at(now);
+        Ok(())
+    }
+
+    /// Returns the current attributes of a queue pair, or `None` if it does not exist.
+    #[must_use]
+    pub fn query_qp(self, qpn: Qpn) -> Option<QpAttributes> {
+        self.of_qp(qpn).lock().nic.engine.query_qp(qpn)
+    }
+
+    /// Returns the path of a queue pair to its peer, for [`QpAttr::path`]. The queue pair holds the source
+    /// port of the path until it goes to RESET or is destroyed.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the device has no address of this family, or not this GID.
+    pub fn path_of_qp(
+        self,
+        qpn: Qpn,
+        peer: Qpn,
+        destination: IpAddr,
+        options: &PathOptions,
+    ) -> Result<Path, VerbsError> {
+        let nic = &mut self.of_qp(qpn).lock().nic;
+        let path = nic.path_to(destination, PortHolder::QueuePair(qpn), (qpn, peer), options);
+        path.map_err(VerbsError::io("cannot create a path to the peer"))
+    }
+
+    /// Posts a send request. The packets usually leave at once, within flow and congestion control. If the
+    /// application posts several requests between two polls, they may wait for each other. They leave with 32
+    /// requests or 64 KiB, with the next poll, or when the background thread sends them.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the queue pair cannot accept the request. Nothing is queued then.
+    #[inline]
+    pub fn post_send(self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+        let mut state = self.of_qp(qpn).lock();
+        let now = state.nic.now();
+        state.nic.engine.post_send(now, qpn, wr)?;
+        state.transmit_posted(now, 1, wr.payload.len());
+        Ok(())
+    }
+
+    /// Posts a chain of send requests. Their packets leave as with [`post_send`](Self::post_send).
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`VerbsError::PostList`] for the first request that was not accepted. The requests before
+    /// it stay queued.
+    pub fn post_send_list(self, qpn: Qpn, list: &[SendWr<'_>]) -> Result<(), VerbsError> {
+        let mut state = self.of_qp(qpn).lock();
+        let now = state.nic.now();
+        let posted = state.nic.engine.post_send_list(now, qpn, list);
+        let bytes = list.iter().map(|wr| wr.payload.len()).fold(0, u64::saturating_add);
+        state.transmit_posted(now, list.len(), bytes);
+        posted.map_err(|(position, error)| VerbsError::PostList { position, error })
+    }
+
+    /// Posts a receive, from state INIT on.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the queue pair cannot accept the receive. Nothing is queued then.
+    #[inline]
+    pub fn post_recv(self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        Ok(self.of_qp(qpn).lock().nic.engine.post_recv(qpn, wr)?)
+    }
+
+    /// Joins a multicast group with a UD queue pair. A second join of the same group has no effect.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the queue pair is not UD, or if the device cannot join.
+    pub fn attach_multicast(self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
+        let joined = self.of_qp(qpn).lock().nic.join_group(qpn, group);
+        joined.map_err(|error| VerbsError::group("cannot join a multicast group", error))
+    }
+
+    /// Leaves a multicast group. Other queue pairs of the context remain members.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the device cannot leave.
+    pub fn detach_multicast(self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
+        let left = self.of_qp(qpn).lock().nic.leave_group(qpn, group);
+        left.map_err(|error| VerbsError::group("cannot leave a multicast group", error))
     }
 }
 

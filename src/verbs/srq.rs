@@ -1,11 +1,11 @@
-//! Shared receive queues.
+//! Shared receive queues: the handle, and the verbs on identifiers.
 
 use std::sync::Arc;
 
-use roce_transport::{RecvWr, SrqAttributes, SrqId};
+use roce_transport::{PdId, RecvWr, SrqAttributes, SrqId};
 
 use super::pd::check_elements;
-use super::{ProtectionDomain, VerbsError};
+use super::{ProtectionDomain, Raw, VerbsError};
 
 /// A receive queue that several queue pairs share.
 ///
@@ -111,5 +111,75 @@ impl SharedReceiveQueue {
     #[must_use]
     pub fn query(&self) -> Option<SrqAttributes> {
         self.0.pd.context().raw().query_srq(self.0.id)
+    }
+}
+
+/// Shared receive queues.
+impl Raw<'_> {
+    /// Creates a shared receive queue in engine 0, for `max_wr` receives of up to `max_sge` elements.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a size or the number of queues is out of range.
+    pub fn create_srq(self, pd: PdId, max_wr: usize, max_sge: usize) -> Result<SrqId, VerbsError> {
+        self.create_srq_on(0, pd, max_wr, max_sge)
+    }
+
+    /// Creates a shared receive queue in another engine, for queue pairs of that engine.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`create_srq`](Self::create_srq), or if the context does not have this engine.
+    pub fn create_srq_on(
+        self,
+        engine: usize,
+        pd: PdId,
+        max_wr: usize,
+        max_sge: usize,
+    ) -> Result<SrqId, VerbsError> {
+        Ok(self.context.engine(engine)?.lock().nic.engine.create_srq(pd, max_wr, max_sge)?)
+    }
+
+    /// Destroys a shared receive queue with the receives that are posted in it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if queue pairs use the queue.
+    pub fn destroy_srq(self, srq: SrqId) -> Result<(), VerbsError> {
+        Ok(self.of_srq(srq).lock().nic.engine.destroy_srq(srq)?)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the queue is full or the request has too many elements.
+    pub fn post_srq_recv(self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        Ok(self.of_srq(srq).lock().nic.engine.post_srq_recv(srq, wr)?)
+    }
+
+    /// Arms the limit. One [`AsyncEvent::SrqLimitReached`](super::AsyncEvent) follows when fewer receives are
+    /// left; 0 disarms.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the limit is above the capacity.
+    pub fn arm_srq_limit(self, srq: SrqId, limit: usize) -> Result<(), VerbsError> {
+        Ok(self.of_srq(srq).lock().nic.engine.arm_srq_limit(srq, limit)?)
+    }
+
+    /// Changes the capacity of a queue and keeps the posted receives.
+    ///
+    /// # Errors
+    ///
+    /// Fails if more receives are posted than would fit, or if the capacity is out of range.
+    pub fn resize_srq(self, srq: SrqId, max_wr: usize) -> Result<(), VerbsError> {
+        Ok(self.of_srq(srq).lock().nic.engine.resize_srq(srq, max_wr)?)
+    }
+
+    /// Returns the attributes of a queue, or `None` if it does not exist.
+    #[must_use]
+    pub fn query_srq(self, srq: SrqId) -> Option<SrqAttributes> {
+        self.of_srq(srq).lock().nic.engine.query_srq(srq)
     }
 }

@@ -4,8 +4,8 @@
 
 use roce_transport::{PdId, QpOptions, SrqId, XrcdId};
 
-use super::{Raw, RawCq};
-use crate::verbs::{Qpn, VerbsError};
+use super::Raw;
+use crate::verbs::{Qpn, RawCq, VerbsError};
 
 impl Raw<'_> {
     /// Allocates an XRC domain. It counts as a protection domain and a completion queue.
@@ -42,8 +42,8 @@ impl Raw<'_> {
         max_sge: usize,
     ) -> Result<(SrqId, u32), VerbsError> {
         // XRC domains are in engine 0.
-        match self.context.index_of_slot(cq.id.slot()) {
-            0 => Ok(self.runtime().lock().nic.engine.create_xrc_srq(pd, xrcd, cq.id, max_wr, max_sge)?),
+        match self.context.index_of_slot(cq.id().slot()) {
+            0 => Ok(self.runtime().lock().nic.engine.create_xrc_srq(pd, xrcd, cq.id(), max_wr, max_sge)?),
             other => Err(VerbsError::OtherEngine {
                 what: "completion queue of an XRC receive queue",
                 other,
