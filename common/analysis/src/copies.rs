@@ -34,28 +34,50 @@ const MIRROR_NS: u64 = 100_000;
 /// Share of copies, in per cent, from which a stream counts as captured twice. Losses and retransmissions
 /// never repeat nearly every packet; a mirror that takes both sides of a switch does.
 const MIRRORED_PERCENT: usize = 45;
+/// Number of copies from which their share is enough. Below, a requester may have sent everything again.
+const MANY_COPIES: usize = 64;
+
+/// The packets of one stream at one tap.
+#[derive(Default)]
+struct Repeated {
+    packets: usize,
+    copies: Vec<usize>,
+    /// How often a copy follows an original. A mirror sends each copy soon, a requester sends all packets
+    /// again behind the last one.
+    runs: usize,
+    ends_with_copy: bool,
+}
+
+impl Repeated {
+    fn is_mirrored(&self) -> bool {
+        let copies = self.copies.len();
+        copies >= 2
+            && copies * 100 >= self.packets * MIRRORED_PERCENT
+            && (copies >= MANY_COPIES || copies < 2 * self.runs)
+    }
+}
 
 /// Marks copies that a mirror made, with [`Bits::COPY`]. Returns their number.
 pub fn mark_mirrored(records: &mut [Record]) -> u64 {
     let mut last: HashMap<(Tap, Likeness), usize> = HashMap::new();
-    let mut streams: HashMap<(Tap, StreamId), (usize, Vec<usize>)> = HashMap::new();
+    let mut streams: HashMap<(Tap, StreamId), Repeated> = HashMap::new();
     for (index, record) in records.iter().enumerate() {
         let tap = Tap::of(record);
-        let (count, copies) = streams.entry((tap, record.stream)).or_default();
-        *count += 1;
+        let repeated = streams.entry((tap, record.stream)).or_default();
+        repeated.packets += 1;
         let before = last.insert((tap, likeness(record)), index).and_then(|before| records.get(before));
-        if before.is_some_and(|before| record.time_ns.saturating_sub(before.time_ns) <= MIRROR_NS) {
-            copies.push(index);
+        let is_copy = before.is_some_and(|before| record.time_ns.saturating_sub(before.time_ns) <= MIRROR_NS);
+        if is_copy {
+            repeated.copies.push(index);
+            repeated.runs += usize::from(!repeated.ends_with_copy);
             // The next one is an original again.
             last.remove(&(tap, likeness(record)));
         }
+        repeated.ends_with_copy = is_copy;
     }
     let mut marked = 0;
-    for (count, copies) in streams.into_values() {
-        if copies.len() < 2 || copies.len() * 100 < count * MIRRORED_PERCENT {
-            continue;
-        }
-        for index in copies {
+    for repeated in streams.into_values().filter(Repeated::is_mirrored) {
+        for index in repeated.copies {
             if let Some(record) = records.get_mut(index) {
                 record.bits |= Bits::COPY;
                 marked += 1;
@@ -189,6 +211,20 @@ mod tests {
         assert_eq!(mark_mirrored(&mut traffic.records), 19);
         let copies = traffic.records.iter().filter(|record| record.bits.contains(Bits::COPY)).count();
         assert_eq!(copies, 19);
+    }
+
+    /// Regression: a requester that sent everything again within 100 µs counted as a mirror.
+    #[test]
+    fn a_requester_that_sends_everything_again_is_no_mirror() {
+        let mut traffic = Traffic::default();
+        for psn in [0, 1, 2, 3, 0, 1, 2, 3] {
+            traffic.request(7, psn);
+        }
+        assert_eq!(mark_mirrored(&mut traffic.records), 0);
+        for psn in [4, 4, 5, 5, 6, 6, 7, 7, 8, 8] {
+            traffic.request(8, psn);
+        }
+        assert_eq!(mark_mirrored(&mut traffic.records), 5);
     }
 
     #[test]

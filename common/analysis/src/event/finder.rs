@@ -19,6 +19,8 @@ pub(super) struct Finder<'a> {
     pub(super) damaged: HashMap<Tap, Vec<usize>>,
     /// Damaged packets that explain a missing one.
     pub(super) claimed: HashSet<usize>,
+    /// First requests of all that were lost between the taps.
+    pub(super) lost_first: HashSet<usize>,
 }
 
 impl<'a> Finder<'a> {
@@ -39,7 +41,14 @@ impl<'a> Finder<'a> {
                 damaged.entry(Tap::of(record)).or_default().push(index);
             }
         }
-        Self { analysis, found: Vec::new(), offsets, damaged, claimed: HashSet::new() }
+        Self {
+            analysis,
+            found: Vec::new(),
+            offsets,
+            damaged,
+            claimed: HashSet::new(),
+            lost_first: HashSet::new(),
+        }
     }
 
     pub(super) fn record(&self, index: usize) -> Option<&'a Record> {

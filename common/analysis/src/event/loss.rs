@@ -133,6 +133,7 @@ fn first_request(finder: &mut Finder<'_>, side: &Side<'_>) {
         let text = format!("request {} ({}) was lost between the taps", record.psn, record.opcode);
         let kind = EventKind::RequestLost(Where::BetweenTaps);
         finder.push(kind, side.requests(), &[index], Some(record.psn.get()), text);
+        finder.lost_first.insert(index);
     }
 }
 

@@ -183,5 +183,7 @@ fn is_explained(finder: &Finder<'_>, side: &Side<'_>, resend: &Resend, waited_ns
     };
     let damaged = [side.near.tap, side.far.tap];
     let damaged = damaged.iter().filter_map(|tap| finder.damaged.get(tap)).flatten().filter(of_side);
-    lost.chain(damaged).any(is_within)
+    let first = side.requester.sent.get(&resend.psn);
+    let was_first_lost = first.is_some_and(|sent| finder.lost_first.contains(&sent.first));
+    was_first_lost || lost.chain(damaged).any(is_within)
 }
