@@ -52,7 +52,7 @@ impl Player<'_> {
         }
     }
 
-    /// Notes the responses that an acknowledgement of a later request shows to be missing (IBTA 9.7.5.1.2).
+    /// Notes the responses that an acknowledgement of a later request shows to be missing (IBTA 9.7.5.2.9).
     /// Returns whether there are any. Without a later request for them, only the capture lacks them.
     pub(super) fn passes_over_read(&mut self, index: usize, psn: u64) -> bool {
         let unacknowledged = self.out.unacknowledged;
