@@ -153,7 +153,7 @@ fn assign(
     expected: &impl Fn(usize) -> u64,
     time: &impl Fn(usize) -> u64,
 ) -> (Vec<(usize, usize)>, Vec<usize>) {
-    let in_order = || here.iter().copied().zip(there.iter().copied());
+    // Nearly every packet comes once.
     if let (&[one], &[two]) = (here, there) {
         return (vec![(one, two)], Vec::new());
     }
@@ -165,6 +165,7 @@ fn assign(
         candidates.extend(close.map(|two| (time(*two).abs_diff(wanted), one, *two)));
     }
     candidates.sort_unstable();
+    let in_order = || here.iter().copied().zip(there.iter().copied());
     let closest = candidates.first().map_or(0, |(deviation, ..)| *deviation);
     let closest_in_order = in_order().map(|(one, two)| time(two).abs_diff(expected(one))).min();
     // If all have arrived, they usually have in order. If one was late, so that its retransmission was
@@ -184,7 +185,7 @@ fn assign(
     (pairs, here.iter().copied().filter(|one| !used.0.contains(one)).collect())
 }
 
-/// By which factor a delay must be closer to the usual one to show that packets changed their order.
+/// Factor by which a delay must be closer to the usual one to show that packets changed their order.
 const CLOSER: u64 = 4;
 /// Number of packets before and after the expected time that are compared.
 const CANDIDATES: usize = 3;

@@ -356,7 +356,7 @@ fn plain_and_tagged() -> Frames {
         ("IPv6", ethernet(IPV6, &plain_v6()), false),
         ("RoCE v1", ethernet(0x8915, &roce_v1()), false),
         ("one tag", tagged(&[(0x8100, 7)], IPV4, &plain_v4()), false),
-        ("802.1ad and 802.1Q", tagged(&[(0x88a8, 100), (0x8100, 7)], IPV4, &plain_v4()), false),
+        ("802.1ad and 802.1Q", encapsulate(Tunnel::Tags, &ethernet(IPV4, &plain_v4())), false),
         ("two 802.1Q tags", tagged(&[(0x8100, 100), (0x8100, 7)], IPV6, &plain_v6()), false),
         ("9100 and 802.1Q", tagged(&[(0x9100, 100), (0x8100, 7)], IPV4, &plain_v4()), false),
         ("three tags", tagged(&[(0x88a8, 1), (0x88a8, 2), (0x8100, 3)], 0x8915, &roce_v1()), false),
@@ -377,7 +377,7 @@ fn tunnels_over_udp() -> Frames {
     };
     let gpe = udp(4790, &join(&[&[0x0c, 0, 0, 1, 0, 0, 42, 0], &plain_v4()]));
     vec![
-        ("VXLAN", on_v4(UDP, &vxlan(&eth4)), true),
+        ("VXLAN", encapsulate(Tunnel::Vxlan, &eth4), true),
         ("VXLAN on IPv6 with IPv6", on_v6(UDP, &vxlan(&eth6)), true),
         ("VXLAN with a tag", on_v4(UDP, &vxlan(&tagged_inner)), true),
         ("VXLAN on the port of Linux", on_v4(UDP, &udp(8472, &join(&[VXLAN, &eth4]))), true),
@@ -393,10 +393,10 @@ fn gre_and_erspan() -> Frames {
     vec![
         ("GRE", on_v4(47, &gre(0, IPV4, &[], &plain_v4())), true),
         ("GRE with checksum, key and number", on_v4(47, &gre_with_checksum(&plain_v4())), true),
-        ("NVGRE", on_v4(47, &gre(0x20, BRIDGED, &[0, 0, 42, 0], &eth4)), true),
+        ("NVGRE", encapsulate(Tunnel::Gre, &eth4), true),
         ("GRE on IPv6", on_v6(47, &gre(0, IPV6, &[], &plain_v6())), true),
         ("ERSPAN I", on_v4(47, &gre(0, 0x88be, &[], &eth4)), true),
-        ("ERSPAN II", on_v4(47, &gre(0x10, 0x88be, &join(&[&[0, 0, 0, 1], &erspan_2()]), &eth4)), true),
+        ("ERSPAN II", encapsulate(Tunnel::Erspan, &eth4), true),
         ("ERSPAN III", on_v4(47, &gre(0x10, 0x22eb, &join(&[&[0, 0, 0, 1], &erspan_3(false)]), &eth4)), true),
         (
             "ERSPAN III with a platform header",
@@ -410,13 +410,13 @@ fn ip_and_mpls() -> Frames {
     let eth4 = ethernet(IPV4, &plain_v4());
     let eth6 = ethernet(IPV6, &plain_v6());
     vec![
-        ("IPv4 in IPv4", on_v4(4, &plain_v4()), true),
+        ("IPv4 in IPv4", encapsulate(Tunnel::IpInIp, &eth4), true),
         ("IPv6 in IPv4", on_v4(41, &plain_v6()), true),
         ("IPv4 in IPv6", on_v6(4, &plain_v4()), true),
         ("IPv6 in IPv6", on_v6(41, &plain_v6()), true),
         ("MPLS", ethernet(0x8847, &mpls(&[100], &plain_v4())), true),
         ("MPLS, three labels", ethernet(0x8847, &mpls(&[100, 200, 300], &plain_v6())), true),
-        ("MPLS with a control word", ethernet(0x8847, &mpls(&[100], &join(&[&[0, 0, 0, 1], &eth4]))), true),
+        ("MPLS with a control word", encapsulate(Tunnel::Mpls, &eth4), true),
         ("MPLS with Ethernet", ethernet(0x8847, &mpls(&[100, 200], &eth6)), true),
         ("MPLS in IPv4", on_v4(137, &mpls(&[100], &plain_v4())), true),
         ("GRE over UDP", on_v4(UDP, &udp(4754, &gre(0, IPV4, &[], &plain_v4()))), true),
@@ -527,7 +527,7 @@ pub fn cut() -> Vec<Encapsulated> {
     // An ERSPAN switch sends this packet: the inner frame is cut, but the outer packet is complete.
     let mut inner = ethernet(IPV4, &plain_v4());
     inner.truncate(14 + 20 + 8 + 20);
-    let bytes = on_v4(47, &gre(0x10, 0x88be, &join(&[&[0, 0, 0, 1], &erspan_2()]), &inner));
+    let bytes = encapsulate(Tunnel::Erspan, &inner);
     let (wire_len, bth) = (bytes.len(), bytes.len() - 20);
     let name = "ERSPAN II with a cut frame";
     let end = End::Mirror;

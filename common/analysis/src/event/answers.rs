@@ -71,7 +71,9 @@ fn unsent(finder: &mut Finder<'_>, side: &Side<'_>) {
         let is_same_read = record.info().is_some_and(|info| info.operation == Operation::ReadResponse)
             && reported.replace(record.psn).is_some_and(|before| before.add(1) == record.psn);
         if is_same_read {
-        } else if last.is_some_and(|last| last.distance_to(record.psn) <= MOST_LACKING) {
+            continue;
+        }
+        if last.is_some_and(|last| last.distance_to(record.psn) <= MOST_LACKING) {
             let text = format!("the capture lacks request {}, which was answered", record.psn);
             finder.push(EventKind::NotCaptured, side.requests(), &[at], psn, text);
         } else {
@@ -133,7 +135,7 @@ fn stalls(finder: &mut Finder<'_>, side: &Side<'_>) {
         .map(|(start, answer)| time(*answer).saturating_sub(time(*start)))
         .collect();
     times.sort_unstable();
-    // Of few messages, half may have waited.
+    // If there are few messages, half of them may have waited.
     let usual = times.get(times.len() / 4).copied().unwrap_or(0);
     let limit = usual.saturating_mul(MULTIPLE).max(SHORTEST_NS);
     for silence in window.silences {

@@ -12,6 +12,8 @@ use crate::replay::{Replay, Resend, Sent};
 
 /// Largest deviation of the time of a damaged packet from that of the packet that left, in nanoseconds.
 const DAMAGED_NS: u64 = 100_000;
+/// Maximum number of PSNs that a return of the requester sends again.
+const MOST_SENT_AGAIN: u64 = 1 << 16;
 /// Maximum number of responses of one READ.
 const MOST_RESPONSES: u32 = 1 << 22;
 
@@ -196,13 +198,10 @@ fn responses(finder: &mut Finder<'_>, side: &Side<'_>) {
         let again = replay
             .resends
             .iter()
-            .find(|resend| {
-                resend.at > gap.after && resend.psn <= gap.first && gap.first - resend.psn < 1 << 16
-            })
+            .find(|resend| resend.at > gap.after && reaches(resend, gap.first))
             .map(|resend| resend.at);
-        let is_stale = replay.resends.iter().any(|resend| {
-            resend.at < gap.after && resend.psn <= gap.first && gap.first - resend.psn < 1 << 16
-        });
+        let is_stale =
+            replay.resends.iter().any(|resend| resend.at < gap.after && reaches(resend, gap.first));
         let mut lacking = 0;
         for psn in gap.first..end {
             let Some(number) = short(finder, replay, psn) else { continue };
@@ -236,6 +235,11 @@ fn responses(finder: &mut Finder<'_>, side: &Side<'_>) {
     }
 }
 
+/// Returns whether a return of the requester begins shortly before a PSN, so that it asks for it again.
+fn reaches(resend: &Resend, psn: u64) -> bool {
+    resend.psn <= psn && psn - resend.psn < MOST_SENT_AGAIN
+}
+
 /// Returns the READ responses in a view by their PSN.
 pub(super) fn responses_by_psn(
     finder: &Finder<'_>,
@@ -262,9 +266,8 @@ pub(super) fn late_response(list: &[usize], replay: &Replay, psn: u64, missing_a
     let later = list.get(list.partition_point(|index| *index <= missing_at)..).unwrap_or_default();
     let (&first, &last) = (later.first()?, later.last()?);
     let start = replay.resends.partition_point(|resend| resend.at <= missing_at);
-    let asks = |resend: &&Resend| resend.psn <= psn && psn - resend.psn < u64::from(MOST_RESPONSES);
     let resends = replay.resends.get(start..).unwrap_or_default().iter();
-    let requests = resends.take_while(|resend| resend.at < last).filter(asks);
+    let requests = resends.take_while(|resend| resend.at < last).filter(|resend| reaches(resend, psn));
     let again = requests.clone().next().map(|resend| resend.at);
     (again.is_none_or(|again| first < again) || later.len() > requests.count()).then_some(first)
 }

@@ -81,7 +81,7 @@ fn missed_response(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend, sh
             && !side.requester.dropped_responses.contains(&index)
     });
     let Some(response) = response else { return false };
-    // What an earlier request for it brought is not what the last one lacks.
+    // The response may belong to an earlier request. The last one has then brought none.
     let mtu = side.requester.mtu.map_or(256, |mtu| mtu.bytes() as u32);
     let asks = |_, record: &Record| {
         let Extension::Reth(reth) = record.extension else { return false };

@@ -21,8 +21,10 @@ impl Player<'_> {
             self.out.unsent.push(index);
             return;
         }
-        let start = if psn > self.train.1 { self.train.0 } else { index };
-        self.train = (start, psn);
+        if psn <= self.answered {
+            self.train_start = index;
+        }
+        self.answered = psn;
         let operation = record.info().map(|info| info.operation);
         match has_syndrome {
             None | Some((Syndrome::Ack { .. } | Syndrome::Reserved(_), _)) => {

@@ -10,7 +10,7 @@ use crate::record::{Bits, Extension, Record, StreamId};
 /// Number of the last gaps that are compared with a NAK or a READ.
 pub(super) const MOST_OPEN_GAPS: usize = 256;
 /// Maximum number of later requests among which a repetition is looked for.
-pub(super) const MOST_LATER: usize = 512;
+const MOST_LATER: usize = 512;
 
 /// State of the replay beside its results.
 pub(super) struct Player<'a> {
@@ -32,9 +32,11 @@ pub(super) struct Player<'a> {
     pub(super) progress_ns: u64,
     pub(super) last_request: Option<usize>,
     pub(super) last_response: Option<usize>,
-    /// The answers whose PSNs grow: index of the first one, and the last PSN. Those to a repeated request
-    /// begin again at an earlier one.
-    pub(super) train: (usize, u64),
+    /// PSN of the last answer.
+    pub(super) answered: u64,
+    /// The first of the answers whose PSNs grow up to the last one. Those to a repeated request begin again
+    /// at an earlier PSN.
+    pub(super) train_start: usize,
     /// READs that are being answered: by first PSN, the PSN of the next response.
     pub(super) reading: BTreeMap<u64, u64>,
     /// By PSN, the first response: its index.
@@ -69,7 +71,8 @@ impl<'a> Player<'a> {
             progress_ns: 0,
             last_request: None,
             last_response: None,
-            train: (0, 0),
+            answered: 0,
+            train_start: 0,
             reading: BTreeMap::new(),
             responses: HashMap::new(),
             open_messages: BTreeMap::new(),
@@ -98,6 +101,17 @@ impl<'a> Player<'a> {
         } else {
             next.saturating_sub(u64::from(Psn::MASK) + 1 - ahead)
         }
+    }
+
+    /// Returns the indices of the requests behind a record.
+    pub(super) fn later_requests(&self, index: usize) -> impl Iterator<Item = usize> {
+        let start = self.requests.partition_point(|request| *request <= index);
+        self.requests.get(start..).unwrap_or_default().iter().copied().take(MOST_LATER)
+    }
+
+    /// Returns the PSN behind the READ that begins at `start`.
+    pub(super) fn end_of_read(&self, start: u64) -> Option<u64> {
+        Some(start.saturating_add(self.out.sent.get(&start)?.span))
     }
 
     pub(super) fn time(&self, index: usize) -> u64 {

@@ -3,7 +3,7 @@
 use roce_packet::Position;
 
 use super::facts::{Changed, ResponseGap, Sent};
-use super::player::{MOST_LATER, Player};
+use super::player::Player;
 use crate::record::{Extension, Record};
 
 /// Number of the last gaps whose responses a requester may wait for.
@@ -59,7 +59,7 @@ impl Player<'_> {
         let oldest =
             self.reading.range(..=unacknowledged).next_back().map_or(unacknowledged, |(start, _)| *start);
         let missing = self.reading.range(oldest.min(psn)..psn).find_map(|(start, expected)| {
-            let end = start.saturating_add(self.out.sent.get(start)?.span);
+            let end = self.end_of_read(*start)?;
             (*expected < end && end <= psn).then_some((*start, *expected, end))
         });
         let Some((start, first, end)) = missing else { return false };
@@ -84,23 +84,20 @@ impl Player<'_> {
         let gaps = self.out.response_gaps.iter().rev().take(MOST_WAITING);
         gaps.filter(|gap| gap.first < psn).any(|gap| {
             let is_before = |again| {
-                self.train.0 < again && self.time(index).saturating_sub(self.time(again)) < MOST_WAIT_NS
+                self.train_start < again && self.time(index).saturating_sub(self.time(again)) < MOST_WAIT_NS
             };
             let read = self.reading.range(..=gap.first).next_back();
             gap.again.is_some_and(is_before)
                 && read.is_some_and(|(start, expected)| {
-                    let end = start.saturating_add(self.out.sent.get(start).map_or(1, |sent| sent.span));
-                    *expected < end && *expected < psn
+                    self.end_of_read(*start).is_some_and(|end| *expected < end.min(psn))
                 })
         })
     }
 
     /// Returns whether one of the next requests is one for these PSNs.
     fn is_requested_after(&self, index: usize, start: u64, end: u64) -> bool {
-        let next = self.requests.partition_point(|request| *request <= index);
-        let later = self.requests.get(next..).unwrap_or_default().iter().take(MOST_LATER);
-        later
-            .filter_map(|later| self.unwrap_from_base(self.records.get(*later)?.psn))
+        self.later_requests(index)
+            .filter_map(|later| self.unwrap_from_base(self.records.get(later)?.psn))
             .any(|psn| (start..end).contains(&psn))
     }
 

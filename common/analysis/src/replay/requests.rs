@@ -3,7 +3,7 @@
 use roce_packet::{Operation, Syndrome};
 
 use super::facts::{Cause, Gap, GapEnd, ORIGIN, Resend, Sent};
-use super::player::{MOST_LATER, MOST_OPEN_GAPS, Player};
+use super::player::{MOST_OPEN_GAPS, Player};
 use crate::record::{Extension, Record};
 
 /// A PSN that differs by more than this belongs to another connection of the same queue pairs.
@@ -11,7 +11,6 @@ const FAR: u64 = 1 << 20;
 /// Longest time in which a network delivers a packet twice or late, in nanoseconds. Retransmission timers of
 /// NICs are longer; the shortest is 4.096 µs × 2^T with T = 6.
 const NETWORK_NS: u64 = 250_000;
-
 /// No requester reacts to a response within this time of its capture; hardware takes a microsecond.
 const REACTION_NS: u64 = 200;
 
@@ -19,8 +18,6 @@ const REACTION_NS: u64 = 200;
 enum Again {
     Resend(Cause),
     Overtaken,
-    /// It comes after its retransmission, which a NAK asked for.
-    Late,
     /// The network made a copy of the record with this index.
     Doubled(usize),
 }
@@ -107,7 +104,7 @@ impl Player<'_> {
             Some(_) => None,
             None => Some(self.why_again(index, record, psn, span, before)),
         };
-        let is_resend = !matches!(again, Some(Again::Overtaken | Again::Late | Again::Doubled(_)));
+        let is_resend = !matches!(again, Some(Again::Overtaken | Again::Doubled(_)));
         self.fill(psn, if is_resend { GapEnd::Resent } else { GapEnd::Overtaken });
         match (continues, again) {
             (Some((resend, expected)), _) => {
@@ -120,10 +117,6 @@ impl Player<'_> {
                 self.begin_resend(index, psn, span, cause, before.is_some());
             }
             (None, Some(Again::Doubled(first))) => self.out.doubled.push((first, index)),
-            (None, Some(Again::Late)) => {
-                self.fill_late(psn);
-                self.out.overtaken.push(index);
-            }
             (None, Some(Again::Overtaken) | None) => self.out.overtaken.push(index),
         }
         self.note(index, record, psn, span);
@@ -245,7 +238,7 @@ impl Player<'_> {
     fn why_again(&self, index: usize, record: &Record, psn: u64, span: u64, before: Option<usize>) -> Again {
         // The end of a READ is requested again, so this is not the first copy of anything.
         let resumes = before.is_none() && self.is_inside_read(psn);
-        if before.is_none() && !resumes && self.comes_again(index, record) {
+        if before.is_none() && !resumes && self.comes_again(index, record, psn.saturating_add(span)) {
             // A NAK asks for it, but the answer to the NAK follows: this is the first copy, which others
             // overtook.
             return Again::Overtaken;
@@ -254,7 +247,7 @@ impl Player<'_> {
             return Again::Resend(cause);
         }
         if before.is_some_and(|before| self.is_late(index, before, psn, span)) {
-            return Again::Late;
+            return Again::Overtaken;
         }
         let now = record.time_ns;
         let quiet = now.saturating_sub(self.last_request.map_or(0, |last| self.time(last)));
@@ -284,7 +277,7 @@ impl Player<'_> {
                 let is_numbered = record.identification != 0 && is_same;
                 // Later responses came in between, so the requester asks again for those that it misses.
                 let has_responses = is_read
-                    && self.train.1 >= psn
+                    && self.answered >= psn
                     && self.last_response.is_some_and(|response| {
                         response > first && now.saturating_sub(self.time(response)) >= REACTION_NS
                     });
@@ -305,15 +298,12 @@ impl Player<'_> {
     /// Returns whether a PSN belongs to a READ that was captured, but is not its first one.
     fn is_inside_read(&self, psn: u64) -> bool {
         let read = self.reading.range(..psn).next_back();
-        read.and_then(|(start, _)| Some(start.saturating_add(self.out.sent.get(start)?.span)))
-            .is_some_and(|end| psn < end)
+        read.and_then(|(start, _)| self.end_of_read(*start)).is_some_and(|end| psn < end)
     }
 
     /// Returns whether a request follows again soon, before the responder asks for it again.
-    fn comes_again(&self, index: usize, record: &Record) -> bool {
-        let start = self.requests.partition_point(|request| *request <= index);
-        let later = self.requests.get(start..).unwrap_or_default().iter().take(MOST_LATER);
-        let again = later.copied().find(|later| {
+    fn comes_again(&self, index: usize, record: &Record, end: u64) -> bool {
+        let again = self.later_requests(index).find(|later| {
             self.records.get(*later).is_some_and(|later| {
                 later.psn == record.psn && later.time_ns.saturating_sub(record.time_ns) < NETWORK_NS
             })
@@ -323,9 +313,8 @@ impl Player<'_> {
                 && between.psn == record.psn
                 && matches!(between.answer(), Some((Syndrome::Nak(_) | Syndrome::RnrNak { .. }, _)))
         };
-        let end = self.unwrap_from_base(record.psn).map(|psn| psn.saturating_add(self.span(record)));
         // A requester that returns goes on with the next packet; a late packet is alone.
-        let returns = |at: usize| end.is_some() && self.following(at) == end;
+        let returns = |at: usize| self.following(at) == Some(end);
         if returns(index) && again.is_some_and(|again| !returns(again)) {
             return false;
         }
@@ -349,8 +338,7 @@ impl Player<'_> {
 
     /// Returns the PSN of the request after this one.
     fn following(&self, index: usize) -> Option<u64> {
-        let position = self.requests.partition_point(|request| *request <= index);
-        let record = self.records.get(*self.requests.get(position)?)?;
+        let record = self.records.get(self.later_requests(index).next()?)?;
         self.unwrap_from_base(record.psn)
     }
 
@@ -359,7 +347,7 @@ impl Player<'_> {
         let since = self.time(index).saturating_sub(self.time(before));
         let is_only = self.out.sent.get(&psn).is_some_and(|sent| sent.times == 1);
         let is_alone = self.following(index) != Some(psn.saturating_add(span));
-        // Before the first captured packet there is no gap, but the NAK says that the packet was missing.
+        // Packets before the first captured one leave no gap. The NAK shows that this one was missing.
         let was_missing =
             |resend: &Resend| resend.psn == psn && !resend.was_seen && matches!(resend.cause, Cause::Nak(_));
         is_only
@@ -389,6 +377,9 @@ impl Player<'_> {
     fn fill(&mut self, psn: u64, end: GapEnd) {
         let Some(position) = self.missing.iter().position(|(first, end, _)| (*first..*end).contains(&psn))
         else {
+            if end == GapEnd::Overtaken {
+                self.fill_late(psn);
+            }
             return;
         };
         let (first, last, gap) = self.missing.swap_remove(position);

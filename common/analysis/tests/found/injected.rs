@@ -101,13 +101,11 @@ impl Kind {
             Self::NoReceive => Ending::NoReceive,
             _ => Ending::Good,
         };
-        let plain = run(seed, &[], ending).0;
+        let plain = run(seed, &[], ending);
         let (taps, psn) = match self {
             Self::Network(fault, class) => {
-                let all: Vec<&Sent> = of_class(&plain, class).collect();
-                let at = numbers.below((all.len() as u64).max(1)) as usize;
-                let psn = all.get(at)?.psn.get();
-                (tapped(&run(seed, &[(class, fault, psn)], ending).0), Some(psn))
+                let psn = choose(&mut numbers, &plain, class)?;
+                (tapped(&run(seed, &[(class, fault, psn)], ending)), Some(psn))
             }
             Self::WrongKey | Self::NoReceive => {
                 let last = of_class(&plain, Class::Request).last()?;
@@ -242,10 +240,17 @@ fn of_class(sent: &[Sent], class: Class) -> impl Iterator<Item = &Sent> {
     sent.iter().filter(move |sent| Class::of(sent.opcode) == Some(class))
 }
 
+/// Chooses the PSN of a packet of a class, if there is one.
+fn choose(numbers: &mut Numbers, sent: &[Sent], class: Class) -> Option<u32> {
+    let all: Vec<&Sent> = of_class(sent, class).collect();
+    let at = numbers.below((all.len() as u64).max(1)) as usize;
+    Some(all.get(at)?.psn.get())
+}
+
 /// Returns the captures of a seed with two faults in different bursts, or `None` if it has too few packets.
 pub(crate) fn mixed(seed: u64) -> Option<Scene> {
     let mut numbers = Numbers(seed ^ 0x2eed);
-    let plain = run(seed, &[], Ending::Good).0;
+    let plain = run(seed, &[], Ending::Good);
     // A burst follows the previous one after a pause.
     let second = plain.windows(2).position(|pair| pair[0].at.plus_nanos(50_000) < pair[1].at)? + 1;
     let mut faults = Vec::new();
@@ -253,13 +258,11 @@ pub(crate) fn mixed(seed: u64) -> Option<Scene> {
     for burst in [&plain[..second], &plain[second..]] {
         let (_, kind) = KINDS[numbers.below(NETWORK_KINDS) as usize];
         let Kind::Network(fault, class) = kind else { return None };
-        let all: Vec<&Sent> = of_class(burst, class).collect();
-        let at = numbers.below((all.len() as u64).max(1)) as usize;
-        let psn = all.get(at)?.psn.get();
+        let psn = choose(&mut numbers, burst, class)?;
         faults.push((class, fault, psn));
         injected.push(Injected { kind, psn: Some(psn) });
     }
-    Some(Scene { taps: tapped(&run(seed, &faults, Ending::Good).0), injected })
+    Some(Scene { taps: tapped(&run(seed, &faults, Ending::Good)), injected })
 }
 
 /// Changes a packet at both taps, as if its sender had sent it so.

@@ -1,8 +1,5 @@
 //! Two engines that exchange messages, and what taps near them show.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use roce_packet::outer::Link;
 use roce_packet::{Direction, Ecn, FrameHeaders, MacAddr, Opcode, Operation, Path};
 use roce_sim::pair::{Action, Pair, Sent, Side};
@@ -55,7 +52,7 @@ impl Class {
     }
 }
 
-/// What the network does to a packet.
+/// A fault of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Drop,
@@ -92,23 +89,21 @@ pub(crate) enum Ending {
 /// The packets that faults happen to: the first one of a class with a PSN.
 pub(crate) type Faults = [(Class, Fault, u32)];
 
-/// Exchanges the messages of a seed. Returns all packets, and those to which the faults happened.
-pub(crate) fn run(seed: u64, faults: &Faults, ending: Ending) -> (Vec<Sent>, Vec<Sent>) {
+/// Exchanges the messages of a seed. Returns all packets.
+pub(crate) fn run(seed: u64, faults: &Faults, ending: Ending) -> Vec<Sent> {
     let mut numbers = Numbers(seed);
     let mut pair = Pair::new(seed);
     pair.link_delay_ns = DELAY_NS;
     pair.packet_time_ns = PACKET_NS;
     pair.record = true;
     let (a, b) = pair.connect(QpType::Rc);
-    let hits = Rc::new(RefCell::new(Vec::new()));
-    let (hit, mut pending) = (Rc::clone(&hits), faults.to_vec());
+    let mut pending = faults.to_vec();
     pair.set_script(move |sent| {
         let of = (Class::of(sent.opcode), sent.psn.get());
         let Some(at) = pending.iter().position(|(class, _, psn)| (Some(*class), *psn) == of) else {
             return Action::Pass;
         };
         let (_, fault, _) = pending.swap_remove(at);
-        hit.borrow_mut().push(sent.clone());
         fault.action(sent)
     });
     for round in 0..2 + numbers.below(3) {
@@ -144,8 +139,10 @@ pub(crate) fn run(seed: u64, faults: &Faults, ending: Ending) -> (Vec<Sent>, Vec
     }
     pair.drive();
     drop((pair.completions(Side::A), pair.completions(Side::B)));
-    let hits = hits.borrow().clone();
-    (std::mem::take(&mut pair.sent), hits)
+    let sent = std::mem::take(&mut pair.sent);
+    let hits = sent.iter().filter(|sent| sent.action != Action::Pass).count();
+    assert_eq!(hits, faults.len(), "seed {seed}: {faults:?}");
+    sent
 }
 
 /// A packet at a tap.
