@@ -2,7 +2,8 @@
 //!
 //! The handles of [`verbs`](super) keep their dependencies alive, so no object is destroyed too early. The
 //! verbs of this module do not. Destroying an object in use fails without an effect, as with libibverbs:
-//! [`VerbsError::errno`] is `EBUSY`. Identifiers are valid only in their own context.
+//! [`VerbsError::errno`](super::VerbsError::errno) is `EBUSY`. Identifiers are valid only in their own
+//! context.
 //!
 //! ```
 //! # use roce::verbs::example::ends;
