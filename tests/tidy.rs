@@ -887,10 +887,10 @@ fn names_in(text: &str, columns: &[usize]) -> Vec<(usize, String)> {
 /// Returns whether a name exists: a file or folder (`path.rs`, `path/`), an item of a file (`path.rs name`),
 /// a test (`file::test`, `file::begins_*`, or only its name), a file of tests (only its name), or an item of
 /// a crate (`roce_packet::Name`). Paths begin at the root or in `transport/src`, files of tests also in
-/// `transport/tests`.
+/// `transport/tests/engine`.
 fn names_something(name: &str, files: &[Source]) -> bool {
     let find = |path: &str| {
-        let begins = ["", "transport/src/", "transport/tests/"];
+        let begins = ["", "transport/src/", "transport/tests/engine/", "transport/tests/"];
         begins.iter().find_map(|begin| files.iter().find(|file| file.name == format!("{begin}{path}")))
     };
     if let Some((path, item)) = name.split_once(' ') {

@@ -3,7 +3,7 @@
 //! `cli/tests/interop/run` boots the machine, starts this program inside the network namespace that both
 //! share, and creates a table of the results. Plain `cargo test` has no peer, so it ignores these tests.
 
-#[path = "../common/mod.rs"]
+#[path = "../command/common/mod.rs"]
 mod common;
 use roce_testing as namespaces;
 

@@ -1,0 +1,209 @@
+//! `roce analyze` and `roce ladder` as users run them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::common::frames::{frame, write_capture};
+use crate::common::{Finished, Running, kernel_captures, run};
+use roce_packet::{Opcode, Psn};
+use serde_json::Value;
+
+fn capture(name: &str) -> String {
+    format!("{}/../pcaps/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Runs a command on a capture of the repository.
+fn on(command: &str, name: &str, more: &[&str]) -> Finished {
+    run(&[&[command, &capture(name)][..], more].concat())
+}
+
+fn json(name: &str, more: &[&str]) -> Value {
+    let finished = on("analyze", name, &[&["--json"], more].concat());
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"))
+}
+
+#[test]
+fn three_lines_say_the_result() {
+    let finished = on("analyze", "rc-loss.pcapng", &[]);
+    let lines: Vec<&str> = finished.stdout.lines().collect();
+    let word = lines[0].split(':').next().unwrap();
+    assert!(["pass", "fail", "unknown"].contains(&word), "{finished:?}");
+    assert_eq!(finished.success, word != "fail", "{finished:?}");
+    assert!(lines[1].starts_with("17 RoCE packets in 17.4 ms; 1 connection"), "{finished:?}");
+    assert!(lines[2].starts_with("look first at connection 1"), "{finished:?}");
+    let title = "Connection 1: RC 192.0.2.1 QP 0x4225 <-> 192.0.2.2 QP 0x9b7";
+    assert!(lines.contains(&title), "{finished:?}");
+    assert!(finished.stdout.contains("1 request lost, 6 packets sent again, 1 NAK for"), "{finished:?}");
+}
+
+#[test]
+fn the_exit_status_says_whether_a_verdict_failed() {
+    for entry in fs::read_dir(kernel_captures()).unwrap() {
+        let file = entry.unwrap().path();
+        let finished = run(&["analyze", text(&file), "--json"]);
+        let document: Value = serde_json::from_str(&finished.stdout).unwrap();
+        let failed = document["outcome"] == "fail";
+        assert_eq!(finished.success, !failed, "{}: {}", file.display(), finished.stdout);
+        let all = document["connections"].as_array().unwrap().iter().map(|one| &one["verdicts"]);
+        let all = all.chain([&document["verdicts"]]).flat_map(|list| list.as_array().unwrap());
+        assert_eq!(all.filter(|verdict| verdict["outcome"] == "fail").count() > 0, failed);
+    }
+}
+
+#[test]
+fn verdicts_and_connections_can_be_chosen() {
+    let all = json("rc-refused.pcapng", &[]);
+    assert_eq!(all["connections"].as_array().unwrap().len(), 2);
+    let second = json("rc-refused.pcapng", &["--connection", "2", "--only", "refusals,8"]);
+    let connections = second["connections"].as_array().unwrap();
+    assert_eq!((connections.len(), &connections[0]["number"]), (1, &Value::from(2)));
+    let keys = connections[0]["verdicts"].as_array().unwrap().iter().map(|verdict| &verdict["key"]);
+    assert!(keys.clone().all(|key| key == "refusals" || key == "rnr"), "{second}");
+    let finished = on("analyze", "rc-refused.pcapng", &["--connection", "3"]);
+    assert!(finished.stderr.contains("there is no connection 3; "), "{finished:?}");
+    let finished = on("analyze", "rc-refused.pcapng", &["--only", "nakz"]);
+    assert!(finished.stderr.contains("no rule is called nakz; the rules are icrc, naks,"), "{finished:?}");
+}
+
+#[test]
+fn two_places_find_a_loss_and_one_clock_is_ahead() {
+    let folder = tempfile::tempdir().unwrap();
+    let [sender, receiver] = ["sender.pcapng", "receiver.pcapng"].map(|name| folder.path().join(name));
+    let packet = |psn: u32| frame(Opcode::RC_RDMA_WRITE_ONLY, Psn::new(psn), &psn.to_be_bytes());
+    let sent: Vec<Vec<u8>> = (0..40).map(packet).collect();
+    let received: Vec<Vec<u8>> = (0..40).filter(|psn| *psn != 7).map(packet).collect();
+    write_capture(&sender, &sent);
+    write_capture(&receiver, &received);
+    let finished = run(&["ladder", text(&sender), text(&receiver), "--rows", "80"]);
+    assert!(finished.success, "{finished:?}");
+    let lost: Vec<&str> = finished.stdout.lines().filter(|line| line.contains("lost")).collect();
+    assert_eq!(lost.len(), 1, "{}", finished.stdout);
+    assert!(lost[0].contains("WRITE 7, 4 B, lost |---------x"), "{lost:?}");
+}
+
+#[test]
+fn what_cannot_be_judged_has_its_own_status() {
+    let folder = tempfile::tempdir().unwrap();
+    let status = |file: &Path| {
+        let output = crate::common::roce().args(["analyze", text(file)]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let file = |name: &str| folder.path().join(name);
+    write_capture(&file("other.pcapng"), &[vec![0xff; 60]]);
+    let (code, stderr) = status(&file("other.pcapng"));
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("no packet is RoCE; `roce dissect FILE` prints"), "{stderr}");
+    assert_eq!(status(&file("missing.pcap")).0, Some(2));
+    // A capture that a full disk cut is judged up to there.
+    let whole = fs::read(capture("rc-operations.pcapng")).unwrap();
+    fs::write(file("cut.pcapng"), &whole[..whole.len() - 10]).unwrap();
+    let (code, stderr) = status(&file("cut.pcapng"));
+    assert!(code == Some(2) || code == Some(1), "{code:?}");
+    assert!(stderr.contains("; the packets before it are analysed"), "{stderr}");
+}
+
+/// Returns the names of elements that are open at the end, and panics if they are not nested.
+fn nested(xml: &str) -> Vec<String> {
+    let mut open = Vec::new();
+    for tag in xml.split('<').skip(1) {
+        let (tag, rest) = tag.split_once('>').unwrap_or_else(|| panic!("no end: {tag}"));
+        assert!(!rest.contains('>'), "{rest}");
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap().to_owned();
+        match (tag.starts_with('/'), tag.ends_with(['/', '?'])) {
+            (true, _) => assert_eq!(open.pop(), Some(name), "{xml}"),
+            (false, false) => open.push(name),
+            (false, true) => {}
+        }
+    }
+    open
+}
+
+#[test]
+fn test_results_are_well_formed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file: PathBuf = folder.path().join("results.xml");
+    let finished = on("analyze", "rc-loss.pcapng", &["--json", "--junit", text(&file)]);
+    let document: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let xml = fs::read_to_string(&file).unwrap();
+    assert!(xml.starts_with("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites "), "{xml}");
+    assert_eq!(nested(&xml), [""; 0]);
+    let verdicts = |value: &Value| value.as_array().unwrap().len();
+    let all = verdicts(&document["verdicts"]) + verdicts(&document["connections"][0]["verdicts"]);
+    assert!(all > 0, "{document}");
+    assert_eq!(xml.matches("<testcase ").count(), all);
+    let unknown = finished.stdout.matches("\"outcome\": \"unknown\"").count();
+    assert_eq!(xml.matches("<skipped ").count(), unknown);
+}
+
+#[test]
+fn a_ladder_is_text_or_a_picture() {
+    let finished = on("ladder", "rc-loss.pcapng", &[]);
+    assert!(finished.success, "{finished:?}");
+    assert!(finished.stdout.starts_with("Connection 1: 192.0.2.1 QP 0x4225 and 192.0.2.2 QP 0x9b7\n"));
+    assert!(finished.stdout.contains("WRITE middle 2, again |===================>|\n"), "{finished:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ladder.svg");
+    let finished = on("ladder", "rc-refused.pcapng", &["--connection", "2", "--svg", text(&file)]);
+    assert_eq!(finished.stdout, format!("connection 2: {}\n", file.display()));
+    let svg = fs::read_to_string(&file).unwrap();
+    assert_eq!(nested(&svg), [""; 0]);
+    assert!(svg.contains(">NAK 0, invalid request<"), "{svg}");
+    let finished = on("ladder", "ud.pcapng", &[]);
+    assert!(!finished.success && finished.stderr.contains("no connection; "), "{finished:?}");
+}
+
+/// Returns the pictures of a page.
+fn pictures(html: &str) -> Vec<&str> {
+    html.split("<svg").skip(1).map(|rest| rest.split("</svg>").next().unwrap()).collect()
+}
+
+#[test]
+fn a_page_stands_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.html");
+    on("analyze", "rxe/rc-write-lost-requests.pcap", &["--html", text(&file)]);
+    let html = fs::read_to_string(&file).unwrap();
+    for word in ["<script", "href=\"http", "src=", "url(", "@import", "NaN"] {
+        assert!(!html.contains(word), "{word}");
+    }
+    let pictures = pictures(&html);
+    assert!(pictures[0].contains("class=\"ladder\"") && pictures[0].contains(">PSN 5 lost<"), "{html}");
+    for title in ["Payload over time", "PSNs of the requests of 198.51.100.10"] {
+        assert!(pictures.iter().any(|picture| picture.contains(title)), "{title}");
+    }
+    assert!(html.contains("<h2 id=\"c1\">Connection 1: RC 198.51.100.10 QP 0x18 &lt;-&gt; "), "{html}");
+    on("analyze", "rxe/rc-write-ce-marked.pcap", &["--html", text(&file)]);
+    let html = fs::read_to_string(&file).unwrap();
+    assert!(html.contains(">ECN marks</text>") && !html.contains(">CNPs</text>"), "{html}");
+}
+
+/// A capture that grows, as tcpdump writes it: also in the middle of a packet.
+#[test]
+fn a_growing_file_is_analysed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("growing.pcapng");
+    let whole = fs::read(capture("rc-loss.pcapng")).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let mut running = Running::start(crate::common::roce().args(["analyze", "--follow", text(&file)]));
+    let first = running.wait_for_line("RoCE packets in");
+    assert!(!first.starts_with("17 "), "{first}");
+    fs::write(&file, &whole).unwrap();
+    running.wait_for_line("17 RoCE packets in");
+    running.interrupt();
+    let finished = running.finish(20);
+    assert!(!finished.stderr.contains("cut"), "{finished:?}");
+    assert!(finished.code.is_some(), "{finished:?}");
+    let missing = run(&["analyze", "--follow", "-"]);
+    assert!(missing.stderr.contains("--follow needs a file"), "{missing:?}");
+}
+
+#[test]
+fn the_page_has_the_ladder_of_the_capture() {
+    let page = fs::read_to_string(capture("../docs/how-to/analyze.md")).unwrap();
+    let printed = on("ladder", "rc-loss.pcapng", &[]).stdout;
+    assert!(page.contains(printed.trim_end()), "docs/how-to/analyze.md differs from:\n{printed}");
+}

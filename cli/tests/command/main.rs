@@ -1,0 +1,46 @@
+//! What the command does, run as a program of its own. All files are one test program: to link one for each
+//! of them takes longer than most of their tests.
+
+mod analyze;
+mod bridge;
+mod capture_limits;
+mod commands;
+mod common;
+mod compressed;
+mod containers;
+mod counters;
+mod demo;
+mod devices;
+mod dissect;
+mod dissect_files;
+mod dissect_marks;
+mod doctor;
+mod documents;
+mod drops;
+mod encapsulations;
+mod explain;
+mod extremes;
+mod first_hour;
+mod inject;
+mod limit;
+mod line_rate;
+mod manual;
+mod memory;
+mod pages;
+mod pcaps;
+mod peer;
+mod perf;
+mod perftest_habits;
+mod perftest_originals;
+mod pingpong;
+mod run;
+mod servers;
+mod sim;
+mod sim_outcomes;
+mod stat;
+mod study;
+mod tap;
+mod trace_events;
+mod tshark;
+mod unprivileged;
+mod why;

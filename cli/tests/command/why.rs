@@ -1,0 +1,96 @@
+//! `roce why`: error numbers and their page.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{Running, own_address, roce, run};
+use roce::observe::{CodeKind, codes, look_up};
+
+const PAGE: &str = include_str!("../../../docs/reference/completion-errors.md");
+
+/// Returns the rows of the section with this heading, as their first two cells.
+fn rows(heading: &str) -> Vec<(u32, String)> {
+    let section = PAGE.split("\n## ").find(|section| section.starts_with(heading)).expect(heading);
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+    let rows = section.lines().filter(|line| line.starts_with("| 0x")).map(cells);
+    rows.map(|row: Vec<String>| {
+        let number = u32::from_str_radix(row[0].trim_start_matches("0x"), 16).expect("a number");
+        let status = row.iter().rev().find(|cell| cell.contains("_ERR")).expect("a status");
+        (number, status.trim_matches('`').to_owned())
+    })
+    .collect()
+}
+
+#[test]
+fn the_page_has_every_vendor_error_once_and_no_other() {
+    for (kind, heading) in [
+        (CodeKind::Vendor, "`vendor_err` of roce"),
+        (CodeKind::Mlx5Vendor, "`vendor_err` of mlx5"),
+        (CodeKind::Mlx5Syndrome, "Syndromes of mlx5"),
+    ] {
+        let known = codes().into_iter().filter(|code| code.kind == kind);
+        let known: Vec<_> = known.map(|code| (code.number, code.status.name().to_owned())).collect();
+        assert_eq!(rows(heading), known, "{heading}");
+        for code in codes().iter().filter(|code| code.kind == kind) {
+            assert!(code.kind != CodeKind::Vendor || PAGE.contains(&format!("`{}`", code.name)), "{code:?}");
+        }
+    }
+}
+
+#[test]
+fn a_status_and_a_vendor_error_of_mlx5_have_ordered_causes_with_commands() {
+    for text in ["IBV_WC_RETRY_EXC_ERR", "12", "0x81", "129"] {
+        let finished = run(&["why", text]);
+        assert!(finished.success, "{finished:?}");
+        let out = &finished.stdout;
+        assert!(out.contains("RETRY_EXC_ERR") && out.contains("roce doctor HOST"), "{out}");
+        assert!(out.find("  1. ") < out.find("  2. ") && out.contains("source: "), "{out}");
+    }
+    let out = run(&["why", "0x88"]).stdout;
+    assert!(out.contains("vendor_err of mlx5") && out.contains("REM_ACCESS_ERR"), "{out}");
+    assert!(!look_up("0x88").is_empty());
+}
+
+#[test]
+fn an_unknown_code_is_an_error_and_no_code_lists_all() {
+    let finished = run(&["why", "0x7f"]);
+    assert!(!finished.success && finished.stderr.contains("\"0x7f\""), "{finished:?}");
+    let list = run(&["why"]).stdout;
+    for code in codes() {
+        assert!(list.contains(&code.name), "{}: {list}", code.name);
+    }
+}
+
+/// A client whose packets are all lost waits long. Its explanation says what is incomplete.
+#[test]
+fn a_running_process_explains_its_queue_pairs() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let command = |args: &[&str]| {
+        let mut command = roce();
+        command.env("XDG_RUNTIME_DIR", folder.path()).env_remove("ROCE_STAT").args(args);
+        command
+    };
+    let (server, client) = (own_address().to_string(), own_address().to_string());
+    let mut waiting = Running::start(&mut command(&["ping", "--device", &format!("udp:{server}")]));
+    waiting.wait_for_line("waiting on");
+    let device = format!("udp:{client}");
+    let lost = ["ping", &server, "--device", &device, "--fault", "drop=100%", "--timeout", "20"];
+    let lossy = Running::start(&mut command(&lost));
+    let pid = lossy.pid().to_string();
+    let explained = || {
+        let finished = Running::start(&mut command(&["why", "--pid", &pid])).finish(60);
+        finished.success.then_some(finished.stdout)
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    let text = loop {
+        match explained().filter(|text| text.contains("send requests are incomplete")) {
+            Some(text) => break text,
+            None if Instant::now() > end => panic!("{:?}", explained()),
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    let ends = format!(" at {client} towards queue pair ");
+    assert!(text.contains(&ends) && text.contains("is in RTS and has not failed"), "{text}");
+
+    let unknown = Running::start(&mut command(&["why", "--pid", "1"])).finish(60);
+    assert!(!unknown.success && unknown.stderr.contains("ROCE_STAT=1"), "{unknown:?}");
+}

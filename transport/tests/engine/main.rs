@@ -1,0 +1,42 @@
+//! What the engine does with packets and work requests. All files are one test program: to build one for each
+//! of them takes longer than most of their tests.
+
+mod acknowledgements;
+mod adversary;
+mod algorithms;
+mod common;
+mod congestion;
+mod dcqcn;
+mod early;
+mod error_state;
+mod extremes;
+mod fairness;
+mod first;
+mod guessing;
+mod line_rate;
+mod memory;
+mod naks;
+mod naks_requester;
+mod pacing;
+mod papers;
+mod published_bugs;
+mod queues;
+mod reasons;
+mod refusal;
+mod regressions;
+mod scenarios;
+mod selective;
+mod sequence;
+mod states;
+mod telemetry_laws;
+mod telemetry_trailer;
+mod timers;
+mod transitions;
+mod trimmed;
+mod unchanged;
+mod units;
+mod unproven;
+mod unreliable;
+mod windows;
+mod words;
+mod xrc;
