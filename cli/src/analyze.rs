@@ -11,19 +11,23 @@ mod text;
 
 use std::fs;
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
+use roce::verbs::Rate;
+use roce_analysis::Collector;
 use roce_analysis::verdict::rules;
 use roce_packet::ROCE_UDP_PORT;
 
+use super::counters;
 use super::errors::{print_error, with_causes};
 use super::input::captures::Captures;
 use super::terminal::Output;
 use follow::Follower;
-use report::Report;
+use report::{Counters, Report};
 
 /// Judge the connections of capture files: losses, retransmissions, answers, marks
 ///
@@ -69,6 +73,19 @@ pub(super) struct Args {
     #[arg(long)]
     follow: bool,
 
+    /// Also compare the packets with counters that were read before and after the capture at the port of a
+    /// NIC, and explain what changed; `roce counters --help` names the forms of the files
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"])]
+    counters: Vec<PathBuf>,
+
+    /// Address of the NIC with these counters; by default, the address that agrees with most of them
+    #[arg(long, value_name = "ADDRESS", requires = "counters")]
+    counters_of: Option<IpAddr>,
+
+    /// Rate of the captured links, such as 100G: pause frames state durations in bit times
+    #[arg(long, value_name = "RATE")]
+    line_rate: Option<Rate>,
+
     /// UDP port that RoCE v2 uses in this capture
     #[arg(long, value_name = "PORT", default_value_t = ROCE_UDP_PORT)]
     port: u16,
@@ -111,7 +128,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
 
 /// Analyses the files once.
 fn judge(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    match Captures::read(&args.files, args.port, args.follow) {
+    let mut collector = Collector::new(args.port);
+    if let Some(rate) = args.line_rate {
+        collector = collector.with_line_rate(rate.get());
+    }
+    match Captures::read(&args.files, collector, args.follow) {
         Ok(captures) => print(args, &captures, output),
         Err(error) => {
             print_error(&with_causes(&error));
@@ -126,7 +147,12 @@ fn print(args: &Args, captures: &Captures, output: &mut Output) -> anyhow::Resul
         print_error(&reason);
         return Ok(ExitCode::from(NOT_JUDGED));
     }
-    let report = Report::new(captures, &args.only, captures.connections(args.connection)?);
+    let counters = match &args.counters[..] {
+        [before, after] => counters::read_both(before, after)?,
+        _ => Vec::new(),
+    };
+    let counters = Counters { comparisons: counters, address: args.counters_of };
+    let report = Report::new(captures, &args.only, captures.connections(args.connection)?, counters);
     if let Some(file) = &args.junit {
         write(file, &junit::text(&report))?;
     }

@@ -38,10 +38,11 @@ const EXAMPLES: &str = "Examples:
   rdma statistic > before.txt
   rdma statistic > after.txt
   roce counters before.txt after.txt
-  roce counters before.txt after.txt --json";
+  roce counters before.txt after.txt --json
+  roce analyze capture.pcapng --counters before.txt after.txt   # compares them with the packets";
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    let comparisons = compare(&read(&args.before)?, &read(&args.after)?);
+    let comparisons = read_both(&args.before, &args.after)?;
     let all = comparisons.iter().flat_map(|comparison| &comparison.changes);
     let problems = all.filter(|change| change.is_problem()).count();
     if args.json {
@@ -61,6 +62,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     Ok(if problems == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Compares two files.
+pub(super) fn read_both(before: &Path, after: &Path) -> anyhow::Result<Vec<Comparison>> {
+    Ok(compare(&read(before)?, &read(after)?))
+}
+
 fn read(file: &Path) -> anyhow::Result<Snapshot> {
     let bytes = text_file::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     Snapshot::parse(&String::from_utf8_lossy(&bytes)).with_context(|| file.display().to_string())
@@ -76,7 +82,8 @@ fn is_shown(change: &Change) -> bool {
     }
 }
 
-fn print(comparison: &Comparison, output: &mut Output) -> io::Result<()> {
+/// Prints what changed.
+pub(super) fn print(comparison: &Comparison, output: &mut Output) -> io::Result<()> {
     let style = output.style;
     let driver = comparison.driver.map_or("unknown driver", |driver| driver.name());
     let title = format!("{} ({driver})", Text::new(&comparison.name));
@@ -142,7 +149,8 @@ fn amount(change: &Change, is_reset: bool) -> String {
     }
 }
 
-fn document(comparison: &Comparison) -> Value {
+/// Returns what changed as JSON.
+pub(super) fn document(comparison: &Comparison) -> Value {
     let counters: Vec<Value> = comparison.changes.iter().map(counter).collect();
     json!({
         "device": comparison.name, "driver": comparison.driver.map(|driver| driver.name()),

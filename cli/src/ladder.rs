@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use roce_analysis::Collector;
 use roce_analysis::ladder::{ladder, name};
 use roce_packet::ROCE_UDP_PORT;
 
@@ -56,7 +57,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    let captures = Captures::read(&args.files, args.port, false)?;
+    let captures = Captures::read(&args.files, Collector::new(args.port), false)?;
     if let Some(reason) = captures.why_empty() {
         print_error(&reason);
         return Ok(ExitCode::FAILURE);

@@ -10,6 +10,7 @@ use roce_packet::Encapsulation;
 use serde_json::{Map, Value, json};
 
 use super::report::{Part, Report};
+use crate::counters;
 use crate::document;
 use crate::terminal::Output;
 
@@ -32,6 +33,7 @@ fn body(report: &Report<'_>) -> Value {
         "copies": counts.copies,
         "verdicts": verdicts(&report.verdicts),
         "connections": report.parts.iter().map(connection).collect::<Vec<_>>(),
+        "devices": report.counters.iter().map(counters::document).collect::<Vec<_>>(),
     })
 }
 

@@ -1,9 +1,12 @@
 //! The contents of a report: connections with their figures and verdicts, and the conclusion.
 
+use std::net::IpAddr;
+
 use roce_analysis::connection::Connection;
+use roce_analysis::counters::Comparison;
 use roce_analysis::ladder::{duration, name, thousands};
 use roce_analysis::summary::{Summary, summary, transport_name};
-use roce_analysis::verdict::{Outcome, Verdict, of_capture, of_connection};
+use roce_analysis::verdict::{Outcome, Verdict, of_capture, of_connection, of_counters};
 
 use super::figures::{counted, losses};
 use crate::input::captures::Captures;
@@ -14,6 +17,15 @@ pub(super) struct Report<'a> {
     /// Verdicts on the captures as a whole.
     pub(super) verdicts: Vec<Verdict>,
     pub(super) parts: Vec<Part<'a>>,
+    /// What changed in the counters that the arguments name.
+    pub(super) counters: Vec<Comparison>,
+}
+
+/// Counters of one or more NICs.
+pub(super) struct Counters {
+    pub(super) comparisons: Vec<Comparison>,
+    /// The address of the NIC.
+    pub(super) address: Option<IpAddr>,
 }
 
 /// The summary of one connection.
@@ -39,6 +51,7 @@ impl<'a> Report<'a> {
         captures: &'a Captures,
         only: &[&'static str],
         connections: Vec<(usize, &'a Connection)>,
+        counters: Counters,
     ) -> Self {
         let analysis = &captures.analysis;
         let chosen = |mut verdicts: Vec<Verdict>| {
@@ -53,7 +66,9 @@ impl<'a> Report<'a> {
             verdicts: chosen(of_connection(analysis, connection)),
         };
         let parts = connections.into_iter().map(part).collect();
-        Self { captures, verdicts: chosen(of_capture(analysis)), parts }
+        let Counters { comparisons, address } = counters;
+        let verdicts = [of_capture(analysis), of_counters(analysis, &comparisons, address)].concat();
+        Self { captures, verdicts: chosen(verdicts), parts, counters: comparisons }
     }
 
     /// Returns every verdict with what it is about.

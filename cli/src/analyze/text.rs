@@ -7,6 +7,7 @@ use roce_analysis::verdict::{Outcome, Verdict};
 
 use super::figures::{of_connection, of_requests};
 use super::report::{Part, Report};
+use crate::counters;
 use crate::terminal::{Output, Paint, Style, wrapped};
 
 /// Column in which the text of a verdict starts.
@@ -27,6 +28,10 @@ pub(super) fn print(report: &Report<'_>, output: &mut Output) -> io::Result<()> 
     }
     for part in &report.parts {
         print_part(part, output, width)?;
+    }
+    for comparison in &report.counters {
+        writeln!(output)?;
+        counters::print(comparison, output)?;
     }
     Ok(())
 }

@@ -25,11 +25,13 @@ pub(crate) struct Captures {
 }
 
 impl Captures {
-    /// Reads files. `port` is the UDP port of RoCE v2. `is_growing` means that another program is writing the
-    /// last packet. A file that is damaged in the middle or at its end
-    /// counts up to there, and standard error says so.
-    pub(crate) fn read(files: &[PathBuf], port: u16, is_growing: bool) -> anyhow::Result<Self> {
-        let mut collector = Collector::new(port);
+    /// Reads files. `is_growing` means that another program is writing the last packet. A file that is
+    /// damaged in the middle or at its end counts up to there, and standard error says so.
+    pub(crate) fn read(
+        files: &[PathBuf],
+        mut collector: Collector,
+        is_growing: bool,
+    ) -> anyhow::Result<Self> {
         let (mut unread, mut is_whole) = (0, true);
         let mut progress = Progress::new();
         for (index, file) in files.iter().enumerate() {

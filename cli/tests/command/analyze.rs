@@ -207,3 +207,70 @@ fn the_page_has_the_ladder_of_the_capture() {
     let printed = on("ladder", "rc-loss.pcapng", &[]).stdout;
     assert!(page.contains(printed.trim_end()), "docs/how-to/analyze.md differs from:\n{printed}");
 }
+
+/// Writes files of counters; returns the arguments of `--counters`.
+fn counters(folder: &Path, before: &str, after: &str) -> [String; 2] {
+    [("before.txt", before), ("after.txt", after)].map(|(name, text)| {
+        fs::write(folder.join(name), text).unwrap();
+        text_of(folder, name)
+    })
+}
+
+fn text_of(folder: &Path, name: &str) -> String {
+    text(&folder.join(name)).to_owned()
+}
+
+#[test]
+fn counters_of_a_nic_are_judged_beside_the_packets() {
+    let folder = tempfile::tempdir().unwrap();
+    // In rc-loss, 192.0.2.2 misses one request, so it drops five and sends one NAK.
+    let zero = "link mlx5_0/1 out_of_sequence 0 packet_seq_err 0 duplicate_request 0";
+    for (counted, result, words) in [
+        ("link mlx5_0/1 out_of_sequence 5 packet_seq_err 0 duplicate_request 0", "pass", "3 counters agree"),
+        (
+            "link mlx5_0/1 out_of_sequence 0 packet_seq_err 0 duplicate_request 0",
+            "fail",
+            "out_of_sequence is stuck",
+        ),
+        (
+            "link mlx5_0/1 out_of_sequence 6 packet_seq_err 0 duplicate_request 0",
+            "fail",
+            "grew by 6, but the",
+        ),
+    ] {
+        let [before, after] = counters(folder.path(), zero, counted);
+        let options = ["--only", "counters", "--counters", &before, &after, "--counters-of", "192.0.2.2"];
+        let document = json("rc-loss.pcapng", &options);
+        let verdict = &document["verdicts"][0];
+        assert_eq!(
+            (&verdict["key"], &verdict["outcome"]),
+            (&"counters".into(), &result.into()),
+            "{document}"
+        );
+        let summary = verdict["summary"].as_str().unwrap();
+        assert!(summary.contains(words) && summary.contains("192.0.2.2"), "{summary}");
+        assert_eq!(document["devices"][0]["device"], "mlx5_0/1");
+        let finished = on("analyze", "rc-loss.pcapng", &options);
+        assert_eq!(finished.success, result == "pass", "{finished:?}");
+        // What changed is explained below the connections.
+        let is_explained = finished.stdout.contains("cause: a request before them was lost");
+        assert_eq!(is_explained, !counted.contains("out_of_sequence 0"), "{finished:?}");
+    }
+    // The end that received the NAK is found by its counters.
+    let [before, after] = counters(folder.path(), "link rxe0/1 rcvd_seq_err 3", "link rxe0/1 rcvd_seq_err 4");
+    let finished = on("analyze", "rc-loss.pcapng", &["--only", "counters", "--counters", &before, &after]);
+    assert!(finished.stdout.contains("rxe0/1 beside the packets of 192.0.2.1"), "{finished:?}");
+    let finished = on("analyze", "rc-loss.pcapng", &["--counters", &before, "/no/such/file"]);
+    assert!(!finished.success && finished.stderr.contains("/no/such/file"), "{finished:?}");
+    let finished = on("analyze", "rc-loss.pcapng", &["--counters-of", "192.0.2.1"]);
+    assert!(finished.stderr.contains("--counters <BEFORE> <AFTER>"), "{finished:?}");
+}
+
+#[test]
+fn the_rate_of_the_line_decides_how_long_pauses_take() {
+    let of =
+        |rate: &str| json("pause.pcapng", &["--only", "pfc", "--line-rate", rate])["verdicts"].to_string();
+    assert_ne!(of("1G"), of("400G"));
+    let finished = on("analyze", "pause.pcapng", &["--line-rate", "fast"]);
+    assert!(!finished.success && finished.stderr.contains("fast"), "{finished:?}");
+}

@@ -9,6 +9,7 @@
 pub mod analysis;
 pub mod connection;
 pub mod copies;
+mod counted;
 pub mod counters;
 pub mod event;
 pub mod exchange;

@@ -3,7 +3,8 @@
 //! [`Snapshot::parse`] reads the output of `rdma statistic`, `ethtool -S`, `roce stat`, and dumps of files
 //! below `/sys/class/infiniband`. [`compare`] returns what changed, also if a counter passed its largest
 //! value or began at zero again. Drivers have different names for one [`Event`], which says what is counted,
-//! its usual cause and the next step. [`beside`] compares the changes with the numbers of a capture.
+//! its usual cause and the next step. [`WireCounts::at`] says what a NIC should have counted according to a
+//! capture, and [`beside`] compares both.
 //!
 //! ```
 //! use roce_analysis::counters::{Event, Snapshot, compare};

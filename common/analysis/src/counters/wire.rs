@@ -42,6 +42,28 @@ pub struct WireCounts {
 }
 
 impl WireCounts {
+    /// No events.
+    pub(crate) const fn nothing() -> Self {
+        Self {
+            packets_sent: Some(0),
+            packets_received: Some(0),
+            out_of_sequence: Some(0),
+            naks_sequence_received: Some(0),
+            implied_naks: Some(0),
+            duplicate_requests: Some(0),
+            rnr_naks_sent: Some(0),
+            rnr_naks_received: Some(0),
+            timeouts: Some(0),
+            cnps_sent: Some(0),
+            cnps_received: Some(0),
+            ecn_marked: Some(0),
+            wrong_icrcs: Some(0),
+            write_requests: Some(0),
+            read_requests: Some(0),
+            atomic_requests: Some(0),
+        }
+    }
+
     /// Returns the numbers with the events that NICs count.
     #[must_use]
     pub const fn events(&self) -> [(Event, Option<u64>); 16] {
@@ -109,7 +131,11 @@ impl Beside {
     #[must_use]
     pub fn text(&self) -> String {
         let Self { counter, event, counted, seen, agreement } = self;
-        let meaning = event.meaning();
+        let meaning = match event {
+            // Those of a capture need not have an effect.
+            Event::CnpHandled => "received congestion notifications (CNP)",
+            _ => event.meaning(),
+        };
         match agreement {
             Agreement::Equal => format!("{counter} grew by {counted}, as many {meaning} as in the capture"),
             Agreement::Stuck => {
@@ -129,13 +155,23 @@ pub fn beside(comparison: &Comparison, wire: &WireCounts) -> Vec<Beside> {
     let known = wire.events().into_iter().filter_map(|(event, seen)| Some((event, seen?)));
     known
         .filter_map(|(event, seen)| {
-            let (counter, counted) = comparison.growth(event)?;
+            let (counter, counted) = growth(comparison, event)?;
             let agreement = match (counted, seen) {
                 _ if counted == seen => Agreement::Equal,
                 (0, _) => Agreement::Stuck,
                 _ => Agreement::Different,
             };
-            Some(Beside { counter: counter.to_owned(), event, counted, seen, agreement })
+            Some(Beside { counter, event, counted, seen, agreement })
         })
         .collect()
+}
+
+/// Returns the counter of an event that a capture shows, with its growth. A capture does not tell whether a
+/// CNP had an effect, so both kinds count.
+fn growth(comparison: &Comparison, event: Event) -> Option<(String, u64)> {
+    let (name, count) = comparison.growth(event)?;
+    match comparison.growth(Event::CnpIgnored).filter(|_| event == Event::CnpHandled) {
+        Some((ignored, more)) => Some((format!("{name} + {ignored}"), count.saturating_add(more))),
+        None => Some((name.to_owned(), count)),
+    }
 }

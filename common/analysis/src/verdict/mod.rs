@@ -8,6 +8,7 @@ mod causes;
 mod classes;
 pub(crate) mod cm;
 mod cnp;
+mod counters;
 mod duplicates;
 mod entropy;
 mod findings;
@@ -33,6 +34,7 @@ mod times;
 use crate::analysis::Analysis;
 use crate::connection::Connection;
 
+pub use counters::of_counters;
 pub use judgement::{Figure, MOST_PLACES, Outcome, Scene, Verdict};
 pub use rules::Rule;
 

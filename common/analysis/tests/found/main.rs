@@ -8,6 +8,7 @@
 //! The table is in docs/results/injected-events.md. After a change of the analysis, write it again:
 //! `ROCE_WRITE_TABLE=1 cargo test -p roce-analysis --test found`.
 
+mod counted;
 mod injected;
 mod scene;
 

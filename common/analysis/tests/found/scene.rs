@@ -91,6 +91,11 @@ pub(crate) type Faults = [(Class, Fault, u32)];
 
 /// Exchanges the messages of a seed. Returns all packets.
 pub(crate) fn run(seed: u64, faults: &Faults, ending: Ending) -> Vec<Sent> {
+    exchange(seed, faults, ending).sent
+}
+
+/// Exchanges the messages of a seed. Returns both hosts, with all packets.
+pub(crate) fn exchange(seed: u64, faults: &Faults, ending: Ending) -> Pair {
     let mut numbers = Numbers(seed);
     let mut pair = Pair::new(seed);
     pair.link_delay_ns = DELAY_NS;
@@ -139,10 +144,9 @@ pub(crate) fn run(seed: u64, faults: &Faults, ending: Ending) -> Vec<Sent> {
     }
     pair.drive();
     drop((pair.completions(Side::A), pair.completions(Side::B)));
-    let sent = std::mem::take(&mut pair.sent);
-    let hits = sent.iter().filter(|sent| sent.action != Action::Pass).count();
+    let hits = pair.sent.iter().filter(|sent| sent.action != Action::Pass).count();
     assert_eq!(hits, faults.len(), "seed {seed}: {faults:?}");
-    sent
+    pair
 }
 
 /// A packet at a tap.
