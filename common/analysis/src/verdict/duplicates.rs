@@ -30,8 +30,8 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
         Verdict::fail(
             &DUPLICATES,
             format!(
-                "{} atomic operations were answered with another value than before: they were executed twice",
-                executed.len()
+                "{} executed twice: a repeated request was answered with another value than before",
+                count_of(executed.len() as u64, "atomic operation")
             ),
         )
         .at(places.filter_map(|index| scene.place(index)))
@@ -48,9 +48,10 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
     } else {
         let remark = match other_data {
             0 => String::new(),
-            count => {
-                format!("; {count} READ responses have other data than before, so the memory was written")
-            }
+            count => format!(
+                "; {} with other data than before, so the memory was written in between or the answer is wrong",
+                count_of(count as u64, "READ response")
+            ),
         };
         Verdict::pass(
             &DUPLICATES,

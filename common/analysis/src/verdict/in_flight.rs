@@ -3,8 +3,10 @@
 use roce_packet::Transport;
 use roce_packet::mad::CmMessage;
 
+use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules;
+use crate::ladder::duration;
 use crate::window::{Silence, window};
 
 /// Measures the requests of both ends of a connection.
@@ -41,6 +43,16 @@ fn of_end(scene: &Scene<'_>, end: usize) -> Option<Verdict> {
     } else {
         format!("it has nothing under way {:.0} % of the time", share(was_idle))
     };
+    let longest_wait =
+        waiting.iter().filter(|silence| silence.ends_with_answer).max_by_key(|silence| silence.ns);
+    let who = match longest_wait {
+        Some(silence) => format!(
+            "{who}; the longest wait for an answer took {}, with {} under way",
+            duration(silence.ns),
+            count_of(silence.under_way, "PSN")
+        ),
+        None => who,
+    };
     let allowed = (window.most_reads > 1).then(|| allowed_reads(scene, end)).flatten();
     let verdict = match allowed.filter(|allowed| window.most_reads > *allowed) {
         Some(allowed) => {
@@ -56,7 +68,8 @@ fn of_end(scene: &Scene<'_>, end: usize) -> Option<Verdict> {
                 window.most, window.mean
             );
             let longest = waiting.iter().chain(&idle).max_by_key(|silence| silence.ns);
-            Verdict::pass(&rules::IN_FLIGHT, text).at(longest.and_then(|silence| scene.place(silence.after)))
+            Verdict::pass(&rules::IN_FLIGHT, text)
+                .at(longest_wait.or(longest).and_then(|silence| scene.place(silence.after)))
         }
     };
     let longest = window.silences.iter().map(|silence| silence.ns).max().unwrap_or(0);

@@ -24,8 +24,11 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
     let (wrong, backward) = contradictions(scene, replay, &messages);
     let places = |at: &[usize]| -> Vec<_> { at.iter().filter_map(|at| scene.place(*at)).collect() };
     let verdict = if !backward.is_empty() {
-        Verdict::fail(&MSN, format!("{} answers have a lower MSN than an earlier one", backward.len()))
-            .at(places(&backward))
+        Verdict::fail(
+            &MSN,
+            format!("{} with a lower MSN than an earlier one", count_of(backward.len() as u64, "answer")),
+        )
+        .at(places(&backward))
     } else if !is_whole {
         Verdict::unknown(&MSN, "the capture lacks requests, so the messages cannot be counted")
     } else if !wrong.is_empty() {

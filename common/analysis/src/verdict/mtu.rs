@@ -42,6 +42,7 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
             findings.fault_with("full payload is not a path MTU", Some(record.stream), record.place, detail);
         }
     }
+    too_long_for_the_network(scene, &mut findings);
     let largest = judged.iter().map(|record| record.payload_len).max().unwrap_or(0);
     let number_of_full = judged.iter().filter(|record| is_full(record)).count() as u64;
     let otherwise = || match mtu {
@@ -64,6 +65,40 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
         Some(bytes) => verdict.with("path_mtu_bytes", bytes.into()),
         None => verdict,
     }]
+}
+
+/// Number of lost packets from which their length explains the loss.
+const ENOUGH_LOST: usize = 3;
+
+/// Finds a network that loses every long packet of an end and no short one: its MTU is too small.
+fn too_long_for_the_network(scene: &Scene<'_>, findings: &mut Findings) {
+    let Some(between) = &scene.connection.between else { return };
+    let record = |index: &usize| scene.analysis.records.get(*index);
+    for crossing in &between.crossings {
+        let lost: Vec<&Record> = crossing.lost.iter().filter_map(record).collect();
+        let shortest_lost = lost.iter().map(|record| record.wire_len).min();
+        let arrived = crossing.both.iter().filter_map(|(first, _)| record(first));
+        let (Some(lost_from), Some(arrived_to)) =
+            (shortest_lost, arrived.map(|record| record.wire_len).max())
+        else {
+            continue;
+        };
+        if lost.len() < ENOUGH_LOST || lost_from <= arrived_to {
+            continue;
+        }
+        for record in lost {
+            findings.fault_with(
+                "no frame of this length arrives, so the MTU of the network is too small for the path MTU",
+                Some(record.stream),
+                record.place,
+                || {
+                    format!(
+                        "frames from {lost_from} bytes on are lost, and those up to {arrived_to} bytes arrive"
+                    )
+                },
+            );
+        }
+    }
 }
 
 /// Returns the path MTU that connection management agreed on.

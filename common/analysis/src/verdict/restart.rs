@@ -37,15 +37,18 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
     let verdict = if !late.is_empty() {
         Verdict::fail(
             &RESTART,
-            format!("the requester starts {} times behind the PSN that was asked for", late.len()),
+            format!(
+                "the requester starts {} behind the PSN that was asked for",
+                count_of(late.len() as u64, "time")
+            ),
         )
         .at(places(&late))
     } else if !early.is_empty() {
         Verdict::fail(
             &RESTART,
             format!(
-                "the requester starts {} times before the PSN that was asked for, and repeats what has arrived",
-                early.len()
+                "the requester starts {} before the PSN that was asked for, and repeats what has arrived",
+                count_of(early.len() as u64, "time")
             ),
         )
         .at(places(&early))

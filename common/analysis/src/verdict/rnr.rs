@@ -28,7 +28,10 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
     let verdict = if !early.is_empty() {
         Verdict::fail(
             &RNR,
-            format!("the requester tried again {} times earlier than the responder asked", early.len()),
+            format!(
+                "the requester tried again {} earlier than the responder asked",
+                count_of(early.len() as u64, "time")
+            ),
         )
         .at(early.iter().filter_map(|nak| scene.place(nak.again?)))
     } else if answered.is_empty() {

@@ -181,9 +181,10 @@ fn judge(scene: &Scene<'_>, end: usize, address: IpAddr, what: &str, mut class: 
                 &rules::TIMES,
                 format!("the capture has no answer to the {} {what} of {address}", class.sent),
             ),
-            false => {
-                Verdict::fail(&rules::TIMES, format!("{} {what} of {address} have no answer", failed.len()))
-            }
+            false => Verdict::fail(
+                &rules::TIMES,
+                format!("no answer to {} of the {what} of {address}", failed.len()),
+            ),
         };
         return verdict.at(failed).with("message_tx", class.sent as f64);
     };
@@ -197,7 +198,7 @@ fn judge(scene: &Scene<'_>, end: usize, address: IpAddr, what: &str, mut class: 
     );
     let verdict = match failed.len() {
         0 => Verdict::pass(&rules::TIMES, text),
-        count => Verdict::fail(&rules::TIMES, format!("{count} have no answer; {text}")),
+        count => Verdict::fail(&rules::TIMES, format!("no answer to {count} of them; {text}")),
     };
     let mean = times.iter().map(|time| *time as f64).sum::<f64>() / times.len() as f64;
     verdict

@@ -5,10 +5,11 @@
 //! A (requester) -- tap A -- the fault happens here -- tap B -- B (responder)
 //! ```
 //!
-//! The table is in docs/results/injected-events.md. After a change of the analysis, write it again:
-//! `ROCE_WRITE_TABLE=1 cargo test -p roce-analysis --test found`.
+//! The tables are in docs/results/injected-events.md and docs/results/explained-failures.md. After a change of
+//! the analysis, write them again: `ROCE_WRITE_TABLE=1 cargo test -p roce-analysis --test found`.
 
 mod counted;
+mod explained;
 mod injected;
 mod scene;
 
@@ -164,19 +165,26 @@ fn table(rows: &[(String, Row)]) -> String {
     text
 }
 
+/// Compares the rows below a head in a page of docs/results, or writes them there.
+#[track_caller]
+fn check_table(page: &str, head: &str, rows: &str) {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results").join(page);
+    let text = std::fs::read_to_string(&page).unwrap();
+    let start = text.find(head).unwrap_or_else(|| panic!("{head} is not in {}", page.display()));
+    let table: Vec<&str> =
+        text[start..].split_inclusive('\n').take_while(|line| line.starts_with('|')).collect();
+    let old = table[2..].concat();
+    if std::env::var_os("ROCE_WRITE_TABLE").is_some() {
+        std::fs::write(&page, text.replace(&table.concat(), &[&table[..2].concat(), rows].concat())).unwrap();
+    }
+    assert_eq!(old, rows, "write the table again, see the top of this file");
+}
+
 #[test]
 fn injected_events_are_named_and_no_others() {
     let rows = rows();
     let table = table(&rows);
     let wrong: Vec<&String> = rows.iter().flat_map(|(_, row)| &row.wrong).collect();
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results/injected-events.md");
-    let text = std::fs::read_to_string(&page).unwrap();
-    let start = text.find("| injected |").expect("a table");
-    let old =
-        text[start..].split_inclusive('\n').take_while(|line| line.starts_with('|')).collect::<String>();
-    if std::env::var_os("ROCE_WRITE_TABLE").is_some() {
-        std::fs::write(&page, text.replace(&old, &table)).unwrap();
-    }
     let first: Vec<&str> = wrong.iter().take(8).map(|text| text.as_str()).collect();
     assert!(
         wrong.len() <= KNOWN,
@@ -185,7 +193,8 @@ fn injected_events_are_named_and_no_others() {
         first.join("\n")
     );
     assert_eq!(wrong.len(), KNOWN, "fewer are wrong: lower the limit");
-    assert_eq!(old, table, "write the table again, see the top of this file");
+    let (head, rows) = table.split_at(table.match_indices('\n').nth(1).expect("a head").0 + 1);
+    check_table("injected-events.md", head.lines().next().expect("a head"), rows);
 }
 
 #[test]
