@@ -4,8 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use roce_packet::Qpn;
-use roce_transport::{Cause, Counters, Ends, Engine, Instant, QpState, Reason};
+use roce_transport::{Cause, Counters, Ends, Engine, Instant, QpState, Reason, Rule};
 
+use super::refusals::of_refusal;
 use super::{Likely, likely, meaning};
 
 /// Maximum number of drop counters and of likely causes in the text.
@@ -104,13 +105,22 @@ fn nonzero(counters: &Counters, is_wanted: impl Fn(&str) -> bool) -> Vec<(&'stat
 }
 
 /// Returns the likely causes of a failure. The causes of a peer that was never heard are in another order
-/// than those of a peer that stopped answering.
+/// than those of a peer that stopped answering. Of a refused request, the violated rule is known.
 fn in_order(reason: &Reason) -> Vec<Likely> {
     let mut all = likely(reason.rule.cause()).to_vec();
+    if let Some(first) = of_refusal(&reason.rule) {
+        all.retain(|other| other.cause != first.cause);
+        all.insert(0, first);
+    }
     if reason.rule.cause() == Cause::AckTimeout && reason.heard.is_none() && all.len() > 2 {
         all[..3].rotate_left(1);
     }
     all
+}
+
+/// Returns whether the failure is that the peer did not do something.
+const fn waits_for_peer(rule: &Rule) -> bool {
+    matches!(rule, Rule::AckTimeout { .. } | Rule::SequenceRetries { .. } | Rule::RnrRetries { .. })
 }
 
 impl Explanation {
@@ -148,6 +158,7 @@ impl fmt::Display for Explanation {
         self.write_first_line(formatter)?;
         match (&self.reason, self.silence) {
             (None, _) => write!(formatter, "\n  {} send requests are incomplete", self.incomplete)?,
+            (Some(reason), _) if !waits_for_peer(&reason.rule) => {}
             (Some(_), Some(silence)) => {
                 write!(formatter, "\n  the last packet of the peer arrived {silence:.3?} before")?;
             }

@@ -42,7 +42,7 @@ const fn row(cause: Cause, status: WcStatus, meaning: &'static str, likely: &'st
     Check { cause, status, meaning, likely }
 }
 
-const fn so(cause: &'static str, next: &'static str) -> Likely {
+pub(super) const fn so(cause: &'static str, next: &'static str) -> Likely {
     Likely { cause, next }
 }
 

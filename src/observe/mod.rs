@@ -12,6 +12,7 @@ mod likely;
 mod meaning;
 mod publish;
 mod published;
+mod refusals;
 mod survey;
 
 pub use advice::{advice, explain};

@@ -10,6 +10,7 @@ mod device_failure;
 mod engines;
 mod errors;
 mod events;
+mod explained;
 mod faults;
 mod lifetimes;
 mod messages;

@@ -1,7 +1,7 @@
 //! The figures of a connection in words.
 
-use roce_analysis::ladder::{duration, thousands};
 use roce_analysis::summary::{Distribution, Management, Operations, Requests, Summary, operation_name};
+use roce_analysis::words::{duration, thousands};
 
 /// Returns a number with its noun, which gets an s unless there is one.
 pub(super) fn counted(count: u64, noun: &str) -> String {

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 
 use roce_analysis::connection::Connection;
 use roce_analysis::counters::Comparison;
-use roce_analysis::ladder::{duration, name, thousands};
+use roce_analysis::ladder::name;
 use roce_analysis::summary::{Summary, summary, transport_name};
 use roce_analysis::verdict::{Outcome, Verdict, of_capture, of_connection, of_counters};
+use roce_analysis::words::{duration, thousands};
 
 use super::figures::{counted, losses};
 use crate::input::captures::Captures;

@@ -24,6 +24,7 @@ pub mod summary;
 mod testing;
 pub mod verdict;
 pub mod window;
+pub mod words;
 
 pub use analysis::{Analysis, Collector, Counts};
 pub use record::{Packet, Place};

@@ -2,7 +2,7 @@
 
 use super::events::{Event, Step};
 use super::marks::Marks;
-use super::words::thousands;
+use crate::words::thousands;
 
 /// Packets that a ladder does not show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

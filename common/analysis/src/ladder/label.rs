@@ -5,11 +5,11 @@ use roce_packet::{Direction, OpcodeInfo, Operation, Position, Psn, Syndrome};
 use super::events::{Event, Step};
 use super::marks::Marks;
 use super::rows::{Arrow, Content, Point};
-use super::words::duration;
 use crate::analysis::Analysis;
 use crate::connection::Connection;
 use crate::record::{Extension, Record};
 use crate::summary::{is_of, operation_name};
+use crate::words::duration;
 
 /// The PSNs of both directions, relative to those of their first requests.
 pub(super) struct Psns {

@@ -11,7 +11,6 @@ mod marks;
 mod rows;
 mod svg;
 mod text;
-mod words;
 
 use crate::analysis::Analysis;
 use crate::connection::{Connection, End};
@@ -19,7 +18,6 @@ use crate::connection::{Connection, End};
 pub use fold::Folded;
 pub use marks::Marks;
 pub use rows::{Arrow, Content, Ladder, Point, Row};
-pub use words::{duration, thousands};
 
 /// Builds the ladder of a connection, as the tap near end 0 shows it. It has at most `most_rows` rows, but at
 /// least ten.

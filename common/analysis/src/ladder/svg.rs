@@ -6,7 +6,7 @@ use super::fold::Folded;
 use super::marks::Marks;
 use super::rows::{Arrow, Content, Ladder, Row};
 use super::text::{microseconds, missing, packets, words};
-use super::words::duration;
+use crate::words::duration;
 
 const WIDTH: u32 = 900;
 /// Positions of the columns: end of the packet number, end of the time, both ends of the arrows.

@@ -6,6 +6,7 @@ use super::events::{Event, Step};
 use super::fold::{Shown, fold};
 use super::*;
 use crate::testing::records::analyzed;
+use crate::words::{duration, thousands};
 
 fn texts(names: &[&str], most_rows: usize) -> Vec<String> {
     let analysis = analyzed(names);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::fold::Folded;
 use super::marks::Marks;
 use super::rows::{Arrow, Content, Ladder, Row};
-use super::words::{duration, thousands};
+use crate::words::{duration, thousands};
 
 /// Width of the labels on both sides.
 const LABEL: usize = 28;

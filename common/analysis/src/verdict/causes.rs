@@ -3,8 +3,8 @@
 use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::CAUSES;
-use crate::ladder::duration;
 use crate::replay::{Cause, Replay, Resend};
+use crate::words::duration;
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
     if !scene.is_reliable() {

@@ -6,8 +6,8 @@ use roce_packet::mad::CmMessage;
 use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules;
-use crate::ladder::duration;
-use crate::window::{Silence, window};
+use crate::window::{Silence, Window, window};
+use crate::words::duration;
 
 /// Measures the requests of both ends of a connection.
 pub(super) fn of_connection(scene: &Scene<'_>) -> Vec<Verdict> {
@@ -30,29 +30,10 @@ fn of_end(scene: &Scene<'_>, end: usize) -> Option<Verdict> {
     };
     let (waiting, idle): (Vec<Silence>, Vec<Silence>) =
         window.silences.iter().partition(|silence| silence.under_way > 0);
-    let total = |list: &[Silence]| list.iter().map(|silence| silence.ns).sum::<u64>() as f64 / 1e3;
-    let share = |us: f64| match window.elapsed_ns {
-        0 => 0.0,
-        elapsed => us * 1e5 / elapsed as f64,
-    };
-    let (waited, was_idle) = (total(&waiting), total(&idle));
-    let who = if waited.max(was_idle) == 0.0 {
-        "nobody waits for long".to_owned()
-    } else if waited >= was_idle {
-        format!("it waits {:.0} % of the time for the responder", share(waited))
-    } else {
-        format!("it has nothing under way {:.0} % of the time", share(was_idle))
-    };
+    let (waited, was_idle) = (total_us(&waiting), total_us(&idle));
     let longest_wait =
         waiting.iter().filter(|silence| silence.ends_with_answer).max_by_key(|silence| silence.ns);
-    let who = match longest_wait {
-        Some(silence) => format!(
-            "{who}; the longest wait for an answer took {}, with {} under way",
-            duration(silence.ns),
-            count_of(silence.under_way, "PSN")
-        ),
-        None => who,
-    };
+    let who = who_waits(&window, waited, was_idle, longest_wait);
     let allowed = (window.most_reads > 1).then(|| allowed_reads(scene, end)).flatten();
     let verdict = match allowed.filter(|allowed| window.most_reads > *allowed) {
         Some(allowed) => {
@@ -87,6 +68,33 @@ fn of_end(scene: &Scene<'_>, end: usize) -> Option<Verdict> {
         Some(allowed) => verdict.with("allowed_reads", allowed as f64),
         None => verdict,
     })
+}
+
+fn total_us(silences: &[Silence]) -> f64 {
+    silences.iter().map(|silence| silence.ns).sum::<u64>() as f64 / 1e3
+}
+
+/// Says who waits for whom, and how long an answer took at most.
+fn who_waits(window: &Window, waited: f64, was_idle: f64, longest_wait: Option<&Silence>) -> String {
+    let share = |us: f64| match window.elapsed_ns {
+        0 => 0.0,
+        elapsed => us * 1e5 / elapsed as f64,
+    };
+    let who = if waited.max(was_idle) == 0.0 {
+        "nobody waits for long".to_owned()
+    } else if waited >= was_idle {
+        format!("it waits {:.0} % of the time for the responder", share(waited))
+    } else {
+        format!("it has nothing under way {:.0} % of the time", share(was_idle))
+    };
+    match longest_wait {
+        Some(silence) => format!(
+            "{who}; the longest wait for an answer took {}, with {} under way",
+            duration(silence.ns),
+            count_of(silence.under_way, "PSN")
+        ),
+        None => who,
+    }
 }
 
 /// Returns how many READs and atomics the peer of an end accepts at once, if connection management says it.

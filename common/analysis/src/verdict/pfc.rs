@@ -17,6 +17,7 @@ use super::rules::PFC;
 use crate::analysis::Analysis;
 use crate::copies::Tap;
 use crate::record::{PauseRecord, Place};
+use crate::words::duration;
 
 /// Rate of the fastest and of the slowest link with PFC, in bits per second.
 const FASTEST: u64 = 1_600_000_000_000;
@@ -200,14 +201,6 @@ fn storm(analysis: &Analysis, key: &Key, port: &Port) -> Verdict {
     }
 }
 
-/// Writes a time in microseconds or milliseconds.
-fn duration(ns: u64) -> String {
-    match ns {
-        0..1_000_000 => format!("{:.2} µs", ns as f64 / 1e3),
-        _ => format!("{:.3} ms", ns as f64 / 1e6),
-    }
-}
-
 /// Judges whether both ends of a link pause each other: a cycle of two, in which neither may send.
 fn cycles(ports: &BTreeMap<Key, Port>) -> Option<Verdict> {
     let mut possible = None;
@@ -326,7 +319,7 @@ mod tests {
         wire.pause(1, pause_of(3, u16::MAX), 10).pause(1, pause_of(3, u16::MAX), 1_000);
         wire.pause(1, pause_of(3, 0), 100).add(send(1, 5).after_us(20_000));
         let [verdict] = &verdicts(&wire)[..] else { panic!() };
-        let text = "02:00:00:00:01:01 pauses priority 3 for 435.54 µs of 21.100 ms (2 requests and 1 end)";
+        let text = "02:00:00:00:01:01 pauses priority 3 for 436 us of 21.1 ms (2 requests and 1 end)";
         expect(verdict, Outcome::Pass, text, &[1, 2, 3]);
         assert_eq!(figure(verdict, "pauses"), 2.0);
         assert!((figure(verdict, "paused_ms") - 0.4355).abs() < 0.001);

@@ -4,6 +4,7 @@ use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::TIMEOUTS;
 use crate::replay::{Cause, Replay};
+use crate::words::duration;
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
     if scene.is_reliable() { scene.of_requesters(judge) } else { Vec::new() }
@@ -44,12 +45,12 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
     } else if is_constant {
         format!("fits no timer value; the next is {factor:.0} × 4.096 µs × 2^{nominal:.0}")
     } else {
-        format!("an adaptive timer, from {} to {}", duration(shortest), duration(longest))
+        format!("an adaptive timer, from {} to {}", duration(shortest as u64), duration(longest as u64))
     };
     let summary = format!(
         "{} after {} in the median, {law}; at most {in_a_row} in a row for one PSN",
         count_of(waits.len() as u64, "timeout"),
-        duration(median)
+        duration(median as u64)
     );
     Some(
         Verdict::pass(&TIMEOUTS, summary)
@@ -74,12 +75,4 @@ fn fit(waited_ns: f64) -> (f64, f64) {
 /// Returns how many timeouts in a row were for the same PSN.
 fn most_in_a_row(timeouts: &[(usize, u64, u64)]) -> usize {
     timeouts.chunk_by(|one, two| one.1 == two.1).map(<[_]>::len).max().unwrap_or(0)
-}
-
-fn duration(ns: f64) -> String {
-    match ns {
-        ns if ns < 1e6 => format!("{:.0} µs", ns / 1e3),
-        ns if ns < 1e9 => format!("{:.1} ms", ns / 1e6),
-        ns => format!("{:.2} s", ns / 1e9),
-    }
 }

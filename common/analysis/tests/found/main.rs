@@ -5,8 +5,8 @@
 //! A (requester) -- tap A -- the fault happens here -- tap B -- B (responder)
 //! ```
 //!
-//! The tables are in docs/results/injected-events.md and docs/results/explained-failures.md. After a change of
-//! the analysis, write them again: `ROCE_WRITE_TABLE=1 cargo test -p roce-analysis --test found`.
+//! The tables are in docs/results/injected-events.md and docs/results/explained-failures.md. After a change
+//! of the analysis, write them again: `ROCE_WRITE_TABLE=1 cargo test -p roce-analysis --test found`.
 
 mod counted;
 mod explained;
