@@ -132,7 +132,7 @@ fn row(failure: &Failure) -> String {
     let Failure { name, source, made, key, outcome, play } = failure;
     let verdicts = play();
     let of_rule = || verdicts.iter().filter(|verdict| verdict.rule.key == *key);
-    let told = of_rule().filter(|verdict| verdict.outcome == *outcome).last();
+    let told = of_rule().rfind(|verdict| verdict.outcome == *outcome);
     let told = told.unwrap_or_else(|| panic!("{name}: no verdict is {}: {verdicts:#?}", outcome.name()));
     let at: Vec<String> = told.packets.iter().take(3).map(ToString::to_string).collect();
     let at = if at.is_empty() { String::new() } else { format!(" (packets {})", at.join(", ")) };
