@@ -99,7 +99,7 @@ impl Player<'_> {
 
     fn old_request(&mut self, index: usize, record: &Record, psn: u64, span: u64) {
         let before = self.out.sent.get(&psn).map(|sent| sent.last);
-        let continues = self.run.filter(|(_, expected)| *expected == psn || self.skips(*expected, psn));
+        let continues = self.run.filter(|run| run.1 == psn || self.skips(record, *run, psn));
         let again = match continues {
             Some(_) => None,
             None => Some(self.why_again(index, record, psn, span, before)),
@@ -212,9 +212,18 @@ impl Player<'_> {
 
     /// Returns whether the requester goes on sending again at a PSN behind the expected one: packets in
     /// between were lost before this place, or left out because the receiver has them. A requester that
-    /// nobody asks returns to the oldest PSN without an answer, which lies before.
-    fn skips(&self, expected: u64, psn: u64) -> bool {
-        psn > expected && self.asked(psn, 1).is_none()
+    /// nobody asks returns to the oldest PSN without an answer, which lies before. One that probes sends the
+    /// oldest and the newest packet by turns, each after a timeout of its own.
+    fn skips(&self, record: &Record, (resend, expected): (usize, u64), psn: u64) -> bool {
+        let resend = self.out.resends.get(resend);
+        let may_probe = resend.is_some_and(|resend| matches!(resend.cause, Cause::Timeout { .. }));
+        let is_probe = may_probe && self.quiet(record) > NETWORK_NS;
+        psn > expected && self.asked(psn, 1).is_none() && !is_probe
+    }
+
+    /// Returns the time since the last request.
+    fn quiet(&self, record: &Record) -> u64 {
+        record.time_ns.saturating_sub(self.last_request.map_or(0, |last| self.time(last)))
     }
 
     /// Notes the missing responses that a repeated READ asks for.
@@ -250,7 +259,7 @@ impl Player<'_> {
             return Again::Overtaken;
         }
         let now = record.time_ns;
-        let quiet = now.saturating_sub(self.last_request.map_or(0, |last| self.time(last)));
+        let quiet = self.quiet(record);
         let end = psn.saturating_add(span);
         // The packets behind it were sent before, too.
         let goes_on = end < self.out.next && self.following(index) == Some(end);

@@ -192,6 +192,29 @@ fn a_repetition_goes_on_behind_packets_that_are_lost_again() {
     assert_eq!(gaps, [(psn(3), true, GapEnd::Resent)]);
 }
 
+/// A requester that probes sends the oldest and the newest packet by turns. What lies between them is not
+/// lost in front of the tap.
+#[test]
+fn probes_after_timeouts_leave_no_gaps() {
+    let mut wire = Wire::default();
+    for number in 0..6 {
+        wire.send(number);
+    }
+    for number in [5, 0, 5, 0] {
+        wire.wait_us(10_000);
+        wire.send(number);
+    }
+    wire.wait_us(10_000);
+    for number in 0..6 {
+        wire.send(number);
+    }
+    let replay = wire.replay();
+    assert_eq!(replay.gaps, []);
+    let returns: Vec<_> = replay.resends.iter().map(|resend| (resend.psn, resend.packets)).collect();
+    assert_eq!(returns, [(psn(5), 1), (psn(0), 1), (psn(5), 1), (psn(0), 1), (psn(0), 6)]);
+    assert!(replay.resends.iter().all(|resend| matches!(resend.cause, Cause::Timeout { .. })));
+}
+
 #[test]
 fn missing_responses_are_requested_again() {
     let mut wire = Wire::default();

@@ -21,6 +21,8 @@ const CLASSES: [(u64, &str); 5] = [
 ];
 /// An answer that does not come in this time after a repetition does not come, in nanoseconds.
 const GIVEN_UP_NS: u64 = 10_000_000_000;
+/// Largest `retry_cnt`.
+const MOST_RETRIES: usize = 7;
 
 /// A message of a requester.
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +151,8 @@ fn classes(scene: &Scene<'_>, replay: &Replay) -> BTreeMap<(&'static str, usize)
     classes
 }
 
-/// Returns the messages that were sent again and have no answer although the capture goes on.
+/// Returns the messages that were sent again and have no answer although the capture goes on, or although
+/// more timeouts came than any `retry_cnt` allows.
 fn given_up(scene: &Scene<'_>, end: usize, class: &Class) -> Vec<Place> {
     let connection = scene.connection;
     let Some((replay, view)) = connection.requester(end).zip(connection.view_of(end)) else {
@@ -159,11 +162,15 @@ fn given_up(scene: &Scene<'_>, end: usize, class: &Class) -> Vec<Place> {
         |record: &&Record| (record.place.capture, record.interface) == (view.tap.capture, view.tap.interface);
     let last_ns = scene.analysis.records.iter().rev().find(of_tap).map_or(0, |record| record.time_ns);
     let is_given_up = |message: &&Message| {
-        replay.resends.iter().any(|resend| {
-            resend.psn <= message.last_psn
-                && matches!(resend.cause, Cause::Timeout { .. })
-                && scene.time(resend.at).saturating_add(GIVEN_UP_NS) < last_ns
-        })
+        let timeouts = || {
+            replay.resends.iter().filter(|resend| {
+                resend.psn <= message.last_psn && matches!(resend.cause, Cause::Timeout { .. })
+            })
+        };
+        let is_long_ago =
+            timeouts().any(|resend| scene.time(resend.at).saturating_add(GIVEN_UP_NS) < last_ns);
+        let in_vain = timeouts().filter(|resend| resend.psn >= replay.unacknowledged).count();
+        is_long_ago || in_vain > MOST_RETRIES
     };
     let given_up = class.unanswered.iter().filter(is_given_up);
     given_up.filter_map(|message| scene.place(message.start)).collect()
@@ -333,6 +340,20 @@ mod tests {
         sends(1, 2000, |_| 1, &mut wire);
         let found = verdicts(&wire);
         assert_eq!(figure(&found[1], "rtt_us"), 5.0);
+    }
+
+    /// The capture of a program that gave up ends with it.
+    #[test]
+    fn more_timeouts_than_any_retry_count_are_a_failure() {
+        for (timeouts, outcome) in [(7, Outcome::Pass), (8, Outcome::Fail)] {
+            let mut wire = Wire::default();
+            sends(0, 0, |_| 2, &mut wire);
+            for number in 0..=timeouts {
+                wire.at_us(10_000 + number * 67_000, Sketch::send(1, 100));
+            }
+            let found = verdicts(&wire);
+            assert_eq!(found[0].outcome, outcome, "{timeouts} timeouts: {}", found[0].summary);
+        }
     }
 
     #[test]
