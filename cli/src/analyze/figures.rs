@@ -23,7 +23,7 @@ pub(super) fn rate(bits_per_second: f64) -> String {
 /// Returns what was lost and sent again in both directions, or `None` if nothing was.
 pub(super) fn losses(summary: &Summary) -> Option<String> {
     let sum = |what: fn(&Requests) -> u64| summary.requests.iter().map(what).sum::<u64>();
-    let lost = sum(|one| one.lost + one.lost_responses);
+    let lost = sum(|one| one.lost + one.lost_responses + one.lost_answers);
     let (resent, timeouts) = (sum(|one| one.resent), sum(|one| one.timeouts));
     let counts = [(lost, "packet", " lost"), (resent, "packet", " sent again"), (timeouts, "timeout", "")];
     let counts = counts.into_iter().filter(|(count, ..)| *count > 0);
@@ -49,6 +49,7 @@ pub(super) fn of_requests(requests: &Requests) -> Vec<String> {
     let counts = [
         (requests.lost, "request", " lost"),
         (requests.lost_responses, "response", " lost"),
+        (requests.lost_answers, "answer", " lost"),
         (requests.resent, "packet", " sent again"),
         (requests.naks, "NAK", " for a sequence error"),
         (requests.rnr_naks, "RNR NAK", ""),

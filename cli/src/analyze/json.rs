@@ -99,6 +99,7 @@ fn requested(requests: &Requests) -> Value {
         "bits_per_second": requests.rate_bps,
         "lost_packets": requests.lost,
         "lost_responses": requests.lost_responses,
+        "lost_answers": requests.lost_answers,
         "resent_packets": requests.resent,
         "sequence_naks": requests.naks,
         "rnr_naks": requests.rnr_naks,

@@ -145,7 +145,11 @@ impl<'a> Report<'a> {
             return format!("look first at {about}, {}: {}", verdict.rule.title, verdict.summary);
         }
         let worst = self.parts.iter().max_by_key(|part| {
-            let lost = part.summary.requests.iter().map(|one| one.lost + one.lost_responses + one.resent);
+            let lost = part
+                .summary
+                .requests
+                .iter()
+                .map(|one| one.lost + one.lost_responses + one.lost_answers + one.resent);
             // The first one, if there are several.
             (lost.sum::<u64>(), std::cmp::Reverse(part.number))
         });

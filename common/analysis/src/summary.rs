@@ -54,6 +54,8 @@ pub struct Requests {
     pub lost: u64,
     /// READ responses that were lost, as far as the captures show it.
     pub lost_responses: u64,
+    /// ACKs, NAKs and atomic responses that were lost between two taps. One tap does not show their loss.
+    pub lost_answers: u64,
     /// Request packets that were sent again.
     pub resent: u64,
     /// NAKs for sequence errors.
@@ -179,7 +181,8 @@ fn requests(analysis: &Analysis, connection: &Connection, end: usize) -> Request
         answered: replay.messages.len() as u64,
         bytes,
         rate_bps,
-        lost: lost_requests(connection, replay, end),
+        lost: lost_requests(records, connection, replay, end),
+        lost_answers: lost_between(records, connection, 1 - end, is_answer),
         lost_responses: lost_responses(replay),
         resent: replay.resends.iter().map(|resend| resend.packets).sum(),
         naks: replay.naks.len() as u64,
@@ -276,14 +279,32 @@ fn span_ns(records: &[Record], connection: &Connection, view: &View, end: usize)
 
 /// Returns the number of lost requests: those that another tap misses, those that are missing in front of the
 /// tap, and those behind it that a NAK asks for.
-fn lost_requests(connection: &Connection, replay: &Replay, end: usize) -> u64 {
+fn lost_requests(records: &[Record], connection: &Connection, replay: &Replay, end: usize) -> u64 {
     let in_front: u64 = replay.gaps.iter().filter(|gap| gap.end == GapEnd::Resent).map(|gap| gap.count).sum();
-    let between = connection.between.as_ref().and_then(|between| between.crossings.get(end));
-    let behind = match between {
-        Some(crossing) => crossing.lost.len() as u64,
+    let is_request = |record: &Record| record.info().is_some_and(|info| info.direction == Direction::Request);
+    let behind = match connection.between {
+        Some(_) => lost_between(records, connection, end, is_request),
         None => replay.naks.iter().filter(|nak| nak.shows_loss_behind()).count() as u64,
     };
     in_front.saturating_add(behind)
+}
+
+/// Returns the number of packets of an end that were lost between two taps.
+fn lost_between(
+    records: &[Record],
+    connection: &Connection,
+    end: usize,
+    is_one: impl Fn(&Record) -> bool,
+) -> u64 {
+    let crossing = connection.between.as_ref().and_then(|between| between.crossings.get(end));
+    let lost = crossing.map_or(&[][..], |crossing| &crossing.lost);
+    lost.iter().filter_map(|index| records.get(*index)).filter(|record| is_one(record)).count() as u64
+}
+
+fn is_answer(record: &Record) -> bool {
+    record.info().is_some_and(|info| {
+        info.direction == Direction::Response && info.operation != Operation::ReadResponse
+    })
 }
 
 fn lost_responses(replay: &Replay) -> u64 {

@@ -13,6 +13,8 @@ use crate::analysis::Analysis;
 use crate::connection::End;
 use crate::record::{Bits, Record};
 
+/// Smallest path MTU in bytes.
+const SMALLEST: u32 = 256;
 /// Largest path MTU in bytes.
 const LARGEST: u32 = 4096;
 
@@ -76,6 +78,8 @@ fn too_long_for_the_network(scene: &Scene<'_>, findings: &mut Findings) {
     let record = |index: &usize| scene.analysis.records.get(*index);
     for crossing in &between.crossings {
         let lost: Vec<&Record> = crossing.lost.iter().filter_map(record).collect();
+        // No path MTU is smaller than 256 bytes.
+        let is_long = lost.iter().all(|record| record.payload_len >= SMALLEST);
         let shortest_lost = lost.iter().map(|record| record.wire_len).min();
         let arrived = crossing.both.iter().filter_map(|(first, _)| record(first));
         let (Some(lost_from), Some(arrived_to)) =
@@ -83,7 +87,7 @@ fn too_long_for_the_network(scene: &Scene<'_>, findings: &mut Findings) {
         else {
             continue;
         };
-        if lost.len() < ENOUGH_LOST || lost_from <= arrived_to {
+        if lost.len() < ENOUGH_LOST || !is_long || lost_from <= arrived_to {
             continue;
         }
         for record in lost {

@@ -9,7 +9,7 @@ use roce_packet::{Operation, Syndrome, Transport};
 use super::judgement::{Scene, Verdict};
 use super::rules;
 use crate::record::{Bits, Extension, Place, Record};
-use crate::replay::{Cause, Replay};
+use crate::replay::{Cause, Replay, Resend};
 
 /// Upper limits of the classes of message sizes, in bytes, and their names.
 const CLASSES: [(u64, &str); 5] = [
@@ -61,7 +61,7 @@ fn of_end(scene: &Scene<'_>, end: usize) -> Option<Vec<Verdict>> {
         let because = "the file contains no times, so no message has a completion time";
         return Some(vec![Verdict::unknown(&rules::TIMES, because)]);
     }
-    if replay.answers.is_empty() {
+    if replay.answers.is_empty() && timeouts_in_vain(replay, u64::MAX) <= MOST_RETRIES {
         let because = format!("no answer to the messages of {address} was captured");
         return Some(vec![Verdict::unknown(&rules::TIMES, because)]);
     }
@@ -151,6 +151,18 @@ fn classes(scene: &Scene<'_>, replay: &Replay) -> BTreeMap<(&'static str, usize)
     classes
 }
 
+/// Returns the returns after timeouts to this PSN or an earlier one.
+fn timeouts(replay: &Replay, last_psn: u64) -> impl Iterator<Item = &Resend> {
+    let is_one =
+        move |resend: &&Resend| resend.psn <= last_psn && matches!(resend.cause, Cause::Timeout { .. });
+    replay.resends.iter().filter(is_one)
+}
+
+/// Returns how many of them brought no progress.
+fn timeouts_in_vain(replay: &Replay, last_psn: u64) -> usize {
+    timeouts(replay, last_psn).filter(|resend| resend.psn >= replay.unacknowledged).count()
+}
+
 /// Returns the messages that were sent again and have no answer although the capture goes on, or although
 /// more timeouts came than any `retry_cnt` allows.
 fn given_up(scene: &Scene<'_>, end: usize, class: &Class) -> Vec<Place> {
@@ -162,15 +174,9 @@ fn given_up(scene: &Scene<'_>, end: usize, class: &Class) -> Vec<Place> {
         |record: &&Record| (record.place.capture, record.interface) == (view.tap.capture, view.tap.interface);
     let last_ns = scene.analysis.records.iter().rev().find(of_tap).map_or(0, |record| record.time_ns);
     let is_given_up = |message: &&Message| {
-        let timeouts = || {
-            replay.resends.iter().filter(|resend| {
-                resend.psn <= message.last_psn && matches!(resend.cause, Cause::Timeout { .. })
-            })
-        };
-        let is_long_ago =
-            timeouts().any(|resend| scene.time(resend.at).saturating_add(GIVEN_UP_NS) < last_ns);
-        let in_vain = timeouts().filter(|resend| resend.psn >= replay.unacknowledged).count();
-        is_long_ago || in_vain > MOST_RETRIES
+        let is_long_ago = timeouts(replay, message.last_psn)
+            .any(|resend| scene.time(resend.at).saturating_add(GIVEN_UP_NS) < last_ns);
+        is_long_ago || timeouts_in_vain(replay, message.last_psn) > MOST_RETRIES
     };
     let given_up = class.unanswered.iter().filter(is_given_up);
     given_up.filter_map(|message| scene.place(message.start)).collect()

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use roce_analysis::Analysis;
 use roce_analysis::counters::{Snapshot, compare};
+use roce_analysis::summary::summary;
 use roce_analysis::verdict::{Outcome, Verdict, of_capture, of_connection, of_counters};
 use roce_packet::{Opcode, Operation, Qpn};
 use roce_sim::pair::{Action, Pair, Sent, Side};
@@ -125,6 +126,31 @@ fn first_again(taps: &Tapped) -> Seen {
         is_again
     });
     again.expect("a packet that was sent again").clone()
+}
+
+/// What two taps show of lost acknowledgements: they are no lost requests, although both ends send requests
+/// and acknowledgements to the same queue pair of the other one.
+#[test]
+fn lost_acknowledgements_are_counted_as_answers() {
+    let is_ack = |sent: &Sent| sent.opcode == Opcode::RC_ACKNOWLEDGE;
+    let taps = rounds(Operation::Write, 4000, lose(1, is_ack));
+    let analysis = both(&taps);
+    let summary = summary(&analysis, &analysis.connections[0]);
+    let lost: Vec<u64> = summary.requests.iter().map(|one| one.lost).collect();
+    let lost_answers: Vec<u64> = summary.requests.iter().map(|one| one.lost_answers).collect();
+    assert_eq!((lost, lost_answers), (vec![0, 0], vec![1, 0]));
+}
+
+/// CNPs are longer than acknowledgements: a network that loses only CNPs has no small MTU.
+#[test]
+fn lost_notifications_say_nothing_about_the_path_mtu() {
+    let taps = rounds(Operation::Write, 4000, |sent| match sent.opcode {
+        Opcode::CNP => Action::Drop,
+        _ => Action::Mark,
+    });
+    let verdicts = judge(&taps);
+    let mtu = verdicts.iter().find(|verdict| verdict.rule.key == "mtu").expect("a verdict");
+    assert_eq!(mtu.outcome, Outcome::Pass, "{mtu:?}");
 }
 
 /// Returns the row of a failure.
