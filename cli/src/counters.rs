@@ -38,8 +38,7 @@ const EXAMPLES: &str = "Examples:
   rdma statistic > before.txt
   rdma statistic > after.txt
   roce counters before.txt after.txt
-  roce counters before.txt after.txt --json
-  roce analyze capture.pcapng --counters before.txt after.txt   # compares them with the packets";
+  roce counters before.txt after.txt --json";
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     let comparisons = read_both(&args.before, &args.after)?;

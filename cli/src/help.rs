@@ -103,9 +103,32 @@ const HEADINGS: [(&str, &[&str]); 6] = [
     (
         INPUT,
         &[
-            "bad_icrc", "dscp", "ecn", "emit", "follow", "from", "icrc", "index", "limit", "list", "mark",
-            "memory", "merge", "only", "opcode", "pid", "psn", "time", "scenario", "set", "sweep", "sweeps",
-            "seeds", "threads",
+            "bad_icrc",
+            "counters",
+            "counters_of",
+            "dscp",
+            "ecn",
+            "emit",
+            "follow",
+            "from",
+            "icrc",
+            "index",
+            "limit",
+            "list",
+            "mark",
+            "memory",
+            "merge",
+            "only",
+            "opcode",
+            "pid",
+            "psn",
+            "time",
+            "scenario",
+            "set",
+            "sweep",
+            "sweeps",
+            "seeds",
+            "threads",
         ],
     ),
     (
@@ -184,8 +207,9 @@ const HEADINGS: [(&str, &[&str]); 6] = [
 ];
 
 /// Options with another meaning in a command, and their heading there.
-const ELSEWHERE: [(&str, &str, &str); 15] = [
+const ELSEWHERE: [(&str, &str, &str); 16] = [
     ("analyze", "connection", INPUT),
+    ("analyze", "line_rate", INPUT),
     ("analyze", "port", INPUT),
     ("dissect", "address", INPUT),
     ("ladder", "connection", INPUT),
@@ -207,7 +231,8 @@ const EXAMPLES: [(&str, &str); 18] = [
     (
         "analyze",
         "  roce analyze trace.pcapng\n  roce analyze sender.pcap receiver.pcap --html report.html\n  \
-         roce analyze trace.pcap --only naks,timeouts --junit results.xml",
+         roce analyze trace.pcap --only naks,timeouts --junit results.xml\n  \
+         roce analyze trace.pcap --counters before.txt after.txt",
     ),
     (
         "ladder",

@@ -7,7 +7,7 @@ use roce_analysis::verdict::Verdict;
 use roce_plot::escape;
 
 use super::charts::charts;
-use super::figures::{losses, of_connection, of_requests};
+use super::figures::{losses, of_requests};
 use super::report::{Part, Report};
 use super::text::packets;
 
@@ -89,7 +89,7 @@ fn write_part(
 ) -> std::fmt::Result {
     let number = part.number;
     writeln!(html, "<h2 id=\"c{number}\">Connection {number}: {}</h2>", escape(&part.title()))?;
-    writeln!(html, "<p>{}</p>", escape(&of_connection(&part.summary)))?;
+    writeln!(html, "<p>{}</p>", escape(&part.about()))?;
     for (end, requests) in part.summary.ends.iter().zip(&part.summary.requests) {
         let lines = of_requests(requests);
         if !lines.is_empty() {

@@ -9,7 +9,7 @@ use roce_analysis::summary::{Summary, summary, transport_name};
 use roce_analysis::verdict::{Outcome, Verdict, of_capture, of_connection, of_counters};
 use roce_analysis::words::{duration, thousands};
 
-use super::figures::{counted, losses};
+use super::figures::{self, counted, losses};
 use crate::input::captures::Captures;
 
 /// The summary of captures.
@@ -36,14 +36,36 @@ pub(super) struct Part<'a> {
     pub(super) connection: &'a Connection,
     pub(super) summary: Summary,
     pub(super) verdicts: Vec<Verdict>,
+    /// The files that have none of its packets.
+    absent: Vec<String>,
 }
 
 impl Part<'_> {
+    /// Returns a line about the connection as a whole.
+    pub(super) fn about(&self) -> String {
+        let text = figures::of_connection(&self.summary);
+        match &self.absent[..] {
+            [] => text,
+            files => format!(
+                "{text}; none of its packets is in {}: the network lost them, or that capture has another time \
+                 or filter",
+                files.join(", ")
+            ),
+        }
+    }
+
     /// Returns the transport and both ends.
     pub(super) fn title(&self) -> String {
         let [one, other] = self.summary.ends.map(name);
         format!("{} {one} <-> {other}", transport_name(self.summary.transport))
     }
+}
+
+/// Returns the files without a packet of a connection.
+fn absent(captures: &Captures, connection: &Connection) -> Vec<String> {
+    let has_it = |index: usize| connection.views.iter().any(|view| usize::from(view.tap.capture) == index);
+    let files = captures.files.iter().enumerate().filter(|(index, _)| !has_it(*index));
+    files.map(|(_, name)| name.clone()).collect()
 }
 
 impl<'a> Report<'a> {
@@ -65,6 +87,7 @@ impl<'a> Report<'a> {
             connection,
             summary: summary(analysis, connection),
             verdicts: chosen(of_connection(analysis, connection)),
+            absent: absent(captures, connection),
         };
         let parts = connections.into_iter().map(part).collect();
         let Counters { comparisons, address } = counters;

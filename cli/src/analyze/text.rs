@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use roce_analysis::summary::Summary;
 use roce_analysis::verdict::{Outcome, Verdict};
 
-use super::figures::{of_connection, of_requests};
+use super::figures::of_requests;
 use super::report::{Part, Report};
 use crate::counters;
 use crate::terminal::{Output, Paint, Style, wrapped};
@@ -39,7 +39,7 @@ pub(super) fn print(report: &Report<'_>, output: &mut Output) -> io::Result<()> 
 fn print_part(part: &Part<'_>, output: &mut Output, width: usize) -> io::Result<()> {
     let title = format!("Connection {}: {}", part.number, part.title());
     writeln!(output, "\n{}", output.style.paint(Paint::BOLD, title))?;
-    writeln!(output, "  {}", wrapped(&of_connection(&part.summary), 4, width))?;
+    writeln!(output, "  {}", wrapped(&part.about(), 4, width))?;
     let Summary { ends, requests, .. } = &part.summary;
     let [one, other] = ends;
     let is_same = one.address == other.address;

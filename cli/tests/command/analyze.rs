@@ -274,3 +274,17 @@ fn the_rate_of_the_line_decides_how_long_pauses_take() {
     let finished = on("analyze", "pause.pcapng", &["--line-rate", "fast"]);
     assert!(!finished.success && finished.stderr.contains("fast"), "{finished:?}");
 }
+
+/// What arrived nowhere is in the sender's capture only.
+#[test]
+fn a_file_without_a_connection_is_named() {
+    let [sender, receiver] = [capture("rc-loss.pcapng"), capture("pause.pcapng")];
+    let finished = run(&["analyze", &sender, &receiver, "--only", "naks"]);
+    let text = finished.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        text.contains("none of its packets is in") && text.contains("pause.pcapng: the network"),
+        "{text}"
+    );
+    let alone = on("analyze", "rc-loss.pcapng", &["--only", "naks"]);
+    assert!(!alone.stdout.contains("none of its packets"), "{alone:?}");
+}

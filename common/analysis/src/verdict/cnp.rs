@@ -121,6 +121,10 @@ fn compare(scene: &Scene<'_>, end: usize, address: IpAddr, own: &Marks) -> Verdi
     if !faults.late.is_empty() {
         parts.push(format!("{} CNPs later than 200 us after the mark", faults.late.len()));
     }
+    let lost = lost_behind(scene, end);
+    if lost > 0 {
+        parts.push(format!("{lost} of its CNPs were lost between the places of capture"));
+    }
     if !faults.without_mark.is_empty() {
         parts.push(format!("{} CNPs without a mark in the millisecond before", faults.without_mark.len()));
     }
@@ -129,7 +133,7 @@ fn compare(scene: &Scene<'_>, end: usize, address: IpAddr, own: &Marks) -> Verdi
             &rules::CNP,
             format!("{address} answers {} marks with {} CNPs", own.marks.len(), own.notifications.len()),
         )
-    } else if lacks_packets && faults.missing.is_empty() && faults.late.is_empty() {
+    } else if lacks_packets && lost == 0 && faults.missing.is_empty() && faults.late.is_empty() {
         Verdict::unknown(&rules::CNP, format!("the capture lacks packets; {}", parts.join(", ")))
     } else {
         Verdict::fail(&rules::CNP, format!("{address}: {}", parts.join(", ")))
@@ -141,6 +145,7 @@ fn compare(scene: &Scene<'_>, end: usize, address: IpAddr, own: &Marks) -> Verdi
         .with("missing", faults.missing.len() as f64)
         .with("late", faults.late.len() as f64)
         .with("without_mark", faults.without_mark.len() as f64)
+        .with("lost", lost as f64)
         .with("not_judged", faults.unjudged as f64);
     let mut delays = faults.delays_ns;
     delays.sort_unstable();
@@ -214,6 +219,13 @@ fn notifications_of_host(analysis: &Analysis, address: IpAddr) -> Vec<u64> {
     let mut times: Vec<u64> = analysis.records.iter().filter(is_own).map(|record| record.time_ns).collect();
     times.sort_unstable();
     times
+}
+
+/// Returns the number of CNPs of an end that the network lost between two taps.
+fn lost_behind(scene: &Scene<'_>, end: usize) -> usize {
+    let crossing = scene.connection.between.as_ref().and_then(|between| between.crossings.get(end));
+    let lost = crossing.map_or(&[][..], |crossing| &crossing.lost);
+    lost.iter().filter_map(|index| scene.analysis.records.get(*index)).filter(|record| is_cnp(record)).count()
 }
 
 /// Returns whether the capture lacks packets towards an end, so that a mark may have been one of them.

@@ -151,6 +151,9 @@ fn lost_notifications_say_nothing_about_the_path_mtu() {
     let verdicts = judge(&taps);
     let mtu = verdicts.iter().find(|verdict| verdict.rule.key == "mtu").expect("a verdict");
     assert_eq!(mtu.outcome, Outcome::Pass, "{mtu:?}");
+    let cnp = verdicts.iter().find(|verdict| verdict.rule.key == "cnp").expect("a verdict");
+    assert_eq!(cnp.outcome, Outcome::Fail, "{cnp:?}");
+    assert!(cnp.summary.contains("of its CNPs were lost between the places"), "{cnp:?}");
 }
 
 /// Returns the row of a failure.
