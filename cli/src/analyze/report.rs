@@ -41,6 +41,13 @@ pub(super) struct Part<'a> {
 }
 
 impl Part<'_> {
+    /// Returns whether a file has none of its packets, and nobody answered the requests of the others.
+    fn never_arrived(&self) -> bool {
+        let requests = &self.summary.requests;
+        let is_answered = requests.iter().any(|one| one.answered > 0);
+        !self.absent.is_empty() && !is_answered && requests.iter().any(|one| one.messages > 0)
+    }
+
     /// Returns a line about the connection as a whole.
     pub(super) fn about(&self) -> String {
         let text = figures::of_connection(&self.summary);
@@ -163,6 +170,10 @@ impl<'a> Report<'a> {
 
     /// Returns the first failed verdict, or the connection with most losses, or that there are none.
     fn first_line(&self) -> String {
+        if let Some(part) = self.parts.iter().find(|part| part.never_arrived()) {
+            let files = part.absent.join(", ");
+            return format!("look first at connection {}: none of its packets is in {files}", part.number);
+        }
         let failed = self.all().find(|(_, verdict)| verdict.outcome == Outcome::Fail);
         if let Some((about, verdict)) = failed {
             return format!("look first at {about}, {}: {}", verdict.rule.title, verdict.summary);

@@ -285,6 +285,14 @@ fn a_file_without_a_connection_is_named() {
         text.contains("none of its packets is in") && text.contains("pause.pcapng: the network"),
         "{text}"
     );
+    // It was answered, so the capture at the other place is a different one.
+    assert!(text.contains("look first at connection 1: 1 packet lost"), "{text}");
+    let folder = tempfile::tempdir().unwrap();
+    let unanswered = folder.path().join("unanswered.pcapng");
+    write_capture(&unanswered, &[frame(Opcode::RC_RDMA_WRITE_ONLY, Psn::new(1), b"lost")]);
+    let finished = run(&["analyze", text_of(folder.path(), "unanswered.pcapng").as_str(), &receiver]);
+    let text = finished.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("look first at connection 1: none of its packets is in"), "{text}");
     let alone = on("analyze", "rc-loss.pcapng", &["--only", "naks"]);
     assert!(!alone.stdout.contains("none of its packets"), "{alone:?}");
 }

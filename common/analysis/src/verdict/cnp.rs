@@ -115,15 +115,18 @@ fn compare(scene: &Scene<'_>, end: usize, address: IpAddr, own: &Marks) -> Verdi
     let faults = faults(own, &host, last_ns);
     let name = |list: &[usize]| list.iter().filter_map(|index| scene.place(*index)).collect::<Vec<Place>>();
     let mut parts = Vec::new();
+    let lost = lost_behind(scene, end);
+    if lost > 0 {
+        parts.push(format!(
+            "{lost} of its {} CNPs were lost between the places of capture",
+            own.notifications.len()
+        ));
+    }
     if !faults.missing.is_empty() {
         parts.push(format!("{} marks without a CNP within 1 ms", faults.missing.len()));
     }
     if !faults.late.is_empty() {
         parts.push(format!("{} CNPs later than 200 us after the mark", faults.late.len()));
-    }
-    let lost = lost_behind(scene, end);
-    if lost > 0 {
-        parts.push(format!("{lost} of its CNPs were lost between the places of capture"));
     }
     if !faults.without_mark.is_empty() {
         parts.push(format!("{} CNPs without a mark in the millisecond before", faults.without_mark.len()));
