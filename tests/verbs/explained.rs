@@ -3,13 +3,14 @@
 //! again.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use roce::observe::{Explanation, look_up};
 use roce::verbs::*;
 
-use crate::common::within;
+use crate::common::{check_table, within};
 use crate::world::*;
+
+const PAGE: &str = "explained-failures.md";
 
 /// A failure that a user reports.
 struct Failure {
@@ -189,12 +190,13 @@ fn explained_failures_are_those_of_the_page() {
         for Failure { name, source, play } in FAILURES {
             let [near, far] = play();
             let text = near.as_ref().expect("an explanation").to_string();
-            // What the users ask for: which peer, which queue pair.
+            // The issues ask for the peer and the queue pair.
             assert!(text.contains("towards queue pair") && text.contains("192.0.2.2"), "{name}: {text}");
             writeln!(rows, "| {name} | {source} | {} | {} |", cell(near.as_ref()), cell(far.as_ref()))
                 .unwrap();
         }
         check_table(
+            PAGE,
             "| failure | reported by | `roce why` at the requester | `roce why` at the responder |",
             &rows,
         );
@@ -223,19 +225,5 @@ fn numbers_of_reports_are_those_of_the_page() {
         )
         .unwrap();
     }
-    check_table("| command | number in | says |", &rows.replace("\\|", "|"));
-}
-
-/// Compares the rows below a head in the page, or writes them there.
-#[track_caller]
-fn check_table(head: &str, rows: &str) {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/results/explained-failures.md");
-    let text = std::fs::read_to_string(&page).unwrap();
-    let start = text.find(head).unwrap_or_else(|| panic!("{head} is not in the page"));
-    let table: Vec<&str> =
-        text[start..].split_inclusive('\n').take_while(|line| line.starts_with('|')).collect();
-    if std::env::var_os("ROCE_WRITE_TABLE").is_some() {
-        std::fs::write(&page, text.replace(&table.concat(), &[&table[..2].concat(), rows].concat())).unwrap();
-    }
-    assert_eq!(table[2..].concat(), rows, "write the table again, see the top of this file");
+    check_table(PAGE, "| command | number in | says |", &rows.replace("\\|", "|"));
 }

@@ -18,7 +18,7 @@ pub(super) struct Report<'a> {
     /// Verdicts on the captures as a whole.
     pub(super) verdicts: Vec<Verdict>,
     pub(super) parts: Vec<Part<'a>>,
-    /// What changed in the counters that the arguments name.
+    /// The changes of the counters in the files of `--counters`.
     pub(super) counters: Vec<Comparison>,
 }
 

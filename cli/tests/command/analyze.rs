@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::common;
 use crate::common::frames::{frame, write_capture};
 use crate::common::{Finished, Running, kernel_captures, run};
 use roce_packet::{Opcode, Psn};
@@ -89,7 +90,7 @@ fn two_places_find_a_loss_and_one_clock_is_ahead() {
 fn what_cannot_be_judged_has_its_own_status() {
     let folder = tempfile::tempdir().unwrap();
     let status = |file: &Path| {
-        let output = crate::common::roce().args(["analyze", text(file)]).output().unwrap();
+        let output = common::roce().args(["analyze", text(file)]).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let file = |name: &str| folder.path().join(name);
@@ -188,7 +189,7 @@ fn a_growing_file_is_analysed_again() {
     let file = folder.path().join("growing.pcapng");
     let whole = fs::read(capture("rc-loss.pcapng")).unwrap();
     fs::write(&file, &whole[..whole.len() / 2]).unwrap();
-    let mut running = Running::start(crate::common::roce().args(["analyze", "--follow", text(&file)]));
+    let mut running = Running::start(common::roce().args(["analyze", "--follow", text(&file)]));
     let first = running.wait_for_line("RoCE packets in");
     assert!(!first.starts_with("17 "), "{first}");
     fs::write(&file, &whole).unwrap();
@@ -252,7 +253,7 @@ fn counters_of_a_nic_are_judged_beside_the_packets() {
         assert_eq!(document["devices"][0]["device"], "mlx5_0/1");
         let finished = on("analyze", "rc-loss.pcapng", &options);
         assert_eq!(finished.success, result == "pass", "{finished:?}");
-        // What changed is explained below the connections.
+        // The changes are explained below the connections.
         let is_explained = finished.stdout.contains("cause: a request before them was lost");
         assert_eq!(is_explained, !counted.contains("out_of_sequence 0"), "{finished:?}");
     }
@@ -275,7 +276,7 @@ fn the_rate_of_the_line_decides_how_long_pauses_take() {
     assert!(!finished.success && finished.stderr.contains("fast"), "{finished:?}");
 }
 
-/// What arrived nowhere is in the sender's capture only.
+/// The report names a capture file that has no packet of a connection.
 #[test]
 fn a_file_without_a_connection_is_named() {
     let [sender, receiver] = [capture("rc-loss.pcapng"), capture("pause.pcapng")];

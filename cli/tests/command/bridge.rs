@@ -14,6 +14,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::common;
 use crate::common::{Running, has_program, roce, skip_unless, within};
 use roce_capture::CaptureReader;
 use roce_packet::{Ecn, Frame};
@@ -219,7 +220,7 @@ fn check_with_tshark(pcap: &Path) {
     if skip_unless(has_program("tshark"), "tshark is not installed") {
         return;
     }
-    let output = crate::common::tshark()
+    let output = common::tshark()
         .args(["-r", pcap.to_str().unwrap(), "-Y", "frame.comment", "-T", "fields"])
         .args(["-e", "frame.comment", "-e", "frame.interface_name"])
         .output()

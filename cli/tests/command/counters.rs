@@ -1,5 +1,6 @@
 //! `roce counters` with files in the forms of several tools.
 
+use crate::common;
 use std::fs;
 use std::path::Path;
 
@@ -25,7 +26,7 @@ fn problems_are_explained_and_set_the_exit_status() {
         "after",
         "link mlx5_0/1 out_of_sequence 14 np_cnp_sent 5 rx_write_requests 9 duplicate_request 1 odd 3\n",
     );
-    let finished = crate::common::run(&["counters", &before, &after]);
+    let finished = common::run(&["counters", &before, &after]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     for part in [
         "mlx5_0/1 (mlx5)",
@@ -40,7 +41,7 @@ fn problems_are_explained_and_set_the_exit_status() {
     ] {
         assert!(finished.stdout.contains(part), "{part}: {}", finished.stdout);
     }
-    let json = crate::common::run(&["counters", "--json", &before, &after]);
+    let json = common::run(&["counters", "--json", &before, &after]);
     let document: Value = serde_json::from_str(&json.stdout).expect("only JSON");
     assert_eq!(document["problems"], 1);
     let first = &document["devices"][0]["counters"][0];
@@ -48,7 +49,7 @@ fn problems_are_explained_and_set_the_exit_status() {
         (&first["name"], &first["outcome"], &first["growth"]),
         (&"out_of_sequence".into(), &"wrapped".into(), &20.into())
     );
-    let finished = crate::common::run(&["counters", &after, &after]);
+    let finished = common::run(&["counters", &after, &after]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert!(finished.stdout.contains("No counter of problems grew."), "{finished:?}");
 }
@@ -57,13 +58,13 @@ fn problems_are_explained_and_set_the_exit_status() {
 fn files_without_counters_are_refused_with_the_known_forms() {
     let folder = tempfile::tempdir().unwrap();
     let text = file(folder.path(), "text", "nothing here\n");
-    let finished = crate::common::run(&["counters", &text, &text]);
+    let finished = common::run(&["counters", &text, &text]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     for part in ["no counters; expected the output of `rdma statistic`", "text"] {
         assert!(finished.stderr.contains(part), "{part}: {}", finished.stderr);
     }
     let missing = format!("{text}.gone");
-    let finished = crate::common::run(&["counters", &missing, &text]);
+    let finished = common::run(&["counters", &missing, &text]);
     assert!(finished.stderr.contains("cannot read") && finished.stderr.contains("text.gone"), "{finished:?}");
 }
 
@@ -73,6 +74,6 @@ fn control_characters_in_names_do_not_reach_the_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let before = file(folder.path(), "before", "NIC statistics:\n  bad\u{1b}[2Jname: 1\n");
     let after = file(folder.path(), "after", "NIC statistics:\n  bad\u{1b}[2Jname: 2\n");
-    let finished = crate::common::run(&["counters", &before, &after]);
+    let finished = common::run(&["counters", &before, &after]);
     assert!(!finished.stdout.contains('\u{1b}') && finished.stdout.contains("name"), "{finished:?}");
 }

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::Command;
 
+use crate::common;
 use crate::common::frames::{frame, frame_on, pcapng_header, pcapng_packet, write_capture};
 use roce_packet::{Opcode, Psn};
 use serde_json::Value;
@@ -15,7 +16,7 @@ fn dissect(frames: &[Vec<u8>], options: &[&str]) -> (String, String) {
     write_capture(&path, frames);
     let mut arguments = vec!["dissect", path.to_str().unwrap()];
     arguments.extend_from_slice(options);
-    let finished = crate::common::run(&arguments);
+    let finished = common::run(&arguments);
     assert!(finished.success, "{finished:?}");
     (finished.stdout, finished.stderr)
 }
@@ -63,7 +64,7 @@ fn lines_json_and_explain_have_one_name_for_an_opcode() {
     assert_eq!(name, "RC_RDMA_WRITE_ONLY");
     assert!(lines.lines().nth(1).unwrap().split_whitespace().any(|word| word == name), "{lines}");
     let digits: String = frames[0].iter().map(|byte| format!("{byte:02x}")).collect();
-    let explained = crate::common::run(&["explain", &digits]).stdout;
+    let explained = common::run(&["explain", &digits]).stdout;
     assert!(explained.contains(&format!("{name}: RDMA WRITE")), "{explained}");
 }
 
@@ -104,7 +105,7 @@ fn gaps_repetitions_and_wrong_icrcs_are_marked_in_every_form() {
 /// The captures of kernels show their faults: packets were dropped in two of them.
 #[test]
 fn the_marks_of_the_captures_of_kernels_are_right() {
-    let folder = crate::common::kernel_captures();
+    let folder = common::kernel_captures();
     for (name, marks) in [
         ("rc-write-lost-requests.pcap", "marks: 5 gap, 5 late, 274 repeat (5 packets missing)\n"),
         ("rc-read-lost-responses.pcap", "marks: 4 gap, 3 late, 254 repeat (3 packets missing)\n"),
@@ -114,7 +115,7 @@ fn the_marks_of_the_captures_of_kernels_are_right() {
         ("ud-pingpong-900.pcap", ""),
     ] {
         let file = folder.join(name);
-        let finished = crate::common::run(&["dissect", file.to_str().unwrap()]);
+        let finished = common::run(&["dissect", file.to_str().unwrap()]);
         let found = finished.stderr.lines().find(|line| line.starts_with("marks"));
         assert_eq!(found.map_or(String::new(), |line| format!("{line}\n")), marks, "{name}");
     }
@@ -134,7 +135,7 @@ fn memory_is_bounded_whatever_a_file_or_a_pipe_contains() {
     }
     for flow in 0..20_000_u32 {
         let source = std::net::Ipv4Addr::from_bits(0xc612_0000 + flow);
-        let path = roce_packet::Path { source: source.into(), ..crate::common::frames::path() };
+        let path = roce_packet::Path { source: source.into(), ..common::frames::path() };
         let frame = frame_on(&path, Opcode::RC_SEND_ONLY, Psn::new(1), b"");
         pcapng_packet(&mut file, &frame, None).unwrap();
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::common;
 use crate::common::frames::{frame, write_capture};
 use crate::common::{Running, own_address, roce};
 use roce_packet::{Opcode, Psn};
@@ -161,7 +162,7 @@ fn check(document: &Value, expected: &str) {
 
 #[track_caller]
 fn document(arguments: &[&str]) -> Value {
-    let finished = crate::common::run(arguments);
+    let finished = common::run(arguments);
     serde_json::from_str(&finished.stdout)
         .unwrap_or_else(|error| panic!("{arguments:?}: {error}: {finished:?}"))
 }
@@ -242,9 +243,9 @@ fn documents_of_packets_are_those_of_the_page() {
     let mut files = vec![path.clone()];
     let kernels =
         ["cm-rping.pcap", "rc-read-lost-responses.pcap", "rc-atomic-fadd.pcap", "ud-pingpong-900.pcap"];
-    files.extend(kernels.iter().map(|name| crate::common::kernel_captures().join(name)));
+    files.extend(kernels.iter().map(|name| common::kernel_captures().join(name)));
     for file in files {
-        let finished = crate::common::run(&["dissect", "--json", file.to_str().unwrap()]);
+        let finished = common::run(&["dissect", "--json", file.to_str().unwrap()]);
         for line in finished.stdout.lines() {
             check(&serde_json::from_str(line).unwrap(), "roce/dissect/1");
         }
@@ -284,10 +285,7 @@ fn the_document_of_a_bridge_is_that_of_the_page() {
     in_own_network(&["link set lo up"], || {
         let made =
             std::process::Command::new("ip").args(["tuntap", "add", "dev", "t9", "mode", "tap"]).output();
-        if crate::common::skip_unless(
-            made.is_ok_and(|made| made.status.success()),
-            "a TAP takes /dev/net/tun",
-        ) {
+        if common::skip_unless(made.is_ok_and(|made| made.status.success()), "a TAP takes /dev/net/tun") {
             return;
         }
         let bridge =

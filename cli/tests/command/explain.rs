@@ -1,5 +1,6 @@
 //! `roce explain` of packets in capture files, and without arguments.
 
+use crate::common;
 use crate::common::frames::{frame, write_capture};
 use roce_packet::{Opcode, Psn};
 use serde_json::Value;
@@ -17,7 +18,7 @@ fn capture(folder: &tempfile::TempDir) -> String {
 fn a_packet_of_a_file_is_explained_by_its_number() {
     let folder = tempfile::tempdir().unwrap();
     let file = capture(&folder);
-    let finished = crate::common::run(&["explain", &format!("{file}:8")]);
+    let finished = common::run(&["explain", &format!("{file}:8")]);
     assert!(finished.success, "{finished:?}");
     let first = finished.stdout.lines().next().unwrap();
     assert!(
@@ -25,7 +26,7 @@ fn a_packet_of_a_file_is_explained_by_its_number() {
         "{first}"
     );
     assert!(finished.stdout.contains("ICRC good"), "{finished:?}");
-    let json = crate::common::run(&["explain", "--json", &format!("{file}:8")]);
+    let json = common::run(&["explain", "--json", &format!("{file}:8")]);
     let document: Value = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!((&document["frame.number"], &document["link_type"]), (&8.into(), &1.into()));
     let fields = document["headers"]
@@ -36,7 +37,7 @@ fn a_packet_of_a_file_is_explained_by_its_number() {
     let psn = fields.into_iter().find(|field| field["key"] == "infiniband.bth.psn").unwrap();
     assert_eq!(psn["value"], 800);
     // The list has the same numbers.
-    let lines = crate::common::run(&["dissect", &file]).stdout;
+    let lines = common::run(&["dissect", &file]).stdout;
     let eighth = lines.lines().find(|line| line.trim_start().starts_with("8 ")).unwrap();
     assert!(eighth.contains(" 800 "), "{eighth}");
 }
@@ -53,24 +54,24 @@ fn a_packet_that_is_not_there_is_refused_in_words() {
         (format!("{file}.gone:3"), "cannot be opened"),
         ("zz".to_owned(), "is not a hexadecimal digit"),
     ] {
-        let finished = crate::common::run(&["explain", &argument]);
+        let finished = common::run(&["explain", &argument]);
         assert_eq!(finished.code, Some(1), "{argument}");
         assert!(finished.stderr.contains(expected), "{argument}: {}", finished.stderr);
     }
-    let finished = crate::common::run(&["explain", "--from", "ip", &format!("{file}:1")]);
+    let finished = common::run(&["explain", "--from", "ip", &format!("{file}:1")]);
     assert!(finished.stderr.contains("--from applies only to hexadecimal digits"), "{finished:?}");
 }
 
 #[test]
 fn without_an_argument_an_example_is_explained() {
-    let finished = crate::common::run(&["explain"]);
+    let finished = common::run(&["explain"]);
     assert!(finished.success, "{finished:?}");
     for part in
         ["an example", "RC_RDMA_WRITE_ONLY", "How the ICRC is computed", "ICRC good", "roce explain 0200"]
     {
         assert!(finished.stdout.contains(part), "{part}: {}", finished.stdout);
     }
-    let json = crate::common::run(&["explain", "--json"]);
+    let json = common::run(&["explain", "--json"]);
     let document: Value = serde_json::from_str(&json.stdout).expect("only JSON");
     assert_eq!(document["roce.opcode"], "RC_RDMA_WRITE_ONLY");
 }
@@ -82,13 +83,13 @@ fn the_mistake_behind_a_wrong_icrc_is_named() {
     let mut swapped = good.clone();
     let at = swapped.len() - 4;
     swapped[at..].reverse();
-    let finished = crate::common::run(&["explain", &hex(&swapped)]);
+    let finished = common::run(&["explain", &hex(&swapped)]);
     for part in ["ICRC BAD", "Why the ICRC is wrong", "byte order", "To correct it: write the lowest byte"] {
         assert!(finished.stdout.contains(part), "{part}: {}", finished.stdout);
     }
     let mut damaged = good.clone();
     damaged[at - 2] ^= 0x20;
-    let finished = crate::common::run(&["explain", "--json", &hex(&damaged)]);
+    let finished = common::run(&["explain", "--json", &hex(&damaged)]);
     let document: Value = serde_json::from_str(&finished.stdout).expect("only JSON");
     let mistakes = document["roce.icrc_mistakes"].as_array().expect("a list");
     assert_eq!(mistakes.len(), 1, "{mistakes:?}");
@@ -96,10 +97,10 @@ fn the_mistake_behind_a_wrong_icrc_is_named() {
     assert_eq!(mistakes[0]["certainty"], "probable");
     let place = format!("byte {} of the packet (payload), bits 0x20", at - 2);
     assert_eq!(mistakes[0]["detail"], place.as_str());
-    let finished = crate::common::run(&["explain", &hex(&good)]);
+    let finished = common::run(&["explain", &hex(&good)]);
     assert!(!finished.stdout.contains("Why the ICRC"), "{}", finished.stdout);
     let mut random = good;
     random[at..].copy_from_slice(&[0x12, 0x9b, 0x5e, 0x77]);
-    let finished = crate::common::run(&["explain", &hex(&random)]);
+    let finished = common::run(&["explain", &hex(&random)]);
     assert!(finished.stdout.contains("No known mistake leads to this value"), "{}", finished.stdout);
 }

@@ -5,6 +5,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::common;
 use crate::common::frames::{DESTINATION_MAC, SOURCE_MAC, frame, frame_on, path, write_capture};
 use crate::common::{roce, skip_unless};
 use roce_capture::CaptureReader;
@@ -85,7 +86,7 @@ fn inject_and_compare(device: &'static str, largest: usize) {
         let inject = |more: &[&str]| {
             let mut arguments = vec!["inject", file, "--device", device, "--json"];
             arguments.extend_from_slice(more);
-            let finished = crate::common::run(&arguments);
+            let finished = common::run(&arguments);
             assert!(finished.success, "{finished:?}");
             serde_json::from_str::<Value>(&finished.stdout).expect("JSON")
         };
@@ -103,7 +104,7 @@ fn inject_and_compare(device: &'static str, largest: usize) {
         assert!(Frame::parse(&arrived[2].1).unwrap().verify_icrc().unwrap().is_good());
         // Sends one packet of the file.
         let mut port_of_one = open_whole("raw:v1").unwrap();
-        let finished = crate::common::run(&["inject", &format!("{file}:2"), "--device", device]);
+        let finished = common::run(&["inject", &format!("{file}:2"), "--device", device]);
         let summary = format!("sent 1 frame, {} bytes in ", frames[1].len());
         assert!(finished.stdout.starts_with(&summary), "{finished:?}");
         assert_eq!(record(port_of_one.as_mut(), 1, EtherType::IPV4)[0].1, frames[1]);
@@ -141,7 +142,7 @@ fn addresses_are_rewritten_and_every_checksum_follows() {
             "--source-port",
             "50000",
         ];
-        let finished = crate::common::run(&[&["inject", &digits, "--device", "raw:v0"][..], &new].concat());
+        let finished = common::run(&[&["inject", &digits, "--device", "raw:v0"][..], &new].concat());
         assert!(finished.success, "{finished:?}");
         let arrived = &record(port.as_mut(), 1, EtherType::IPV4)[0].1;
         let changed = roce_packet::Path {
@@ -155,9 +156,8 @@ fn addresses_are_rewritten_and_every_checksum_follows() {
         expected[..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x0b, 2, 0, 0, 0, 0, 0x0a]);
         assert_eq!(arrived, &expected);
         // --keep-icrc keeps the ICRC of the old addresses.
-        let finished = crate::common::run(
-            &[&["inject", &digits, "--device", "raw:v0", "--keep-icrc"][..], &new].concat(),
-        );
+        let finished =
+            common::run(&[&["inject", &digits, "--device", "raw:v0", "--keep-icrc"][..], &new].concat());
         assert!(finished.success, "{finished:?}");
         let arrived = &record(port.as_mut(), 1, EtherType::IPV4)[0].1;
         assert_eq!(arrived[arrived.len() - 4..], original[original.len() - 4..]);
@@ -179,8 +179,7 @@ fn a_rate_and_the_timing_of_the_capture_are_kept() {
         for (options, at_least) in
             [(&["--rate", "200/s"][..], 200), (&["--timing"], 40), (&["--timing", "--speed", "0.2"], 200)]
         {
-            let finished =
-                crate::common::run(&[&["inject", file, "--device", "raw:v0"][..], options].concat());
+            let finished = common::run(&[&["inject", file, "--device", "raw:v0"][..], options].concat());
             assert!(finished.success, "{finished:?}");
             let arrived = record(port.as_mut(), 41, EtherType::IPV4);
             assert_eq!(arrived.len(), 41);
@@ -210,7 +209,7 @@ fn a_tap_delivers_the_frame_to_the_kernel() {
         let mut port = open_whole("raw:t0").unwrap();
         let original = frame(Opcode::RC_SEND_ONLY, Psn::new(5), b"to the kernel");
         let digits: String = original.iter().map(|byte| format!("{byte:02x}")).collect();
-        let finished = crate::common::run(&["inject", &digits, "--device", "tap:t0"]);
+        let finished = common::run(&["inject", &digits, "--device", "tap:t0"]);
         assert!(finished.success, "{finished:?}");
         assert_eq!(record(port.as_mut(), 1, EtherType::IPV4)[0].1, original);
     });
@@ -226,8 +225,7 @@ fn a_udp_device_sends_the_datagram_with_the_icrc_of_its_own_address() {
     let original = frame_on(&on_loopback, Opcode::RC_SEND_ONLY, Psn::new(5), b"by a socket");
     let digits: String = original.iter().map(|byte| format!("{byte:02x}")).collect();
     let target = ["--destination-ip", "127.0.0.1", "--destination-port", &port.to_string()];
-    let finished =
-        crate::common::run(&[&["inject", &digits, "--device", "udp:127.0.0.1"][..], &target].concat());
+    let finished = common::run(&[&["inject", &digits, "--device", "udp:127.0.0.1"][..], &target].concat());
     assert!(finished.success, "{finished:?}");
     let mut bytes = [0; 200];
     let (len, from) = server.recv_from(&mut bytes).unwrap();
@@ -265,7 +263,7 @@ fn what_cannot_be_sent_is_refused_in_words() {
         (&[file, "--timing", "--rate", "1/s", "--dry-run"], "cannot be used with"),
         (&[file, "--count", "0", "--dry-run"], "0 is not in 1.."),
     ] {
-        let finished = crate::common::run(&[&["inject"], arguments].concat());
+        let finished = common::run(&[&["inject"], arguments].concat());
         assert!(!finished.success, "{arguments:?}");
         assert!(finished.stderr.contains(expected), "{arguments:?}: {}", finished.stderr);
     }
@@ -288,17 +286,17 @@ fn a_dry_run_writes_what_would_be_sent() {
         "--pcap",
         out.to_str().unwrap(),
     ];
-    let finished = crate::common::run(&arguments);
+    let finished = common::run(&arguments);
     assert!(finished.success, "{finished:?}");
     assert!(finished.stdout.starts_with("would send 7 frames, "), "{finished:?}");
     let written = captured(&out);
     assert_eq!(written, [&frames[..], &frames[..2]].concat());
     // Packets without an Ethernet header get one if its addresses are given.
     let digits: String = frames[0][14..].iter().map(|byte| format!("{byte:02x}")).collect();
-    let finished = crate::common::run(&["inject", &digits, "--dry-run"]);
+    let finished = common::run(&["inject", &digits, "--dry-run"]);
     assert!(finished.stderr.contains("--destination-mac and --source-mac"), "{finished:?}");
     let [to, from] = [DESTINATION_MAC, SOURCE_MAC].map(|mac: MacAddr| mac.to_string());
-    let finished = crate::common::run(&[
+    let finished = common::run(&[
         "inject",
         &digits,
         "--dry-run",

@@ -1,5 +1,6 @@
 //! `roce limit` in two processes.
 
+use crate::common;
 use crate::common::{Running, own_address, roce};
 use serde_json::Value;
 
@@ -10,9 +11,8 @@ fn frames_arrive_and_tcp_is_measured_beside_them() {
     let mut waiting = Running::start(command.args(["limit", "--once", "--device", &format!("udp:{server}")]));
     waiting.wait_for_line("waiting on");
     let options = ["--json", "--tcp", "-n", "20000", "--round-trips", "500", "--device"];
-    let finished = crate::common::run(
-        &[&["limit", &server.to_string()], &options[..], &[&format!("udp:{client}")]].concat(),
-    );
+    let finished =
+        common::run(&[&["limit", &server.to_string()], &options[..], &[&format!("udp:{client}")]].concat());
     assert!(finished.success, "{finished:?}");
     let document: Value = serde_json::from_str(&finished.stdout).unwrap();
     let rows = document["rows"].as_array().unwrap();
@@ -37,6 +37,6 @@ fn frames_that_the_link_does_not_carry_are_refused() {
     let mut waiting = Running::start(command.args(["limit", "--once", "--device", &format!("udp:{server}")]));
     waiting.wait_for_line("waiting on");
     let device = format!("udp:{client}");
-    let finished = crate::common::run(&["limit", &server.to_string(), "--device", &device, "-s", "70000"]);
+    let finished = common::run(&["limit", &server.to_string(), "--device", &device, "-s", "70000"]);
     assert!(!finished.success && finished.stderr.contains("choose 16 to "), "{finished:?}");
 }

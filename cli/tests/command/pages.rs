@@ -1,6 +1,7 @@
 //! The pages agree with the command: options, defaults and parameters. The picture of `README.md` shows the
 //! packets of a capture; `ROCE_BLESS=1 cargo test -p roce-cli --test command pages::` draws it again.
 
+use crate::common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -142,7 +143,7 @@ fn label(x: u32, y: u32, anchor: &str, color: &str, text: &str) -> String {
 
 #[test]
 fn the_picture_shows_the_packets_of_the_capture() {
-    let finished = crate::common::run(&["dissect", "--json", CAPTURE]);
+    let finished = common::run(&["dissect", "--json", CAPTURE]);
     let packets: Vec<Value> =
         finished.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let arrows = arrows(&packets);
@@ -179,7 +180,7 @@ fn pages() -> Vec<String> {
 
 /// Returns the help of a command.
 fn help(command: &str) -> String {
-    crate::common::run(&[command, "--help"]).stdout
+    common::run(&[command, "--help"]).stdout
 }
 
 /// Returns whether a help text has an option, for example `--json`.
@@ -294,7 +295,7 @@ fn commands_have_the_options_that_the_readme_names() {
             assert!(has_option(&help, option), "roce {command} has no {option}");
         }
     }
-    let list = crate::common::run(&["--help"]).stdout;
+    let list = common::run(&["--help"]).stdout;
     let list = list.split("Options:").next().unwrap_or_default();
     let commands = list.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let commands = commands.filter_map(|line| line.split_whitespace().next());

@@ -1,5 +1,6 @@
 //! `roce perf` on both sides, in two processes. The interop tests run it against the original programs.
 
+use crate::common;
 use crate::common::{Finished, Running, own_address, roce, within};
 use serde_json::Value;
 
@@ -231,7 +232,7 @@ fn a_server_without_rdma_cm_is_distinguished_from_no_server() {
     let mut listening = Running::start(command.args(["perf", "send", "bw", "-d", &format!("udp:{server}")]));
     listening.wait_for_line("waiting on");
     let device = format!("udp:{client}");
-    let finished = crate::common::run(&["perf", "send", "bw", &server.to_string(), "-R", "-d", &device]);
+    let finished = common::run(&["perf", "send", "bw", &server.to_string(), "-R", "-d", &device]);
     let text = &finished.stderr;
     assert!(!finished.success && text.contains("ib_send_bw runs there with -R"), "{finished:?}");
 }
@@ -270,7 +271,7 @@ fn sides_with_different_options_are_reported() {
     let device = format!("udp:{client}");
     let arguments =
         ["perf", "send", "bw", &server.to_string(), "-d", &device, "-s", "90", "-n", "50", "--patience", "3"];
-    let client = crate::common::run(&arguments);
+    let client = common::run(&arguments);
     let server = server_process.finish(60);
     assert!(!client.success && !server.success, "{client:?} {server:?}");
     assert!(server.stderr.contains("this side has -s 100, the other side has -s 90"), "{server:?}");
@@ -312,7 +313,7 @@ fn impossible_plans_are_rejected_with_a_reason() {
         (&["write", "bw", "-R", "-c", "UC"], "rdma_cm does not connect UC queue pairs"),
     ] {
         let address = format!("udp:{}", own_address());
-        let finished = crate::common::run(&[&["perf"], options, &["--device", &address]].concat());
+        let finished = common::run(&[&["perf"], options, &["--device", &address]].concat());
         assert!(!finished.success && finished.stderr.contains(part), "{options:?}: {finished:?}");
     }
 }

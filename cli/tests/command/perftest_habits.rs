@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use crate::common;
 use crate::common::{Finished, Running, on_idle, own_address, roce};
 use serde_json::Value;
 
@@ -151,7 +152,7 @@ fn packets_bear_the_traffic_class_of_tclass_and_tos() {
         let of_client = [&options[..], &["--pcap", file]].concat();
         let outputs = meet([send, send], &of_client, &options);
         assert!(outputs.iter().all(|finished| finished.success), "{outputs:?}");
-        let listed = crate::common::run(&["dissect", file, "--json"]);
+        let listed = common::run(&["dissect", file, "--json"]);
         let points: Vec<String> = listed
             .stdout
             .lines()
@@ -265,11 +266,11 @@ fn rping_takes_the_sizes_of_the_original() {
             "--device",
             &device,
         ];
-        let client = crate::common::run(&arguments);
+        let client = common::run(&arguments);
         assert!(client.success && client.stdout.contains("ping data: rdma-ping-11: "), "{client:?}");
         assert!(listening.finish(60).success);
     }
-    let refused = crate::common::run(&["rping", "-c", "-a", "127.0.0.1", "-S", "22"]);
+    let refused = common::run(&["rping", "-c", "-a", "127.0.0.1", "-S", "22"]);
     assert!(!refused.success && refused.stderr.contains("must be 23 to 65535"), "{refused:?}");
 }
 

@@ -1,15 +1,16 @@
 //! `roce pingpong` on both sides, in two processes. The interop tests run it against the original programs.
 
+use crate::common;
 use crate::common::{Running, own_address, roce};
 use serde_json::Value;
 
 /// Runs both sides on their own addresses; returns the output of each.
-fn pair(kind: &str, options: &[&str]) -> [crate::common::Finished; 2] {
+fn pair(kind: &str, options: &[&str]) -> [common::Finished; 2] {
     pair_with(kind, options, &[])
 }
 
 /// Runs both sides, with more options for the client.
-fn pair_with(kind: &str, options: &[&str], of_client: &[&str]) -> [crate::common::Finished; 2] {
+fn pair_with(kind: &str, options: &[&str], of_client: &[&str]) -> [common::Finished; 2] {
     let (server, client) = (own_address(), own_address());
     let device = |address| format!("udp:{address}");
     let mut server_command = roce();
@@ -88,7 +89,7 @@ fn impossible_plans_are_rejected_with_a_reason() {
         (&["rc", "-g", "9"], "no GID 9"),
     ] {
         let address = format!("udp:{}", own_address());
-        let finished = crate::common::run(&[&["pingpong", "--device", &address], options].concat());
+        let finished = common::run(&[&["pingpong", "--device", &address], options].concat());
         assert!(!finished.success && finished.stderr.contains(part), "{options:?}: {finished:?}");
     }
 }

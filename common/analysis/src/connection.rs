@@ -81,6 +81,12 @@ impl Connection {
     pub fn responder(&self, end: usize) -> Option<&Replay> {
         self.view_of(1_usize.checked_sub(end)?)?.replays.get(end)
     }
+
+    /// Returns the packets of an end that were lost between two taps; none with one tap.
+    pub fn lost<'a>(&self, records: &'a [Record], end: usize) -> impl Iterator<Item = &'a Record> {
+        let crossing = self.between.as_ref().and_then(|between| between.crossings.get(end));
+        crossing.map_or(&[][..], |crossing| &crossing.lost).iter().filter_map(|index| records.get(*index))
+    }
 }
 
 /// Builds the connections. The taps of a connection beyond the two with most packets are replayed, but not

@@ -10,7 +10,7 @@ use crate::connection::{Connection, View};
 use crate::copies::Tap;
 use crate::counters::WireCounts;
 use crate::record::{Bits, Record, is_connected};
-use crate::replay::{Cause, GapEnd, Replay, Sent};
+use crate::replay::{GapEnd, Replay, Sent};
 use crate::summary::Requested;
 
 /// Adds a number, or forgets the sum if the number is unknown.
@@ -46,33 +46,23 @@ impl WireCounts {
         add(&mut self.naks_sequence_received, counted(|replay| replay.naks.len()));
         add(&mut self.rnr_naks_received, counted(|replay| replay.rnr.len()));
         add(&mut self.implied_naks, counted(implied_naks));
-        add(
-            &mut self.timeouts,
-            counted(|replay| {
-                replay.resends.iter().filter(|one| matches!(one.cause, Cause::Timeout { .. })).count()
-            }),
-        );
+        add(&mut self.timeouts, counted(|replay| replay.timeouts().count()));
     }
 
     /// Adds the requests that arrive at an end.
     fn add_responder(&mut self, analysis: &Analysis, connection: &Connection, end: usize) {
         let replay = connection.responder(1 - end);
-        let arrivals = match (connection.view_of(end), replay) {
-            (Some(view), Some(replay)) if is_complete(replay) => {
-                Arrivals::count(analysis, connection, end, view, replay)
-            }
-            _ => Arrivals { is_unknown: true, ..Arrivals::default() },
-        };
-        let known = |count: u64| (!arrivals.is_unknown).then_some(count);
+        let whole = connection.view_of(end).zip(replay.filter(|replay| is_complete(replay)));
+        let arrivals = whole.map(|(view, replay)| Arrivals::count(analysis, connection, end, view, replay));
+        let arrivals = arrivals.as_ref();
         // Drivers do not say whether a request that comes again counts as another one.
-        let is_clean = arrivals.out_of_sequence == Some(0) && arrivals.duplicates == 0;
-        let clean = |count: u64| known(count).filter(|_| is_clean);
-        add(&mut self.out_of_sequence, arrivals.out_of_sequence.filter(|_| !arrivals.is_unknown));
-        add(&mut self.duplicate_requests, known(arrivals.duplicates));
+        let clean = arrivals.filter(|one| one.out_of_sequence == Some(0) && one.duplicates == 0);
+        add(&mut self.out_of_sequence, arrivals.and_then(|one| one.out_of_sequence));
+        add(&mut self.duplicate_requests, arrivals.map(|one| one.duplicates));
         add(&mut self.rnr_naks_sent, replay.map(|replay| replay.rnr.len() as u64));
-        add(&mut self.write_requests, clean(arrivals.writes));
-        add(&mut self.read_requests, clean(arrivals.reads));
-        add(&mut self.atomic_requests, clean(arrivals.atomics));
+        add(&mut self.write_requests, clean.map(|one| one.writes));
+        add(&mut self.read_requests, clean.map(|one| one.reads));
+        add(&mut self.atomic_requests, clean.map(|one| one.atomics));
     }
 }
 
@@ -126,9 +116,7 @@ fn packets(analysis: &Analysis, address: IpAddr, tap: Tap) -> WireCounts {
 fn implied_naks(replay: &Replay) -> usize {
     let requested = Requested::new(replay);
     let missing = replay.response_gaps.iter().filter(|gap| requested.covers(gap)).count();
-    let is_behind =
-        |at: usize, cause: Cause| matches!(cause, Cause::ImpliedNak(_)) && !requested.is_for_gap(at);
-    missing + replay.resends.iter().filter(|resend| is_behind(resend.at, resend.cause)).count()
+    missing + requested.behind_the_tap(replay) as usize
 }
 
 /// Returns whether the capture has all requests that arrived.
@@ -149,7 +137,6 @@ struct Arrivals {
     writes: u64,
     reads: u64,
     atomics: u64,
-    is_unknown: bool,
 }
 
 impl Arrivals {

@@ -8,7 +8,7 @@ use roce_packet::{Direction, Encapsulation, Operation, PathMtu, Transport};
 use crate::analysis::Analysis;
 use crate::connection::{Connection, End, View};
 use crate::record::{Bits, Extension, Place, Record, StreamId};
-use crate::replay::{Cause, GapEnd, Replay, ResponseGap, Sent};
+use crate::replay::{Cause, GapEnd, Replay, Resend, ResponseGap, Sent};
 
 /// A connection in figures.
 #[derive(Clone, Debug, PartialEq)]
@@ -182,22 +182,18 @@ fn requests(analysis: &Analysis, connection: &Connection, end: usize) -> Request
         bytes,
         rate_bps,
         lost: lost_requests(records, connection, replay, end),
-        lost_answers: lost_between(records, connection, 1 - end, is_answer),
+        lost_answers: connection.lost(records, 1 - end).filter(|record| is_answer(record)).count() as u64,
         lost_responses: lost_responses(replay),
         resent: replay.resends.iter().map(|resend| resend.packets).sum(),
         naks: replay.naks.len() as u64,
         rnr_naks: replay.rnr.len() as u64,
         refusals: replay.refusals.len() as u64,
-        timeouts: count(replay, |cause| matches!(cause, Cause::Timeout { .. })),
+        timeouts: replay.timeouts().count() as u64,
         round_trips: Distribution::of(round_trips(records, replay).map(|(_, time)| time).collect())
             .filter(|_| is_timed),
         most_messages_in_flight: most_at_once(&replay.messages),
         most_packets_in_flight: replay.most_in_flight,
     }
-}
-
-fn count(replay: &Replay, is_one: impl Fn(Cause) -> bool) -> u64 {
-    replay.resends.iter().filter(|resend| is_one(resend.cause)).count() as u64
 }
 
 /// Returns the operation of each message, and its length if all of it was captured.
@@ -283,22 +279,10 @@ fn lost_requests(records: &[Record], connection: &Connection, replay: &Replay, e
     let in_front: u64 = replay.gaps.iter().filter(|gap| gap.end == GapEnd::Resent).map(|gap| gap.count).sum();
     let is_request = |record: &Record| record.info().is_some_and(|info| info.direction == Direction::Request);
     let behind = match connection.between {
-        Some(_) => lost_between(records, connection, end, is_request),
+        Some(_) => connection.lost(records, end).filter(|record| is_request(record)).count() as u64,
         None => replay.naks.iter().filter(|nak| nak.shows_loss_behind()).count() as u64,
     };
     in_front.saturating_add(behind)
-}
-
-/// Returns the number of packets of an end that were lost between two taps.
-fn lost_between(
-    records: &[Record],
-    connection: &Connection,
-    end: usize,
-    is_one: impl Fn(&Record) -> bool,
-) -> u64 {
-    let crossing = connection.between.as_ref().and_then(|between| between.crossings.get(end));
-    let lost = crossing.map_or(&[][..], |crossing| &crossing.lost);
-    lost.iter().filter_map(|index| records.get(*index)).filter(|record| is_one(record)).count() as u64
 }
 
 fn is_answer(record: &Record) -> bool {
@@ -311,12 +295,7 @@ fn lost_responses(replay: &Replay) -> u64 {
     let requested = Requested::new(replay);
     let missing: u64 =
         replay.response_gaps.iter().filter(|gap| requested.covers(gap)).map(|gap| gap.count).sum();
-    // Responses that passed the tap, and which the requester asks for again at once.
-    let behind = replay
-        .resends
-        .iter()
-        .filter(|resend| matches!(resend.cause, Cause::ImpliedNak(_)) && !requested.is_for_gap(resend.at));
-    missing.saturating_add(behind.count() as u64)
+    missing.saturating_add(requested.behind_the_tap(replay))
 }
 
 /// The responses that a requester asked for again.
@@ -344,6 +323,12 @@ impl Requested {
     pub(crate) fn covers(&self, gap: &ResponseGap) -> bool {
         let later = self.lowest.partition_point(|(at, _)| *at <= gap.after);
         gap.again.is_some() || self.lowest.get(later).is_some_and(|(_, lowest)| *lowest <= gap.first)
+    }
+
+    /// Returns how often the requester asks again for responses that passed the tap.
+    pub(crate) fn behind_the_tap(&self, replay: &Replay) -> u64 {
+        let is_one = |one: &&Resend| matches!(one.cause, Cause::ImpliedNak(_)) && !self.is_for_gap(one.at);
+        replay.resends.iter().filter(is_one).count() as u64
     }
 
     /// Returns whether a record asks for responses that are missing at the tap.

@@ -247,6 +247,13 @@ pub struct Replay {
     pub unacknowledged: u64,
 }
 
+impl Replay {
+    /// Returns the returns of the requester after timeouts.
+    pub fn timeouts(&self) -> impl Iterator<Item = &Resend> {
+        self.resends.iter().filter(|resend| matches!(resend.cause, Cause::Timeout { .. }))
+    }
+}
+
 /// The streams of one direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Half {

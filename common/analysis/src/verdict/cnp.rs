@@ -115,7 +115,7 @@ fn compare(scene: &Scene<'_>, end: usize, address: IpAddr, own: &Marks) -> Verdi
     let faults = faults(own, &host, last_ns);
     let name = |list: &[usize]| list.iter().filter_map(|index| scene.place(*index)).collect::<Vec<Place>>();
     let mut parts = Vec::new();
-    let lost = lost_behind(scene, end);
+    let lost = scene.connection.lost(&scene.analysis.records, end).filter(|record| is_cnp(record)).count();
     if lost > 0 {
         parts.push(format!(
             "{lost} of its {} CNPs were lost between the places of capture",
@@ -222,13 +222,6 @@ fn notifications_of_host(analysis: &Analysis, address: IpAddr) -> Vec<u64> {
     let mut times: Vec<u64> = analysis.records.iter().filter(is_own).map(|record| record.time_ns).collect();
     times.sort_unstable();
     times
-}
-
-/// Returns the number of CNPs of an end that the network lost between two taps.
-fn lost_behind(scene: &Scene<'_>, end: usize) -> usize {
-    let crossing = scene.connection.between.as_ref().and_then(|between| between.crossings.get(end));
-    let lost = crossing.map_or(&[][..], |crossing| &crossing.lost);
-    lost.iter().filter_map(|index| scene.analysis.records.get(*index)).filter(|record| is_cnp(record)).count()
 }
 
 /// Returns whether the capture lacks packets towards an end, so that a mark may have been one of them.

@@ -15,6 +15,9 @@ use crate::counters::{Agreement, Beside, Comparison, Event, WireCounts, beside};
 /// taken.
 #[must_use]
 pub fn of_counters(analysis: &Analysis, comparisons: &[Comparison], address: Option<IpAddr>) -> Vec<Verdict> {
+    if comparisons.is_empty() {
+        return Vec::new();
+    }
     let addresses = match address {
         Some(address) => BTreeSet::from([address]),
         None => {
@@ -64,14 +67,14 @@ fn judge(name: &str, address: IpAddr, found: &[Beside]) -> Verdict {
     let is_same_traffic = found.iter().filter(is_of_packets).all(|one| one.agreement == Agreement::Equal);
     let counted = if equal == 1 { "1 counter agrees".to_owned() } else { format!("{equal} counters agree") };
     let wrong = [stuck.as_slice(), different.as_slice()].concat().join("; ");
-    let text = format!("{name} beside the packets of {address}: {counted}; {wrong}");
+    let text = format!("{name} beside the packets of {address}: {counted}");
     let verdict = if wrong.is_empty() {
-        Verdict::pass(&rules::COUNTERS, format!("{name} beside the packets of {address}: {counted}"))
+        Verdict::pass(&rules::COUNTERS, text)
     } else if is_same_traffic {
-        Verdict::fail(&rules::COUNTERS, text)
+        Verdict::fail(&rules::COUNTERS, format!("{text}; {wrong}"))
     } else {
         let because = "the counters and the capture do not contain the same packets";
-        Verdict::unknown(&rules::COUNTERS, format!("{because}; {text}"))
+        Verdict::unknown(&rules::COUNTERS, format!("{because}; {text}; {wrong}"))
     };
     verdict
         .with("equal", equal as f64)

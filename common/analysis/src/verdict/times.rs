@@ -9,7 +9,7 @@ use roce_packet::{Operation, Syndrome, Transport};
 use super::judgement::{Scene, Verdict};
 use super::rules;
 use crate::record::{Bits, Extension, Place, Record};
-use crate::replay::{Cause, Replay, Resend};
+use crate::replay::{Replay, Resend};
 
 /// Upper limits of the classes of message sizes, in bytes, and their names.
 const CLASSES: [(u64, &str); 5] = [
@@ -153,9 +153,7 @@ fn classes(scene: &Scene<'_>, replay: &Replay) -> BTreeMap<(&'static str, usize)
 
 /// Returns the returns after timeouts to this PSN or an earlier one.
 fn timeouts(replay: &Replay, last_psn: u64) -> impl Iterator<Item = &Resend> {
-    let is_one =
-        move |resend: &&Resend| resend.psn <= last_psn && matches!(resend.cause, Cause::Timeout { .. });
-    replay.resends.iter().filter(is_one)
+    replay.timeouts().filter(move |resend| resend.psn <= last_psn)
 }
 
 /// Returns how many of them brought no progress.

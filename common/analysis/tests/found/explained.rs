@@ -8,15 +8,15 @@ use roce_analysis::summary::summary;
 use roce_analysis::verdict::{Outcome, Verdict, of_capture, of_connection, of_counters};
 use roce_packet::{Opcode, Operation, Qpn};
 use roce_sim::pair::{Action, Pair, Sent, Side};
+use roce_testing::check_table;
 use roce_testing::encapsulated::Tunnel;
 use roce_transport::{QpType, SendOp, SendWr};
 
-use crate::check_table;
 use crate::scene::{DELAY_NS, PACKET_NS, Seen, Style, Tapped, Taps, analyze, tapped};
 
 /// A failure with its captures.
 struct Failure {
-    /// What goes wrong.
+    /// The failure, as a sentence.
     name: &'static str,
     /// Who reports it.
     source: &'static str,
@@ -93,7 +93,7 @@ fn edit(taps: &mut Tapped, is_it: impl Fn(&Seen) -> bool, change: impl Fn(&mut S
         change(seen);
         seen.seal();
     });
-    assert!(count.count() > 0, "there is no such packet");
+    assert!(count.count() > 0, "the captures have no packet to change");
 }
 
 fn both(taps: &Tapped) -> Analysis {
@@ -128,8 +128,7 @@ fn first_again(taps: &Tapped) -> Seen {
     again.expect("a packet that was sent again").clone()
 }
 
-/// What two taps show of lost acknowledgements: they are no lost requests, although both ends send requests
-/// and acknowledgements to the same queue pair of the other one.
+/// Regression: acknowledgements that were lost between two taps counted as lost requests of their sender.
 #[test]
 fn lost_acknowledgements_are_counted_as_answers() {
     let is_ack = |sent: &Sent| sent.opcode == Opcode::RC_ACKNOWLEDGE;

@@ -14,10 +14,10 @@ mod injected;
 mod scene;
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use injected::{Injected, KINDS, Kind, Scene, mixed};
 use roce_analysis::event::{Event, EventKind, events};
+use roce_testing::check_table;
 use roce_testing::encapsulated::Tunnel;
 use scene::{Ending, Fault, Style, Taps, analyze, run, tapped};
 
@@ -163,21 +163,6 @@ fn table(rows: &[(String, Row)]) -> String {
     }
     line(&mut text, "all", &total);
     text
-}
-
-/// Compares the rows below a head in a page of docs/results, or writes them there.
-#[track_caller]
-fn check_table(page: &str, head: &str, rows: &str) {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results").join(page);
-    let text = std::fs::read_to_string(&page).unwrap();
-    let start = text.find(head).unwrap_or_else(|| panic!("{head} is not in {}", page.display()));
-    let table: Vec<&str> =
-        text[start..].split_inclusive('\n').take_while(|line| line.starts_with('|')).collect();
-    let old = table[2..].concat();
-    if std::env::var_os("ROCE_WRITE_TABLE").is_some() {
-        std::fs::write(&page, text.replace(&table.concat(), &[&table[..2].concat(), rows].concat())).unwrap();
-    }
-    assert_eq!(old, rows, "write the table again, see the top of this file");
 }
 
 #[test]
