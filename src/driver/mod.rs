@@ -7,6 +7,7 @@ mod groups;
 mod holders;
 mod path;
 mod queue_pairs;
+mod recent;
 mod source_ports;
 pub(crate) mod wake;
 mod watch;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use roce_packet::Qpn;
 use roce_policy::Budget;
-use roce_transport::{Allowed, Engine, Instant, Pending, TxSlot, Verdict, with_causes};
+use roce_transport::{Allowed, Engine, Instant, Pending, TxSlot, with_causes};
 
 use crate::device::{Clock, Device};
 use holders::Holders;
@@ -27,6 +28,8 @@ pub(crate) use groups::GroupError;
 pub(crate) use holders::PortHolder;
 pub(crate) use path::gid_table;
 pub use path::{GidEntry, PathOptions, in_gid_order};
+pub use recent::LastPacket;
+pub(crate) use recent::{Connection, Recent};
 
 /// Time until the next try after the device had no room.
 const FULL_RETRY_NS: u64 = 20_000;
@@ -48,6 +51,8 @@ pub(crate) struct Nic {
     failure: Option<io::Error>,
     watch: Watch,
     pub(crate) statistics: NicStatistics,
+    /// The last packets, to explain failures.
+    pub(crate) recent: Recent,
     groups: Holders<Qpn, IpAddr>,
     source_ports: Holders<PortHolder, u16>,
     /// Number of address handles created so far.
@@ -77,6 +82,7 @@ impl Nic {
             failure: None,
             watch: Watch::default(),
             statistics: NicStatistics::default(),
+            recent: Recent::new(),
             groups: Holders::default(),
             source_ports: Holders::default(),
             address_handles: 0,
@@ -103,6 +109,7 @@ impl Nic {
             None => self.receive_burst(now),
         };
         self.engine.handle_timeout(now, Duration::ZERO);
+        self.recent.keep(now, self.engine.failures());
         count
     }
 
@@ -148,10 +155,11 @@ impl Nic {
         if self.failure.is_some() {
             return 0;
         }
-        let Self { engine, device, .. } = self;
+        let Self { engine, device, recent, .. } = self;
         let received = device.receive(now, &mut |received| {
-            // The engine counts its drops.
-            let _: Verdict = engine.handle(now, received);
+            let (source, pieces) = (received.path.source, received.body.pieces());
+            let verdict = engine.handle(now, received);
+            recent.received(now, source, pieces, verdict);
         });
         match received {
             Ok(count) => count,
@@ -192,6 +200,7 @@ impl Nic {
             let transmit = self.engine.poll_transmit(now, slot, Allowed::All);
             let Some(transmit) = &transmit else { break false };
             budget.spend(transmit.len);
+            self.recent.sent(now, transmit.path.destination, slot.buffer, transmit.len);
             self.device.commit(now, transmit);
             is_flushed = false;
         };
@@ -215,6 +224,7 @@ impl Nic {
             let transmit = self.engine.poll_transmit(now, slot, Allowed::Requests);
             let Some(transmit) = &transmit else { break };
             budget.spend(transmit.len);
+            self.recent.sent(now, transmit.path.destination, slot.buffer, transmit.len);
             self.device.commit(now, transmit);
             sent += 1;
         }

@@ -4,14 +4,18 @@ use std::fmt;
 use std::time::Duration;
 
 use roce_packet::Qpn;
-use roce_transport::{Cause, Counters, Ends, Engine, Instant, QpState, Reason, Rule};
+use roce_transport::{Cause, Counters, Ends, Instant, QpState, Reason, Rule};
 
 use super::refusals::of_refusal;
 use super::{Likely, likely, meaning};
+use crate::driver::{Connection, LastPacket, Nic};
 
 /// Maximum number of drop counters and of likely causes in the text.
 const MOST_DROPS: usize = 4;
 const MOST_LIKELY: usize = 5;
+/// Maximum number of packets in the text, and of those that are looked up.
+const MOST_PACKETS: usize = 6;
+const MOST_LOOKED_UP: usize = 16;
 
 /// The reason why a queue pair failed, or the state of one that has not failed.
 ///
@@ -44,6 +48,9 @@ pub struct Explanation {
     pub silence: Option<Duration>,
     /// Number of incomplete send requests.
     pub incomplete: usize,
+    /// The last packets in both directions, the newest last: at most 16 of those before the failure, or
+    /// before now. Those of other queue pairs may have replaced them. What a UD queue pair sent is unknown.
+    pub packets: Vec<LastPacket>,
     /// Packets that were dropped here, by counter: those of the queue pair, then those of the device that
     /// belong to no queue pair.
     pub drops: Vec<(&'static str, u64)>,
@@ -65,7 +72,8 @@ const OF_DEVICE: [&str; 8] = [
 
 impl Explanation {
     /// Reads the state of a queue pair. Returns `None` if it does not exist.
-    pub(crate) fn of(engine: &Engine, qpn: Qpn) -> Option<Self> {
+    pub(crate) fn of(nic: &Nic, qpn: Qpn) -> Option<Self> {
+        let engine = &nic.engine;
         let attributes = engine.query_qp(qpn)?;
         let reason = engine.reason(qpn).copied();
         let silence = reason.and_then(|reason| Some(since(reason.at, reason.heard?)));
@@ -75,13 +83,17 @@ impl Explanation {
                 drops.push((name, value));
             }
         }
+        let (peer, ends) = (attributes.dest_qpn, engine.ends(qpn));
+        let connection = Connection { own: qpn, peer, ends };
+        let failed = reason.map(|reason| reason.at);
         Some(Self {
             qpn,
-            peer: attributes.dest_qpn,
-            ends: engine.ends(qpn),
+            peer,
+            ends,
             state: attributes.state,
             reason,
             silence,
+            packets: nic.recent.of(&connection, failed, nic.now(), MOST_LOOKED_UP),
             incomplete: engine.queue_depths(qpn).map_or(0, |(sends, _)| sends),
             drops,
             likely: reason.map_or_else(Vec::new, |reason| in_order(&reason)),
@@ -163,6 +175,13 @@ impl fmt::Display for Explanation {
                 write!(formatter, "\n  the last packet of the peer arrived {silence:.3?} before")?;
             }
             (Some(_), None) => write!(formatter, "\n  no packet that proves to be from the peer arrived")?,
+        }
+        let left_out = self.packets.len().saturating_sub(MOST_PACKETS);
+        if !self.packets.is_empty() {
+            write!(formatter, "\n  last packets, the newest last:")?;
+        }
+        for packet in self.packets.iter().skip(left_out) {
+            write!(formatter, "\n    {packet}")?;
         }
         for (name, value) in self.drops.iter().take(MOST_DROPS) {
             let what = meaning(name).unwrap_or_default();

@@ -15,6 +15,7 @@ mod published;
 mod refusals;
 mod survey;
 
+pub use crate::driver::LastPacket;
 pub use advice::{advice, explain};
 pub use causes::with_causes;
 pub use codes::{CodeKind, ErrorCode, codes, look_up};

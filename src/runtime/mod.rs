@@ -185,6 +185,6 @@ impl CounterSource for Runtime {
         // Queue pair 1 belongs to connection management.
         let mut numbers: Vec<Qpn> = engine.qp_numbers().filter(|qpn| *qpn != Qpn::GSI).collect();
         numbers.sort_unstable_by_key(rank);
-        numbers.into_iter().take(most).filter_map(|qpn| Explanation::of(engine, qpn)).collect()
+        numbers.into_iter().take(most).filter_map(|qpn| Explanation::of(&state.nic, qpn)).collect()
     }
 }

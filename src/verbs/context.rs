@@ -140,7 +140,7 @@ impl Context {
     /// queue pair does not exist.
     #[must_use]
     pub fn why(&self, qpn: Qpn) -> Option<Explanation> {
-        Explanation::of(&self.of_qp(qpn).lock().nic.engine, qpn)
+        Explanation::of(&self.of_qp(qpn).lock().nic, qpn)
     }
 
     /// Returns the addresses of both ends of a connection; `None` for UD, and for a queue pair that does not

@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use roce::device::memory::MemoryDevice;
 use roce::observe::{explain, with_causes};
 use roce::verbs::*;
+use roce_packet::{NakCode, Opcode, Syndrome};
 use roce_transport::{Instant, Received, Transmit, TxSlot};
 
 use crate::common::{own_address, within};
@@ -215,6 +216,16 @@ fn both_ends_explain_why_an_access_was_refused() {
         let [local, remote] = [&near, &far].map(|side| side.context.address().unwrap());
         assert!(text.contains(&format!("at {local} towards")) && text.contains("NAK 0x62"), "{text}");
         assert!(text.contains("1. ") && text.lines().count() <= 25, "{text}");
+        // The last packets in both directions.
+        let [first, .., last] = &near_why.packets[..] else { panic!("{text}") };
+        assert_eq!(
+            (first.is_sent, first.opcode, first.len),
+            (true, Opcode::RC_RDMA_WRITE_ONLY, 40),
+            "{text}"
+        );
+        assert_eq!((last.is_sent, last.psn), (false, first.psn), "{text}");
+        assert_eq!(last.syndrome, Some(Syndrome::Nak(NakCode::RemoteAccess)), "{text}");
+        assert!(text.contains(&format!("before: sent RC_RDMA_WRITE_ONLY PSN {}, 40 bytes", first.psn.get())));
         // A flushed request names the failure that it follows from.
         let error = near.context.result(&flushed).unwrap_err().to_string();
         assert!(error.contains("WR_FLUSH_ERR") && error.contains("failed before: NAK 0x62"), "{error}");
@@ -222,6 +233,12 @@ fn both_ends_explain_why_an_access_was_refused() {
         let far_why = far.context.why(far.qp.number()).unwrap();
         let Rule::RemoteAccess { denial, .. } = far_why.reason.unwrap().rule else { panic!("{far_why}") };
         assert_eq!((denial.error, denial.rkey, denial.va, denial.len), (KeyError::Unknown, rkey, addr, 8));
+        let refused = far_why.packets.iter().find(|packet| packet.psn == first.psn).expect("the request");
+        assert_eq!(
+            (refused.is_sent, refused.opcode, refused.dropped),
+            (false, first.opcode, None),
+            "{far_why}"
+        );
         assert!(far_why.to_string().contains(&format!("at {remote} towards")), "{far_why}");
         assert!(far.context.why(Qpn::new(0)).is_none());
     });
@@ -240,6 +257,8 @@ fn a_peer_that_was_never_heard_is_looked_for_in_the_network() {
         fail(&near.send_cq, WcStatus::RetryExceededError);
         let why = near_qp.why().unwrap();
         assert_eq!(why.silence, None);
+        let [sent] = &why.packets[..] else { panic!("{why}") };
+        assert!(sent.is_sent && sent.opcode == Opcode::RC_SEND_ONLY && sent.times >= 2, "{why}");
         assert!(why.likely[0].next.contains("roce doctor HOST"), "{why}");
         let remote = far.context.address().unwrap();
         assert!(why.to_string().contains(&format!("roce doctor {remote}")), "{why}");

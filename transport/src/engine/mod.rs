@@ -86,6 +86,8 @@ pub struct Engine {
     ready: VecDeque<usize>,
     /// Packets that the first queue pair in `ready` may still send in its turn.
     quantum_left: u32,
+    /// Number of failures of queue pairs that this engine carried out.
+    failures: u64,
     timers: TimerQueue,
     /// The time of the last call of [`Self::handle_timeout`].
     looked: Instant,
@@ -139,6 +141,7 @@ impl Engine {
             pds: Domains::default(),
             ready: VecDeque::new(),
             quantum_left: 0,
+            failures: 0,
             timers: TimerQueue::default(),
             looked: Instant::ZERO,
             notifier: Notifier::default(),
@@ -173,6 +176,13 @@ impl Engine {
     #[must_use]
     pub fn events_lost(&self) -> u64 {
         self.shared.events.lost
+    }
+
+    /// Returns how often queue pairs have failed, other than by a change of their state by the program.
+    #[inline]
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.failures
     }
 
     /// Returns the next event.
@@ -326,6 +336,7 @@ impl Engine {
     fn carry_out_failure(&mut self, index: usize) {
         let Some(qp) = self.qps.get_mut(index) else { return };
         let Some(failure) = qp.core.failure.take() else { return };
+        self.failures += 1;
         match failure {
             Failure::SendQueue
                 if qp.core.attr.state == QpState::Rts || qp.core.attr.state == QpState::Sqd =>
