@@ -121,14 +121,15 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "only",
             "opcode",
             "pid",
+            "play",
             "psn",
-            "time",
             "scenario",
+            "seeds",
             "set",
             "sweep",
             "sweeps",
-            "seeds",
             "threads",
+            "time",
         ],
     ),
     (
@@ -207,12 +208,13 @@ const HEADINGS: [(&str, &[&str]); 6] = [
 ];
 
 /// Options with another meaning in a command, and their heading there.
-const ELSEWHERE: [(&str, &str, &str); 16] = [
+const ELSEWHERE: [(&str, &str, &str); 17] = [
     ("analyze", "connection", INPUT),
     ("analyze", "line_rate", INPUT),
     ("analyze", "port", INPUT),
     ("dissect", "address", INPUT),
     ("ladder", "connection", INPUT),
+    ("peer", "connection", INPUT),
     ("ladder", "port", INPUT),
     ("dissect", "port", INPUT),
     ("dissect", "qp", INPUT),
@@ -273,7 +275,7 @@ const EXAMPLES: [(&str, &str); 18] = [
     (
         "peer",
         "  roce peer\n  roce peer gap-one-nak write-duplicate --pcap peer.pcapng\n  \
-         roce peer mine.roce --junit results.xml\n  \
+         roce peer mine.roce --junit results.xml\n  roce peer --from capture.pcapng > mine.roce\n  \
          roce peer key-unknown --device udp:127.0.0.1 --perftest 127.0.0.2",
     ),
     ("doctor", "  roce doctor\n  roce doctor 192.0.2.1\n  roce doctor 192.0.2.1 --device raw:eth0 --json"),

@@ -1,5 +1,7 @@
 //! `roce peer`: plays one end of a connection, packet by packet, against a NIC under test.
 
+mod recording;
+
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -41,6 +43,18 @@ pub(super) struct Args {
     /// List the scripts of this program with the rules that they check
     #[arg(long)]
     list: bool,
+
+    /// Print a script that repeats a connection of this capture file, and run nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scripts", "list", "device"])]
+    from: Option<PathBuf>,
+
+    /// With --from: number of the connection in the output of `roce analyze`
+    #[arg(long, value_name = "N", requires = "from", default_value_t = 1)]
+    connection: usize,
+
+    /// With --from: address of the end that the script plays; without it, the end that sent the first request
+    #[arg(long, value_name = "ADDRESS", requires = "from")]
+    play: Option<IpAddr>,
 
     /// Device towards the NIC under test, such as udp:192.0.2.1
     #[arg(long, value_name = "DEVICE")]
@@ -110,6 +124,10 @@ fn number_of_32_bits(text: &str) -> Result<u32, String> {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    if let Some(file) = &args.from {
+        recording::print(file, args.connection, args.play, output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let scripts = load(&args.scripts)?;
     if args.list {
         list(&scripts, output)?;

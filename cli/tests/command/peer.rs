@@ -47,6 +47,42 @@ fn a_script_that_fails_is_explained_and_sets_the_exit_status() {
     assert!(dissected.stdout.contains("bad.roce:3: write_only"), "{dissected:?}");
 }
 
+fn pcap(name: &str) -> String {
+    format!("{}/../pcaps/{name}.pcapng", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Captures of our engine and of a kernel become scripts, which our engine passes.
+#[test]
+fn a_connection_of_a_capture_is_a_script() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, line) in [
+        ("rc-loss", "send write_middle "),
+        ("rc-rnr", "expect rnr_nak psn="),
+        ("rc-read-loss", "expect read_response_first psn="),
+        ("rc-refused", "expect nak access psn="),
+        ("rxe-fetch-add", "send fetch_add "),
+    ] {
+        let printed = run(&["peer", "--from", &pcap(name)]);
+        assert!(printed.success && printed.stdout.contains(line), "{name}: {printed:?}");
+        let script = folder.path().join(format!("{name}.roce"));
+        fs::write(&script, printed.stdout).unwrap();
+        let played = run(&["peer", script.to_str().unwrap()]);
+        assert!(played.success, "{name}: {played:?}");
+    }
+    // The other end is the NIC's requester.
+    let printed = run(&["peer", "--from", &pcap("rc-loss"), "--play", "192.0.2.2"]);
+    assert!(printed.stdout.contains("post write id=1 data=local[0.."), "{printed:?}");
+    for (arguments, expected) in [
+        (vec!["--connection", "7"], "there is no connection 7"),
+        (vec!["--play", "192.0.2.9"], "has no end 192.0.2.9; its ends are 192.0.2.1 and 192.0.2.2"),
+    ] {
+        let failed = run(&[&["peer", "--from", &pcap("rc-loss")], arguments.as_slice()].concat());
+        assert!(!failed.success && failed.stderr.contains(expected), "{failed:?}");
+    }
+    let failed = run(&["peer", "--from", &pcap("uc")]);
+    assert!(failed.stderr.contains("no packet of RC"), "{failed:?}");
+}
+
 #[test]
 fn errors_name_the_line_or_the_missing_option() {
     let folder = tempfile::tempdir().unwrap();

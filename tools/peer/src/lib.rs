@@ -4,7 +4,8 @@
 //! documents a rule of the protocol and checks a NIC at once. [`script`] contains the language, and [`run`]
 //! the interpreter, which has neither a clock nor a socket. [`bed`] connects the interpreter to a NIC: the
 //! engine of `roce_transport` in virtual time, or a NIC behind a device. [`shipped`] has the scripts of this
-//! crate, and [`output`] writes results as text, as JUnit XML and as a capture.
+//! crate, [`recorded`] makes a script from packets, and [`output`] writes results as text, as JUnit XML and as
+//! a capture.
 //!
 //! The crate has no command line and does not write to a terminal.
 //!
@@ -30,6 +31,7 @@
 
 pub mod bed;
 pub mod output;
+pub mod recorded;
 pub mod run;
 pub mod script;
 pub mod shipped;
