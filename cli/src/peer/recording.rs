@@ -26,8 +26,8 @@ struct Kept {
     is_request: bool,
 }
 
-/// Prints the script that repeats a connection. It plays the end with the address `play`, or the end that sent
-/// the first request.
+/// Prints the script that repeats a connection. It plays the end with the address `play`, or the end that
+/// sent the first request.
 pub(super) fn print(
     file: &Path,
     number: usize,

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, PoisonError};
 
 use roce::device::fork::StaticMutex;
@@ -15,44 +15,37 @@ use crate::wait::{Sleep, Slept};
 /// The events of one object. Destroying the object waits until the application has acknowledged its events.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledgements {
+    /// Decreases only under the lock, so a thread that finds it above 0 under the lock is woken by the next
+    /// acknowledgement.
     outstanding: AtomicU64,
 }
 
 /// Lock and signal for threads that wait for acknowledgements, of any object.
 static WAITING: StaticMutex<()> = StaticMutex::new(());
-static ARE_ANY_WAITING: AtomicUsize = AtomicUsize::new(0);
 static CHANGED: Condvar = Condvar::new();
 
 impl Acknowledgements {
     /// Counts an event that is passed to the application now.
     pub(crate) fn deliver(&self) {
-        self.outstanding.fetch_add(1, Ordering::SeqCst);
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Subtracts `count` events, which the application has acknowledged.
     pub(crate) fn acknowledge(&self, count: u64) {
         let subtract = |outstanding: u64| Some(outstanding.saturating_sub(count));
+        let waiting = WAITING.lock();
         // Never fails, because `subtract` always returns a value.
-        let _ = self.outstanding.fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract);
-        if ARE_ANY_WAITING.load(Ordering::SeqCst) > 0 {
-            drop(WAITING.lock());
-            CHANGED.notify_all();
-        }
+        let _ = self.outstanding.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
+        drop(waiting);
+        CHANGED.notify_all();
     }
 
     /// Waits until all events are acknowledged.
     pub(crate) fn wait(&self) {
-        if self.outstanding.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        // Before the check in the loop, so that a later acknowledgement notices this thread.
-        ARE_ANY_WAITING.fetch_add(1, Ordering::SeqCst);
         let mut waiting = WAITING.lock();
-        while self.outstanding.load(Ordering::SeqCst) > 0 {
+        while self.outstanding.load(Ordering::Relaxed) > 0 {
             waiting = CHANGED.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        drop(waiting);
-        ARE_ANY_WAITING.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -123,7 +116,7 @@ mod tests {
             }
         });
         events.wait();
-        assert_eq!(events.outstanding.load(Ordering::SeqCst), 0);
+        assert_eq!(events.outstanding.load(Ordering::Relaxed), 0);
         acknowledging.join().unwrap();
     }
 

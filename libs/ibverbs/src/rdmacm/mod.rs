@@ -35,7 +35,7 @@ mod states;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ struct News;
 
 impl Wake for News {
     fn wake(self: Arc<Self>) {
-        HAS_NEWS.store(true, Ordering::SeqCst);
+        HAS_NEWS.store(true, Ordering::Relaxed);
         take_news();
     }
 }
@@ -101,11 +101,15 @@ fn with<T>(work: impl FnOnce(&mut Cm) -> T) -> T {
 }
 
 /// Takes in events. If another thread holds the lock, that thread takes them in, because it checks after
-/// releasing the lock.
+/// releasing the lock: the fences ensure that one of two threads sees what the other did before.
 fn take_news() {
-    while HAS_NEWS.load(Ordering::SeqCst) {
+    loop {
+        fence(Ordering::SeqCst);
+        if !HAS_NEWS.load(Ordering::Relaxed) {
+            return;
+        }
         let Some(mut cm) = CM.try_lock() else { return };
-        HAS_NEWS.store(false, Ordering::SeqCst);
+        HAS_NEWS.store(false, Ordering::Relaxed);
         if let Some(cm) = &mut *cm {
             cm.take_events();
         }

@@ -4,7 +4,7 @@
 //! During a window, parts do not access each other, so no result depends on the speed of threads. This is the
 //! only file of the crate with threads, and does not read a clock.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::Simulation;
@@ -114,56 +114,48 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// A growing number on which threads can wait.
+/// A growing number on which threads can wait. It changes only under the lock, so a thread that finds it too
+/// small under the lock is woken by the next change.
 #[derive(Default)]
 struct Counter {
     count: AtomicU64,
-    sleepers: AtomicUsize,
     mutex: Mutex<()>,
     changed: Condvar,
 }
 
 impl Counter {
     fn add(&self, more: u64) {
-        self.count.fetch_add(more, Ordering::SeqCst);
-        self.wake();
+        self.change(|count| count + more);
     }
 
     fn set(&self, count: u64) {
-        self.count.store(count, Ordering::SeqCst);
-        self.wake();
+        self.change(|_| count);
     }
 
-    /// Wakes sleeping threads. A thread registers as a sleeper before its last check of the count, so either
-    /// the waker sees the sleeper or the sleeper sees the new count.
-    fn wake(&self) {
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            let _lock = lock(&self.mutex);
-            self.changed.notify_all();
-        }
+    fn change(&self, change: impl FnOnce(u64) -> u64) {
+        let guard = lock(&self.mutex);
+        self.count.store(change(self.count.load(Ordering::Relaxed)), Ordering::Release);
+        drop(guard);
+        self.changed.notify_all();
     }
 
     /// Waits until the number is at least `count`, and returns it.
     fn wait_for(&self, count: u64) -> u64 {
         for _ in 0..LOOKS {
-            let now = self.count.load(Ordering::SeqCst);
+            let now = self.count.load(Ordering::Acquire);
             if now >= count {
                 return now;
             }
             std::hint::spin_loop();
         }
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
         let mut guard = lock(&self.mutex);
-        let now = loop {
-            let now = self.count.load(Ordering::SeqCst);
+        loop {
+            let now = self.count.load(Ordering::Relaxed);
             if now >= count {
-                break now;
+                return now;
             }
             guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        };
-        drop(guard);
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        now
+        }
     }
 }
 

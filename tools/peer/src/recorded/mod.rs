@@ -353,8 +353,8 @@ impl<'a> Writer<'a> {
         self.last_psns.iter().filter(is_complete).count() as u32
     }
 
-    /// Returns whether the PSN belongs to a request of the NIC that is posted already, which may ask again for
-    /// a part of a READ.
+    /// Returns whether the PSN belongs to a request of the NIC that is posted already. The NIC may ask again
+    /// for a part of a READ.
     fn is_posted(&self, psn: Psn) -> bool {
         let has = |(first, count): &(Psn, u32)| psn.get().wrapping_sub(first.get()) & Psn::MASK < *count;
         self.posted.iter().any(has)
@@ -393,8 +393,8 @@ fn precedes(one: Psn, other: Psn) -> bool {
     (1..=Psn::MASK / 4).contains(&(other.get().wrapping_sub(one.get()) & Psn::MASK))
 }
 
-/// Returns the path MTU: the payload of a packet that is not the last of its message, otherwise the smallest one
-/// with room for all payloads.
+/// Returns the path MTU: the payload of a packet that is not the last of its message, otherwise the smallest
+/// one with room for all payloads.
 fn mtu_of(packets: &[Packet<'_>]) -> u32 {
     let datagrams = || packets.iter().filter_map(|packet| packet.datagram.as_ref());
     let is_full =
