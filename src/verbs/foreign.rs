@@ -128,9 +128,9 @@ impl Memory for ForeignMemory {
     }
 }
 
-/// Length of the pieces in which [`populate`] advises the kernel, that of a huge page. During one call, no other
-/// thread can change the address space. With one call for 1 GiB, threads that allocate memory would wait for a
-/// second.
+/// Length of the pieces in which [`populate`] advises the kernel, that of a huge page. During one call, no
+/// other thread can change the address space. With one call for 1 GiB, threads that allocate memory would
+/// wait for a second.
 const PIECE: usize = 2 << 20;
 
 /// Populates every page of a range with the required rights.
