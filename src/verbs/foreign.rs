@@ -128,6 +128,11 @@ impl Memory for ForeignMemory {
     }
 }
 
+/// Length of the pieces in which [`populate`] advises the kernel, that of a huge page. During one call, no
+/// other thread can change the address space. With one call for 1 GiB, threads that allocate memory would
+/// wait for a second.
+const PIECE: usize = 2 << 20;
+
 /// Populates every page of a range with the required rights.
 ///
 /// # Safety
@@ -145,8 +150,11 @@ pub(super) unsafe fn populate(start: *mut u8, len: usize, writable: bool) -> io:
     let first = start.wrapping_sub(start as usize - first);
     let length = end - first as usize;
     let ask = |advice| {
-        // SAFETY: the advice changes no content; a range that is not mapped is an error.
-        unsafe { madvise(first.cast(), length, advice) }
+        (0..length).step_by(PIECE).try_for_each(|offset| {
+            let piece = PIECE.min(length - offset);
+            // SAFETY: the advice changes no content; a range that is not mapped is an error.
+            unsafe { madvise(first.wrapping_add(offset).cast(), piece, advice) }
+        })
     };
     match ask(Advice::LinuxPopulateRead) {
         // A kernel before 5.14 does not know the advice; then the first access detects a problem.
@@ -187,6 +195,8 @@ fn can_populate() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt as _;
+
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
     use super::*;
@@ -275,6 +285,54 @@ mod tests {
         assert_eq!(memory.write(page - 100, &out), Err(OutOfBounds));
         assert_eq!(memory.write(page - 200, &out), Ok(()));
         assert_eq!(memory.read(page, &mut out), Err(OutOfBounds));
+    }
+
+    /// Regression: while 1 GiB was registered, the background thread waited for memory of its own. Another
+    /// process that wanted to share the address then found that this one does not answer.
+    #[test]
+    fn other_threads_change_the_address_space_while_memory_is_registered() {
+        let page = rustix::param::page_size();
+        let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let is_present = |address: usize| {
+            let mut entry = [0; size_of::<u64>()];
+            pagemap.read_exact_at(&mut entry, (address / page * size_of::<u64>()) as u64).unwrap();
+            u64::from_ne_bytes(entry) >> 63 == 1
+        };
+        let map = |len| {
+            // SAFETY: a new mapping, which nothing else uses.
+            unsafe {
+                let protection = ProtFlags::READ | ProtFlags::WRITE;
+                mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE).unwrap()
+            }
+        };
+        let attempt = || {
+            let len = 32 * PIECE;
+            let mapping = map(len);
+            // SAFETY: the mapping of this test. Huge pages would be there too soon.
+            unsafe { madvise(mapping, len, Advice::LinuxNoHugepage).unwrap() };
+            let start = mapping.expose_provenance();
+            let is_partly_there = || is_present(start) && !is_present(start + len - page);
+            let mut changed = false;
+            std::thread::scope(|scope| {
+                let registering = scope.spawn(move || {
+                    // SAFETY: the mapping lives longer than this thread.
+                    unsafe { ForeignMemory::new(std::ptr::with_exposed_provenance_mut(start), len, true) }
+                });
+                while !registering.is_finished() {
+                    if is_partly_there() {
+                        // SAFETY: a mapping that nothing uses.
+                        unsafe { munmap(map(page), page).unwrap() };
+                        changed |= is_partly_there();
+                    }
+                }
+                registering.join().unwrap().unwrap();
+            });
+            // SAFETY: the mapping of this test, whose memory is gone.
+            unsafe { munmap(mapping, len).unwrap() };
+            changed
+        };
+        // The thread that looks may not run at the right moment.
+        assert!((0..200).any(|_| attempt()), "no change while pages were populated");
     }
 
     #[test]
