@@ -124,8 +124,9 @@ fn a_script_that_posts_requests_does_not_apply_without_verbs() {
     assert!(finished.stderr.contains("expects PSN 100, sends from PSN 500"), "{finished:?}");
 }
 
-/// Scripts that do not apply to verbs of `roce` behind a UDP socket: it does not send from or to other addresses,
-/// the headers of the distribution know neither ATOMIC WRITE nor FLUSH, and verbs choose no congestion control.
+/// Scripts that do not apply to verbs of `roce` behind a UDP socket: it does not send from or to other
+/// addresses, the headers of the distribution know neither ATOMIC WRITE nor FLUSH, and verbs choose no
+/// congestion control.
 const INAPPLICABLE: [&str; 7] = [
     "atomic-write",
     "flush",
@@ -154,8 +155,8 @@ fn without_counters(text: &str) -> Script {
     Script::load("a.roce", &Files::of([("a.roce", text.as_str())])).unwrap()
 }
 
-/// Compiles the agent that `roce peer --agent` prints, and starts it on the libraries of `roce run`. Returns the
-/// agent and its address.
+/// Compiles the agent that `roce peer --agent` prints, and starts it on the libraries of `roce run`. Returns
+/// the agent and its address.
 fn start_agent(folder: &std::path::Path) -> (Running, SocketAddr) {
     let root = roce_testing::distribution(env!("CARGO_TARGET_TMPDIR")).expect("checked");
     let (source, program) = (folder.join("verbs_agent.c"), folder.join("verbs_agent"));
@@ -212,7 +213,7 @@ fn an_agent_controls_verbs_for_every_script() {
         // The command does it too.
         let (own, control) = (format!("udp:{}", own_address()), address.to_string());
         let finished =
-            run(&["peer", "send-received", "write-duplicate", "--device", &own, "--control", &control]);
+            run(&["peer", "send-received", "write-acknowledged", "--device", &own, "--control", &control]);
         assert!(finished.success, "{finished:?}");
         assert!(finished.stdout.contains("2 scripts: 2 passed, 0 failed"), "{finished:?}");
         drop(agent);

@@ -617,15 +617,16 @@ static bool destroy(void)
 	bool all = number("all");
 	// Unacknowledged events would keep a queue pair.
 	events();
-	for (uint64_t i = 0; i < MOST_QPS; i++)
-		if (qps[i] && (all || (text("qp") && number("qp") == i))) {
-			error |= ibv_destroy_qp(qps[i]);
-			qps[i] = NULL;
-		}
+	// Windows first: Soft-RoCE waits forever for the windows of a queue pair that it destroys.
 	for (uint64_t i = 0; i < MOST_OTHERS; i++)
 		if (mws[i] && all) {
 			error |= ibv_dealloc_mw(mws[i]);
 			mws[i] = NULL;
+		}
+	for (uint64_t i = 0; i < MOST_QPS; i++)
+		if (qps[i] && (all || (text("qp") && number("qp") == i))) {
+			error |= ibv_destroy_qp(qps[i]);
+			qps[i] = NULL;
 		}
 	for (uint64_t i = 0; i < MOST_OTHERS; i++) {
 		if (ahs[i] && (all || (text("ah") && number("ah") == i))) {

@@ -351,8 +351,8 @@ impl Control for Agent {
     }
 
     fn disconnect(&mut self) {
-        // A driver that keeps an object must not affect the next script. If no new process of the agent answers
-        // either, the next script fails.
+        // A driver that keeps an object must not affect the next script. If no new process of the agent
+        // answers either, the next script fails.
         if self.ask("destroy all=1").is_err() {
             let _ = self.connect_again();
         }

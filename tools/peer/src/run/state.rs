@@ -248,8 +248,8 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Returns whether the NIC has a request of a statement that only looks at it. A packet that cannot be sent
-    /// is not such a request.
+    /// Returns whether the NIC has a request of a statement that only looks at it. A packet that cannot be
+    /// sent is not such a request.
     fn is_check(&self) -> bool {
         let action = self.script.statements.get(self.next).map(|statement| &statement.action);
         let is_asked = matches!(self.phase, Phase::Asked);
