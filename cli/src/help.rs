@@ -26,6 +26,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "client",
             "comm_rdma_cm",
             "connection",
+            "control",
             "exchange_port",
             "gid_idx",
             "gid_index",
@@ -147,6 +148,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
     (
         OUTPUT,
         &[
+            "agent",
             "columns",
             "html",
             "interval",
@@ -276,7 +278,8 @@ const EXAMPLES: [(&str, &str); 18] = [
         "peer",
         "  roce peer\n  roce peer gap-one-nak write-duplicate --pcap peer.pcapng\n  \
          roce peer mine.roce --junit results.xml\n  roce peer --from capture.pcapng > mine.roce\n  \
-         roce peer key-unknown --device udp:127.0.0.1 --perftest 127.0.0.2",
+         roce peer key-unknown --device udp:127.0.0.1 --perftest 127.0.0.2\n  \
+         roce peer --agent > verbs_agent.c\n  roce peer --device udp:192.0.2.1 --control 192.0.2.2",
     ),
     ("doctor", "  roce doctor\n  roce doctor 192.0.2.1\n  roce doctor 192.0.2.1 --device raw:eth0 --json"),
     (

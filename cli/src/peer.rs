@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use roce_device::{Device, OpenOptions};
 use roce_packet::{Psn, Qpn};
-use roce_peer::bed::{EngineNic, OwnEnd, Parameters, connect_perftest, run_device, run_virtual};
+use roce_peer::bed::{
+    AGENT, Agent, EngineNic, OwnEnd, Parameters, Stated, connect_perftest, run_device, run_virtual,
+};
 use roce_peer::output::{failure_text, junit, summary, write_capture};
 use roce_peer::run::{Outcome, Refusal, Report, Settings};
 use roce_peer::script::{Files, Script};
@@ -22,6 +24,8 @@ use super::terminal::{Output, Paint};
 
 /// The TCP port of the perftest programs.
 const PERFTEST_PORT: u16 = 18_515;
+/// The TCP port of the agent, unless --control says otherwise.
+const AGENT_PORT: u16 = 18_522;
 /// Bytes of the memory of --nic-va, unless --nic-memory says otherwise.
 const NIC_MEMORY: usize = 4096;
 
@@ -32,8 +36,8 @@ const NIC_MEMORY: usize = 4096;
 /// docs/how-to/peer.md describes the language.
 ///
 /// Without --device, the NIC under test is the engine of this program in virtual time. With --device, it is
-/// another NIC: the server of a perftest program (--perftest), or a queue pair that you have connected
-/// (--nic and --nic-qp).
+/// another NIC: one that an agent on its machine controls (--control), the server of a perftest program
+/// (--perftest), or a queue pair that you have connected (--nic and --nic-qp).
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Script: a file, or the name of a script of this program
@@ -56,9 +60,17 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDRESS", requires = "from")]
     play: Option<IpAddr>,
 
+    /// Print the source of the agent, in C, for the machine of the NIC under test
+    #[arg(long, conflicts_with_all = ["scripts", "list", "device"])]
+    agent: bool,
+
     /// Device towards the NIC under test, such as udp:192.0.2.1
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
+
+    /// Let the agent at this address, which is also that of the NIC, do what scripts ask of the NIC
+    #[arg(long, value_name = "NIC[:PORT]", requires = "device", conflicts_with_all = ["perftest", "nic"])]
+    control: Option<String>,
 
     /// Connect to a server of perftest, such as ib_write_bw or `roce perf write bw`, which runs at the NIC
     #[arg(long, value_name = "SERVER[:PORT]", requires = "device", conflicts_with = "nic")]
@@ -128,6 +140,10 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         recording::print(file, args.connection, args.play, output)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if args.agent {
+        write!(output, "{AGENT}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let scripts = load(&args.scripts)?;
     if args.list {
         list(&scripts, output)?;
@@ -137,17 +153,24 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         Some(spec) => Some(roce_device::open(spec, OpenOptions::default())?),
         None => None,
     };
-    if device.is_some() && args.perftest.is_none() && args.nic.is_none() {
+    if device.is_some() && args.control.is_none() && args.perftest.is_none() && args.nic.is_none() {
         bail!(
-            "--device needs the NIC under test: give --perftest SERVER, or --nic ADDRESS and --nic-qp QPN; without \
-             --device, scripts run against the engine of this program"
+            "--device needs the NIC under test: give --control NIC, --perftest SERVER, or --nic ADDRESS and --nic-qp \
+             QPN; without --device, scripts run against the engine of this program"
         );
     }
+    let mut agent = match &args.control {
+        Some(agent) => Some(Agent::connect(resolve(agent, AGENT_PORT)?)?),
+        None => None,
+    };
     let mut reports = Vec::with_capacity(scripts.len());
     for script in &scripts {
         let report = match &mut device {
             None => run_virtual(script, &mut EngineNic::new(1)),
-            Some(device) => args.on_device(script, device.as_mut())?,
+            Some(device) => match &mut agent {
+                Some(agent) => run_device(script, device.as_mut(), args.slack_ns(), agent)?,
+                None => args.on_device(script, device.as_mut())?,
+            },
         };
         print(args, &report, output)?;
         reports.push(report);
@@ -221,7 +244,11 @@ fn end(reports: &[Report], output: &mut Output) -> io::Result<bool> {
 }
 
 impl Args {
-    /// Runs a script against a NIC behind a device.
+    const fn slack_ns(&self) -> u64 {
+        self.slack.saturating_mul(1_000_000)
+    }
+
+    /// Runs a script against a NIC behind a device that no agent controls.
     fn on_device(&self, script: &Script, device: &mut dyn Device) -> anyhow::Result<Report> {
         let server = self.perftest.as_deref().map(|server| resolve(server, PERFTEST_PORT)).transpose()?;
         // The server ends with its connection.
@@ -236,8 +263,7 @@ impl Args {
             }
             None => self.stated(settings, own),
         };
-        let slack_ns = self.slack.saturating_mul(1_000_000);
-        Ok(run_device(script, device, slack_ns, &mut connect)?)
+        Ok(run_device(script, device, self.slack_ns(), &mut Stated::new(&mut connect))?)
     }
 
     /// Returns the end that the user states, and tells the user how its queue pair must be connected.

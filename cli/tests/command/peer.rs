@@ -1,15 +1,24 @@
 //! `roce peer` as a process: against the engine in virtual time, and over UDP against `roce perf`.
 
 use std::fs;
+use std::net::SocketAddr;
+use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{Running, own_address, roce, run, within};
+use roce_device::OpenOptions;
+use roce_peer::bed::{Agent, run_device};
+use roce_peer::output::failure_text;
+use roce_peer::run::{Outcome, Record, Report};
+use roce_peer::script::{Files, Script};
+use roce_peer::shipped::SHIPPED;
+
+use crate::common::{Running, has_program, own_address, roce, run, skip_unless, within};
 
 #[test]
 fn all_scripts_pass_against_the_engine() {
     let finished = run(&["peer", "--quiet"]);
     assert!(finished.success, "{finished:?}");
-    let expected = format!("{0} scripts: {0} passed, 0 failed\n", roce_peer::shipped::SHIPPED.len());
+    let expected = format!("{0} scripts: {0} passed, 0 failed\n", SHIPPED.len());
     assert_eq!(finished.stdout, expected);
 }
 
@@ -17,7 +26,7 @@ fn all_scripts_pass_against_the_engine() {
 fn the_list_has_every_script_with_its_rule() {
     let finished = run(&["peer", "--list"]);
     assert!(finished.success, "{finished:?}");
-    for (name, _) in roce_peer::shipped::SHIPPED {
+    for (name, _) in SHIPPED {
         assert!(finished.stdout.contains(name.trim_end_matches(".roce")), "{name}");
     }
     assert!(finished.stdout.contains("IBTA 9.7.5.1.2"));
@@ -91,7 +100,10 @@ fn errors_name_the_line_or_the_missing_option() {
     for (arguments, expected) in [
         (vec![script.to_str().unwrap()], "typo.roce:2: there is no statement `sned`; did you mean `send`?"),
         (vec!["no-such-script"], "no-such-script is neither a file nor a script of this program"),
-        (vec!["write-empty", "--device", "udp:127.0.0.1,port=0"], "give --perftest SERVER, or --nic ADDRESS"),
+        (
+            vec!["write-empty", "--device", "udp:127.0.0.1,port=0"],
+            "give --control NIC, --perftest SERVER, or --nic",
+        ),
     ] {
         let finished = run(&[&["peer"], arguments.as_slice()].concat());
         assert!(!finished.success, "{finished:?}");
@@ -146,4 +158,112 @@ fn a_script_that_posts_requests_does_not_apply_without_verbs() {
     assert!(finished.stdout.contains("1 script: 0 passed, 0 failed, 1 not applicable"), "{finished:?}");
     assert!(finished.stdout.contains("this NIC cannot be asked to"), "{finished:?}");
     assert!(finished.stderr.contains("expects PSN 100, sends from PSN 500"), "{finished:?}");
+}
+
+/// Scripts that do not apply to verbs of `roce` behind a UDP socket: it does not send from or to other
+/// addresses, the headers of the distribution know neither ATOMIC WRITE nor FLUSH, and verbs choose no
+/// congestion control.
+const INAPPLICABLE: [&str; 7] = [
+    "atomic-write",
+    "flush",
+    "drop-source-address",
+    "drop-destination-address",
+    "source-port",
+    "cnp-received",
+    "cnp-unknown-qp",
+];
+
+/// Returns whether a script failed because the NIC sent a packet again that it had sent before: `roce run`
+/// repeats requests after 4 ms, and this test may take longer between two packets.
+fn is_repetition(report: &Report) -> bool {
+    let Outcome::Failed(failure) = &report.outcome else { return false };
+    let mut sent = report.records.iter().filter(|record| !record.is_sent);
+    sent.any(|record| {
+        let is_equal = |other: &&Record| !other.is_sent && other.text == record.text;
+        failure.found.starts_with(&record.text) && report.records.iter().filter(is_equal).count() > 1
+    })
+}
+
+/// Returns a script without its checks of counters: `roce run` shows no counters of the engine in files.
+fn without_counters(text: &str) -> Script {
+    let lines = text.lines().filter(|line| !line.starts_with("counter "));
+    let text = lines.collect::<Vec<_>>().join("\n");
+    Script::load("a.roce", &Files::of([("a.roce", text.as_str())])).unwrap()
+}
+
+/// Compiles the agent that `roce peer --agent` prints, and starts it on the libraries of `roce run`. Returns
+/// the agent and its address.
+fn start_agent(folder: &std::path::Path) -> (Running, SocketAddr) {
+    let root = roce_testing::distribution(env!("CARGO_TARGET_TMPDIR")).expect("checked");
+    let (source, program) = (folder.join("verbs_agent.c"), folder.join("verbs_agent"));
+    let printed = run(&["peer", "--agent"]);
+    assert!(printed.success, "{printed:?}");
+    fs::write(&source, &printed.stdout).unwrap();
+    let library = root.join(format!("usr/lib/{}-linux-gnu/libibverbs.so.1", std::env::consts::ARCH));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wl,--allow-shlib-undefined", "-o"]);
+    compiler.arg(&program).arg(&source).arg("-I").arg(root.join("usr/include")).arg(library);
+    let compiled = Running::start(&mut compiler).finish(60);
+    assert!(compiled.success, "{compiled:?}");
+    let nic = own_address();
+    let mut command = roce();
+    command.args(["run", "--device", &format!("udp:{nic}"), "--"]).arg(program).arg("0");
+    let mut agent = Running::start(&mut command);
+    let line = agent.wait_for_line("listening on port");
+    let port = line.rsplit(' ').next().and_then(|port| port.trim().parse().ok()).expect("a port");
+    (agent, SocketAddr::new(nic.into(), port))
+}
+
+/// Every script against verbs of `roce` in another process, with everything that scripts ask of the NIC.
+#[test]
+fn an_agent_controls_verbs_for_every_script() {
+    let root = roce_testing::distribution(env!("CARGO_TARGET_TMPDIR"));
+    if skip_unless(root.is_some() && has_program("cc"), "no packages of a Debian system, or no C compiler") {
+        return;
+    }
+    within(300, || {
+        let folder = tempfile::tempdir().unwrap();
+        let (running, address) = start_agent(folder.path());
+        let mut agent = Agent::connect(address).unwrap();
+        let device = format!("udp:{}", own_address());
+        let mut device = roce_device::open(&device, OpenOptions::default()).unwrap();
+        let mut wrong = Vec::new();
+        for (name, text) in SHIPPED {
+            let script = without_counters(text);
+            let slack_ns = 5_000_000_000;
+            let report = run_device(&script, device.as_mut(), slack_ns, &mut agent).unwrap();
+            let name = name.trim_end_matches(".roce");
+            let is_right = match report.outcome {
+                Outcome::Passed => !INAPPLICABLE.contains(&name),
+                Outcome::Inapplicable(_) => INAPPLICABLE.contains(&name),
+                Outcome::Failed(_) => is_repetition(&report),
+            };
+            if !is_right {
+                wrong.push(format!(
+                    "{name} {}",
+                    failure_text(&report).unwrap_or_else(|| "passes\n".to_owned())
+                ));
+            }
+        }
+        assert!(wrong.is_empty(), "{} scripts:\n{}", wrong.len(), wrong.join(""));
+        // The command does it too.
+        let (own, control) = (format!("udp:{}", own_address()), address.to_string());
+        let finished =
+            run(&["peer", "send-received", "write-acknowledged", "--device", &own, "--control", &control]);
+        assert!(finished.success, "{finished:?}");
+        assert!(finished.stdout.contains("2 scripts: 2 passed, 0 failed"), "{finished:?}");
+        drop(agent);
+        running.interrupt();
+        running.finish(60);
+    });
+}
+
+#[test]
+fn an_agent_that_is_missing_is_named() {
+    let (own, nic) = (own_address(), own_address());
+    let device = format!("udp:{own}");
+    let control = format!("{nic}:9");
+    let finished = run(&["peer", "write-empty", "--device", &device, "--control", &control]);
+    assert!(!finished.success, "{finished:?}");
+    assert!(finished.stderr.contains(&format!("the agent at {control}: cannot connect")), "{finished:?}");
 }

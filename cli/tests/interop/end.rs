@@ -83,7 +83,7 @@ pub(crate) trait End {
     }
 }
 
-/// Returns the eight bytes of a pattern at offset 8 × `index`: splitmix64, as in `peer/verbs_peer.c`.
+/// Returns the eight bytes of a pattern at offset 8 × `index`: splitmix64, as in `verbs_agent.c`.
 fn pattern_word(seed: u64, index: u64) -> u64 {
     let mut z = seed.wrapping_add((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -9,6 +9,7 @@ use roce_testing as namespaces;
 
 mod bridge;
 mod case;
+mod differences;
 mod end;
 mod flush;
 mod killed;
@@ -16,6 +17,7 @@ mod many;
 mod matrix;
 mod peer;
 mod programs;
+mod scripts;
 mod setting;
 mod work;
 
@@ -69,6 +71,13 @@ fn a_peer_that_is_killed() {
 fn flush_of_the_kernel() {
     let Some(setting) = Setting::read() else { return };
     special(&setting, "FLUSH", || flush::run(&setting));
+}
+
+#[test]
+#[ignore = "needs a guest with kernel Soft-RoCE: run cli/tests/interop/run"]
+fn scripts_of_roce_peer() {
+    let Some(setting) = Setting::read() else { return };
+    special(&setting, "scripts of `roce peer`", || scripts::run(&setting));
 }
 
 #[test]

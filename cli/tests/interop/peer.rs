@@ -1,4 +1,5 @@
-//! The other end: a process in the guest that executes our commands with libibverbs (`peer/verbs_peer.c`).
+//! The other end: a process in the guest that executes our commands with libibverbs
+//! (`tools/peer/agent/verbs_agent.c`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -28,7 +29,7 @@ impl Peer {
     /// Connects, and opens the device of the guest.
     pub(crate) fn open(address: SocketAddr) -> Result<(Self, PeerDevice)> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))
-            .with_context(|| format!("connecting to verbs_peer at {address}"))?;
+            .with_context(|| format!("connecting to verbs_agent at {address}"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(90)))?;
         stream.set_write_timeout(Some(Duration::from_secs(30)))?;

@@ -126,7 +126,12 @@ impl Setting {
     }
 
     pub(crate) fn connect(&self) -> Result<(Peer, PeerDevice)> {
-        Peer::open(SocketAddr::new(self.theirs[0], self.peer_port))
+        Peer::open(self.agent())
+    }
+
+    /// Returns the address of the agent in the guest.
+    pub(crate) fn agent(&self) -> SocketAddr {
+        SocketAddr::new(self.theirs[0], self.peer_port)
     }
 
     /// Returns the faults of the setting, in both directions.

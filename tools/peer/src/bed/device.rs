@@ -5,13 +5,15 @@ use std::io;
 use std::net::IpAddr;
 
 use roce_device::{Clock, Device};
-use roce_packet::{Encapsulation, Path, Qpn};
+use roce_packet::{Encapsulation, Opcode, Operation, Path, Qpn};
 use roce_transport::{Identification, Instant, Transmit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::run::{Answer, Connected, Output, Packet, Refusal, Report, Request, Run, Settings};
 use crate::script::Script;
 
+/// Time between two questions to a NIC while a step waits for it.
+const LOOK_AGAIN_NS: u64 = 2_000_000;
 /// Longest sleep without a look at the device.
 const MOST_SLEEP_NS: u64 = 1_000_000;
 /// The source port of scripts without `sport`.
@@ -64,53 +66,146 @@ impl std::error::Error for DeviceError {
 /// Exchanges the parameters of both ends: tells the NIC the settings and this end, and returns the NIC's end.
 pub type Connect<'a> = dyn FnMut(&Settings, OwnEnd) -> Result<Parameters, Refusal> + 'a;
 
+/// The control of a NIC behind a device: connects its queue pair, and carries out what a script asks.
+pub trait Control {
+    /// Tells the NIC the settings and this end, and returns the NIC's end.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the queue pair cannot be connected.
+    fn connect(&mut self, settings: &Settings, own: OwnEnd) -> Result<Parameters, Refusal>;
+
+    /// Carries out a request other than to connect.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the request was not carried out.
+    fn answer(&mut self, request: &Request) -> Result<Answer, Refusal>;
+
+    /// Returns whether the NIC handles requests with this operation.
+    fn offers(&self, operation: Operation) -> bool;
+
+    /// Destroys the queue pair and the memory of a script that has ended.
+    fn disconnect(&mut self);
+}
+
+/// A queue pair whose owner states its end. Its NIC cannot be asked for anything.
+pub struct Stated<'a> {
+    connect: &'a mut Connect<'a>,
+    /// Memory that no statement has taken: first address, key and length in bytes.
+    memory: Option<(u64, u32, usize)>,
+}
+
+impl<'a> Stated<'a> {
+    /// Creates the control; `connect` is called for the statement of that name.
+    pub fn new(connect: &'a mut Connect<'a>) -> Self {
+        Self { connect, memory: None }
+    }
+}
+
+impl Control for Stated<'_> {
+    fn connect(&mut self, settings: &Settings, own: OwnEnd) -> Result<Parameters, Refusal> {
+        let parameters = (self.connect)(settings, own)?;
+        self.memory = parameters.memory;
+        Ok(parameters)
+    }
+
+    fn answer(&mut self, request: &Request) -> Result<Answer, Refusal> {
+        let Request::Memory { name, len, .. } = request else {
+            return Err(Refusal::Unable(format!("this NIC cannot be asked to {}", purpose(request))));
+        };
+        match self.memory {
+            Some((va, rkey, have)) if *len <= have => {
+                self.memory = None;
+                Ok(Answer::Memory { va, rkey })
+            }
+            Some((_, _, have)) => {
+                Err(Refusal::Unable(format!("`memory {name}` needs {len} bytes, and the NIC offers {have}")))
+            }
+            None => Err(Refusal::Unable(format!(
+                "`memory {name}`: this NIC offers no (other) memory to the script"
+            ))),
+        }
+    }
+
+    fn offers(&self, _: Operation) -> bool {
+        true
+    }
+
+    fn disconnect(&mut self) {
+        self.memory = None;
+    }
+}
+
 /// A NIC behind a device.
 struct DeviceNic<'a> {
     device: &'a mut dyn Device,
-    connect: &'a mut Connect<'a>,
+    control: &'a mut dyn Control,
     clock: Clock,
     parameters: Option<Parameters>,
     /// The source port of scripts without `sport`.
     source_port: u16,
-    /// Whether a statement has taken the memory.
-    has_memory: bool,
+    /// The last time at which the device had no packet.
+    was_empty: Instant,
+    /// The time of the last question to the NIC.
+    looked: Instant,
     /// Packets of the last burst.
     burst: Vec<(Path, Option<u16>, Vec<u8>)>,
 }
 
 /// Runs a script against a NIC behind a device. Answers may take `slack_ns` longer than the script says.
-/// `connect` is called for the statement of that name.
 ///
 /// # Errors
 ///
 /// Returns an error if the device fails.
-pub fn run_device<'a>(
+pub fn run_device(
     script: &Script,
-    device: &'a mut dyn Device,
+    device: &mut dyn Device,
     slack_ns: u64,
-    connect: &'a mut Connect<'a>,
+    control: &mut dyn Control,
 ) -> Result<Report, DeviceError> {
-    let (burst, clock) = (Vec::new(), Clock::start());
-    let mut nic =
-        DeviceNic { device, connect, clock, parameters: None, source_port: 0, has_memory: false, burst };
-    let mut run = Run::new(script).with_slack(slack_ns);
-    loop {
-        nic.receive(&mut run)?;
-        let now = nic.clock.now();
-        match run.poll(now) {
-            Output::Send(packet) => {
-                if let Err(refusal) = nic.send(&packet)? {
-                    run.answer(Err(refusal));
-                }
-            }
-            Output::Ask(request) => run.answer(nic.answer(&request)),
-            Output::Wait(until) => nic.sleep(now, until)?,
-            Output::Finished => return Ok(run.into_report(now)),
-        }
-    }
+    let clock = Clock::start();
+    let now = clock.now();
+    let mut nic = DeviceNic {
+        device,
+        control,
+        clock,
+        parameters: None,
+        source_port: 0,
+        was_empty: now,
+        looked: now,
+        burst: Vec::new(),
+    };
+    let report = nic.run(Run::new(script).with_slack(slack_ns));
+    nic.control.disconnect();
+    report
 }
 
 impl DeviceNic<'_> {
+    fn run(&mut self, mut run: Run<'_>) -> Result<Report, DeviceError> {
+        loop {
+            self.receive(&mut run)?;
+            let now = self.clock.now();
+            match run.poll(now) {
+                Output::Send(packet) => {
+                    if let Err(refusal) = self.send(&packet)? {
+                        run.answer(Err(refusal));
+                    }
+                }
+                Output::Ask(Request::Connect(settings)) => run.answer(self.connected(&settings)),
+                Output::Ask(request) => run.answer(self.control.answer(&request)),
+                Output::Wait(until) => {
+                    self.sleep(now, until)?;
+                    if now >= self.looked.plus_nanos(LOOK_AGAIN_NS) {
+                        self.looked = now;
+                        run.wake();
+                    }
+                }
+                Output::Finished => return Ok(run.into_report(now)),
+            }
+        }
+    }
+
     fn own_end(&self) -> Result<OwnEnd, Refusal> {
         let address = self.device.addresses().first().copied();
         let address = address.ok_or_else(|| Refusal::Failed("the device has no address".to_owned()))?;
@@ -118,31 +213,9 @@ impl DeviceNic<'_> {
         Ok(OwnEnd { address, qpn })
     }
 
-    fn answer(&mut self, request: &Request) -> Result<Answer, Refusal> {
-        match request {
-            Request::Connect(settings) => self.connected(settings),
-            Request::Memory { name, len, .. } => {
-                let memory = self.parameters.and_then(|parameters| parameters.memory);
-                match memory.filter(|_| !self.has_memory) {
-                    Some((va, rkey, have)) if *len <= have => {
-                        self.has_memory = true;
-                        Ok(Answer::Memory { va, rkey })
-                    }
-                    Some((_, _, have)) => Err(Refusal::Unable(format!(
-                        "`memory {name}` needs {len} bytes, and the NIC offers {have}"
-                    ))),
-                    None => Err(Refusal::Unable(format!(
-                        "`memory {name}`: this NIC offers no (other) memory to the script"
-                    ))),
-                }
-            }
-            other => Err(Refusal::Unable(format!("this NIC cannot be asked to {}", purpose(other)))),
-        }
-    }
-
     fn connected(&mut self, settings: &Settings) -> Result<Answer, Refusal> {
         let own = self.own_end()?;
-        let parameters = (self.connect)(settings, own)?;
+        let parameters = self.control.connect(settings, own)?;
         if parameters.address.is_ipv4() != own.address.is_ipv4() {
             let text = format!("{} and {} are not of one IP version", parameters.address, own.address);
             return Err(Refusal::Failed(text));
@@ -178,6 +251,13 @@ impl DeviceNic<'_> {
         if !self.device.addresses().contains(&path.source) {
             return unable("from another address");
         }
+        if self.parameters.is_some_and(|parameters| parameters.address != path.destination) {
+            return unable("to an address that is not that of the NIC");
+        }
+        let info = bytes.first().and_then(|opcode| Opcode(*opcode).info());
+        if let Some(info) = info.filter(|info| !self.control.offers(info.operation)) {
+            return Ok(Err(Refusal::Unable(format!("this NIC does not support {}", info.name))));
+        }
         if path.source_port != self.source_port {
             let port = self.device.bind_source_port(path, path.source_port);
             if port.map_err(of("bind a source port"))? != path.source_port {
@@ -207,9 +287,11 @@ impl DeviceNic<'_> {
                 burst.push((received.path, identification, received.body.pieces().concat()));
             }
         });
-        received.map_err(of("receive"))?;
+        if received.map_err(of("receive"))? == 0 {
+            self.was_empty = now;
+        }
         for (path, identification, bytes) in self.burst.drain(..) {
-            run.receive(now, &path, identification, &bytes);
+            run.receive_since(self.was_empty, now, &path, identification, &bytes);
         }
         Ok(())
     }

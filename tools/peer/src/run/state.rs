@@ -75,6 +75,8 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) at: Instant,
+    /// A time at which it had not arrived yet, or that of its arrival.
+    pub(super) since: Instant,
     pub(super) path: Path,
     pub(super) bytes: Vec<u8>,
     pub(super) text: String,
@@ -103,6 +105,8 @@ impl From<String> for Stop {
 pub(super) enum Step {
     /// The step ended at this time.
     Done(Instant),
+    /// The step took a packet, which arrived at the first time, and after the second one.
+    Arrived(Instant, Instant),
     /// The run goes on with another statement.
     Jump(usize),
     /// The NIC gets a request.
@@ -125,6 +129,10 @@ pub struct Run<'s> {
     began: Option<Instant>,
     /// The time at which the previous step ended.
     pub(super) mark: Instant,
+    /// The earliest time at which the previous step may have ended: a packet arrives before it is seen.
+    pub(super) earliest_mark: Instant,
+    /// The time of the last packet, sent or received.
+    pub(super) last_packet: Instant,
     pub(super) phase: Phase,
     pub(super) to_send: Option<Packet>,
     /// The counters at the last statement about each.
@@ -154,6 +162,8 @@ impl<'s> Run<'s> {
             records: Vec::new(),
             began: None,
             mark: Instant::ZERO,
+            earliest_mark: Instant::ZERO,
+            last_packet: Instant::ZERO,
             phase: Phase::Fresh,
             to_send: None,
             counters: BTreeMap::new(),
@@ -166,7 +176,9 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Lets every answer take this much longer than the script says, for a NIC behind a network.
+    /// Lets every answer take this much longer than the script says, for a NIC behind a network. Then checks
+    /// of the NIC also wait until it has handled the last packet, silence is watched for two seconds at most,
+    /// and the NIC gets a long local ACK timeout unless the script names one.
     #[must_use]
     pub fn with_slack(mut self, slack_ns: u64) -> Self {
         self.slack_ns = slack_ns;
@@ -178,6 +190,7 @@ impl<'s> Run<'s> {
         if self.began.is_none() {
             self.began = Some(now);
             self.mark = now;
+            self.earliest_mark = now;
         }
         loop {
             if let Some(packet) = self.to_send.take() {
@@ -193,6 +206,10 @@ impl<'s> Run<'s> {
             }
             match self.step(now) {
                 Ok(Step::Done(at)) => self.done(at, self.next.saturating_add(1)),
+                Ok(Step::Arrived(at, since)) => {
+                    self.done(at, self.next.saturating_add(1));
+                    self.earliest_mark = since.min(at);
+                }
                 Ok(Step::Jump(next)) => self.done(self.mark, next),
                 Ok(Step::Ask(request)) => {
                     self.phase = Phase::Asked;
@@ -206,6 +223,9 @@ impl<'s> Run<'s> {
     }
 
     fn done(&mut self, at: Instant, next: usize) {
+        if at != self.mark {
+            self.earliest_mark = at;
+        }
         self.mark = at;
         self.steps += 1;
         self.next = next;
@@ -228,19 +248,22 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Returns whether the present statement only looks at the NIC.
+    /// Returns whether the NIC has a request of a statement that only looks at it. A packet that cannot be
+    /// sent is not such a request.
     fn is_check(&self) -> bool {
         let action = self.script.statements.get(self.next).map(|statement| &statement.action);
-        matches!(
-            action,
-            Some(
-                Action::CheckMemory(..)
-                    | Action::CheckState(_)
-                    | Action::Counter(..)
-                    | Action::NoCompletion
-                    | Action::Event(_)
+        let is_asked = matches!(self.phase, Phase::Asked);
+        is_asked
+            && matches!(
+                action,
+                Some(
+                    Action::CheckMemory(..)
+                        | Action::CheckState(_)
+                        | Action::Counter(..)
+                        | Action::NoCompletion
+                        | Action::Event(_)
+                )
             )
-        )
     }
 
     /// Tells that something happened at the NIC, so that the present step looks again.
@@ -252,9 +275,21 @@ impl<'s> Run<'s> {
 
     /// Takes a packet of the NIC. `identification` is the IPv4 Identification, if the device saw it.
     pub fn receive(&mut self, now: Instant, path: &Path, identification: Option<u16>, bytes: &[u8]) {
+        self.receive_since(now, now, path, identification, bytes);
+    }
+
+    /// Takes a packet of the NIC that arrived after `since`, as [`Self::receive`] does.
+    pub fn receive_since(
+        &mut self,
+        since: Instant,
+        now: Instant,
+        path: &Path,
+        identification: Option<u16>,
+        bytes: &[u8],
+    ) {
         let text = self.record(now, false, path, identification.unwrap_or(0), bytes);
         let fault = fault_of(bytes, path, identification);
-        self.arrived.push_back(Arrived { at: now, path: *path, bytes: bytes.to_vec(), text, fault });
+        self.arrived.push_back(Arrived { at: now, since, path: *path, bytes: bytes.to_vec(), text, fault });
         self.wake();
     }
 
@@ -266,6 +301,7 @@ impl<'s> Run<'s> {
         identification: u16,
         bytes: &[u8],
     ) -> String {
+        self.last_packet = at;
         let psn = self.psn_of(bytes, is_sent);
         let text = describe(bytes, psn);
         if self.records.len() < MOST_RECORDS {

@@ -25,6 +25,7 @@ pub use ast::{
 };
 pub use error::{Place, ScriptError};
 pub use load::Files;
+pub(crate) use parser::EVENTS;
 
 #[cfg(test)]
 mod tests;

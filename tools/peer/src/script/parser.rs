@@ -269,7 +269,7 @@ fn completion(cursor: &mut Cursor) -> Parsed<Completing> {
 }
 
 /// The names of asynchronous events.
-const EVENTS: [&str; 6] = [
+pub(crate) const EVENTS: [&str; 6] = [
     "qp_fatal",
     "qp_request_error",
     "qp_access_error",

@@ -1,27 +1,37 @@
-// A verbs peer under remote control: whoever connects to its TCP port drives libibverbs of this machine with lines
-// of text, so that one program can hold both ends of any operation, and look at all bytes on both sides.
+// An agent for tests: whoever connects to its TCP port drives libibverbs of this machine with lines of text, so that
+// one program can hold both ends of any operation, and look at all bytes on both sides. It trusts everybody who
+// connects: run it in a network for tests, and end it afterwards.
 //
-//   verbs_peer PORT
+//   cc -O2 -o verbs_agent verbs_agent.c -libverbs       with -DWITH_FLUSH if verbs.h has IBV_ACCESS_FLUSH_GLOBAL
+//   verbs_agent PORT                                    listens on every address; PORT 0 takes a free port
 //
-// Each connection gets a process of its own, which ends with it and takes its queue pairs along. A command is one
-// line, `NAME key=value …`; the answer is one line, `ok …` or `error …`. Numbers are decimal or 0x….
+// Prints the port. Each connection gets a process of its own, which ends with it and takes its queue pairs along. A
+// command is one line, `NAME key=value …`; the answer is one line, `ok …` or `error …`. Numbers are decimal or 0x….
+// RIGHTS are names with commas between them: write, read, atomic, flush, or none.
 //
-//   open device=NAME                                 ok kernel= atomic_write= flush= gids=ADDRESS,…
-//   mr id= len=                                      ok addr= lkey= rkey=        fresh zero bytes, all permissions
+//   open device=NAME | local=ADDRESS                 ok kernel= atomic_write= flush= gids=ADDRESS,…
+//   mr id= len= [rights=RIGHTS foreign=1]            ok addr= lkey= rkey=        fresh zero bytes; all rights by default
+//        foreign=1: in another protection domain than the queue pairs
+//   mw id= qp= mr= off= len= rights=RIGHTS           ok rkey=                    binds a window of type 2
 //   cq id= depth=                                    ok
 //   qp id= type=rc|uc|ud cq= [sends= recvs= extended=1]   ok qpn=
-//   connect qp= local=ADDRESS remote=ADDRESS mtu= dest= psn= rq_psn= [timeout= retry= rnr_retry= min_rnr= rd=]   ok
-//   activate qp= psn= qkey=                          ok                          (UD)
+//   connect qp= local=ADDRESS remote=ADDRESS mtu= dest= psn= rq_psn= [timeout= retry= rnr_retry= min_rnr= rd=
+//        rights=RIGHTS state=init|rtr|rts]           ok
+//   activate qp= psn= qkey= [state=init|rtr|rts]     ok                          (UD)
 //   ah id= local=ADDRESS remote=ADDRESS              ok
-//   recv qp= wr= mr= off= len= [count= step=]        ok
-//   send qp= wr= op=send|send_imm|write|write_imm|read|cas|fetch_add|atomic_write|flush mr= off= len=
-//        [addr= rkey= imm= compare= swap= add= ah= dest= qkey= inline=1 placement= whole=1]      ok
+//   recv qp= wr= [mr= off= len= count= step=]        ok
+//   send qp= wr= op=send|send_imm|send_inv|write|write_imm|read|cas|fetch_add|atomic_write|flush|local_inv
+//        [mr= off= len= addr= rkey= imm= invalidate= compare= swap= add= ah= dest= qkey= inline=1 fence=1 solicited=1
+//        placement= whole=1]                         ok
 //   poll cq= max= wait_ms= [count=]                  ok wr:status:opcode:len:imm:qpn:src_qp:flags …
+//        instead of imm: the invalidated key, if the flags say so
 //   fill mr= off= len= seed=                         ok              writes the pattern of that seed
 //   check mr= off= len= seed=                        ok same | ok differs AT FOUND EXPECTED
 //   word mr= off= [value=]                           ok VALUE        reads, or writes, 8 bytes in host order
 //   hex mr= off= len=                                ok BYTES
-//   state qp= [to=err|reset]                         ok STATE
+//   put mr= off= len= hex=BYTES                      ok
+//   state qp= [to=STATE]                             ok STATE        reset, init, rtr, rts, sqd, sqe, err
+//   events                                           ok NAME …       the asynchronous events since the last time
 //   counters                                         ok name=value …      hw_counters of port 1
 //   destroy qp= | mr= | ah= | all=1                  ok
 //   die                                              no answer: the process kills itself, as kill -9 would
@@ -30,6 +40,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <inttypes.h>
 #include <netinet/in.h>
@@ -56,9 +67,11 @@ struct memory {
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
+static struct ibv_pd *foreign_pd;
 static struct memory memories[MOST_OTHERS];
 static struct ibv_cq *cqs[MOST_OTHERS];
 static struct ibv_ah *ahs[MOST_OTHERS];
+static struct ibv_mw *mws[MOST_OTHERS];
 static struct ibv_qp *qps[MOST_QPS];
 static bool extended[MOST_QPS];
 
@@ -227,7 +240,43 @@ static bool hex(void)
 	return true;
 }
 
+static bool put(void)
+{
+	struct memory *memory = memory_of();
+	const char *hex = text("hex");
+	uint64_t len = number("len");
+	if (!memory || !hex || strlen(hex) != 2 * len)
+		return fail("no such memory, or not as many bytes as len says");
+	for (uint64_t i = 0; i < len; i++) {
+		unsigned byte;
+		if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
+			return fail("hex has other signs than digits");
+		memory->bytes[number("off") + i] = byte;
+	}
+	return true;
+}
+
 // ---- objects
+
+// The rights after a key. A right that these headers do not know is left out: `open` says whether there is a FLUSH.
+static int rights(const char *key, int otherwise)
+{
+	const char *value = text(key);
+	int access = 0;
+	if (!value)
+		return otherwise;
+	if (strstr(value, "write"))
+		access |= IBV_ACCESS_REMOTE_WRITE;
+	if (strstr(value, "read"))
+		access |= IBV_ACCESS_REMOTE_READ;
+	if (strstr(value, "atomic"))
+		access |= IBV_ACCESS_REMOTE_ATOMIC;
+#ifdef WITH_FLUSH
+	if (strstr(value, "flush"))
+		access |= IBV_ACCESS_FLUSH_GLOBAL;
+#endif
+	return access;
+}
 
 static bool address(const char *key, union ibv_gid *gid)
 {
@@ -274,11 +323,23 @@ static bool open_device(void)
 	int count = 0;
 	struct ibv_device **list = ibv_get_device_list(&count);
 	const char *name = text("device");
-	for (int i = 0; list && i < count; i++)
-		if (name && !strcmp(ibv_get_device_name(list[i]), name) && !context)
-			context = ibv_open_device(list[i]);
+	union ibv_gid local;
+	if (context)
+		return fail("a device is open already");
+	if (!name && !address("local", &local))
+		return false;
+	for (int i = 0; list && i < count && !context; i++) {
+		if (name && strcmp(ibv_get_device_name(list[i]), name))
+			continue;
+		context = ibv_open_device(list[i]);
+		if (context && !name && gid_index(&local) < 0) {
+			ibv_close_device(context);
+			context = NULL;
+		}
+	}
 	if (!context)
-		return fail("cannot open %s, one of %d devices", name ? name : "(no name)", count);
+		return fail("cannot open %s, one of %d devices", name ? name : text("local"), count);
+	fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
 	pd = ibv_alloc_pd(context);
 	if (!pd)
 		return system_failed("ibv_alloc_pd");
@@ -289,7 +350,11 @@ static bool open_device(void)
 	if (!ibv_query_device_ex(context, NULL, &attr))
 		flags = attr.device_cap_flags_ex;
 	// IB_DEVICE_FLUSH_GLOBAL, IB_DEVICE_ATOMIC_WRITE of the kernel.
-	say(" kernel=%s flush=%d atomic_write=%d gids=", system.release, (int)(flags >> 38 & 1), (int)(flags >> 40 & 1));
+	int flush = flags >> 38 & 1, atomic_write = flags >> 40 & 1;
+#ifndef WITH_FLUSH
+	flush = 0;
+#endif
+	say(" kernel=%s flush=%d atomic_write=%d gids=", system.release, flush, atomic_write);
 	union ibv_gid gid;
 	char shown[INET6_ADDRSTRLEN];
 	for (int i = 0; i < 16; i++)
@@ -306,18 +371,57 @@ static bool make_mr(void)
 	uint8_t *bytes = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (bytes == MAP_FAILED)
 		return system_failed("mmap");
-	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-	struct ibv_mr *mr = NULL;
+	int all = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC, flush = 0;
 #ifdef WITH_FLUSH
-	// A kernel that cannot refuses the flag.
-	mr = ibv_reg_mr(pd, bytes, len, access | IBV_ACCESS_FLUSH_GLOBAL);
+	flush = IBV_ACCESS_FLUSH_GLOBAL;
 #endif
+	int access = IBV_ACCESS_LOCAL_WRITE | rights("rights", all | flush);
+	if (number("foreign") && !foreign_pd)
+		foreign_pd = ibv_alloc_pd(context);
+	struct ibv_pd *owner = number("foreign") ? foreign_pd : pd;
+	if (!owner)
+		return system_failed("ibv_alloc_pd");
+	// Devices without windows or FLUSH refuse these flags.
+	struct ibv_mr *mr = ibv_reg_mr(owner, bytes, len, access | IBV_ACCESS_MW_BIND);
 	if (!mr)
-		mr = ibv_reg_mr(pd, bytes, len, access);
+		mr = ibv_reg_mr(owner, bytes, len, (access & ~flush) | IBV_ACCESS_MW_BIND);
+	if (!mr)
+		mr = ibv_reg_mr(owner, bytes, len, access & ~flush);
 	if (!mr)
 		return system_failed("ibv_reg_mr");
 	memories[id] = (struct memory){ mr, bytes, len };
 	say(" addr=%" PRIu64 " lkey=%u rkey=%u", (uint64_t)(uintptr_t)bytes, mr->lkey, mr->rkey);
+	return true;
+}
+
+static bool make_mw(void)
+{
+	uint64_t id = number("id");
+	struct memory *memory = memory_of();
+	struct ibv_qp *qp = qp_of();
+	if (id >= MOST_OTHERS || mws[id] || !memory || !qp)
+		return fail("no such place, memory or queue pair");
+	mws[id] = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	if (!mws[id])
+		return system_failed("ibv_alloc_mw");
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_BIND_MW,
+		.bind_mw = {
+			.mw = mws[id],
+			.rkey = ibv_inc_rkey(mws[id]->rkey),
+			.bind_info = {
+				.mr = memory->mr,
+				.addr = (uintptr_t)memory->bytes + number("off"),
+				.length = number("len"),
+				.mw_access_flags = rights("rights", IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ),
+			},
+		},
+	}, *bad;
+	int error = ibv_post_send(qp, &wr, &bad);
+	if (error)
+		return fail("ibv_post_send of a binding: %s (%d)", strerror(error), error);
+	mws[id]->rkey = wr.bind_mw.rkey;
+	say(" rkey=%u", wr.bind_mw.rkey);
 	return true;
 }
 
@@ -372,6 +476,13 @@ static bool modify(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, const 
 	return error ? fail("%s: %s (%d)", what, strerror(error), error) : true;
 }
 
+// Whether a command that connects is to stop in this state.
+static bool ends_in(const char *state)
+{
+	const char *last = text("state");
+	return last && !strcmp(last, state);
+}
+
 static bool connect_qp(void)
 {
 	struct ibv_qp *qp = qp_of();
@@ -385,9 +496,12 @@ static bool connect_qp(void)
 	if (extended[number("qp")])
 		access |= IBV_ACCESS_FLUSH_GLOBAL;
 #endif
+	access = rc ? rights("rights", access) : rights("rights", access) & IBV_ACCESS_REMOTE_WRITE;
 	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = access };
 	if (!modify(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "to INIT"))
 		return false;
+	if (ends_in("init"))
+		return true;
 
 	struct ibv_qp_attr rtr = {
 		.qp_state = IBV_QPS_RTR,
@@ -406,6 +520,8 @@ static bool connect_qp(void)
 		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	if (!modify(qp, &rtr, mask, "to RTR"))
 		return false;
+	if (ends_in("rtr"))
+		return true;
 
 	struct ibv_qp_attr rts = {
 		.qp_state = IBV_QPS_RTS,
@@ -429,9 +545,13 @@ static bool activate(void)
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = number("qkey") };
 	if (!modify(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, "to INIT"))
 		return false;
+	if (ends_in("init"))
+		return true;
 	attr.qp_state = IBV_QPS_RTR;
 	if (!modify(qp, &attr, IBV_QP_STATE, "to RTR"))
 		return false;
+	if (ends_in("rtr"))
+		return true;
 	attr.qp_state = IBV_QPS_RTS;
 	attr.sq_psn = number("psn");
 	return modify(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN, "to RTS");
@@ -451,21 +571,43 @@ static bool make_ah(void)
 
 static bool state(void)
 {
+	static const char *const names[] = { "reset", "init", "rtr", "rts", "sqd", "sqe", "err" };
 	struct ibv_qp *qp = qp_of();
 	const char *to = text("to");
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
 	struct ibv_qp_init_attr init;
 	if (!qp)
 		return fail("no such queue pair");
-	if (to && !strcmp(to, "reset"))
-		attr.qp_state = IBV_QPS_RESET;
+	while (to && attr.qp_state <= IBV_QPS_ERR && strcmp(names[attr.qp_state], to))
+		attr.qp_state++;
+	if (to && attr.qp_state > IBV_QPS_ERR)
+		return fail("no state %s", to);
 	if (to && !modify(qp, &attr, IBV_QP_STATE, to))
 		return false;
 	int error = ibv_query_qp(qp, &attr, IBV_QP_STATE, &init);
 	if (error)
 		return fail("ibv_query_qp: %s", strerror(error));
-	static const char *const names[] = { "reset", "init", "rtr", "rts", "sqd", "sqe", "err" };
 	say(" %s", attr.qp_state <= IBV_QPS_ERR ? names[attr.qp_state] : "unknown");
+	return true;
+}
+
+static bool events(void)
+{
+	static const struct {
+		enum ibv_event_type type;
+		const char *name;
+	} names[] = {
+		{ IBV_EVENT_QP_FATAL, "qp_fatal" },	      { IBV_EVENT_QP_REQ_ERR, "qp_request_error" },
+		{ IBV_EVENT_QP_ACCESS_ERR, "qp_access_error" }, { IBV_EVENT_COMM_EST, "communication_established" },
+		{ IBV_EVENT_SQ_DRAINED, "sq_drained" },	      { IBV_EVENT_QP_LAST_WQE_REACHED, "last_wqe_reached" },
+	};
+	struct ibv_async_event event;
+	while (!ibv_get_async_event(context, &event)) {
+		for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+			if (names[i].type == event.event_type)
+				say(" %s", names[i].name);
+		ibv_ack_async_event(&event);
+	}
 	return true;
 }
 
@@ -473,6 +615,14 @@ static bool destroy(void)
 {
 	int error = 0;
 	bool all = number("all");
+	// Unacknowledged events would keep a queue pair.
+	events();
+	// Windows first: Soft-RoCE waits forever for the windows of a queue pair that it destroys.
+	for (uint64_t i = 0; i < MOST_OTHERS; i++)
+		if (mws[i] && all) {
+			error |= ibv_dealloc_mw(mws[i]);
+			mws[i] = NULL;
+		}
 	for (uint64_t i = 0; i < MOST_QPS; i++)
 		if (qps[i] && (all || (text("qp") && number("qp") == i))) {
 			error |= ibv_destroy_qp(qps[i]);
@@ -493,6 +643,8 @@ static bool destroy(void)
 			cqs[i] = NULL;
 		}
 	}
+	answered = strlen("ok");
+	answer[answered] = '\0';
 	return error ? fail("destroying: error %d", error) : true;
 }
 
@@ -503,15 +655,17 @@ static bool post_recv(void)
 	struct ibv_qp *qp = qp_of();
 	struct memory *memory = memory_of();
 	uint64_t count = number_or("count", 1), step = number("step"), len = number("len");
-	if (!qp || !memory || number("off") + (count - 1) * step + len > memory->len)
+	if (!qp || (text("mr") && (!memory || number("off") + (count - 1) * step + len > memory->len)))
 		return fail("no such queue pair or memory");
 	for (uint64_t i = 0; i < count; i++) {
-		struct ibv_sge sge = {
-			.addr = (uintptr_t)memory->bytes + number("off") + i * step,
-			.length = len,
-			.lkey = memory->mr->lkey,
-		};
-		struct ibv_recv_wr wr = { .wr_id = number("wr") + i, .sg_list = &sge, .num_sge = 1 }, *bad;
+		struct ibv_sge sge = { 0 };
+		if (text("mr"))
+			sge = (struct ibv_sge){
+				.addr = (uintptr_t)memory->bytes + number("off") + i * step,
+				.length = len,
+				.lkey = memory->mr->lkey,
+			};
+		struct ibv_recv_wr wr = { .wr_id = number("wr") + i, .sg_list = &sge, .num_sge = text("mr") ? 1 : 0 }, *bad;
 		int error = ibv_post_recv(qp, &wr, &bad);
 		if (error)
 			return fail("ibv_post_recv: %s (%d)", strerror(error), error);
@@ -553,29 +707,35 @@ static bool post_send(void)
 		{ "send", IBV_WR_SEND },	 { "send_imm", IBV_WR_SEND_WITH_IMM },
 		{ "write", IBV_WR_RDMA_WRITE },	 { "write_imm", IBV_WR_RDMA_WRITE_WITH_IMM },
 		{ "read", IBV_WR_RDMA_READ },	 { "cas", IBV_WR_ATOMIC_CMP_AND_SWP },
-		{ "fetch_add", IBV_WR_ATOMIC_FETCH_AND_ADD },
+		{ "fetch_add", IBV_WR_ATOMIC_FETCH_AND_ADD }, { "send_inv", IBV_WR_SEND_WITH_INV },
+		{ "local_inv", IBV_WR_LOCAL_INV },
 	};
 	struct ibv_qp *qp = qp_of();
 	struct memory *memory = memory_of();
 	const char *op = text("op");
-	if (!qp || !memory || !op)
+	if (!qp || !op || (text("mr") && !memory))
 		return fail("no such queue pair, memory or operation");
 #ifdef WITH_FLUSH
 	if (extended[number("qp")])
-		return post_extended(qp, memory, op);
+		return memory ? post_extended(qp, memory, op) : fail("no memory");
 #endif
-	struct ibv_sge sge = {
-		.addr = (uintptr_t)memory->bytes + number("off"),
-		.length = number("len"),
-		.lkey = memory->mr->lkey,
-	};
+	struct ibv_sge sge = { 0 };
+	if (text("mr"))
+		sge = (struct ibv_sge){
+			.addr = (uintptr_t)memory->bytes + number("off"),
+			.length = number("len"),
+			.lkey = memory->mr->lkey,
+		};
 	struct ibv_send_wr wr = {
 		.wr_id = number("wr"),
 		.sg_list = &sge,
 		.num_sge = sge.length ? 1 : 0,
-		.send_flags = IBV_SEND_SIGNALED | (number("inline") ? IBV_SEND_INLINE : 0),
+		.send_flags = IBV_SEND_SIGNALED | (number("inline") ? IBV_SEND_INLINE : 0) |
+			      (number("fence") ? IBV_SEND_FENCE : 0) | (number("solicited") ? IBV_SEND_SOLICITED : 0),
 		.imm_data = htonl(number("imm")),
 	}, *bad;
+	if (text("invalidate"))
+		wr.invalidate_rkey = number("invalidate");
 	size_t i = 0;
 	while (i < sizeof ops / sizeof *ops && strcmp(ops[i].name, op))
 		i++;
@@ -633,7 +793,7 @@ static bool poll_cq(void)
 	}
 	for (uint64_t i = 0; i < found; i++)
 		say(" %" PRIu64 ":%d:%d:%u:%u:%u:%u:%u", done[i].wr_id, done[i].status, done[i].opcode, done[i].byte_len,
-		    ntohl(done[i].imm_data), done[i].qp_num, done[i].src_qp, done[i].wc_flags);
+		    done[i].wc_flags & IBV_WC_WITH_INV ? done[i].invalidated_rkey : ntohl(done[i].imm_data), done[i].qp_num, done[i].src_qp, done[i].wc_flags);
 	return true;
 }
 
@@ -674,7 +834,8 @@ static bool obey(char *line)
 		{ "connect", connect_qp }, { "activate", activate }, { "ah", make_ah },	   { "recv", post_recv },
 		{ "send", post_send },	 { "poll", poll_cq },	{ "fill", fill },	   { "check", check },
 		{ "word", word },	 { "hex", hex },	{ "state", state },	   { "counters", counters },
-		{ "destroy", destroy },	 { "die", die },
+		{ "destroy", destroy },	 { "die", die },	{ "mw", make_mw },	   { "put", put },
+		{ "events", events },
 	};
 	word_count = 0;
 	for (char *save, *word = strtok_r(line, " \r\n", &save); word && word_count < MOST_WORDS;
@@ -720,10 +881,14 @@ int main(int argc, char **argv)
 	struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(atoi(argv[1])) };
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 	setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-	if (bind(listener, (struct sockaddr *)&any, sizeof any) || listen(listener, 16)) {
-		perror("verbs_peer: listening");
+	socklen_t length = sizeof any;
+	if (bind(listener, (struct sockaddr *)&any, sizeof any) || listen(listener, 16) ||
+	    getsockname(listener, (struct sockaddr *)&any, &length)) {
+		perror("verbs_agent: listening");
 		return 1;
 	}
+	printf("verbs_agent: listening on port %d\n", ntohs(any.sin6_port));
+	fflush(stdout);
 	for (;;) {
 		int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 		if (connection < 0)
