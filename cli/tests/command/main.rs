@@ -22,6 +22,7 @@ mod explain;
 mod extremes;
 mod first_hour;
 mod inject;
+mod install;
 mod limit;
 mod line_rate;
 mod manual;
