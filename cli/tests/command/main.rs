@@ -44,4 +44,5 @@ mod tap;
 mod trace_events;
 mod tshark;
 mod unprivileged;
+mod version;
 mod why;
