@@ -112,3 +112,25 @@ fn a_static_installation_is_the_command_without_libraries() {
     let Some(File { content: Content::Bytes(text), .. }) = licences else { panic!("{files:?}") };
     assert!(String::from_utf8_lossy(text).contains("The C library musl"));
 }
+
+/// `cargo install` installs the command without the libraries.
+#[test]
+fn a_command_without_libraries_names_the_command_that_installs_them() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let bin = folder.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let own = bin.join("roce");
+    // A copy would take longer.
+    fs::hard_link(env!("CARGO_BIN_EXE_roce"), &own).unwrap();
+    let refused = finish(Command::new(&own).args(["run", "--", "true"]));
+    let command = format!("cargo run -p xtask -- install --prefix {}", folder.path().display());
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""), "{refused:?}");
+    assert!(refused.stderr.starts_with("roce: libibverbs.so is missing in "), "{refused:?}");
+    assert!(refused.stderr.ends_with(&format!("; run in the sources of roce: {command}\n")), "{refused:?}");
+    assert_eq!(refused.stderr.lines().count(), 1, "{refused:?}");
+
+    let mut elsewhere = Command::new(&own);
+    elsewhere.args(["run", "--", "true"]).env("ROCE_LIBRARY_PATH", folder.path());
+    let refused = Running::start(&mut elsewhere).finish(60);
+    assert!(!refused.success && refused.stderr.ends_with(": unset ROCE_LIBRARY_PATH\n"), "{refused:?}");
+}
