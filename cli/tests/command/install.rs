@@ -37,7 +37,7 @@ fn below(folder: &Path) -> BTreeSet<PathBuf> {
 fn check_files(files: &[File], prefix: &Path) {
     let expected: BTreeSet<PathBuf> = files.iter().map(|file| file.destination.clone()).collect();
     assert_eq!(below(prefix), expected);
-    for File { destination, content, mode } in files {
+    for File { destination, content, mode, .. } in files {
         let path = prefix.join(destination);
         // Follows links: each leads to a file.
         let meta = path.metadata().unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -36,14 +36,10 @@ const CRATES: &str = "/usr/src/cargo";
 ///
 /// The build fails, a program or library needs a newer glibc than permitted, or a file cannot be written.
 pub fn dist(options: &Options) -> anyhow::Result<(PathBuf, Vec<String>)> {
-    let target = options.target.clone().map_or_else(build::host, Ok)?;
-    let metadata = build::metadata(&target)?;
-    let results = metadata["target_directory"].as_str().context("cargo metadata has no target_directory")?;
-    let place = Path::new(results).join("dist");
-    let build = compile(options, &target, &place.join("build"))?;
+    let (place, build) = compiled(options)?;
     let files = layout::files(&build)?;
     let lines = check(&files, &build, options.glibc.as_ref())?;
-    let name = format!("roce-{}-{target}", env!("CARGO_PKG_VERSION"));
+    let name = format!("roce-{}-{}", env!("CARGO_PKG_VERSION"), build.target);
     // An earlier archive may have had other files.
     let folder = place.join(&name);
     if folder.exists() {
@@ -54,6 +50,16 @@ pub fn dist(options: &Options) -> anyhow::Result<(PathBuf, Vec<String>)> {
     fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     write_sums(&place)?;
     Ok((archive, lines))
+}
+
+/// Builds, and returns `target/dist` and the build.
+pub(crate) fn compiled(options: &Options) -> anyhow::Result<(PathBuf, Build)> {
+    let target = options.target.clone().map_or_else(build::host, Ok)?;
+    let metadata = build::metadata(&target)?;
+    let results = metadata["target_directory"].as_str().context("cargo metadata has no target_directory")?;
+    let place = Path::new(results).join("dist");
+    let build = compile(options, &target, &place.join("build"))?;
+    Ok((place, build))
 }
 
 /// Builds the command and the libraries.
@@ -102,7 +108,7 @@ fn flags(sysroot: Option<&Path>, target: &str) -> anyhow::Result<Vec<OsString>> 
 /// # Errors
 ///
 /// One needs a newer glibc than permitted, or a static build needs a shared library.
-fn check(files: &[File], build: &Build, limit: Option<&Version>) -> anyhow::Result<Vec<String>> {
+pub(crate) fn check(files: &[File], build: &Build, limit: Option<&Version>) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
     for entry in layout::LAYOUT.iter().filter(|entry| matches!(entry.source, Source::Built(_))) {
         let file = files.iter().find(|file| file.destination == Path::new(entry.destination));
@@ -125,7 +131,7 @@ fn check(files: &[File], build: &Build, limit: Option<&Version>) -> anyhow::Resu
 
 /// Returns the time of the files in the archive, in seconds since 1970: `SOURCE_DATE_EPOCH`, or the time of
 /// the commit.
-fn time_of_commit() -> anyhow::Result<String> {
+pub(crate) fn time_of_commit() -> anyhow::Result<String> {
     if let Ok(time) = std::env::var("SOURCE_DATE_EPOCH") {
         return Ok(time);
     }
@@ -166,12 +172,19 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
+    use crate::layout::Package;
 
     /// Installs two files, with this time, and returns the archive.
     fn packed(seconds: u64, order: [&str; 2]) -> Vec<u8> {
         let place = tempfile::tempdir().unwrap();
         let content = || Content::Bytes(b"content".to_vec());
-        let files = order.map(|name| File { destination: name.into(), content: content(), mode: 0o755 });
+        let file = |name: &str| File {
+            package: Package::Run,
+            destination: name.into(),
+            content: content(),
+            mode: 0o755,
+        };
+        let files = order.map(file);
         install::install(&files, &place.path().join("roce")).unwrap();
         let file = fs::File::open(place.path().join("roce/bin/b")).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
@@ -191,7 +204,12 @@ mod tests {
     #[test]
     fn a_file_that_needs_a_newer_glibc_is_an_error() {
         let own = std::env::current_exe().unwrap();
-        let file = |path| File { destination: "bin/roce".into(), content: Content::Copy(path), mode: 0o755 };
+        let file = |path| File {
+            package: Package::Command,
+            destination: "bin/roce".into(),
+            content: Content::Copy(path),
+            mode: 0o755,
+        };
         let build = |target: &str| Build { folder: PathBuf::new(), target: target.to_owned() };
         let gnu = build("x86_64-unknown-linux-gnu");
         let files = [file(own)];

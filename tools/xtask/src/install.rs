@@ -109,7 +109,8 @@ mod tests {
     fn files_links_and_modes_are_installed_over_earlier_ones() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("a/b");
-        let file = |content, mode| File { destination: "lib/file".into(), content, mode };
+        let package = layout::Package::Run;
+        let file = |content, mode| File { package, destination: "lib/file".into(), content, mode };
         install(&[file(Content::Bytes(b"old".to_vec()), 0o644)], &place).unwrap();
         // A program that has the old file open keeps it.
         let mut open = fs::File::open(place.join("lib/file")).unwrap();

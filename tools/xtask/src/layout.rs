@@ -29,53 +29,67 @@ pub enum Source {
 
 use Source::{Built, Folder, Licences, Link, ManualPages, Printed, Repository};
 
+/// The package of a distribution that a file belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Package {
+    /// The command, its manual pages and completions.
+    Command,
+    /// The libraries. A static build does not have them.
+    Run,
+    /// Pages and licences.
+    Doc,
+}
+
 /// A row of [`LAYOUT`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
+    /// The package of a distribution.
+    pub package: Package,
     /// Where the content comes from.
     pub source: Source,
     /// Path below the prefix: of the file, or of the folder for a source with several files.
     pub destination: &'static str,
     /// Permissions of the file, or of each file.
     pub mode: u32,
-    /// Whether the entry belongs only to builds that have the libraries.
-    pub needs_libraries: bool,
 }
 
-const fn always(source: Source, destination: &'static str, mode: u32) -> Entry {
-    Entry { source, destination, mode, needs_libraries: false }
-}
-
-const fn library(source: Source, destination: &'static str, mode: u32) -> Entry {
-    Entry { source, destination, mode, needs_libraries: true }
+const fn of(package: Package, source: Source, destination: &'static str, mode: u32) -> Entry {
+    Entry { package, source, destination, mode }
 }
 
 /// All files of an installation. `roce run` looks for the libraries in `../lib/roce` beside the folder of the
 /// command.
 pub const LAYOUT: &[Entry] = &[
-    always(Built("roce"), "bin/roce", 0o755),
-    library(Built("libibverbs.so"), "lib/roce/libibverbs.so.1", 0o644),
-    library(Link("libibverbs.so.1"), "lib/roce/libibverbs.so", 0o777),
-    library(Built("librdmacm.so"), "lib/roce/librdmacm.so.1", 0o644),
-    library(Link("librdmacm.so.1"), "lib/roce/librdmacm.so", 0o777),
-    library(Built("libroce_sysfs.so"), "lib/roce/libroce_sysfs.so", 0o644),
-    library(Repository("tools/xtask/env"), "lib/roce/env", 0o755),
-    always(Printed(&["completions", "bash"]), "share/bash-completion/completions/roce", 0o644),
-    always(Printed(&["completions", "zsh"]), "share/zsh/site-functions/_roce", 0o644),
-    always(Printed(&["completions", "fish"]), "share/fish/vendor_completions.d/roce.fish", 0o644),
-    always(ManualPages, "share/man/man1", 0o644),
-    always(Folder("docs", &["book.toml", "build", "site.css"]), "share/doc/roce/docs", 0o644),
-    always(Repository("README.md"), "share/doc/roce/README.md", 0o644),
-    always(Repository("CHANGELOG.md"), "share/doc/roce/CHANGELOG.md", 0o644),
-    always(Repository("SECURITY.md"), "share/doc/roce/SECURITY.md", 0o644),
-    always(Repository("LICENSE-APACHE"), "share/doc/roce/LICENSE-APACHE", 0o644),
-    always(Repository("LICENSE-MIT"), "share/doc/roce/LICENSE-MIT", 0o644),
-    always(Licences, "share/doc/roce/THIRD-PARTY-LICENSES", 0o644),
+    of(Package::Command, Built("roce"), "bin/roce", 0o755),
+    of(Package::Run, Built("libibverbs.so"), "lib/roce/libibverbs.so.1", 0o644),
+    of(Package::Run, Link("libibverbs.so.1"), "lib/roce/libibverbs.so", 0o777),
+    of(Package::Run, Built("librdmacm.so"), "lib/roce/librdmacm.so.1", 0o644),
+    of(Package::Run, Link("librdmacm.so.1"), "lib/roce/librdmacm.so", 0o777),
+    of(Package::Run, Built("libroce_sysfs.so"), "lib/roce/libroce_sysfs.so", 0o644),
+    of(Package::Run, Repository("tools/xtask/env"), "lib/roce/env", 0o755),
+    of(Package::Command, Printed(&["completions", "bash"]), "share/bash-completion/completions/roce", 0o644),
+    of(Package::Command, Printed(&["completions", "zsh"]), "share/zsh/site-functions/_roce", 0o644),
+    of(
+        Package::Command,
+        Printed(&["completions", "fish"]),
+        "share/fish/vendor_completions.d/roce.fish",
+        0o644,
+    ),
+    of(Package::Command, ManualPages, "share/man/man1", 0o644),
+    of(Package::Doc, Folder("docs", &["book.toml", "build", "site.css"]), "share/doc/roce/docs", 0o644),
+    of(Package::Doc, Repository("README.md"), "share/doc/roce/README.md", 0o644),
+    of(Package::Doc, Repository("CHANGELOG.md"), "share/doc/roce/CHANGELOG.md", 0o644),
+    of(Package::Doc, Repository("SECURITY.md"), "share/doc/roce/SECURITY.md", 0o644),
+    of(Package::Doc, Repository("LICENSE-APACHE"), "share/doc/roce/LICENSE-APACHE", 0o644),
+    of(Package::Doc, Repository("LICENSE-MIT"), "share/doc/roce/LICENSE-MIT", 0o644),
+    of(Package::Doc, Licences, "share/doc/roce/THIRD-PARTY-LICENSES", 0o644),
 ];
 
 /// A file to install.
 #[derive(Clone, Debug)]
 pub struct File {
+    /// The package of a distribution.
+    pub package: Package,
     /// Path below the prefix.
     pub destination: PathBuf,
     /// What it contains.
@@ -102,14 +116,14 @@ pub enum Content {
 ///
 /// A result of the build or a licence is missing, or the command does not run on this machine.
 pub fn files(build: &Build) -> anyhow::Result<Vec<File>> {
-    let entries = LAYOUT.iter().filter(|entry| build.has_libraries() || !entry.needs_libraries);
+    let entries = LAYOUT.iter().filter(|entry| build.has_libraries() || entry.package != Package::Run);
     let mut files = Vec::new();
     for entry in entries {
         let found = expand(entry, build).with_context(|| entry.destination)?;
         let file = |(path, content): (PathBuf, Content)| {
             let below = Path::new(entry.destination);
             let destination = if path.as_os_str().is_empty() { below.to_owned() } else { below.join(path) };
-            File { destination, content, mode: entry.mode }
+            File { package: entry.package, destination, content, mode: entry.mode }
         };
         files.extend(found.into_iter().map(file));
     }
@@ -131,7 +145,7 @@ fn expand(entry: &Entry, build: &Build) -> anyhow::Result<Vec<(PathBuf, Content)
 }
 
 /// Returns all files below a folder, sorted, with their paths in it.
-fn below(folder: &Path, except: &[&str]) -> anyhow::Result<Vec<(PathBuf, Content)>> {
+pub(crate) fn below(folder: &Path, except: &[&str]) -> anyhow::Result<Vec<(PathBuf, Content)>> {
     let (mut found, mut open) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(next) = open.pop() {
         for entry in fs::read_dir(&next).with_context(|| format!("cannot read {}", next.display()))? {

@@ -1,4 +1,4 @@
-//! `cargo run -p xtask -- install --prefix DIR` and `cargo run -p xtask -- dist`; see [`xtask`].
+//! `cargo run -p xtask -- install --prefix DIR`, `-- dist` and `-- deb`; see [`xtask`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use xtask::{dist, install};
+use xtask::{deb, dist, install};
 
 const USAGE: &str = "\
 Usage: cargo run -p xtask -- COMMAND
@@ -19,7 +19,10 @@ dist [--target TRIPLE] [--sysroot DIR] [--glibc VERSION]
     Writes an archive with the files of an installation into target/dist.
     A target with musl gives a static command without the libraries. --sysroot
     links with the C library in this folder; --glibc fails if a file needs a
-    newer version";
+    newer version
+deb --maintainer \"NAME <ADDRESS>\" [--sysroot DIR] [--glibc VERSION]
+    Writes packages for Debian into target/dist: roce, roce-run with the
+    libraries, and roce-doc";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -56,17 +59,29 @@ fn run(words: &[String]) -> anyhow::Result<()> {
         }
         "dist" => {
             let options = options(rest, &["target", "sysroot", "glibc"])?;
-            let (archive, lines) = dist::dist(&dist::Options {
-                target: options.get("target").cloned(),
-                sysroot: options.get("sysroot").map(PathBuf::from),
-                glibc: options.get("glibc").map(|version| version.parse()).transpose()?,
-            })?;
+            let (archive, lines) = dist::dist(&dist_options(&options)?)?;
             lines.iter().for_each(|line| println!("{line}"));
             println!("{}: {} bytes", archive.display(), archive.metadata()?.len());
+        }
+        "deb" => {
+            let options = options(rest, &["maintainer", "target", "sysroot", "glibc"])?;
+            let maintainer = options.get("maintainer").context("--maintainer is missing")?;
+            for package in deb::deb(&dist_options(&options)?, maintainer)? {
+                println!("{}: {} bytes", package.display(), package.metadata()?.len());
+            }
         }
         other => bail!("there is no command {other}\n\n{USAGE}"),
     }
     Ok(())
+}
+
+/// Returns what to build.
+fn dist_options(options: &BTreeMap<String, String>) -> anyhow::Result<dist::Options> {
+    Ok(dist::Options {
+        target: options.get("target").cloned(),
+        sysroot: options.get("sysroot").map(PathBuf::from),
+        glibc: options.get("glibc").map(|version| version.parse()).transpose()?,
+    })
 }
 
 /// Returns the values of options, which are written `--name value` or `--name=value`.
