@@ -1414,7 +1414,7 @@ fn read(name: &str) -> String {
 
 /// Returns the folders of all crates except the one in the root.
 fn crates() -> impl Iterator<Item = &'static str> {
-    HOUSE.iter().copied().filter(|folder| *folder != "src").chain(["common/testing", "fuzz"])
+    HOUSE.iter().copied().filter(|folder| *folder != "src").chain(["common/testing", "tools/xtask", "fuzz"])
 }
 
 /// Returns the paths of all manifests.

@@ -11,6 +11,8 @@ use roce::observe::is_harmless;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::version::{BUILD, Build, VERSION};
+
 /// Returns the version of the schema of a command. Added fields do not change it. Fields that are renamed,
 /// removed or get another meaning do.
 fn schema_version(command: &str) -> u32 {
@@ -25,6 +27,7 @@ struct Document {
     schema: String,
     /// The version of the program.
     version: &'static str,
+    build: Build,
     #[serde(flatten)]
     body: Map<String, Value>,
 }
@@ -71,7 +74,7 @@ fn document(command: &str, body: &impl Serialize) -> io::Result<Document> {
     let mut body = body;
     body.remove("version");
     let schema = format!("roce/{command}/{}", schema_version(command));
-    Ok(Document { schema, version: env!("CARGO_PKG_VERSION"), body })
+    Ok(Document { schema, version: VERSION, build: BUILD, body })
 }
 
 /// The conversion of a number to the base unit. Numbers are divided by 1e9, because a factor of 1e-9 is
@@ -165,7 +168,7 @@ mod tests {
         });
         let document = serde_json::to_value(document("test", &body).unwrap()).unwrap();
         let expected = json!({
-            "schema": "roce/test/1", "version": env!("CARGO_PKG_VERSION"),
+            "schema": "roce/test/1", "version": VERSION, "build": BUILD,
             "size": 64, "elapsed_seconds": 2, "median_seconds": 2.5e-6,
             "percentiles_seconds": [1e-6, null, 3e-6], "tcp_bits_per_second": 1.5e9, "bits_per_second": 2e9,
             "mean_goodput_bits_per_second": 3e9, "messages_per_second": 7.0, "per_second": 8.0,

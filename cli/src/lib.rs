@@ -20,6 +20,7 @@ mod progress;
 mod sizes;
 mod terminal;
 mod trace;
+mod version;
 
 // The commands.
 mod analyze;
@@ -68,7 +69,8 @@ use terminal::{ColorChoice, Output};
 
 /// A software RoCE v2 NIC, and tools to measure, inspect and simulate RDMA traffic.
 #[derive(Debug, Parser)]
-#[command(name = "roce", version, disable_help_flag = true, max_term_width = 80, after_help = EXAMPLES)]
+#[command(name = "roce", version = version::VERSION, long_version = version::long())]
+#[command(disable_help_flag = true, max_term_width = 80, after_help = EXAMPLES)]
 struct Cli {
     /// When to color the output: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(long, global = true, value_enum, hide_possible_values = true, value_name = "WHEN")]

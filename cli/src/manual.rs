@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::Command;
 
 use super::terminal::Output;
+use super::version::VERSION;
 
 /// Print a completion script for a shell
 ///
@@ -84,14 +85,15 @@ pub(super) fn man(args: &ManArgs, command: Command, output: &mut Output) -> anyh
 
 /// Returns the command itself and each subcommand, with the name of its page.
 fn pages(command: Command) -> Vec<Command> {
-    let mut all = command.disable_help_subcommand(true);
+    // Pages of two builds of a version are equal.
+    let mut all = command.disable_help_subcommand(true).long_version(None::<&'static str>);
     all.build();
     let subcommands: Vec<Command> = all
         .get_subcommands()
         .filter(|command| !command.is_hide_set())
         .map(|command| {
             let name: &'static str = format!("roce-{}", command.get_name()).leak();
-            command.clone().name(name).version(env!("CARGO_PKG_VERSION"))
+            command.clone().name(name).version(VERSION)
         })
         .collect();
     std::iter::once(all).chain(subcommands).collect()

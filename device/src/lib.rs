@@ -130,7 +130,7 @@ pub use clock::Clock;
 #[cfg(feature = "framed")]
 pub use framed::FrameSettings;
 pub use open::{Availability, OpenError};
-pub use registry::{Kind, ListedDevice, OpenOptions, kinds, open, wrap};
+pub use registry::{FEATURES, Kind, ListedDevice, OpenOptions, kinds, open, wrap};
 
 pub use host_tcp::{HostTcp, TcpId};
 

@@ -29,6 +29,26 @@ use super::udp::{UdpDevice, UdpSpec, bind_problem};
 use super::xdp::{self, XdpSpec};
 use super::{Availability, Device, OpenError};
 
+/// The features of this crate in this build that bring a device, a wrapper or another backend.
+pub const FEATURES: &[&str] = &[
+    #[cfg(feature = "capture")]
+    "capture",
+    #[cfg(feature = "fault")]
+    "fault",
+    #[cfg(feature = "pnet")]
+    "pnet",
+    #[cfg(feature = "raw")]
+    "raw",
+    #[cfg(feature = "tap")]
+    "tap",
+    #[cfg(feature = "udp")]
+    "udp",
+    #[cfg(feature = "xdp")]
+    "xdp",
+    #[cfg(feature = "xsk-rs")]
+    "xsk-rs",
+];
+
 /// Wrappers to put around a device.
 #[derive(Default)]
 pub struct OpenOptions {

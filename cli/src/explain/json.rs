@@ -12,6 +12,7 @@ use crate::decode::json::{JsonError, JsonValue, icrc_entries};
 use crate::decode::walk::{Part, Protocol};
 use crate::document::escaped;
 use crate::terminal::Output;
+use crate::version::{BUILD, VERSION};
 
 /// The format of the document; see docs/reference/json.md.
 const SCHEMA: &str = "roce/explain/1";
@@ -25,6 +26,8 @@ impl Serialize for Explanation<'_> {
         let walk = &self.walk;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("schema", SCHEMA)?;
+        map.serialize_entry("version", VERSION)?;
+        map.serialize_entry("build", &BUILD)?;
         map.serialize_entry("length", &self.bytes.len())?;
         match self.origin {
             Origin::Digits { from, .. } => map.serialize_entry("from", from.name())?,

@@ -61,7 +61,7 @@ impl Folder {
             .context("cannot create a folder for the libraries")?;
         let places = places()?;
         for library in &LIBRARIES {
-            let found = find(library, &places)?;
+            let found = places.find(library)?;
             for name in library.names {
                 symlink(&found, folder.path().join(name)).context("cannot create a link to the library")?;
             }
@@ -110,33 +110,59 @@ impl Folder {
     }
 }
 
-/// Returns the folders to search, best first.
-fn places() -> anyhow::Result<Vec<PathBuf>> {
-    if let Some(folder) = std::env::var_os(VARIABLE) {
-        return Ok(vec![folder.into()]);
-    }
-    let own = std::env::current_exe().context("cannot determine the path of this command")?;
-    let beside = own.parent().unwrap_or(Path::new("/"));
-    // The folder of dependencies of cargo, which cargo also updates when it builds only the command; the
-    // folder of the command; the folder in which packages put private libraries.
-    Ok(["deps", "", "../lib/roce"].map(|folder| beside.join(folder)).to_vec())
+/// The folders in which the libraries may be.
+struct Places {
+    /// Best first.
+    folders: Vec<PathBuf>,
+    /// What the user has to do if a library is missing in all of them.
+    remedy: String,
 }
 
-fn find(library: &Library, places: &[PathBuf]) -> anyhow::Result<PathBuf> {
-    let files = places.iter().flat_map(|place| [library.names[0], library.file].map(|name| place.join(name)));
-    let found: Option<PathBuf> = files.into_iter().find(|file| file.is_file());
-    match found {
-        Some(file) => std::path::absolute(&file).with_context(|| file.display().to_string()),
-        None => bail!(
-            "{} is missing; looked in {}. Build it with `cargo build --release`, or name its folder with {VARIABLE}",
-            library.file,
-            places
-                .iter()
-                .map(|place| OsStr::to_string_lossy(place.as_os_str()))
-                .collect::<Vec<_>>()
-                .join(", "),
-        ),
+/// Returns the folders to search.
+fn places() -> anyhow::Result<Places> {
+    if let Some(folder) = std::env::var_os(VARIABLE) {
+        let remedy = format!("{VARIABLE} must name the folder with all three libraries: unset {VARIABLE}");
+        return Ok(Places { folders: vec![folder.into()], remedy });
     }
+    let own = std::env::current_exe().context("cannot determine the path of this command")?;
+    Ok(Places::beside(own.parent().unwrap_or(Path::new("/"))))
+}
+
+impl Places {
+    /// Returns the places for a command in this folder.
+    fn beside(folder: &Path) -> Self {
+        // The folder of dependencies of cargo, which cargo also updates when it builds only the command; the
+        // folder of the command; the folder in which packages put private libraries.
+        let folders = ["deps", "", "../lib/roce"].map(|place| folder.join(place)).to_vec();
+        let remedy = if folders[0].is_dir() {
+            "run in the sources of roce: cargo build --release".to_owned()
+        } else {
+            // `cargo install` installs only the command, in a folder `bin`.
+            let prefix = folder.parent().filter(|_| folder.ends_with("bin"));
+            let prefix =
+                prefix.map_or_else(|| "~/.local".to_owned(), |prefix| quoted(&prefix.to_string_lossy()));
+            format!("run in the sources of roce: cargo run -p xtask -- install --prefix {prefix}")
+        };
+        Self { folders, remedy }
+    }
+
+    /// Returns the path of a library.
+    fn find(&self, library: &Library) -> anyhow::Result<PathBuf> {
+        let of_folder = |folder: &PathBuf| [library.names[0], library.file].map(|name| folder.join(name));
+        let found = self.folders.iter().flat_map(of_folder).find(|file| file.is_file());
+        if let Some(file) = found {
+            return std::path::absolute(&file).with_context(|| file.display().to_string());
+        }
+        let folders: Vec<_> =
+            self.folders.iter().map(|folder| OsStr::to_string_lossy(folder.as_os_str())).collect();
+        bail!("{} is missing in {}; {}", library.file, folders.join(", "), self.remedy)
+    }
+}
+
+/// Returns a word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "/._-+".contains(sign);
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 #[cfg(test)]
@@ -146,13 +172,30 @@ mod tests {
     #[test]
     fn a_library_is_found_under_both_names_and_linked_under_those_of_programs() {
         let place = tempfile::tempdir().unwrap();
-        let error = find(&LIBRARIES[0], &[place.path().to_owned()]).unwrap_err().to_string();
-        assert!(error.contains("libibverbs.so is missing") && error.contains("cargo build"), "{error}");
+        let places = Places { folders: vec![place.path().to_owned()], remedy: "do this".to_owned() };
+        let error = places.find(&LIBRARIES[0]).unwrap_err().to_string();
+        assert_eq!(error, format!("libibverbs.so is missing in {}; do this", place.path().display()));
         std::fs::write(place.path().join("libibverbs.so"), "").unwrap();
-        let found = find(&LIBRARIES[0], &[place.path().to_owned()]).unwrap();
+        let found = places.find(&LIBRARIES[0]).unwrap();
         assert!(found.is_absolute() && found.ends_with("libibverbs.so"), "{found:?}");
         std::fs::write(place.path().join("libibverbs.so.1"), "").unwrap();
-        assert!(find(&LIBRARIES[0], &[place.path().to_owned()]).unwrap().ends_with("libibverbs.so.1"));
+        assert!(places.find(&LIBRARIES[0]).unwrap().ends_with("libibverbs.so.1"));
+    }
+
+    #[test]
+    fn the_missing_command_depends_on_the_folder_of_this_command() {
+        let root = tempfile::tempdir().unwrap();
+        let remedy = |folder: &str| Places::beside(&root.path().join(folder)).remedy;
+        let of = |prefix: &str| {
+            format!("run in the sources of roce: cargo run -p xtask -- install --prefix {prefix}")
+        };
+        let prefix = root.path().display();
+        assert_eq!(remedy(".cargo/bin"), of(&format!("{prefix}/.cargo")));
+        assert_eq!(remedy("my dir/bin"), of(&format!("'{prefix}/my dir'")));
+        assert_eq!(remedy("downloads"), of("~/.local"));
+        std::fs::create_dir_all(root.path().join("release/deps")).unwrap();
+        assert_eq!(remedy("release"), "run in the sources of roce: cargo build --release");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
     }
 
     #[test]

@@ -60,13 +60,20 @@ fn schemas() -> BTreeMap<String, Vec<Field>> {
         }
     }
     let resolved = |fields: &Vec<Field>| fields.iter().flat_map(|field| resolve(field, &tables)).collect();
-    let common = ["schema", "version"].map(|path| Field { path: path.to_owned(), kind: "string".to_owned() });
+    let common = [
+        ("schema", "string"),
+        ("version", "string"),
+        ("build.commit", "string or null"),
+        ("build.features[]", "string"),
+        ("build.target", "string"),
+    ];
+    let common = common.map(|(path, kind)| Field { path: path.to_owned(), kind: kind.to_owned() });
     tables
         .iter()
         .map(|(schema, fields)| {
             let mut fields: Vec<Field> = resolved(fields);
-            // Lines of packets and explanations do not contain the version of the program.
-            let count = if ["roce/dissect/1", "roce/explain/1"].contains(&schema.as_str()) { 1 } else { 2 };
+            // Lines of packets do not contain the version and the build of the program.
+            let count = if schema == "roce/dissect/1" { 1 } else { common.len() };
             fields.extend(common.iter().take(count).cloned());
             (schema.clone(), fields)
         })

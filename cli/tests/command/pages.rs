@@ -215,8 +215,8 @@ fn commands_of_line(line: &str) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     for part in unquoted.split(['|', ';', '&', '>']) {
         // `cargo run … -- COMMAND` runs the same command, unless it names another program.
-        let is_cargo =
-            part.contains("cargo run") && !part.contains("--example") && !part.contains("-p costs");
+        let is_cargo = part.contains("cargo run")
+            && !["--example", "-p costs", "-p xtask"].iter().any(|one| part.contains(one));
         let start = if is_cargo { part.split_once(" -- ").map(|(_, rest)| rest) } else { None };
         let start = start.or_else(|| {
             let at =

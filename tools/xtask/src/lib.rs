@@ -1,0 +1,15 @@
+//! Creates installations of `roce`: `cargo run -p xtask -- install --prefix DIR`, `-- dist` and `-- deb`.
+//!
+//! [`layout::LAYOUT`] lists every file of an installation. [`install`], [`dist`] and [`deb`] copy the files
+//! of this list, and the tests of the command compare an installation with it. docs/how-to/install.md is for
+//! users.
+
+#![forbid(unsafe_code)]
+
+pub mod binary;
+pub mod build;
+pub mod deb;
+pub mod dist;
+pub mod install;
+pub mod layout;
+pub mod licences;

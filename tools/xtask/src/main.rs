@@ -1,0 +1,105 @@
+//! `cargo run -p xtask -- install --prefix DIR`, `-- dist` and `-- deb`; see [`xtask`].
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+
+use xtask::{deb, dist, install};
+
+const USAGE: &str = "\
+Usage: cargo run -p xtask -- COMMAND
+
+install --prefix DIR [--destdir DIR] [--profile NAME]
+    Builds the command and the libraries, and installs them with completions,
+    manual pages, documentation and licences. --destdir puts a folder before
+    the prefix, for packages; --profile is a profile of cargo [default: release]
+dist [--target TRIPLE] [--sysroot DIR] [--glibc VERSION]
+    Writes an archive with the files of an installation into target/dist.
+    A target with musl gives a static command without the libraries. --sysroot
+    links with the C library in this folder; --glibc fails if a file needs a
+    newer version
+deb --maintainer \"NAME <ADDRESS>\" [--sysroot DIR] [--glibc VERSION]
+    Writes packages for Debian into target/dist: roce, roce-run with the
+    libraries, and roce-doc";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[String]) -> anyhow::Result<()> {
+    let Some((command, rest)) = words.split_first() else { bail!("no command\n\n{USAGE}") };
+    match command.as_str() {
+        "--help" | "-h" => println!("{USAGE}"),
+        "install" => {
+            let options = options(rest, &["prefix", "destdir", "profile"])?;
+            let of = |name: &str| options.get(name).map_or("", String::as_str);
+            if of("prefix").is_empty() {
+                bail!(
+                    "--prefix is missing; --prefix ~/.local installs for you alone, /usr/local for all users"
+                );
+            }
+            let profile = if of("profile").is_empty() { "release" } else { of("profile") };
+            let (prefix, destdir) = (Path::new(of("prefix")), Path::new(of("destdir")));
+            let (folder, count) = install::build_and_install(prefix, destdir, profile)?;
+            println!("installed {count} files in {}", folder.display());
+            let bin = folder.join("bin");
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            if destdir.as_os_str().is_empty() && !std::env::split_paths(&path).any(|one| one == bin) {
+                println!("{} is not in PATH: export PATH={0}:$PATH", bin.display());
+            }
+        }
+        "dist" => {
+            let options = options(rest, &["target", "sysroot", "glibc"])?;
+            let (archive, lines) = dist::dist(&dist_options(&options)?)?;
+            lines.iter().for_each(|line| println!("{line}"));
+            println!("{}: {} bytes", archive.display(), archive.metadata()?.len());
+        }
+        "deb" => {
+            let options = options(rest, &["maintainer", "target", "sysroot", "glibc"])?;
+            let maintainer = options.get("maintainer").context("--maintainer is missing")?;
+            for package in deb::deb(&dist_options(&options)?, maintainer)? {
+                println!("{}: {} bytes", package.display(), package.metadata()?.len());
+            }
+        }
+        other => bail!("there is no command {other}\n\n{USAGE}"),
+    }
+    Ok(())
+}
+
+/// Returns what to build.
+fn dist_options(options: &BTreeMap<String, String>) -> anyhow::Result<dist::Options> {
+    Ok(dist::Options {
+        target: options.get("target").cloned(),
+        sysroot: options.get("sysroot").map(PathBuf::from),
+        glibc: options.get("glibc").map(|version| version.parse()).transpose()?,
+    })
+}
+
+/// Returns the values of options, which are written `--name value` or `--name=value`.
+fn options(words: &[String], known: &[&str]) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let option = word.strip_prefix("--").unwrap_or_default();
+        let (name, value) =
+            option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        if !known.contains(&name) {
+            bail!("unknown argument {word}\n\n{USAGE}");
+        }
+        let value = value.or_else(|| words.next().map(String::as_str));
+        let value = value.with_context(|| format!("--{name} needs a value"))?;
+        if found.insert(name.to_owned(), value.to_owned()).is_some() {
+            bail!("--{name} is given twice");
+        }
+    }
+    Ok(found)
+}
