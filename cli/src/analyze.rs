@@ -32,9 +32,10 @@ use report::{Counters, Report};
 /// Judge the connections of capture files: losses, retransmissions, answers, marks
 ///
 /// Finds the connections, replays what both ends did, and judges each rule of RoCE: `pass`, `fail`, or
-/// `unknown` with the reason. Three lines at the top say the result. Each connection follows with its figures
-/// and its verdicts; a verdict names the packets that prove it, as `roce explain FILE:8` takes them. In a
-/// second file, packet 8 is 2:8.
+/// `unknown` with the reason. Three lines at the top say what was lost, the result of the verdicts, and where
+/// to look first; verdicts pass if the NICs follow the rules, also on a network with losses. Each connection
+/// follows with its figures and its verdicts; a verdict names the packets that prove it, as
+/// `roce explain FILE:8` takes them. In a second file, packet 8 is 2:8.
 ///
 /// Several files are captures of the same time at different places, such as the sender's and the receiver's
 /// side. They show where a packet was lost, and each end is judged where it was captured. Files may have

@@ -26,7 +26,9 @@ use super::terminal::{Output, Paint};
 ///   PSN 2 lost            it was lost before it came to the place of the capture
 ///   PSN 2 not captured    the other end has it, so only the file lacks it
 ///   CE      the packet has an ECN mark
-///   timeout after ...     the requester waited, and then sent again
+///   timeout               the requester waited, and then sent again: how long
+///                         after the last copy of the packet or a later answer,
+///                         and how long after the first copy
 ///   ... 1,998 packets ... packets without anything to see
 ///
 /// With several files, each is what one place has seen. Both places together show

@@ -59,7 +59,7 @@ struct Interval {
     notifications: u64,
 }
 
-/// Payload of both ends over time, with the intervals that have ECN marks and CNPs.
+/// Payload that both ends put on the wire over time, with the intervals that have ECN marks and CNPs.
 fn rates(
     analysis: &Analysis,
     connection: &Connection,
@@ -85,7 +85,10 @@ fn rates(
     let most = ends.iter().flatten().map(|interval| interval.bytes).max().unwrap_or(0);
     let is_fast = most as f64 * 8.0 / width as f64 >= 1.0;
     let scale = if is_fast { 8.0 } else { 8_000.0 };
-    let mut chart = over_time("Payload over time".to_owned(), if is_fast { "Gb/s" } else { "Mb/s" });
+    let mut chart = over_time(
+        "Payload on the wire over time, every copy counted".to_owned(),
+        if is_fast { "Gb/s" } else { "Mb/s" },
+    );
     let height = |interval: &Interval| interval.bytes as f64 * scale / width as f64;
     let (mut marks, mut notifications) = (Vec::new(), Vec::new());
     for (end, intervals) in ends.iter().enumerate() {

@@ -2,6 +2,7 @@
 
 use roce_analysis::summary::{Distribution, Management, Operations, Requests, Summary, operation_name};
 use roce_analysis::words::{duration, thousands};
+use roce_packet::Transport;
 
 /// Returns a number with its noun, which gets an s unless there is one.
 pub(super) fn counted(count: u64, noun: &str) -> String {
@@ -20,16 +21,59 @@ pub(super) fn rate(bits_per_second: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// Returns what was lost and sent again in both directions, or `None` if nothing was.
-pub(super) fn losses(summary: &Summary) -> Option<String> {
-    let sum = |what: fn(&Requests) -> u64| summary.requests.iter().map(what).sum::<u64>();
-    let lost = sum(|one| one.lost + one.lost_responses + one.lost_answers);
-    let (resent, timeouts) = (sum(|one| one.resent), sum(|one| one.timeouts));
-    let counts = [(lost, "packet", " lost"), (resent, "packet", " sent again"), (timeouts, "timeout", "")];
-    let counts = counts.into_iter().filter(|(count, ..)| *count > 0);
-    let texts: Vec<String> =
-        counts.map(|(count, noun, more)| format!("{}{more}", counted(count, noun))).collect();
-    (!texts.is_empty()).then(|| texts.join(", "))
+/// What was lost and sent again in both directions of some connections, and what came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Losses {
+    /// Requests, responses and other answers that were lost.
+    lost: u64,
+    resent: u64,
+    timeouts: u64,
+    /// Messages of reliable connections whose answer was not captured.
+    unanswered: u64,
+    /// Packets of unreliable connections that were lost, which nobody sends again.
+    gone: u64,
+}
+
+impl Losses {
+    pub(super) fn of<'a>(summaries: impl IntoIterator<Item = &'a Summary>) -> Self {
+        let mut all = Self::default();
+        for summary in summaries {
+            let sum = |what: fn(&Requests) -> u64| summary.requests.iter().map(what).sum::<u64>();
+            let lost = sum(|one| one.lost + one.lost_responses + one.lost_answers);
+            all.lost += lost;
+            all.resent += sum(|one| one.resent);
+            all.timeouts += sum(|one| one.timeouts);
+            if summary.transport == Transport::Uc {
+                all.gone += lost;
+            } else {
+                all.unanswered += sum(|one| one.messages.saturating_sub(one.answered));
+            }
+        }
+        all
+    }
+
+    /// Returns the number of packets that were lost or sent again.
+    pub(super) const fn packets(&self) -> u64 {
+        self.lost + self.resent
+    }
+
+    /// Says it in words, or returns `None` if nothing was lost or sent again.
+    pub(super) fn text(&self) -> Option<String> {
+        if self.packets() + self.timeouts == 0 {
+            return None;
+        }
+        let counts = [
+            (self.lost, "packet", " lost"),
+            (self.resent, "packet", " sent again"),
+            (self.timeouts, "timeout", ""),
+            (self.unanswered, "message", " without an answer"),
+        ];
+        let counts = counts.into_iter().filter(|(count, ..)| *count > 0);
+        let texts = counts.map(|(count, noun, more)| format!("{}{more}", counted(count, noun)));
+        let is_recovered = self.unanswered + self.gone == 0;
+        let all: Vec<String> = texts.chain(is_recovered.then(|| "all recovered".to_owned())).collect();
+        Some(all.join(", "))
+    }
 }
 
 /// Returns the lines about what one end requested; none if it requested nothing.
@@ -42,8 +86,11 @@ pub(super) fn of_requests(requests: &Requests) -> Vec<String> {
     if let Some(mtu) = requests.mtu {
         first += &format!("; path MTU {}", thousands(mtu.bytes() as u64));
     }
-    if let Some(bits) = requests.rate_bps {
-        first += &format!("; {}", rate(bits));
+    let rates = [(requests.goodput_bps, "goodput ", ""), (requests.wire_bps, "", " on the wire")];
+    let rates = rates.iter().filter_map(|(bits, name, more)| Some(format!("{name}{}{more}", rate((*bits)?))));
+    let rates: Vec<String> = rates.collect();
+    if !rates.is_empty() {
+        first += &format!("; {}", rates.join(", "));
     }
     let mut lines = vec![first];
     let counts = [
@@ -134,5 +181,17 @@ mod tests {
         let rates = [0.0, 999.0, 12_345.0, 953_384.0, 99.95e9, 400e9].map(rate);
         assert_eq!(rates, ["0.00 b/s", "999 b/s", "12.3 kb/s", "953 kb/s", "100.0 Gb/s", "400 Gb/s"]);
         assert_eq!([counted(1, "packet"), counted(1_200, "packet")], ["1 packet", "1,200 packets"]);
+    }
+
+    #[test]
+    fn losses_are_recovered_if_every_message_was_answered() {
+        assert_eq!(Losses::default().text(), None);
+        let losses = Losses { lost: 6, ..Losses::default() };
+        assert_eq!(losses.text().unwrap(), "6 packets lost, all recovered");
+        let losses = Losses { lost: 1, resent: 3, timeouts: 2, unanswered: 1, gone: 0 };
+        let text = "1 packet lost, 3 packets sent again, 2 timeouts, 1 message without an answer";
+        assert_eq!(losses.text().unwrap(), text);
+        let losses = Losses { lost: 2, gone: 2, ..Losses::default() };
+        assert_eq!(losses.text().unwrap(), "2 packets lost", "nobody sends them again");
     }
 }

@@ -7,7 +7,7 @@ use roce_analysis::verdict::Verdict;
 use roce_plot::escape;
 
 use super::charts::charts;
-use super::figures::{losses, of_requests};
+use super::figures::{Losses, of_requests};
 use super::report::{Part, Report};
 use super::text::packets;
 
@@ -31,7 +31,7 @@ table{border-collapse:collapse;margin:1em 0;width:100%}\
 td,th{padding:.35em .8em .35em 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}\
 th{color:var(--faint);font-weight:normal}\
 .verdicts td:first-child{width:4.5em}.verdicts td:nth-child(2){width:14em}\
-.conclusion{font-size:1.1em}.faint{color:var(--faint)}.pass{color:var(--pass)}.fail{color:var(--fail);font-weight:bold}\
+.conclusion{font-size:1.1em}.lossy{font-weight:bold;color:var(--fail)}.faint{color:var(--faint)}.pass{color:var(--pass)}.fail{color:var(--fail);font-weight:bold}\
 .unknown{color:var(--faint)}a{color:inherit}svg{max-width:100%;height:auto;margin:.4em 0}";
 
 /// Returns the page.
@@ -51,10 +51,11 @@ pub(super) fn text(report: &Report<'_>) -> String {
 }
 
 fn write_conclusion(html: &mut String, report: &Report<'_>) -> std::fmt::Result {
-    let [verdicts, packets, first] = report.conclusion().map(|line| escape(&line));
+    let [losses, verdicts, first] = report.conclusion().map(|line| escape(&line));
     let outcome = report.outcome().name();
-    writeln!(html, "<p class=\"conclusion\"><b class=\"{outcome}\">{outcome}</b>: {verdicts}<br>")?;
-    writeln!(html, "{packets}<br>\n{first}</p>")?;
+    let class = if report.losses().text().is_some() { "lossy" } else { "lossless" };
+    writeln!(html, "<p class=\"conclusion\"><span class=\"{class}\">{losses}</span><br>")?;
+    writeln!(html, "<b class=\"{outcome}\">{outcome}</b>: {verdicts}<br>\n{first}</p>")?;
     write_verdicts(html, &report.verdicts)?;
     if report.parts.len() > 1 {
         writeln!(html, "<table><tr><th>connection</th><th>ends</th><th>failed</th><th>losses</th></tr>")?;
@@ -67,7 +68,7 @@ fn write_conclusion(html: &mut String, report: &Report<'_>) -> std::fmt::Result 
                 "<tr><td><a href=\"#c{number}\">{number}</a></td><td>{}</td><td class=\"fail\">{}</td><td>{}</td></tr>",
                 escape(&part.title()),
                 escape(&failed.join(", ")),
-                losses(&part.summary).unwrap_or_default()
+                Losses::of([&part.summary]).text().unwrap_or_default()
             )?;
         }
         writeln!(html, "</table>")?;

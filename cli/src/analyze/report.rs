@@ -9,7 +9,7 @@ use roce_analysis::summary::{Summary, summary, transport_name};
 use roce_analysis::verdict::{Outcome, Verdict, of_capture, of_connection, of_counters};
 use roce_analysis::words::{duration, thousands};
 
-use super::figures::{self, counted, losses};
+use super::figures::{self, Losses, counted};
 use crate::input::captures::Captures;
 
 /// The summary of captures.
@@ -127,9 +127,25 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Returns the conclusion: the verdicts, the packets, and what to look at first.
+    /// Returns the conclusion: what was lost, the verdicts, and what to look at first.
     pub(super) fn conclusion(&self) -> [String; 3] {
-        [self.verdict_line(), self.packet_line(), self.first_line()]
+        [self.loss_line(), self.verdict_line(), self.first_line()]
+    }
+
+    /// Says what was lost and what came of it, before any verdict: a verdict that passes says only that a NIC
+    /// follows the rules.
+    fn loss_line(&self) -> String {
+        let losses = match self.losses().text() {
+            Some(losses) => losses,
+            None if self.parts.is_empty() => "no connection, so losses are not known".to_owned(),
+            None => "nothing was lost or sent again".to_owned(),
+        };
+        format!("{losses} ({})", self.packet_line())
+    }
+
+    /// Returns what was lost and sent again on all connections.
+    pub(super) fn losses(&self) -> Losses {
+        Losses::of(self.parts.iter().map(|part| &part.summary))
     }
 
     fn verdict_line(&self) -> String {
@@ -138,7 +154,9 @@ impl<'a> Report<'a> {
         let all = counted((pass + fail + unknown) as u64, "verdict");
         match self.outcome() {
             Outcome::Fail => format!("{fail} of {all} failed, {pass} passed, {unknown} unknown"),
-            Outcome::Pass => format!("none of {all} failed, {pass} passed, {unknown} unknown"),
+            Outcome::Pass => {
+                format!("the NICs follow the rules: none of {all} failed, {pass} passed, {unknown} unknown")
+            }
             Outcome::Unknown => format!("none of {all} could be reached"),
         }
     }
@@ -178,18 +196,12 @@ impl<'a> Report<'a> {
         if let Some((about, verdict)) = failed {
             return format!("look first at {about}, {}: {}", verdict.rule.title, verdict.summary);
         }
-        let worst = self.parts.iter().max_by_key(|part| {
-            let lost = part
-                .summary
-                .requests
-                .iter()
-                .map(|one| one.lost + one.lost_responses + one.lost_answers + one.resent);
-            // The first one, if there are several.
-            (lost.sum::<u64>(), std::cmp::Reverse(part.number))
-        });
-        match worst.and_then(|part| Some((part, losses(&part.summary)?))) {
-            Some((part, losses)) => format!("look first at connection {}: {losses}", part.number),
-            None => "nothing was lost or sent again".to_owned(),
+        let worst = self.parts.iter().map(|part| (part.number, Losses::of([&part.summary])));
+        // The first one, if there are several.
+        let worst = worst.max_by_key(|(number, losses)| (losses.packets(), std::cmp::Reverse(*number)));
+        match worst.and_then(|(number, losses)| Some((number, losses.text()?))) {
+            Some((number, losses)) => format!("look first at connection {number}: {losses}"),
+            None => "no connection needs a look".to_owned(),
         }
     }
 }

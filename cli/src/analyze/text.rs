@@ -14,11 +14,11 @@ use crate::terminal::{Output, Paint, Style, wrapped};
 const INDENT: usize = 38;
 
 pub(super) fn print(report: &Report<'_>, output: &mut Output) -> io::Result<()> {
-    let [verdicts, packets, first] = report.conclusion();
+    let [losses, verdicts, first] = report.conclusion();
     let width = output.terminal_width.unwrap_or(110).clamp(70, 140);
     let word = painted(output.style, report.outcome());
+    writeln!(output, "{}", wrapped(&losses, 2, width))?;
     writeln!(output, "{word}: {}", wrapped(&verdicts, 2, width))?;
-    writeln!(output, "{}", wrapped(&packets, 2, width))?;
     writeln!(output, "{}", wrapped(&first, 2, width))?;
     if !report.verdicts.is_empty() {
         writeln!(output, "\n{}", output.style.paint(Paint::BOLD, "Capture"))?;

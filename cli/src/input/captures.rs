@@ -34,6 +34,8 @@ impl Captures {
     ) -> anyhow::Result<Self> {
         let (mut unread, mut is_whole) = (0, true);
         let mut progress = Progress::new();
+        let count = u16::try_from(files.len()).context("more than 65,535 files")?;
+        collector = collector.with_captures(count);
         for (index, file) in files.iter().enumerate() {
             let capture = u16::try_from(index).context("more than 65,536 files")?;
             let end = add(&mut collector, file, capture, &mut unread, &mut progress)?;

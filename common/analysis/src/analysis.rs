@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use roce_packet::outer::Outer;
 
-use crate::connection::{Connection, connections};
+use crate::connection::{Captures, Connection, connections};
 use crate::copies::{Tap, mark_mirrored};
 use crate::exchange::{Exchange, exchanges, tap_of};
 use crate::icrc::{self, Hints, Tally};
-use crate::pairing::pairs;
+use crate::pairing::{Pair, pairs};
+use crate::places::joined;
 use crate::record::{Bits, CmRecord, Decoded, Packet, PauseRecord, Place, Record, StreamId, decode};
 use crate::stream::Streams;
 
@@ -42,6 +43,9 @@ pub struct Collector {
     pauses: Vec<PauseRecord>,
     line_rate: Option<u64>,
     mistakes: HashMap<StreamId, Tally>,
+    captures: u16,
+    /// Times of the first and the last packet of each tap, also of other protocols.
+    spans: HashMap<Tap, (u64, u64)>,
 }
 
 /// Maximum number of wrong ICRCs of a stream that are examined. More do not make the result more certain.
@@ -60,7 +64,16 @@ impl Collector {
             pauses: Vec::new(),
             line_rate: None,
             mistakes: HashMap::new(),
+            captures: 0,
+            spans: HashMap::new(),
         }
+    }
+
+    /// Sets the number of captures. Without it, a capture without any packet is not known.
+    #[must_use]
+    pub const fn with_captures(mut self, captures: u16) -> Self {
+        self.captures = captures;
+        self
     }
 
     /// Sets the rate of the captured links in bits per second. Without it, the durations of pauses are only
@@ -74,6 +87,10 @@ impl Collector {
     /// Takes the next packet.
     pub fn add(&mut self, packet: &Packet<'_>) {
         self.counts.packets += 1;
+        let tap = Tap { capture: packet.capture, interface: packet.interface };
+        let time = packet.time_ns.unwrap_or(0);
+        let span = self.spans.entry(tap).or_insert((time, time));
+        *span = (span.0.min(time), span.1.max(time));
         let (record, key) = match decode(packet, self.port) {
             Decoded::Roce(record, key) => (record, key),
             Decoded::Cm(record, key, message) => {
@@ -120,10 +137,49 @@ impl Collector {
         self.records.sort_by_key(|record| record.place.capture);
         self.counts.copies = mark_mirrored(&mut self.records);
         let pairs = pairs(&self.records, &self.cm, &self.streams);
-        let connections = connections(&self.records, &self.streams, &pairs);
+        self.join_interfaces(&pairs);
+        let seen = self.spans.keys().map(|tap| tap.capture.saturating_add(1)).max().unwrap_or(0);
+        self.captures = self.captures.max(seen);
+        let captures = Captures { count: self.captures, spans: &self.spans };
+        let connections = connections(&self.records, &self.streams, &pairs, &captures);
         let exchanges = exchanges(&self.records, &self.cm);
-        let Self { counts, streams, records, cm, pauses, line_rate, mistakes, .. } = self;
-        Analysis { counts, streams, records, cm, pauses, exchanges, connections, line_rate, mistakes }
+        let Self { counts, streams, records, cm, pauses, line_rate, mistakes, captures, spans, .. } = self;
+        Analysis {
+            counts,
+            streams,
+            records,
+            cm,
+            pauses,
+            exchanges,
+            connections,
+            line_rate,
+            mistakes,
+            captures,
+            spans,
+        }
+    }
+
+    /// Gives the packets of interfaces that show one place the number of the first of these interfaces.
+    fn join_interfaces(&mut self, pairs: &[Pair]) {
+        let joined = joined(&self.records, pairs);
+        if joined.is_empty() {
+            return;
+        }
+        let number = |tap: Tap| joined.get(&tap).map_or(tap.interface, |first| first.interface);
+        for record in &mut self.records {
+            record.interface = number(Tap::of(record));
+        }
+        for record in &mut self.cm {
+            record.interface = number(tap_of(record));
+        }
+        for pause in &mut self.pauses {
+            pause.interface = number(Tap { capture: pause.place.capture, interface: pause.interface });
+        }
+        for (tap, first) in &joined {
+            if let (Some(one), Some(all)) = (self.spans.remove(tap), self.spans.get_mut(first)) {
+                *all = (all.0.min(one.0), all.1.max(one.1));
+            }
+        }
     }
 }
 
@@ -148,6 +204,10 @@ pub struct Analysis {
     pub line_rate: Option<u64>,
     /// The causes of the wrong ICRCs of each stream. Streams without wrong ICRCs have no entry.
     pub mistakes: HashMap<StreamId, Tally>,
+    /// Number of captures.
+    pub captures: u16,
+    /// Times of the first and the last packet of each tap in nanoseconds, also of other protocols.
+    pub spans: HashMap<Tap, (u64, u64)>,
 }
 
 impl Analysis {
@@ -163,8 +223,6 @@ impl Analysis {
         if self.counts.without_time > 0 {
             return None;
         }
-        let tap = tap_of(record);
-        let mut packets = self.records.iter().rev();
-        packets.find(|other| Tap::of(other) == tap)?.time_ns.checked_sub(record.time_ns)
+        self.spans.get(&tap_of(record))?.1.checked_sub(record.time_ns)
     }
 }

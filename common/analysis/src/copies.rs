@@ -29,6 +29,29 @@ const fn likeness(record: &Record) -> Likeness {
     (record.stream, record.opcode, record.psn, record.icrc, record.identification)
 }
 
+/// Returns the likeness of a packet whose ICRC only one tap shows.
+const fn without_icrc(record: &Record) -> Likeness {
+    (record.stream, record.opcode, record.psn, 0, record.identification)
+}
+
+/// Returns the packets that only one of two taps shows with their end, and so with their ICRC: the network
+/// fragmented them in between, or one capture has a shorter snap length.
+fn cut_at_one(records: &[Record], taps: [&[usize]; 2]) -> HashSet<Likeness> {
+    let cut = |indices: &[usize], is_cut: bool| -> HashSet<Likeness> {
+        let found = indices.iter().filter_map(|index| records.get(*index));
+        let found = found.filter(|record| record.bits.contains(Bits::CUT) == is_cut && record.is_sound());
+        found.map(without_icrc).collect()
+    };
+    let [first, second] = taps;
+    let (cut_first, cut_second) = (cut(first, true), cut(second, true));
+    if cut_first.is_empty() && cut_second.is_empty() {
+        return HashSet::new();
+    }
+    let (whole_first, whole_second) = (cut(first, false), cut(second, false));
+    let both = cut_first.intersection(&whole_second).chain(cut_second.intersection(&whole_first));
+    both.copied().collect()
+}
+
 /// Longest time between two copies at a mirror, in nanoseconds.
 const MIRROR_NS: u64 = 100_000;
 /// Share of copies, in per cent, from which a stream counts as captured twice. Losses and retransmissions
@@ -101,14 +124,24 @@ pub struct Crossing {
 }
 
 /// Compares what two taps saw of one stream. `range` is the time of the first and the last packet of any
-/// stream at the second tap.
+/// stream at the second tap. `ahead_ns` is how far its clock is ahead of the first one if no packet came to
+/// both.
 #[must_use]
-pub fn cross(records: &[Record], first: &[usize], second: &[usize], range: Option<(u64, u64)>) -> Crossing {
+pub fn cross(
+    records: &[Record],
+    first: &[usize],
+    second: &[usize],
+    range: Option<(u64, u64)>,
+    ahead_ns: i64,
+) -> Crossing {
+    let cut = cut_at_one(records, [first, second]);
     let by_likeness = |indices: &[usize]| {
         let mut map: HashMap<Likeness, Vec<usize>> = HashMap::new();
         for &index in indices {
             if let Some(record) = records.get(index).filter(|record| !record.bits.contains(Bits::COPY)) {
-                map.entry(likeness(record)).or_default().push(index);
+                let is_cut = !cut.is_empty() && record.is_sound() && cut.contains(&without_icrc(record));
+                let likeness = if is_cut { without_icrc(record) } else { likeness(record) };
+                map.entry(likeness).or_default().push(index);
             }
         }
         map
@@ -124,7 +157,7 @@ pub fn cross(records: &[Record], first: &[usize], second: &[usize], range: Optio
         .collect();
     delays.sort_unstable();
     let delay_ns = delays.get(delays.len() / 2).copied();
-    let expected = |index: usize| time(index).wrapping_add_signed(delay_ns.unwrap_or(0));
+    let expected = |index: usize| time(index).wrapping_add_signed(delay_ns.unwrap_or(ahead_ns));
     let mut crossing = Crossing { delay_ns, ..Crossing::default() };
     let mut unmatched: Vec<usize> = Vec::new();
     for (key, here) in &one {
@@ -258,7 +291,7 @@ mod tests {
             traffic.records.push(copy);
         }
         let second: Vec<usize> = (7..13).collect();
-        let crossing = cross(&traffic.records, &first, &second, Some((0, u64::MAX)));
+        let crossing = cross(&traffic.records, &first, &second, Some((0, u64::MAX)), 0);
         assert_eq!((crossing.lost.as_slice(), crossing.both.len()), ([3].as_slice(), 6));
         assert_eq!(crossing.delay_ns, Some(AHEAD_NS.cast_signed() + 700));
         assert_eq!(crossing.only_second, [0; 0]);
@@ -285,6 +318,32 @@ mod tests {
         assert_eq!(between.crossings[0].delay_ns, Some(2000));
         assert_eq!(between.crossings[0].lost, [4], "{between:?}");
         assert_eq!(between.crossings[1].lost, [], "{between:?}");
+    }
+
+    /// Regression: packets that one capture has without their end, such as first fragments, counted as lost,
+    /// because their ICRC is missing.
+    #[test]
+    fn a_packet_without_its_end_is_the_one_that_left_whole() {
+        let mut traffic = Traffic::default();
+        for psn in 0..5 {
+            traffic.request(7, psn);
+        }
+        let first: Vec<usize> = (0..5).collect();
+        for index in 0..5 {
+            let mut copy = traffic.records[index];
+            copy.place.capture = 1;
+            copy.time_ns += 700;
+            if index % 2 == 0 {
+                copy.bits = Bits::CUT | Bits::FRAGMENT;
+                copy.icrc = 0;
+            }
+            traffic.records.push(copy);
+        }
+        let second: Vec<usize> = (5..10).collect();
+        let crossing = cross(&traffic.records, &first, &second, Some((0, u64::MAX)), 0);
+        assert_eq!((crossing.both.len(), crossing.lost.len(), crossing.only_second.len()), (5, 0, 0));
+        let crossing = cross(&traffic.records, &second, &first, Some((0, u64::MAX)), 0);
+        assert_eq!((crossing.both.len(), crossing.lost.len()), (5, 0));
     }
 
     /// Regression: the last packet of a stream was not counted as lost, because no later one of the stream

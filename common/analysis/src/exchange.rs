@@ -58,10 +58,10 @@ pub const fn tap_of(record: &CmRecord) -> Tap {
     Tap { capture: record.place.capture, interface: record.interface }
 }
 
-/// Returns the record of a packet.
-fn record_at(records: &[Record], place: Place) -> Option<&Record> {
+/// Returns the record of a packet, with its index.
+pub(crate) fn record_at(records: &[Record], place: Place) -> Option<(usize, &Record)> {
     let at = records.partition_point(|record| record.place < place);
-    records.get(at).filter(|record| record.place == place)
+    records.get(at).filter(|record| record.place == place).map(|record| (at, record))
 }
 
 type Key = (IpAddr, IpAddr, CommId);
@@ -72,7 +72,7 @@ pub fn exchanges(records: &[Record], cm: &[CmRecord]) -> Vec<Exchange> {
     let mut found = Groups::default();
     for (index, record) in cm.iter().enumerate() {
         let is_copy = record_at(records, record.place)
-            .is_some_and(|record| record.bits.contains(Bits::COPY) || !record.is_sound());
+            .is_some_and(|(_, record)| record.bits.contains(Bits::COPY) || !record.is_sound());
         if !is_copy {
             found.add(index, record);
         }

@@ -16,6 +16,7 @@ pub mod exchange;
 pub mod icrc;
 pub mod ladder;
 pub mod pairing;
+mod places;
 pub mod record;
 pub mod replay;
 pub mod stream;

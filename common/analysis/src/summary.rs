@@ -46,10 +46,18 @@ pub struct Requests {
     pub messages: u64,
     /// Number of messages whose answer was captured.
     pub answered: u64,
-    /// Bytes of the messages, each counted once. READs count although their bytes flow to the requester.
+    /// Bytes of the messages, each counted once, whether they arrived or not. READs count although their
+    /// bytes flow to the requester.
     pub bytes: u64,
-    /// Bytes per time from the first request to the last request or answer, in bits per second.
-    pub rate_bps: Option<f64>,
+    /// The bytes that arrived, each counted once: those that the receiver acknowledged. `None` if the
+    /// captures do not show it.
+    pub delivered_bytes: Option<u64>,
+    /// Bytes of the frames with requests and READ responses, every copy counted.
+    pub wire_bytes: u64,
+    /// Delivered bytes per time from the first request to the last request or answer, in bits per second.
+    pub goodput_bps: Option<f64>,
+    /// Bytes of frames per time from the first request to the last request or answer, in bits per second.
+    pub wire_bps: Option<f64>,
     /// Request packets that were lost, as far as the captures show it.
     pub lost: u64,
     /// READ responses that were lost, as far as the captures show it.
@@ -171,16 +179,21 @@ fn requests(analysis: &Analysis, connection: &Connection, end: usize) -> Request
     };
     let messages = messages(records, replay);
     let is_timed = analysis.counts.without_time == 0;
-    let bytes = messages.iter().filter_map(|(_, size)| *size).sum();
+    let bytes = messages.iter().filter_map(Message::bytes).sum();
+    let delivered_bytes = delivered(analysis, connection, end);
+    let wire_bytes = wire_bytes(records, connection, view, end);
     let span = span_ns(records, connection, view, end).filter(|_| is_timed);
-    let rate_bps = span.filter(|_| bytes > 0).map(|span| bytes as f64 * 8e9 / span as f64);
+    let rate = |bytes: u64| span.filter(|_| bytes > 0).map(|span| bytes as f64 * 8e9 / span as f64);
     Requests {
         operations: operations(&messages),
         mtu: replay.mtu,
         messages: messages.len() as u64,
         answered: replay.messages.len() as u64,
         bytes,
-        rate_bps,
+        delivered_bytes,
+        wire_bytes,
+        goodput_bps: goodput(analysis, connection, end).filter(|_| bytes > 0),
+        wire_bps: rate(wire_bytes),
         lost: lost_requests(records, connection, replay, end),
         lost_answers: connection.lost(records, 1 - end).filter(|record| is_answer(record)).count() as u64,
         lost_responses: lost_responses(replay),
@@ -196,56 +209,135 @@ fn requests(analysis: &Analysis, connection: &Connection, end: usize) -> Request
     }
 }
 
-/// Returns the operation of each message, and its length if all of it was captured.
-fn messages(records: &[Record], replay: &Replay) -> Vec<(Operation, Option<u64>)> {
+/// A message of a requester.
+struct Message {
+    operation: Operation,
+    /// Its length, if a header says it.
+    announced: Option<u64>,
+    /// The bytes of its captured packets.
+    payload: u64,
+    /// Whether all of its packets were captured.
+    is_whole: bool,
+    /// The PSN of its first captured packet, and the one behind its last.
+    first: u64,
+    end: u64,
+}
+
+impl Message {
+    /// Returns its length, if all of it was captured or a header says it.
+    fn bytes(&self) -> Option<u64> {
+        self.announced.or(self.is_whole.then_some(self.payload))
+    }
+}
+
+/// Returns the messages of a requester whose end was captured.
+fn messages(records: &[Record], replay: &Replay) -> Vec<Message> {
     let mut messages = Vec::new();
-    // The message that has begun: operation, length from its header, bytes so far, and the next PSN.
-    let mut begun: Option<(Operation, Option<u64>, Option<u64>, u64)> = None;
+    let mut begun: Option<Message> = None;
     for (psn, Sent { first, span, .. }) in &replay.sent {
         let Some(record) = records.get(*first) else { continue };
         let Some(info) = record.info() else { continue };
         let payload = u64::from(record.payload_len);
-        let (operation, announced, so_far) = match begun.take() {
-            _ if info.starts_message() => {
-                let announced = match record.extension {
-                    Extension::Reth(reth) => Some(u64::from(reth.dma_len)),
-                    Extension::Atomic(_) => Some(8),
-                    _ => None,
-                };
-                (info.operation, announced, Some(payload))
+        let end = psn.saturating_add(*span);
+        let message = match begun.take() {
+            Some(message) if !info.starts_message() => Message {
+                payload: message.payload.saturating_add(payload),
+                is_whole: message.is_whole && message.end == *psn,
+                end,
+                ..message
+            },
+            _ => {
+                let (operation, is_whole) = (info.operation, info.starts_message());
+                let announced = announced_bytes(record).filter(|_| is_whole);
+                Message { operation, announced, payload, is_whole, first: *psn, end }
             }
-            Some((operation, announced, so_far, next)) if next == *psn => {
-                (operation, announced, so_far.map(|bytes| bytes.saturating_add(payload)))
-            }
-            Some((operation, announced, ..)) => (operation, announced, None),
-            None => (info.operation, None, None),
         };
         if info.ends_message() {
-            messages.push((operation, announced.or(so_far)));
+            messages.push(message);
         } else {
-            begun = Some((operation, announced, so_far, psn.saturating_add(*span)));
+            begun = Some(message);
         }
     }
     messages
 }
 
-fn operations(messages: &[(Operation, Option<u64>)]) -> Vec<Operations> {
+/// Returns the length of a message that the header of its first packet says.
+fn announced_bytes(record: &Record) -> Option<u64> {
+    match record.extension {
+        Extension::Reth(reth) => Some(u64::from(reth.dma_len)),
+        Extension::Atomic(_) => Some(8),
+        _ => None,
+    }
+}
+
+/// Returns the delivered bytes of the requests of an end per time from the first request to the last packet
+/// that belongs to them, in bits per second. `None` if the captures do not show it.
+#[must_use]
+pub fn goodput(analysis: &Analysis, connection: &Connection, end: usize) -> Option<f64> {
+    if analysis.counts.without_time > 0 {
+        return None;
+    }
+    let span = span_ns(&analysis.records, connection, connection.view_of(end)?, end)?;
+    Some(delivered(analysis, connection, end)? as f64 * 8e9 / span as f64)
+}
+
+/// Returns the bytes of the messages of an end that arrived, each counted once. An acknowledgement shows it;
+/// of an unreliable message, only another tap does, and it must be whole. `None` if nothing shows it.
+fn delivered(analysis: &Analysis, connection: &Connection, end: usize) -> Option<u64> {
+    let records = &analysis.records;
+    let replay = connection.requester(end).filter(|replay| !replay.sent.is_empty())?;
+    if connection.transport == Transport::Uc {
+        let crossing = connection.between.as_ref()?.crossings.get(end)?;
+        let is_lost = |sent: &Sent| crossing.lost.binary_search(&sent.first).is_ok();
+        let arrived = messages(records, replay).into_iter().filter(|message| {
+            let mut packets = replay.sent.range(message.first..message.end);
+            message.is_whole && !packets.any(|(_, sent)| is_lost(sent))
+        });
+        return Some(arrived.filter_map(|message| message.bytes()).sum());
+    }
+    // Without answers and timeouts, the capture may lack the answers.
+    if replay.answers.is_empty() && connection.between.is_none() && replay.timeouts().next().is_none() {
+        return None;
+    }
+    let limit = replay.unacknowledged;
+    let (mut bytes, mut counted) = (0_u64, 0);
+    for message in messages(records, replay).iter().filter(|message| message.end <= limit) {
+        bytes = bytes.saturating_add(message.bytes().unwrap_or(message.payload));
+        counted = message.end;
+    }
+    // The acknowledged part of the next message.
+    let rest = replay.sent.range(counted..limit.max(counted));
+    let rest = rest.map(|(psn, sent)| match records.get(sent.first).map(|record| record.extension) {
+        Some(Extension::Reth(reth)) if sent.span > 1 => {
+            let mtu = replay.mtu.map_or(0, |mtu| mtu.bytes() as u64);
+            limit.saturating_sub(*psn).saturating_mul(mtu).min(reth.dma_len.into())
+        }
+        _ => payload_of(records, sent),
+    });
+    Some(bytes.saturating_add(rest.sum()))
+}
+
+fn payload_of(records: &[Record], sent: &Sent) -> u64 {
+    records.get(sent.first).map_or(0, |record| record.payload_len.into())
+}
+
+fn operations(messages: &[Message]) -> Vec<Operations> {
     let mut all: Vec<Operations> = Vec::new();
-    for (operation, size) in messages {
-        let one = match all.iter_mut().find(|one| one.operation == *operation) {
+    for message in messages {
+        let operation = message.operation;
+        let one = match all.iter_mut().find(|one| one.operation == operation) {
             Some(one) => one,
             None => {
-                let new =
-                    Operations { operation: *operation, count: 0, least_bytes: u64::MAX, most_bytes: 0 };
+                let new = Operations { operation, count: 0, least_bytes: u64::MAX, most_bytes: 0 };
                 all.push(new);
                 let Some(new) = all.last_mut() else { continue };
                 new
             }
         };
         one.count += 1;
-        if let Some(size) = size {
-            one.least_bytes = one.least_bytes.min(*size);
-            one.most_bytes = one.most_bytes.max(*size);
+        if let Some(bytes) = message.bytes() {
+            one.least_bytes = one.least_bytes.min(bytes);
+            one.most_bytes = one.most_bytes.max(bytes);
         }
     }
     for one in &mut all {
@@ -256,21 +348,34 @@ fn operations(messages: &[(Operation, Option<u64>)]) -> Vec<Operations> {
     all
 }
 
+/// Returns the packets that belong to the requests of an end: the requests, and the answers to them.
+fn parts<'a>(
+    records: &'a [Record],
+    connection: &Connection,
+    view: &'a View,
+    end: usize,
+) -> impl Iterator<Item = &'a Record> + use<'a> {
+    let stream = |end: Option<usize>| connection.streams.get(end?).copied().flatten();
+    let (own, other) = (stream(Some(end)), stream(1_usize.checked_sub(end)));
+    let all = view.indices.iter().filter_map(|index| records.get(*index));
+    all.filter(move |record| match record.info().map(|info| info.direction) {
+        Some(Direction::Request) => is_of(record, own),
+        Some(Direction::Response) => is_of(record, other),
+        _ => false,
+    })
+}
+
 /// Returns the time from the first request of an end to the last packet that belongs to its requests.
 fn span_ns(records: &[Record], connection: &Connection, view: &View, end: usize) -> Option<u64> {
-    let streams = &connection.streams;
-    let own = streams.get(end).copied().flatten();
-    let other = streams.get(1_usize.checked_sub(end)?).copied().flatten();
-    let times = || {
-        let all = view.indices.iter().filter_map(|index| records.get(*index));
-        let is_part = move |record: &&Record| match record.info().map(|info| info.direction) {
-            Some(Direction::Request) => Some(record.stream) == own,
-            Some(Direction::Response) => Some(record.stream) == other,
-            _ => false,
-        };
-        all.filter(is_part).map(|record| record.time_ns)
-    };
+    let times = || parts(records, connection, view, end).map(|record| record.time_ns);
     times().max()?.checked_sub(times().min()?).filter(|span| *span > 0)
+}
+
+/// Returns the bytes of the frames with requests of an end and with responses to its READs.
+fn wire_bytes(records: &[Record], connection: &Connection, view: &View, end: usize) -> u64 {
+    let all = parts(records, connection, view, end);
+    let counted = all.filter(|record| !record.bits.contains(Bits::COPY) && !is_answer(record));
+    counted.map(|record| u64::from(record.wire_len)).sum()
 }
 
 /// Returns the number of lost requests: those that another tap misses, those that are missing in front of the
@@ -435,8 +540,11 @@ pub(crate) fn is_of(record: &Record, stream: Option<StreamId>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use roce_packet::Opcode;
+
     use super::*;
     use crate::testing::records::analyzed;
+    use crate::testing::wire::{Sketch, Wire};
 
     fn summaries(names: &[&str]) -> Vec<Summary> {
         let analysis = analyzed(names);
@@ -458,7 +566,65 @@ mod tests {
         // Only the SEND is answered without having been sent twice.
         assert_eq!(there.round_trips.map(|times| times.count), Some(1));
         assert_eq!((there.most_messages_in_flight, there.most_packets_in_flight), (1, 8));
-        assert_eq!((back.messages, back.lost, back.rate_bps), (0, 0, None));
+        assert_eq!((back.messages, back.lost, back.goodput_bps), (0, 0, None));
+    }
+
+    /// Regression: rates counted bytes that never arrived.
+    #[test]
+    fn goodput_counts_each_byte_once_and_only_if_it_arrived() {
+        // Two packets of 1,024 bytes are acknowledged, and the third one is sent three times without an
+        // answer.
+        let mut wire = Wire::default();
+        for psn in 0..3 {
+            wire.at_us(psn.into(), Sketch::send(1, psn));
+        }
+        wire.at_us(10, Sketch::ack(2, 1, 2));
+        for time in [100_000, 200_000] {
+            wire.at_us(time, Sketch::send(1, 2));
+        }
+        let analysis = wire.analyze();
+        let there = summary(&analysis, &analysis.connections[0]).requests[0].clone();
+        assert_eq!((there.bytes, there.delivered_bytes), (3 * 1024, Some(2 * 1024)));
+        // Each frame has 58 bytes of headers and the ICRC.
+        assert_eq!(there.wire_bytes, 5 * (1024 + 58));
+        assert_eq!(there.goodput_bps, Some(81_920.0));
+        assert_eq!(there.wire_bps, Some(216_400.0));
+        // Nothing arrived.
+        let mut wire = Wire::default();
+        for time in [0, 100_000, 200_000] {
+            wire.at_us(time, Sketch::send(1, 2));
+        }
+        let analysis = wire.analyze();
+        let there = summary(&analysis, &analysis.connections[0]).requests[0].clone();
+        assert_eq!((there.delivered_bytes, there.goodput_bps), (Some(0), Some(0.0)));
+        // The capture may lack the answers.
+        let mut wire = Wire::default();
+        wire.at_us(0, Sketch::send(1, 0));
+        wire.at_us(1, Sketch::send(1, 1));
+        let analysis = wire.analyze();
+        let there = summary(&analysis, &analysis.connections[0]).requests[0].clone();
+        assert_eq!((there.delivered_bytes, there.goodput_bps), (None, None));
+        assert!(there.wire_bps.is_some());
+    }
+
+    /// Of a READ, the responses up to the one that is missing have arrived.
+    #[test]
+    fn goodput_of_a_read_counts_the_responses_that_arrived() {
+        let response = |psn, opcode, payload| Sketch { payload, ..Sketch::new(2, opcode, psn) };
+        let mut wire = Wire::default();
+        wire.at_us(0, Sketch::read(1, 0, 3000));
+        wire.at_us(
+            5,
+            Sketch {
+                extension: Sketch::ack(2, 0, 1).extension,
+                ..response(0, Opcode::RC_RDMA_READ_RESPONSE_FIRST, 1024)
+            },
+        );
+        wire.at_us(6, response(1, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 1024));
+        wire.at_us(100_000, Sketch::read(1, 2, 952));
+        let analysis = wire.analyze();
+        let there = summary(&analysis, &analysis.connections[0]).requests[0].clone();
+        assert_eq!((there.bytes, there.delivered_bytes), (3000, Some(2048)));
     }
 
     #[test]

@@ -141,7 +141,9 @@ fn stalls(finder: &mut Finder<'_>, side: &Side<'_>) {
     for silence in window.silences {
         let is_copy =
             analysis.records.get(silence.after).is_some_and(|record| record.bits.contains(Bits::COPY));
-        if silence.under_way > 0 && silence.ends_with_answer && silence.ns > limit && !is_copy {
+        // A port that paused the responder is an event of its own.
+        let is_paused = finder.is_paused(finder.time(silence.before), finder.time(silence.after));
+        if silence.under_way > 0 && silence.ends_with_answer && silence.ns > limit && !is_copy && !is_paused {
             let psn = psn_of(finder, silence.after);
             let text = format!(
                 "no answer for {:.3} ms with {} PSNs under way",

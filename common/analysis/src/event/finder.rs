@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::kinds::{Event, EventKind};
+use super::pauses::{Pause, pauses};
 use crate::analysis::Analysis;
 use crate::connection::{Connection, View};
 use crate::copies::{Crossing, Tap};
@@ -21,6 +22,8 @@ pub(super) struct Finder<'a> {
     pub(super) claimed: HashSet<usize>,
     /// First requests of all that were lost between the taps.
     pub(super) lost_first: HashSet<usize>,
+    /// The pauses that ports asked for.
+    pub(super) pauses: Vec<Pause>,
 }
 
 impl<'a> Finder<'a> {
@@ -48,6 +51,7 @@ impl<'a> Finder<'a> {
             damaged,
             claimed: HashSet::new(),
             lost_first: HashSet::new(),
+            pauses: pauses(analysis),
         }
     }
 
@@ -57,9 +61,23 @@ impl<'a> Finder<'a> {
 
     /// Returns the time of a packet by the clock of the first tap.
     pub(super) fn time(&self, index: usize) -> u64 {
-        self.record(index).map_or(0, |record| {
-            let ahead = self.offsets.get(&Tap::of(record)).copied().unwrap_or(0);
-            record.time_ns.saturating_add_signed(ahead.saturating_neg())
+        self.record(index).map_or(0, |record| self.on_first_clock(Tap::of(record), record.time_ns))
+    }
+
+    /// Returns a time of a tap by the clock of the first tap.
+    pub(super) fn on_first_clock(&self, tap: Tap, time_ns: u64) -> u64 {
+        let ahead = self.offsets.get(&tap).copied().unwrap_or(0);
+        time_ns.saturating_add_signed(ahead.saturating_neg())
+    }
+
+    /// Returns whether a pause takes at least half of a time by the clock of the first tap, so that it
+    /// explains a silence.
+    pub(super) fn is_paused(&self, from_ns: u64, to_ns: u64) -> bool {
+        self.pauses.iter().any(|pause| {
+            let [start, end] =
+                [pause.first_ns, pause.until_ns].map(|time| self.on_first_clock(pause.tap, time));
+            let common = end.min(to_ns).saturating_sub(start.max(from_ns));
+            common >= to_ns.saturating_sub(from_ns).div_ceil(2)
         })
     }
 

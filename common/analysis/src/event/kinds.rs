@@ -109,8 +109,12 @@ kinds! {
     UnsentAnswer = "unsent_answer";
     /// An answer differs from an earlier one to the same request.
     AnswerChanged = "answer_changed";
+    /// A port asked for a pause.
+    Pause = "pause";
     /// A port asked for pauses for a long time.
     PauseStorm = "pause_storm";
+    /// The network lost a message of connection management.
+    CmLost(Where) = "cm_lost";
     /// A connection was rejected.
     CmReject = "cm_reject";
     /// A message of connection management was sent again.

@@ -104,7 +104,7 @@ fn is_answered(finder: &Finder<'_>, replay: &Replay, record: &Record) -> bool {
 }
 
 /// Takes a damaged packet of the sender of `record` that came to a tap at about a time.
-fn claim_near(finder: &mut Finder<'_>, tap: Tap, record: &Record, expected: u64) -> bool {
+pub(super) fn claim_near(finder: &mut Finder<'_>, tap: Tap, record: &Record, expected: u64) -> bool {
     let sender = finder.analysis.streams.get(record.stream).map(|stream| stream.key.source);
     let Some(damaged) = finder.damaged.get(&tap) else { return false };
     let found = damaged.iter().copied().find(|index| {

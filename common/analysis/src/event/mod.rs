@@ -5,12 +5,14 @@
 //! [`EventKind::NotCaptured`].
 
 mod answers;
+mod connecting;
 mod finder;
 mod kinds;
 mod loss;
 mod management;
 mod order;
 mod packets;
+mod pauses;
 mod resends;
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,7 @@ pub fn events(analysis: &Analysis) -> Vec<Event> {
         }
     }
     packets::find(&mut finder);
+    connecting::find(&mut finder);
     management::find(&mut finder);
     finder.found.sort_by_key(|(time, _)| *time);
     finder.found.into_iter().map(|(_, event)| event).collect()

@@ -10,6 +10,7 @@ use super::kinds::{EventKind, Where};
 use super::loss::{late_response, responses_by_psn, short};
 use crate::record::{Extension, Record};
 use crate::replay::{Cause, Resend};
+use crate::words::duration;
 
 pub(super) fn find(finder: &mut Finder<'_>, side: &Side<'_>) {
     let responses = OnceCell::new();
@@ -31,10 +32,11 @@ pub(super) fn find(finder: &mut Finder<'_>, side: &Side<'_>) {
                     last_response_missing(finder, side, resend, &responses);
                 }
             }
-            Cause::Timeout { waited_ns } => {
-                let ms = waited_ns as f64 / 1e6;
-                let text = format!("request {number} was sent again after {ms:.3} ms without an answer");
-                finder.push(EventKind::Timeout, side.requests(), &[resend.at], psn, text);
+            Cause::Timeout { waited_ns, since } => {
+                let text =
+                    format!("request {number} was sent again {}", waited(finder, resend, waited_ns, since));
+                let at: Vec<usize> = std::iter::once(resend.at).chain(since).collect();
+                finder.push(EventKind::Timeout, side.requests(), &at, psn, text);
                 unanswered(finder, side, resend, waited_ns);
             }
         }
@@ -44,6 +46,22 @@ pub(super) fn find(finder: &mut Finder<'_>, side: &Side<'_>) {
             let text = format!("{} acknowledged packets were sent again", resend.needless);
             finder.push(EventKind::NeedlessResend, side.requests(), &[resend.at], psn, text);
         }
+    }
+}
+
+/// Says how long a requester waited, since which packet, and when it sent the packet first.
+fn waited(finder: &Finder<'_>, resend: &Resend, waited_ns: u64, since: Option<usize>) -> String {
+    let name = |index: usize| finder.record(index).map(|record| record.place);
+    let Some(place) = since.and_then(name) else {
+        return format!("after {} without an answer", duration(waited_ns));
+    };
+    let text = format!("{} after packet {place}", duration(waited_ns));
+    let first = resend.first.filter(|first| Some(*first) != since);
+    match first
+        .and_then(|first| Some((name(first)?, finder.time(resend.at).saturating_sub(finder.time(first)))))
+    {
+        Some((place, ns)) => format!("{text}, and {} after its first copy, packet {place}", duration(ns)),
+        None => text,
     }
 }
 
@@ -165,7 +183,7 @@ fn unanswered(finder: &mut Finder<'_>, side: &Side<'_>, resend: &Resend, waited_
         let text = format!("READ response {number} was lost before the tap");
         let kind = EventKind::ResponseLost(Where::BeforeTap);
         finder.push(kind, side.answers(), &[resend.at], psn, text);
-    } else if resend.was_seen {
+    } else if resend.was_seen() {
         let text = format!("request {number} was lost behind the tap, or its answer before the tap");
         finder.push(EventKind::RequestOrAnswerLost, side.requests(), &[resend.at], psn, text);
     }

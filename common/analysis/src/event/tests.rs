@@ -1,4 +1,4 @@
-use roce_packet::mad::RejReason;
+use roce_packet::mad::{CmMessage, RejReason};
 use roce_packet::pause::PauseRequest;
 use roce_packet::{MacAddr, NakCode, Opcode, PauseFrame, RnrTimer, Syndrome};
 
@@ -189,21 +189,24 @@ fn a_clock_that_goes_back_is_an_event() {
     assert!(kinds(&wire).contains(&EventKind::ClockStep));
 }
 
+/// A frame that pauses a priority.
+fn pause(priority: usize, quanta: u16) -> Vec<u8> {
+    let mut priorities = [None; 8];
+    priorities[priority] = Some(quanta);
+    let request = PauseRequest::PerPriority(priorities);
+    let mut bytes = [0; PauseFrame::LEN];
+    PauseFrame { source: MacAddr([2, 0, 0, 0, 0, 9]), request }.emit(&mut bytes);
+    bytes.to_vec()
+}
+
 #[test]
 fn pauses_without_an_end_are_a_storm() {
-    let frame = |quanta| {
-        let mut priorities = [None; 8];
-        priorities[3] = Some(quanta);
-        let request = PauseRequest::PerPriority(priorities);
-        let mut bytes = [0; PauseFrame::LEN];
-        PauseFrame { source: MacAddr([2, 0, 0, 0, 0, 9]), request }.emit(&mut bytes);
-        bytes.to_vec()
-    };
+    let frame = |quanta| pause(3, quanta);
     let mut wire = Wire::default();
     for number in 0..50 {
         wire.raw(0, number * 4_000_000, frame(if number == 24 { 0 } else { 0xffff }));
     }
-    assert_eq!(kinds(&wire), [], "interrupted");
+    assert_eq!(kinds(&wire), [EventKind::Pause, EventKind::Pause], "interrupted");
     let mut wire = Wire::default();
     for number in 0..50 {
         wire.raw(0, number * 4_000_000, frame(0xffff));
@@ -227,6 +230,119 @@ fn connection_management_is_named() {
     }
     wire.at_us(1_000_000, Sketch::send(1, 100));
     assert_eq!(kinds(&wire), [EventKind::NoDisconnectAnswer]);
+}
+
+/// Regression: a READ that was requested again counted as doubled by the network if a further response had
+/// just passed the place of capture, as between both ends.
+#[test]
+fn a_response_on_its_way_does_not_make_a_repeated_read_a_copy() {
+    let part = |psn: u32, opcode| Sketch { payload: 1024, ..Sketch::new(2, opcode, psn) };
+    let responses = [
+        Sketch { extension: Sketch::ack(2, 0, 1).extension, ..part(0, Opcode::RC_RDMA_READ_RESPONSE_FIRST) },
+        part(1, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE),
+        part(2, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE),
+        Sketch { extension: Sketch::ack(2, 3, 1).extension, ..part(3, Opcode::RC_RDMA_READ_RESPONSE_LAST) },
+    ];
+    let mut wire = Wire::default();
+    wire.add(0, 0, Sketch::read(1, 0, 4096));
+    for (time, response) in (5000..).step_by(300).zip(&responses[..3]) {
+        wire.add(0, time, *response);
+    }
+    // The first response is lost behind the tap. The second one shows it, and the third one is on its way.
+    wire.add(0, 5700, Sketch::read(1, 0, 4096));
+    wire.add(0, 5900, responses[3]);
+    for (time, response) in (10_000..).step_by(300).zip(responses) {
+        wire.add(0, time, response);
+    }
+    let kinds = kinds(&wire);
+    assert_eq!(
+        kinds,
+        [EventKind::ResponseLost(Where::BehindTap), EventKind::ImpliedNak],
+        "{:?}",
+        found(&wire)
+    );
+}
+
+/// Messages of connection management at some taps, in milliseconds.
+fn managed(messages: &[(u16, u64, u8, CmMessage)]) -> Vec<(EventKind, String)> {
+    let mut wire = Wire::default();
+    for (capture, ms, from, message) in messages {
+        wire.cm_at(*capture, ms * 1_000_000, *from, 1, *message);
+    }
+    found(&wire).into_iter().map(|event| (event.kind, event.summary)).collect()
+}
+
+/// Regression: nothing said which message of connection management was lost, and where.
+#[test]
+fn lost_messages_of_connection_management_are_located() {
+    // The tap shows the answer, and the request comes again.
+    let messages =
+        [(0, 0, 1, req()), (0, 1, 2, rep()), (0, 30, 1, req()), (0, 31, 2, rep()), (0, 32, 1, rtu())];
+    let found = managed(&messages);
+    assert_eq!(found[0].0, EventKind::CmLost(Where::BehindTap), "{found:?}");
+    let text = "the REP of 198.18.0.2 was lost behind the tap: 198.18.0.1 sent REQ again";
+    assert_eq!(found[0].1, text);
+    // Without the answer, nothing tells whether the request was lost, or its answer.
+    let found = managed(&[(0, 0, 1, req()), (0, 30, 1, req()), (0, 31, 2, rep()), (0, 32, 1, rtu())]);
+    let [(EventKind::CmRepetition, text)] = &found[..] else { panic!("{found:?}") };
+    assert!(text.ends_with("the REQ was lost behind the tap, or its answer before the tap"), "{text}");
+    // The second tap lacks the first request. The file of the second tap begins with the second one.
+    let found = managed(&[
+        (0, 0, 1, req()),
+        (0, 30, 1, req()),
+        (0, 32, 2, rep()),
+        (0, 33, 1, rtu()),
+        (1, 31, 1, req()),
+        (1, 31, 2, rep()),
+        (1, 34, 1, rtu()),
+    ]);
+    let kinds: Vec<EventKind> = found.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, [EventKind::CmLost(Where::BetweenTaps), EventKind::CmRepetition], "{found:?}");
+    assert_eq!(found[0].1, "the REQ of 198.18.0.1 was lost between the taps");
+}
+
+/// Regression: a request that the network delivered twice counted as one that its sender repeated.
+#[test]
+fn a_doubled_message_of_connection_management_is_no_repetition() {
+    let found = managed(&[(0, 0, 1, req()), (0, 0, 1, req()), (0, 1, 2, rep()), (0, 2, 1, rtu())]);
+    let [(EventKind::Doubled, text)] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(text, "the REQ of 198.18.0.1 was delivered twice");
+}
+
+/// Regression: a silence during a pause of the link counted as one of the responder.
+#[test]
+fn a_pause_explains_a_late_answer() {
+    let mut wire = sends(|wire, time, packet| {
+        let late = if packet.psn == 9 && packet.from == 2 { 5000 } else { 0 };
+        wire.at_us(time + late, packet);
+    });
+    for (time, quanta) in [(91_000, 0xffff), (4_900_000, 0)] {
+        wire.raw(0, time, pause(3, quanta));
+    }
+    let found = found(&wire);
+    let [event] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(event.kind, EventKind::Pause);
+    assert_eq!(event.summary, "02:00:00:00:00:09 stops priority 3 with 1 pause frame");
+}
+
+/// Regression: of a packet that the network fragmented, both taps counted as a loss.
+#[test]
+fn fragments_between_two_taps_are_not_lost() {
+    let mut wire = Wire::default();
+    for psn in 0..10_u32 {
+        let time = 10_000 * u64::from(psn);
+        wire.add(0, time, Sketch::send(1, psn));
+        if psn == 5 {
+            wire.first_fragment(1, time + 2000, Sketch::send(1, psn));
+        } else {
+            wire.add(1, time + 2000, Sketch::send(1, psn));
+        }
+        wire.add(1, time + 3000, Sketch::ack(2, psn, psn + 1));
+        wire.add(0, time + 5000, Sketch::ack(2, psn, psn + 1));
+    }
+    let found = found(&wire);
+    let [event] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((event.kind, event.psn, event.at.len()), (EventKind::Fragment, Some(5), 2));
 }
 
 fn nak(psn: u32) -> Sketch {

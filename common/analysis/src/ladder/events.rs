@@ -28,8 +28,9 @@ pub(super) enum Step {
     Packet(usize),
     /// Packets that were not captured; PSN relative to the first request.
     Missing { first: i64, count: u64, is_lost: bool, is_answer: bool },
-    /// The requester waits until it sends again.
-    Timeout { waited_ns: u64 },
+    /// The requester waits until it sends again: since the record with the index `since`, and since it first
+    /// sent the packet that it sends again.
+    Timeout { waited_ns: u64, since: Option<usize>, first: Option<usize> },
 }
 
 /// Maximum number of packets between a loss and the packet that reveals it.
@@ -108,8 +109,9 @@ impl Scene<'_> {
             for index in requests.iter().skip(at).take(count) {
                 self.mark(*index, Marks::RESENT);
             }
-            if let Cause::Timeout { waited_ns } = resend.cause {
-                self.insert(resend.at, end, Step::Timeout { waited_ns });
+            if let Cause::Timeout { waited_ns, since } = resend.cause {
+                let first = resend.first.filter(|first| Some(*first) != since);
+                self.insert(resend.at, end, Step::Timeout { waited_ns, since, first });
             }
         }
         for (_, second) in &replay.doubled {

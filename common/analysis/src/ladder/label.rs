@@ -57,7 +57,14 @@ pub(super) fn content(
         Step::Missing { first, count, is_lost, .. } => {
             return Some(Content::Missing { from: event.from, first, count, is_lost });
         }
-        Step::Timeout { waited_ns } => return Some(Content::Timeout { end: event.from, waited_ns }),
+        Step::Timeout { waited_ns, since, first } => {
+            let since = since.and_then(|index| analysis.place(index));
+            let first = first.and_then(|index| {
+                let record = analysis.records.get(index)?;
+                Some((record.place, event.time_ns.saturating_sub(record.time_ns)))
+            });
+            return Some(Content::Timeout { end: event.from, waited_ns, since, first });
+        }
     };
     let record = analysis.records.get(index)?;
     let from = usize::from(!is_of(record, connection.streams.first().copied().flatten()));

@@ -42,8 +42,12 @@ pub enum Content {
     Timeout {
         /// Index of the requester.
         end: usize,
-        /// How long it waited, in nanoseconds.
+        /// How long it waited since a packet, in nanoseconds.
         waited_ns: u64,
+        /// That packet: the last copy of the one that it sends again, or a later answer.
+        since: Option<Place>,
+        /// The first copy, if it is another packet, and the time since then in nanoseconds.
+        first: Option<(Place, u64)>,
     },
     /// Packets that are not shown.
     Folded(Folded),

@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 use super::fold::Folded;
 use super::marks::Marks;
 use super::rows::{Arrow, Content, Ladder, Row};
-use super::text::{microseconds, missing, packets, words};
-use crate::words::duration;
+use super::text::{microseconds, missing, packets, waited, words};
 
 const WIDTH: u32 = 900;
 /// Positions of the columns: end of the packet number, end of the time, both ends of the arrows.
@@ -19,6 +18,8 @@ const HEADINGS: u32 = 62;
 /// Distance between two packets, and height of a row that stands for a time.
 const ROW: u32 = 20;
 const PAUSE: u32 = 34;
+/// Half of the distance between two lines of text in one row.
+const HALF_LINE: u32 = 8;
 /// Difference in height between the two ends of an arrow.
 const SLOPE: u32 = 10;
 
@@ -101,11 +102,14 @@ impl Row {
                 }
                 label(svg, *from, y, class, &missing(*first, *count, *is_lost))
             }
-            Content::Timeout { end: requester, waited_ns } => {
+            Content::Timeout { end: requester, waited_ns, since, first } => {
                 rails(svg, "wait", y, end)?;
-                let words = format!("timeout after {}", in_micro(*waited_ns));
                 let (x, anchor) = beside(*requester);
-                text(svg, x, middle, anchor, "bad", &words)
+                let [since, first] =
+                    waited(*waited_ns, *since, *first).map(|words| words.replace("us", "\u{b5}s"));
+                let half = if first.is_empty() { 0 } else { HALF_LINE };
+                text(svg, x, middle - half, anchor, "bad", &format!("timeout: {since}"))?;
+                text(svg, x, middle + half, anchor, "bad", &first)
             }
             Content::Folded(folded) => {
                 rails(svg, "wait", y, end)?;
@@ -116,11 +120,6 @@ impl Row {
             }
         }
     }
-}
-
-/// Returns a duration with the sign of micro.
-fn in_micro(ns: u64) -> String {
-    duration(ns).replace("us", "\u{b5}s")
 }
 
 const fn class_of(folded: &Folded) -> &'static str {

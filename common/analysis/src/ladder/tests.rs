@@ -5,7 +5,9 @@ use roce_packet::Qpn;
 use super::events::{Event, Step};
 use super::fold::{Shown, fold};
 use super::*;
+use crate::record::Place;
 use crate::testing::records::analyzed;
+use crate::testing::wire::{Sketch, Wire};
 use crate::words::{duration, thousands};
 
 fn texts(names: &[&str], most_rows: usize) -> Vec<String> {
@@ -133,27 +135,99 @@ fn twenty_packets_are_shown_and_two_thousand_are_folded() {
 #[test]
 fn a_timeout_and_missing_packets_have_rows_of_their_own() {
     let row = |content| Row { time_ns: Some(12_345_678), content };
+    let place = |number| Place { capture: 0, number };
     let ends = ["a QP 0x1", "b QP 0x2"].map(str::to_owned);
     let rows = vec![
-        row(Content::Timeout { end: 1, waited_ns: 67_108_864 }),
+        row(Content::Timeout { end: 1, waited_ns: 67_108_864, since: Some(place(9)), first: None }),
+        row(Content::Timeout {
+            end: 0,
+            waited_ns: 67_108_864,
+            since: Some(place(12_345)),
+            first: Some((place(4), 408_000_000)),
+        }),
         row(Content::Missing { from: 1, first: 3, count: 4, is_lost: false }),
         row(Content::Missing { from: 0, first: 1, count: 2, is_lost: true }),
         row(Content::Folded(Folded { packets: [1_200, 798], lost: 3, ..Folded::default() })),
     ];
     let ladder = Ladder { ends, rows };
     let rows = [
-        ":                    : timeout after 67.1 ms",
+        ":      timeout       : 67.1 ms after packet 9",
+        "67.1 ms after packet 12345 :      timeout       :",
+        "408 ms after the first, 4 :                    :",
         "|. . . . . . . . . . | PSN 3 to 6 not captured",
         "PSN 1 to 2 lost |---------x          |",
         ":... 1,998 packets ...: 3 lost",
     ];
     assert_eq!(arrows(&ladder.to_text()), rows);
     let svg = ladder.to_svg();
-    for text in
-        [">timeout after 67.1 ms<", ">PSN 1 to 2 lost<", ">\u{2026} 1,998 packets \u{2026}<", ">12345.6<"]
-    {
+    for text in [
+        ">timeout: 67.1 ms after packet 9<",
+        ">timeout: 67.1 ms after packet 12345<",
+        ">408 ms after the first, 4<",
+        ">PSN 1 to 2 lost<",
+        ">\u{2026} 1,998 packets \u{2026}<",
+        ">12345.6<",
+    ] {
         assert!(svg.contains(text), "{text}: {svg}");
     }
+}
+
+/// Regression: "timeout after 67.0 ms" did not say that the time counts from the last copy, not from the
+/// first.
+#[test]
+fn a_timeout_names_the_packets_from_which_it_counts() {
+    let mut wire = Wire::default();
+    for time in [0, 67_000, 201_000] {
+        wire.at_us(time, Sketch::send(1, 5));
+    }
+    let analysis = wire.analyze();
+    let text = ladder(&analysis, &analysis.connections[0], 40).to_text();
+    let expected = [
+        "SEND 0, 1,024 B |------------------->|",
+        "67.0 ms after packet 1 :      timeout       :",
+        "SEND 0, 1,024 B, again |===================>|",
+        "134 ms after packet 2 :      timeout       :",
+        "201 ms after the first, 1 :                    :",
+        "SEND 0, 1,024 B, again |===================>|",
+    ];
+    assert_eq!(arrows(&text), expected, "{text}");
+}
+
+/// Regression: arrows of packets reached the other end although nothing arrived at the capture of that end,
+/// if it had no packet at all, or none of that direction and another clock.
+#[test]
+fn what_the_capture_of_the_other_end_lacks_does_not_reach_it() {
+    let unanswered = |captures: u16| {
+        let mut wire = Wire::default();
+        for time in [0, 67_000, 201_000] {
+            wire.at_us(time, Sketch::send(1, 5));
+        }
+        wire.of_captures(captures);
+        let analysis = wire.analyze();
+        let ladder = ladder(&analysis, &analysis.connections[0], 40);
+        (arrows(&ladder.to_text()), ladder.to_svg())
+    };
+    let (alone, _) = unanswered(1);
+    assert_eq!(alone[0], "SEND 0, 1,024 B |------------------->|", "nothing is known about the other end");
+    let (both, svg) = unanswered(2);
+    assert_eq!(both[0], "SEND 0, 1,024 B, lost |---------x          |");
+    assert_eq!(both[2], "SEND 0, 1,024 B, lost, again |=========x          |");
+    assert_eq!(svg.matches(", lost").count(), 3, "{svg}");
+    // Three crosses, and no head of an arrow.
+    assert_eq!(svg.matches("stroke-width=\"2\"").count(), 3, "{svg}");
+    // The answers are lost, and the clock of the responder is an hour ahead.
+    const AHEAD_NS: u64 = 3_600_000_000_000;
+    let mut wire = Wire::default();
+    for psn in 0..10 {
+        let time = 10_000 * u64::from(psn);
+        wire.add(0, time, Sketch::send(1, psn));
+        wire.add(1, AHEAD_NS + time + 2000, Sketch::send(1, psn));
+        wire.add(1, AHEAD_NS + time + 3000, Sketch::ack(2, psn, psn + 1));
+    }
+    let analysis = wire.analyze();
+    let text = ladder(&analysis, &analysis.connections[0], 40).to_text();
+    // The capture of the requester ends before the last answer comes.
+    assert_eq!(text.matches("|          x---------| ACK").count(), 9, "{text}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::fold::Folded;
 use super::marks::Marks;
 use super::rows::{Arrow, Content, Ladder, Row};
+use crate::record::Place;
 use crate::words::{duration, thousands};
 
 /// Width of the labels on both sides.
@@ -47,20 +48,47 @@ impl Row {
                 let line = if *is_lost { shaft(*from, "-", 'x', "") } else { ". ".repeat(SPACE / 2) };
                 ("-".to_owned(), *from, missing(*first, *count, *is_lost), format!("|{line}|"))
             }
-            Content::Timeout { end, waited_ns } => {
-                let label = format!("timeout after {}", duration(*waited_ns));
-                ("-".to_owned(), *end, label, format!(":{:SPACE$}:", ""))
+            Content::Timeout { end, waited_ns, since, first } => {
+                let [label, more] = waited(*waited_ns, *since, *first);
+                write_line(text, "-", &time, *end, label, &format!(":{:^SPACE$}:", "timeout"))?;
+                if more.is_empty() {
+                    return Ok(());
+                }
+                return write_line(text, "", "", *end, more, &format!(":{:SPACE$}:", ""));
             }
             Content::Folded(folded) => {
                 let line = format!(":{:^SPACE$}:", format!("... {} ...", packets(folded)));
                 ("...".to_owned(), 1, folded.remarks(), line)
             }
         };
-        let label = shortened(label);
-        let (left, right) = if from == 0 { (label.as_str(), "") } else { ("", label.as_str()) };
-        let row = format!("{number:>7} {time:>9} {left:>LABEL$} {line} {right}");
-        writeln!(text, "{}", row.trim_end())
+        write_line(text, &number, &time, from, label, &line)
     }
+}
+
+/// Writes a line with a label beside an end.
+fn write_line(
+    text: &mut String,
+    number: &str,
+    time: &str,
+    end: usize,
+    label: String,
+    line: &str,
+) -> std::fmt::Result {
+    let label = shortened(label);
+    let (left, right) = if end == 0 { (label.as_str(), "") } else { ("", label.as_str()) };
+    let row = format!("{number:>7} {time:>9} {left:>LABEL$} {line} {right}");
+    writeln!(text, "{}", row.trim_end())
+}
+
+/// Returns how long a requester waited: since the packet from which the timeout counts, and since the first
+/// copy if that is another packet.
+pub(super) fn waited(waited_ns: u64, since: Option<Place>, first: Option<(Place, u64)>) -> [String; 2] {
+    let since = match since {
+        Some(place) => format!("{} after packet {place}", duration(waited_ns)),
+        None => format!("after {}", duration(waited_ns)),
+    };
+    let first = first.map(|(place, ns)| format!("{} after the first, {place}", duration(ns)));
+    [since, first.unwrap_or_default()]
 }
 
 /// Returns a time in microseconds with one decimal.

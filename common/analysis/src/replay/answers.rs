@@ -54,6 +54,7 @@ impl Player<'_> {
         }
         self.out.unacknowledged = limit;
         self.progress_ns = self.time(index);
+        self.progress_at = Some(index);
         while let Some((end, start)) = self.open_messages.first_key_value().map(|(end, start)| (*end, *start))
             && end <= limit
         {

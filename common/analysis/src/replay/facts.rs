@@ -66,6 +66,9 @@ pub enum Cause {
     Timeout {
         /// Time since the packet was last sent or the last progress, in nanoseconds.
         waited_ns: u64,
+        /// Index of the packet from which that time counts: the last copy of the packet, or the answer that
+        /// brought progress later. `None` if it was not captured.
+        since: Option<usize>,
     },
 }
 
@@ -82,8 +85,8 @@ pub struct Resend {
     pub needless: u64,
     /// The reason.
     pub cause: Cause,
-    /// Whether the packet at `psn` had been captured before.
-    pub was_seen: bool,
+    /// Index of the first captured copy of the packet at `psn`, if there was one before.
+    pub first: Option<usize>,
     /// Whether the answer for `psn` had been captured before.
     pub was_answered: bool,
     /// After a timeout, the index of the first packet that was not captured before, if it continues a message
@@ -245,6 +248,14 @@ pub struct Replay {
     pub next: u64,
     /// All PSNs below it are acknowledged.
     pub unacknowledged: u64,
+}
+
+impl Resend {
+    /// Returns whether the packet at which it starts had been captured before.
+    #[must_use]
+    pub const fn was_seen(&self) -> bool {
+        self.first.is_some()
+    }
 }
 
 impl Replay {

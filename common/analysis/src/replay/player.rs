@@ -30,6 +30,8 @@ pub(super) struct Player<'a> {
     pub(super) pending_rnr: Option<usize>,
     /// Time of the last progress: an acknowledgement of something new.
     pub(super) progress_ns: u64,
+    /// Index of the answer that brought it.
+    pub(super) progress_at: Option<usize>,
     pub(super) last_request: Option<usize>,
     pub(super) last_response: Option<usize>,
     /// PSN of the last answer.
@@ -69,6 +71,7 @@ impl<'a> Player<'a> {
             pending_nak: None,
             pending_rnr: None,
             progress_ns: 0,
+            progress_at: None,
             last_request: None,
             last_response: None,
             answered: 0,

@@ -13,6 +13,8 @@ const FAR: u64 = 1 << 20;
 const NETWORK_NS: u64 = 250_000;
 /// No requester reacts to a response within this time of its capture; hardware takes a microsecond.
 const REACTION_NS: u64 = 200;
+/// Maximum number of responses among which one that a requester reacted to is looked for.
+const MOST_RESPONSES: usize = 256;
 
 /// Why a PSN comes again.
 enum Again {
@@ -114,7 +116,7 @@ impl Player<'_> {
                 self.continue_resend(resend, psn, span);
             }
             (None, Some(Again::Resend(cause))) => {
-                self.begin_resend(index, psn, span, cause, before.is_some());
+                self.begin_resend(index, psn, span, cause);
             }
             (None, Some(Again::Doubled(first))) => self.out.doubled.push((first, index)),
             (None, Some(Again::Overtaken) | None) => self.out.overtaken.push(index),
@@ -179,8 +181,9 @@ impl Player<'_> {
         }
     }
 
-    fn begin_resend(&mut self, index: usize, psn: u64, span: u64, cause: Cause, was_seen: bool) {
+    fn begin_resend(&mut self, index: usize, psn: u64, span: u64, cause: Cause) {
         let number = self.out.resends.len();
+        let first = self.out.sent.get(&psn).map(|sent| sent.first);
         // Before the first acknowledgement, nothing is known about packets before the first captured one.
         let is_known = self.out.unacknowledged > ORIGIN;
         let was_answered = is_known && psn.saturating_add(span) <= self.out.unacknowledged;
@@ -190,7 +193,7 @@ impl Player<'_> {
             packets: 1,
             needless: u64::from(was_answered),
             cause,
-            was_seen,
+            first,
             was_answered,
             went_on: None,
         });
@@ -265,12 +268,15 @@ impl Player<'_> {
         let goes_on = end < self.out.next && self.following(index) == Some(end);
         let earlier = before.and_then(|before| self.records.get(before));
         let since = before.map_or(quiet, |before| now.saturating_sub(self.time(before)));
-        let waited_ns = since.min(now.saturating_sub(self.progress_ns));
+        let without_progress = now.saturating_sub(self.progress_ns);
+        let waited_ns = since.min(without_progress);
+        let counts_from =
+            if without_progress < since { self.progress_at } else { before.or(self.last_request) };
         let is_read = record.info().is_some_and(|info| info.operation == Operation::ReadRequest);
         let timeout = Again::Resend(match self.last_response {
             // The requester did not wait, so it misses responses that this place has seen.
             Some(response) if is_read && waited_ns < NETWORK_NS => Cause::ImpliedNak(response),
-            _ => Cause::Timeout { waited_ns },
+            _ => Cause::Timeout { waited_ns, since: counts_from },
         });
         // A NAK for another PSN: the requester starts again at the wrong place.
         let answers_nak = self.pending_nak.and_then(|nak| self.out.naks.get(nak));
@@ -285,11 +291,7 @@ impl Player<'_> {
                 // A requester that numbers its packets gives another number to a packet that it sends again.
                 let is_numbered = record.identification != 0 && is_same;
                 // Later responses came in between, so the requester asks again for those that it misses.
-                let has_responses = is_read
-                    && self.answered >= psn
-                    && self.last_response.is_some_and(|response| {
-                        response > first && now.saturating_sub(self.time(response)) >= REACTION_NS
-                    });
+                let has_responses = is_read && self.has_responses(psn, first, now);
                 if is_same
                     && !has_responses
                     && (is_numbered && since < 1000 * NETWORK_NS || since < NETWORK_NS && !goes_on)
@@ -302,6 +304,17 @@ impl Player<'_> {
             _ if resumes || quiet > NETWORK_NS => timeout,
             _ => Again::Overtaken,
         }
+    }
+
+    /// Returns whether responses to a READ or to later ones came since its first copy, early enough for the
+    /// requester to react. Others may follow them closely.
+    fn has_responses(&self, psn: u64, first: usize, now_ns: u64) -> bool {
+        let is_early =
+            |response: usize| response > first && now_ns.saturating_sub(self.time(response)) >= REACTION_NS;
+        let mut earlier = (psn..=self.answered).take(MOST_RESPONSES);
+        self.answered >= psn
+            && (self.last_response.is_some_and(is_early)
+                || earlier.any(|psn| self.responses.get(&psn).copied().is_some_and(is_early)))
     }
 
     /// Returns whether a PSN belongs to a READ that was captured, but is not its first one.
@@ -357,8 +370,9 @@ impl Player<'_> {
         let is_only = self.out.sent.get(&psn).is_some_and(|sent| sent.times == 1);
         let is_alone = self.following(index) != Some(psn.saturating_add(span));
         // Packets before the first captured one leave no gap. The NAK shows that this one was missing.
-        let was_missing =
-            |resend: &Resend| resend.psn == psn && !resend.was_seen && matches!(resend.cause, Cause::Nak(_));
+        let was_missing = |resend: &Resend| {
+            resend.psn == psn && !resend.was_seen() && matches!(resend.cause, Cause::Nak(_))
+        };
         is_only
             && is_alone
             && since < NETWORK_NS

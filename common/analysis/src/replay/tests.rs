@@ -151,8 +151,25 @@ fn silence_before_a_repetition_is_a_timeout() {
     wire.send(0);
     wire.ack(0);
     let causes: Vec<Cause> = wire.replay().resends.iter().map(|resend| resend.cause).collect();
-    let timeout = |us: u64| Cause::Timeout { waited_ns: us * 1000 };
-    assert_eq!(causes, [timeout(67_001), timeout(134_001)]);
+    let timeout = |us: u64, since| Cause::Timeout { waited_ns: us * 1000, since: Some(since) };
+    assert_eq!(causes, [timeout(67_001, 0), timeout(134_001, 1)], "each counts from the last copy");
+}
+
+/// Regression: nothing said from which packet the time of a timeout counts.
+#[test]
+fn a_timeout_counts_from_the_last_copy_or_from_later_progress() {
+    let mut wire = Wire::default();
+    for number in 0..2 {
+        wire.send(number);
+    }
+    wire.wait_us(30_000);
+    wire.ack(0);
+    wire.wait_us(67_000);
+    wire.send(1);
+    let replay = wire.replay();
+    let [resend] = &replay.resends[..] else { panic!("{:?}", replay.resends) };
+    assert_eq!(resend.cause, Cause::Timeout { waited_ns: 67_001_000, since: Some(2) });
+    assert_eq!(resend.first, Some(1));
 }
 
 #[test]

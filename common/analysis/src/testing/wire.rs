@@ -10,6 +10,7 @@ use roce_packet::{
 };
 
 use crate::analysis::{Analysis, Collector};
+use crate::copies::Tap;
 use crate::record::{Extension, Packet};
 
 /// UDP port of RoCE v2.
@@ -124,7 +125,14 @@ pub(crate) fn frame_of(path: &Path, identification: u16, datagram: &[u8]) -> Vec
 /// Captures of packets.
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
-    packets: Vec<(u16, Option<u64>, Vec<u8>)>,
+    packets: Vec<(Tap, Option<u64>, Vec<u8>)>,
+    /// Number of captures, if there are more than those with packets.
+    captures: u16,
+}
+
+/// Returns the first interface of a capture.
+const fn first(capture: u16) -> Tap {
+    Tap { capture, interface: 0 }
 }
 
 impl Wire {
@@ -134,16 +142,26 @@ impl Wire {
     }
 
     pub(crate) fn add(&mut self, capture: u16, time_ns: u64, sketch: Sketch) {
-        self.packets.push((capture, Some(time_ns), sketch.frame(&[])));
+        self.packets.push((first(capture), Some(time_ns), sketch.frame(&[])));
+    }
+
+    /// Adds a packet to an interface of the first capture.
+    pub(crate) fn on_interface(&mut self, interface: u16, time_ns: u64, sketch: Sketch) {
+        self.packets.push((Tap { capture: 0, interface }, Some(time_ns), sketch.frame(&[])));
+    }
+
+    /// Says that there are this many captures, some of them without packets.
+    pub(crate) fn of_captures(&mut self, captures: u16) {
+        self.captures = captures;
     }
 
     pub(crate) fn without_time(&mut self, sketch: Sketch) {
-        self.packets.push((0, None, sketch.frame(&[])));
+        self.packets.push((first(0), None, sketch.frame(&[])));
     }
 
     /// Adds bytes as they are.
     pub(crate) fn raw(&mut self, capture: u16, time_ns: u64, bytes: Vec<u8>) {
-        self.packets.push((capture, Some(time_ns), bytes));
+        self.packets.push((first(capture), Some(time_ns), bytes));
     }
 
     /// Adds a packet with one bit of its payload inverted.
@@ -154,26 +172,58 @@ impl Wire {
         self.raw(capture, time_ns, frame);
     }
 
-    /// Adds a message of connection management.
+    /// Adds the first fragment of a packet, which lacks the second half.
+    pub(crate) fn first_fragment(&mut self, capture: u16, time_ns: u64, sketch: Sketch) {
+        const ETHERNET: usize = 14;
+
+        let mut frame = sketch.frame(&[]);
+        frame.truncate(ETHERNET + 20 + 512);
+        frame[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&(20_u16 + 512).to_be_bytes());
+        // More fragments follow, and DF is clear.
+        frame[ETHERNET + 6] = 0x20;
+        frame[ETHERNET + 10..ETHERNET + 12].fill(0);
+        let words = frame[ETHERNET..ETHERNET + 20].chunks(2);
+        let sum: u32 = words.map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
+        self.raw(capture, time_ns, frame);
+    }
+
+    /// Adds a message of connection management to the first capture.
     pub(crate) fn cm(&mut self, time_us: u64, from: u8, transaction_id: u64, message: CmMessage) {
+        self.cm_at(0, time_us * 1000, from, transaction_id, message);
+    }
+
+    /// Adds a message of connection management. Its PSN follows from the time in milliseconds at its sender,
+    /// so a message that is sent again has another one.
+    pub(crate) fn cm_at(
+        &mut self,
+        capture: u16,
+        time_ns: u64,
+        from: u8,
+        transaction_id: u64,
+        message: CmMessage,
+    ) {
         let mut content = [0; MAD_LEN];
         CmMad::new(transaction_id, message).emit(&mut content);
         let deth = Deth { q_key: roce_packet::mad::GSI_Q_KEY, source_qp: Qpn::GSI };
         let mut sketch = Sketch::new(from, Opcode::UD_SEND_ONLY, 0);
+        // Each tap sees a packet within 5 ms.
+        sketch.psn = (time_ns / 5_000_000) as u32;
         sketch.qpn = 1;
         sketch.extension = Extension::Deth(deth);
-        self.packets.push((0, Some(time_us * 1000), sketch.frame(&content)));
+        self.packets.push((first(capture), Some(time_ns), sketch.frame(&content)));
     }
 
     pub(crate) fn analyze(&self) -> Analysis {
-        let mut collector = Collector::new(PORT);
+        let mut collector = Collector::new(PORT).with_captures(self.captures);
         let mut numbers = [0; 4];
-        for (capture, time_ns, bytes) in &self.packets {
-            let number = &mut numbers[usize::from(*capture)];
+        for (tap, time_ns, bytes) in &self.packets {
+            let number = &mut numbers[usize::from(tap.capture)];
             *number += 1;
             collector.add(&Packet {
-                capture: *capture,
-                interface: 0,
+                capture: tap.capture,
+                interface: tap.interface,
                 number: *number,
                 time_ns: *time_ns,
                 link: Link::Ethernet,

@@ -84,7 +84,11 @@ const DELAYS: [Delay; 4] = [
         words: "from the response behind missing ones to the next request for them",
         times: second_requests,
     },
-    Delay { figure: "timeout_us", words: "before a timeout", times: |_, ends| timeouts(ends.near) },
+    Delay {
+        figure: "timeout_us",
+        words: "from the last copy of a packet or a later answer to a timeout",
+        times: |_, ends| timeouts(ends.near),
+    },
 ];
 
 /// Returns the median of each step that happened, in nanoseconds.
@@ -126,7 +130,7 @@ fn detections(scene: &Scene<'_>, ends: &Ends<'_>) -> Vec<u64> {
 
 fn timeouts(replay: &Replay) -> Vec<u64> {
     let waited = |resend: &Resend| match resend.cause {
-        Cause::Timeout { waited_ns } => Some(waited_ns),
+        Cause::Timeout { waited_ns, .. } => Some(waited_ns),
         _ => None,
     };
     replay.resends.iter().filter_map(waited).collect()

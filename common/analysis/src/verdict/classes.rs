@@ -222,7 +222,7 @@ fn on_the_way(scene: &Scene<'_>, findings: &mut Findings) -> Option<u64> {
         }
         ecn_on_the_way(near, far, stream, findings);
     }
-    Some(compared)
+    (compared > 0).then_some(compared)
 }
 
 fn ecn_on_the_way(near: &Record, far: &Record, stream: Option<StreamId>, findings: &mut Findings) {

@@ -10,6 +10,7 @@ use super::judgement::{Scene, Verdict};
 use super::rules;
 use crate::record::{Bits, Extension, Place, Record};
 use crate::replay::{Replay, Resend};
+use crate::summary::goodput;
 
 /// Upper limits of the classes of message sizes, in bytes, and their names.
 const CLASSES: [(u64, &str); 5] = [
@@ -73,7 +74,7 @@ fn of_end(scene: &Scene<'_>, end: usize) -> Option<Vec<Verdict>> {
             judge(scene, end, address, &format!("{operation} {name}"), found)
         })
         .collect();
-    verdicts.push(whole(scene, address, replay));
+    verdicts.push(whole(scene, end, address, replay));
     Some(verdicts)
 }
 
@@ -227,7 +228,7 @@ fn judge(scene: &Scene<'_>, end: usize, address: IpAddr, what: &str, mut class: 
 }
 
 /// Figures of all messages of one end: goodput, bytes, and the round trip time.
-fn whole(scene: &Scene<'_>, address: IpAddr, replay: &Replay) -> Verdict {
+fn whole(scene: &Scene<'_>, end: usize, address: IpAddr, replay: &Replay) -> Verdict {
     let records = &scene.analysis.records;
     let answered: BTreeMap<usize, usize> = replay.messages.iter().copied().collect();
     let all = messages(records, replay);
@@ -235,7 +236,6 @@ fn whole(scene: &Scene<'_>, address: IpAddr, replay: &Replay) -> Verdict {
         all.iter().filter_map(|message| Some((message, *answered.get(&message.start)?))).collect();
     let first = complete.iter().map(|(message, _)| scene.time(message.start)).min();
     let last = complete.iter().map(|(_, answer)| scene.time(*answer)).max();
-    let bytes: u64 = complete.iter().map(|(message, _)| message.bytes).sum();
     let Some(elapsed) =
         last.zip(first).and_then(|(last, first)| last.checked_sub(first)).filter(|ns| *ns > 0)
     else {
@@ -245,7 +245,7 @@ fn whole(scene: &Scene<'_>, address: IpAddr, replay: &Replay) -> Verdict {
         );
     };
     let sent_again: u64 = replay.sent.values().map(|sent| u64::from(sent.times.saturating_sub(1))).sum();
-    let goodput = bytes as f64 * 8.0 / elapsed as f64;
+    let goodput = goodput(scene.analysis, scene.connection, end).unwrap_or(0.0) / 1e9;
     let mut round_trips = round_trips(scene, replay);
     round_trips.sort_unstable();
     let is_near = scene.connection.between.is_some();

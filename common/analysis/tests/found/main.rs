@@ -8,15 +8,19 @@
 //! The tables are in docs/results/injected-events.md and docs/results/explained-failures.md. After a change
 //! of the analysis, write them again: `ROCE_WRITE_TABLE=1 cargo test -p roce-analysis --test found`.
 
+mod bridged;
 mod counted;
 mod explained;
 mod injected;
+mod managed;
 mod scene;
 
 use std::fmt::Write as _;
 
-use injected::{Injected, KINDS, Kind, Scene, mixed};
+use injected::{Injected, KINDS, Kind, PAUSING, Scene, mixed};
+use managed::managed;
 use roce_analysis::event::{Event, EventKind, events};
+use roce_sim::pair::Sent;
 use roce_testing::check_table;
 use roce_testing::encapsulated::Tunnel;
 use scene::{Ending, Fault, Style, Taps, analyze, run, tapped};
@@ -35,6 +39,7 @@ fn is_consequence(kind: EventKind) -> bool {
             | EventKind::Timeout
             | EventKind::ImpliedNak
             | EventKind::Cnp
+            | EventKind::CmRepetition
     )
 }
 
@@ -52,9 +57,11 @@ fn is_same(event: &Event, injected: &Injected, taps: Taps) -> bool {
     // A timeout begins with the oldest packet without an answer, and the last one may be lost.
     let is_start = event.kind == EventKind::RequestOrAnswerLost && event.psn < injected.psn;
     // Behind the tap, a doubled request shows in its answers.
-    let is_indirect = matches!(injected.kind, Kind::Network(Fault::Duplicate, _)) && may_be_missing;
+    let is_indirect = matches!(injected.kind, Kind::Network(Fault::Duplicate, _)) && may_be_missing
+        || event.kind == EventKind::CmRepetition;
     let is_there = injected.psn.is_none() || event.psn == injected.psn;
-    kinds.contains(&event.kind) && (is_there || is_start || is_indirect)
+    let names_port = event.kind != EventKind::Pause || event.summary.starts_with(&PAUSING.to_string());
+    kinds.contains(&event.kind) && (is_there || is_start || is_indirect) && names_port
 }
 
 /// The injected events of one or more captures, counted by result.
@@ -103,38 +110,58 @@ impl Row {
         self.invented += invented;
     }
 
-    /// Adds the captures of a scene by every set of taps, each in another tunnel.
-    fn add_all(&mut self, scene: &Scene, seed: u64, is_truncated: bool) {
-        for (number, taps) in Taps::ALL.into_iter().enumerate() {
+    /// Adds the captures of a scene at some places, each in another tunnel.
+    fn add_all(&mut self, scene: &Scene, places: &[Taps], seed: u64, is_truncated: bool) {
+        for (number, taps) in places.iter().copied().enumerate() {
             let tunnel = Tunnel::ALL[(seed as usize + number) % Tunnel::ALL.len()];
             self.add(scene, Style { taps, tunnel, is_truncated }, &format!("seed {seed}"));
         }
     }
 
-    /// Returns the rows of whole captures, and of truncated ones.
-    fn of(scene: impl Fn(u64) -> Option<Scene>) -> [Self; 2] {
-        let mut rows = [Self::default(), Self::default()];
-        for seed in 1..=SEEDS {
-            let Some(scene) = scene(seed) else { continue };
-            for (row, is_truncated) in rows.iter_mut().zip([false, true]) {
-                row.add_all(&scene, seed, is_truncated);
+    /// Returns the row of whole captures, and the one of truncated ones if there is one.
+    fn of(
+        scene: impl Fn(u64, &[Sent]) -> Option<Scene>,
+        plain: &[Vec<Sent>],
+        places: &[Taps],
+        has_truncated: bool,
+    ) -> (Self, Option<Self>) {
+        let (mut whole, mut truncated) = (Self::default(), has_truncated.then(Self::default));
+        for (seed, plain) in (1..).zip(plain) {
+            let Some(scene) = scene(seed, plain) else { continue };
+            whole.add_all(&scene, places, seed, false);
+            if let Some(truncated) = &mut truncated {
+                truncated.add_all(&scene, places, seed, true);
             }
         }
-        rows
+        (whole, truncated)
     }
 }
 
 /// Returns the rows of the table.
 fn rows() -> Vec<(String, Row)> {
+    let plain: Vec<Vec<Sent>> = (1..=SEEDS).map(|seed| run(seed, &[], Ending::Good)).collect();
+    let plain = plain.as_slice();
+    let of_kind = |(name, kind): (&'static str, Kind)| {
+        let scene = |seed, plain: &[Sent]| kind.scene(seed, plain);
+        (name.to_owned(), Row::of(scene, plain, kind.places(), kind.shows_in_headers()))
+    };
+    // Two threads, which take the kinds by turns.
+    let halves = [0, 1].map(|half| KINDS.into_iter().skip(half).step_by(2));
+    let [even, odd] = std::thread::scope(|scope| {
+        let running = halves.map(|kinds| scope.spawn(move || kinds.map(of_kind).collect::<Vec<_>>()));
+        running.map(|half| half.join().expect("no scene panics"))
+    });
+    let (mut even, mut odd) = (even.into_iter(), odd.into_iter());
+    let in_order = std::iter::from_fn(|| {
+        std::mem::swap(&mut even, &mut odd);
+        odd.next()
+    });
     let (mut rows, mut of_truncated) = (Vec::new(), Vec::new());
-    for (name, kind) in KINDS {
-        let [whole, truncated] = Row::of(|seed| kind.scene(seed));
-        rows.push((name.to_owned(), whole));
-        if kind.shows_in_headers() {
-            of_truncated.push((format!("{name}, truncated"), truncated));
-        }
+    for (name, (whole, truncated)) in in_order {
+        of_truncated.extend(truncated.map(|row| (format!("{name}, truncated"), row)));
+        rows.push((name, whole));
     }
-    let [mixed, _] = Row::of(mixed);
+    let (mixed, _) = Row::of(mixed, plain, &Taps::ALL, false);
     rows.push(("two faults of the network".to_owned(), mixed));
     rows.extend(of_truncated);
     rows
@@ -186,7 +213,9 @@ fn injected_events_are_named_and_no_others() {
 fn without_events_nothing_is_found() {
     let styles = Tunnel::ALL.into_iter().flat_map(|tunnel| [(tunnel, false), (tunnel, true)]);
     for seed in 1..=SEEDS {
-        let taps = tapped(&run(seed, &[], Ending::Good));
+        let plain = run(seed, &[], Ending::Good);
+        // Half of the captures have the connection management, too.
+        let taps = tapped(&if seed % 2 == 0 { managed(&plain, None, false).0 } else { plain });
         for ((tunnel, is_truncated), place) in
             styles.clone().flat_map(|style| Taps::ALL.map(|taps| (style, taps)))
         {

@@ -96,21 +96,32 @@ pub(crate) fn run(seed: u64, faults: &Faults, ending: Ending) -> Vec<Sent> {
 
 /// Exchanges the messages of a seed. Returns both hosts, with all packets.
 pub(crate) fn exchange(seed: u64, faults: &Faults, ending: Ending) -> Pair {
-    let mut numbers = Numbers(seed);
-    let mut pair = Pair::new(seed);
-    pair.link_delay_ns = DELAY_NS;
-    pair.packet_time_ns = PACKET_NS;
-    pair.record = true;
-    let (a, b) = pair.connect(QpType::Rc);
     let mut pending = faults.to_vec();
-    pair.set_script(move |sent| {
+    let script = move |sent: &Sent| {
         let of = (Class::of(sent.opcode), sent.psn.get());
         let Some(at) = pending.iter().position(|(class, _, psn)| (Some(*class), *psn) == of) else {
             return Action::Pass;
         };
         let (_, fault, _) = pending.swap_remove(at);
         fault.action(sent)
-    });
+    };
+    exchange_with(seed, script, faults.len(), ending)
+}
+
+/// Like [`exchange`], with a script that changes this number of packets.
+pub(crate) fn exchange_with(
+    seed: u64,
+    script: impl FnMut(&Sent) -> Action + 'static,
+    changes: usize,
+    ending: Ending,
+) -> Pair {
+    let mut numbers = Numbers(seed);
+    let mut pair = Pair::new(seed);
+    pair.link_delay_ns = DELAY_NS;
+    pair.packet_time_ns = PACKET_NS;
+    pair.record = true;
+    let (a, b) = pair.connect(QpType::Rc);
+    pair.set_script(script);
     for round in 0..2 + numbers.below(3) {
         for number in 0..1 + numbers.below(5) {
             let len = 1 + numbers.below(6000) as usize;
@@ -145,7 +156,7 @@ pub(crate) fn exchange(seed: u64, faults: &Faults, ending: Ending) -> Pair {
     pair.drive();
     drop((pair.completions(Side::A), pair.completions(Side::B)));
     let hits = pair.sent.iter().filter(|sent| sent.action != Action::Pass).count();
-    assert_eq!(hits, faults.len(), "seed {seed}: {faults:?}");
+    assert_eq!(hits, changes, "seed {seed}");
     pair
 }
 
@@ -159,9 +170,17 @@ pub(crate) struct Seen {
     pub(crate) path: Path,
     /// From BTH to ICRC.
     pub(crate) bytes: Vec<u8>,
+    /// The Ethernet frames at the tap, if they are not one with these bytes.
+    pub(crate) frames: Option<Vec<Vec<u8>>>,
 }
 
 impl Seen {
+    /// Returns a sent packet as a tap shows it.
+    pub(crate) fn of(sent: &Sent, time: u64) -> Self {
+        let (from, path, bytes) = (sent.from, sent.path, sent.bytes.clone());
+        Self { time, sent: time, from, path, bytes, frames: None }
+    }
+
     pub(crate) fn opcode(&self) -> Opcode {
         Opcode(self.bytes[0])
     }
@@ -187,14 +206,62 @@ impl Seen {
         self.bytes[end..].copy_from_slice(&icrc.to_le_bytes());
     }
 
-    fn frame(&self) -> Vec<u8> {
-        let [to, from] = [2, 1].map(|last| MacAddr([2, 0, 0, 0, 0, last]));
-        let headers = FrameHeaders::new(&self.path, 0, to, from, self.bytes.len()).unwrap();
-        let mut frame = vec![0; headers.len_bytes()];
-        headers.emit(&mut frame).unwrap();
-        frame.extend_from_slice(&self.bytes);
-        frame
+    /// Returns the Ethernet frames at the tap.
+    fn frames(&self) -> Vec<Vec<u8>> {
+        self.frames.clone().unwrap_or_else(|| vec![frame_of(&self.path, &self.bytes)])
     }
+
+    /// Lets the network fragment the packet: DF is clear. Returns the frame before it, and the two frames
+    /// behind it.
+    pub(crate) fn fragments(&self) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let mut bytes = self.bytes.clone();
+        let end = bytes.len() - 4;
+        let mut envelope = roce_packet::Envelope::new(&self.path, 0);
+        envelope.dont_fragment = false;
+        let icrc = roce_packet::icrc::compute(&envelope, &bytes[..end], &[]);
+        bytes[end..].copy_from_slice(&icrc.to_le_bytes());
+        let mut whole = frame_of(&self.path, &bytes);
+        let (headers, payload) = whole.split_at(ETHERNET + IPV4);
+        // Offsets count units of eight bytes.
+        let middle = payload.len() / 16 * 8;
+        let (head, tail) = payload.split_at(middle);
+        let fragment = |part: &[u8], flags_and_offset: u16| {
+            let mut frame = [headers, part].concat();
+            set_ip(&mut frame, part.len(), flags_and_offset);
+            frame
+        };
+        let both = vec![fragment(head, 0x2000), fragment(tail, (middle / 8) as u16)];
+        let len = payload.len();
+        set_ip(&mut whole, len, 0);
+        (whole, both)
+    }
+}
+
+/// Lengths of headers.
+const ETHERNET: usize = 14;
+const IPV4: usize = 20;
+
+/// Sets the length, the flags and the offset in the IPv4 header of a frame, and its checksum.
+fn set_ip(frame: &mut [u8], payload: usize, flags_and_offset: u16) {
+    let header = &mut frame[ETHERNET..ETHERNET + IPV4];
+    header[2..4].copy_from_slice(&((IPV4 + payload) as u16).to_be_bytes());
+    header[6..8].copy_from_slice(&flags_and_offset.to_be_bytes());
+    header[10..12].fill(0);
+    let words = header.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let sum = words.sum::<u32>();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Returns the Ethernet frame of a datagram.
+pub(crate) fn frame_of(path: &Path, datagram: &[u8]) -> Vec<u8> {
+    let [to, from] = [2, 1].map(|last| MacAddr([2, 0, 0, 0, 0, last]));
+    let headers = FrameHeaders::new(path, 0, to, from, datagram.len()).unwrap();
+    let mut frame = vec![0; headers.len_bytes()];
+    headers.emit(&mut frame).unwrap();
+    frame.extend_from_slice(datagram);
+    frame
 }
 
 /// The packets at the tap near A, and at the tap near B.
@@ -207,8 +274,8 @@ pub(crate) fn tapped(sent: &[Sent]) -> Tapped {
     for packet in sent {
         let [near, far] = if packet.from == Side::A { [0, 1] } else { [1, 0] };
         let start = (START_NS + packet.at.as_nanos()).max(free[near]);
-        let (path, bytes) = (packet.path, packet.bytes.clone());
-        let mut seen = Seen { time: start + PACKET_NS, sent: start, from: packet.from, path, bytes };
+        let path = packet.path;
+        let mut seen = Seen { time: start + PACKET_NS, ..Seen::of(packet, start) };
         taps[near].push(seen.clone());
         let (copies, extra) = match packet.action {
             Action::Drop => (0, 0),
@@ -241,6 +308,8 @@ pub(crate) enum Taps {
     Both,
     A,
     B,
+    /// One place at the fault, with an interface for each direction.
+    Bridge,
 }
 
 impl Taps {
@@ -248,7 +317,11 @@ impl Taps {
 
     /// Returns whether one of the taps is the one near A (0) or near B (1).
     pub(crate) fn has(self, tap: usize) -> bool {
-        self == Self::Both || (self == Self::A) == (tap == 0)
+        match self {
+            Self::Both | Self::Bridge => true,
+            Self::A => tap == 0,
+            Self::B => tap == 1,
+        }
     }
 }
 
@@ -262,15 +335,40 @@ pub(crate) struct Style {
 
 pub(crate) fn analyze(taps: &Tapped, style: Style) -> Analysis {
     let mut collector = Collector::new(4791);
+    if style.taps == Taps::Bridge {
+        // Both directions are in the order of time.
+        let from_each = |tap: usize| taps[tap].iter().map(move |seen| (tap as u16, seen));
+        let mut all: Vec<(u16, &Seen)> = from_each(0).chain(from_each(1)).collect();
+        all.sort_by_key(|(_, seen)| seen.time);
+        add(&mut collector, 0, all.into_iter(), style);
+        return collector.analyze();
+    }
     let wanted = [0, 1].into_iter().filter(|tap| style.taps.has(*tap));
     for (capture, tap) in wanted.enumerate() {
-        for (number, seen) in taps[tap].iter().enumerate() {
-            let whole = encapsulate(style.tunnel, &seen.frame());
+        add(&mut collector, capture as u16, taps[tap].iter().map(|seen| (0, seen)), style);
+    }
+    collector.analyze()
+}
+
+/// Adds the packets of a capture, each with its interface.
+fn add<'a>(
+    collector: &mut Collector,
+    capture: u16,
+    packets: impl Iterator<Item = (u16, &'a Seen)>,
+    style: Style,
+) {
+    let mut number = 0;
+    for (interface, seen) in packets {
+        for frame in seen.frames() {
+            number += 1;
+            // A mirror does not carry frames that only concern one link.
+            let is_of_link = frame[12..14] == [0x88, 0x08];
+            let whole = if is_of_link { frame } else { encapsulate(style.tunnel, &frame) };
             let len = if style.is_truncated { TRUNCATED.min(whole.len()) } else { whole.len() };
             collector.add(&Packet {
-                capture: capture as u16,
-                interface: 0,
-                number: number as u64 + 1,
+                capture,
+                interface,
+                number,
                 time_ns: Some(seen.time),
                 link: Link::Ethernet,
                 wire_len: whole.len(),
@@ -278,5 +376,4 @@ pub(crate) fn analyze(taps: &Tapped, style: Style) -> Analysis {
             });
         }
     }
-    collector.analyze()
 }
