@@ -76,7 +76,7 @@ pub fn deb(options: &Options, maintainer: &str) -> anyhow::Result<Vec<PathBuf>> 
     let time = dist::time_of_commit()?;
     let date =
         build::text(Command::new("date").args(["-u", "-R", "-d", &format!("@{time}")]).env("LC_ALL", "C"))?;
-    let licences = licences::of_target(&build.target)?;
+    let licences = without_apache(&licences::of_target(&build.target)?);
     let mut packages = Vec::new();
     for deb in &DEBS {
         let architecture = if deb.part == Package::Doc { "all" } else { architecture };
@@ -182,6 +182,20 @@ fn is_binary(path: &Path) -> bool {
     path.starts_with("bin") || path.to_string_lossy().contains(".so")
 }
 
+/// Replaces the terms of the Apache License 2.0, which each system has, by the path of their file. The lines
+/// around them stay, because they may name holders of a copyright.
+fn without_apache(text: &str) -> String {
+    const END: &str = "END OF TERMS AND CONDITIONS";
+    let mut parts = text.split("TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION");
+    let mut short = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.split_once(END).map_or(part, |(_, rest)| rest);
+        short.push_str("The terms are in /usr/share/common-licenses/Apache-2.0.");
+        short.push_str(rest);
+    }
+    short
+}
+
 /// Removes symbols from programs and libraries, and compresses manual pages and changes, as Debian's policy
 /// requires.
 fn compress(usr: &Path, files: &[File]) -> anyhow::Result<()> {
@@ -226,6 +240,15 @@ mod tests {
         for entry in layout::LAYOUT {
             assert_eq!(DEBS.iter().filter(|deb| deb.part == entry.package).count(), 1, "{entry:?}");
         }
+    }
+
+    #[test]
+    fn the_terms_of_the_apache_license_are_those_of_the_system() {
+        let apache = fs::read_to_string(build::root().join("LICENSE-APACHE")).unwrap();
+        let short = without_apache(&format!("first\n{apache}\nsecond\n{apache}\nlast"));
+        assert_eq!(short.matches("/usr/share/common-licenses/Apache-2.0").count(), 2, "{short}");
+        assert!(short.starts_with("first\n") && short.ends_with("\nlast") && short.contains("\nsecond\n"));
+        assert!(short.len() < apache.len(), "{short}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `xtask dist`: an archive with the files of an installation, which is the same for each build of a commit.
+//! `xtask dist`: an archive with the files of an installation. Order, times and owners of the files do not
+//! depend on the machine.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
