@@ -172,7 +172,7 @@ fn page() -> Result<String> {
         let name = name.trim_end_matches(".roce");
         writeln!(rows, "| `{name}` | {rules} | passes | {older} | {newer} | {number} |")?;
     }
-    let mut text = include_str!("scripts.md").to_owned();
+    let mut text = include_str!("scripts-page.txt").to_owned();
     writeln!(text, "\n| NIC | passes | fails | not applicable |\n|---|---|---|---|")?;
     let kernels = KERNELS.map(|kernel| format!("Soft-RoCE of Linux {kernel}"));
     for (nic, [passed, failed, lacking]) in
