@@ -500,8 +500,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     (
         "cli/src",
         &[
-            "decode", "input", "analyze", "dissect", "explain", "inject", "help", "sim", "bridge", "measure",
-            "demo", "perf", "run",
+            "decode", "input", "peer", "analyze", "dissect", "explain", "inject", "help", "sim", "bridge",
+            "measure", "demo", "perf", "run",
         ],
     ),
 ];

@@ -215,7 +215,11 @@ fn assign(
             pairs.push((one, two));
         }
     }
-    (pairs, here.iter().copied().filter(|one| !used.0.contains(one)).collect())
+    // The others had an unusual delay. What has arrived has left, so as few are lost as possible.
+    let late = there.iter().copied().filter(|two| !used.1.contains(two));
+    let mut rest = here.iter().copied().filter(|one| !used.0.contains(one));
+    pairs.extend(late.zip(rest.by_ref()).map(|(two, one)| (one, two)));
+    (pairs, rest.collect())
 }
 
 /// Factor by which a delay must be closer to the usual one to show that packets changed their order.
@@ -295,6 +299,33 @@ mod tests {
         assert_eq!((crossing.lost.as_slice(), crossing.both.len()), ([3].as_slice(), 6));
         assert_eq!(crossing.delay_ns, Some(AHEAD_NS.cast_signed() + 700));
         assert_eq!(crossing.only_second, [0; 0]);
+    }
+
+    /// Regression: of packets that a network delayed by different times, those with retransmissions of equal
+    /// bytes counted as lost, although all copies had arrived.
+    #[test]
+    fn of_as_many_copies_as_were_sent_none_is_lost() {
+        let mut traffic = Traffic::default();
+        let mut both = |sent: u64, arrived: u64, psn: u32| {
+            traffic.now_ns = sent;
+            traffic.request(7, psn);
+            let mut copy = *traffic.records.last().unwrap();
+            copy.place.capture = 1;
+            copy.time_ns = arrived;
+            copy
+        };
+        let mut there: Vec<Record> =
+            (0..5).map(|psn| both(1000 * u64::from(psn), 1000 * u64::from(psn) + 700, psn)).collect();
+        // The first copy comes 30 ms late, behind its two retransmissions, of which one is 20 ms late.
+        there.push(both(10_000_000, 40_000_000, 9));
+        there.push(both(12_000_000, 12_000_700, 9));
+        there.push(both(14_000_000, 34_000_000, 9));
+        there.sort_by_key(|record| record.time_ns);
+        let first: Vec<usize> = (0..8).collect();
+        traffic.records.extend(there);
+        let second: Vec<usize> = (8..16).collect();
+        let crossing = cross(&traffic.records, &first, &second, Some((0, u64::MAX)), 0);
+        assert_eq!((crossing.both.len(), crossing.lost.len(), crossing.only_second.len()), (8, 0, 0));
     }
 
     /// Regression: of a packet and its retransmission with equal bytes, the retransmission counted as lost if

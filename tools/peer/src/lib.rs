@@ -3,9 +3,9 @@
 //! A script sends any packet, right or wrong, and says which answers must arrive, and when. Such a script
 //! documents a rule of the protocol and checks a NIC at once. [`script`] contains the language, and [`run`]
 //! the interpreter, which has neither a clock nor a socket. [`bed`] connects the interpreter to a NIC: the
-//! engine of `roce_transport` in virtual time, or a NIC behind a device. [`shipped`] has the scripts of this
-//! crate, [`recorded`] makes a script from packets, and [`output`] writes results as text, as JUnit XML and as
-//! a capture.
+//! engine of `roce_transport` in virtual time, or a NIC behind a device. [`shipped`] has the scripts of
+//! this crate, [`recorded`] makes a script from packets, and [`output`] writes results as text, as JUnit XML
+//! and as a capture.
 //!
 //! The crate has no command line and does not write to a terminal.
 //!

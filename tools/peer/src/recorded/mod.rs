@@ -3,65 +3,25 @@
 //! The script plays one end: it sends what this end sent, and expects what the other end sent. Memory of the
 //! NIC takes the place of the recorded regions, and the NIC posts the requests that the recorded one sent.
 
+mod packet;
 mod regions;
 mod words;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use roce_packet::{Datagram, Direction, Ecn, NakCode, Operation, Position, Psn, Syndrome, Transport};
+use roce_packet::{Datagram, NakCode, Operation, Position, Psn, Syndrome, Transport};
 
-use roce_transport::Instant;
-
-use crate::run::Record;
-use crate::wire::fault_of;
+use packet::Packet;
 use regions::Regions;
 use words::{Line, post_words};
+
+pub use packet::{NoScript, Recorded};
 
 /// Shorter pauses of the recording are left out.
 const PAUSE_NS: u64 = 1_000_000;
 /// Time in which every expectation is met without `within`.
 const PATIENCE_NS: u64 = 1_000_000_000;
-
-/// The reason why packets do not become a script.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoScript(pub String);
-
-impl std::fmt::Display for NoScript {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NoScript {}
-
-/// A recorded packet of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Recorded<'a> {
-    /// The time.
-    pub at: Instant,
-    /// Whether the end that the script plays sent it.
-    pub is_sent: bool,
-    /// The bytes from BTH to ICRC.
-    pub bytes: &'a [u8],
-    /// Whether it has the congestion-experienced mark.
-    pub is_marked: bool,
-    /// Whether its ICRC is wrong.
-    pub has_wrong_icrc: bool,
-}
-
-impl<'a> From<&'a Record> for Recorded<'a> {
-    fn from(record: &'a Record) -> Self {
-        let Record { at, is_sent, ref path, identification, ref bytes, .. } = *record;
-        Self {
-            at,
-            is_sent,
-            bytes,
-            is_marked: path.ecn() == Ecn::CongestionExperienced,
-            has_wrong_icrc: fault_of(bytes, path, Some(identification)).is_some(),
-        }
-    }
-}
 
 /// Returns the text of a script that repeats these packets of an RC connection. `is_sent` marks those of the
 /// end that the script plays.
@@ -78,69 +38,6 @@ pub fn script_of(title: &str, recorded: &[Recorded<'_>]) -> Result<String, NoScr
         return Err(NoScript("the connection has no packet of RC".to_owned()));
     }
     Writer::new(&packets)?.write(title)
-}
-
-/// A recorded packet. One that does not parse only has its bytes.
-struct Packet<'a> {
-    record: &'a Recorded<'a>,
-    datagram: Option<Datagram<'a>>,
-}
-
-impl<'a> Packet<'a> {
-    fn new(record: &'a Recorded<'a>) -> Result<Self, NoScript> {
-        let datagram = Datagram::parse(record.bytes, &[]).ok();
-        if datagram.is_none() && !record.is_sent {
-            let text = crate::wire::describe(record.bytes, None);
-            return Err(NoScript(format!("a packet of the NIC is cut or malformed: {text}")));
-        }
-        Ok(Self { record, datagram })
-    }
-
-    fn transport(&self) -> Option<Transport> {
-        self.datagram.as_ref().map(|datagram| datagram.info().transport)
-    }
-
-    fn psn(&self) -> Option<Psn> {
-        self.datagram.as_ref().map(|datagram| datagram.bth().psn)
-    }
-
-    fn syndrome(&self) -> Option<Syndrome> {
-        self.datagram.as_ref()?.aeth().map(|aeth| aeth.syndrome)
-    }
-
-    /// Whether it is a request of RC, of the script or of the NIC.
-    fn is_request(&self, is_sent: bool) -> bool {
-        self.record.is_sent == is_sent
-            && self.datagram.as_ref().is_some_and(|datagram| {
-                let info = datagram.info();
-                info.direction == Direction::Request && info.transport == Transport::Rc
-            })
-    }
-
-    /// Whether it is the first packet of a message.
-    fn begins(&self) -> bool {
-        self.datagram
-            .as_ref()
-            .is_some_and(|datagram| matches!(datagram.info().position, Position::First | Position::Only))
-    }
-
-    /// Whether it is the last packet of a message.
-    fn ends(&self) -> bool {
-        self.datagram
-            .as_ref()
-            .is_some_and(|datagram| matches!(datagram.info().position, Position::Last | Position::Only))
-    }
-
-    /// Whether the responder needs a receive for the packet.
-    fn needs_receive(&self) -> bool {
-        self.datagram.as_ref().is_some_and(|datagram| {
-            let info = datagram.info();
-            match info.operation {
-                Operation::Send => matches!(info.position, Position::First | Position::Only),
-                _ => datagram.imm_dt().is_some(),
-            }
-        })
-    }
 }
 
 /// The lines of a script.
@@ -409,13 +306,6 @@ fn mtu_of(packets: &[Packet<'_>]) -> u32 {
             None => longest <= *mtu as usize,
         })
         .unwrap_or(4096)
-}
-
-/// Returns the PSNs of requests that the NIC refused because of their key, range or right.
-fn refused_psns(packets: &[Packet<'_>]) -> BTreeSet<u32> {
-    let answers = packets.iter().filter(|packet| !packet.record.is_sent);
-    let refused = answers.filter(|packet| packet.syndrome() == Some(Syndrome::Nak(NakCode::RemoteAccess)));
-    refused.filter_map(|packet| packet.psn().map(Psn::get)).collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{NoScript, Packet, refused_psns};
+use super::packet::{NoScript, Packet, refused_psns};
 
 /// The largest region that a script registers.
 const MOST_BYTES: u64 = 64 << 20;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use roce_packet::{Datagram, Opcode, OpcodeInfo, Operation, Syndrome};
 
-use super::Recorded;
+use super::packet::Recorded;
 use super::regions::Regions;
 use crate::wire::{Slot, describe, slots_of};
 
