@@ -264,13 +264,20 @@ impl Run<'_> {
         Err(failed(statement, found))
     }
 
-    /// Returns the time before which a check of the NIC would be too early.
+    /// Returns the time before which a check of the NIC would be too early, or a change that the last packet
+    /// must not see: the request to the NIC may overtake packets.
     fn settled(&self, action: &Action) -> Instant {
-        let is_check = matches!(
+        let waits = matches!(
             action,
-            Action::CheckMemory(..) | Action::CheckState(_) | Action::Counter(..) | Action::NoCompletion
+            Action::CheckMemory(..)
+                | Action::CheckState(_)
+                | Action::Counter(..)
+                | Action::NoCompletion
+                | Action::Fill(..)
+                | Action::Revoke(_)
+                | Action::Modify(_)
         );
-        let time = if is_check { SETTLE_NS.min(self.slack_ns) } else { 0 };
+        let time = if waits { SETTLE_NS.min(self.slack_ns) } else { 0 };
         self.last_packet.plus_nanos(time)
     }
 
