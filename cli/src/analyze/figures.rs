@@ -1,5 +1,6 @@
 //! The figures of a connection in words.
 
+use roce_analysis::stall::{Beyond, Stall};
 use roce_analysis::summary::{Distribution, Management, Operations, Requests, Summary, operation_name};
 use roce_analysis::words::{duration, thousands};
 use roce_packet::Transport;
@@ -114,11 +115,32 @@ pub(super) fn of_requests(requests: &Requests) -> Vec<String> {
         counted(requests.most_messages_in_flight, "message"),
         counted(requests.most_packets_in_flight, "PSN")
     );
+    if let Some(stall) = &requests.stall {
+        lines.push(of_stall(stall));
+    }
     lines.push(match requests.round_trips {
         Some(times) => format!("{}; {in_flight}", round_trips(&times)),
         None => in_flight,
     });
     lines
+}
+
+/// Says how long nothing came back, and what the other place shows.
+pub(super) fn of_stall(stall: &Stall) -> String {
+    let Stall { ns, from, until, requests, beyond } = stall;
+    let requests = counted(*requests, "request packet");
+    let text =
+        format!("nothing came back for {} from packet {from} to {until}, after {requests}", duration(*ns));
+    let Some(Beyond { lost_requests, lost_answers }) = beyond else { return text };
+    let there = match lost_requests {
+        0 => "all arrived at the other place".to_owned(),
+        lost => format!("{} lost on the way", thousands(*lost)),
+    };
+    let back = match lost_answers {
+        0 => "no packet back was lost, so the other end sent none".to_owned(),
+        lost => format!("{} on the way back lost", counted(*lost, "packet")),
+    };
+    format!("{text}: {there}, {back}")
 }
 
 pub(super) fn round_trips(times: &Distribution) -> String {

@@ -4,6 +4,7 @@ use std::io;
 
 use roce_analysis::ladder::name;
 use roce_analysis::record::Place;
+use roce_analysis::stall::Stall;
 use roce_analysis::summary::{Distribution, Requests, Summary, operation_name, transport_name};
 use roce_analysis::verdict::Verdict;
 use roce_packet::Encapsulation;
@@ -111,6 +112,19 @@ fn requested(requests: &Requests) -> Value {
         "most_messages_in_flight": requests.most_messages_in_flight,
         "most_psns_in_flight": requests.most_packets_in_flight,
         "round_trips": round_trips,
+        "stall": requests.stall.map(stall),
+    })
+}
+
+fn stall(stall: Stall) -> Value {
+    let Stall { ns, from, until, requests, beyond } = stall;
+    json!({
+        "duration_ns": ns,
+        "from": from.to_string(),
+        "until": until.to_string(),
+        "request_packets": requests,
+        "lost_request_packets": beyond.map(|beyond| beyond.lost_requests),
+        "lost_packets_back": beyond.map(|beyond| beyond.lost_answers),
     })
 }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use roce_analysis::connection::Connection;
 use roce_analysis::counters::Comparison;
 use roce_analysis::ladder::name;
+use roce_analysis::stall::Stall;
 use roce_analysis::summary::{Summary, summary, transport_name};
 use roce_analysis::verdict::{Outcome, Verdict, of_capture, of_connection, of_counters};
 use roce_analysis::words::{duration, thousands};
@@ -46,6 +47,12 @@ impl Part<'_> {
         let requests = &self.summary.requests;
         let is_answered = requests.iter().any(|one| one.answered > 0);
         !self.absent.is_empty() && !is_answered && requests.iter().any(|one| one.messages > 0)
+    }
+
+    /// Returns the longest stall of each end, with the number of the connection and the address of the end.
+    fn stalls(&self) -> impl Iterator<Item = (usize, IpAddr, &Stall)> {
+        let ends = self.summary.ends.iter().zip(&self.summary.requests);
+        ends.filter_map(|(end, requests)| Some((self.number, end.address, requests.stall.as_ref()?)))
     }
 
     /// Returns a line about the connection as a whole.
@@ -186,7 +193,8 @@ impl<'a> Report<'a> {
         format!("{text}{in_files}; {}", counted(analysis.connections.len() as u64, "connection"))
     }
 
-    /// Returns the first failed verdict, or the connection with most losses, or that there are none.
+    /// Returns the first failed verdict, or the longest stall, or the connection with most losses, or that
+    /// there are none.
     fn first_line(&self) -> String {
         if let Some(part) = self.parts.iter().find(|part| part.never_arrived()) {
             let files = part.absent.join(", ");
@@ -195,6 +203,10 @@ impl<'a> Report<'a> {
         let failed = self.all().find(|(_, verdict)| verdict.outcome == Outcome::Fail);
         if let Some((about, verdict)) = failed {
             return format!("look first at {about}, {}: {}", verdict.rule.title, verdict.summary);
+        }
+        let stalls = self.parts.iter().flat_map(|part| part.stalls());
+        if let Some((number, address, stall)) = stalls.max_by_key(|(.., stall)| stall.ns) {
+            return format!("look first at connection {number}, {address}: {}", figures::of_stall(stall));
         }
         let worst = self.parts.iter().map(|part| (part.number, Losses::of([&part.summary])));
         // The first one, if there are several.

@@ -19,6 +19,7 @@ pub mod pairing;
 mod places;
 pub mod record;
 pub mod replay;
+pub mod stall;
 pub mod stream;
 pub mod summary;
 #[cfg(test)]

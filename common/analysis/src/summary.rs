@@ -9,6 +9,7 @@ use crate::analysis::Analysis;
 use crate::connection::{Connection, End, View};
 use crate::record::{Bits, Extension, Place, Record, StreamId};
 use crate::replay::{Cause, GapEnd, Replay, Resend, ResponseGap, Sent};
+use crate::stall::{Stall, longest};
 
 /// A connection in figures.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +78,8 @@ pub struct Requests {
     /// Time from a request packet to its answer at the tap near the requester. Packets that were sent again
     /// do not count.
     pub round_trips: Option<Distribution>,
+    /// The longest time in which nothing came back, if it is much longer than the usual time of an answer.
+    pub stall: Option<Stall>,
     /// Largest number of messages that waited for their answer at one time.
     pub most_messages_in_flight: u64,
     /// Largest number of PSNs that waited for their answer at one time.
@@ -183,6 +186,8 @@ fn requests(analysis: &Analysis, connection: &Connection, end: usize) -> Request
     let delivered_bytes = delivered(analysis, connection, end);
     let wire_bytes = wire_bytes(records, connection, view, end);
     let span = span_ns(records, connection, view, end).filter(|_| is_timed);
+    let round_trips =
+        Distribution::of(round_trips(records, replay).map(|(_, time)| time).collect()).filter(|_| is_timed);
     let rate = |bytes: u64| span.filter(|_| bytes > 0).map(|span| bytes as f64 * 8e9 / span as f64);
     Requests {
         operations: operations(&messages),
@@ -202,8 +207,8 @@ fn requests(analysis: &Analysis, connection: &Connection, end: usize) -> Request
         rnr_naks: replay.rnr.len() as u64,
         refusals: replay.refusals.len() as u64,
         timeouts: replay.timeouts().count() as u64,
-        round_trips: Distribution::of(round_trips(records, replay).map(|(_, time)| time).collect())
-            .filter(|_| is_timed),
+        round_trips,
+        stall: round_trips.and_then(|times| longest(analysis, connection, end, times.median_ns)),
         most_messages_in_flight: most_at_once(&replay.messages),
         most_packets_in_flight: replay.most_in_flight,
     }
