@@ -3,6 +3,10 @@
 //! A record says that its ICRC is wrong, but not why: that needs the bytes of the packet, which only
 //! [`crate::Collector::add`] sees. It examines them, and keeps the result for each stream.
 
+use std::collections::HashMap;
+
+use roce_packet::{Opcode, Psn};
+
 use super::findings::{Findings, count_of};
 use super::judgement::{Scene, Verdict};
 use super::packets::{outside_connections, sent_by};
@@ -17,7 +21,57 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
     for end in [0, 1] {
         sums.add(&sent_by(scene, end));
     }
-    sums.into_verdict(scene.analysis)
+    let mut verdicts = sums.into_verdict(scene.analysis);
+    if let (Some(place), Some(verdict)) = (place_of_damage(scene), verdicts.first_mut()) {
+        verdict.summary.push_str(&place);
+    }
+    verdicts
+}
+
+/// Says at which of two places packets were wrong for the first time.
+fn place_of_damage(scene: &Scene<'_>) -> Option<String> {
+    let between = scene.connection.between.as_ref()?;
+    let wrong = |index: &usize| {
+        let record = scene.analysis.records.get(*index);
+        record.filter(|record| record.bits.contains(Bits::BAD_ICRC))
+    };
+    let (mut before, mut behind) = (0, 0);
+    for crossing in &between.crossings {
+        // A wrong packet and its right repetition may have the same ICRC field. So packets are counted, not
+        // compared one by one.
+        let mut known: HashMap<(Opcode, Psn, u32), u64> = HashMap::new();
+        let key = |record: &Record| (record.opcode, record.psn, record.icrc);
+        let left = crossing.both.iter().map(|(first, _)| first).chain(&crossing.lost);
+        for record in left.filter_map(wrong) {
+            before += 1;
+            *known.entry(key(record)).or_default() += 1;
+        }
+        let arrived = crossing.both.iter().map(|(_, second)| second).chain(&crossing.only_second);
+        for record in arrived.filter_map(wrong) {
+            match known.get_mut(&key(record)).filter(|count| **count > 0) {
+                Some(count) => *count -= 1,
+                None => behind += 1,
+            }
+        }
+    }
+    match (before, behind) {
+        (0, 0) => None,
+        (_, 0) => Some(
+            " They were wrong already at the place near their sender, so the network between both places is \
+             not the cause."
+                .to_owned(),
+        ),
+        (0, _) => Some(
+            " They were right at the place near their sender, so the network between both places damages \
+             them."
+                .to_owned(),
+        ),
+        _ => Some(format!(
+            " {} wrong already at the place near the sender, {} became wrong between both places.",
+            count_of(before, "packet"),
+            count_of(behind, "packet")
+        )),
+    }
 }
 
 /// Judges packets outside of connections.
@@ -89,6 +143,7 @@ impl Sums {
 mod tests {
     use super::*;
     use crate::testing::frames::{Wire, ack, expect, figure, judge, judge_capture, send};
+    use crate::testing::wire::Sketch as Packet;
     use crate::verdict::Outcome;
 
     #[test]
@@ -127,6 +182,41 @@ mod tests {
         let verdict = judge(&wire, &ICRC);
         expect(&verdict, Outcome::Unknown, "no packet is complete: 2 packets without its end", &[]);
         assert_eq!(figure(&verdict, "unchecked"), 2.0);
+    }
+
+    /// A reader looked at cables, although the packets were wrong before they left the host.
+    #[test]
+    fn two_places_show_where_packets_were_wrong_for_the_first_time() {
+        let judged = |wrong_at: &[[bool; 2]]| {
+            let mut wire = crate::testing::wire::Wire::default();
+            for (psn, wrong) in (0..).zip(wrong_at) {
+                let time = 100_000 * u64::from(psn);
+                for (place, wrong) in (0..).zip(wrong) {
+                    let (time, sketch) = (time + 1_000 * u64::from(place), Packet::send(1, psn));
+                    if *wrong {
+                        wire.damaged(place, time, sketch);
+                    } else {
+                        wire.add(place, time, sketch);
+                    }
+                }
+                wire.add(1, time + 5_000, Packet::ack(2, psn, psn + 1));
+                wire.add(0, time + 6_000, Packet::ack(2, psn, psn + 1));
+            }
+            let analysis = wire.analyze();
+            let verdicts = crate::verdict::of_connection(&analysis, &analysis.connections[0]);
+            verdicts.into_iter().find(|verdict| verdict.rule.number == ICRC.number).unwrap().summary
+        };
+        let [never, before, between] = [[false, false], [true, true], [false, true]];
+        assert!(!judged(&[never, never]).contains("the place"));
+        assert!(judged(&[never, before, never]).contains("wrong already at the place near their sender"));
+        assert!(
+            judged(&[never, between, between]).contains("so the network between both places damages them")
+        );
+        let both = judged(&[never, before, between, between]);
+        assert!(
+            both.contains("1 packet wrong already at the place near the sender, 2 packets became"),
+            "{both}"
+        );
     }
 
     #[test]
