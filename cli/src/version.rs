@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The version of the program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What distinguishes builds of one version.
+/// The properties that distinguish builds of one version.
 #[derive(Debug, Serialize)]
 pub(crate) struct Build {
     /// The commit of the sources, if the build knew it. Changes that were not committed are not visible.

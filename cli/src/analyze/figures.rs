@@ -22,7 +22,7 @@ pub(super) fn rate(bits_per_second: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// What was lost and sent again in both directions of some connections, and what came of it.
+/// The losses and retransmissions in both directions of some connections, and their outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
     /// Requests, responses and other answers that were lost.

@@ -114,7 +114,7 @@ impl Folder {
 struct Places {
     /// Best first.
     folders: Vec<PathBuf>,
-    /// What the user has to do if a library is missing in all of them.
+    /// The remedy if a library is missing in all of them.
     remedy: String,
 }
 

@@ -1,5 +1,7 @@
 //! The longest time in which nothing came back to an end that sent requests.
 
+use std::ops::Range;
+
 use roce_packet::Direction;
 
 use crate::analysis::Analysis;
@@ -22,11 +24,11 @@ pub struct Stall {
     pub until: Place,
     /// Number of request packets in this time.
     pub requests: u64,
-    /// What a second tap shows.
+    /// The view of a second tap, if there is one.
     pub beyond: Option<Beyond>,
 }
 
-/// What a tap near the other end shows of a [`Stall`].
+/// A [`Stall`] as a tap near the other end shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beyond {
     /// Number of these request packets that were lost on the way there.
@@ -46,7 +48,8 @@ pub(crate) fn longest(
     let [own, other] =
         [end, 1_usize.checked_sub(end)?].map(|end| connection.streams.get(end).copied().flatten());
     let (own, other) = (own?, other?);
-    let (mut open, mut longest): (Option<(&Record, u64)>, Option<Stall>) = (None, None);
+    let mut open: Option<(&Record, u64)> = None;
+    let mut longest: Option<(Stall, Range<u64>)> = None;
     let seen = connection.view_of(end)?.indices.iter().filter_map(|index| records.get(*index));
     for record in seen.filter(|record| !record.bits.contains(Bits::COPY)) {
         if record.stream == own && is_request(record) {
@@ -55,29 +58,29 @@ pub(crate) fn longest(
             && let Some((first, requests)) = open.take()
         {
             let ns = record.time_ns.saturating_sub(first.time_ns);
-            if longest.is_none_or(|longest| ns > longest.ns) {
-                longest = Some(Stall { ns, from: first.place, until: record.place, requests, beyond: None });
+            if longest.as_ref().is_none_or(|(longest, _)| ns > longest.ns) {
+                let (from, until) = (first.place, record.place);
+                let stall = Stall { ns, from, until, requests, beyond: None };
+                longest = Some((stall, first.time_ns..record.time_ns));
             }
         }
     }
     let least = LEAST_NS.max(TIMES_THE_MEDIAN.saturating_mul(median_ns));
-    let stall = longest.filter(|stall| stall.ns >= least)?;
-    Some(Stall { beyond: beyond(records, connection, end, &stall), ..stall })
+    let (stall, times_ns) = longest.filter(|(stall, _)| stall.ns >= least)?;
+    Some(Stall { beyond: beyond(records, connection, end, &times_ns), ..stall })
 }
 
 fn is_request(record: &Record) -> bool {
     record.info().is_some_and(|info| info.direction == Direction::Request)
 }
 
-/// Compares with the tap near the other end.
-fn beyond(records: &[Record], connection: &Connection, end: usize, stall: &Stall) -> Option<Beyond> {
+/// Compares with the tap near the other end. `times_ns` are those of the stall at the tap near this end.
+fn beyond(records: &[Record], connection: &Connection, end: usize, times_ns: &Range<u64>) -> Option<Beyond> {
     let between = connection.between.as_ref()?;
-    let at = |place: Place| records.iter().find(|record| record.place == place).map(|record| record.time_ns);
-    let (from, until) = (at(stall.from)?, at(stall.until)?);
     // The clock of the tap near end 1 is ahead, so that of the other tap is ahead of this one by so much.
     let ahead = between.offset_ns.unwrap_or(0);
     let ahead = if end == 0 { ahead } else { ahead.saturating_neg() };
-    let within = |time_ns: u64| (from..until).contains(&time_ns);
+    let within = |time_ns: u64| times_ns.contains(&time_ns);
     let lost = |end: usize| connection.lost(records, end);
     Some(Beyond {
         lost_requests: lost(end).filter(|record| is_request(record) && within(record.time_ns)).count() as u64,
@@ -97,13 +100,13 @@ mod tests {
     /// and `answer_is_lost` whether each has an answer that is lost.
     fn stalled(arrives: bool, answer_is_lost: bool) -> Option<Stall> {
         let mut wire = Wire::default();
-        let mut exchange = |psn: u32, time: u64| {
+        let exchange = |wire: &mut Wire, psn: u32, time: u64| {
             wire.add(0, time, Sketch::send(1, psn));
             wire.add(1, time + 1_000, Sketch::send(1, psn));
             wire.add(1, time + 9_000, Sketch::ack(2, psn, psn + 1));
             wire.add(0, time + 10_000, Sketch::ack(2, psn, psn + 1));
         };
-        (0..9).for_each(|psn| exchange(psn, 100_000 * u64::from(psn)));
+        (0..9).for_each(|psn| exchange(&mut wire, psn, 100_000 * u64::from(psn)));
         for time in [1_000_000, 5_000_000, 21_000_000] {
             wire.add(0, time, Sketch::send(1, 9));
             if arrives {
@@ -113,17 +116,8 @@ mod tests {
                 wire.add(1, time + 9_000, Sketch::ack(2, 9, 10));
             }
         }
-        wire.add(0, 40_990_000, Sketch::send(1, 9));
-        wire.add(1, 40_991_000, Sketch::send(1, 9));
-        wire.add(1, 40_999_000, Sketch::ack(2, 9, 10));
-        wire.add(0, 41_000_000, Sketch::ack(2, 9, 10));
-        for psn in 10..14 {
-            let time = 50_000_000 + 100_000 * u64::from(psn);
-            wire.add(0, time, Sketch::send(1, psn));
-            wire.add(1, time + 1_000, Sketch::send(1, psn));
-            wire.add(1, time + 9_000, Sketch::ack(2, psn, psn + 1));
-            wire.add(0, time + 10_000, Sketch::ack(2, psn, psn + 1));
-        }
+        exchange(&mut wire, 9, 40_990_000);
+        (10..14).for_each(|psn| exchange(&mut wire, psn, 50_000_000 + 100_000 * u64::from(psn)));
         let analysis = wire.analyze();
         let [first, second] = summary(&analysis, &analysis.connections[0]).requests;
         assert_eq!(second.stall, None, "it requests nothing");

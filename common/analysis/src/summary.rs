@@ -188,7 +188,7 @@ fn requests(analysis: &Analysis, connection: &Connection, end: usize) -> Request
     let span = span_ns(records, connection, view, end).filter(|_| is_timed);
     let round_trips =
         Distribution::of(round_trips(records, replay).map(|(_, time)| time).collect()).filter(|_| is_timed);
-    let rate = |bytes: u64| span.filter(|_| bytes > 0).map(|span| bytes as f64 * 8e9 / span as f64);
+    let rate = |bytes: u64| span.map(|span| bits_per_second(bytes, span));
     Requests {
         operations: operations(&messages),
         mtu: replay.mtu,
@@ -197,8 +197,8 @@ fn requests(analysis: &Analysis, connection: &Connection, end: usize) -> Request
         bytes,
         delivered_bytes,
         wire_bytes,
-        goodput_bps: goodput(analysis, connection, end).filter(|_| bytes > 0),
-        wire_bps: rate(wire_bytes),
+        goodput_bps: delivered_bytes.and_then(rate).filter(|_| bytes > 0),
+        wire_bps: rate(wire_bytes).filter(|_| wire_bytes > 0),
         lost: lost_requests(records, connection, replay, end),
         lost_answers: connection.lost(records, 1 - end).filter(|record| is_answer(record)).count() as u64,
         lost_responses: lost_responses(replay),
@@ -283,7 +283,11 @@ pub fn goodput(analysis: &Analysis, connection: &Connection, end: usize) -> Opti
         return None;
     }
     let span = span_ns(&analysis.records, connection, connection.view_of(end)?, end)?;
-    Some(delivered(analysis, connection, end)? as f64 * 8e9 / span as f64)
+    Some(bits_per_second(delivered(analysis, connection, end)?, span))
+}
+
+fn bits_per_second(bytes: u64, span_ns: u64) -> f64 {
+    bytes as f64 * 8e9 / span_ns as f64
 }
 
 /// Returns the bytes of the messages of an end that arrived, each counted once. An acknowledgement shows it;

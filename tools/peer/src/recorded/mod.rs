@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 use roce_packet::{Datagram, NakCode, Operation, Position, Psn, Syndrome, Transport};
 
-use packet::Packet;
+use packet::{Packet, answered_psns};
 use regions::Regions;
 use words::{Line, post_words};
 
@@ -44,7 +44,11 @@ pub fn script_of(title: &str, recorded: &[Recorded<'_>]) -> Result<String, NoScr
 struct Writer<'a> {
     packets: &'a [Packet<'a>],
     regions: Regions,
+    /// The path MTU in bytes.
+    mtu: u32,
     text: String,
+    /// The PSNs of the RNR NAKs.
+    not_ready: BTreeSet<u32>,
     /// The PSNs of requests of the script for which the NIC has a receive.
     received: BTreeSet<u32>,
     /// The first PSN and the number of PSNs of each request that the NIC has posted.
@@ -68,6 +72,8 @@ impl<'a> Writer<'a> {
         Ok(Self {
             packets,
             regions: Regions::of(packets)?,
+            mtu: mtu_of(packets),
+            not_ready: answered_psns(packets, |syndrome| matches!(syndrome, Syndrome::RnrNak { .. })),
             text: String::new(),
             received: BTreeSet::new(),
             posted: Vec::new(),
@@ -114,7 +120,7 @@ impl<'a> Writer<'a> {
             let mut requests = self.packets.iter().filter(move |packet| packet.is_request(is_sent));
             requests.find_map(Packet::psn)
         };
-        let mut line = format!("connect rc mtu={}", mtu_of(self.packets));
+        let mut line = format!("connect rc mtu={}", self.mtu);
         // A closed format never fails on a string.
         if let Some(psn) = first(true).map(|first| self.expected_first(first)) {
             let _ = write!(line, " psn={}", psn.get());
@@ -201,6 +207,9 @@ impl<'a> Writer<'a> {
 
     /// Returns whether the NIC answered this copy of a request with an RNR NAK.
     fn is_refused_as_not_ready(&self, index: usize, psn: u32) -> bool {
+        if !self.not_ready.contains(&psn) {
+            return false;
+        }
         let later = self.packets.iter().skip(index + 1);
         let until_next = later.take_while(|packet| {
             !(packet.is_request(true) && packet.psn().is_some_and(|next| next.get() == psn))
@@ -261,7 +270,7 @@ impl<'a> Writer<'a> {
     fn psns_of(&self, datagram: &Datagram<'_>) -> u32 {
         let is_read = datagram.info().operation == Operation::ReadRequest;
         let len = datagram.reth().filter(|_| is_read).map_or(0, |reth| reth.dma_len);
-        len.div_ceil(mtu_of(self.packets)).max(1)
+        len.div_ceil(self.mtu).max(1)
     }
 
     /// Returns the bytes of the message of the NIC that begins with a packet, and its last packet.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use roce_packet::{Datagram, Direction, Ecn, NakCode, Operation, Position, Psn, Syndrome, Transport};
+use roce_packet::{Datagram, Direction, Ecn, Operation, Position, Psn, Syndrome, Transport};
 use roce_transport::Instant;
 
 use crate::run::Record;
@@ -111,9 +111,15 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Returns the PSNs of requests that the NIC refused because of their key, range or right.
-pub(super) fn refused_psns(packets: &[Packet<'_>]) -> BTreeSet<u32> {
+/// Returns the PSNs of the answers of the NIC with these syndromes.
+pub(super) fn answered_psns(packets: &[Packet<'_>], has: impl Fn(Syndrome) -> bool) -> BTreeSet<u32> {
     let answers = packets.iter().filter(|packet| !packet.record.is_sent);
-    let refused = answers.filter(|packet| packet.syndrome() == Some(Syndrome::Nak(NakCode::RemoteAccess)));
-    refused.filter_map(|packet| packet.psn().map(Psn::get)).collect()
+    let found = answers.filter(|packet| packet.syndrome().is_some_and(&has));
+    found.filter_map(|packet| packet.psn().map(Psn::get)).collect()
+}
+
+/// Returns key, address and length of the access of a request.
+pub(super) fn access(datagram: &Datagram<'_>) -> Option<(u32, u64, u64)> {
+    let of_reth = datagram.reth().map(|reth| (reth.rkey, reth.va, reth.dma_len.into()));
+    of_reth.or_else(|| datagram.atomic_eth().map(|atomic| (atomic.rkey, atomic.va, 8)))
 }

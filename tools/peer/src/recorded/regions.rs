@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::packet::{NoScript, Packet, refused_psns};
+use roce_packet::{NakCode, Syndrome};
+
+use super::packet::{NoScript, Packet, access, answered_psns};
 
 /// The largest region that a script registers.
 const MOST_BYTES: u64 = 64 << 20;
@@ -23,10 +25,10 @@ struct Region {
 impl Regions {
     /// Collects what the requests of the script access. A key that was refused stays as it is.
     pub(super) fn of(packets: &[Packet<'_>]) -> Result<Self, NoScript> {
-        let refused = refused_psns(packets);
+        let refused = answered_psns(packets, |syndrome| syndrome == Syndrome::Nak(NakCode::RemoteAccess));
         let mut regions: BTreeMap<u32, Region> = BTreeMap::new();
         for packet in packets.iter().filter(|packet| packet.is_request(true)) {
-            let Some((rkey, va, len)) = access(packet) else { continue };
+            let Some((rkey, va, len)) = packet.datagram.as_ref().and_then(access) else { continue };
             if packet.psn().is_some_and(|psn| refused.contains(&psn.get())) || len == 0 {
                 continue;
             }
@@ -74,13 +76,4 @@ impl Region {
     fn len(&self) -> u64 {
         (self.end - self.begin).next_multiple_of(PAGE)
     }
-}
-
-/// Returns key, address and length of the access of a request.
-fn access(packet: &Packet<'_>) -> Option<(u32, u64, u64)> {
-    let datagram = packet.datagram.as_ref()?;
-    if let Some(reth) = datagram.reth() {
-        return Some((reth.rkey, reth.va, reth.dma_len.into()));
-    }
-    datagram.atomic_eth().map(|atomic| (atomic.rkey, atomic.va, 8))
 }

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use roce_packet::{Datagram, Opcode, OpcodeInfo, Operation, Syndrome};
 
-use super::packet::Recorded;
+use super::packet::{Recorded, access};
 use super::regions::Regions;
-use crate::wire::{Slot, describe, slots_of};
+use crate::wire::{Slot, describe, is_usual, slots_of};
 
 /// Longer payloads become patterns.
 const SHOWN_BYTES: usize = 32;
@@ -49,7 +49,7 @@ impl Line {
             match (slot.name, access) {
                 ("va", Some((rkey, va, len))) => line.field("va", regions.words(rkey, va, len).0),
                 ("rkey", Some((rkey, va, len))) => line.field("rkey", regions.words(rkey, va, len).1),
-                _ if is_implied(&slot, value, info, datagram) => {}
+                _ if is_implied(&slot, value, info, record.bytes) => {}
                 ("se" | "ackreq" | "fecn" | "becn", _) if value == 1 => line.word(slot.name),
                 (name, _) => line.field(name, value),
             }
@@ -78,7 +78,7 @@ impl Line {
             let is_wanted = match slot.name {
                 "psn" => info.opcode != Opcode::CNP,
                 "va" | "rkey" | "len" | "add" | "swap" | "compare" | "imm" | "invalidate" => {
-                    !is_implied(&slot, value, info, datagram)
+                    !is_implied(&slot, value, info, head)
                 }
                 "timer" => matches!(syndrome(datagram), Some(Syndrome::RnrNak { .. })),
                 _ => false,
@@ -98,28 +98,14 @@ fn syndrome(datagram: &Datagram<'_>) -> Option<Syndrome> {
     datagram.aeth().map(|aeth| aeth.syndrome)
 }
 
-fn access(datagram: &Datagram<'_>) -> Option<(u32, u64, u64)> {
-    let of_reth = datagram.reth().map(|reth| (reth.rkey, reth.va, u64::from(reth.dma_len)));
-    of_reth.or_else(|| datagram.atomic_eth().map(|atomic| (atomic.rkey, atomic.va, 8)))
-}
-
 /// Returns whether the field of a sent packet has this value if the script does not name the field.
-fn is_implied(slot: &Slot, value: u64, info: &OpcodeInfo, datagram: &Datagram<'_>) -> bool {
+fn is_implied(slot: &Slot, value: u64, info: &OpcodeInfo, packet: &[u8]) -> bool {
     match slot.name {
-        "opcode" | "qp" | "pad" | "srcqp" => true,
-        "migreq" => value == u64::from(info.opcode != Opcode::CNP),
-        "becn" => value == u64::from(info.opcode == Opcode::CNP),
-        "pkey" => value == 0xffff,
-        "psn" => info.opcode == Opcode::CNP && value == 0,
-        "se" | "tver" | "fecn" | "reserved6" | "reserved7" | "ackreq" => value == 0,
-        // The name of the packet says what kind of answer it is.
-        "syndrome" => matches!(value >> 5, 0 | 1 | 3),
-        "timer" => !matches!(syndrome(datagram), Some(Syndrome::RnrNak { .. })),
-        "credits" => value == 0x1f || !matches!(syndrome(datagram), Some(Syndrome::Ack { .. })),
+        "srcqp" => true,
         // Two names of one field.
         "add" => info.operation != Operation::FetchAdd,
         "swap" | "compare" => info.operation != Operation::CompareSwap,
-        _ => false,
+        _ => is_usual(slot, value, packet, info),
     }
 }
 

@@ -6,7 +6,7 @@ use roce_packet::{
     Aeth, Datagram, Envelope, HeaderSet, NakCode, Opcode, OpcodeInfo, ParseError, Path, Syndrome,
 };
 
-use super::names::{nak_name, short_name, slots_of};
+use super::names::{Slot, nak_name, short_name, slots_of};
 
 /// A defect of a packet that no NIC may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,20 +52,8 @@ pub fn describe(packet: &[u8], psn: Option<u64>) -> String {
     let mut text = name(packet, info);
     for slot in slots_of(info) {
         let Some(value) = slot.read(packet, info) else { continue };
-        let is_usual = match slot.name {
-            "opcode" | "qp" | "pad" | "add" => true,
-            "migreq" => value == u64::from(info.opcode != Opcode::CNP),
-            "becn" => value == u64::from(info.opcode == Opcode::CNP),
-            "pkey" => value == 0xffff,
-            "psn" => info.opcode == Opcode::CNP && value == 0,
-            // The name of the packet says it.
-            "syndrome" => matches!(value >> 5, 0 | 1 | 3),
-            "timer" => !is_rnr(packet, info),
-            "credits" => value == 0x1f || !is_ack(packet, info),
-            "se" | "tver" | "fecn" | "reserved6" | "reserved7" | "ackreq" => value == 0,
-            _ => false,
-        };
-        if is_usual {
+        // `add` is another name of `swap`.
+        if slot.name == "add" || is_usual(&slot, value, packet, info) {
             continue;
         }
         let value = if slot.name == "psn" { psn.unwrap_or(value) } else { value };
@@ -90,6 +78,23 @@ pub fn describe(packet: &[u8], psn: Option<u64>) -> String {
         }
     }
     text
+}
+
+/// Returns whether a field of a packet has the value that a script need not name.
+pub(crate) fn is_usual(slot: &Slot, value: u64, packet: &[u8], info: &OpcodeInfo) -> bool {
+    match slot.name {
+        "opcode" | "qp" | "pad" => true,
+        "migreq" => value == u64::from(info.opcode != Opcode::CNP),
+        "becn" => value == u64::from(info.opcode == Opcode::CNP),
+        "pkey" => value == 0xffff,
+        "psn" => info.opcode == Opcode::CNP && value == 0,
+        // The name of the packet says it.
+        "syndrome" => matches!(value >> 5, 0 | 1 | 3),
+        "timer" => !is_rnr(packet, info),
+        "credits" => value == 0x1f || !is_ack(packet, info),
+        "se" | "tver" | "fecn" | "reserved6" | "reserved7" | "ackreq" => value == 0,
+        _ => false,
+    }
 }
 
 fn aeth(packet: &[u8], info: &OpcodeInfo) -> Option<Aeth> {
