@@ -2,12 +2,15 @@
 
 import json
 import os
+import shutil
 import subprocess
 import time
+from pathlib import Path
 
 from network import ADDRESSES, TAP_ADDRESSES
 
 PATIENCE = 60
+PROGRAMS = Path(__file__).resolve().parent.parent / "target/programs/root"
 
 
 class Failure(Exception):
@@ -46,6 +49,17 @@ class Bench:
         serve = [self.roce, *words, *device(far), *port, *once, *server]
         call = [self.roce, *words, address, *device(near), *port, "--json", *client]
         return (far, serve), (near, call), port[1] if address == ADDRESSES[far] else None
+
+    def roce_program(self, side, name):
+        """The beginning of a command that runs a program of Debian under `roce run`: an installed one, or one that
+        cli/tests/programs/fetch has fetched."""
+        program, libraries = shutil.which(name), []
+        if program is None:
+            program = str(PROGRAMS / "usr/bin" / name)
+            libraries = ["env", f"LD_LIBRARY_PATH={next(PROGRAMS.glob('usr/lib/*-linux-gnu'), PROGRAMS)}"]
+        if not os.access(program, os.X_OK):
+            raise Failure(f"{name} is missing; install perftest, or run cli/tests/programs/fetch")
+        return [self.roce, "run", "--device", self.network.device("udp", side), "--", *libraries, program]
 
     def run(self, *pairs, output=json.loads):
         """Starts the servers, and when all listen, their clients at once. Returns what each client printed."""

@@ -76,6 +76,14 @@ def groups():
         *small_on("raw"),
         *small_on("tap"),
         Group(
+            [m.limit("udp", "limit", 64, 50_000), m.perftest("perftest", "ib_write_bw", 64, 20_000)],
+            [at_least("udp: ib_write_bw of 64 bytes under roce run, of the limit", "perftest", "limit")],
+        ),
+        Group(
+            [m.limit_latency("udp", "limit"), m.perftest("perftest", "ib_write_lat", 8, 2_000)],
+            [at_most("udp: ib_write_lat of 8 bytes under roce run, of the limit", "perftest", "limit")],
+        ),
+        Group(
             [
                 m.limit_latency("udp", "limit", ("tcp", "tcp events")),
                 m.ping("udp", "send", "poll", 2_000),

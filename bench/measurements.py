@@ -148,6 +148,24 @@ def ucx(name, test, size, messages):
     return Measurement({name: unit}, run, messages)
 
 
+def perftest(name, program, size, messages):
+    """An unmodified program of perftest under `roce run`."""
+    unit = "µs" if program.endswith("_lat") else "million/s"
+
+    def run(bench, count):
+        port = bench.next_port()
+        common = lambda side: [*bench.roce_program(side, program), "-p", port, "-F", "-s", str(size), "-n", str(count)]
+        text = bench.run(((1, common(1)), (0, [*common(0), ADDRESSES[1]]), port), output=str)[0]
+        rows = [row for row in map(numbers, text.splitlines()) if row[:2] == [size, count]]
+        if not rows:
+            raise Failure(f"{program}: {last_line(text) or 'no result'}")
+        # Size, iterations, least, most and typical time in µs; or size, iterations, peak, average, million messages a second.
+        value = rows[0][4] * (1e-6 if unit == "µs" else 1e6)
+        return {name: value}, 2 * count * value if unit == "µs" else count / value
+
+    return Measurement({name: unit}, run, messages)
+
+
 def requests(name, kind, count):
     """Requests of 32 bytes with responses, 4 sessions with 16 under way on each, by examples/costs."""
 
