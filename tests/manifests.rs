@@ -245,8 +245,8 @@ fn packages_are_complete_and_small() {
         let found = files.iter().filter(|file| is_strange(file));
         wrong.extend(found.map(|file| format!("{name}: the package has {file}")));
     }
-    let [list, _] = cargo(&["package", "--list", "--allow-dirty", "-p", "roce-sim"]);
-    assert!(list.lines().any(|file| file == "scenarios/two-to-one.toml"), "{list}");
+    let [list, _] = cargo(&["package", "--list", "--allow-dirty", "-p", "roce-scenario"]);
+    assert!(list.lines().any(|file| file == "shipped/two-to-one.toml"), "{list}");
     report(&wrong, "`cargo package --list` shows a package");
 }
 

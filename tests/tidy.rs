@@ -105,7 +105,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "packet/benches/",
     // Allocators that count.
     "transport/tests/allocations.rs",
-    "sim/tests/footprint.rs",
+    "sim/scenario/tests/footprint.rs",
 ];
 
 /// Crates in which no input may end the process.
@@ -121,6 +121,7 @@ const SANS_IO: &[&str] = &[
     "common/fault/src/",
     "common/policy/src/",
     "sim/src/",
+    "sim/scenario/src/",
 ];
 /// Files of these crates that may use threads, with the reason.
 const THREADS: &[(&str, &str)] = &[(
@@ -489,7 +490,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("common/analysis/src", &["icrc", "counters", "replay", "verdict", "ladder", "event", "testing"]),
     ("common/fault/src", &["verbs"]),
     ("common/policy/src", &["models"]),
-    ("sim/src", &["pair", "adversary", "net", "scenario"]),
+    ("sim/src", &["pair", "adversary", "net"]),
     ("device/src", &["framed", "host", "udp", "pcap", "tap", "raw", "pnet", "xdp"]),
     ("src", &["driver", "observe", "cm", "runtime", "verbs", "peer"]),
     ("libs/ibverbs/src", &["abi", "rdmacm"]),
@@ -517,6 +518,7 @@ const HOUSE: &[&str] = &[
     "common/analysis",
     "common/policy",
     "sim",
+    "sim/scenario",
     "common/machine",
     "device",
     "src",
@@ -862,12 +864,12 @@ fn the_page_of_what_shows_what_has_every_scenario() {
         assert_eq!(cells.len(), 4, "{line}");
         named.extend(cells[2].split('`').skip(1).step_by(2).map(str::to_owned));
     }
-    let entries = fs::read_dir(root().join("sim/scenarios")).expect("a folder of scenarios").flatten();
+    let entries = fs::read_dir(root().join("sim/scenario/shipped")).expect("a folder of scenarios").flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let shipped: BTreeSet<String> =
         names.filter_map(|name| name.strip_suffix(".toml").map(str::to_owned)).collect();
     let missing: Vec<String> = named.symmetric_difference(&shipped).cloned().collect();
-    report(&missing, "name every scenario of sim/scenarios/ on the page, and no other");
+    report(&missing, "name every scenario of sim/scenario/shipped/ on the page, and no other");
 }
 
 /// Returns the names in backquotes: all in these columns of tables of four, and elsewhere those that look
@@ -1167,7 +1169,7 @@ fn every_environment_variable_is_on_a_page() {
 
 /// The files with the tables of a scenario, and the pages that explain their keys.
 const SCENARIO_TABLES: &[&str] =
-    &["sim/src/scenario/file.rs", "sim/src/scenario/flows.rs", "sim/src/scenario/operations.rs"];
+    &["sim/scenario/src/file.rs", "sim/scenario/src/flows.rs", "sim/scenario/src/operations.rs"];
 const SCENARIO_PAGES: &[&str] = &["docs/reference/simulator.md", "docs/reference/collectives.md"];
 
 #[test]

@@ -10,7 +10,7 @@
 //! - setting a value to its current value changes nothing.
 
 use roce_sim::net::Results;
-use roce_sim::scenario::Scenario;
+use roce_scenario::Scenario;
 
 /// Maximum number of simulated events.
 const MOST_EVENTS: u64 = 300;

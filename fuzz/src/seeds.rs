@@ -52,7 +52,7 @@ pub fn directory(target: &str) -> PathBuf {
 pub fn directories(target: &str) -> Vec<PathBuf> {
     let mut directories = vec![directory(target)];
     if target == "scenario" {
-        directories.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/scenarios"));
+        directories.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/scenario/shipped"));
     }
     directories
 }

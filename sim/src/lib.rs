@@ -9,4 +9,3 @@ pub mod adversary;
 pub mod direct;
 pub mod net;
 pub mod pair;
-pub mod scenario;

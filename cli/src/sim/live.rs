@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use roce_scenario::Scenario;
 use roce_sim::net::Simulation;
-use roce_sim::scenario::Scenario;
 
 use self::series::Series;
 use self::view::View;

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use roce_report::{CompletedRun, Hashes, Summary, check_expectations, evaluate_expectations};
+use roce_scenario::{Scenario, Whole};
 use roce_sim::net::{PayloadMode, Simulation};
-use roce_sim::scenario::{Scenario, Whole};
 
 use super::capture::Captures;
 use super::memory::Budget;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
-use roce_sim::scenario::{SHIPPED, Scenario, Whole, shipped};
+use roce_scenario::{SHIPPED, Scenario, Whole, shipped};
 use serde_json::{Value, json};
 
 use crate::algorithms;

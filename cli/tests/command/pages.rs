@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use roce_sim::scenario::Scenario;
+use roce_scenario::Scenario;
 use roce_transport::SelectiveRepeat;
 use roce_transport::congestion::{
     DcqcnParameters, DctcpParameters, HpccParameters, NotificationPoint, Parameter, ParameterRange,

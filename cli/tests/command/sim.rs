@@ -67,7 +67,7 @@ fn read(path: &str) -> String {
 fn the_list_has_every_shipped_scenario_and_each_can_be_named() {
     let list = run(&["sim", "--list"]);
     assert!(list.success);
-    let shipped = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/scenarios")).unwrap();
+    let shipped = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/scenario/shipped")).unwrap();
     let shipped = shipped.map(|entry| entry.unwrap().path());
     let mut count = 0;
     for path in shipped.filter(|path| path.extension().is_some_and(|extension| extension == "toml")) {

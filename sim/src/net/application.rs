@@ -52,7 +52,8 @@ pub enum ApplicationError {
 
 impl Application {
     /// Returns why the application is impossible.
-    pub(crate) fn problem(self) -> Option<&'static str> {
+    #[must_use]
+    pub fn problem(self) -> Option<&'static str> {
         let good = match self {
             Self::Immediate | Self::Polling => true,
             Self::Events { spin } => spin <= LONGEST,

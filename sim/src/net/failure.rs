@@ -104,7 +104,7 @@ impl Changes {
 /// # Errors
 ///
 /// Returns the number of the first impossible failure, and the reason.
-pub(crate) fn check_failures(topology: &Topology, failures: &[Failure]) -> Result<(), (usize, RouteError)> {
+pub fn check_failures(topology: &Topology, failures: &[Failure]) -> Result<(), (usize, RouteError)> {
     for (number, failure) in failures.iter().enumerate() {
         let wrong = |reason: &str| (number, RouteError::Failure { reason: reason.to_owned() });
         if number >= MAX_FAILURES {

@@ -60,8 +60,7 @@ mod world;
 
 pub use application::{Application, ApplicationError};
 pub use egress::{CONTROL, Egress};
-pub use failure::MAX_FAILURES;
-pub(crate) use failure::check_failures;
+pub use failure::{MAX_FAILURES, check_failures};
 pub use flow::{FlowCounts, FlowResult, FlowState, Refusal};
 pub use frame::{host_address, wire_len};
 pub use histogram::Histogram;
@@ -74,8 +73,7 @@ pub use queue::EventQueue;
 pub use results::{
     HostResult, PausePoint, PortResult, QueuePoint, RatePoint, Results, TotalPoint, port_name,
 };
-pub use route::RouteError;
-pub(crate) use route::check_routes;
+pub use route::{RouteError, check_routes};
 pub use settings::{
     Balance, Class, Failed, Failure, FlowOperation, Headroom, HostSettings, MeasureSettings, PRIORITIES,
     PauseMode, PauseStorm, PayloadMode, PortChanges, PortRule, ReceiveLimit, RouteOverride, Settings,
@@ -89,11 +87,10 @@ pub use topology::{
     Clos, Link, LinkSpec, MAX_HOSTS, Node, NodeId, NodeKind, Topology, TopologyError, TopologyFileError,
 };
 pub use waits::{Deadlock, WaitEnd};
-pub(crate) use workload::shuffle;
 pub use workload::{
     After, CdfError, Collective, DataParallel, FindHost, FlowSizes, FlowSpec, Incasts, MAX_FLOWS, MAX_LOAD,
     MAX_TASKS, Operation, OperationAlgorithm, OperationKind, OperationResult, Pipeline, Plan, Poisson,
     Schedule, Task, TaskId, Transfer, WorkloadError, all_to_all, check as check_flows, delay_starts, incast,
-    incasts, on_off, parse_flows, parse_flows_of, permutation, poisson, uneven_shares,
+    incasts, on_off, parse_flows, parse_flows_of, permutation, poisson, shuffle, uneven_shares,
 };
 pub use world::{Captured, CapturedContent};

@@ -18,7 +18,8 @@ impl PortRule {
     }
 
     /// Returns whether the rule applies to the port of this switch to this neighbour, with this link rate.
-    pub(crate) fn has_port(&self, switch: u32, neighbour: NodeId, rate_bps: u64) -> bool {
+    #[must_use]
+    pub fn has_port(&self, switch: u32, neighbour: NodeId, rate_bps: u64) -> bool {
         self.has_switch(switch)
             && self.neighbours.as_ref().is_none_or(|list| list.contains(&neighbour))
             && self.rate_bps.is_none_or(|rate| rate == rate_bps)
@@ -93,7 +94,8 @@ impl SwitchSettings {
 
     /// Returns the first setting out of range, of the network or of a rule: the index of the rule, the
     /// scenario key and the reason.
-    pub(crate) fn problem(&self) -> Option<(Option<usize>, &'static str, &'static str)> {
+    #[must_use]
+    pub fn problem(&self) -> Option<(Option<usize>, &'static str, &'static str)> {
         let of_rule = |(place, rule): (usize, &PortRule)| {
             // The validity of a key does not depend on other keys.
             let wrong =

@@ -204,7 +204,7 @@ pub(super) fn check_size(topology: &Topology, versions: usize) -> Result<(), Rou
 /// # Errors
 ///
 /// Returns the number of the first impossible route, and the reason.
-pub(crate) fn check_routes(topology: &Topology, routes: &[RouteOverride]) -> Result<(), (usize, RouteError)> {
+pub fn check_routes(topology: &Topology, routes: &[RouteOverride]) -> Result<(), (usize, RouteError)> {
     if routes.is_empty() {
         return Ok(());
     }

@@ -103,7 +103,8 @@ impl Settings {
 
     /// Returns why the network cannot trim frames as configured, with the index of the entry of
     /// [`SwitchSettings::port_rules`] if one is the cause.
-    pub(crate) fn trimming_problem(&self) -> Option<(Option<usize>, &'static str)> {
+    #[must_use]
+    pub fn trimming_problem(&self) -> Option<(Option<usize>, &'static str)> {
         self.switch.trimming_problem(self.data_priorities())
     }
 
@@ -475,7 +476,8 @@ impl HostSettings {
     }
 
     /// Returns the scenario key of the first setting that is out of range, and the reason.
-    pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
+    #[must_use]
+    pub fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_code_point = |dscp: u8| dscp <= 63;
         let checks = [
             ("depth", (1..=4_096).contains(&self.depth), "it must be 1 to 4096 WRITEs"),

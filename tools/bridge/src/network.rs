@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU64;
 
+use roce_scenario::Scenario;
 use roce_sim::net::{LinkSpec, NodeId, NodeKind, SwitchSettings, priority_of};
-use roce_sim::scenario::Scenario;
 
 use super::settings::QueueSettings;
 

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use roce_fault::{FaultPlan, FaultPlanError};
+use roce_scenario::{Load, Scenario as Network, ScenarioError, read_toml};
 use roce_sim::net::Marking;
-use roce_sim::scenario::{Load, Scenario as Network, ScenarioError, read_toml};
 use roce_transport::units::{self, UnitError};
 use serde::Deserialize;
 use serde::de::IgnoredAny;

@@ -2,12 +2,12 @@
 //! for each queue pair and with spraying.
 //!
 //! ```console
-//! cargo run --release -p roce-report --example all_reduce_figure -- sim/scenarios/all-reduce-collisions.toml docs/results/all-reduce-collisions.svg
+//! cargo run --release -p roce-report --example all_reduce_figure -- sim/scenario/shipped/all-reduce-collisions.toml docs/results/all-reduce-collisions.svg
 //! ```
 
 use anyhow::{Context as _, ensure};
 use roce_plot::{Axes, Axis, Chart, Line};
-use roce_sim::scenario::Scenario;
+use roce_scenario::Scenario;
 
 /// Bytes of the part that each step of the ring sends.
 const CHUNKS: [u64; 5] = [12_500, 25_000, 50_000, 100_000, 200_000];

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use roce_scenario::Scenario;
 use roce_sim::net::{QueuePoint, RatePoint, Simulation, Time};
-use roce_sim::scenario::Scenario;
 
 /// Number of points of a line after thinning, more than a terminal has columns. A line is thinned at twice
 /// this number.

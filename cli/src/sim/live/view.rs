@@ -156,7 +156,7 @@ fn pretty(value: f64) -> String {
 mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use roce_sim::scenario::{Scenario, shipped};
+    use roce_scenario::{Scenario, shipped};
 
     use super::*;
 

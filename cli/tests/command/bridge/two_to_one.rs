@@ -21,7 +21,7 @@ use crate::common::{Running, roce, skip_unless, within};
 use roce_testing::{Namespace, is_too_busy_for_rates};
 
 /// The scenario file that both commands read.
-const SCENARIO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/scenarios/two-to-one-bridge.toml");
+const SCENARIO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/scenario/shipped/two-to-one-bridge.toml");
 pub(super) const RECEIVERS: [&str; 2] = ["198.18.0.2", "198.18.0.4"];
 pub(super) const SENDERS: [&str; 2] = ["198.18.0.11", "198.18.0.12"];
 

@@ -9,7 +9,8 @@ const LONGEST: usize = 64;
 
 impl Topology {
     /// Returns the end of an error about an unknown name: similar names, otherwise existing names.
-    pub(crate) fn hint(&self, name: &str, kind: Option<NodeKind>) -> String {
+    #[must_use]
+    pub fn hint(&self, name: &str, kind: Option<NodeKind>) -> String {
         let near = self.near_names(name, kind);
         if !near.is_empty() {
             return format!("; near names are {}", near.join(", "));

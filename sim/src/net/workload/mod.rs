@@ -214,8 +214,8 @@ pub fn delay_starts(flows: &mut [FlowSpec], most: Time, seed: u64) {
     }
 }
 
-/// Shuffles a list (Fisher–Yates).
-pub(crate) fn shuffle<T>(list: &mut [T], seed: u64, stream: u64) {
+/// Shuffles a list (Fisher–Yates). Each stream of a seed has its own random numbers.
+pub fn shuffle<T>(list: &mut [T], seed: u64, stream: u64) {
     let mut random = generator(seed, stream);
     for last in (1..list.len()).rev() {
         list.swap(last, below(&mut random, last as u64 + 1) as usize);

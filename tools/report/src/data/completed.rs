@@ -1,7 +1,7 @@
 //! A completed run.
 
+use roce_scenario::Scenario;
 use roce_sim::net::Results;
-use roce_sim::scenario::Scenario;
 
 use super::summary::Summary;
 

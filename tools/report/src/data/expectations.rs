@@ -1,7 +1,7 @@
 //! The expectations of a scenario, evaluated with the figures of its run.
 
+use roce_scenario::{Expect, ExpectedValue, Scenario};
 use roce_sim::net::{FlowResult, Results, Time};
-use roce_sim::scenario::{Expect, ExpectedValue, Scenario};
 
 use super::expected::Expected;
 use super::metrics::METRICS;

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
+use roce_scenario::Scenario;
 use roce_sim::net::{NodeKind, Results, Time, Topology};
-use roce_sim::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 
 use super::text::quoted;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use roce_scenario::Scenario;
 use roce_sim::net::{DropReason, Percentiles, Results, SIZE_CLASSES, SizeRange, Slowdowns, Time};
-use roce_sim::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 
 use super::deadlocks::{self, DeadlockSummary};

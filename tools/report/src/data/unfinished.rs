@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use roce_scenario::Scenario;
 use roce_sim::net::{FlowState, Results};
-use roce_sim::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 
 use super::operations::host_names;

@@ -319,7 +319,7 @@ fn ms(time: Time) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use roce_sim::scenario::Scenario;
+    use roce_scenario::Scenario;
 
     use super::*;
 

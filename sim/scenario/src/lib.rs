@@ -1,7 +1,9 @@
-//! Scenarios: TOML files that describe a network and its flows.
+//! Scenarios: TOML files that describe a network of `roce-sim` and its flows.
+//!
+//! This crate reads no files: the caller passes their texts. It has no clock and no randomness of its own.
 //!
 //! ```
-//! use roce_sim::scenario::Scenario;
+//! use roce_scenario::Scenario;
 //!
 //! let text = r#"
 //! name = "two to one"
@@ -23,6 +25,7 @@
 //! assert_eq!(error.to_string(), "line 6: an incast of 3 needs at least 4 hosts, there are 3");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![forbid(unsafe_code)]
 
 mod build;
 mod expect;
@@ -46,7 +49,9 @@ use std::ops::Range;
 pub use self::expect::{Expect, ExpectedValue, Relation};
 pub use self::reading::read_toml;
 pub use self::shipped::{SHIPPED, shipped};
-use crate::net::{BuildError, FlowSpec, MemoryEstimate, Operation, Schedule, Settings, Simulation, Topology};
+use roce_sim::net::{
+    BuildError, FlowSpec, MemoryEstimate, Operation, Schedule, Settings, Simulation, Topology,
+};
 
 /// A network, its settings and its flows.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,8 +7,8 @@ mod refused;
 mod threads;
 mod workloads;
 
+use roce_scenario::Scenario;
 use roce_sim::net::{DropReason, Results, Time};
-use roce_sim::scenario::Scenario;
 use roce_transport::{Recovery, SelectiveRepeat};
 
 fn no_files(name: &str) -> Result<String, String> {
@@ -16,7 +16,7 @@ fn no_files(name: &str) -> Result<String, String> {
 }
 
 fn text(name: &str) -> String {
-    let path = format!("{}/scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/shipped/{name}.toml", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
@@ -42,7 +42,7 @@ fn assert_lossless(results: &Results) {
 
 #[test]
 fn all_of_them_can_be_read() {
-    let folder = format!("{}/scenarios", env!("CARGO_MANIFEST_DIR"));
+    let folder = format!("{}/shipped", env!("CARGO_MANIFEST_DIR"));
     let mut count = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -69,7 +69,7 @@ fn all_of_them_can_be_read() {
 
 #[test]
 fn no_other_shipped_scenario_has_a_deadlock() {
-    let folder = format!("{}/scenarios", env!("CARGO_MANIFEST_DIR"));
+    let folder = format!("{}/shipped", env!("CARGO_MANIFEST_DIR"));
     let mut paused = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -8,7 +8,7 @@ use super::file;
 use super::hosts::{find_node, find_switch, matches};
 use super::switches::{balance, headroom, marks, priorities, threshold, trimming, watchdog};
 use super::{ScenarioError, Wrong};
-use crate::net::{Balance, Class, Node, NodeKind, PortChanges, PortRule, Topology};
+use roce_sim::net::{Balance, Class, Node, NodeKind, PortChanges, PortRule, Topology};
 
 /// Returns the rules of these tables, and the position of each table. `data` is the priority of data.
 pub(super) fn rules(

@@ -1,6 +1,6 @@
 //! The estimate of the memory of a run, compared with measurements.
 
-use roce_sim::scenario::Scenario;
+use roce_scenario::Scenario;
 use roce_testing::allocations;
 
 #[global_allocator]

@@ -1,7 +1,7 @@
 //! Texts that are refused as scenarios, and the line that the error names.
 
+use roce_scenario::Scenario;
 use roce_sim::net::Time;
-use roce_sim::scenario::Scenario;
 
 const STAR: &str = "name = \"x\"\n[topology]\nkind = \"star\"\nhosts = 3\n[[flows]]\nkind = \"pair\"\nfrom = \"h0\"\n\
                     to = \"h1\"\nbytes = \"1MB\"\n";

@@ -1,10 +1,10 @@
 //! Settings of some flows, hosts and ports, and files of other simulators.
 
+use roce_scenario::Scenario;
 use roce_sim::net::{
     Application, Balance, Class, Headroom, Marking, NodeKind, PortChanges, PortRule, Results, SwitchSettings,
     Threshold, Time, Trimming, Watchdog,
 };
-use roce_sim::scenario::Scenario;
 
 use super::{no_files, run, run_with, text};
 

@@ -1,7 +1,7 @@
 //! Scenarios with flows that wait, collective operations and training.
 
+use roce_scenario::Scenario;
 use roce_sim::net::{OperationResult, Time};
-use roce_sim::scenario::Scenario;
 
 use super::{no_files, text};
 

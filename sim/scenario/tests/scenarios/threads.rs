@@ -1,7 +1,7 @@
 //! Results of every shipped scenario do not depend on the number of threads.
 
+use roce_scenario::Scenario;
 use roce_sim::net::Simulation;
-use roce_sim::scenario::Scenario;
 
 use super::{no_files, text};
 
@@ -15,7 +15,7 @@ const SHORT: &[(&str, &[(&str, &str)])] = &[
 
 #[test]
 fn shipped_scenarios_are_the_same_for_any_number_of_threads() {
-    let folder = format!("{}/scenarios", env!("CARGO_MANIFEST_DIR"));
+    let folder = format!("{}/shipped", env!("CARGO_MANIFEST_DIR"));
     let (mut divided, mut count) = (0, 0);
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -2,7 +2,7 @@
 
 use super::values::set;
 use super::{Wrong, file};
-use crate::net::{Balance, Headroom, Marking, Threshold, Time, Trimming, Watchdog};
+use roce_sim::net::{Balance, Headroom, Marking, Threshold, Time, Trimming, Watchdog};
 
 pub(super) fn headroom(headroom: &file::Headroom) -> Headroom {
     match headroom {

@@ -13,7 +13,9 @@ use super::hosts::select_hosts;
 use super::profile::Profile;
 use super::workload::FlowsOfTable;
 use super::{ScenarioError, Wrong};
-use crate::net::{Application, ApplicationError, FlowOperation, FlowSpec, HostSettings, Settings, Topology};
+use roce_sim::net::{
+    Application, ApplicationError, FlowOperation, FlowSpec, HostSettings, Settings, Topology,
+};
 
 /// Assigns the settings of each flow: those of `[host]`, changed by the last group with its sender, and then
 /// by its own table. Also assigns the application of each host.

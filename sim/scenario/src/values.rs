@@ -4,7 +4,7 @@ use roce_transport::units::{self, UnitError};
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, de};
 
-use crate::net::Time;
+use roce_sim::net::Time;
 
 macro_rules! with_unit {
     ($(#[$doc:meta])* $name:ident, $inner:ty, $parse:expr, $expecting:literal) => {

@@ -1,8 +1,8 @@
-//! The scenarios of the folder `scenarios`, which are part of this crate.
+//! The scenarios of the folder `shipped`, which are part of this crate.
 
 macro_rules! texts {
     ($($name:literal),+ $(,)?) => {
-        &[$(($name, include_str!(concat!("../../scenarios/", $name, ".toml")))),+]
+        &[$(($name, include_str!(concat!("../shipped/", $name, ".toml")))),+]
     };
 }
 
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn every_scenario_file_is_shipped() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/shipped");
         let mut files: Vec<String> = std::fs::read_dir(folder)
             .unwrap()
             .filter_map(|entry| {

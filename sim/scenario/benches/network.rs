@@ -1,16 +1,16 @@
 //! How many data packets a second does the simulator move on one thread?
 //!
 //! Throughput is in data packets: events for each of them depend on the way. RC, DCQCN and PFC are on. The
-//! scenarios of `sim/scenarios/` are run as they are shipped.
+//! scenarios of `sim/scenario/shipped/` are run as they are shipped.
 
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use roce_scenario::Scenario;
 use roce_sim::net::{PayloadMode, Results, Simulation};
-use roce_sim::scenario::Scenario;
 
 fn scenario(name: &str, payload: PayloadMode) -> Scenario {
-    let path = format!("{}/scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/shipped/{name}.toml", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).expect("the scenario is shipped");
     let mut scenario = Scenario::parse(&text, &|file| Err(file.to_owned())).expect("the scenario is right");
     scenario.settings.payload = payload;

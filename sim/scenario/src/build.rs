@@ -17,7 +17,7 @@ use super::switches::{balance, headroom, marks, priorities, threshold, trimming,
 use super::values::set;
 use super::workload::{self, Context, Tables, Workload};
 use super::{Load, Scenario, ScenarioError, Wrong, topology};
-use crate::net::{
+use roce_sim::net::{
     ApplicationError, Balance, Class, Failed, Failure, HostSettings, Marking, MeasureSettings, PauseMode,
     PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Time, Topology,
     check_failures, check_routes, priority_of,

@@ -1,7 +1,7 @@
 //! Properties of tables of flows: operations, jitter, periods, parts of the hosts.
 
+use roce_scenario::Scenario;
 use roce_sim::net::{FlowOperation, Time};
-use roce_sim::scenario::Scenario;
 
 use super::{assert_lossless, no_files, run_with};
 

@@ -6,8 +6,8 @@ use toml::Spanned;
 
 use super::file::{self, Shape};
 use super::{Load, ScenarioError, Wrong};
-use crate::net::{Clos, Link, LinkSpec, Topology};
 use roce_fault::FaultPlan;
+use roce_sim::net::{Clos, Link, LinkSpec, Topology};
 
 /// A function that creates an error from a position and a reason.
 pub(super) type Blame<'a> = dyn Fn(Range<usize>, Wrong) -> ScenarioError + 'a;

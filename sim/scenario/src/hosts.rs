@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::Wrong;
-use crate::net::{NodeId, NodeKind, Topology};
+use roce_sim::net::{NodeId, NodeKind, Topology};
 
 /// Returns the number of the host with this name.
 pub(super) fn find_host(topology: &Topology, name: &str) -> Result<u32, Wrong> {

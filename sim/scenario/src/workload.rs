@@ -12,7 +12,7 @@ use super::operations::{CollectiveTable, Operations, TrainingTable};
 use super::profile::Profile;
 use super::values::Span;
 use super::{Load, ScenarioError, Wrong};
-use crate::net::{
+use roce_sim::net::{
     After, FlowSizes, FlowSpec, Incasts, MAX_FLOWS, NodeKind, Operation, Plan, Poisson, Schedule, Task, Time,
     Topology, Transfer, all_to_all, check_flows, delay_starts, incasts, on_off, parse_flows_of, permutation,
     poisson,

@@ -6,7 +6,7 @@ use super::Wrong;
 use super::hosts::select_hosts;
 use super::profile::Profile;
 use super::values::{Bytes, Span};
-use crate::net::{
+use roce_sim::net::{
     After, Collective, DataParallel, Operation, OperationAlgorithm, OperationKind, Pipeline, Plan, TaskId,
     Time, Topology, WorkloadError, shuffle, uneven_shares,
 };
