@@ -113,7 +113,6 @@ const NAMES_OF_THE_OLDEST_RUST: &[(&str, &str)] = &[
     ("CONTRIBUTING.md", "Rust "),
     (".ci/run", "Rust "),
     ("fuzz/Cargo.toml", "rust-version = \""),
-    ("docs/how-to/containers/Dockerfile", "FROM rust:"),
 ];
 
 /// Returns the versions of Rust that a text names after `before`, such as `1.95`.

@@ -18,6 +18,7 @@ mod input;
 mod listen;
 mod progress;
 mod sizes;
+mod temporary;
 mod terminal;
 mod trace;
 mod version;

@@ -26,6 +26,7 @@ use roce_fault::verbs::VerbsPlan;
 use roce_machine::text_file;
 
 use super::algorithms;
+use super::temporary;
 use super::terminal::Output;
 use program::Program;
 use report::Report;
@@ -164,8 +165,8 @@ fn gid_index_of_environment() -> usize {
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     let folder = library::Folder::new(&args.alias)?;
-    let reports =
-        tempfile::NamedTempFile::new().context("cannot create a file for the counters of the program")?;
+    let reports = temporary::create(|place| tempfile::NamedTempFile::new_in(place))
+        .context("cannot create a file for the counters of the program")?;
     let devices = match args.device.as_slice() {
         [] => std::env::var(listing::VARIABLE).ok(),
         devices => Some(devices.join(";")),

@@ -12,6 +12,8 @@ use roce::observe::with_causes;
 use roce_device::OpenOptions;
 use roce_device::pcap::CaptureFile;
 
+use crate::temporary;
+
 /// Returns the devices of both processes: the first pair that can be opened. A machine may have only one
 /// loopback address, or only that of IPv6, and another user may have 127.0.0.1. The addresses between are
 /// free on nearly every machine.
@@ -74,9 +76,11 @@ pub(super) fn capture(wanted: Option<&Path>) -> anyhow::Result<(PathBuf, Vec<Cap
 /// Creates a directory that only this user can enter, so that no other user can put a link into it.
 fn temporary_directory() -> io::Result<PathBuf> {
     let name = format!("roce-demo-{}-{:08x}", std::process::id(), fastrand::u32(..));
-    let path = std::env::temp_dir().join(name);
-    DirBuilder::new().mode(0o700).create(&path)?;
-    Ok(path)
+    temporary::create(|folder| {
+        let path = folder.join(&name);
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(path)
+    })
 }
 
 const NAME: &str = "demo.pcapng";

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
+use crate::temporary;
+
 /// The environment variable that names the folder of the libraries.
 const VARIABLE: &str = "ROCE_LIBRARY_PATH";
 
@@ -55,10 +57,8 @@ pub(super) struct Folder {
 
 impl Folder {
     pub(super) fn new(aliases: &[String]) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix("roce-")
-            .tempdir()
-            .context("cannot create a folder for the libraries")?;
+        let folder = temporary::create(|place| tempfile::Builder::new().prefix("roce-").tempdir_in(place))
+            .context("cannot create a folder for the libraries; set TMPDIR to a folder that is yours")?;
         let places = places()?;
         for library in &LIBRARIES {
             let found = places.find(library)?;

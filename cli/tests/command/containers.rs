@@ -1,13 +1,17 @@
-//! Tests the files of `docs/how-to/containers` as far as possible without a container engine. The image is
-//! built by its own script, and the commands of the compose file and the workflow run unchanged.
+//! Tests the files of `docs/how-to/containers` as far as possible without a container engine. The root folder
+//! is that of `xtask image`, and the commands of the compose file and the workflow run unchanged.
+//! `cli/tests/distribution/image` tests the image with an engine.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{Running, has_program, skip_unless};
 use roce_testing::{Cable, Namespace, in_own_network};
 use serde_json::Value;
+use xtask::build::{self, Build};
+use xtask::{image, layout};
 
 const ROCE: &str = env!("CARGO_BIN_EXE_roce");
 
@@ -16,38 +20,24 @@ fn file(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns the instructions of the Dockerfile, without comments.
-fn instructions() -> Vec<(String, String)> {
-    let text = file("Dockerfile");
-    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
-    let split = |line: &str| {
-        let (name, rest) = line.split_once(' ').unwrap_or_else(|| panic!("{line}"));
-        (name.to_owned(), rest.to_owned())
-    };
-    lines.map(split).collect()
-}
-
-/// Returns the arguments of an instruction of the last stage.
+/// Returns the arguments of an instruction of the Dockerfile.
 #[track_caller]
-fn last_stage(name: &str) -> String {
-    let all = instructions();
-    let start = all.iter().rposition(|(name, _)| name == "FROM").expect("a stage");
-    let found = all[start..].iter().find(|(known, _)| known == name);
-    found.unwrap_or_else(|| panic!("no {name} in the last stage")).1.clone()
+fn instruction(name: &str) -> String {
+    let text = file("Dockerfile");
+    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    found.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
 }
 
-/// Returns the folder of the image, built as in the Dockerfile.
-fn image() -> tempfile::TempDir {
+/// Returns a folder with the root folder of the image.
+fn image() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
-    let script = "docs/how-to/containers/image-root";
-    let runs: Vec<_> = instructions().into_iter().filter(|(name, _)| name == "RUN").collect();
-    assert!(runs.iter().any(|(_, run)| run == &format!("{script} target/release/roce /image")), "{runs:?}");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let output = Command::new(root.join(script)).arg(ROCE).arg(folder.path()).output().expect("the script");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // A container engine makes the root folder readable.
-    Command::new("chmod").arg("755").arg(folder.path()).status().expect("chmod");
-    folder
+    let root = folder.path().join("root");
+    let built = Path::new(ROCE).parent().unwrap().to_owned();
+    let files = layout::files(&Build { folder: built, target: build::host().unwrap() }).unwrap();
+    image::write_root(&files, &root).unwrap();
+    // The user of the image enters it.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    (folder, root)
 }
 
 /// Returns whether this machine can give a process its own root folder; skips the test otherwise.
@@ -59,16 +49,19 @@ fn can_confine() -> bool {
         && !skip_unless(has_programs, "setpriv, chroot or unshare is not installed")
 }
 
-/// Returns the command of a container: its own root folder, /proc and /dev, and the user and entry point of
-/// the Dockerfile.
-fn contained(image: &Path, arguments: &[String]) -> Command {
-    let entry: Vec<String> = serde_json::from_str(&last_stage("ENTRYPOINT")).expect("a list");
+/// Prepares the root folder `$0` in a mount namespace, and starts the program `$@` in it.
+const ENTER: &str = "mount --bind \"$0\" \"$0\" && mount -t proc proc \"$0/proc\" && mount --bind /dev \"$0/dev\" && \
+                     mount -t tmpfs tmpfs \"$0/dev/shm\" && mount -o \"remount,bind,$ACCESS\" \"$0\" && \
+                     exec setpriv --no-new-privs chroot \"--userspec=$USER_OF_IMAGE\" \"$0\" \"$@\"";
+
+/// Returns the command of a container: its own root folder, which is "rw" or "ro", /proc and /dev, and the user
+/// and entry point of the Dockerfile.
+fn contained(image: &Path, access: &str, arguments: &[String]) -> Command {
+    let entry: Vec<String> = serde_json::from_str(&instruction("ENTRYPOINT")).expect("a list");
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c"]).arg(
-        "mount -t proc proc \"$0/proc\" && mount --bind /dev \"$0/dev\" && exec setpriv --no-new-privs chroot \"--userspec=$USER_OF_IMAGE\" \"$0\" \"$@\"",
-    );
-    command.arg(image).args(entry).args(arguments);
-    command.env("USER_OF_IMAGE", last_stage("USER")).env_remove("ROCE_LOG").env_remove("XDG_RUNTIME_DIR");
+    command.args(["--mount", "sh", "-c", ENTER]).arg(image).args(entry).args(arguments);
+    command.env("USER_OF_IMAGE", instruction("USER")).env("ACCESS", access);
+    command.env_remove("ROCE_LOG").env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
     command
 }
 
@@ -88,16 +81,18 @@ fn service(name: &str) -> Vec<String> {
 
 #[test]
 fn the_image_has_the_program_and_what_it_loads() {
-    let image = image();
+    let (_folder, image) = image();
     let mut files = Vec::new();
-    list(image.path(), &mut files);
-    let name = |path: &PathBuf| path.strip_prefix(image.path()).unwrap().to_str().unwrap().to_owned();
+    list(&image, &mut files);
+    let name = |path: &PathBuf| path.strip_prefix(&image).unwrap().to_str().unwrap().to_owned();
     let files: Vec<String> = files.iter().map(name).collect();
-    assert!(files.contains(&"usr/bin/roce".to_owned()), "{files:?}");
+    for needed in ["usr/bin/roce", "usr/lib/roce/libibverbs.so.1", "usr/share/doc/roce/LICENSE-MIT"] {
+        assert!(files.iter().any(|file| file == needed), "{needed}: {files:?}");
+    }
     // The loader, the C library, and at most those of the compiler and of mathematics.
-    let libraries = files.iter().filter(|file| file.contains(".so"));
+    let libraries = files.iter().filter(|file| file.contains(".so") && !file.starts_with("usr/lib/roce/"));
     assert!((2..=5).contains(&libraries.count()), "{files:?}");
-    assert!(files.len() < 12 && !files.iter().any(|file| file.ends_with("/sh")), "{files:?}");
+    assert!(files.len() < 22 && !files.iter().any(|file| file.ends_with("/sh")), "{files:?}");
 }
 
 fn list(folder: &Path, files: &mut Vec<PathBuf>) {
@@ -108,16 +103,12 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn the_build_uses_the_oldest_supported_compiler_and_the_lock_file() {
-    let manifest = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml")).unwrap();
-    let version = manifest.split("rust-version = \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
-    let all = instructions();
-    assert_eq!(all[0].1, format!("rust:{version}-slim-bookworm AS build"));
-    assert!(
-        all.iter().any(|(name, run)| name == "RUN" && run.starts_with("cargo build --locked --release "))
-    );
-    assert_eq!(last_stage("FROM"), "scratch");
-    assert_ne!(last_stage("USER").split(':').next(), Some("0"));
+fn the_image_is_empty_otherwise_and_its_user_is_not_root() {
+    assert_eq!(instruction("FROM"), "scratch");
+    assert_eq!(instruction("COPY"), "root /");
+    assert_eq!(instruction("USER"), "65534:65534");
+    // Where `xtask image` writes them, seen from the compose file.
+    assert!(file("compose.yaml").contains("\n      context: ../../../target/dist/image\n"));
 }
 
 #[test]
@@ -126,14 +117,33 @@ fn the_image_runs_the_demo_as_its_user() {
         return;
     }
     in_own_network(&["link set lo up"], || {
-        let image = image();
-        let arguments: Vec<String> = serde_json::from_str(&last_stage("CMD")).expect("a list");
+        let (_folder, image) = image();
+        let arguments: Vec<String> = serde_json::from_str(&instruction("CMD")).expect("a list");
         // The working folder of the image cannot be set from outside.
         let arguments = [arguments, vec!["--pcap".into(), "/work/demo.pcapng".into()]].concat();
-        let finished = Running::start(&mut contained(image.path(), &arguments)).finish(120);
+        let finished = Running::start(&mut contained(&image, "rw", &arguments)).finish(120);
         assert!(finished.success, "{finished:?}");
         assert!(finished.stdout.contains("all contents are correct"), "{finished:?}");
-        assert!(image.path().join("work/demo.pcapng").is_file());
+        assert!(image.join("work/demo.pcapng").is_file());
+    });
+}
+
+/// Regression: both failed because no folder could be written. Only /dev/shm can.
+#[test]
+fn a_read_only_image_runs_the_demo_and_programs() {
+    if !can_confine() {
+        return;
+    }
+    in_own_network(&["link set lo up"], || {
+        let (_folder, image) = image();
+        let run = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            Running::start(&mut contained(&image, "ro", &words)).finish(120)
+        };
+        let demo = run(&["demo"]);
+        assert!(demo.success && demo.stdout.contains("/dev/shm/roce-demo-"), "{demo:?}");
+        let program = run(&["run", "--", "/usr/bin/roce", "--version"]);
+        assert!(program.success && program.stdout.starts_with("roce "), "{program:?}");
     });
 }
 
@@ -143,11 +153,11 @@ fn the_services_of_the_compose_file_talk_to_each_other() {
         return;
     }
     let Some(Cable { near, far }) = Cable::new(1500) else { return };
-    let image = image();
+    let (_folder, image) = image();
     // The container engine resolves the names of services.
-    fs::write(image.path().join("etc/hosts"), "198.18.0.1 server\n198.18.0.2 client\n").unwrap();
+    fs::write(image.join("etc/hosts"), "198.18.0.1 server\n198.18.0.2 client\n").unwrap();
     let start = |place: &Namespace, name: &str| {
-        let mut command = contained(image.path(), &service(name));
+        let mut command = contained(&image, "ro", &service(name));
         place.run(move || Running::start(&mut command))
     };
     let mut server = start(&near, "server");
@@ -156,6 +166,32 @@ fn the_services_of_the_compose_file_talk_to_each_other() {
     assert!(client.success, "{client:?}");
     assert!(client.stdout.contains("path mtu 1024"), "{client:?}");
     assert!(server.finish(60).success);
+}
+
+/// `cli/tests/distribution/manifest` validates the manifest with the schema of Kubernetes.
+#[test]
+fn the_pods_run_the_commands_of_the_compose_file_without_privileges() {
+    let text = file("kubernetes.yaml");
+    let pods: Vec<&str> = text.split("---\n").filter(|document| document.contains("\nkind: Pod\n")).collect();
+    assert_eq!(pods.len(), 2, "{text}");
+    for (pod, name) in pods.iter().zip(["server", "client"]) {
+        assert!(pod.contains(&format!("\n  name: roce-{name}\n")), "{pod}");
+        for needed in [
+            "runAsNonRoot: true",
+            "runAsUser: 65534",
+            "type: RuntimeDefault",
+            "allowPrivilegeEscalation: false",
+            "readOnlyRootFilesystem: true",
+            "drop: [ALL]",
+        ] {
+            assert!(pod.lines().any(|line| line.trim() == needed), "{needed}: {pod}");
+        }
+        let words = pod.lines().find_map(|line| line.trim().strip_prefix("args: ")).expect("arguments");
+        let words: Vec<String> = serde_json::from_str(words).expect("a list");
+        // The service has the name of its pod.
+        let of_compose = service(name).into_iter().map(|word| word.replace("server", "roce-server"));
+        assert_eq!(words, of_compose.collect::<Vec<_>>());
+    }
 }
 
 /// Returns the scripts of the workflow, in order.

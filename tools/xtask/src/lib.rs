@@ -1,7 +1,8 @@
-//! Creates installations of `roce`: `cargo run -p xtask -- install --prefix DIR`, `-- dist` and `-- deb`.
+//! Creates installations of `roce`: `cargo run -p xtask -- install --prefix DIR`, `-- dist`,
+//! `-- deb` and `-- image`.
 //!
-//! [`layout::LAYOUT`] lists every file of an installation. [`install`], [`dist`] and [`deb`] copy the files
-//! of this list, and the tests of the command compare an installation with it. docs/how-to/install.md is for
+//! [`layout::LAYOUT`] lists every file of an installation. [`install`], [`dist`], [`deb`] and [`image`] copy
+//! files of this list, and the tests of the command compare an installation with it. docs/how-to/install.md is for
 //! users.
 
 #![forbid(unsafe_code)]
@@ -10,6 +11,7 @@ pub mod binary;
 pub mod build;
 pub mod deb;
 pub mod dist;
+pub mod image;
 pub mod install;
 pub mod layout;
 pub mod licences;

@@ -1,4 +1,4 @@
-//! `cargo run -p xtask -- install --prefix DIR`, `-- dist` and `-- deb`; see [`xtask`].
+//! `cargo run -p xtask -- install --prefix DIR`, `-- dist`, `-- deb` and `-- image`; see [`xtask`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use xtask::{deb, dist, install};
+use xtask::{deb, dist, image, install};
 
 const USAGE: &str = "\
 Usage: cargo run -p xtask -- COMMAND
@@ -22,7 +22,10 @@ dist [--target TRIPLE] [--sysroot DIR] [--glibc VERSION]
     newer version
 deb --maintainer \"NAME <ADDRESS>\" [--sysroot DIR] [--glibc VERSION]
     Writes packages for Debian into target/dist: roce, roce-run with the
-    libraries, and roce-doc";
+    libraries, and roce-doc
+image [--target TRIPLE] [--sysroot DIR] [--glibc VERSION]
+    Writes the folder target/dist/image, from which podman, buildah or docker
+    builds a container image with the command and the libraries";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -69,6 +72,12 @@ fn run(words: &[String]) -> anyhow::Result<()> {
             for package in deb::deb(&dist_options(&options)?, maintainer)? {
                 println!("{}: {} bytes", package.display(), package.metadata()?.len());
             }
+        }
+        "image" => {
+            let options = options(rest, &["target", "sysroot", "glibc"])?;
+            let (folder, lines) = image::image(&dist_options(&options)?)?;
+            lines.iter().for_each(|line| println!("{line}"));
+            println!("podman build -t roce {}", folder.display());
         }
         other => bail!("there is no command {other}\n\n{USAGE}"),
     }
