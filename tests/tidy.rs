@@ -67,6 +67,8 @@ const ROOT_FILES: &[&str] = &[
     "README.md",
     "RELEASING.md",
     "SECURITY.md",
+    // GitHub reads an action only here: `uses: OWNER/roce@REF`.
+    "action.yml",
     "deny.toml",
     "rust-toolchain.toml",
     "rustfmt.toml",
@@ -1155,6 +1157,9 @@ fn every_environment_variable_is_on_a_page() {
     };
     let shown: BTreeSet<String> = all_pages().values().flat_map(|text| variables(text)).collect();
     let (mut read, mut known) = (BTreeSet::new(), BTreeSet::new());
+    for script in ["tools/ci-action/wrap", "tools/ci-action/gitlab.yml"] {
+        known.extend(variables(&fs::read_to_string(root().join(script)).expect("a script")));
+    }
     for source in sources() {
         known.extend(variables(&source.text));
         // A variable is read by its name, which is a string.

@@ -162,6 +162,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "output",
             "prometheus",
             "quiet",
+            "report",
             "report_gbits",
             "report_histogram",
             "report_unsorted",

@@ -14,7 +14,8 @@ mod report;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
@@ -99,6 +100,11 @@ pub(super) struct Args {
     #[arg(long)]
     stat: bool,
 
+    /// Write the report and the counters of every process to this file when the program has ended, for
+    /// example to keep them with the results of a test; standard error is unchanged
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
     /// Program and its arguments; a -- before the program ends the options of this command
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -176,20 +182,33 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     files::create(&folder.files(), devices.as_deref(), names.as_deref(), first_gid)
         .context("cannot create the files of the devices")?;
     let variables = environment(args, devices, names, &folder, reports.path())?;
+    // Before the program runs, because a test may take an hour.
+    let create = |path: &PathBuf| {
+        File::create(path).with_context(|| format!("--report: cannot create {}", path.display()))
+    };
+    let mut file = args.report.as_ref().map(create).transpose()?;
     output.flush()?;
     let status = Program::start(&args.program, variables)?.wait()?;
     let report = Report::read(reports.path())?;
-    let mut errors = std::io::stderr().lock();
+    let mut errors = io::stderr().lock();
     if args.stat {
         report.print_counters(&mut errors)?;
     }
-    if status.success() {
-        report.note(&mut errors)?;
-    } else {
-        let named = hints::device_in(&args.program);
-        report.explain(&mut errors, &name_of(Path::new(&args.program[0])), &status, named.as_deref())?;
+    explain(args, &report, status, &mut errors)?;
+    if let Some(file) = &mut file {
+        explain(args, &report, status, file)?;
+        report.print_counters(file)?;
     }
     Ok(exit_code(status))
+}
+
+/// Prints what the engine saw of a program that has ended.
+fn explain(args: &Args, report: &Report, status: ExitStatus, out: &mut impl Write) -> io::Result<()> {
+    if status.success() {
+        return report.note(out);
+    }
+    let named = hints::device_in(&args.program);
+    report.explain(out, &name_of(Path::new(&args.program[0])), &status, named.as_deref())
 }
 
 /// Returns the environment variables that the library of the program reads.

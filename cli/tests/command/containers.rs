@@ -1,5 +1,5 @@
 //! Tests the files of `docs/how-to/containers` as far as possible without a container engine. The root folder
-//! is that of `xtask image`, and the commands of the compose file and the workflow run unchanged.
+//! is that of `xtask image`, and the commands of the compose file run unchanged.
 //! `cli/tests/distribution/image` tests the image with an engine.
 
 use std::fs;
@@ -9,7 +9,6 @@ use std::process::Command;
 
 use crate::common::{Running, has_program, skip_unless};
 use roce_testing::{Cable, Namespace, in_own_network};
-use serde_json::Value;
 use xtask::build::{self, Build};
 use xtask::{image, layout};
 
@@ -192,44 +191,4 @@ fn the_pods_run_the_commands_of_the_compose_file_without_privileges() {
         let of_compose = service(name).into_iter().map(|word| word.replace("server", "roce-server"));
         assert_eq!(words, of_compose.collect::<Vec<_>>());
     }
-}
-
-/// Returns the scripts of the workflow, in order.
-fn scripts() -> Vec<String> {
-    let text = file("workflow.yaml");
-    let mut scripts: Vec<Vec<&str>> = Vec::new();
-    let mut inside = false;
-    for line in text.lines() {
-        if line.trim() == "run: |" {
-            scripts.push(Vec::new());
-            inside = true;
-        } else if inside && line.starts_with("          ") {
-            scripts.last_mut().expect("a script").push(line.trim());
-        } else {
-            inside = false;
-        }
-    }
-    scripts.iter().map(|lines| lines.join("\n")).collect()
-}
-
-#[test]
-fn the_scripts_of_the_workflow_run() {
-    in_own_network(&["link set lo up"], || {
-        let folder = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink(ROCE, folder.path().join("roce")).unwrap();
-        let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
-        let scripts = scripts();
-        assert_eq!(scripts.len(), 3, "{scripts:?}");
-        for script in scripts {
-            let mut command = Command::new("bash");
-            // A runner ends the processes that a step leaves behind.
-            let script = format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");
-            command.args(["-e", "-c", &script]).env("PATH", &path).current_dir(folder.path());
-            let finished = Running::start(&mut command).finish(120);
-            assert!(finished.success, "{script}: {finished:?}");
-        }
-        let text = fs::read_to_string(folder.path().join("blast.json")).unwrap();
-        let document: Value = serde_json::from_str(&text).expect("JSON");
-        assert!(document["rows"][0]["client"]["retransmitted_packets"].as_u64().unwrap() > 0, "{document}");
-    });
 }

@@ -8,9 +8,9 @@ use std::process::Command;
 
 use xtask::build::{self, Build};
 use xtask::install;
-use xtask::layout::{self, Content, File, LAYOUT};
+use xtask::layout::{self, Content, File, LAYOUT, Package};
 
-use crate::common::{Finished, Running};
+use crate::common::{Finished, Running, has_program, skip_unless};
 
 /// Returns the build of this test.
 fn build() -> Build {
@@ -99,6 +99,64 @@ fn an_installation_has_every_file_and_runs_programs() {
     shell.args(["-c", "eval \"$(\"$1\")\" && \"$2\"", "sh"]).arg(&env).arg(&program);
     let in_shell = finish(&mut shell);
     assert_eq!((in_shell.success, in_shell.stdout.as_str()), (true, "roce0\n"), "{in_shell:?}");
+}
+
+/// What a script of `alternatives` does to a system happens in copies of its folders.
+const IN_COPIES: &str = "set -e
+for folder in /etc /var/lib/dpkg/alternatives /var/cache/ldconfig; do
+    mkdir -p \"$folder\" \"$0/$folder\" && cp -a \"$folder/.\" \"$0/$folder\" && mount --bind \"$0/$folder\" \"$folder\"
+done
+mount -t tmpfs none /usr/local/lib
+exec sh -ec \"$1\"";
+
+#[test]
+fn a_system_uses_the_libraries_only_between_install_and_remove() {
+    let is_root = rustix::process::geteuid().is_root();
+    let has_programs = ["unshare", "update-alternatives", "ibv_devinfo"].iter().all(|name| has_program(name));
+    if skip_unless(is_root, "the libraries of a system need root")
+        || skip_unless(has_programs, "unshare, update-alternatives or ibverbs-utils is not installed")
+    {
+        return;
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let prefix = folder.path().join("usr");
+    let files = layout::files(&build()).unwrap();
+    let of_run: Vec<File> = files.into_iter().filter(|file| file.package == Package::Run).collect();
+    install::install(&of_run, &prefix).unwrap();
+    let alternatives = prefix.join("lib/roce/alternatives");
+    let run = |script: &str| {
+        let script = script.replace("ALTERNATIVES", &alternatives.display().to_string());
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", IN_COPIES]).arg(folder.path().join("copies")).arg(script);
+        finish(command.env_remove("LD_PRELOAD"))
+    };
+    // What ibv_devinfo finds, and a sum of all files that the script may change.
+    let script = "
+        look() { ibv_devinfo 2>/dev/null | grep -o roce0 || echo none; }
+        sum() { find /etc /usr/local/lib /var/lib/dpkg/alternatives -type f -not -name ld.so.cache -exec sha256sum {} + | sort | sha256sum; }
+        first=$(sum); before=$(look)
+        ALTERNATIVES install; after=$(look)
+        ldconfig; upgraded=$(look)
+        ALTERNATIVES install >/dev/null
+        ALTERNATIVES remove; removed=$(look)
+        ALTERNATIVES remove >/dev/null
+        [ \"$(sum)\" = \"$first\" ] && echo same
+        echo $before $after $upgraded $removed";
+    let switched = run(script);
+    assert!(switched.stdout.ends_with("same\nnone roce0 roce0 none\n"), "{switched:?}");
+    let own = prefix.join("lib/roce/libibverbs.so.1");
+    assert!(switched.stdout.contains(&format!("libibverbs.so.1 is {}\n", own.display())), "{switched:?}");
+    // The system outside the copies is unchanged.
+    assert!(!Path::new("/etc/ld.so.conf.d/000-roce.conf").exists());
+
+    for change in ["chown 65534 LIBRARY", "chmod o+w LIBRARY", "chmod g+w \"$(dirname LIBRARY)\""] {
+        let change = change.replace("LIBRARY", &format!("'{}'", own.display()));
+        let refused = run(&format!("{change}; ALTERNATIVES install"));
+        assert!(!refused.success && refused.stderr.contains("what all users run"), "{refused:?}");
+        install::install(&of_run, &prefix).unwrap();
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(own.parent().unwrap(), mode).unwrap();
+    }
 }
 
 /// The files are those of a static build, although this command is not one.

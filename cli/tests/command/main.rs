@@ -4,6 +4,7 @@
 mod analyze;
 mod bridge;
 mod capture_limits;
+mod ci;
 mod commands;
 mod common;
 mod compressed;

@@ -16,6 +16,31 @@ fn the_status_and_the_environment_are_those_of_the_program() {
     });
 }
 
+#[test]
+fn a_report_goes_to_a_file_too() {
+    within(60, || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("report.txt");
+        let run = |path: &std::path::Path, script: &str| {
+            let mut command = roce();
+            command.args(["run", "--device", "udp:127.0.0.1", "--report"]).arg(path);
+            Running::start(command.args(["--", "sh", "-c", script])).finish(30)
+        };
+        let failed = run(&file, "exit 3");
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(failed.code == Some(3) && text.starts_with(&failed.stderr), "{failed:?}: {text}");
+        assert!(text.contains("sh ended with status 3\n"), "{text}");
+        assert!(text.ends_with("the program opened no device\n"), "{text}");
+        let ended = run(&file, "true");
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(ended.success && text == "roce: the program opened no device\n", "{ended:?}: {text}");
+        // The program does not run if its report could not be kept.
+        let refused = run(&folder.path().join("none/report.txt"), "echo ran");
+        assert!(refused.code == Some(1) && refused.stdout.is_empty(), "{refused:?}");
+        assert!(refused.stderr.starts_with("roce: --report: cannot create "), "{refused:?}");
+    });
+}
+
 /// Some programs (UCX) read these folders themselves. File names below them refer to the files that the
 /// command created; other names are unchanged.
 #[test]

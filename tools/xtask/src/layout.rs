@@ -67,6 +67,7 @@ pub const LAYOUT: &[Entry] = &[
     of(Package::Run, Link("librdmacm.so.1"), "lib/roce/librdmacm.so", 0o777),
     of(Package::Run, Built("libroce_sysfs.so"), "lib/roce/libroce_sysfs.so", 0o644),
     of(Package::Run, Repository("tools/xtask/env"), "lib/roce/env", 0o755),
+    of(Package::Run, Repository("tools/xtask/alternatives"), "lib/roce/alternatives", 0o755),
     of(Package::Command, Printed(&["completions", "bash"]), "share/bash-completion/completions/roce", 0o644),
     of(Package::Command, Printed(&["completions", "zsh"]), "share/zsh/site-functions/_roce", 0o644),
     of(

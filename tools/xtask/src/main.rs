@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use xtask::{deb, dist, image, install};
+use xtask::{build, ci, deb, dist, image, install};
 
 const USAGE: &str = "\
 Usage: cargo run -p xtask -- COMMAND
@@ -25,7 +25,13 @@ deb --maintainer \"NAME <ADDRESS>\" [--sysroot DIR] [--glibc VERSION]
     libraries, and roce-doc
 image [--target TRIPLE] [--sysroot DIR] [--glibc VERSION]
     Writes the folder target/dist/image, from which podman, buildah or docker
-    builds a container image with the command and the libraries";
+    builds a container image with the command and the libraries
+
+ci --home DIR (--github FILE | --gitlab FILE) [--checkout DIR]
+    Runs the steps of a workflow that uses the action at the root of this
+    repository, or of a job that extends its template, as a runner does.
+    Caches, artifacts and the log are in the folder --home. --checkout is
+    another folder with the action";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -79,7 +85,30 @@ fn run(words: &[String]) -> anyhow::Result<()> {
             lines.iter().for_each(|line| println!("{line}"));
             println!("podman build -t roce {}", folder.display());
         }
+        "ci" => run_ci(&options(rest, &["home", "github", "gitlab", "checkout"])?)?,
         other => bail!("there is no command {other}\n\n{USAGE}"),
+    }
+    Ok(())
+}
+
+/// Runs a workflow or a job, and prints what it did.
+fn run_ci(options: &BTreeMap<String, String>) -> anyhow::Result<()> {
+    let runner = ci::Runner::new(Path::new(options.get("home").context("--home is missing")?))?;
+    let checkout = options.get("checkout").map_or(build::root(), Path::new);
+    let outcome = match (options.get("github"), options.get("gitlab")) {
+        (Some(workflow), None) => {
+            ci::github::check_out(checkout, &runner)?;
+            ci::github::run(Path::new(workflow), &runner)?
+        }
+        (None, Some(job)) => ci::gitlab::run(Path::new(job), checkout, &runner)?,
+        _ => bail!("expected --github or --gitlab\n\n{USAGE}"),
+    };
+    print!("{}", outcome.log);
+    for (name, folder) in &outcome.artifacts {
+        println!("artifact {name}: {}", folder.display());
+    }
+    if !outcome.success {
+        bail!("a step failed");
     }
     Ok(())
 }
