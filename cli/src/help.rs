@@ -287,7 +287,7 @@ const EXAMPLES: [(&str, &str); 18] = [
         "stat",
         "  roce stat --all\n  roce stat --watch 1 --count 10\n  roce stat --all --prometheus > roce.prom",
     ),
-    ("why", "  roce why IBV_WC_RETRY_EXC_ERR\n  roce why 12\n  roce why 0x81 0x88\n  roce why --pid 4711"),
+    ("why", "  roce why IBV_WC_RETRY_EXC_ERR\n  roce why 12\n  roce why 0x81 0x88\n  roce why --pid 4711 --json"),
     (
         "study",
         "  roce study --quick --out quick\n  roce study --out full\n  roce study --quick --only udp-loopback/ping/send --list",

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use roce::observe::{CodeKind, ErrorCode, Survey, codes, look_up, survey};
+use roce::observe::{CodeKind, ErrorCode, Published, PublishedExplanation, Survey, codes, look_up, survey};
+use serde_json::{Map, Value, json};
 
 use super::terminal::{Output, Paint};
 
@@ -28,35 +29,47 @@ pub(super) struct Args {
     /// Explain the queue pairs of this running process, which `roce stat` shows
     #[arg(long, value_name = "PID", conflicts_with = "codes")]
     pid: Option<u32>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
+    if args.json {
+        super::document::print(output, "why", &document(args)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(pid) = args.pid {
-        process(pid, output)?;
+        print_process(&read(pid)?, output)?;
     } else if args.codes.is_empty() {
         list(output)?;
     }
     for (index, text) in args.codes.iter().enumerate() {
-        let found = look_up(text);
-        let Some((first, others)) = found.split_first() else {
-            bail!(
-                "no error has the number or name {text:?}; `roce why` without an argument lists all of them"
-            );
-        };
+        let (first, others) = known(text)?;
         if index > 0 {
             writeln!(output)?;
         }
-        explain(output, first)?;
+        explain(output, &first)?;
         for other in others {
-            writeln!(output, "{}: {}, {}", title(other), other.name, other.meaning)?;
+            writeln!(output, "{}: {}, {}", title(&other), other.name, other.meaning)?;
         }
     }
     output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Explains the queue pairs of a process.
-fn process(pid: u32, output: &mut Output) -> anyhow::Result<()> {
+/// Returns the meanings of a number or name, the most likely one first.
+fn known(text: &str) -> anyhow::Result<(ErrorCode, Vec<ErrorCode>)> {
+    let mut found = look_up(text).into_iter();
+    let first = found.next().with_context(|| {
+        format!("no error has the number or name {text:?}; `roce why` without an argument lists all of them")
+    })?;
+    Ok((first, found.collect()))
+}
+
+/// Reads the contexts of a process.
+fn read(pid: u32) -> anyhow::Result<Vec<Published>> {
     let Survey { found, unanswered, .. } =
         survey(Some(pid)).context("cannot read the sockets of running processes")?;
     if let Some(process) = unanswered.first() {
@@ -71,17 +84,93 @@ fn process(pid: u32, output: &mut Output) -> anyhow::Result<()> {
              with ROCE_STAT=1 if it is not a `roce` command"
         );
     }
-    for published in &found {
+    Ok(found)
+}
+
+/// Explains the queue pairs of a process.
+fn print_process(found: &[Published], output: &mut Output) -> std::io::Result<()> {
+    for published in found {
         let title = format!("{} {}: {}", published.pid, published.command, published.addresses.join(", "));
         writeln!(output, "{}", output.style.paint(Paint::BOLD, title))?;
         for explanation in &published.explanations {
-            writeln!(output, "{explanation}")?;
+            writeln!(output, "{}", explanation.text)?;
         }
         if published.explanations.is_empty() {
             writeln!(output, "no queue pair exists")?;
         }
     }
     Ok(())
+}
+
+/// Returns the document: the contexts of a process, the meanings of the codes, or every known number.
+fn document(args: &Args) -> anyhow::Result<Value> {
+    if let Some(pid) = args.pid {
+        return Ok(json!({ "contexts": read(pid)?.iter().map(document_of_context).collect::<Vec<_>>() }));
+    }
+    let mut all = Vec::new();
+    for text in &args.codes {
+        let (first, others) = known(text)?;
+        for code in std::iter::once(first).chain(others) {
+            let mut value = document_of_code(&code);
+            value["query"] = json!(text);
+            all.push(value);
+        }
+    }
+    if args.codes.is_empty() {
+        all = codes().iter().map(document_of_code).collect();
+    }
+    Ok(json!({ "codes": all }))
+}
+
+fn document_of_code(code: &ErrorCode) -> Value {
+    let ErrorCode { kind, number, name, status, meaning, source, likely, .. } = code;
+    let likely = likely.iter().map(|likely| json!({ "cause": likely.cause, "next_step": likely.next }));
+    json!({
+        "list": kind.name(), "number": number, "name": name, "meaning": meaning, "source": source,
+        "status": { "number": *status as u8, "name": status.name() }, "likely": likely.collect::<Vec<_>>(),
+    })
+}
+
+fn document_of_context(published: &Published) -> Value {
+    let Published { pid, command, version, device, addresses, explanations, .. } = published;
+    json!({
+        "pid": pid, "command": command, "version": version, "device": device, "addresses": addresses,
+        "queue_pairs": explanations.iter().map(document_of_queue_pair).collect::<Vec<_>>(),
+    })
+}
+
+/// Converts the facts of a queue pair. Facts with other keys than these, from a later version, are left out.
+fn document_of_queue_pair(explanation: &PublishedExplanation) -> Value {
+    let mut fields = Map::new();
+    let (mut packets, mut counters, mut likely) = (Vec::new(), Map::new(), Vec::new());
+    for (key, value) in &explanation.facts {
+        match key.as_str() {
+            "qpn" | "peer_qpn" | "incomplete" | "wr_id" | "silence_ns" => {
+                let key = if key == "incomplete" { "incomplete_requests" } else { key };
+                fields.insert(key.to_owned(), value.parse::<u64>().map_or(Value::Null, Value::from));
+            }
+            "address" | "peer_address" | "state" | "status" | "vendor_err" | "check" => {
+                fields.insert(key.clone(), json!(value));
+            }
+            "packet" => packets.push(json!(value)),
+            "drop" => {
+                let (name, count) = value.split_once(' ').unwrap_or((value, ""));
+                counters.insert(name.to_owned(), count.parse::<u64>().map_or(Value::Null, Value::from));
+            }
+            "cause" => likely.push(json!({ "cause": value, "next_step": "" })),
+            "next" => {
+                if let Some(last) = likely.last_mut() {
+                    last["next_step"] = json!(value);
+                }
+            }
+            _ => {}
+        }
+    }
+    fields.insert("packets".to_owned(), packets.into());
+    fields.insert("counters".to_owned(), counters.into());
+    fields.insert("likely".to_owned(), likely.into());
+    fields.insert("text".to_owned(), json!(explanation.text));
+    fields.into()
 }
 
 /// Returns the number of an error and its list.

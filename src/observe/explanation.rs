@@ -156,6 +156,38 @@ impl Explanation {
         }
     }
 
+    /// Returns the explanation as keys and values for programs. It has as many packets, counters and causes
+    /// as the text.
+    pub(super) fn facts(&self) -> Vec<(&'static str, String)> {
+        let mut facts = vec![("qpn", self.qpn.get().to_string())];
+        if let Some(Ends { local, remote }) = self.ends {
+            facts.push(("address", local.to_string()));
+            facts.push(("peer_qpn", self.peer.get().to_string()));
+            facts.push(("peer_address", remote.to_string()));
+        }
+        facts.push(("state", self.state.name().to_owned()));
+        facts.push(("incomplete", self.incomplete.to_string()));
+        if let Some(Reason { rule, request, .. }) = &self.reason {
+            if let Some((wr_id, status)) = request {
+                facts.push(("wr_id", wr_id.to_string()));
+                facts.push(("status", status.name().to_owned()));
+            }
+            facts.push(("vendor_err", format!("{:?}", rule.cause())));
+            facts.push(("check", rule.to_string()));
+        }
+        facts.extend(self.silence.map(|silence| ("silence_ns", silence.as_nanos().to_string())));
+        let left_out = self.packets.len().saturating_sub(MOST_PACKETS);
+        facts.extend(self.packets.iter().skip(left_out).map(|packet| ("packet", packet.to_string())));
+        facts.extend(
+            self.drops.iter().take(MOST_DROPS).map(|(name, value)| ("drop", format!("{name} {value}"))),
+        );
+        for Likely { cause, next } in self.likely.iter().take(MOST_LIKELY) {
+            facts.push(("cause", (*cause).to_owned()));
+            facts.push(("next", self.with_host(next)));
+        }
+        facts
+    }
+
     /// Replaces the name of the peer in a command.
     fn with_host(&self, next: &str) -> String {
         match self.ends {

@@ -25,7 +25,7 @@ pub use explanation::Explanation;
 pub use foreign::{Text, is_harmless};
 pub use likely::{Likely, likely};
 pub use meaning::meaning;
-pub use published::Published;
+pub use published::{Published, PublishedExplanation};
 pub use survey::{Survey, Unanswered, published, survey};
 
 pub(crate) use publish::Publisher;

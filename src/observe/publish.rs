@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 
 use roce_device::users::{identifies, is_own_or_root};
 
-use super::published::{Published, directory_of, own_uid};
+use super::published::{Published, PublishedExplanation, directory_of, own_uid};
 use super::survey::connect_at_once;
-use super::{CounterSource, Text};
+use super::{CounterSource, Explanation, Text};
 use crate::device::fork::Process;
 use crate::driver::wake::{Wake, join, wait_readable};
 
@@ -67,8 +67,7 @@ impl Publisher {
             source.visit_engine_counters(&mut |engine, name, value| {
                 engine_counters.push((engine, name.to_owned(), value));
             });
-            let explanations =
-                source.explanations(MOST_EXPLANATIONS).iter().map(ToString::to_string).collect();
+            let explanations = source.explanations(MOST_EXPLANATIONS).iter().map(published).collect();
             let uptime_s = started.elapsed().as_secs_f64();
             Some(Published { uptime_s, counters, engine_counters, explanations, ..description.clone() })
         };
@@ -126,6 +125,11 @@ fn answer(mut stream: &UnixStream, document: &Published) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(WRITE_PATIENCE))?;
     stream.write_all(document.to_text().as_bytes())
+}
+
+fn published(explanation: &Explanation) -> PublishedExplanation {
+    let facts = explanation.facts().into_iter().map(|(key, value)| (key.to_owned(), value));
+    PublishedExplanation { text: explanation.to_string(), facts: facts.collect() }
 }
 
 /// Returns the constant part of the document.
@@ -207,7 +211,9 @@ mod tests {
         Source.visit_counters(&mut |name, value| document.counters.push((name.to_owned(), value)));
         let explanation =
             vec!["a line of an explanation with as many letters as the longest one has".repeat(2); 25];
-        document.explanations = vec![explanation.join("\n"); MOST_EXPLANATIONS];
+        let facts = vec![("cause".to_owned(), "a long fact".repeat(10)); 30];
+        let explanation = PublishedExplanation { text: explanation.join("\n"), facts };
+        document.explanations = vec![explanation; MOST_EXPLANATIONS];
         assert_eq!((document.pid, document.device.as_str()), (std::process::id(), "udp"));
         let (near, mut far) = UnixStream::pair().unwrap();
         answer(&near, &document).unwrap();

@@ -24,8 +24,18 @@ pub struct Published {
     pub counters: Vec<(String, u64)>,
     /// If the context has several engines: engine index, name and value of each counter that is not zero.
     pub engine_counters: Vec<(usize, String, u64)>,
-    /// Explanations of queue pairs, each with several lines: first of those that have failed.
-    pub explanations: Vec<String>,
+    /// Explanations of queue pairs: first of those that have failed.
+    pub explanations: Vec<PublishedExplanation>,
+}
+
+/// The explanation of a queue pair of another process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PublishedExplanation {
+    /// Several lines for a reader.
+    pub text: String,
+    /// Keys and values for a program, in the order of the text. The keys `packet`, `drop`, `cause` and `next`
+    /// may occur several times; each `next` belongs to the `cause` before it.
+    pub facts: Vec<(String, String)>,
 }
 
 impl Published {
@@ -51,8 +61,11 @@ impl Published {
             let _ = writeln!(text, "engine_counter {engine} {name} {value}");
         }
         for (index, explanation) in self.explanations.iter().enumerate() {
-            for line in explanation.lines() {
+            for line in explanation.text.lines() {
                 let _ = writeln!(text, "why {index} {line}");
+            }
+            for (key, value) in &explanation.facts {
+                let _ = writeln!(text, "fact {index} {key} {value}");
             }
         }
         text
@@ -62,8 +75,8 @@ impl Published {
     fn add_line(&mut self, index: usize, line: &str) {
         let line = Text::new(line).to_string();
         match self.explanations.get_mut(index) {
-            Some(text) => text.extend(["\n", &line]),
-            None => self.explanations.push(line),
+            Some(explanation) => explanation.text.extend(["\n", &line]),
+            None => self.explanations.push(PublishedExplanation { text: line, facts: Vec::new() }),
         }
     }
 
@@ -105,6 +118,14 @@ impl Published {
                     let (index, line) = value.split_once(' ')?;
                     document.add_line(index.parse().ok()?, line);
                 }
+                "fact" => {
+                    let (index, fact) = value.split_once(' ')?;
+                    let (key, value) = fact.split_once(' ')?;
+                    let index: usize = index.parse().ok()?;
+                    if let Some(explanation) = document.explanations.get_mut(index).filter(|_| is_name(key)) {
+                        explanation.facts.push((key.to_owned(), Text::new(value).to_string()));
+                    }
+                }
                 // A later version may contain more.
                 _ => {}
             }
@@ -140,7 +161,16 @@ mod tests {
             uptime_s: 1.25,
             counters: vec![("rx_handled".to_owned(), u64::MAX), ("tx_packets".to_owned(), 0)],
             engine_counters: vec![(0, "rx_handled".to_owned(), 7), (12, "tx_packets".to_owned(), 1)],
-            explanations: vec!["queue pair 7\n  1. a cause".to_owned(), "queue pair 8".to_owned()],
+            explanations: vec![
+                PublishedExplanation {
+                    text: "queue pair 7\n  1. a cause".to_owned(),
+                    facts: vec![
+                        ("qpn".to_owned(), "7".to_owned()),
+                        ("cause".to_owned(), "a cause".to_owned()),
+                    ],
+                },
+                PublishedExplanation { text: "queue pair 8".to_owned(), facts: Vec::new() },
+            ],
         };
         let text = document.to_text();
         assert_eq!(Published::from_text(&text), Some(document));
@@ -154,10 +184,13 @@ mod tests {
             assert_eq!(Published::from_text(broken), None, "{broken}");
         }
         let hostile = text.replace("ping", "\u{1b}[2J\u{202e}").replace("rx_handled", "rx\u{1b}handled");
+        let hostile = hostile.replace("fact 0 qpn 7", "fact 0 qpn \u{1b}7\nfact 9 qpn 7\nfact 0 q\u{1b} 7");
         let read = Published::from_text(&hostile).unwrap();
         assert_eq!(
             (read.command.as_str(), read.counters.len()),
             (r"roce \u{1b}[2J\u{202e} --device udp:127.0.0.2", 1)
         );
+        let facts = &read.explanations[0].facts;
+        assert_eq!((facts.len(), facts[0].1.as_str()), (2, r"\u{1b}7"));
     }
 }

@@ -140,7 +140,7 @@ fn must_have(value: &Value, path: &str, whole: &str) {
 
 /// Checks a document against the page.
 #[track_caller]
-fn check(document: &Value, expected: &str) {
+pub(crate) fn check(document: &Value, expected: &str) {
     let schema = document["schema"].as_str().unwrap_or_else(|| panic!("no schema: {document}"));
     assert_eq!(schema, expected);
     let schemas = schemas();

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Running, own_address, roce, run};
+use crate::documents::check;
 use roce::observe::{CodeKind, codes, look_up};
 
 const PAGE: &str = include_str!("../../../docs/reference/completion-errors.md");
@@ -60,6 +61,27 @@ fn an_unknown_code_is_an_error_and_no_code_lists_all() {
     }
 }
 
+/// Programs get what the text says: of each code all lists that know it, of no code every number.
+#[test]
+fn documents_of_codes_are_those_of_the_page() {
+    let document = |args: &[&str]| -> serde_json::Value {
+        let finished = run(&[&["why", "--json"], args].concat());
+        assert!(finished.success, "{finished:?}");
+        let document = serde_json::from_str(&finished.stdout).expect("JSON");
+        check(&document, "roce/why/1");
+        document
+    };
+    let both = document(&["12", "0x88"]);
+    let all = both["codes"].as_array().expect("a list");
+    let of = |query: &str| all.iter().find(|code| code["query"] == query).expect(query);
+    assert_eq!(of("12")["status"]["name"], "RETRY_EXC_ERR", "{both}");
+    assert_eq!(of("0x88")["list"], "vendor_err of mlx5 (ConnectX)", "{both}");
+    assert!(of("0x88")["likely"][0]["next_step"].as_str().is_some_and(|next| !next.is_empty()), "{both}");
+    assert_eq!(document(&[])["codes"].as_array().map(Vec::len), Some(codes().len()));
+    let finished = run(&["why", "--json", "0x7f"]);
+    assert!(!finished.success && finished.stdout.is_empty(), "{finished:?}");
+}
+
 /// A client whose packets are all lost waits long. Its explanation says what is incomplete.
 #[test]
 fn a_running_process_explains_its_queue_pairs() {
@@ -90,6 +112,14 @@ fn a_running_process_explains_its_queue_pairs() {
     };
     let ends = format!(" at {client} towards queue pair ");
     assert!(text.contains(&ends) && text.contains("is in RTS and has not failed"), "{text}");
+    let printed = Running::start(&mut command(&["why", "--pid", &pid, "--json"])).finish(60);
+    let document: serde_json::Value = serde_json::from_str(&printed.stdout).expect("JSON");
+    check(&document, "roce/why/1");
+    let pair = &document["contexts"][0]["queue_pairs"][0];
+    assert_eq!((pair["state"].as_str(), pair["address"].as_str()), (Some("RTS"), Some(client.as_str())));
+    assert!(pair["incomplete_requests"].as_u64() > Some(0), "{pair}");
+    let packets = pair["packets"].as_array().expect("a list");
+    assert!(packets.iter().any(|packet| packet.as_str().unwrap().contains("sent")), "{pair}");
 
     let unknown = Running::start(&mut command(&["why", "--pid", "1"])).finish(60);
     assert!(!unknown.success && unknown.stderr.contains("ROCE_STAT=1"), "{unknown:?}");
