@@ -53,8 +53,8 @@ const ENTER: &str = "mount --bind \"$0\" \"$0\" && mount -t proc proc \"$0/proc\
                      mount -t tmpfs tmpfs \"$0/dev/shm\" && mount -o \"remount,bind,$ACCESS\" \"$0\" && \
                      exec setpriv --no-new-privs chroot \"--userspec=$USER_OF_IMAGE\" \"$0\" \"$@\"";
 
-/// Returns the command of a container: its own root folder, which is "rw" or "ro", /proc and /dev, and the user
-/// and entry point of the Dockerfile.
+/// Returns the command of a container: its own root folder, which is "rw" or "ro", /proc and /dev, and the
+/// user and entry point of the Dockerfile.
 fn contained(image: &Path, access: &str, arguments: &[String]) -> Command {
     let entry: Vec<String> = serde_json::from_str(&instruction("ENTRYPOINT")).expect("a list");
     let mut command = Command::new("unshare");

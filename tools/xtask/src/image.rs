@@ -42,8 +42,8 @@ pub fn image(options: &Options) -> anyhow::Result<(PathBuf, Vec<String>)> {
     Ok((folder, lines))
 }
 
-/// Writes the root folder of the image: the command, the libraries of `roce run`, the libraries of this machine
-/// that they load, licences, and the files that resolving names needs. It has no shell.
+/// Writes the root folder of the image: the command, the libraries of `roce run`, the libraries of this
+/// machine that they load, licences, and the files that resolving names needs. It has no shell.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Creates installations of `roce`: `cargo run -p xtask -- install --prefix DIR`, `-- dist`,
-//! `-- deb` and `-- image`.
+//! Creates installations of `roce`: `cargo run -p xtask -- install --prefix DIR`, `-- dist`, `-- deb` and
+//! `-- image`.
 //!
 //! [`layout::LAYOUT`] lists every file of an installation. [`install`], [`dist`], [`deb`] and [`image`] copy
 //! files of this list, and the tests of the command compare an installation with it. docs/how-to/install.md is for
