@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use roce_analysis::Collector;
-use roce_analysis::ladder::{ladder, name};
+use roce_analysis::connection::name;
+use roce_analysis::ladder::ladder;
 use roce_packet::ROCE_UDP_PORT;
 
 use super::errors::print_error;

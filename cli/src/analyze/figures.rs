@@ -1,7 +1,9 @@
 //! The figures of a connection in words.
 
+use roce_analysis::connection::name;
 use roce_analysis::stall::{Beyond, Stall};
 use roce_analysis::summary::{Distribution, Management, Operations, Requests, Summary, operation_name};
+use roce_analysis::verdict::{Outcome, Verdict};
 use roce_analysis::words::{duration, thousands};
 use roce_packet::Transport;
 
@@ -31,8 +33,10 @@ pub(super) struct Losses {
     timeouts: u64,
     /// Messages of reliable connections whose answer was not captured.
     unanswered: u64,
-    /// Packets of unreliable connections that were lost, which nobody sends again.
+    /// Packets of unreliable connections that were lost or damaged, which nobody sends again.
     gone: u64,
+    /// Packets that arrived with a wrong ICRC, in both directions.
+    damaged: u64,
 }
 
 impl Losses {
@@ -41,11 +45,13 @@ impl Losses {
         for summary in summaries {
             let sum = |what: fn(&Requests) -> u64| summary.requests.iter().map(what).sum::<u64>();
             let lost = sum(|one| one.lost + one.lost_responses + one.lost_answers);
+            let damaged = summary.damaged.iter().sum::<u64>();
             all.lost += lost;
+            all.damaged += damaged;
             all.resent += sum(|one| one.resent);
             all.timeouts += sum(|one| one.timeouts);
             if summary.transport == Transport::Uc {
-                all.gone += lost;
+                all.gone += lost + damaged;
             } else {
                 all.unanswered += sum(|one| one.messages.saturating_sub(one.answered));
             }
@@ -53,18 +59,19 @@ impl Losses {
         all
     }
 
-    /// Returns the number of packets that were lost or sent again.
+    /// Returns the number of packets that were lost, damaged or sent again.
     pub(super) const fn packets(&self) -> u64 {
-        self.lost + self.resent
+        self.lost + self.damaged + self.resent
     }
 
-    /// Says it in words, or returns `None` if nothing was lost or sent again.
+    /// Says it in words, or returns `None` if nothing was lost, damaged or sent again.
     pub(super) fn text(&self) -> Option<String> {
         if self.packets() + self.timeouts == 0 {
             return None;
         }
         let counts = [
             (self.lost, "packet", " lost"),
+            (self.damaged, "packet", " damaged (wrong ICRC)"),
             (self.resent, "packet", " sent again"),
             (self.timeouts, "timeout", ""),
             (self.unanswered, "message", " without an answer"),
@@ -118,6 +125,7 @@ pub(super) fn of_requests(requests: &Requests) -> Vec<String> {
     if let Some(stall) = &requests.stall {
         lines.push(of_stall(stall));
     }
+    lines.extend(requests.repeated_round_trips.map(|times| repeated_round_trips(&times)));
     lines.push(match requests.round_trips {
         Some(times) => format!("{}; {in_flight}", round_trips(&times)),
         None => in_flight,
@@ -155,6 +163,19 @@ pub(super) fn round_trips(times: &Distribution) -> String {
     )
 }
 
+/// Says how long requests waited that were sent again. They are not among the other answers.
+fn repeated_round_trips(times: &Distribution) -> String {
+    let Distribution { count, least_ns, median_ns, most_ns, .. } = *times;
+    let [least, median, most] = [least_ns, median_ns, most_ns].map(duration);
+    match count {
+        1 => format!("one answer to a request that was sent again, {most} after its first copy"),
+        count => format!(
+            "{} answers to requests that were sent again, {least} to {most} after the first copy, median {median}",
+            thousands(count as u64)
+        ),
+    }
+}
+
 fn operation(one: &Operations) -> String {
     let Operations { operation, count, least_bytes, most_bytes } = one;
     let (count, name) = (thousands(*count), operation_name(*operation));
@@ -185,6 +206,11 @@ pub(super) fn of_connection(summary: &Summary) -> String {
     if summary.taps > 1 {
         text += &format!(", captured at {} places", summary.taps);
     }
+    for (end, count) in summary.ends.iter().zip(summary.damaged) {
+        if count > 0 {
+            text += &format!(", {} of {} damaged (wrong ICRC)", thousands(count), name(*end));
+        }
+    }
     for (counts, what) in [(summary.marked, "ECN marks"), (summary.notifications, "CNPs")] {
         let count = counts.iter().sum::<u64>();
         if count > 0 {
@@ -192,6 +218,12 @@ pub(super) fn of_connection(summary: &Summary) -> String {
         }
     }
     format!("{text}; {}", of_management(&summary.management))
+}
+
+/// Returns the ends that a failed verdict concerns, if it is about a connection.
+pub(super) fn parties(verdict: &Verdict) -> Option<String> {
+    let names: Vec<String> = verdict.parties.iter().map(ToString::to_string).collect();
+    (verdict.outcome == Outcome::Fail && !names.is_empty()).then(|| names.join(" and "))
 }
 
 #[cfg(test)]
@@ -210,10 +242,13 @@ mod tests {
         assert_eq!(Losses::default().text(), None);
         let losses = Losses { lost: 6, ..Losses::default() };
         assert_eq!(losses.text().unwrap(), "6 packets lost, all recovered");
-        let losses = Losses { lost: 1, resent: 3, timeouts: 2, unanswered: 1, gone: 0 };
+        let losses = Losses { lost: 1, resent: 3, timeouts: 2, unanswered: 1, ..Losses::default() };
         let text = "1 packet lost, 3 packets sent again, 2 timeouts, 1 message without an answer";
         assert_eq!(losses.text().unwrap(), text);
         let losses = Losses { lost: 2, gone: 2, ..Losses::default() };
         assert_eq!(losses.text().unwrap(), "2 packets lost", "nobody sends them again");
+        let losses = Losses { damaged: 1, resent: 2, ..Losses::default() };
+        let text = "1 packet damaged (wrong ICRC), 2 packets sent again, all recovered";
+        assert_eq!(losses.text().unwrap(), text);
     }
 }

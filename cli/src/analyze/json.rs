@@ -2,11 +2,11 @@
 
 use std::io;
 
-use roce_analysis::ladder::name;
+use roce_analysis::connection::name;
 use roce_analysis::record::Place;
 use roce_analysis::stall::Stall;
 use roce_analysis::summary::{Distribution, Requests, Summary, operation_name, transport_name};
-use roce_analysis::verdict::Verdict;
+use roce_analysis::verdict::{Party, Verdict};
 use roce_packet::Encapsulation;
 use serde_json::{Map, Value, json};
 
@@ -40,17 +40,18 @@ fn body(report: &Report<'_>) -> Value {
 
 fn connection(part: &Part<'_>) -> Value {
     let Summary { ends, transport, encapsulation, taps, packets, times_ns, requests, .. } = &part.summary;
-    let Summary { notifications, marked, management, .. } = &part.summary;
+    let Summary { notifications, marked, damaged, management, .. } = &part.summary;
     let place = |place: Option<Place>| place.map(|place| place.to_string());
     let epoch = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
-    let sides = ends.iter().zip(requests).zip(notifications.iter().zip(marked));
-    let sides = sides.map(|((end, requests), (notifications, marked))| {
+    let sides = ends.iter().zip(requests).zip(notifications.iter().zip(marked).zip(damaged));
+    let sides = sides.map(|((end, requests), ((notifications, marked), damaged))| {
         json!({
             "name": name(*end),
             "address": end.address,
             "qpn": end.qpn.map(|qpn| qpn.get()),
             "cnps_sent": notifications,
             "marked_packets": marked,
+            "damaged_packets": damaged,
             "requests": requested(requests),
         })
     });
@@ -85,12 +86,12 @@ fn requested(requests: &Requests) -> Value {
             "most_bytes": one.most_bytes,
         })
     });
-    let round_trips = requests.round_trips.map(|times| {
+    let distribution = |times: Distribution| {
         let Distribution { count, least_ns, median_ns, p99_ns, most_ns } = times;
         json!({
             "count": count, "least_ns": least_ns, "median_ns": median_ns, "p99_ns": p99_ns, "most_ns": most_ns,
         })
-    });
+    };
     json!({
         "operations": operations.collect::<Vec<_>>(),
         "path_mtu": requests.mtu.map(|mtu| mtu.bytes()),
@@ -111,7 +112,8 @@ fn requested(requests: &Requests) -> Value {
         "refusals": requests.refusals,
         "most_messages_in_flight": requests.most_messages_in_flight,
         "most_psns_in_flight": requests.most_packets_in_flight,
-        "round_trips": round_trips,
+        "round_trips": requests.round_trips.map(distribution),
+        "repeated_round_trips": requests.repeated_round_trips.map(distribution),
         "stall": requests.stall.map(stall),
     })
 }
@@ -141,7 +143,18 @@ fn verdicts(verdicts: &[Verdict]) -> Vec<Value> {
             "summary": verdict.summary,
             "packets": verdict.packets.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "figures": figures,
+            "parties": verdict.parties.iter().map(party).collect::<Vec<_>>(),
         })
     };
     verdicts.iter().map(one).collect()
+}
+
+fn party(party: &Party) -> Value {
+    let Party { role, end } = party;
+    json!({
+        "role": role.name(),
+        "name": name(*end),
+        "address": end.address,
+        "qpn": end.qpn.map(|qpn| qpn.get()),
+    })
 }

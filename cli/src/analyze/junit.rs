@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use roce_analysis::verdict::{Outcome, Verdict};
 
 use super::report::Report;
-use super::text::packets;
+use super::text::proof;
 
 /// Returns the document: a suite for the captures, and one for each connection. An unknown verdict is a
 /// skipped test.
@@ -43,7 +43,7 @@ fn suite(xml: &mut String, name: &str, about: &str, verdicts: &[Verdict]) {
             Outcome::Pass => writeln!(xml, "><system-out>{summary}</system-out></testcase>"),
             Outcome::Unknown => writeln!(xml, "><skipped message=\"{summary}\"/></testcase>"),
             Outcome::Fail => {
-                let details = escaped(&format!("{} {}, {}", rule.question, rule.source, packets(verdict)));
+                let details = escaped(&format!("{} {}, {}", rule.question, rule.source, proof(verdict)));
                 writeln!(xml, "><failure message=\"{summary}\">{details}</failure></testcase>")
             }
         };

@@ -9,7 +9,7 @@ use roce_plot::escape;
 use super::charts::charts;
 use super::figures::{Losses, of_requests};
 use super::report::{Part, Report};
-use super::text::packets;
+use super::text::proof;
 
 /// Maximum number of rows of a ladder.
 const MOST_ROWS: usize = 60;
@@ -94,7 +94,7 @@ fn write_part(
     for (end, requests) in part.summary.ends.iter().zip(&part.summary.requests) {
         let lines = of_requests(requests);
         if !lines.is_empty() {
-            let name = escape(&roce_analysis::ladder::name(*end));
+            let name = escape(&roce_analysis::connection::name(*end));
             writeln!(
                 html,
                 "<p><b>{name}</b> requests {}</p>",
@@ -121,7 +121,7 @@ fn write_verdicts(html: &mut String, verdicts: &[Verdict]) -> std::fmt::Result {
     writeln!(html, "<table class=\"verdicts\">")?;
     for verdict in verdicts {
         let (outcome, rule) = (verdict.outcome.name(), verdict.rule);
-        let proof = if verdict.packets.is_empty() { String::new() } else { packets(verdict) };
+        let proof = escape(&proof(verdict));
         writeln!(
             html,
             "<tr><td class=\"{outcome}\">{outcome}</td><td title=\"{}\">{}</td>\

@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 
 use roce_analysis::connection::Connection;
+use roce_analysis::connection::name;
 use roce_analysis::counters::Comparison;
-use roce_analysis::ladder::name;
 use roce_analysis::stall::Stall;
 use roce_analysis::summary::{Summary, summary, transport_name};
 use roce_analysis::verdict::{Outcome, Verdict, of_capture, of_connection, of_counters};
 use roce_analysis::words::{duration, thousands};
 
-use super::figures::{self, Losses, counted};
+use super::figures::{self, Losses, counted, parties};
 use crate::input::captures::Captures;
 
 /// The summary of captures.
@@ -202,7 +202,8 @@ impl<'a> Report<'a> {
         }
         let failed = self.all().find(|(_, verdict)| verdict.outcome == Outcome::Fail);
         if let Some((about, verdict)) = failed {
-            return format!("look first at {about}, {}: {}", verdict.rule.title, verdict.summary);
+            let whom = parties(verdict).map_or(String::new(), |parties| format!(", {parties}"));
+            return format!("look first at {about}{whom}, {}: {}", verdict.rule.title, verdict.summary);
         }
         let stalls = self.parts.iter().flat_map(|part| part.stalls());
         if let Some((number, address, stall)) = stalls.max_by_key(|(.., stall)| stall.ns) {

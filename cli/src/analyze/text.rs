@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use roce_analysis::summary::Summary;
 use roce_analysis::verdict::{Outcome, Verdict};
 
-use super::figures::of_requests;
+use super::figures::{of_requests, parties};
 use super::report::{Part, Report};
 use crate::counters;
 use crate::terminal::{Output, Paint, Style, wrapped};
@@ -67,18 +67,20 @@ fn print_verdict(verdict: &Verdict, output: &mut Output, width: usize) -> io::Re
     let space = " ".repeat(7_usize.saturating_sub(verdict.outcome.name().len()));
     let title = verdict.rule.title;
     writeln!(output, "  {word}{space}  {title:<27}{}", wrapped(&verdict.summary, INDENT, width))?;
-    if !verdict.packets.is_empty() && verdict.outcome != Outcome::Pass {
-        let packets = wrapped(&packets(verdict), INDENT, width);
-        writeln!(output, "{:INDENT$}{}", "", output.style.paint(Paint::DIM, packets))?;
+    let proof = proof(verdict);
+    if !proof.is_empty() && verdict.outcome != Outcome::Pass {
+        let proof = wrapped(&proof, INDENT, width);
+        writeln!(output, "{:INDENT$}{}", "", output.style.paint(Paint::DIM, proof))?;
     }
     Ok(())
 }
 
-/// Returns the packets that prove a verdict.
-pub(super) fn packets(verdict: &Verdict) -> String {
+/// Returns the ends that a failed verdict concerns, and the packets that prove a verdict.
+pub(super) fn proof(verdict: &Verdict) -> String {
     let places: Vec<String> = verdict.packets.iter().map(ToString::to_string).collect();
     let plural = if places.len() == 1 { "" } else { "s" };
-    format!("packet{plural} {}", places.join(", "))
+    let packets = (!places.is_empty()).then(|| format!("packet{plural} {}", places.join(", ")));
+    [parties(verdict), packets].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 fn painted(style: Style, outcome: Outcome) -> String {

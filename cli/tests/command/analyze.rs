@@ -65,6 +65,42 @@ fn the_exit_status_says_whether_a_verdict_failed() {
     }
 }
 
+/// Damaged packets are not lost, and a failed verdict names its end in every format.
+#[test]
+fn a_failed_verdict_names_the_end_and_damaged_packets_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, html, junit] = ["made.pcapng", "made.html", "made.xml"].map(|name| folder.path().join(name));
+    let mut frames: Vec<Vec<u8>> =
+        [1, 2, 3, 2, 3].map(|psn| frame(Opcode::RC_SEND_ONLY, Psn::new(psn), b"payload.")).into();
+    *frames[1].last_mut().unwrap() ^= 1;
+    write_capture(&file, &frames);
+    let arguments = ["analyze", text(&file), "--html", text(&html), "--junit", text(&junit)];
+    let finished = run(&arguments);
+    assert!(!finished.success, "{finished:?}");
+    assert!(
+        finished.stdout.starts_with("1 packet damaged (wrong ICRC), 2 packets sent again"),
+        "{finished:?}"
+    );
+    let end = "sender 198.18.7.1";
+    let first = format!("look first at connection 1, {end}, ICRC: wrong ICRC: packet 2");
+    assert!(finished.stdout.contains(&first), "{finished:?}");
+    assert!(finished.stdout.contains(&format!("{end}; packet 2\n")), "{finished:?}");
+    for (path, part) in
+        [(&html, "sender 198.18.7.1; packet 2</span>"), (&junit, "sender 198.18.7.1; packet 2<")]
+    {
+        let written = fs::read_to_string(path).unwrap();
+        assert!(written.contains(part), "{written}");
+    }
+    let document: Value = serde_json::from_str(&run(&[&arguments[..], &["--json"]].concat()).stdout).unwrap();
+    let connection = &document["connections"][0];
+    assert_eq!(connection["ends"][0]["damaged_packets"], 1);
+    assert_eq!(connection["ends"][0]["requests"]["lost_packets"], 0);
+    let verdicts = connection["verdicts"].as_array().unwrap();
+    let verdict = verdicts.iter().find(|verdict| verdict["key"] == "icrc").unwrap();
+    assert_eq!(verdict["parties"][0]["role"], "sender", "{verdict}");
+    assert_eq!(verdict["parties"][0]["address"], "198.18.7.1", "{verdict}");
+}
+
 #[test]
 fn verdicts_and_connections_can_be_chosen() {
     let all = json("rc-refused.pcapng", &[]);

@@ -11,6 +11,7 @@ use crate::icrc::{self, Hints, Tally};
 use crate::pairing::{Pair, pairs};
 use crate::places::joined;
 use crate::record::{Bits, CmRecord, Decoded, Packet, PauseRecord, Place, Record, StreamId, decode};
+use crate::strays::adopt;
 use crate::stream::Streams;
 
 /// Numbers of packets by kind.
@@ -136,6 +137,7 @@ impl Collector {
         // Files may overlap in time; within a file, the order of the packets is that of the capture.
         self.records.sort_by_key(|record| record.place.capture);
         self.counts.copies = mark_mirrored(&mut self.records);
+        adopt(&mut self.records, &mut self.streams, &mut self.mistakes);
         let pairs = pairs(&self.records, &self.cm, &self.streams);
         self.join_interfaces(&pairs);
         let seen = self.spans.keys().map(|tap| tap.capture.saturating_add(1)).max().unwrap_or(0);

@@ -20,6 +20,15 @@ pub struct End {
     pub qpn: Option<Qpn>,
 }
 
+/// Returns the name of an end.
+#[must_use]
+pub fn name(end: End) -> String {
+    match end.qpn {
+        Some(qpn) => format!("{} QP 0x{:x}", end.address, qpn.get()),
+        None => end.address.to_string(),
+    }
+}
+
 /// A connection as one tap shows it.
 #[derive(Clone, Debug)]
 pub struct View {

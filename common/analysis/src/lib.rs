@@ -11,6 +11,7 @@ pub mod connection;
 pub mod copies;
 mod counted;
 pub mod counters;
+mod damage;
 pub mod event;
 pub mod exchange;
 pub mod icrc;
@@ -20,6 +21,7 @@ mod places;
 pub mod record;
 pub mod replay;
 pub mod stall;
+mod strays;
 pub mod stream;
 pub mod summary;
 #[cfg(test)]

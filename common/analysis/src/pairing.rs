@@ -50,7 +50,9 @@ impl<'a> Partners<'a> {
 
     /// Returns the streams that may belong to a connection.
     fn connected(&self) -> impl Iterator<Item = StreamId> + use<'_> {
-        self.streams.iter().filter(|(_, stream)| stream.transport.is_none_or(is_connected)).map(|(id, _)| id)
+        let connected = self.streams.iter().filter(|(_, stream)| stream.transport.is_none_or(is_connected));
+        // Other streams got all packets of those without any.
+        connected.filter(|(_, stream)| stream.packets > 0).map(|(id, _)| id)
     }
 
     fn join(&mut self, one: StreamId, other: StreamId) {

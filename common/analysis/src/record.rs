@@ -180,6 +180,20 @@ impl Record {
         self.traffic_class >> 2
     }
 
+    /// Returns whether the packet was sent before another one of its sender, as the Identifications of a
+    /// sender that counts its packets show it. `None` without numbers, or with equal ones.
+    #[must_use]
+    pub const fn was_sent_before(&self, other: &Self) -> Option<bool> {
+        const HALF: u16 = 0x8000;
+        if self.identification == 0 || other.identification == 0 {
+            return None;
+        }
+        match other.identification.wrapping_sub(self.identification) {
+            0 => None,
+            distance => Some(distance < HALF),
+        }
+    }
+
     /// Returns the syndrome and MSN of an answer.
     #[must_use]
     pub const fn answer(&self) -> Option<(Syndrome, Msn)> {

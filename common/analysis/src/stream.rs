@@ -40,6 +40,16 @@ impl Streams {
         id
     }
 
+    /// Counts a packet of one stream in another.
+    pub(crate) fn hand_over(&mut self, from: StreamId, to: StreamId) {
+        if let Some(stream) = self.all.get_mut(from.0 as usize) {
+            stream.packets = stream.packets.saturating_sub(1);
+        }
+        if let Some(stream) = self.all.get_mut(to.0 as usize) {
+            stream.packets += 1;
+        }
+    }
+
     /// Returns a stream.
     #[must_use]
     pub fn get(&self, id: StreamId) -> Option<&Stream> {

@@ -7,8 +7,9 @@ use roce_packet::{Direction, Encapsulation, Operation, PathMtu, Transport};
 
 use crate::analysis::Analysis;
 use crate::connection::{Connection, End, View};
+use crate::damage::{damaged, in_gaps, lost_between};
 use crate::record::{Bits, Extension, Place, Record, StreamId};
-use crate::replay::{Cause, GapEnd, Replay, Resend, ResponseGap, Sent};
+use crate::replay::{Answer, Cause, GapEnd, Replay, Resend, ResponseGap, Sent};
 use crate::stall::{Stall, longest};
 
 /// A connection in figures.
@@ -32,6 +33,9 @@ pub struct Summary {
     pub notifications: [u64; 2],
     /// Packets of each end with an ECN mark.
     pub marked: [u64; 2],
+    /// Packets of each end that came with a wrong ICRC although others of it are right. They do not count as
+    /// lost.
+    pub damaged: [u64; 2],
     /// Messages of connection management.
     pub management: Management,
 }
@@ -76,8 +80,10 @@ pub struct Requests {
     /// Retransmissions that followed a timeout.
     pub timeouts: u64,
     /// Time from a request packet to its answer at the tap near the requester. Packets that were sent again
-    /// do not count.
+    /// do not count, because the answer may belong to any copy.
     pub round_trips: Option<Distribution>,
+    /// Time from the first copy of a request packet that was sent again to its first answer.
+    pub repeated_round_trips: Option<Distribution>,
     /// The longest time in which nothing came back, if it is much longer than the usual time of an answer.
     pub stall: Option<Stall>,
     /// Largest number of messages that waited for their answer at one time.
@@ -171,6 +177,7 @@ pub fn summary(analysis: &Analysis, connection: &Connection) -> Summary {
         requests: [0, 1].map(|end| requests(analysis, connection, end)),
         notifications: both(|record| record.info().is_some_and(|info| info.operation == Operation::Cnp)),
         marked: both(|record| record.ecn() == 0b11),
+        damaged: [0, 1].map(|end| damaged(records, connection, end)),
         management: management(analysis, connection),
     }
 }
@@ -188,6 +195,7 @@ fn requests(analysis: &Analysis, connection: &Connection, end: usize) -> Request
     let span = span_ns(records, connection, view, end).filter(|_| is_timed);
     let round_trips =
         Distribution::of(round_trips(records, replay).map(|(_, time)| time).collect()).filter(|_| is_timed);
+    let repeated_round_trips = Distribution::of(repeated_round_trips(records, replay)).filter(|_| is_timed);
     let rate = |bytes: u64| span.map(|span| bits_per_second(bytes, span));
     Requests {
         operations: operations(&messages),
@@ -200,14 +208,16 @@ fn requests(analysis: &Analysis, connection: &Connection, end: usize) -> Request
         goodput_bps: delivered_bytes.and_then(rate).filter(|_| bytes > 0),
         wire_bps: rate(wire_bytes).filter(|_| wire_bytes > 0),
         lost: lost_requests(records, connection, replay, end),
-        lost_answers: connection.lost(records, 1 - end).filter(|record| is_answer(record)).count() as u64,
-        lost_responses: lost_responses(replay),
+        lost_answers: lost_between(records, connection, 1 - end).filter(|record| is_answer(record)).count()
+            as u64,
+        lost_responses: lost_responses(records, connection, replay, end),
         resent: replay.resends.iter().map(|resend| resend.packets).sum(),
         naks: replay.naks.len() as u64,
         rnr_naks: replay.rnr.len() as u64,
         refusals: replay.refusals.len() as u64,
         timeouts: replay.timeouts().count() as u64,
         round_trips,
+        repeated_round_trips,
         stall: round_trips.and_then(|times| longest(analysis, connection, end, times.median_ns)),
         most_messages_in_flight: most_at_once(&replay.messages),
         most_packets_in_flight: replay.most_in_flight,
@@ -388,15 +398,20 @@ fn wire_bytes(records: &[Record], connection: &Connection, view: &View, end: usi
 }
 
 /// Returns the number of lost requests: those that another tap misses, those that are missing in front of the
-/// tap, and those behind it that a NAK asks for.
+/// tap, and those behind it that a NAK asks for. Damaged packets came to a tap.
 fn lost_requests(records: &[Record], connection: &Connection, replay: &Replay, end: usize) -> u64 {
-    let in_front: u64 = replay.gaps.iter().filter(|gap| gap.end == GapEnd::Resent).map(|gap| gap.count).sum();
+    let gaps =
+        || replay.gaps.iter().filter(|gap| gap.end == GapEnd::Resent).map(|gap| (gap.after, gap.count));
+    let missing: u64 = gaps().map(|(_, count)| count).sum();
+    let stream = connection.streams.get(end).copied().flatten();
+    let view = connection.view_of(end);
+    let came = view.map_or(0, |view| in_gaps(records, view, stream, Direction::Request, gaps()));
     let is_request = |record: &Record| record.info().is_some_and(|info| info.direction == Direction::Request);
     let behind = match connection.between {
-        Some(_) => connection.lost(records, end).filter(|record| is_request(record)).count() as u64,
+        Some(_) => lost_between(records, connection, end).filter(|record| is_request(record)).count() as u64,
         None => replay.naks.iter().filter(|nak| nak.shows_loss_behind()).count() as u64,
     };
-    in_front.saturating_add(behind)
+    missing.saturating_sub(came).saturating_add(behind)
 }
 
 fn is_answer(record: &Record) -> bool {
@@ -405,11 +420,17 @@ fn is_answer(record: &Record) -> bool {
     })
 }
 
-fn lost_responses(replay: &Replay) -> u64 {
+fn lost_responses(records: &[Record], connection: &Connection, replay: &Replay, end: usize) -> u64 {
     let requested = Requested::new(replay);
-    let missing: u64 =
-        replay.response_gaps.iter().filter(|gap| requested.covers(gap)).map(|gap| gap.count).sum();
-    missing.saturating_add(requested.behind_the_tap(replay))
+    let gaps = || {
+        let gaps = replay.response_gaps.iter().filter(|gap| requested.covers(gap));
+        gaps.map(|gap| (gap.after, gap.count))
+    };
+    let missing: u64 = gaps().map(|(_, count)| count).sum();
+    let stream = connection.streams.get(1 - end).copied().flatten();
+    let view = connection.view_of(end);
+    let came = view.map_or(0, |view| in_gaps(records, view, stream, Direction::Response, gaps()));
+    missing.saturating_sub(came).saturating_add(requested.behind_the_tap(replay))
 }
 
 /// The responses that a requester asked for again.
@@ -459,6 +480,19 @@ pub fn round_trips<'a>(records: &'a [Record], replay: &'a Replay) -> impl Iterat
         let begin = time(sent.first)?;
         Some((begin, time(answer.at)?.checked_sub(begin)?))
     })
+}
+
+/// Returns the time from the first copy of each request that was sent again to its first answer, in
+/// nanoseconds.
+fn repeated_round_trips(records: &[Record], replay: &Replay) -> Vec<u64> {
+    let time = |index: usize| records.get(index).map(|record| record.time_ns);
+    let mut known = HashSet::new();
+    let of_answer = |answer: &Answer| {
+        let sent = replay.sent.get(&answer.psn).filter(|sent| sent.times > 1 && sent.first < answer.at)?;
+        let times = time(answer.at)?.checked_sub(time(sent.first)?);
+        times.filter(|_| known.insert(answer.psn))
+    };
+    replay.answers.iter().filter_map(of_answer).collect()
 }
 
 /// Returns the largest number of intervals that overlap.
@@ -549,7 +583,7 @@ pub(crate) fn is_of(record: &Record, stream: Option<StreamId>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use roce_packet::Opcode;
+    use roce_packet::{NakCode, Opcode, Syndrome};
 
     use super::*;
     use crate::testing::records::analyzed;
@@ -574,6 +608,8 @@ mod tests {
         assert_eq!((there.bytes, there.lost, there.resent, there.naks), (2069, 1, 6, 1));
         // Only the SEND is answered without having been sent twice.
         assert_eq!(there.round_trips.map(|times| times.count), Some(1));
+        let again = there.repeated_round_trips.map(|times| (times.count, times.most_ns / 1_000));
+        assert_eq!(again, Some((1, 334)), "from the first copy of the last packet of the WRITE");
         assert_eq!((there.most_messages_in_flight, there.most_packets_in_flight), (1, 8));
         assert_eq!((back.messages, back.lost, back.goodput_bps), (0, 0, None));
     }
@@ -634,6 +670,43 @@ mod tests {
         let analysis = wire.analyze();
         let there = summary(&analysis, &analysis.connections[0]).requests[0].clone();
         assert_eq!((there.bytes, there.delivered_bytes), (3000, Some(2048)));
+    }
+
+    /// Regression: packets that arrived with a wrong ICRC counted as lost.
+    #[test]
+    fn damaged_packets_are_not_lost() {
+        let mut wire = Wire::default();
+        for (psn, is_damaged) in [(0, false), (1, true), (2, false)] {
+            let time = 1_000 * u64::from(psn);
+            if is_damaged {
+                wire.damaged(0, time, Sketch::send(1, psn));
+            } else {
+                wire.add(0, time, Sketch::send(1, psn));
+            }
+        }
+        wire.at_us(10, Sketch::answer(2, 1, Syndrome::Nak(NakCode::PsnSequence), 1));
+        wire.at_us(12, Sketch::send(1, 1));
+        wire.at_us(13, Sketch::send(1, 2));
+        wire.at_us(20, Sketch::ack(2, 2, 3));
+        let analysis = wire.analyze();
+        let found = summary(&analysis, &analysis.connections[0]);
+        assert_eq!((found.damaged, found.requests[0].lost, found.requests[0].resent), ([1, 0], 0, 2));
+        // At two places: right at the first one, damaged at the second one.
+        let mut wire = Wire::default();
+        let sent = [(0, false), (1, true), (2, false), (1, false), (2, false)];
+        for (time, (psn, is_damaged)) in (0..).step_by(50_000).zip(sent) {
+            wire.add(0, time, Sketch::send(1, psn));
+            if is_damaged {
+                wire.damaged(1, time + 1_000, Sketch::send(1, psn));
+            } else {
+                wire.add(1, time + 1_000, Sketch::send(1, psn));
+            }
+        }
+        wire.add(1, 900_000, Sketch::ack(2, 2, 3));
+        wire.add(0, 901_000, Sketch::ack(2, 2, 3));
+        let analysis = wire.analyze();
+        let found = summary(&analysis, &analysis.connections[0]);
+        assert_eq!((found.damaged, found.requests[0].lost), ([1, 0], 0), "{found:?}");
     }
 
     #[test]

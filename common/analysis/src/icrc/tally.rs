@@ -91,6 +91,28 @@ impl Tally {
         }
     }
 
+    /// Adds the packets of another tally.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.correct += other.correct;
+        self.unchecked += other.unchecked;
+        self.wrong += other.wrong;
+        let differs = self.first.zip(other.first).is_some_and(|(own, other)| own != other);
+        self.has_several |= other.has_several || differs;
+        self.first = self.first.or(other.first);
+        let room = ENOUGH_VALUES.saturating_sub(self.correct_values.len());
+        self.correct_values.extend(other.correct_values.into_iter().take(room));
+        for (mistakes, new) in other.causes {
+            let Some(cause) = self.causes.get_mut(&mistakes) else {
+                self.causes.insert(mistakes, new);
+                continue;
+            };
+            cause.packets += new.packets;
+            cause.definite += new.definite;
+            cause.accidents_per_packet = cause.accidents_per_packet.max(new.accidents_per_packet);
+            cause.is_one_detail &= new.is_one_detail && cause.detail == new.detail;
+        }
+    }
+
     /// Returns the number of correct ICRCs.
     #[must_use]
     pub const fn correct(&self) -> u64 {

@@ -13,7 +13,7 @@ mod svg;
 mod text;
 
 use crate::analysis::Analysis;
-use crate::connection::{Connection, End};
+use crate::connection::{Connection, name};
 
 pub use fold::Folded;
 pub use marks::Marks;
@@ -48,15 +48,6 @@ pub fn points(analysis: &Analysis, connection: &Connection) -> Vec<Point> {
     let mut psns = label::Psns::new(analysis, connection);
     let events = events::events(analysis, connection);
     events.iter().flat_map(|event| label::points(analysis, connection, event, &mut psns)).collect()
-}
-
-/// Returns the name of an end.
-#[must_use]
-pub fn name(end: End) -> String {
-    match end.qpn {
-        Some(qpn) => format!("{} QP 0x{:x}", end.address, qpn.get()),
-        None => end.address.to_string(),
-    }
 }
 
 #[cfg(test)]

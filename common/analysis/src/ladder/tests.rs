@@ -5,6 +5,7 @@ use roce_packet::Qpn;
 use super::events::{Event, Step};
 use super::fold::{Shown, fold};
 use super::*;
+use crate::connection::End;
 use crate::record::Place;
 use crate::testing::records::analyzed;
 use crate::testing::wire::{Sketch, Wire};

@@ -217,6 +217,10 @@ pub struct Replay {
     pub doubled: Vec<(usize, usize)>,
     /// Requests that others overtook; the index of the record.
     pub overtaken: Vec<usize>,
+    /// Requests that came after a NAK, behind the PSN that it asks for, and shortly before the packet with
+    /// this PSN, if nothing shows the order in which both were sent; indices. Either they came late, or the
+    /// requester starts again at the wrong PSN.
+    pub unordered: Vec<usize>,
     /// NAKs for sequence errors.
     pub naks: Vec<SequenceNak>,
     /// RNR NAKs.

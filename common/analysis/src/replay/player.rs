@@ -12,6 +12,13 @@ pub(super) const MOST_OPEN_GAPS: usize = 256;
 /// Maximum number of later requests among which a repetition is looked for.
 const MOST_LATER: usize = 512;
 
+/// Maximum number of requests in front of a NAK whose order is compared with that of a later one.
+const MOST_EARLIER: usize = 64;
+/// Least number of requests behind others from which one sees whether a sender counts its packets.
+const FEWEST_STEPS: usize = 3;
+/// Maximum number of packets of a host between two requests of a queue pair.
+const MOST_BETWEEN: u16 = 0x0fff;
+
 /// State of the replay beside its results.
 pub(super) struct Player<'a> {
     pub(super) records: &'a [Record],
@@ -33,6 +40,10 @@ pub(super) struct Player<'a> {
     /// Index of the answer that brought it.
     pub(super) progress_at: Option<usize>,
     pub(super) last_request: Option<usize>,
+    /// Whether the Identifications of the requests show the order in which they were sent.
+    pub(super) is_numbered: bool,
+    /// Index of the captured request that was sent last, if they are numbered.
+    pub(super) newest: Option<usize>,
     pub(super) last_response: Option<usize>,
     /// PSN of the last answer.
     pub(super) answered: u64,
@@ -60,6 +71,7 @@ impl<'a> Player<'a> {
         };
         let requests: Vec<usize> = indices.iter().copied().filter(is_request).collect();
         let mtu = path_mtu(records, indices, half, &requests);
+        let is_numbered = counts_packets(records, &requests);
         Self {
             records,
             answers: half.answers,
@@ -73,6 +85,8 @@ impl<'a> Player<'a> {
             progress_ns: 0,
             progress_at: None,
             last_request: None,
+            is_numbered,
+            newest: None,
             last_response: None,
             answered: 0,
             train_start: 0,
@@ -112,6 +126,12 @@ impl<'a> Player<'a> {
         self.requests.get(start..).unwrap_or_default().iter().copied().take(MOST_LATER)
     }
 
+    /// Returns the indices of the last requests in front of a record.
+    pub(super) fn earlier_requests(&self, index: usize) -> impl Iterator<Item = usize> {
+        let end = self.requests.partition_point(|request| *request < index);
+        self.requests.get(..end).unwrap_or_default().iter().rev().copied().take(MOST_EARLIER)
+    }
+
     /// Returns the PSN behind the READ that begins at `start`.
     pub(super) fn end_of_read(&self, start: u64) -> Option<u64> {
         Some(start.saturating_add(self.out.sent.get(&start)?.span))
@@ -146,6 +166,19 @@ impl<'a> Player<'a> {
         self.out.gaps.retain(|gap| !gap.is_of_resend || gap.end == GapEnd::Resent);
         self.out
     }
+}
+
+/// Returns whether the Identifications of most requests are a little larger than those before.
+fn counts_packets(records: &[Record], requests: &[usize]) -> bool {
+    let (mut steps, mut forward) = (0_usize, 0);
+    for pair in requests.windows(2) {
+        let &[one, two] = pair else { continue };
+        let (Some(one), Some(two)) = (records.get(one), records.get(two)) else { continue };
+        steps += 1;
+        let step = two.identification.wrapping_sub(one.identification);
+        forward += usize::from(one.was_sent_before(two) == Some(true) && step <= MOST_BETWEEN);
+    }
+    steps >= FEWEST_STEPS && forward * 4 >= steps * 3
 }
 
 /// Determines the path MTU: from packets that must be full, and without any, from the PSNs after READs.

@@ -22,6 +22,11 @@ enum Again {
     Overtaken,
     /// The network made a copy of the record with this index.
     Doubled(usize),
+    /// It overtook the packet with which the requester starts again.
+    Early,
+    /// It came before the packet with which the requester starts again, and nothing shows which of both was
+    /// sent first.
+    Unordered,
 }
 
 impl Player<'_> {
@@ -40,6 +45,12 @@ impl Player<'_> {
             self.old_request(index, record, psn, span);
         }
         self.last_request = Some(index);
+        let is_newer = |newest: usize| {
+            self.records.get(newest).is_none_or(|newest| record.was_sent_before(newest) != Some(true))
+        };
+        if self.newest.is_none_or(is_newer) {
+            self.newest = Some(index);
+        }
     }
 
     /// Begins another connection of the same queue pairs. Returns the PSN of its first request, which is
@@ -106,7 +117,7 @@ impl Player<'_> {
             Some(_) => None,
             None => Some(self.why_again(index, record, psn, span, before)),
         };
-        let is_resend = !matches!(again, Some(Again::Overtaken | Again::Doubled(_)));
+        let is_resend = matches!(again, None | Some(Again::Resend(_)));
         self.fill(psn, if is_resend { GapEnd::Resent } else { GapEnd::Overtaken });
         match (continues, again) {
             (Some((resend, expected)), _) => {
@@ -120,6 +131,8 @@ impl Player<'_> {
             }
             (None, Some(Again::Doubled(first))) => self.out.doubled.push((first, index)),
             (None, Some(Again::Overtaken) | None) => self.out.overtaken.push(index),
+            (None, Some(Again::Early)) => {}
+            (None, Some(Again::Unordered)) => self.out.unordered.push(index),
         }
         self.note(index, record, psn, span);
     }
@@ -248,6 +261,9 @@ impl Player<'_> {
     }
 
     fn why_again(&self, index: usize, record: &Record, psn: u64, span: u64, before: Option<usize>) -> Again {
+        if let Some(again) = self.why_late(record, psn, span, before) {
+            return again;
+        }
         // The end of a READ is requested again, so this is not the first copy of anything.
         let resumes = before.is_none() && self.is_inside_read(psn);
         if before.is_none() && !resumes && self.comes_again(index, record, psn.saturating_add(span)) {
@@ -280,10 +296,13 @@ impl Player<'_> {
         });
         // A NAK for another PSN: the requester starts again at the wrong place.
         let answers_nak = self.pending_nak.and_then(|nak| self.out.naks.get(nak));
-        if let Some(nak) = answers_nak
-            && goes_on
-        {
-            return Again::Resend(Cause::Nak(nak.at));
+        if let Some(nak) = answers_nak {
+            match self.order_of_start(index, record, nak.psn) {
+                Some(Some(true)) => return Again::Early,
+                Some(None) if goes_on => return Again::Unordered,
+                _ if goes_on => return Again::Resend(Cause::Nak(nak.at)),
+                _ => {}
+            }
         }
         match (before, earlier) {
             (Some(first), Some(earlier)) => {
@@ -304,6 +323,44 @@ impl Player<'_> {
             _ if resumes || quiet > NETWORK_NS => timeout,
             _ => Again::Overtaken,
         }
+    }
+
+    /// Returns why a packet comes that was sent before one that was captured earlier, as its Identification
+    /// shows. `None` if the order is that of the capture, or not known.
+    fn why_late(&self, record: &Record, psn: u64, span: u64, before: Option<usize>) -> Option<Again> {
+        let was_before = |other: usize| {
+            let other = self.records.get(other).filter(|_| self.is_numbered);
+            other.is_some_and(|other| record.was_sent_before(other) == Some(true))
+        };
+        if !self.newest.is_some_and(was_before) {
+            return None;
+        }
+        let is_copy = |before: usize| {
+            let earlier = self.records.get(before);
+            earlier.is_some_and(|earlier| earlier.identification == record.identification)
+        };
+        if before.is_some_and(is_copy) {
+            return None;
+        }
+        match self.asked(psn, span) {
+            // Packets of the time before the NAK left after this one, so it is the first copy.
+            Some(cause @ (Cause::Nak(nak) | Cause::Rnr(nak)))
+                if !self.earlier_requests(nak).any(was_before) =>
+            {
+                Some(Again::Resend(cause))
+            }
+            _ => Some(Again::Overtaken),
+        }
+    }
+
+    /// Looks for the packet that a NAK asks for shortly behind another one. If it is there, returns whether
+    /// it was sent before the other one; `None` if that is not known.
+    fn order_of_start(&self, index: usize, record: &Record, asked: u64) -> Option<Option<bool>> {
+        let start = self.later_requests(index).filter_map(|later| self.records.get(later)).find(|later| {
+            self.unwrap_from_base(later.psn) == Some(asked)
+                && later.time_ns.saturating_sub(record.time_ns) < NETWORK_NS
+        })?;
+        Some(start.was_sent_before(record).filter(|_| self.is_numbered))
     }
 
     /// Returns whether responses to a READ or to later ones came since its first copy, early enough for the
@@ -327,7 +384,9 @@ impl Player<'_> {
     fn comes_again(&self, index: usize, record: &Record, end: u64) -> bool {
         let again = self.later_requests(index).find(|later| {
             self.records.get(*later).is_some_and(|later| {
-                later.psn == record.psn && later.time_ns.saturating_sub(record.time_ns) < NETWORK_NS
+                later.psn == record.psn
+                    && later.time_ns.saturating_sub(record.time_ns) < NETWORK_NS
+                    && !(self.is_numbered && later.was_sent_before(record) == Some(true))
             })
         });
         let asks = |between: &Record| {
@@ -368,7 +427,12 @@ impl Player<'_> {
     fn is_late(&self, index: usize, before: usize, psn: u64, span: u64) -> bool {
         let since = self.time(index).saturating_sub(self.time(before));
         let is_only = self.out.sent.get(&psn).is_some_and(|sent| sent.times == 1);
-        let is_alone = self.following(index) != Some(psn.saturating_add(span));
+        let end = psn.saturating_add(span);
+        // The return has sent nothing but this packet so far, and goes on with the next one.
+        let starts_twice = self.run.is_some_and(|(resend, next)| {
+            next == end && self.out.resends.get(resend).is_some_and(|resend| resend.psn == psn)
+        });
+        let is_alone = self.following(index) != Some(end) || starts_twice;
         // Packets before the first captured one leave no gap. The NAK shows that this one was missing.
         let was_missing = |resend: &Resend| {
             resend.psn == psn && !resend.was_seen() && matches!(resend.cause, Cause::Nak(_))
@@ -424,8 +488,10 @@ impl Player<'_> {
 mod tests {
     use roce_packet::{NakCode, Syndrome};
 
-    use crate::replay::{Cause, GapEnd};
+    use crate::analysis::Analysis;
+    use crate::replay::{Cause, GapEnd, ORIGIN};
     use crate::testing::wire::{Sketch, Wire};
+    use crate::verdict::{Outcome, Verdict, of_connection};
 
     fn nak(psn: u32) -> Sketch {
         Sketch::answer(2, psn, Syndrome::Nak(NakCode::PsnSequence), psn)
@@ -466,5 +532,76 @@ mod tests {
         let replay = &analysis.connections[0].views[0].replays[0];
         assert_eq!(replay.doubled, [(1, 2)]);
         assert!(replay.resends.is_empty(), "{:?}", replay.resends);
+    }
+
+    /// Plays requests (time in microseconds, PSN, Identification) around a NAK for PSN 1 at 10 us.
+    fn around_nak(is_numbered: bool, sent: &[(u64, u32, u16)]) -> Analysis {
+        let mut wire = Wire::default();
+        let mut has_nak = false;
+        for &(time, psn, identification) in sent {
+            if time > 10 && !has_nak {
+                wire.at_us(10, nak(1));
+                has_nak = true;
+            }
+            wire.at_us(time, Sketch::send(1, psn).numbered(if is_numbered { identification } else { 0 }));
+        }
+        wire.at_us(2_000, Sketch::ack(2, 4, 5));
+        wire.analyze()
+    }
+
+    fn restart_of(analysis: &Analysis) -> Verdict {
+        let verdicts = of_connection(analysis, &analysis.connections[0]);
+        verdicts.into_iter().find(|verdict| verdict.rule.key == "restart").expect("a return")
+    }
+
+    /// Regression: a late packet between its own retransmission and the next packet counted as lost, and as a
+    /// timeout.
+    #[test]
+    fn a_late_request_inside_the_return_is_not_lost() {
+        let sent =
+            [(0, 0, 1), (1, 2, 3), (2, 3, 4), (3, 4, 5), (20, 1, 6), (21, 1, 2), (22, 2, 7), (23, 3, 8)];
+        let sent = [&sent[..], &[(24, 4, 9)]].concat();
+        for is_numbered in [false, true] {
+            let analysis = around_nak(is_numbered, &sent);
+            let replay = &analysis.connections[0].views[0].replays[0];
+            // Without Identifications, either of the two packets may be the late one.
+            assert_eq!(replay.overtaken, [if is_numbered { 6 } else { 5 }], "{replay:?}");
+            assert_eq!((replay.gaps.len(), replay.gaps[0].end), (1, GapEnd::Overtaken));
+            let [resend] = &replay.resends[..] else { panic!("one return: {:?}", replay.resends) };
+            assert_eq!((resend.packets, resend.cause), (4, Cause::Nak(4)));
+            assert_eq!(restart_of(&analysis).outcome, Outcome::Pass);
+        }
+    }
+
+    /// Regression: packets that were late counted as a start at the wrong PSN. Without Identifications, a
+    /// late packet and a wrong start look alike.
+    #[test]
+    fn a_late_request_before_the_return_is_not_a_wrong_start() {
+        let late = |first, again| {
+            let sent = [(0, 0, 1), (1, 4, 5), (300, 2, first), (301, 3, first + 1), (400, 1, again)];
+            [&sent[..], &[(700, 2, again + 1), (701, 3, again + 2), (702, 4, again + 3)]].concat()
+        };
+        for (is_numbered, sent, outcome) in [
+            (true, late(3, 6), Outcome::Pass),
+            (false, late(3, 6), Outcome::Unknown),
+            // Sent in the order of the capture: the requester starts at PSN 2.
+            (true, late(6, 8), Outcome::Fail),
+        ] {
+            let verdict = restart_of(&around_nak(is_numbered, &sent));
+            assert_eq!(verdict.outcome, outcome, "{is_numbered}: {verdict:?}");
+            assert_eq!(verdict.parties[0].to_string(), "requester 198.18.0.1 QP 0x11");
+        }
+    }
+
+    /// The second packet of the return overtook the first one.
+    #[test]
+    fn a_return_in_another_order_is_one_return() {
+        let sent =
+            [(0, 0, 1), (1, 2, 3), (2, 3, 4), (3, 4, 5), (20, 2, 7), (21, 1, 6), (22, 3, 8), (23, 4, 9)];
+        let analysis = around_nak(true, &sent);
+        let replay = &analysis.connections[0].views[0].replays[0];
+        let [resend] = &replay.resends[..] else { panic!("one return: {:?}", replay.resends) };
+        assert_eq!((resend.psn, resend.cause), (ORIGIN + 1, Cause::Nak(4)));
+        assert_eq!(restart_of(&analysis).outcome, Outcome::Pass);
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Sketch {
     pub(crate) dscp: u8,
     pub(crate) payload: usize,
     pub(crate) extension: Extension,
+    /// Identification of the IPv4 header.
+    pub(crate) identification: u16,
 }
 
 impl Sketch {
@@ -46,7 +48,13 @@ impl Sketch {
             dscp: 26,
             payload: 0,
             extension: Extension::None,
+            identification: 0,
         }
+    }
+
+    /// With an Identification of the IPv4 header.
+    pub(crate) fn numbered(self, identification: u16) -> Self {
+        Self { identification, ..self }
     }
 
     /// A SEND of one packet with 1024 bytes.
@@ -107,8 +115,8 @@ impl Sketch {
             [] => writer.payload_slot(self.payload).unwrap().fill(self.psn as u8),
             content => writer.payload_slot(content.len()).unwrap().copy_from_slice(content),
         }
-        let len = writer.finish(&Envelope::new(&path, 0)).unwrap();
-        frame_of(&path, 0, &buffer[..len])
+        let len = writer.finish(&Envelope::new(&path, self.identification)).unwrap();
+        frame_of(&path, self.identification, &buffer[..len])
     }
 }
 
@@ -170,6 +178,15 @@ impl Wire {
         let at = frame.len() - 8;
         frame[at] ^= 1;
         self.raw(capture, time_ns, frame);
+    }
+
+    /// Adds a packet to the first capture with one bit of its queue pair number inverted.
+    pub(crate) fn with_another_qpn(&mut self, time_us: u64, sketch: Sketch) {
+        const QPN: usize = 14 + 20 + 8 + 5;
+
+        let mut frame = sketch.frame(&[]);
+        frame[QPN] ^= 0x40;
+        self.raw(0, time_us * 1000, frame);
     }
 
     /// Adds the first fragment of a packet, which lacks the second half.

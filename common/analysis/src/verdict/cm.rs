@@ -247,9 +247,9 @@ fn describe(service: roce_packet::mad::ServiceId, qpn: Qpn) -> String {
 fn connection(analysis: &Analysis, exchange: &Exchange) -> Verdict {
     let setup = Setup::new(analysis, exchange);
     let places = exchange.messages.iter().filter_map(|index| analysis.cm.get(*index)).map(|cm| cm.place);
-    let Verdict { rule, outcome, summary, packets, figures } = judge(&setup);
-    let summary = format!("{summary}{}", setup.repeated);
-    setup.with_parameters(Verdict { rule, outcome, summary, packets, figures }.at(places))
+    let verdict = judge(&setup);
+    let summary = format!("{}{}", verdict.summary, setup.repeated);
+    setup.with_parameters(Verdict { summary, ..verdict }.at(places))
 }
 
 fn judge(setup: &Setup<'_>) -> Verdict {

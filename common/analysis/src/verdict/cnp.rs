@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use roce_packet::{Opcode, Qpn};
 
-use super::judgement::{Scene, Verdict};
+use super::judgement::{Role, Scene, Verdict};
 use super::rules;
 use crate::analysis::Analysis;
 use crate::connection::Connection;
@@ -62,7 +62,8 @@ fn marks(analysis: &Analysis, connection: &Connection, end: usize) -> Option<Mar
 
 /// Judges the notifications of both ends of a connection.
 pub(super) fn of_connection(scene: &Scene<'_>) -> Vec<Verdict> {
-    (0..2).filter_map(|end| of_end(scene, end)).collect()
+    let of_end = |end| Some(of_end(scene, end)?.of(scene.party(Role::Receiver, end)));
+    (0..2).filter_map(of_end).collect()
 }
 
 fn of_end(scene: &Scene<'_>, end: usize) -> Option<Verdict> {

@@ -127,7 +127,7 @@ impl Order {
                 let (Some(behind), Some(late)) = (records.get(gap.after), records.get(sent.first)) else {
                     continue;
                 };
-                let is_first = sent_first(late, behind);
+                let is_first = late.was_sent_before(behind);
                 if !overtaken.contains(&sent.first) || is_first == Some(false) {
                     continue;
                 }
@@ -149,19 +149,6 @@ impl Order {
             self.doubled += 1;
             findings.remark("request captured twice, without a loss", Some(record.stream), record.place);
         }
-    }
-}
-
-/// Returns whether the first packet was sent before the second one, which was captured earlier. The
-/// Identifications of senders that count their packets show it.
-const fn sent_first(late: &Record, earlier: &Record) -> Option<bool> {
-    const HALF: u16 = 0x8000;
-    if late.identification == 0 || earlier.identification == 0 {
-        return None;
-    }
-    match earlier.identification.wrapping_sub(late.identification) {
-        0 => None,
-        distance => Some(distance < HALF),
     }
 }
 

@@ -4,14 +4,15 @@ use roce_packet::Transport;
 use roce_packet::mad::CmMessage;
 
 use super::findings::count_of;
-use super::judgement::{Scene, Verdict};
+use super::judgement::{Role, Scene, Verdict};
 use super::rules;
 use crate::window::{Silence, Window, window};
 use crate::words::duration;
 
 /// Measures the requests of both ends of a connection.
 pub(super) fn of_connection(scene: &Scene<'_>) -> Vec<Verdict> {
-    (0..2).filter_map(|end| of_end(scene, end)).collect()
+    let of_end = |end| Some(of_end(scene, end)?.of(scene.party(Role::Requester, end)));
+    (0..2).filter_map(of_end).collect()
 }
 
 fn of_end(scene: &Scene<'_>, end: usize) -> Option<Verdict> {

@@ -1,10 +1,13 @@
 //! Verdicts, and what a check looks at.
 
+use std::fmt;
+
 use roce_packet::Transport;
 
 use super::rules::Rule;
 use crate::analysis::Analysis;
-use crate::connection::Connection;
+use crate::connection::{Connection, End, name};
+use crate::exchange::record_at;
 use crate::record::Place;
 use crate::replay::Replay;
 
@@ -41,6 +44,48 @@ pub struct Figure {
     pub value: f64,
 }
 
+/// What an end does that a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// It sends requests.
+    Requester,
+    /// It answers requests.
+    Responder,
+    /// It sends packets of any kind.
+    Sender,
+    /// It receives packets of any kind.
+    Receiver,
+}
+
+impl Role {
+    /// Returns the word in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Requester => "requester",
+            Self::Responder => "responder",
+            Self::Sender => "sender",
+            Self::Receiver => "receiver",
+        }
+    }
+}
+
+/// An end of a connection that a verdict concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// What the rule is about.
+    pub role: Role,
+    /// The end.
+    pub end: End,
+}
+
+impl fmt::Display for Party {
+    /// Writes role, address and queue pair: `requester 192.0.2.1 QP 0x11`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.role.name(), name(self.end))
+    }
+}
+
 /// The judgement of one rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
@@ -54,6 +99,9 @@ pub struct Verdict {
     pub packets: Vec<Place>,
     /// Figures.
     pub figures: Vec<Figure>,
+    /// The ends of the connection whose packets are judged: of a failed verdict, those that violate the rule.
+    /// Empty if the verdict is not about a connection.
+    pub parties: Vec<Party>,
 }
 
 /// Maximum number of packets that a verdict names.
@@ -79,7 +127,14 @@ impl Verdict {
     }
 
     fn new(rule: &'static Rule, outcome: Outcome, summary: String) -> Self {
-        Self { rule, outcome, summary, packets: Vec::new(), figures: Vec::new() }
+        Self { rule, outcome, summary, packets: Vec::new(), figures: Vec::new(), parties: Vec::new() }
+    }
+
+    /// Adds an end that the verdict concerns.
+    #[must_use]
+    pub(super) fn of(mut self, party: Option<Party>) -> Self {
+        self.parties.extend(party);
+        self
     }
 
     /// Adds packets. Only the first [`MOST_PLACES`] are kept.
@@ -123,14 +178,52 @@ impl Scene<'_> {
         self.analysis.records.get(index).map_or(0, |record| record.time_ns)
     }
 
+    /// Returns an end in a role.
+    pub(super) fn party(&self, role: Role, end: usize) -> Option<Party> {
+        self.connection.ends.get(end).map(|end| Party { role, end: *end })
+    }
+
+    /// Returns a failed verdict with the senders of the packets that prove it, unless it says whom it
+    /// concerns.
+    pub(super) fn with_senders(&self, verdict: Verdict) -> Verdict {
+        if verdict.outcome != Outcome::Fail || !verdict.parties.is_empty() {
+            return verdict;
+        }
+        let records = &self.analysis.records;
+        let streams: Vec<_> =
+            verdict.packets.iter().filter_map(|place| Some(record_at(records, *place)?.1.stream)).collect();
+        let is_sender = |end: &usize| {
+            let stream = self.connection.streams.get(*end).copied().flatten();
+            stream.is_some_and(|stream| streams.contains(&stream))
+        };
+        let senders: Vec<usize> = (0..2).filter(is_sender).collect();
+        senders.into_iter().fold(verdict, |verdict, end| verdict.of(self.party(Role::Sender, end)))
+    }
+
     /// Judges the requests of each end, as the tap near it shows them: for rules about requesters.
     pub(super) fn of_requesters(&self, judge: Judge) -> Vec<Verdict> {
-        (0..2).filter_map(|end| judge(self, self.connection.requester(end)?)).collect()
+        self.of_requests(judge, |_| Role::Requester)
+    }
+
+    /// Judges the requests of each end and their answers, as the tap near the requester shows them. `role` is
+    /// that of the end which the rule is about.
+    pub(super) fn of_requests(&self, judge: Judge, role: fn(&Replay) -> Role) -> Vec<Verdict> {
+        let of_end = |end: usize| {
+            let replay = self.connection.requester(end)?;
+            let role = role(replay);
+            let end = if role == Role::Responder { 1_usize.checked_sub(end)? } else { end };
+            Some(judge(self, replay)?.of(self.party(role, end)))
+        };
+        (0..2).filter_map(of_end).collect()
     }
 
     /// Judges the requests of each end, as the tap near the other end shows them: for rules about responders.
     pub(super) fn of_responders(&self, judge: Judge) -> Vec<Verdict> {
-        (0..2).filter_map(|end| judge(self, self.connection.responder(end)?)).collect()
+        let of_end = |end: usize| {
+            let party = self.party(Role::Responder, 1_usize.checked_sub(end)?);
+            Some(judge(self, self.connection.responder(end)?)?.of(party))
+        };
+        (0..2).filter_map(of_end).collect()
     }
 
     /// Returns whether the transport acknowledges requests and sends them again.

@@ -35,14 +35,15 @@ use crate::analysis::Analysis;
 use crate::connection::Connection;
 
 pub use counters::of_counters;
-pub use judgement::{Figure, MOST_PLACES, Outcome, Scene, Verdict};
+pub use judgement::{Figure, MOST_PLACES, Outcome, Party, Role, Scene, Verdict};
 pub use rules::Rule;
 
 /// Judges everything that concerns one connection.
 #[must_use]
 pub fn of_connection(analysis: &Analysis, connection: &Connection) -> Vec<Verdict> {
     let scene = Scene { analysis, connection };
-    CONNECTION_CHECKS.iter().flat_map(|check| check(&scene)).collect()
+    let verdicts = CONNECTION_CHECKS.iter().flat_map(|check| check(&scene));
+    verdicts.map(|verdict| scene.with_senders(verdict)).collect()
 }
 
 /// Judges everything that concerns the captures as a whole.

@@ -2,7 +2,7 @@
 
 use roce_packet::Opcode;
 
-use super::judgement::{Scene, Verdict};
+use super::judgement::{Role, Scene, Verdict};
 use super::rules;
 use crate::record::{Bits, Record};
 
@@ -43,7 +43,8 @@ struct Sender {
 
 /// Judges the reaction of both ends of a connection.
 pub(super) fn of_connection(scene: &Scene<'_>) -> Vec<Verdict> {
-    (0..2).filter_map(|end| of_end(scene, end)).collect()
+    let of_end = |end| Some(of_end(scene, end)?.of(scene.party(Role::Sender, end)));
+    (0..2).filter_map(of_end).collect()
 }
 
 fn sender(scene: &Scene<'_>, end: usize) -> Option<Sender> {

@@ -1,12 +1,17 @@
 //! Rule 5: the responses of READs.
 
 use super::findings::count_of;
-use super::judgement::{Scene, Verdict};
+use super::judgement::{Role, Scene, Verdict};
 use super::rules::READS;
 use crate::replay::Replay;
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
-    if scene.is_reliable() { scene.of_requesters(judge) } else { Vec::new() }
+    if scene.is_reliable() { scene.of_requests(judge, judged) } else { Vec::new() }
+}
+
+/// The requester resumes READs, and the responder answers them.
+const fn judged(replay: &Replay) -> Role {
+    if replay.reads.wrong_resumption.is_empty() { Role::Responder } else { Role::Requester }
 }
 
 fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {

@@ -2,12 +2,12 @@
 
 use roce_packet::NakCode;
 
-use super::judgement::{Scene, Verdict};
+use super::judgement::{Role, Scene, Verdict};
 use super::rules::REFUSALS;
 use crate::replay::{Refusal, Replay};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
-    scene.of_requesters(judge)
+    scene.of_requests(judge, |_| Role::Responder)
 }
 
 fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {

@@ -3,7 +3,7 @@
 use super::findings::count_of;
 use super::judgement::{Scene, Verdict};
 use super::rules::RESTART;
-use crate::replay::{Cause, Replay, Resend};
+use crate::replay::{Cause, Replay, Resend, SequenceNak};
 
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
     if scene.is_reliable() { scene.of_requesters(judge) } else { Vec::new() }
@@ -28,8 +28,6 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
         replay.resends.iter().filter(|resend| asked(resend).is_some_and(|psn| resend.psn > psn)).collect();
     let early: Vec<&Resend> =
         replay.resends.iter().filter(|resend| asked(resend).is_some_and(|psn| resend.psn < psn)).collect();
-    let ignored: Vec<_> =
-        replay.naks.iter().filter(|nak| nak.resend.is_none() && replay.unacknowledged <= nak.psn).collect();
     let packets: u64 = replay.resends.iter().map(|resend| resend.packets).sum();
     let needless: u64 = replay.resends.iter().map(|resend| resend.needless).sum();
     let returns = replay.resends.len();
@@ -52,15 +50,8 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
             ),
         )
         .at(places(&early))
-    } else if !ignored.is_empty() {
-        Verdict::unknown(
-            &RESTART,
-            format!(
-                "{} NAKs are not followed by a retransmission: they were lost behind this place, or the capture ends",
-                ignored.len()
-            ),
-        )
-        .at(ignored.iter().filter_map(|nak| scene.place(nak.at)))
+    } else if let Some(verdict) = undecided(scene, replay) {
+        verdict
     } else {
         Verdict::pass(
             &RESTART,
@@ -77,4 +68,25 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
             .with("packets_sent_again", packets as f64)
             .with("sent_again_although_acknowledged", needless as f64),
     )
+}
+
+/// Returns the verdict if the packets cannot show where the requester starts again.
+fn undecided(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
+    if !replay.unordered.is_empty() {
+        let text = format!(
+            "{} behind the PSN that a NAK asks for came shortly before the packet with this PSN, and no \
+             Identification shows which of them was sent first: a late one, or a start at the wrong PSN",
+            count_of(replay.unordered.len() as u64, "packet")
+        );
+        let places = replay.unordered.iter().filter_map(|at| scene.place(*at));
+        return Some(Verdict::unknown(&RESTART, text).at(places));
+    }
+    let is_ignored = |nak: &&SequenceNak| nak.resend.is_none() && replay.unacknowledged <= nak.psn;
+    let ignored: Vec<_> = replay.naks.iter().filter(is_ignored).collect();
+    let text = format!(
+        "{} NAKs are not followed by a retransmission: they were lost behind this place, or the capture ends",
+        ignored.len()
+    );
+    let places = ignored.iter().filter_map(|nak| scene.place(nak.at));
+    (!ignored.is_empty()).then(|| Verdict::unknown(&RESTART, text).at(places))
 }

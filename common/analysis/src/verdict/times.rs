@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use roce_packet::{Operation, Syndrome, Transport};
 
-use super::judgement::{Scene, Verdict};
+use super::judgement::{Role, Scene, Verdict};
 use super::rules;
 use crate::record::{Bits, Extension, Place, Record};
 use crate::replay::{Replay, Resend};
@@ -48,7 +48,9 @@ struct Class {
 
 /// Measures the messages of both ends of a connection.
 pub(super) fn of_connection(scene: &Scene<'_>) -> Vec<Verdict> {
-    (0..2).flat_map(|end| of_end(scene, end).unwrap_or_default()).collect()
+    let all = |end| of_end(scene, end).unwrap_or_default().into_iter().map(move |verdict| (end, verdict));
+    let of_end = |(end, verdict): (usize, Verdict)| verdict.of(scene.party(Role::Requester, end));
+    (0..2).flat_map(all).map(of_end).collect()
 }
 
 fn of_end(scene: &Scene<'_>, end: usize) -> Option<Vec<Verdict>> {

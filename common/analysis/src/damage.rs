@@ -1,0 +1,101 @@
+//! Packets that were damaged on their way. They arrived, with a wrong ICRC, so they do not count as lost.
+
+use std::collections::{HashMap, HashSet};
+
+use roce_packet::Direction;
+
+use crate::connection::{Connection, View};
+use crate::record::{Bits, Record, StreamId};
+
+/// Largest deviation of the time of a damaged packet from that of the packet that left, in nanoseconds.
+const DAMAGED_NS: u64 = 100_000;
+
+/// Returns the packets of a stream in a view, without copies of a mirror.
+fn packets_of<'a>(
+    records: &'a [Record],
+    view: &'a View,
+    stream: Option<StreamId>,
+) -> impl Iterator<Item = (usize, &'a Record)> {
+    let all = view.indices.iter().filter_map(|index| Some((*index, records.get(*index)?)));
+    all.filter(move |(_, record)| Some(record.stream) == stream && !record.bits.contains(Bits::COPY))
+}
+
+fn is_damaged(record: &Record) -> bool {
+    record.bits.contains(Bits::BAD_ICRC)
+}
+
+/// Returns the number of packets that an end sent and that were damaged where they were captured last. A
+/// sender that computes every ICRC in a wrong way damages none.
+pub(crate) fn damaged(records: &[Record], connection: &Connection, end: usize) -> u64 {
+    let stream = connection.streams.get(end).copied().flatten();
+    let Some(far) = 1_usize.checked_sub(end).and_then(|other| connection.view_of(other)) else { return 0 };
+    let crossing = connection.between.as_ref().and_then(|between| between.crossings.get(end));
+    let lost = crossing.map_or(&[][..], |crossing| &crossing.lost).iter();
+    let lost = lost.filter_map(|index| records.get(*index)).filter(|record| is_damaged(record)).count();
+    let (mut good, mut wrong) = (0, 0);
+    for (_, record) in packets_of(records, far, stream) {
+        good += u64::from(record.bits.contains(Bits::GOOD_ICRC));
+        wrong += u64::from(is_damaged(record));
+    }
+    if good > 0 { wrong.saturating_add(lost as u64) } else { 0 }
+}
+
+/// Returns how many of the packets that are missing in some gaps came to the tap damaged. A gap is the index
+/// of the packet behind it, and the number of missing packets.
+pub(crate) fn in_gaps(
+    records: &[Record],
+    view: &View,
+    stream: Option<StreamId>,
+    direction: Direction,
+    gaps: impl Iterator<Item = (usize, u64)>,
+) -> u64 {
+    let mut missing: HashMap<usize, u64> = HashMap::new();
+    for (after, count) in gaps {
+        *missing.entry(after).or_default() += count;
+    }
+    // Damaged packets since the last sound one of this direction.
+    let (mut before, mut explained) = (0_u64, 0);
+    for (index, record) in packets_of(records, view, stream) {
+        let is_of_direction = record.info().is_none_or(|info| info.direction == direction);
+        if is_damaged(record) {
+            before += u64::from(is_of_direction);
+        } else if is_of_direction && record.is_sound() {
+            explained += missing.get(&index).map_or(0, |count| before.min(*count));
+            before = 0;
+        }
+    }
+    explained
+}
+
+/// Returns the packets of an end that left the first tap and did not come to the second one, neither sound
+/// nor damaged. Packets that left damaged are not among them.
+pub(crate) fn lost_between<'a>(
+    records: &'a [Record],
+    connection: &'a Connection,
+    end: usize,
+) -> impl Iterator<Item = &'a Record> {
+    let crossing = connection.between.as_ref().and_then(|between| between.crossings.get(end));
+    // Packets that were damaged at both taps.
+    let both = crossing.map_or(&[][..], |crossing| &crossing.both).iter().map(|(_, there)| *there);
+    let known: HashSet<usize> = both.filter(|there| records.get(*there).is_some_and(is_damaged)).collect();
+    let far = 1_usize.checked_sub(end).and_then(|other| connection.view_of(other));
+    let stream = connection.streams.get(end).copied().flatten();
+    let arrived = far.into_iter().flat_map(|far| packets_of(records, far, stream));
+    let mut arrived: Vec<Option<&Record>> = arrived
+        .filter(|(index, record)| is_damaged(record) && !known.contains(index))
+        .map(|(_, record)| Some(record))
+        .collect();
+    let delay = crossing.and_then(|crossing| crossing.delay_ns).unwrap_or(0);
+    connection.lost(records, end).filter(|record| record.is_sound()).filter(move |record| {
+        let expected = record.time_ns.wrapping_add_signed(delay);
+        let is_it = |other: &Option<&Record>| {
+            other.is_some_and(|other| {
+                other.wire_len == record.wire_len && other.time_ns.abs_diff(expected) <= DAMAGED_NS
+            })
+        };
+        match arrived.iter_mut().find(|other| is_it(other)) {
+            Some(found) => found.take().is_none(),
+            None => true,
+        }
+    })
+}
