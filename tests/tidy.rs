@@ -529,6 +529,7 @@ const HOUSE: &[&str] = &[
     "tools/bridge",
     "tools/peer",
     "tools/report",
+    "libs/python",
     "cli",
 ];
 
