@@ -25,7 +25,7 @@ const MOST_KEYWORDS: usize = 5;
 const LONGEST_KEYWORD: usize = 20;
 
 /// Crates that are not published: tests, and stand-alone examples.
-const UNPUBLISHED: &[&str] = &["costs", "own-algorithm", "roce-testing", "xtask"];
+const UNPUBLISHED: &[&str] = &["costs", "own-algorithm", "roce-python", "roce-testing", "xtask"];
 
 /// The only pages in a package: the library has the meanings of counters and the cookbook from them.
 const INCLUDED_PAGES: &[&str] = &["docs/reference/counters.md", "docs/how-to/cookbook.md"];

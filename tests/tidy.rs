@@ -533,6 +533,7 @@ const HOUSE: &[&str] = &[
     "tools/bridge",
     "tools/peer",
     "tools/report",
+    "libs/python",
     "cli",
 ];
 

@@ -18,7 +18,8 @@ use anyhow::bail;
 use roce::observe::with_causes;
 use roce_packet::ROCE_UDP_PORT;
 
-use super::decode::walk::{Framed, Walk};
+use super::decode;
+use super::decode::walk::Walk;
 use super::errors::print_error;
 use super::input;
 use super::input::follow::{self, Stop};
@@ -166,10 +167,10 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
                 break;
             }
         };
-        let framed = Framed::captured(&packet);
+        let framed = decode::captured(&packet);
         let walk = match framed {
             Some(framed) => Walk::new(framed, args.port),
-            None => Walk::unread_link(packet.link_type),
+            None => Walk::unread_link(&packet.link_type),
         };
         let first_ns = *first_ns.get_or_insert(packet.time_ns);
         let mark = flows.mark(&packet, &walk);

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use anyhow::bail;
 use roce_packet::ROCE_UDP_PORT;
 
-use super::decode::walk::{Framed, Walk};
+use super::decode;
+use super::decode::walk::Walk;
 use super::input::first_header::FirstHeader;
 use super::input::{self, EXAMPLE, bytes};
 use super::terminal::Output;
@@ -95,7 +96,7 @@ fn captured(args: &Args, file: &str, number: u64, output: &mut Output) -> anyhow
     let mut reader = input::open(file.as_ref())?;
     input::with_packet(&mut reader, file, number, |packet| {
         let link_type = packet.link_type;
-        let Some(framed) = Framed::captured(packet) else {
+        let Some(framed) = decode::captured(packet) else {
             bail!("packet {number} of {file}: link type {link_type} is not supported");
         };
         let origin = Origin::Capture { file, number, link_type };

@@ -172,6 +172,15 @@ impl Field {
         }
         true
     }
+
+    /// Sets a field of whole bytes to `value`. Returns `false` and changes nothing if the field has another
+    /// length or does not consist of whole bytes, or if the header is truncated before its end.
+    pub fn set_bytes(&self, header: &mut [u8], value: &[u8]) -> bool {
+        let is_whole = self.start.is_multiple_of(8) && self.width == value.len().saturating_mul(8);
+        let Some(part) = header.get_mut(self.byte_range()).filter(|_| is_whole) else { return false };
+        part.copy_from_slice(value);
+        true
+    }
 }
 
 /// Returns the bit range of `count` whole bytes from `first` on.

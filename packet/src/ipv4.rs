@@ -91,6 +91,13 @@ impl Ipv4View {
     pub fn checksum_is_valid(&self, options: &[u8]) -> bool {
         fold(ones_complement_sum(ones_complement_sum(0, self.as_bytes()), options)) == 0xffff
     }
+
+    /// Returns the checksum that the header should have, whatever checksum it has.
+    #[must_use]
+    pub fn computed_checksum(&self, options: &[u8]) -> u16 {
+        let without = Self { checksum: U16::ZERO, ..*self };
+        !fold(ones_complement_sum(ones_complement_sum(0, without.as_bytes()), options))
+    }
 }
 
 /// The IPv4 header of a RoCE packet: without options, not a fragment, with a correct checksum.

@@ -2,7 +2,7 @@ use roce_packet::{Bth, DatagramWriter, Encapsulation, FrameHeaders, MacAddr, Opc
 
 use super::*;
 use crate::decode::fields::hex;
-use crate::decode::walk::Icrc;
+use crate::decode::walk::{Framed, Icrc};
 
 /// Builds the example with the packet crate.
 fn example() -> Vec<u8> {

@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use roce_capture::CapturedPacket;
 use roce_packet::{EthernetHeader, MacAddr};
 
+use crate::decode;
 use crate::decode::walk::Framed;
 use crate::input::first_header::framed;
 use crate::input::{self, Input};
@@ -89,7 +90,7 @@ impl Source {
 
 /// Passes a packet to `sink`. Returns whether to continue.
 fn hand_over(packet: &CapturedPacket<'_>, file: &str, sink: &mut Sink<'_>) -> anyhow::Result<bool> {
-    let Some(framed) = Framed::captured(packet) else {
+    let Some(framed) = decode::captured(packet) else {
         bail!("packet {} of {file}: link type {} is not supported", packet.number, packet.link_type);
     };
     if framed.is_never_ethernet() {

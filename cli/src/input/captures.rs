@@ -9,7 +9,7 @@ use roce_analysis::{Analysis, Collector, Packet};
 use roce_capture::{CaptureError, CaptureErrorKind};
 
 use super::open;
-use crate::decode::walk::Framed;
+use crate::decode;
 use crate::errors::print_error;
 
 /// The packets of capture files, analysed.
@@ -98,7 +98,7 @@ fn add(
             Err(error) => return Ok(Some(error)),
         };
         progress.count();
-        let Some(framed) = Framed::captured(&packet) else {
+        let Some(framed) = decode::captured(&packet) else {
             *unread += 1;
             continue;
         };

@@ -11,7 +11,7 @@ use roce_packet::{BthView, Direction, Ecn, ROCE_UDP_PORT};
 use roce_peer::recorded::{Recorded, script_of};
 use roce_transport::Instant;
 
-use crate::decode::walk::Framed;
+use crate::decode;
 use crate::input::captures::Captures;
 use crate::terminal::Output;
 
@@ -84,7 +84,7 @@ fn packets_of(file: &Path, connection: &Connection) -> anyhow::Result<Vec<Kept>>
     while let Some(packet) = reader.next_packet() {
         // A damage of the file was reported before.
         let Ok(packet) = packet else { break };
-        let Some(framed) = Framed::captured(&packet) else { continue };
+        let Some(framed) = decode::captured(&packet) else { continue };
         let outer = framed.decode(ROCE_UDP_PORT);
         let (Some(transport), Some(addresses)) = (outer.transport, outer.addresses()) else { continue };
         let Ok((bth, _)) = BthView::from_prefix(transport) else { continue };

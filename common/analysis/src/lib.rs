@@ -27,6 +27,7 @@ pub mod summary;
 #[cfg(test)]
 mod testing;
 pub mod verdict;
+pub mod walk;
 pub mod window;
 pub mod words;
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use roce_packet::outer::Link;
+
 /// Largest number of bytes of a packet in a file: twice the largest superpacket of Linux. A larger length is
 /// treated as damage.
 pub const MAX_PACKET: u32 = 1 << 20;
@@ -58,6 +60,24 @@ impl LinkType {
             229 => "IPV6",
             247 => "INFINIBAND",
             276 => "LINUX_SLL2",
+            _ => return None,
+        })
+    }
+}
+
+impl LinkType {
+    /// Returns how to decode a packet of this type, or `None` if it cannot carry RoCE or InfiniBand.
+    #[must_use]
+    pub const fn link(self) -> Option<Link> {
+        Some(match self {
+            Self::ETHERNET => Link::Ethernet,
+            // 12 and 14 are RAW on some systems.
+            Self::RAW_IP | Self::IPV4 | Self::IPV6 | Self(12 | 14) => Link::Ip,
+            Self::NULL | Self::LOOP => Link::AddressFamily,
+            Self::LINUX_SLL => Link::LinuxSll,
+            Self::LINUX_SLL2 => Link::LinuxSll2,
+            Self::ERF => Link::Erf,
+            Self::INFINIBAND => Link::InfiniBand,
             _ => return None,
         })
     }

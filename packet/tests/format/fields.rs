@@ -154,6 +154,22 @@ fn a_field_that_is_set_reads_back_and_changes_no_other_bit() {
 }
 
 #[test]
+fn bytes_of_a_field_that_are_set_read_back() {
+    for (header, len) in tables() {
+        for field in header.fields.iter().filter(|field| field.width > 64) {
+            let mut bytes = vec![0xff; len];
+            let value: Vec<u8> = (0..field.width / 8).map(|byte| byte as u8).collect();
+            assert!(field.set_bytes(&mut bytes, &value), "{}", field.key);
+            assert_eq!(bytes[field.byte_range()], value, "{}", field.key);
+            let others = bytes.iter().filter(|byte| **byte == 0xff).count();
+            assert_eq!(others, len - value.len(), "{}", field.key);
+            assert!(!field.set_bytes(&mut bytes, &value[1..]), "{}", field.key);
+            assert!(!field.set_bytes(&mut vec![0; field.byte_range().end - 1], &value), "{}", field.key);
+        }
+    }
+}
+
+#[test]
 fn no_two_fields_of_a_packet_have_the_same_key() {
     let mut keys = BTreeSet::new();
     for (header, _) in tables() {

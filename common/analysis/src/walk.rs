@@ -1,4 +1,23 @@
 //! Decodes one packet: the position of each header, the protocol, and the first error.
+//!
+//! ```
+//! use hex_literal::hex;
+//! use roce_analysis::walk::{Framed, Walk};
+//!
+//! let frame = hex!(
+//!     "e41d2dab2bc27cfe90643b320800"
+//!     "45c2003c718c4000401191610a0011010a001201"
+//!     "000012b700280000"
+//!     "8100ffff4000011800000000"
+//!     "00000000000000000000000000000000"
+//!     "82fd002a"
+//! );
+//! let walk = Walk::new(Framed::ethernet(&frame), 4791);
+//! let names: Vec<&str> = walk.parts.iter().map(|part| part.header.name).collect();
+//! assert_eq!(names, ["Ethernet", "IPv4", "UDP", "BTH", "CNP", "ICRC"]);
+//! ```
+
+use std::fmt;
 
 use roce_packet::fields::{self, Header, Value};
 use roce_packet::mad::{CM_CLASS, CmReq, MAD_LEN, MadHeader, ServiceId};
@@ -9,23 +28,22 @@ use roce_packet::{
     Opcode, OpcodeInfo, ParseError, ParseErrorKind, Qpn, Transport, ip_protocol_name,
 };
 
-use roce_capture::{CapturedPacket, LinkType};
-
 /// A header or another part of a packet, and its position.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
-    pub(crate) header: &'static Header,
+pub struct Part {
+    /// Name and fields.
+    pub header: &'static Header,
     /// The position, in bytes from the start of the packet.
-    pub(crate) start: usize,
+    pub start: usize,
     /// Number of bytes that are present.
-    pub(crate) len: usize,
+    pub len: usize,
     /// Whether it is a header of a tunnel that carries the packet.
-    pub(crate) is_outer: bool,
+    pub is_outer: bool,
 }
 
 /// The protocol of a packet.
 #[derive(Debug)]
-pub(crate) enum Protocol<'a> {
+pub enum Protocol<'a> {
     /// RoCE, possibly malformed; `None` if the BTH cannot be found.
     Roce(Option<Packet<'a>>),
     /// An 802.3x or PFC frame.
@@ -36,18 +54,20 @@ pub(crate) enum Protocol<'a> {
 
 /// The packet from BTH to ICRC, as far as it can be parsed.
 #[derive(Debug)]
-pub(crate) struct Packet<'a> {
-    pub(crate) bth: &'a BthView,
+pub struct Packet<'a> {
+    /// The first header.
+    pub bth: &'a BthView,
     /// The opcode's properties; `None` if the opcode is not assigned.
-    pub(crate) info: Option<&'static OpcodeInfo>,
+    pub info: Option<&'static OpcodeInfo>,
     /// Payload bytes on the wire without padding, computed from the lengths in the headers.
-    pub(crate) payload_len: Option<usize>,
-    pub(crate) icrc: Icrc,
+    pub payload_len: Option<usize>,
+    /// The result of the ICRC check.
+    pub icrc: Icrc,
 }
 
 /// The result of the ICRC check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Icrc {
+pub enum Icrc {
     /// The result, and the headers that it covers.
     Checked(IcrcCheck, IcrcForm),
     /// The check was not possible, with the reason.
@@ -55,14 +75,16 @@ pub(crate) enum Icrc {
 }
 
 impl Icrc {
-    pub(crate) fn is_bad(self) -> bool {
+    /// Returns whether the ICRC was checked and is wrong.
+    #[must_use]
+    pub fn is_bad(self) -> bool {
         matches!(self, Self::Checked(check, _) if !check.is_good())
     }
 }
 
 /// A packet and the type of its first header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Framed<'a> {
+pub struct Framed<'a> {
     bytes: &'a [u8],
     link: Link,
     /// Bytes of the packet when it was captured.
@@ -70,62 +92,65 @@ pub(crate) struct Framed<'a> {
 }
 
 impl<'a> Framed<'a> {
-    /// Takes a packet of a capture file. Returns `None` if its link cannot carry RoCE.
-    pub(crate) fn captured(packet: &CapturedPacket<'a>) -> Option<Self> {
-        let link = match packet.link_type {
-            LinkType::ETHERNET => Link::Ethernet,
-            // 12 and 14 are RAW on some systems.
-            LinkType::RAW_IP | LinkType::IPV4 | LinkType::IPV6 | LinkType(12 | 14) => Link::Ip,
-            LinkType::NULL | LinkType::LOOP => Link::AddressFamily,
-            LinkType::LINUX_SLL => Link::LinuxSll,
-            LinkType::LINUX_SLL2 => Link::LinuxSll2,
-            LinkType::ERF => Link::Erf,
-            LinkType::INFINIBAND => Link::InfiniBand,
-            _ => return None,
-        };
-        Some(Self { bytes: packet.bytes, link, wire_len: packet.original_len as usize })
+    /// Takes the captured bytes of a packet that had `wire_len` bytes on the wire.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8], link: Link, wire_len: usize) -> Self {
+        Self { bytes, link, wire_len }
     }
 
     /// Takes a complete Ethernet frame.
-    pub(crate) const fn ethernet(bytes: &'a [u8]) -> Self {
+    #[must_use]
+    pub const fn ethernet(bytes: &'a [u8]) -> Self {
         Self { bytes, link: Link::Ethernet, wire_len: bytes.len() }
     }
 
     /// Takes a packet that starts with its IP header or GRH.
-    pub(crate) const fn ip(bytes: &'a [u8]) -> Self {
+    #[must_use]
+    pub const fn ip(bytes: &'a [u8]) -> Self {
         Self { bytes, link: Link::Ip, wire_len: bytes.len() }
     }
 
     /// Returns the protocol at the start of the packet.
-    pub(crate) const fn link(&self) -> Link {
+    #[must_use]
+    pub const fn link(&self) -> Link {
         self.link
     }
 
+    /// Returns whether no byte is present.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     /// Returns the number of bytes that are present.
-    pub(crate) const fn len(&self) -> usize {
+    #[must_use]
+    pub const fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// Decodes the headers. `port` is the UDP port of RoCE v2.
-    pub(crate) fn decode(&self, port: u16) -> Outer<'a> {
+    #[must_use]
+    pub fn decode(&self, port: u16) -> Outer<'a> {
         Outer::decode(self.bytes, self.link, self.wire_len, port)
     }
 
     /// Returns whether the packet has an Ethernet header, possibly behind that of an ERF record.
-    pub(crate) fn has_ethernet(&self) -> bool {
+    #[must_use]
+    pub fn has_ethernet(&self) -> bool {
         let in_record = || self.decode(roce_packet::ROCE_UDP_PORT).ethernet.is_some();
         self.link == Link::Ethernet || (self.link == Link::Erf && in_record())
     }
 
     /// Returns whether the packet is native InfiniBand or an ERF record without an Ethernet frame, so that it
     /// cannot become an Ethernet frame.
-    pub(crate) fn is_never_ethernet(&self) -> bool {
+    #[must_use]
+    pub fn is_never_ethernet(&self) -> bool {
         self.link == Link::InfiniBand || (self.link == Link::Erf && !self.has_ethernet())
     }
 
     /// Writes the packet as an Ethernet frame. A packet with another link header gets an Ethernet header
     /// without addresses.
-    pub(crate) fn to_frame(self, frame: &mut Vec<u8>) {
+    pub fn to_frame(self, frame: &mut Vec<u8>) {
         frame.clear();
         if self.link == Link::Ethernet {
             frame.extend_from_slice(self.bytes);
@@ -146,23 +171,25 @@ impl<'a> Framed<'a> {
 
 /// A decoded packet.
 #[derive(Debug)]
-pub(crate) struct Walk<'a> {
+pub struct Walk<'a> {
     /// The captured packet, or the datagram (from the BTH).
-    pub(crate) bytes: &'a [u8],
+    pub bytes: &'a [u8],
     /// The parts in order, without gaps unless the packet is malformed.
-    pub(crate) parts: Vec<Part>,
-    pub(crate) protocol: Protocol<'a>,
+    pub parts: Vec<Part>,
+    /// The protocol.
+    pub protocol: Protocol<'a>,
     /// The headers in front of the BTH; empty for a datagram that starts with its BTH.
-    pub(crate) outer: Outer<'a>,
+    pub outer: Outer<'a>,
     /// The parse error, with offsets from the start of `bytes`. A missing end is not an error.
-    pub(crate) error: Option<ParseError>,
+    pub error: Option<ParseError>,
     /// The connection management message that the packet carries.
-    pub(crate) cm: Option<&'static Header>,
+    pub cm: Option<&'static Header>,
 }
 
 impl<'a> Walk<'a> {
     /// Decodes a packet. `port` is the UDP port of RoCE v2.
-    pub(crate) fn new(framed: Framed<'a>, port: u16) -> Self {
+    #[must_use]
+    pub fn new(framed: Framed<'a>, port: u16) -> Self {
         let outer = framed.decode(port);
         let mut walk = Self::empty(framed.bytes, outer);
         if framed.link == Link::Erf {
@@ -207,7 +234,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Decodes a datagram that starts with its BTH.
-    pub(crate) fn datagram(bytes: &'a [u8]) -> Self {
+    #[must_use]
+    pub fn datagram(bytes: &'a [u8]) -> Self {
         let mut walk = Self::empty(bytes, Self::nothing());
         walk.error = Datagram::parse(bytes, &[]).err();
         let icrc = Icrc::Unchecked("the IP header, which it covers, is missing");
@@ -220,8 +248,9 @@ impl<'a> Walk<'a> {
         Outer::decode(&[], Link::Ethernet, 0, roce_packet::ROCE_UDP_PORT)
     }
 
-    /// Creates the result for a packet of an unsupported link type.
-    pub(crate) fn unread_link(link_type: LinkType) -> Self {
+    /// Creates the result for a packet of a link type that cannot be decoded. `link_type` is its name.
+    #[must_use]
+    pub fn unread_link(link_type: &dyn fmt::Display) -> Self {
         let mut walk = Self::empty(&[], Self::nothing());
         walk.protocol = Protocol::Other(format!("link type {link_type}"), "not supported".to_owned());
         walk
@@ -239,12 +268,14 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the bytes of a part.
-    pub(crate) fn part_bytes(&self, part: &Part) -> &'a [u8] {
+    #[must_use]
+    pub fn part_bytes(&self, part: &Part) -> &'a [u8] {
         self.bytes.get(part.start..part.start + part.len).unwrap_or_default()
     }
 
     /// Returns the value of the field with this JSON key, if it is a number.
-    pub(crate) fn number(&self, key: &str) -> Option<u64> {
+    #[must_use]
+    pub fn number(&self, key: &str) -> Option<u64> {
         let field_in = |header: &'static Header| header.fields.iter().find(|field| field.key == key);
         let mut inner = self.parts.iter().filter(|part| !part.is_outer);
         let (part, field) = inner.find_map(|part| Some((part, field_in(part.header)?)))?;
@@ -255,14 +286,17 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the transport part, if there is one.
-    pub(crate) const fn packet(&self) -> Option<&Packet<'a>> {
+    #[must_use]
+    pub const fn packet(&self) -> Option<&Packet<'a>> {
         match &self.protocol {
             Protocol::Roce(Some(packet)) => Some(packet),
             Protocol::Roce(None) | Protocol::Pause | Protocol::Other(..) => None,
         }
     }
 
-    pub(crate) fn encapsulation(&self) -> Option<Encapsulation> {
+    /// Returns how the packet is carried, or `None` if it is native InfiniBand or has no network header.
+    #[must_use]
+    pub fn encapsulation(&self) -> Option<Encapsulation> {
         match self.outer.network? {
             NetworkView::Ipv4(_) | NetworkView::Ipv6(_) => Some(Encapsulation::RoceV2),
             NetworkView::Grh(_) if self.outer.is_native_infiniband() => None,
@@ -271,7 +305,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the name of the protocol of a packet with a BTH.
-    pub(crate) fn roce_name(&self) -> &'static str {
+    #[must_use]
+    pub fn roce_name(&self) -> &'static str {
         match self.encapsulation() {
             Some(encapsulation) => encapsulation.name(),
             None if self.outer.is_native_infiniband() => "InfiniBand",
