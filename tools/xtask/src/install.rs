@@ -22,8 +22,12 @@ pub fn build_and_install(prefix: &Path, destdir: &Path, profile: &str) -> anyhow
     let target = build::host()?;
     let metadata = build::metadata(&target)?;
     let results = metadata["target_directory"].as_str().context("cargo metadata has no target_directory")?;
-    // The only profile whose folder has another name.
-    let name = if profile == "dev" { "debug" } else { profile };
+    // The folder of a profile that cargo has itself is not always its name.
+    let name = match profile {
+        "dev" | "test" => "debug",
+        "bench" => "release",
+        own => own,
+    };
     let files = layout::files(&Build { folder: Path::new(results).join(name), target })?;
     install(&files, &folder)?;
     Ok((folder, files.len()))
