@@ -199,7 +199,7 @@ impl Job<'_> {
 
     /// Runs the steps of the action of this repository, with these inputs.
     fn own_action(&mut self, with: Values) -> anyhow::Result<(bool, Values)> {
-        let checkout = self.runner.folder("action");
+        let checkout = self.runner.folder(CHECKOUT);
         let folder = if checkout.is_dir() { checkout } else { build::root().to_owned() };
         let action = read(&folder.join("action.yml"))?;
         let mut inputs = Values::new();
@@ -222,12 +222,44 @@ impl Job<'_> {
     }
 }
 
+/// The folder of a runner with the action.
+const CHECKOUT: &str = "roce-action";
+
 /// Copies the action to the folder in which a runner of GitHub would put it, so that nothing else of this
-/// checkout is used.
+/// checkout is used. Replaces an earlier copy.
 ///
 /// # Errors
 ///
-/// A file cannot be copied.
+/// A file cannot be removed or copied.
 pub fn check_out(from: &Path, runner: &Runner) -> anyhow::Result<()> {
-    copy(from, &runner.folder("action"))
+    let to = runner.folder(CHECKOUT);
+    if to.exists() {
+        fs::remove_dir_all(&to).with_context(|| format!("cannot remove {}", to.display()))?;
+    }
+    copy(from, &to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: the second job of a runner failed, because git writes files that cannot be written again.
+    #[test]
+    fn a_second_job_has_the_action_as_it_is_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, runner) = (folder.path().join("from"), Runner::new(&folder.path().join("home")).unwrap());
+        fs::create_dir(&from).unwrap();
+        for name in ["first", "second"] {
+            let file = from.join(name);
+            fs::write(&file, name).unwrap();
+            let mut permissions = file.metadata().unwrap().permissions();
+            permissions.set_readonly(true);
+            fs::set_permissions(&file, permissions).unwrap();
+            check_out(&from, &runner).unwrap();
+            let names =
+                fs::read_dir(runner.folder(CHECKOUT)).unwrap().map(|entry| entry.unwrap().file_name());
+            assert_eq!(names.collect::<Vec<_>>(), [name]);
+            fs::remove_file(file).unwrap();
+        }
+    }
 }
