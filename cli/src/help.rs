@@ -162,6 +162,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "output",
             "prometheus",
             "quiet",
+            "rdma_cm_target",
             "report",
             "report_gbits",
             "report_histogram",
@@ -280,14 +281,18 @@ const EXAMPLES: [(&str, &str); 18] = [
         "  roce peer\n  roce peer gap-one-nak write-duplicate --pcap peer.pcapng\n  \
          roce peer mine.roce --junit results.xml\n  roce peer --from capture.pcapng > mine.roce\n  \
          roce peer key-unknown --device udp:127.0.0.1 --perftest 127.0.0.2\n  \
-         roce peer --agent > verbs_agent.c\n  roce peer --device udp:192.0.2.1 --control 192.0.2.2",
+         roce peer --agent > verbs_agent.c\n  roce peer --device udp:192.0.2.1 --control 192.0.2.2\n  \
+         roce peer gap-one-nak --device udp:192.0.2.1 --rdma-cm 192.0.2.2:7174",
     ),
     ("doctor", "  roce doctor\n  roce doctor 192.0.2.1\n  roce doctor 192.0.2.1 --device raw:eth0 --json"),
     (
         "stat",
         "  roce stat --all\n  roce stat --watch 1 --count 10\n  roce stat --all --prometheus > roce.prom",
     ),
-    ("why", "  roce why IBV_WC_RETRY_EXC_ERR\n  roce why 12\n  roce why 0x81 0x88\n  roce why --pid 4711 --json"),
+    (
+        "why",
+        "  roce why IBV_WC_RETRY_EXC_ERR\n  roce why 12\n  roce why 0x81 0x88\n  roce why --pid 4711 --json",
+    ),
     (
         "study",
         "  roce study --quick --out quick\n  roce study --out full\n  roce study --quick --only udp-loopback/ping/send --list",

@@ -11,7 +11,8 @@ use anyhow::{Context as _, bail};
 use roce_device::{Device, OpenOptions};
 use roce_packet::{Psn, Qpn};
 use roce_peer::bed::{
-    AGENT, Agent, EngineNic, OwnEnd, Parameters, Stated, connect_perftest, run_device, run_virtual,
+    AGENT, Agent, EngineNic, OwnEnd, Parameters, RDMA_CM_TARGET, Stated, connect_perftest, run_device,
+    run_virtual,
 };
 use roce_peer::output::{failure_text, junit, summary, write_capture};
 use roce_peer::run::{Outcome, Refusal, Report, Settings};
@@ -26,6 +27,8 @@ use super::terminal::{Output, Paint};
 const PERFTEST_PORT: u16 = 18_515;
 /// The TCP port of the agent, unless --control says otherwise.
 const AGENT_PORT: u16 = 18_522;
+/// The port of rping in `RDMA_PS_TCP`.
+const RDMA_CM_PORT: u16 = 7_174;
 /// Bytes of the memory of --nic-va, unless --nic-memory says otherwise.
 const NIC_MEMORY: usize = 4096;
 
@@ -37,7 +40,8 @@ const NIC_MEMORY: usize = 4096;
 ///
 /// Without --device, the NIC under test is the engine of this program in virtual time. With --device, it is
 /// another NIC: one that an agent on its machine controls (--control), the server of a perftest program
-/// (--perftest), or a queue pair that you have connected (--nic and --nic-qp).
+/// (--perftest), a listener of rdma_cm (--rdma-cm), or a queue pair that you have connected (--nic and
+/// --nic-qp).
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Script: a file, or the name of a script of this program
@@ -64,24 +68,33 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["scripts", "list", "device"])]
     agent: bool,
 
+    /// Print the source of a listener of rdma_cm for --rdma-cm, in C, for the machine of the NIC under test
+    #[arg(long, conflicts_with_all = ["scripts", "list", "device", "agent"])]
+    rdma_cm_target: bool,
+
     /// Device towards the NIC under test, such as udp:192.0.2.1
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
 
-    /// Let the agent at this address, which is also that of the NIC, do what scripts ask of the NIC
-    #[arg(long, value_name = "NIC[:PORT]", requires = "device", conflicts_with_all = ["perftest", "nic"])]
+    /// Let the agent at this address, which is also that of the NIC unless --nic names another one, do what
+    /// scripts ask of the NIC
+    #[arg(long, value_name = "NIC[:PORT]", requires = "device", conflicts_with = "perftest")]
     control: Option<String>,
 
     /// Connect to a server of perftest, such as ib_write_bw or `roce perf write bw`, which runs at the NIC
     #[arg(long, value_name = "SERVER[:PORT]", requires = "device", conflicts_with = "nic")]
     perftest: Option<String>,
 
-    /// Address of the NIC, whose queue pair you connect yourself
-    #[arg(long, value_name = "ADDRESS", requires = "device", requires = "nic_qp")]
+    /// Connect by rdma_cm to a program that listens on this port of RDMA_PS_TCP at the NIC, such as rping -s
+    #[arg(long, value_name = "NIC[:PORT]", requires = "device", conflicts_with_all = ["perftest", "nic", "control"])]
+    rdma_cm: Option<String>,
+
+    /// Address of the NIC, whose queue pair you connect yourself or the agent connects
+    #[arg(long, value_name = "ADDRESS", requires = "device")]
     nic: Option<IpAddr>,
 
     /// Number of the queue pair of the NIC
-    #[arg(long, value_name = "QPN", requires = "nic", value_parser = number_of_24_bits)]
+    #[arg(long, value_name = "QPN", requires = "nic", conflicts_with = "control", value_parser = number_of_24_bits)]
     nic_qp: Option<u32>,
 
     /// First PSN that the NIC sends, if it is not the `peer_psn` of the script
@@ -140,8 +153,8 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         recording::print(file, args.connection, args.play, output)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if args.agent {
-        write!(output, "{AGENT}")?;
+    if args.agent || args.rdma_cm_target {
+        write!(output, "{}", if args.agent { AGENT } else { RDMA_CM_TARGET })?;
         return Ok(ExitCode::SUCCESS);
     }
     let scripts = load(&args.scripts)?;
@@ -153,14 +166,16 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         Some(spec) => Some(roce_device::open(spec, OpenOptions::default())?),
         None => None,
     };
-    if device.is_some() && args.control.is_none() && args.perftest.is_none() && args.nic.is_none() {
+    let is_stated = args.nic.is_some() && args.nic_qp.is_some();
+    let has_nic = args.control.is_some() || args.perftest.is_some() || args.rdma_cm.is_some() || is_stated;
+    if device.is_some() && !has_nic {
         bail!(
-            "--device needs the NIC under test: give --control NIC, --perftest SERVER, or --nic ADDRESS and --nic-qp \
-             QPN; without --device, scripts run against the engine of this program"
+            "--device needs the NIC under test: give --control NIC, --perftest SERVER, --rdma-cm NIC, or --nic \
+             ADDRESS and --nic-qp QPN; without --device, scripts run against the engine of this program"
         );
     }
     let mut agent = match &args.control {
-        Some(agent) => Some(Agent::connect(resolve(agent, AGENT_PORT)?)?),
+        Some(agent) => Some(Agent::connect(resolve(agent, AGENT_PORT)?, args.nic)?),
         None => None,
     };
     let mut reports = Vec::with_capacity(scripts.len());
@@ -250,6 +265,10 @@ impl Args {
 
     /// Runs a script against a NIC behind a device that no agent controls.
     fn on_device(&self, script: &Script, device: &mut dyn Device) -> anyhow::Result<Report> {
+        if let Some(listener) = &self.rdma_cm {
+            let mut listener = Stated::by_rdma_cm(resolve(listener, RDMA_CM_PORT)?);
+            return Ok(run_device(script, device, self.slack_ns(), &mut listener)?);
+        }
         let server = self.perftest.as_deref().map(|server| resolve(server, PERFTEST_PORT)).transpose()?;
         // The server ends with its connection.
         let mut connection = None;

@@ -31,6 +31,7 @@ mod memory;
 mod pages;
 mod pcaps;
 mod peer;
+mod peer_ways;
 mod perf;
 mod perftest_habits;
 mod perftest_originals;

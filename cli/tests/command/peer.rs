@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
-use roce_device::OpenOptions;
+use roce_device::{Device, OpenOptions};
 use roce_peer::bed::{Agent, run_device};
 use roce_peer::output::failure_text;
 use roce_peer::run::{Outcome, Record, Report};
@@ -102,7 +102,7 @@ fn errors_name_the_line_or_the_missing_option() {
         (vec!["no-such-script"], "no-such-script is neither a file nor a script of this program"),
         (
             vec!["write-empty", "--device", "udp:127.0.0.1,port=0"],
-            "give --control NIC, --perftest SERVER, or --nic",
+            "give --control NIC, --perftest SERVER, --rdma-cm NIC, or --nic",
         ),
     ] {
         let finished = run(&[&["peer"], arguments.as_slice()].concat());
@@ -191,69 +191,88 @@ fn without_counters(text: &str) -> Script {
     Script::load("a.roce", &Files::of([("a.roce", text.as_str())])).unwrap()
 }
 
-/// Compiles the agent that `roce peer --agent` prints, and starts it on the libraries of `roce run`. Returns
-/// the agent and its address.
-fn start_agent(folder: &std::path::Path) -> (Running, SocketAddr) {
+/// Compiles a C program that an option of `roce peer` prints, with these libraries of the distribution.
+pub(crate) fn compile(folder: &std::path::Path, option: &str, libraries: &[&str]) -> std::path::PathBuf {
     let root = roce_testing::distribution(env!("CARGO_TARGET_TMPDIR")).expect("checked");
-    let (source, program) = (folder.join("verbs_agent.c"), folder.join("verbs_agent"));
-    let printed = run(&["peer", "--agent"]);
+    let (source, program) = (folder.join("program.c"), folder.join("program"));
+    let printed = run(&["peer", option]);
     assert!(printed.success, "{printed:?}");
     fs::write(&source, &printed.stdout).unwrap();
-    let library = root.join(format!("usr/lib/{}-linux-gnu/libibverbs.so.1", std::env::consts::ARCH));
+    let place = root.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wl,--allow-shlib-undefined", "-o"]);
-    compiler.arg(&program).arg(&source).arg("-I").arg(root.join("usr/include")).arg(library);
+    compiler.arg(&program).arg(&source).arg("-I").arg(root.join("usr/include"));
+    compiler.args(libraries.iter().map(|library| place.join(library)));
     let compiled = Running::start(&mut compiler).finish(60);
     assert!(compiled.success, "{compiled:?}");
-    let nic = own_address();
+    program
+}
+
+/// Returns whether the tests of C programs must be skipped.
+#[track_caller]
+pub(crate) fn cannot_compile() -> bool {
+    let root = roce_testing::distribution(env!("CARGO_TARGET_TMPDIR"));
+    skip_unless(root.is_some() && has_program("cc"), "no packages of a Debian system, or no C compiler")
+}
+
+/// Starts the agent that `roce peer --agent` prints on the libraries of `roce run`. Returns the agent and its
+/// port.
+pub(crate) fn start_agent(folder: &std::path::Path, device: &str) -> (Running, u16) {
+    let program = compile(folder, "--agent", &["libibverbs.so.1"]);
     let mut command = roce();
-    command.args(["run", "--device", &format!("udp:{nic}"), "--"]).arg(program).arg("0");
+    command.args(["run", "--device", device, "--"]).arg(program).arg("0");
     let mut agent = Running::start(&mut command);
     let line = agent.wait_for_line("listening on port");
     let port = line.rsplit(' ').next().and_then(|port| port.trim().parse().ok()).expect("a port");
-    (agent, SocketAddr::new(nic.into(), port))
+    (agent, port)
+}
+
+/// Runs every script through an agent on verbs of `roce`. Over a device that sends from any port, one more
+/// script applies.
+pub(crate) fn run_every_script(device: &mut dyn Device, agent: &mut Agent, sends_from_any_port: bool) {
+    let is_inapplicable =
+        |name: &str| INAPPLICABLE.contains(&name) && !(sends_from_any_port && name == "source-port");
+    let mut wrong = Vec::new();
+    for (name, text) in SHIPPED {
+        let script = without_counters(text);
+        let slack_ns = 5_000_000_000;
+        let name = name.trim_end_matches(".roce");
+        let is_right = |report: &Report| match report.outcome {
+            Outcome::Passed => !is_inapplicable(name),
+            Outcome::Inapplicable(_) => is_inapplicable(name),
+            Outcome::Failed(_) => is_repetition(report),
+        };
+        // On a busy machine, a request to the NIC can overtake a packet.
+        let mut attempts = (0..3).map(|_| run_device(&script, device, slack_ns, agent).unwrap());
+        let mut report = attempts.next().unwrap();
+        while !is_right(&report)
+            && let Some(again) = attempts.next()
+        {
+            report = again;
+        }
+        if !is_right(&report) {
+            let text = failure_text(&report).unwrap_or_else(|| format!("{:?}\n", report.outcome));
+            wrong.push(format!("{name} {text}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} scripts:\n{}", wrong.len(), wrong.join(""));
 }
 
 /// Every script against verbs of `roce` in another process, with everything that scripts ask of the NIC.
 #[test]
 fn an_agent_controls_verbs_for_every_script() {
-    let root = roce_testing::distribution(env!("CARGO_TARGET_TMPDIR"));
-    if skip_unless(root.is_some() && has_program("cc"), "no packages of a Debian system, or no C compiler") {
+    if cannot_compile() {
         return;
     }
     within(300, || {
         let folder = tempfile::tempdir().unwrap();
-        let (running, address) = start_agent(folder.path());
-        let mut agent = Agent::connect(address).unwrap();
+        let nic = own_address();
+        let (running, port) = start_agent(folder.path(), &format!("udp:{nic}"));
+        let address = SocketAddr::new(nic.into(), port);
+        let mut agent = Agent::connect(address, None).unwrap();
         let device = format!("udp:{}", own_address());
         let mut device = roce_device::open(&device, OpenOptions::default()).unwrap();
-        let mut wrong = Vec::new();
-        for (name, text) in SHIPPED {
-            let script = without_counters(text);
-            let slack_ns = 5_000_000_000;
-            let name = name.trim_end_matches(".roce");
-            let is_right = |report: &Report| match report.outcome {
-                Outcome::Passed => !INAPPLICABLE.contains(&name),
-                Outcome::Inapplicable(_) => INAPPLICABLE.contains(&name),
-                Outcome::Failed(_) => is_repetition(report),
-            };
-            // On a busy machine, a request to the NIC can overtake a packet.
-            let mut attempts =
-                (0..3).map(|_| run_device(&script, device.as_mut(), slack_ns, &mut agent).unwrap());
-            let mut report = attempts.next().unwrap();
-            while !is_right(&report)
-                && let Some(again) = attempts.next()
-            {
-                report = again;
-            }
-            if !is_right(&report) {
-                wrong.push(format!(
-                    "{name} {}",
-                    failure_text(&report).unwrap_or_else(|| "passes\n".to_owned())
-                ));
-            }
-        }
-        assert!(wrong.is_empty(), "{} scripts:\n{}", wrong.len(), wrong.join(""));
+        run_every_script(device.as_mut(), &mut agent, false);
         // The command does it too.
         let (own, control) = (format!("udp:{}", own_address()), address.to_string());
         let finished =

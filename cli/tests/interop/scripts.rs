@@ -96,7 +96,7 @@ fn recorded(name: &str) -> Option<(usize, &'static Difference, &'static [Verdict
 pub(crate) fn run(setting: &Setting) -> Result<String> {
     let kernel = KERNELS.iter().position(|kernel| *kernel == setting.kernel);
     let kernel = kernel.with_context(|| format!("no outcomes are recorded for kernel {}", setting.kernel))?;
-    let mut agent = Agent::connect(setting.agent())?;
+    let mut agent = Agent::connect(setting.agent(), None)?;
     let mut device = roce_device::open(setting.spec(Family::V4), OpenOptions::default())?;
     let (mut unexpected, mut counts) = (Vec::new(), [0; 3]);
     for (name, _) in SHIPPED {

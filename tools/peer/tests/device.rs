@@ -67,6 +67,7 @@ fn connected() -> Connected {
     Connected {
         qpn: Qpn::new(0x11),
         own_qpn: Qpn::new(0x12),
+        own_psn: 100,
         nic_psn: 500,
         address: [198, 18, 0, 2].into(),
         own_address: [198, 18, 0, 1].into(),

@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use roce_packet::{Operation, Qpn};
 use roce_transport::{Access, QpState, QpType, WcFlags, WcStatus};
 
-use super::device::{Control, OwnEnd, Parameters};
+use super::device::Control;
+use super::ends::{OwnEnd, Parameters};
 use crate::run::{self, Answer, Completion, MemoryArea, Refusal, Request, Settings, WorkRequest};
 use crate::script::EVENTS;
 
@@ -49,12 +50,14 @@ impl std::error::Error for AgentError {
     }
 }
 
-/// A connection to an agent. The address of the agent is also that of the NIC.
+/// A connection to an agent.
 #[derive(Debug)]
 pub struct Agent {
     reader: BufReader<TcpStream>,
     writer: TcpStream,
     address: SocketAddr,
+    /// The address of the NIC.
+    nic: IpAddr,
     has_flush: bool,
     has_atomic_write: bool,
     /// Memory of the present script by name: its number at the agent, first address and length.
@@ -75,12 +78,13 @@ fn failed(error: impl fmt::Display) -> Refusal {
 }
 
 impl Agent {
-    /// Connects to the agent at this address and opens the device of that address.
+    /// Connects to the agent at this address and opens the device with the address `nic`, or with that of the
+    /// agent.
     ///
     /// # Errors
     ///
     /// Returns an error if no agent listens there, or if the machine has no RDMA device with the address.
-    pub fn connect(address: SocketAddr) -> Result<Self, AgentError> {
+    pub fn connect(address: SocketAddr, nic: Option<IpAddr>) -> Result<Self, AgentError> {
         let failed =
             |error| AgentError { agent: address, what: "cannot connect".to_owned(), error: Some(error) };
         let (reader, writer) = open(address).map_err(failed)?;
@@ -88,6 +92,7 @@ impl Agent {
             reader,
             writer,
             address,
+            nic: nic.unwrap_or(address.ip()),
             has_flush: false,
             has_atomic_write: false,
             memories: BTreeMap::new(),
@@ -104,7 +109,7 @@ impl Agent {
     }
 
     fn open_device(&mut self) -> Result<(), Refusal> {
-        let opened = self.ask(&format!("open local={}", self.address.ip()))?;
+        let opened = self.ask(&format!("open local={}", self.nic))?;
         self.has_flush = number(&opened, "flush")? != 0;
         self.has_atomic_write = number(&opened, "atomic_write")? != 0;
         Ok(())
@@ -292,7 +297,7 @@ impl Control for Agent {
         };
         let qpn = word(&self.ask(&format!("qp id=0 type={kind} cq=0 sends=64 recvs=64"))?, "qpn")?;
         self.has_queue_pair = true;
-        let (local, state) = (self.address.ip(), settings.state.name().to_lowercase());
+        let (local, state) = (self.nic, settings.state.name().to_lowercase());
         let Settings { psn, nic_psn, timeout, retry, rnr_retry, rnr_timer, reads, qkey, .. } = settings;
         let line = match settings.qp_type {
             _ if settings.state == QpState::Reset => None,

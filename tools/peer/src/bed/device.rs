@@ -1,14 +1,18 @@
 //! A NIC behind a device, in real time.
 
 use std::fmt;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use roce_device::{Clock, Device};
-use roce_packet::{Encapsulation, Opcode, Operation, Path, Qpn};
-use roce_transport::{Identification, Instant, Transmit};
+use roce_packet::mad::CmMessage;
+use roce_packet::{BthView, Encapsulation, Opcode, Operation, Path, Qpn};
+use roce_transport::{Access, Identification, Instant, QpState, Transmit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::ends::{OwnEnd, Parameters};
+use super::rdma_cm::{Connection, Outcome};
 use crate::run::{Answer, Connected, Output, Packet, Refusal, Report, Request, Run, Settings};
 use crate::script::Script;
 
@@ -18,30 +22,16 @@ const LOOK_AGAIN_NS: u64 = 2_000_000;
 const MOST_SLEEP_NS: u64 = 1_000_000;
 /// The source port of scripts without `sport`.
 const SOURCE_PORT: u16 = 0xc000;
+/// Time after which a message of rdma_cm is sent again.
+const REPEAT_NS: u64 = 500_000_000;
+/// Time limit for the answer of a listener of rdma_cm.
+const LISTENER_NS: u64 = 10_000_000_000;
+/// Time limit for the confirmation of the end of a connection by rdma_cm.
+const END_NS: u64 = 1_000_000_000;
+/// The rights of memory, and of a queue pair, that is not limited.
+const ALL_RIGHTS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 /// The queue pair number of the script, behind the process slot of the device.
 const OWN_QPN: u32 = 0x0f01;
-
-/// The queue pair of a NIC, as its owner states it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parameters {
-    /// The address of the NIC.
-    pub address: IpAddr,
-    /// The queue pair number.
-    pub qpn: Qpn,
-    /// The first PSN that the queue pair sends; `None` for the one that the script asks for.
-    pub psn: Option<u32>,
-    /// The registered memory: first address, key and length in bytes.
-    pub memory: Option<(u64, u32, usize)>,
-}
-
-/// The description of this end, for the owner of the NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnEnd {
-    /// The address.
-    pub address: IpAddr,
-    /// The queue pair number.
-    pub qpn: Qpn,
-}
 
 /// A failure of the device.
 #[derive(Debug)]
@@ -75,6 +65,15 @@ pub trait Control {
     /// Returns why the queue pair cannot be connected.
     fn connect(&mut self, settings: &Settings, own: OwnEnd) -> Result<Parameters, Refusal>;
 
+    /// Returns the listener of rdma_cm at the NIC that connects the queue pair. Then [`Self::accepted`] is
+    /// called instead of [`Self::connect`].
+    fn listener(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    /// Takes the NIC's end of a connection by rdma_cm.
+    fn accepted(&mut self, _parameters: &Parameters) {}
+
     /// Carries out a request other than to connect.
     ///
     /// # Errors
@@ -89,31 +88,76 @@ pub trait Control {
     fn disconnect(&mut self);
 }
 
-/// A queue pair whose owner states its end. Its NIC cannot be asked for anything.
+/// A queue pair whose owner states its end, or that a listener of rdma_cm connects. Its NIC cannot be asked
+/// for anything else.
 pub struct Stated<'a> {
-    connect: &'a mut Connect<'a>,
+    source: Source<'a>,
     /// Memory that no statement has taken: first address, key and length in bytes.
     memory: Option<(u64, u32, usize)>,
+}
+
+/// Who states the NIC's end.
+enum Source<'a> {
+    Owner(&'a mut Connect<'a>),
+    RdmaCm(SocketAddr),
 }
 
 impl<'a> Stated<'a> {
     /// Creates the control; `connect` is called for the statement of that name.
     pub fn new(connect: &'a mut Connect<'a>) -> Self {
-        Self { connect, memory: None }
+        Self { source: Source::Owner(connect), memory: None }
     }
+
+    /// Creates the control of queue pairs that a listener of rdma_cm connects. Memory is that which the
+    /// listener offers in its private data, as [`RDMA_CM_TARGET`](super::RDMA_CM_TARGET) does.
+    #[must_use]
+    pub const fn by_rdma_cm(listener: SocketAddr) -> Self {
+        Self { source: Source::RdmaCm(listener), memory: None }
+    }
+}
+
+/// Refuses settings that only somebody who creates the queue pair of the NIC can choose.
+fn without_verbs(settings: &Settings) -> Result<(), Refusal> {
+    let what = if settings.state != QpState::Rts {
+        "leave its queue pair in another state"
+    } else if !settings.rights.contains(ALL_RIGHTS) {
+        "limit the rights of its queue pair"
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::Unable(format!("this NIC cannot be asked to {what}")))
 }
 
 impl Control for Stated<'_> {
     fn connect(&mut self, settings: &Settings, own: OwnEnd) -> Result<Parameters, Refusal> {
-        let parameters = (self.connect)(settings, own)?;
+        without_verbs(settings)?;
+        let Source::Owner(connect) = &mut self.source else {
+            return Err(Refusal::Failed("the listener of rdma_cm connects the queue pair".to_owned()));
+        };
+        let parameters = connect(settings, own)?;
         self.memory = parameters.memory;
         Ok(parameters)
     }
 
+    fn listener(&self) -> Option<SocketAddr> {
+        match self.source {
+            Source::RdmaCm(listener) => Some(listener),
+            Source::Owner(_) => None,
+        }
+    }
+
+    fn accepted(&mut self, parameters: &Parameters) {
+        self.memory = parameters.memory;
+    }
+
     fn answer(&mut self, request: &Request) -> Result<Answer, Refusal> {
-        let Request::Memory { name, len, .. } = request else {
+        let Request::Memory { name, len, rights, is_foreign } = request else {
             return Err(Refusal::Unable(format!("this NIC cannot be asked to {}", purpose(request))));
         };
+        if *is_foreign || !rights.contains(ALL_RIGHTS) {
+            let what = format!("`memory {name}`: this NIC cannot be asked to limit the rights of its memory");
+            return Err(Refusal::Unable(what));
+        }
         match self.memory {
             Some((va, rkey, have)) if *len <= have => {
                 self.memory = None;
@@ -128,8 +172,9 @@ impl Control for Stated<'_> {
         }
     }
 
-    fn offers(&self, _: Operation) -> bool {
-        true
+    fn offers(&self, operation: Operation) -> bool {
+        // A queue pair of rdma_cm has no right for FLUSH.
+        !(matches!(self.source, Source::RdmaCm(_)) && operation == Operation::Flush)
     }
 
     fn disconnect(&mut self) {
@@ -143,6 +188,10 @@ struct DeviceNic<'a> {
     control: &'a mut dyn Control,
     clock: Clock,
     parameters: Option<Parameters>,
+    /// The address of the NIC.
+    address: Option<IpAddr>,
+    /// The connection by rdma_cm.
+    session: Option<Connection>,
     /// The source port of scripts without `sport`.
     source_port: u16,
     /// The last time at which the device had no packet.
@@ -171,20 +220,23 @@ pub fn run_device(
         control,
         clock,
         parameters: None,
+        address: None,
+        session: None,
         source_port: 0,
         was_empty: now,
         looked: now,
         burst: Vec::new(),
     };
     let report = nic.run(Run::new(script).with_slack(slack_ns));
+    let ended = nic.end_session();
     nic.control.disconnect();
-    report
+    ended.and(report)
 }
 
 impl DeviceNic<'_> {
     fn run(&mut self, mut run: Run<'_>) -> Result<Report, DeviceError> {
         loop {
-            self.receive(&mut run)?;
+            self.messages(Some(&mut run))?;
             let now = self.clock.now();
             match run.poll(now) {
                 Output::Send(packet) => {
@@ -215,12 +267,16 @@ impl DeviceNic<'_> {
 
     fn connected(&mut self, settings: &Settings) -> Result<Answer, Refusal> {
         let own = self.own_end()?;
-        let parameters = self.control.connect(settings, own)?;
+        let (parameters, own_psn) = match self.control.listener() {
+            Some(listener) => self.ask_listener(listener, settings, own)?,
+            None => (self.control.connect(settings, own)?, settings.psn),
+        };
         if parameters.address.is_ipv4() != own.address.is_ipv4() {
             let text = format!("{} and {} are not of one IP version", parameters.address, own.address);
             return Err(Refusal::Failed(text));
         }
         self.parameters = Some(parameters);
+        self.address = Some(parameters.address);
         let path = Path {
             encapsulation: Encapsulation::RoceV2,
             source: own.address,
@@ -237,11 +293,118 @@ impl DeviceNic<'_> {
         Ok(Answer::Connected(Connected {
             qpn: parameters.qpn,
             own_qpn: own.qpn,
+            own_psn,
             nic_psn: parameters.psn.unwrap_or(settings.nic_psn),
             address: parameters.address,
             own_address: own.address,
             source_port,
         }))
+    }
+
+    /// Connects a queue pair by rdma_cm. Returns the NIC's end, and the PSN with which the script must begin.
+    fn ask_listener(
+        &mut self,
+        listener: SocketAddr,
+        settings: &Settings,
+        own: OwnEnd,
+    ) -> Result<(Parameters, u32), Refusal> {
+        without_verbs(settings)?;
+        let failed = |what: &str| Refusal::Failed(format!("rdma_cm at {listener}: {what}"));
+        let broken = |error: DeviceError| failed(&error.to_string());
+        let connection = Connection::new(listener, own, settings, self.new_id())?;
+        let request = connection.request();
+        self.session = Some(connection);
+        self.address = Some(listener.ip());
+        let began = self.clock.now();
+        let mut next = began;
+        while self.clock.now() < began.plus_nanos(LISTENER_NS) {
+            if self.clock.now() >= next {
+                self.send_message(request).map_err(broken)?;
+                next = self.clock.now().plus_nanos(REPEAT_NS);
+            }
+            for outcome in self.messages(None).map_err(broken)? {
+                match outcome {
+                    Outcome::Accepted(parameters, psn) => {
+                        self.control.accepted(&parameters);
+                        return Ok((parameters, psn));
+                    }
+                    Outcome::Rejected(why) => return Err(failed(&why)),
+                    Outcome::Ended => {}
+                }
+            }
+            self.sleep(self.clock.now(), next).map_err(broken)?;
+        }
+        Err(failed("no answer; check that the address is that of the NIC and that a program listens there"))
+    }
+
+    /// Returns an ID for a connection by rdma_cm. The first bits say which device of the address gets the
+    /// answers.
+    fn new_id(&self) -> u32 {
+        let slot = self.device.capabilities().process_slot;
+        let random = RandomState::new().build_hasher().finish() as u32;
+        let below = (1 << (slot.bits_below() + 8)) - 1;
+        slot.first_qpn() << 8 | random & below
+    }
+
+    /// Ends the connection by rdma_cm, if there is one. A NIC that does not confirm the end is left alone.
+    fn end_session(&mut self) -> Result<(), DeviceError> {
+        let began = self.clock.now();
+        let mut next = began;
+        while let Some(message) = self.session.as_ref().and_then(Connection::end)
+            && self.clock.now() < began.plus_nanos(END_NS)
+        {
+            if self.clock.now() >= next {
+                self.send_message(message)?;
+                next = self.clock.now().plus_nanos(REPEAT_NS);
+            }
+            if self.messages(None)?.contains(&Outcome::Ended) {
+                break;
+            }
+            self.sleep(self.clock.now(), next)?;
+        }
+        self.session = None;
+        Ok(())
+    }
+
+    /// Sends a message of rdma_cm.
+    fn send_message(&mut self, message: CmMessage) -> Result<(), DeviceError> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        let path = session.path();
+        let port = self.device.bind_source_port(&path, path.source_port).map_err(of("bind a source port"))?;
+        let path = Path { source_port: port, ..path };
+        let Some(bytes) = session.datagram(message, &path) else { return Ok(()) };
+        let now = self.clock.now();
+        // Without room, the message is sent again later.
+        if let Some(slot) = self.device.slot()
+            && let Some(room) = slot.buffer.get_mut(..bytes.len())
+        {
+            room.copy_from_slice(&bytes);
+            self.device.commit(now, &Transmit::new(path, Qpn::GSI, bytes.len(), 0));
+        }
+        self.device.flush(now).map_err(of("send"))
+    }
+
+    /// Takes what arrived: passes packets of the queue pair to the run, answers messages of rdma_cm, and
+    /// returns what they say.
+    fn messages(&mut self, mut run: Option<&mut Run<'_>>) -> Result<Vec<Outcome>, DeviceError> {
+        let now = self.clock.now();
+        self.look(now)?;
+        let mut outcomes = Vec::new();
+        for (path, identification, bytes) in std::mem::take(&mut self.burst) {
+            let is_message = BthView::from_prefix(&bytes).is_ok_and(|(bth, _)| bth.dest_qp() == Qpn::GSI);
+            match (&mut self.session, &mut run) {
+                (Some(session), _) if is_message => {
+                    let (answer, outcome) = session.handle(&bytes);
+                    outcomes.extend(outcome);
+                    if let Some(answer) = answer {
+                        self.send_message(answer)?;
+                    }
+                }
+                (_, Some(run)) => run.receive_since(self.was_empty, now, &path, identification, &bytes),
+                (_, None) => {}
+            }
+        }
+        Ok(outcomes)
     }
 
     /// Sends a packet. The inner result says whether the device can send such a packet.
@@ -273,11 +436,10 @@ impl DeviceNic<'_> {
         Ok(Ok(()))
     }
 
-    /// Passes everything that the NIC sent to the run. Packets of others are left out.
-    fn receive(&mut self, run: &mut Run<'_>) -> Result<(), DeviceError> {
-        let address = self.parameters.map(|parameters| parameters.address);
+    /// Collects what the NIC sent. Packets of others are left out.
+    fn look(&mut self, now: Instant) -> Result<(), DeviceError> {
+        let address = self.address;
         let burst = &mut self.burst;
-        let now = self.clock.now();
         let received = self.device.receive(now, &mut |received| {
             let identification = match received.identification {
                 Identification::Known { identification, .. } => Some(identification),
@@ -289,9 +451,6 @@ impl DeviceNic<'_> {
         });
         if received.map_err(of("receive"))? == 0 {
             self.was_empty = now;
-        }
-        for (path, identification, bytes) in self.burst.drain(..) {
-            run.receive_since(self.was_empty, now, &path, identification, &bytes);
         }
         Ok(())
     }

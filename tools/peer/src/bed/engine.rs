@@ -138,6 +138,7 @@ impl EngineNic {
         Ok(Answer::Connected(Connected {
             qpn,
             own_qpn: OWN_QPN,
+            own_psn: settings.psn,
             nic_psn: settings.nic_psn,
             address,
             own_address,

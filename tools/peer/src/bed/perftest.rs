@@ -12,7 +12,7 @@ use std::time::Duration;
 use roce_packet::{Gid, PathMtu, Qpn};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::device::{OwnEnd, Parameters};
+use super::ends::{OwnEnd, Parameters};
 use crate::run::Settings;
 
 /// The release that the client announces. Since 6.28, the programs want to exchange a structure of a C

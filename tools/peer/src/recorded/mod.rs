@@ -7,7 +7,7 @@ mod packet;
 mod regions;
 mod words;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 
 use roce_packet::{Datagram, NakCode, Operation, Position, Psn, Syndrome, Transport};
@@ -51,8 +51,8 @@ struct Writer<'a> {
     not_ready: BTreeSet<u32>,
     /// The PSNs of requests of the script for which the NIC has a receive.
     received: BTreeSet<u32>,
-    /// The first PSN and the number of PSNs of each request that the NIC has posted.
-    posted: Vec<(Psn, u32)>,
+    /// The number of PSNs of each request that the NIC has posted, by its first PSN.
+    posted: BTreeMap<u32, u32>,
     next_id: u32,
     /// What to subtract from the MSNs of the NIC.
     msn_offset: Option<u32>,
@@ -62,10 +62,10 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(packets: &'a [Packet<'a>]) -> Result<Self, NoScript> {
-        let mut last_psns = Vec::new();
+        let (mut last_psns, mut known) = (Vec::new(), HashSet::new());
         for packet in packets.iter().filter(|packet| packet.is_request(true) && packet.ends()) {
             let Some(psn) = packet.psn() else { continue };
-            if !last_psns.contains(&psn) {
+            if known.insert(psn) {
                 last_psns.push(psn);
             }
         }
@@ -76,7 +76,7 @@ impl<'a> Writer<'a> {
             not_ready: answered_psns(packets, |syndrome| matches!(syndrome, Syndrome::RnrNak { .. })),
             text: String::new(),
             received: BTreeSet::new(),
-            posted: Vec::new(),
+            posted: BTreeMap::new(),
             next_id: 1,
             msn_offset: None,
             last_psns,
@@ -109,7 +109,7 @@ impl<'a> Writer<'a> {
             if packet.record.is_sent {
                 self.send(index, packet, pause, inbox);
             } else {
-                self.expect(packet, pause);
+                self.expect(index, packet, pause);
             }
         }
         Ok(self.text)
@@ -227,13 +227,13 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes the line of a packet that the NIC sends, after the request that lets it send the packet.
-    fn expect(&mut self, packet: &Packet<'_>, pause: u64) {
+    fn expect(&mut self, index: usize, packet: &Packet<'_>, pause: u64) {
         let Some(datagram) = &packet.datagram else { return };
         let psn = datagram.bth().psn.get();
         if packet.is_request(false) && packet.begins() && !self.is_posted(datagram.bth().psn) {
             let id = self.take_id();
-            let (len, last) = self.message(datagram);
-            self.posted.push((datagram.bth().psn, self.psns_of(datagram)));
+            let (len, last) = self.message(index, datagram);
+            self.posted.insert(psn, self.psns_of(datagram));
             self.line(&post_words(datagram, &last, id, len));
         }
         let mut line = Line::expected(datagram);
@@ -262,8 +262,9 @@ impl<'a> Writer<'a> {
     /// Returns whether the PSN belongs to a request of the NIC that is posted already. The NIC may ask again
     /// for a part of a READ.
     fn is_posted(&self, psn: Psn) -> bool {
-        let has = |(first, count): &(Psn, u32)| psn.get().wrapping_sub(first.get()) & Psn::MASK < *count;
-        self.posted.iter().any(has)
+        // The request that begins last at or before the PSN. PSNs go around.
+        let before = self.posted.range(..=psn.get()).next_back().or_else(|| self.posted.last_key_value());
+        before.is_some_and(|(first, count)| psn.get().wrapping_sub(*first) & Psn::MASK < *count)
     }
 
     /// Returns the number of PSNs of a request packet: of a READ, those of its responses.
@@ -273,12 +274,11 @@ impl<'a> Writer<'a> {
         len.div_ceil(self.mtu).max(1)
     }
 
-    /// Returns the bytes of the message of the NIC that begins with a packet, and its last packet.
-    fn message(&self, first: &Datagram<'a>) -> (u64, Datagram<'a>) {
-        let begin = first.bth().psn;
-        let (mut len, mut next, mut last) = (0, begin, *first);
-        let requests = self.packets.iter().filter(|packet| packet.is_request(false));
-        let from_first = requests.skip_while(|packet| packet.psn() != Some(begin));
+    /// Returns the bytes of the message of the NIC that begins with the packet at an index, and its last
+    /// packet.
+    fn message(&self, index: usize, first: &Datagram<'a>) -> (u64, Datagram<'a>) {
+        let (mut len, mut next, mut last) = (0, first.bth().psn, *first);
+        let from_first = self.packets.iter().skip(index).filter(|packet| packet.is_request(false));
         for (packet, datagram) in from_first.filter_map(|packet| Some((packet, packet.datagram?))) {
             if datagram.bth().psn == next {
                 len += datagram.payload_len() as u64;

@@ -1,8 +1,12 @@
+use roce_packet::{Encapsulation, Opcode, Path, Qpn};
+use roce_transport::Instant;
+
 use super::*;
 use crate::bed::{EngineNic, run_virtual};
 use crate::run::{Outcome, Report};
 use crate::script::{Files, Script};
 use crate::shipped::{SHIPPED, shipped};
+use crate::wire::{Damage, Draft, assemble, slot};
 
 fn run(name: &str, text: &str) -> Report {
     let script = Script::load(name, &Files::of([(name, text)])).unwrap_or_else(|error| {
@@ -92,4 +96,49 @@ fn packets_that_make_no_script_are_refused() {
     far.records[0].bytes[12..16].copy_from_slice(&[0x11; 4]);
     let error = script_of_report("far", &far).unwrap_err().to_string();
     assert!(error.contains("reach over"), "{error}");
+}
+
+/// Regression: for each request of the NIC, the packets from the first one on were looked at again.
+#[test]
+fn a_long_recording_takes_a_time_in_proportion_to_its_packets() {
+    const MESSAGES: u32 = 100_000;
+    let packet = |opcode: Opcode, psn: u32| {
+        let info = opcode.info().unwrap();
+        let fields = [(slot("psn", info).unwrap(), u64::from(psn))];
+        let dest_qp = Qpn::new(7);
+        let draft =
+            Draft { info, answer: None, dest_qp, fields: &fields, payload: None, damage: Damage::default() };
+        assemble(&draft, &path())
+    };
+    let packets: Vec<(bool, Vec<u8>)> = (0..MESSAGES)
+        .flat_map(|psn| {
+            let request = packet(Opcode::RC_SEND_ONLY, psn);
+            [(false, request), (true, packet(Opcode::RC_ACKNOWLEDGE, psn))]
+        })
+        .collect();
+    let recorded: Vec<Recorded<'_>> = packets
+        .iter()
+        .map(|(is_sent, bytes)| Recorded {
+            at: Instant::ZERO,
+            is_sent: *is_sent,
+            bytes,
+            is_marked: false,
+            has_wrong_icrc: false,
+        })
+        .collect();
+    let text = script_of("long", &recorded).unwrap();
+    assert_eq!(text.matches("\npost send ").count(), MESSAGES as usize);
+}
+
+fn path() -> Path {
+    Path {
+        encapsulation: Encapsulation::RoceV2,
+        source: [198, 18, 0, 1].into(),
+        destination: [198, 18, 0, 2].into(),
+        source_port: 0xc000,
+        traffic_class: 2,
+        hop_limit: 64,
+        flow_label: 0,
+        vlan: None,
+    }
 }

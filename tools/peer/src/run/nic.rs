@@ -138,6 +138,8 @@ pub struct Connected {
     pub qpn: Qpn,
     /// The queue pair number of the script.
     pub own_qpn: Qpn,
+    /// The first PSN that it expects, which may differ from the `psn` in the settings.
+    pub own_psn: u32,
     /// The first PSN of its requests, which may differ from the one in the settings.
     pub nic_psn: u32,
     /// Its address.

@@ -69,6 +69,8 @@ pub(super) struct Link {
     pub(super) nic: Connected,
     /// The difference between PSNs of the NIC's requests on the wire and in the script.
     pub(super) shift: u32,
+    /// The difference between PSNs of the script's requests on the wire and in the script.
+    pub(super) own_shift: u32,
 }
 
 /// A packet that no step has taken yet.
@@ -325,9 +327,9 @@ impl<'s> Run<'s> {
         let is_of_nic = match info.direction {
             Direction::Request => !is_sent,
             Direction::Response => is_sent,
-            Direction::Cnp => false,
+            Direction::Cnp => return 0,
         };
-        self.link.filter(|_| is_of_nic).map_or(0, |link| link.shift)
+        self.link.map_or(0, |link| if is_of_nic { link.shift } else { link.own_shift })
     }
 
     fn stop(&mut self, stop: Stop) {

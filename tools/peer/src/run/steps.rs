@@ -333,7 +333,8 @@ impl Run<'_> {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => Transport::Rc,
         };
         let shift = Psn::new(settings.nic_psn).distance_to(Psn::new(nic.nic_psn));
-        self.link = Some(Link { transport, nic, shift });
+        let own_shift = Psn::new(settings.psn).distance_to(Psn::new(nic.own_psn));
+        self.link = Some(Link { transport, nic, shift, own_shift });
         self.values.set("nic.qpn", nic.qpn.get());
         self.values.set("own.qpn", nic.own_qpn.get());
         self.values.set("psn", settings.psn);
