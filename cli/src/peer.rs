@@ -39,7 +39,7 @@ const NIC_MEMORY: usize = 4096;
 /// another NIC: one that an agent on its machine controls (--control), the server of a perftest program
 /// (--perftest), or a queue pair that you have connected (--nic and --nic-qp).
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Script: a file, or the name of a script of this program
     #[arg(value_name = "SCRIPT")]
     scripts: Vec<String>,
