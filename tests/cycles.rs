@@ -144,12 +144,14 @@ impl Crate {
     fn read_tokens(&mut self, module: usize, tokens: &[TokenTree], folder: Option<&Path>, load: Load<'_>) {
         let mut at = 0;
         let mut is_exported = false;
+        let mut path = None;
         while at < tokens.len() {
             let rest = &tokens[at..];
             let next = rest.get(1);
             match (word(&rest[0]).as_deref(), next) {
                 _ if is_attribute(rest) => {
-                    at += if is_of_tests(rest) { item_len(rest) } else { attribute_len(rest) };
+                    path = path.or_else(|| path_of(rest));
+                    at += if is_left_out(rest) { item_len(rest) } else { attribute_len(rest) };
                     continue;
                 }
                 (Some("pub"), _) => {
@@ -159,7 +161,7 @@ impl Crate {
                 }
                 (Some("mod"), Some(name)) if folder.is_some() => {
                     let folder = folder.unwrap_or(Path::new(""));
-                    self.add_child(module, &name.to_string(), rest.get(2), folder, load);
+                    self.add_child(module, &name.to_string(), path.as_deref(), rest.get(2), folder, load);
                     at += 3;
                 }
                 (Some("use"), Some(path)) if !is_mark(path, '<') => {
@@ -176,6 +178,7 @@ impl Crate {
                 _ => at += self.read_code(module, tokens, at, folder.is_some(), load),
             }
             is_exported = false;
+            path = None;
         }
     }
 
@@ -213,16 +216,22 @@ impl Crate {
         len
     }
 
-    /// Adds the child of a `mod` declaration: inline, or in a file of its own.
+    /// Adds the child of a `mod` declaration: inline, or in a file of its own. `path` is its attribute.
     fn add_child(
         &mut self,
         parent: usize,
         name: &str,
+        path: Option<&str>,
         body: Option<&TokenTree>,
         folder: &Path,
         load: Load<'_>,
     ) {
-        let inside = folder.join(name);
+        let is_inline = matches!(body, Some(TokenTree::Group(_)));
+        let inside = match path {
+            Some(".") if is_inline => folder.to_owned(),
+            Some(path) if is_inline => folder.join(path),
+            _ => folder.join(name),
+        };
         let child = if let Some(TokenTree::Group(group)) = body {
             let file = self.modules[parent].file.clone();
             self.modules.push(Module { parent: Some(parent), file, ..Module::default() });
@@ -230,7 +239,8 @@ impl Crate {
             self.read_tokens(child, &trees(group.stream()), Some(&inside), load);
             child
         } else {
-            let files = [folder.join(format!("{name}.rs")), inside.join("mod.rs")];
+            let own = path.map_or_else(|| format!("{name}.rs"), str::to_owned);
+            let files = [folder.join(own), inside.join("mod.rs")];
             let found = files.into_iter().find_map(|file| load(&file).map(|text| (file, text)));
             let (file, text) = found.unwrap_or_else(|| panic!("the module {} has no file", inside.display()));
             self.add_file(Some(parent), &file, &inside, &text, load)
@@ -462,11 +472,28 @@ fn attribute_len(tokens: &[TokenTree]) -> usize {
     }
 }
 
-/// Returns whether an item with this attribute belongs to tests alone: `cfg(test)` or `cfg(all(test, …))`.
-fn is_of_tests(tokens: &[TokenTree]) -> bool {
-    let Some(TokenTree::Group(list)) = tokens.get(1) else { return false };
-    let text: String = list.stream().to_string().chars().filter(|letter| !letter.is_whitespace()).collect();
-    text == "cfg(test)" || text.starts_with("cfg(all(test,")
+/// Returns the text of an attribute without spaces.
+fn attribute_text(tokens: &[TokenTree]) -> String {
+    let Some(TokenTree::Group(list)) = tokens.get(1) else { return String::new() };
+    list.stream().to_string().chars().filter(|letter| !letter.is_whitespace()).collect()
+}
+
+/// Returns whether an item with this attribute belongs to tests, or to systems other than Linux.
+fn is_left_out(tokens: &[TokenTree]) -> bool {
+    const CONDITIONS: [&str; 5] =
+        ["cfg(test)", "cfg(all(test,", "cfg(any(test,not(target_os=", "cfg(not(target_os=", "cfg(not(unix))"];
+    let text = attribute_text(tokens);
+    CONDITIONS.iter().any(|condition| text.starts_with(condition))
+}
+
+/// Returns the path in the attribute of a module, which may be for Linux alone.
+fn path_of(tokens: &[TokenTree]) -> Option<String> {
+    let text = attribute_text(tokens);
+    let path = text.strip_prefix("path=").or_else(|| {
+        let (condition, path) = text.strip_prefix("cfg_attr(")?.rsplit_once(",path=")?;
+        (!condition.starts_with("not(")).then_some(path)
+    })?;
+    path.split('"').nth(1).map(str::to_owned)
 }
 
 /// Returns the number of tokens up to the end of the item at the start.
@@ -530,6 +557,25 @@ fn globs_macros_and_aliases_are_dependencies() {
         2
     );
     assert_eq!(find("pub fn f() { crate::b::g() }", "pub fn g() {}"), 1);
+}
+
+#[test]
+fn paths_of_modules_are_followed_and_other_systems_do_not_count() {
+    let root = "#[cfg_attr(not(unix), path = \"none.rs\")] #[cfg_attr(unix, path = \"p/unix.rs\")] mod p;\n\
+                #[path = \".\"] mod n { use super::p; mod a; mod b; } #[cfg(not(unix))] mod none;";
+    let files = |b| {
+        [
+            ("lib.rs", root),
+            ("p/unix.rs", ""),
+            ("a.rs", "use super::p; use super::b::B; pub struct A;"),
+            ("b.rs", b),
+        ]
+    };
+    assert_eq!(cycle_of(&files("pub struct B;")).files.len(), 1);
+    assert_eq!(
+        cycle_of(&files("pub struct B; use crate::n::a::A;")).files,
+        ["a.rs", "b.rs"].map(PathBuf::from)
+    );
 }
 
 #[test]

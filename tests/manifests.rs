@@ -249,6 +249,21 @@ fn packages_are_complete_and_small() {
     report(&wrong, "`cargo package --list` shows a package");
 }
 
+/// Regression: crates had dev-dependencies with a version on crates above them, so neither could be published
+/// first.
+#[test]
+fn packages_can_be_published_one_after_the_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = folder.path().to_str().expect("a path");
+    let mut arguments =
+        vec!["package", "--workspace", "--no-verify", "--allow-dirty", "--target-dir", target];
+    arguments.extend(UNPUBLISHED.iter().flat_map(|name| ["--exclude", *name]));
+    let [_, stderr] = cargo(&arguments);
+    let order: Vec<&str> = stderr.lines().filter_map(|line| line.trim().strip_prefix("Packaging ")).collect();
+    let count = packages().iter().filter(|package| is_published(package)).count();
+    assert_eq!(order.len(), count, "{stderr}");
+}
+
 /// Source code that includes a file from outside its package would compile only in this repository.
 #[test]
 fn sources_include_only_files_of_their_package() {

@@ -503,8 +503,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     (
         "cli/src",
         &[
-            "decode", "input", "peer", "analyze", "dissect", "explain", "inject", "help", "sim", "bridge",
-            "measure", "demo", "perf", "run",
+            "platform", "decode", "input", "peer", "analyze", "dissect", "explain", "inject", "help", "sim",
+            "bridge", "measure", "demo", "perf", "run",
         ],
     ),
 ];
@@ -680,10 +680,14 @@ fn package_of(folder: &str) -> String {
     }
 }
 
-/// Returns only the names in the table `[dependencies]`.
+/// Returns only the names in the table `[dependencies]` and in those of single systems.
 fn normal_dependencies(manifest: &str) -> BTreeSet<String> {
-    let from = manifest.find("\n[dependencies]").map_or("", |at| &manifest[at + 1..]);
-    dependencies(from.split("\n[").next().unwrap_or_default())
+    let is_normal = |table: &&str| {
+        let header = table.lines().next().unwrap_or_default();
+        header == "dependencies]" || (header.starts_with("target.") && header.ends_with(".dependencies]"))
+    };
+    let tables = manifest.split("\n[").filter(is_normal);
+    tables.flat_map(|table| dependencies(&format!("[{table}"))).collect()
 }
 
 #[test]
@@ -694,10 +698,10 @@ fn arrows_that_point_up_are_noticed() {
     for line in ["use crate::verbs_of::X;", "use roce::verbs::Context;", "let verbs = 1;"] {
         assert!(!imports(line, "verbs"), "{line}");
     }
-    let manifest =
-        "[package]\nname = \"x\"\n\n[dependencies]\nroce-sim = 1\n\n[dev-dependencies]\nroce-cli = 1\n";
+    let manifest = "[package]\nname = \"x\"\n\n[dependencies]\nroce-sim = 1\n\n[target.'cfg(unix)'.dependencies]\nroce = 1\n\n\
+         [target.'cfg(unix)'.dev-dependencies]\na = 1\n[dev-dependencies]\nroce-cli = 1\n";
     let names = normal_dependencies(manifest);
-    assert!(names.contains("roce-sim") && !names.contains("roce-cli"), "{names:?}");
+    assert_eq!(names.into_iter().collect::<Vec<_>>(), ["roce", "roce-sim"]);
 }
 
 #[test]

@@ -17,10 +17,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
-use roce::verbs::Rate;
 use roce_analysis::Collector;
 use roce_analysis::verdict::rules;
 use roce_packet::ROCE_UDP_PORT;
+use roce_transport::congestion::Rate;
 
 use super::counters;
 use super::errors::{print_error, with_causes};

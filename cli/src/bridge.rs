@@ -31,7 +31,7 @@ use series::Series;
 /// scenario file has more settings, such as different ones for each direction; see docs/how-to/bridge.md. The
 /// bridge runs until --duration or Ctrl-C.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Device on the left: raw:INTERFACE or tap:NAME
     #[arg(long, value_name = "DEVICE")]
     left: Option<String>,

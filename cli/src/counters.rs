@@ -10,7 +10,7 @@ use roce_machine::text_file;
 use serde_json::{Value, json};
 
 use super::terminal::{Output, Paint};
-use roce::observe::Text;
+use roce_packet::foreign::Text;
 
 /// Explain what changed between two files with counters of RoCE NICs
 ///

@@ -98,8 +98,8 @@ pub(super) fn only_device() -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::connect::resolve;
     use super::*;
-    use crate::connect::resolve;
 
     #[test]
     fn a_link_local_address_keeps_its_zone() {

@@ -38,7 +38,7 @@ const MESSAGES: u64 = 1_000;
 /// blast table. The packets of the first two parts are written to demo.pcapng. If these addresses cannot be
 /// used, the demo chooses other loopback addresses, or one for both processes.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// File to write the packets to [default: demo.pcapng, in the directory for temporary files if this one
     /// is read-only]
     #[arg(long, value_name = "FILE")]

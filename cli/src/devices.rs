@@ -14,7 +14,7 @@ use roce_device::{Availability, Kind, ListedDevice, kinds};
 
 /// List the kinds of devices, the missing requirements of each, and the addresses that RoCE can use
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Also show limits and GID tables
     #[arg(long, short)]
     verbose: bool,

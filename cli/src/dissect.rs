@@ -10,19 +10,19 @@ mod summary;
 mod tree;
 
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use roce::observe::with_causes;
 use roce_packet::ROCE_UDP_PORT;
+use roce_transport::with_causes;
 
 use super::decode;
 use super::decode::walk::Walk;
 use super::errors::print_error;
 use super::input;
 use super::input::follow::{self, Stop};
+use super::platform::is_same_file;
 use super::terminal::Output;
 use columns::Selection;
 use filter::Filter;
@@ -215,12 +215,6 @@ fn open(args: &Args) -> anyhow::Result<Result<(CaptureReader, Option<Stop>), Cap
         bail!("--follow needs a file; standard input is read until its writer ends in any case");
     }
     Ok(follow::open(&args.file).map(|(reader, stop)| (reader, Some(stop))))
-}
-
-/// Returns whether two names are those of one file.
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    let place = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
-    place(one).is_some_and(|found| place(other) == Some(found))
 }
 
 /// The output formats.

@@ -24,7 +24,7 @@ use roce_exchange::{ClientQueue, Listening};
 /// doctor sends a connection request of rdma_cm, which every RoCE device with rdma_cm answers. The exit
 /// status is 0 if there is no problem.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Address or name of the other side; if omitted, this side waits for it
     peer: Option<String>,
 

@@ -7,7 +7,7 @@
 
 use std::io::{self, Write};
 
-use roce::observe::is_harmless;
+use roce_packet::foreign::is_harmless;
 use serde::Serialize;
 use serde_json::{Map, Value};
 

@@ -2,14 +2,16 @@
 
 use std::io::{self, Write as _};
 
-use roce_exchange::ToolError;
+use roce_packet::foreign::is_harmless;
+
+use super::platform;
 
 /// Prints an error to standard error. A failure of that write is ignored, because it cannot be reported
 /// anywhere. The text may come from a file or a peer, so characters that control the terminal are escaped.
 pub(super) fn print_error(text: &str) {
     let mut shown = String::with_capacity(text.len());
     for sign in text.chars() {
-        if sign == '\n' || roce::observe::is_harmless(sign) {
+        if sign == '\n' || is_harmless(sign) {
             shown.push(sign);
         } else {
             shown.extend(sign.escape_unicode());
@@ -20,10 +22,7 @@ pub(super) fn print_error(text: &str) {
 
 /// Prints the explanation of a failed work request below its error, if the error contains one.
 pub(super) fn print_explanation(error: &anyhow::Error) {
-    let of_tool = |error: &(dyn std::error::Error + 'static)| -> Option<String> {
-        Some(error.downcast_ref::<ToolError>()?.explanation()?.to_string())
-    };
-    let Some(text) = error.chain().find_map(of_tool) else { return };
+    let Some(text) = platform::explanation(error) else { return };
     // The first line is the error.
     if let Some((_, lines)) = text.split_once('\n') {
         let _ = writeln!(io::stderr(), "{lines}");

@@ -39,7 +39,7 @@ use source::Source;
 /// no privilege: the kernel writes the headers, with its own address and port as the sender.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Capture file, FILE NUMBER, `-`, or the bytes of a frame
     #[arg(required = true, value_name = "FRAMES")]
     frames: Vec<String>,

@@ -1,51 +1,76 @@
 //! The command `roce`, with one file per subcommand.
 //!
 //! A subcommand `foo` has a file `foo.rs` here with its arguments (`Args`) and a function `run`. It also has
-//! a variant of `Command` and an arm in `Cli::run`. Options, input and output of several subcommands are in
-//! files below them.
+//! a variant of `Command` and an arm in `Cli::run`, or in `linux.rs` if it needs Linux. Options, input and
+//! output of several subcommands are in files below them.
+
+// The commands that need Linux use more of the shared files.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
 // Below the commands.
 mod algorithms;
-mod choices;
-mod connect;
 mod decode;
-mod default_device;
-mod device_options;
 mod document;
 mod errors;
 mod help;
 mod input;
-mod listen;
-mod progress;
-mod sizes;
-mod temporary;
 mod terminal;
 mod trace;
 mod version;
 
 // The commands.
 mod analyze;
-mod bridge;
 mod counters;
-mod demo;
-mod devices;
 mod dissect;
-mod doctor;
 mod explain;
-mod inject;
 mod ladder;
-mod limit;
 mod manual;
-mod measure;
-mod peer;
-mod perf;
-mod pingpong;
-mod rping;
-mod run;
 mod sim;
-mod stat;
-mod study;
-mod why;
+
+// What differs between systems stands in these files. `elsewhere.rs` is also part of the tests, which compare
+// both lists of commands.
+#[cfg(any(test, not(target_os = "linux")))]
+mod elsewhere;
+#[cfg_attr(target_os = "linux", path = "platform/linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "platform/elsewhere.rs")]
+mod platform;
+#[cfg(not(target_os = "linux"))]
+use elsewhere as network;
+
+/// The commands that need Linux, and what only they use.
+#[cfg(target_os = "linux")]
+#[path = "."]
+mod network {
+    use super::{algorithms, document, errors, sim, terminal};
+
+    mod choices;
+    mod connect;
+    mod default_device;
+    mod device_options;
+    mod listen;
+    mod progress;
+    mod sizes;
+    mod temporary;
+
+    mod bridge;
+    mod demo;
+    mod devices;
+    mod doctor;
+    mod inject;
+    mod limit;
+    mod measure;
+    mod peer;
+    mod perf;
+    mod pingpong;
+    mod rping;
+    mod run;
+    mod stat;
+    mod study;
+    mod why;
+
+    mod linux;
+    pub(super) use linux::Command;
+}
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
@@ -62,7 +87,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::trace::{Clock, EventStream, TraceFile};
-use roce::verbs::congestion::Algorithm;
+use roce_transport::congestion::Algorithm;
 
 use errors::{print_error, print_explanation, with_causes};
 use help::EVERY_COMMAND;
@@ -116,28 +141,14 @@ Environment: ROCE_LOG=debug prints debug messages, ROCE_STAT=0 hides a process f
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Demo(demo::Args),
-    Devices(devices::Args),
-    Ping(measure::PingArgs),
-    Blast(measure::BlastArgs),
-    Pingpong(pingpong::Args),
-    Bridge(bridge::Args),
-    Limit(limit::Args),
-    Rping(rping::Args),
-    Perf(perf::Args),
-    Run(run::Args),
-    Doctor(doctor::Args),
-    Stat(stat::Args),
-    Why(why::Args),
-    Study(study::Args),
+    #[command(flatten)]
+    Network(Box<network::Command>),
     Sim(sim::Args),
     Analyze(analyze::Args),
     Ladder(ladder::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
     Counters(counters::Args),
-    Inject(inject::Args),
-    Peer(peer::Args),
     #[command(hide = true)]
     Completions(manual::CompletionsArgs),
     #[command(hide = true)]
@@ -149,28 +160,13 @@ impl Cli {
         let mut output = Output::stdout(self.color);
         let trace = self.start_logging()?;
         match self.command {
-            Command::Demo(args) => demo::run(&args, &mut output),
-            Command::Devices(args) => devices::run(&args, &mut output),
-            Command::Ping(args) => measure::ping(&args, &mut output),
-            Command::Blast(args) => measure::blast(&args, &mut output),
-            Command::Pingpong(args) => pingpong::run(&args, &mut output),
-            Command::Bridge(args) => bridge::run(&args, &mut output),
-            Command::Limit(args) => limit::run(&args, &mut output),
-            Command::Rping(args) => rping::run(&args, &mut output),
-            Command::Perf(args) => perf::run(&args, &mut output),
-            Command::Run(args) => run::run(&args, &mut output),
-            Command::Doctor(args) => doctor::run(&args, &mut output),
-            Command::Stat(args) => stat::run(&args, &mut output),
-            Command::Why(args) => why::run(&args, &mut output),
-            Command::Study(args) => study::run(&args, &mut output),
+            Command::Network(command) => command.run(&mut output),
             Command::Sim(args) => sim::run(&args, trace, &mut output),
             Command::Analyze(args) => analyze::run(&args, &mut output),
             Command::Ladder(args) => ladder::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
             Command::Counters(args) => counters::run(&args, &mut output),
-            Command::Inject(args) => inject::run(&args, &mut output),
-            Command::Peer(args) => peer::run(&args, &mut output),
             Command::Completions(args) => manual::completions(&args, command(), &mut output),
             Command::Man(args) => manual::man(&args, command(), &mut output),
         }

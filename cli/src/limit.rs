@@ -27,7 +27,7 @@ const SIZES: [usize; 3] = [64, 1024, 4096];
 /// frames look like WRITEs, but are neither acknowledged nor checked. The result is an upper bound for `roce
 /// blast` and `roce ping` on the same device; measure both within the same minute to compare them.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Address or name of the server; if omitted, this side is the server
     server: Option<String>,
 

@@ -34,7 +34,7 @@ use table::{print_columns, print_row};
 /// every message. A client that runs for more than 10 seconds reports its progress on standard error every 10
 /// seconds.
 #[derive(Debug, clap::Args)]
-pub(super) struct PingArgs {
+pub(crate) struct PingArgs {
     #[command(flatten)]
     common: MeasureArgs,
     /// Round trips for each size
@@ -52,7 +52,7 @@ pub(super) struct PingArgs {
 /// and verifies the last ones byte by byte. A client that runs for more than 10 seconds reports its progress
 /// on standard error every 10 seconds.
 #[derive(Debug, clap::Args)]
-pub(super) struct BlastArgs {
+pub(crate) struct BlastArgs {
     #[command(flatten)]
     common: MeasureArgs,
     /// Messages for each size

@@ -43,7 +43,7 @@ const NIC_MEMORY: usize = 4096;
 /// (--perftest), a listener of rdma_cm (--rdma-cm), or a queue pair that you have connected (--nic and
 /// --nic-qp).
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Script: a file, or the name of a script of this program
     #[arg(value_name = "SCRIPT")]
     scripts: Vec<String>,

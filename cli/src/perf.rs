@@ -45,7 +45,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// reports its progress on standard error every 10 seconds.
 #[derive(Debug, clap::Args)]
 #[command(version, mut_arg("device", |device| device.short('d').alias("ib-dev")))]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Operation to measure
     #[arg(value_parser = one_of(VERBS))]
     verb: Verb,

@@ -27,7 +27,7 @@ use roce_measure::pingpong::{Kind, Outcome, PORT, Plan, Session};
 /// program (with -g) or another `roce pingpong` on the other side, with the same size, path MTU and number of
 /// iterations. The content of every message is verified.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Program that runs on the other side
     #[arg(value_parser = one_of(KINDS))]
     kind: Kind,

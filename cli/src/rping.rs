@@ -24,7 +24,7 @@ use roce_measure::rping::{
 /// also be the rping of rdma-core. The client sends the address of its ping; the server reads it with RDMA
 /// READ and writes it back with RDMA WRITE.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Run as server
     #[arg(short, conflicts_with = "client", required_unless_present = "client")]
     server: bool,

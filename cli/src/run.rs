@@ -38,7 +38,7 @@ use report::Report;
 /// sees one device, roce0, with the address of the default route, or 127.0.0.1. The exit status is that of
 /// the program.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Device that the program sees, such as udp:192.0.2.1; may be given several times (roce0, roce1 and so
     /// on)
     #[arg(long, value_name = "DEVICE")]

@@ -18,7 +18,7 @@ use roce::observe::{Published, Survey, Text, meaning, survey};
 /// root may read them. If a process does not answer within a second, the command reports that and shows the
 /// others. docs/reference/counters.md explains each counter.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Process to read; may be omitted if there is only one
     pid: Option<u32>,
 

@@ -27,7 +27,7 @@ use roce_measure::study::{
 /// root, or if users may create namespaces. No other program should run during the study. Ctrl-C stops the
 /// study after the current cell, and a second Ctrl-C stops it immediately; the same command resumes it.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Measure some values of each axis: about 3 minutes instead of hours
     #[arg(long)]
     quick: bool,

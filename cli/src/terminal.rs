@@ -88,8 +88,8 @@ impl Output {
         let stdout = io::stdout();
         let is_terminal = stdout.is_terminal();
         let color = choice.colors(is_terminal);
-        let terminal_width = is_terminal.then(|| match rustix::termios::tcgetwinsize(&stdout) {
-            Ok(size) if size.ws_col > 0 => size.ws_col.into(),
+        let terminal_width = is_terminal.then(|| match ratatui::crossterm::terminal::size() {
+            Ok((columns, _)) if columns > 0 => columns.into(),
             _ => 100,
         });
         let inner = BufWriter::with_capacity(1 << 16, stdout.lock());

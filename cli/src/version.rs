@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use serde::Serialize;
 
+use crate::platform::FEATURES;
+
 /// The version of the program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -24,7 +26,7 @@ pub(crate) const BUILD: Build = Build {
         [] => None,
         _ => Some(env!("BUILD_COMMIT")),
     },
-    features: roce_device::FEATURES,
+    features: FEATURES,
     target: env!("BUILD_TARGET"),
 };
 

@@ -21,7 +21,7 @@ use super::terminal::{Output, Paint};
 ///
 /// The exit status is 1 if a CODE or the process is unknown, otherwise 0.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Status or vendor error of a work completion, as a number or name
     #[arg(value_name = "CODE")]
     codes: Vec<String>,

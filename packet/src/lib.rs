@@ -63,6 +63,7 @@ mod field;
 pub mod fields;
 pub mod flow;
 mod flush;
+pub mod foreign;
 mod frame;
 mod gid;
 mod grh;

@@ -7,7 +7,6 @@ mod codes;
 mod counters;
 mod drops;
 mod explanation;
-mod foreign;
 mod likely;
 mod meaning;
 mod publish;
@@ -22,10 +21,11 @@ pub use codes::{CodeKind, ErrorCode, codes, look_up};
 pub use counters::{CounterSource, Snapshot};
 pub use drops::explain_drops;
 pub use explanation::Explanation;
-pub use foreign::{Text, is_harmless};
 pub use likely::{Likely, likely};
 pub use meaning::meaning;
 pub use published::{Published, PublishedExplanation};
 pub use survey::{Survey, Unanswered, published, survey};
+
+pub use roce_packet::foreign::{Text, is_harmless};
 
 pub(crate) use publish::Publisher;

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::platform::Signals;
 
 /// Shortest time between two analyses.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -16,7 +15,7 @@ const PAUSE: u32 = 4;
 
 /// Capture files that other programs write, and the signals that end the command.
 pub(super) struct Follower<'a> {
-    signals: SignalFd,
+    signals: Signals,
     files: &'a [PathBuf],
     sizes: Vec<u64>,
 }
@@ -27,10 +26,8 @@ impl<'a> Follower<'a> {
         if let Some(file) = files.iter().find(|file| !file.is_file()) {
             bail!("{}: --follow needs a file that exists and that another program extends", file.display());
         }
-        let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
-        signals.thread_block().context("cannot block signals")?;
-        let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
-        Ok(Self { signals: signals.context("cannot create a signalfd")?, files, sizes: Vec::new() })
+        let signals = Signals::block().context("cannot wait for signals")?;
+        Ok(Self { signals, files, sizes: Vec::new() })
     }
 
     /// Notes the sizes of the files before an analysis.
@@ -48,14 +45,7 @@ impl<'a> Follower<'a> {
     pub(super) fn wait(&self, took: Duration) -> anyhow::Result<bool> {
         let pause = INTERVAL.max(took.saturating_mul(PAUSE));
         loop {
-            let timeout =
-                Timespec { tv_sec: pause.as_secs().cast_signed(), tv_nsec: pause.subsec_nanos().into() };
-            let mut ready = [PollFd::new(&self.signals, PollFlags::IN)];
-            match poll(&mut ready, Some(&timeout)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error).context("cannot wait"),
-            }
-            if matches!(self.signals.read_signal(), Ok(Some(_))) {
+            if self.signals.wait(pause).context("cannot wait")? {
                 return Ok(false);
             }
             if self.now() != self.sizes {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use roce_transport::{GRH_AREA, WcFlags};
 
 use super::side::{Request, Response, Side, TARGET, Transport, injector};
-use crate::device_options::set;
+use crate::network::device_options::set;
 use roce::observe::with_causes;
 use roce::verbs::{Context, ContextBuilder};
 use roce_device::OpenOptions;

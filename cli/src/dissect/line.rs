@@ -16,7 +16,7 @@ use super::shown::Shown;
 use crate::decode::fields;
 use crate::decode::walk::{Icrc, Packet, Part, Protocol, Walk};
 use crate::terminal::{Output, Paint};
-use roce::observe::Text;
+use roce_packet::foreign::Text;
 
 /// A table with columns of automatic width.
 ///

@@ -6,8 +6,8 @@ use super::shown::Shown;
 use crate::decode::text::{field_line, icrc_text, part_title, spaced};
 use crate::decode::walk::{Part, Protocol, Walk};
 use crate::terminal::{Output, Paint};
-use roce::observe::Text;
 use roce_capture::Direction;
+use roce_packet::foreign::Text;
 
 /// Prints one packet, followed by an empty line.
 pub(super) fn print(shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {

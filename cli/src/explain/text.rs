@@ -11,7 +11,7 @@ use crate::decode::text::{field_line, icrc_text, part_title, spaced};
 use crate::decode::walk::{Icrc, Part, Protocol};
 use crate::input::first_header::FirstHeader;
 use crate::terminal::{Output, Paint};
-use roce::observe::Text;
+use roce_packet::foreign::Text;
 
 const LINE: usize = 100;
 const BYTES_PER_ROW: usize = 16;

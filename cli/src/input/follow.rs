@@ -5,15 +5,15 @@ use std::io::{self, Read, Seek};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use roce_capture::{CaptureError, CaptureErrorKind, CaptureReader};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::platform::Signals;
 
 /// The time between two looks at a file without new bytes. A reader notices new packets a tenth of a second
 /// late at most, and a file at rest costs a few dozen system calls a second.
-const INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Says whether the user ended the reading.
 #[derive(Clone, Debug, Default)]
@@ -23,12 +23,16 @@ impl Stop {
     pub(crate) fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+
+    fn request(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A file whose end is only reached when the user ends the reading, with Ctrl-C or a signal.
 struct Growing {
     file: File,
-    signals: SignalFd,
+    signals: Signals,
     stop: Stop,
 }
 
@@ -42,40 +46,18 @@ pub(crate) fn open(path: &Path) -> Result<(CaptureReader, Stop), CaptureError> {
         kind: CaptureErrorKind::Open(error),
     };
     let file = File::open(path).map_err(failed)?;
-    let signals = signals().map_err(failed)?;
+    let signals = Signals::block().map_err(failed)?;
     let stop = Stop::default();
     let reader = CaptureReader::new(Growing { file, signals, stop: stop.clone() }, &name)?;
     Ok((reader, stop))
-}
-
-/// Blocks the signals that end a program, and returns the descriptor that reports them.
-fn signals() -> io::Result<SignalFd> {
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGINT);
-    signals.add(Signal::SIGTERM);
-    signals.thread_block()?;
-    Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
-}
-
-impl Growing {
-    /// Waits for a signal, or until it is time to look at the file again.
-    fn wait(&self) -> io::Result<()> {
-        let mut descriptors = [PollFd::new(&self.signals, PollFlags::IN)];
-        match poll(&mut descriptors, Some(&INTERVAL)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            Ok(_) => self.stop.0.store(true, Ordering::Relaxed),
-            Err(error) => return Err(error.into()),
-        }
-        Ok(())
-    }
 }
 
 impl Read for Growing {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         loop {
             // A signal also ends the reading of a file that never stops growing.
-            if matches!(self.signals.read_signal(), Ok(Some(_))) {
-                self.stop.0.store(true, Ordering::Relaxed);
+            if self.signals.have_arrived() {
+                self.stop.request();
             }
             if self.stop.is_requested() {
                 return Ok(0);
@@ -87,7 +69,9 @@ impl Read for Growing {
             if self.file.metadata()?.len() < self.file.stream_position()? {
                 return Err(io::Error::other("the file became shorter; another program writes it anew"));
             }
-            self.wait()?;
+            if self.signals.wait(INTERVAL)? {
+                self.stop.request();
+            }
         }
     }
 }

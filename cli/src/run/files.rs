@@ -12,7 +12,7 @@ use roce_device::{LocalAddress, interfaces_of, local_addresses};
 use roce_packet::Gid;
 
 use super::netlink;
-use crate::devices::groups;
+use crate::network::devices::groups;
 
 /// The counters of a port that kernels have for every kind of device, and that the library counts.
 const COUNTERS: [&str; 5] =

@@ -3,17 +3,17 @@
 use std::fs;
 use std::path::Path;
 
-use rustix::process::{Resource, getrlimit};
+use crate::system;
 
 /// Returns the bytes that this process can still allocate: the minimum of the kernel's estimate for the
 /// machine, the limits of its control groups, and its own limit (`ulimit -v`). Returns `None` if the kernel
-/// reports none of them.
+/// reports none of them, as on Windows.
 #[must_use]
 pub fn available() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_machine(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").ok();
     let groups = groups.and_then(|text| of_groups(Path::new("/sys/fs/cgroup"), &text));
-    let own = getrlimit(Resource::As).current;
+    let own = system::own_memory_limit();
     [machine, groups, own].into_iter().flatten().min()
 }
 

@@ -1,18 +1,18 @@
 //! Reading text files of people or programs, with limits of memory and time for any content.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::system;
 
 /// Maximum length of a file that is read as a whole: a flow list of about a million lines. Captures are read
 /// in pieces and have no limit.
 const LONGEST: u64 = 64 << 20;
 
 /// Time limit for the first byte of a FIFO. The command of `<(command)` writes within it.
-const FIFO_PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const FIFO_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads the bytes of a file.
 ///
@@ -51,7 +51,7 @@ pub fn read_open(file: &mut File) -> io::Result<Vec<u8>> {
 
 /// Opens a file for reading. Opening a FIFO without a writer would block without a message.
 fn open(path: &Path) -> io::Result<File> {
-    open_fifo(path, &FIFO_PATIENCE, || {
+    system::open(path, FIFO_PATIENCE, || {
         let reason = "it is a FIFO and nothing was written to it for 10 s; start its writer first";
         Err(io::Error::new(io::ErrorKind::TimedOut, reason))
     })
@@ -64,31 +64,15 @@ fn open(path: &Path) -> io::Result<File> {
 ///
 /// The file cannot be opened.
 pub fn open_patiently(path: &Path, waiting: impl FnOnce()) -> io::Result<File> {
-    const SECOND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-    open_fifo(path, &SECOND, || {
+    system::open(path, Duration::from_secs(1), || {
         waiting();
         Ok(())
     })
 }
 
-/// Opens a file. If it is a FIFO, calls `late` after `patience` without a byte, and then waits for one.
-fn open_fifo(path: &Path, patience: &Timespec, late: impl FnOnce() -> io::Result<()>) -> io::Result<File> {
-    if !std::fs::metadata(path)?.file_type().is_fifo() {
-        return File::open(path);
-    }
-    // With both directions open, this process is a writer itself. Therefore neither this nor the second
-    // opening blocks.
-    let both = OpenOptions::new().read(true).write(true).open(path)?;
-    let mut ready = [PollFd::new(&both, PollFlags::IN)];
-    if poll(&mut ready, Some(patience))? == 0 {
-        late()?;
-        poll(&mut ready, None)?;
-    }
-    File::open(path)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
     use std::io::Write as _;
 
     use super::*;
@@ -137,7 +121,7 @@ mod tests {
                 let mut file = OpenOptions::new().write(true).open(path).unwrap();
                 for part in ["one ", "two"] {
                     file.write_all(part.as_bytes()).unwrap();
-                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    std::thread::sleep(Duration::from_millis(20));
                 }
             }
         });

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use roce_sim::net::{DropReason, FlowResult, FlowSpec, NodeKind, Results, Simulation, Time, Topology};
 use roce_scenario::{SHIPPED, Scenario};
+use roce_sim::net::{DropReason, FlowResult, FlowSpec, NodeKind, Results, Simulation, Time, Topology};
 use roce_transport::congestion::Algorithm;
 
 use crate::algorithm::{Failure, algorithm};

@@ -8,7 +8,7 @@ use super::*;
 #[derive(Debug, clap::Parser)]
 struct Alone {
     #[command(flatten)]
-    args: crate::perf::Args,
+    args: crate::network::perf::Args,
 }
 
 fn parse(words: &[&str]) -> Result<Alone, Error> {

@@ -3,7 +3,7 @@
 //! A terminal obeys escape sequences, and some characters change the order of others. Therefore all such text
 //! must pass through [`Text`] before it is put into an error, logged or printed.
 
-use std::fmt::{self, Write as _};
+use core::fmt::{self, Write as _};
 
 /// Maximum number of displayed characters: enough for an error of a `roce` command with both ends and its
 /// advice.
@@ -13,7 +13,7 @@ const LONGEST: usize = 800;
 /// writing direction, shows bytes that are not UTF-8 as `\xff`, and truncates after 800 characters.
 ///
 /// ```
-/// use roce::observe::Text;
+/// use roce_packet::foreign::Text;
 ///
 /// assert_eq!(Text::new("mlx5_0").to_string(), "mlx5_0");
 /// assert_eq!(Text::new("\x1b[2Jgone\n").to_string(), r"\u{1b}[2Jgone\u{a}");
@@ -65,6 +65,8 @@ pub fn is_harmless(sign: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::string::ToString as _;
+
     use super::*;
 
     #[test]
