@@ -12,7 +12,7 @@ use roce::observe::with_causes;
 use roce_device::OpenOptions;
 use roce_device::pcap::CaptureFile;
 
-use super::super::temporary;
+use crate::network::temporary;
 
 /// Returns the devices of both processes: the first pair that can be opened. A machine may have only one
 /// loopback address, or only that of IPv6, and another user may have 127.0.0.1. The addresses between are

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use super::super::temporary;
+use crate::network::temporary;
 
 /// The environment variable that names the folder of the libraries.
 const VARIABLE: &str = "ROCE_LIBRARY_PATH";
