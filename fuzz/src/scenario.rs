@@ -9,8 +9,8 @@
 //! - a network that can be built runs, and two runs of it are the same;
 //! - setting a value to its current value changes nothing.
 
-use roce_sim::net::Results;
 use roce_scenario::Scenario;
+use roce_sim::net::Results;
 
 /// Maximum number of simulated events.
 const MOST_EVENTS: u64 = 300;
