@@ -32,8 +32,8 @@ use crate::driver::wake::{Wake, join, wait_readable};
 
 /// Maximum number of published contexts of one process.
 const MOST_CONTEXTS: u32 = 64;
-/// Maximum number of queue pairs to explain.
-const MOST_EXPLANATIONS: usize = 8;
+/// Maximum number of queue pairs to explain. The text must fit the buffer of a socket.
+const MOST_EXPLANATIONS: usize = 6;
 /// Maximum time for writing the document to a reader.
 const WRITE_PATIENCE: Duration = Duration::from_millis(100);
 /// The publisher of a context's counters for other processes of the same user, until it is dropped.

@@ -81,20 +81,22 @@ pub(crate) fn lost_between<'a>(
     let far = 1_usize.checked_sub(end).and_then(|other| connection.view_of(other));
     let stream = connection.streams.get(end).copied().flatten();
     let arrived = far.into_iter().flat_map(|far| packets_of(records, far, stream));
-    let mut arrived: Vec<Option<&Record>> = arrived
+    let mut arrived: Vec<(&Record, bool)> = arrived
         .filter(|(index, record)| is_damaged(record) && !known.contains(index))
-        .map(|(_, record)| Some(record))
+        .map(|(_, record)| (record, false))
         .collect();
+    arrived.sort_by_key(|(record, _)| record.time_ns);
     let delay = crossing.and_then(|crossing| crossing.delay_ns).unwrap_or(0);
     connection.lost(records, end).filter(|record| record.is_sound()).filter(move |record| {
-        let expected = record.time_ns.wrapping_add_signed(delay);
-        let is_it = |other: &Option<&Record>| {
-            other.is_some_and(|other| {
-                other.wire_len == record.wire_len && other.time_ns.abs_diff(expected) <= DAMAGED_NS
-            })
-        };
-        match arrived.iter_mut().find(|other| is_it(other)) {
-            Some(found) => found.take().is_none(),
+        let expected = record.time_ns.saturating_add_signed(delay);
+        let first = arrived.partition_point(|(other, _)| other.time_ns.saturating_add(DAMAGED_NS) < expected);
+        let near = arrived.iter_mut().skip(first);
+        let mut near = near.take_while(|(other, _)| other.time_ns <= expected.saturating_add(DAMAGED_NS));
+        match near.find(|(other, is_taken)| !is_taken && other.wire_len == record.wire_len) {
+            Some((_, is_taken)) => {
+                *is_taken = true;
+                false
+            }
             None => true,
         }
     })

@@ -19,6 +19,10 @@ const MOST_LOOKED_AT: usize = 1 << 14;
 /// ICRC in a wrong way sends more.
 const MOST_PACKETS: u64 = 16;
 
+/// Maximum number of damaged packets that are looked at, which bounds the time: with more, the queue pair
+/// number is hardly what was damaged.
+const MOST_STRAYS: usize = 4_096;
+
 /// Sender, receiver, and the version of RoCE.
 type Hosts = (IpAddr, IpAddr, Encapsulation);
 
@@ -45,11 +49,14 @@ pub(crate) fn adopt(records: &mut [Record], streams: &mut Streams, mistakes: &mu
     };
     let all = records.iter().enumerate();
     let strays: Vec<usize> = all.filter(|(_, record)| is_stray(record)).map(|(index, _)| index).collect();
+    if strays.len() > MOST_STRAYS {
+        return;
+    }
     let mut moved: BTreeMap<StreamId, StreamId> = BTreeMap::new();
     for index in strays {
         let Some(from) = records.get(index).map(|record| record.stream) else { continue };
         let Some(key) = streams.get(from).map(|stream| stream.key) else { continue };
-        let candidates = by_hosts.get(&hosts(key)).map_or(&[][..], Vec::as_slice);
+        let Some(candidates) = by_hosts.get(&hosts(key)) else { continue };
         let Some(to) = best(records, streams, index, candidates) else { continue };
         streams.hand_over(from, to);
         moved.insert(from, to);
@@ -139,6 +146,22 @@ mod tests {
         let found = events(&analysis);
         let damaged = found.iter().find(|event| event.kind == EventKind::Corrupted).expect("damaged");
         assert_eq!((damaged.connection, damaged.end, damaged.psn), (Some(0), Some(0), Some(1)));
+    }
+
+    /// The time for a capture of random packets is bounded.
+    #[test]
+    fn many_damaged_queue_pair_numbers_are_left_alone() {
+        const QPN: usize = 14 + 20 + 8 + 5;
+
+        let mut wire = Wire::default();
+        wire.at_us(0, Sketch::send(1, 0));
+        wire.at_us(1, Sketch::ack(2, 0, 1));
+        for number in 0..=super::MOST_STRAYS as u32 {
+            let mut frame = Sketch::send(1, 1).frame(&[]);
+            frame[QPN..QPN + 3].copy_from_slice(&(number + 0x100).to_be_bytes()[1..]);
+            wire.raw(0, u64::from(number + 2) * 1000, frame);
+        }
+        assert_eq!(wire.analyze().connections.len(), super::MOST_STRAYS + 2);
     }
 
     /// A packet that fits no connection stays apart: nothing says whose it is.

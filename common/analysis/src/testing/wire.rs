@@ -98,7 +98,7 @@ impl Sketch {
         }
     }
 
-    fn frame(&self, content: &[u8]) -> Vec<u8> {
+    pub(crate) fn frame(&self, content: &[u8]) -> Vec<u8> {
         let path = self.path();
         let mut buffer = vec![0; 8192];
         let mut bth = Bth::new(self.opcode, Qpn::new(self.qpn), Psn::new(self.psn));
