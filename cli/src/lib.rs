@@ -27,7 +27,7 @@ mod ladder;
 mod manual;
 mod sim;
 
-// What differs between systems stands in these files. `elsewhere.rs` is also part of the tests, which compare
+// The differences between systems are in these files. `elsewhere.rs` is also part of the tests, which compare
 // both lists of commands.
 #[cfg(any(test, not(target_os = "linux")))]
 mod elsewhere;

@@ -101,7 +101,7 @@ fn an_installation_has_every_file_and_runs_programs() {
     assert_eq!((in_shell.success, in_shell.stdout.as_str()), (true, "roce0\n"), "{in_shell:?}");
 }
 
-/// What a script of `alternatives` does to a system happens in copies of its folders.
+/// The script `alternatives` changes copies of the folders of a system.
 const IN_COPIES: &str = "set -e
 for folder in /etc /var/lib/dpkg/alternatives /var/cache/ldconfig; do
     mkdir -p \"$folder\" \"$0/$folder\" && cp -a \"$folder/.\" \"$0/$folder\" && mount --bind \"$0/$folder\" \"$folder\"

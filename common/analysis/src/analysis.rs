@@ -10,7 +10,7 @@ use crate::exchange::{Exchange, exchanges, tap_of};
 use crate::icrc::{self, Hints, Tally};
 use crate::pairing::{Pair, pairs};
 use crate::places::joined;
-use crate::record::{Bits, CmRecord, Decoded, Packet, PauseRecord, Place, Record, StreamId, decode};
+use crate::record::{CmRecord, Decoded, Packet, PauseRecord, Place, Record, StreamId, decode};
 use crate::strays::adopt;
 use crate::stream::Streams;
 
@@ -115,7 +115,7 @@ impl Collector {
         self.counts.roce += 1;
         self.counts.without_time += u64::from(packet.time_ns.is_none());
         let stream = self.streams.add(key, &record);
-        if record.bits.contains(Bits::BAD_ICRC) {
+        if record.is_damaged() {
             let tally = self.mistakes.entry(stream).or_default();
             if tally.wrong() < MOST_EXAMINED {
                 let outer = Outer::decode(packet.bytes, packet.link, packet.wire_len, self.port);

@@ -88,12 +88,24 @@ impl Connection {
     /// responder.
     #[must_use]
     pub fn responder(&self, end: usize) -> Option<&Replay> {
-        self.view_of(1_usize.checked_sub(end)?)?.replays.get(end)
+        self.far_view(end)?.replays.get(end)
+    }
+
+    /// Returns what became of the packets of an end between two taps; `None` with one tap.
+    #[must_use]
+    pub fn crossing(&self, end: usize) -> Option<&Crossing> {
+        self.between.as_ref()?.crossings.get(end)
+    }
+
+    /// Returns the view of the tap near the other end, where the packets of an end arrive.
+    #[must_use]
+    pub fn far_view(&self, end: usize) -> Option<&View> {
+        self.view_of(1_usize.checked_sub(end)?)
     }
 
     /// Returns the packets of an end that were lost between two taps; none with one tap.
     pub fn lost<'a>(&self, records: &'a [Record], end: usize) -> impl Iterator<Item = &'a Record> {
-        let crossing = self.between.as_ref().and_then(|between| between.crossings.get(end));
+        let crossing = self.crossing(end);
         crossing.map_or(&[][..], |crossing| &crossing.lost).iter().filter_map(|index| records.get(*index))
     }
 }

@@ -102,7 +102,7 @@ fn packets(analysis: &Analysis, address: IpAddr, tap: Tap) -> WireCounts {
         }
         if stream.key.destination == address {
             let is_checked = record.bits.intersects(Bits::GOOD_ICRC | Bits::BAD_ICRC);
-            let is_wrong = record.bits.contains(Bits::BAD_ICRC);
+            let is_wrong = record.is_damaged();
             add(&mut counts.packets_received, Some(1));
             add(&mut counts.cnps_received, Some(u64::from(is_cnp)));
             add(&mut counts.ecn_marked, Some(u64::from(record.ecn() == 0b11 && record.is_sound())));

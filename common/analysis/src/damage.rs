@@ -20,22 +20,16 @@ fn packets_of<'a>(
     all.filter(move |(_, record)| Some(record.stream) == stream && !record.bits.contains(Bits::COPY))
 }
 
-fn is_damaged(record: &Record) -> bool {
-    record.bits.contains(Bits::BAD_ICRC)
-}
-
 /// Returns the number of packets that an end sent and that were damaged where they were captured last. A
 /// sender that computes every ICRC in a wrong way damages none.
 pub(crate) fn damaged(records: &[Record], connection: &Connection, end: usize) -> u64 {
     let stream = connection.streams.get(end).copied().flatten();
-    let Some(far) = 1_usize.checked_sub(end).and_then(|other| connection.view_of(other)) else { return 0 };
-    let crossing = connection.between.as_ref().and_then(|between| between.crossings.get(end));
-    let lost = crossing.map_or(&[][..], |crossing| &crossing.lost).iter();
-    let lost = lost.filter_map(|index| records.get(*index)).filter(|record| is_damaged(record)).count();
+    let Some(far) = connection.far_view(end) else { return 0 };
+    let lost = connection.lost(records, end).filter(|record| record.is_damaged()).count();
     let (mut good, mut wrong) = (0, 0);
     for (_, record) in packets_of(records, far, stream) {
         good += u64::from(record.bits.contains(Bits::GOOD_ICRC));
-        wrong += u64::from(is_damaged(record));
+        wrong += u64::from(record.is_damaged());
     }
     if good > 0 { wrong.saturating_add(lost as u64) } else { 0 }
 }
@@ -57,7 +51,7 @@ pub(crate) fn in_gaps(
     let (mut before, mut explained) = (0_u64, 0);
     for (index, record) in packets_of(records, view, stream) {
         let is_of_direction = record.info().is_none_or(|info| info.direction == direction);
-        if is_damaged(record) {
+        if record.is_damaged() {
             before += u64::from(is_of_direction);
         } else if is_of_direction && record.is_sound() {
             explained += missing.get(&index).map_or(0, |count| before.min(*count));
@@ -74,15 +68,15 @@ pub(crate) fn lost_between<'a>(
     connection: &'a Connection,
     end: usize,
 ) -> impl Iterator<Item = &'a Record> {
-    let crossing = connection.between.as_ref().and_then(|between| between.crossings.get(end));
+    let crossing = connection.crossing(end);
     // Packets that were damaged at both taps.
     let both = crossing.map_or(&[][..], |crossing| &crossing.both).iter().map(|(_, there)| *there);
-    let known: HashSet<usize> = both.filter(|there| records.get(*there).is_some_and(is_damaged)).collect();
-    let far = 1_usize.checked_sub(end).and_then(|other| connection.view_of(other));
+    let known: HashSet<usize> =
+        both.filter(|there| records.get(*there).is_some_and(Record::is_damaged)).collect();
     let stream = connection.streams.get(end).copied().flatten();
-    let arrived = far.into_iter().flat_map(|far| packets_of(records, far, stream));
+    let arrived = connection.far_view(end).into_iter().flat_map(|far| packets_of(records, far, stream));
     let mut arrived: Vec<(&Record, bool)> = arrived
-        .filter(|(index, record)| is_damaged(record) && !known.contains(index))
+        .filter(|(index, record)| record.is_damaged() && !known.contains(index))
         .map(|(_, record)| (record, false))
         .collect();
     arrived.sort_by_key(|(record, _)| record.time_ns);

@@ -161,6 +161,12 @@ impl Record {
         self.opcode.info()
     }
 
+    /// Returns whether the ICRC is wrong, so the headers may not be those that the sender wrote.
+    #[must_use]
+    pub const fn is_damaged(&self) -> bool {
+        self.bits.contains(Bits::BAD_ICRC)
+    }
+
     /// Returns whether a receiver accepts the packet, as far as one can see: it is complete and its ICRC is
     /// not wrong.
     #[must_use]

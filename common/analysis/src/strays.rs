@@ -8,7 +8,7 @@ use roce_packet::Encapsulation;
 
 use crate::copies::Tap;
 use crate::icrc::Tally;
-use crate::record::{Bits, Record, StreamId, StreamKey, is_connected};
+use crate::record::{Record, StreamId, StreamKey, is_connected};
 use crate::stream::Streams;
 
 /// Largest distance of the PSN of a damaged packet from that of the sound packet before or behind it.
@@ -33,7 +33,7 @@ const fn hosts(key: StreamKey) -> Hosts {
 /// Gives damaged packets of streams without any sound packet to the streams that they fit.
 pub(crate) fn adopt(records: &mut [Record], streams: &mut Streams, mistakes: &mut HashMap<StreamId, Tally>) {
     let mut is_sound = vec![false; streams.len()];
-    for record in records.iter().filter(|record| !record.bits.contains(Bits::BAD_ICRC)) {
+    for record in records.iter().filter(|record| !record.is_damaged()) {
         if let Some(is_sound) = is_sound.get_mut(record.stream.0 as usize) {
             *is_sound = true;
         }

@@ -306,7 +306,7 @@ fn delivered(analysis: &Analysis, connection: &Connection, end: usize) -> Option
     let records = &analysis.records;
     let replay = connection.requester(end).filter(|replay| !replay.sent.is_empty())?;
     if connection.transport == Transport::Uc {
-        let crossing = connection.between.as_ref()?.crossings.get(end)?;
+        let crossing = connection.crossing(end)?;
         let is_lost = |sent: &Sent| crossing.lost.binary_search(&sent.first).is_ok();
         let arrived = messages(records, replay).into_iter().filter(|message| {
             let mut packets = replay.sent.range(message.first..message.end);

@@ -34,7 +34,7 @@ pub struct Runner {
     groups: RefCell<Vec<u32>>,
 }
 
-/// What a job did.
+/// The result of a job.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Whether every step succeeded.

@@ -33,7 +33,7 @@ fn place_of_damage(scene: &Scene<'_>) -> Option<String> {
     let between = scene.connection.between.as_ref()?;
     let wrong = |index: &usize| {
         let record = scene.analysis.records.get(*index);
-        record.filter(|record| record.bits.contains(Bits::BAD_ICRC))
+        record.filter(|record| record.is_damaged())
     };
     let (mut before, mut behind) = (0, 0);
     for crossing in &between.crossings {
@@ -109,7 +109,7 @@ impl Sums {
             0 => "every ICRC is wrong, so the sender or a device on the way computes it in another way",
             _ => "wrong ICRC",
         };
-        for record in packets.iter().filter(|record| record.bits.contains(Bits::BAD_ICRC)) {
+        for record in packets.iter().filter(|record| record.is_damaged()) {
             let detail = || format!("{wrong} of {}", good + wrong);
             self.findings.fault_with(kind, Some(record.stream), record.place, detail);
         }

@@ -44,7 +44,7 @@ pub struct Figure {
     pub value: f64,
 }
 
-/// What an end does that a rule is about.
+/// The role in which an end follows or breaks a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// It sends requests.
@@ -73,7 +73,7 @@ impl Role {
 /// An end of a connection that a verdict concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Party {
-    /// What the rule is about.
+    /// The role that the rule is about.
     pub role: Role,
     /// The end.
     pub end: End,

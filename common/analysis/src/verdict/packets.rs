@@ -46,7 +46,7 @@ const fn is_original(record: &Record) -> bool {
 
 /// Returns whether the headers of a packet are those that its sender wrote, as far as one can see.
 pub(super) const fn is_intact(record: &Record) -> bool {
-    !record.bits.contains(Bits::BAD_ICRC)
+    !record.is_damaged()
 }
 
 /// Tells where another connection of the same queue pairs begins.

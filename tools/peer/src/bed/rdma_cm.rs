@@ -53,7 +53,7 @@ pub(super) struct Connection {
     psn: Psn,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The listener accepts. These are its end and the PSN that the script must begin with.

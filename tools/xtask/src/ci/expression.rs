@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail, ensure};
 
-/// What an expression may name.
+/// The values that an expression may name.
 pub(super) trait Context {
     /// Returns the value of a name such as `inputs.run`; that of an unknown property is empty.
     ///
