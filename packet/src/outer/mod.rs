@@ -146,6 +146,8 @@ pub struct Outer<'a> {
     layers: [OuterLayer; MAX_LAYERS],
     count: usize,
     tunnel: usize,
+    /// Whether headers of the innermost packet contradict each other in more than the IPv4 header checksum.
+    is_contradictory: bool,
     /// Offset at which the link header ends.
     pub link_end: usize,
     /// Protocol after the link header. For Ethernet, the protocol is the Ethernet header itself.

@@ -9,7 +9,6 @@ use super::{Foreign, Outer, OuterLayer};
 use crate::bth::BthView;
 use crate::datagram::Datagram;
 use crate::envelope::Envelope;
-use crate::error::ParseErrorKind;
 use crate::ethernet::MacAddr;
 use crate::fields::{IPV4, IPV6, UDP};
 use crate::frame::{FrameHeaders, IcrcCheck, NetworkHeader, NetworkView};
@@ -143,8 +142,7 @@ impl<'a> Outer<'a> {
     #[must_use]
     pub fn check_icrc(&self) -> Option<OuterIcrc> {
         let transport = self.transport.filter(|_| self.cut.is_none())?;
-        let is_readable = self.error.is_none_or(|error| error.kind == ParseErrorKind::BadChecksum);
-        if !is_readable || transport.len() < BTH_AND_ICRC_LEN {
+        if self.is_contradictory || transport.len() < BTH_AND_ICRC_LEN {
             return None;
         }
         self.check_icrc_of(transport)
@@ -155,9 +153,17 @@ impl<'a> Outer<'a> {
             return self.check_icrc_of_subnet(transport);
         }
         let envelope = self.envelope()?;
+        // The ICRC covers two flags of IPv4 that an envelope does not have.
+        let has_other_flags = matches!(
+            self.network,
+            Some(NetworkView::Ipv4(ip)) if ip.reserved_flag() || ip.more_fragments()
+        );
         let plain = |transport: &[u8]| {
             let (covered, found) = transport.split_last_chunk()?;
-            let computed = icrc::compute(&envelope, covered, &[]);
+            let computed = match has_other_flags {
+                true => self.icrc_as_found(transport)?,
+                false => icrc::compute(&envelope, covered, &[]),
+            };
             Some(IcrcCheck { computed, found: u32::from_le_bytes(*found) })
         };
         let check = plain(transport)?;

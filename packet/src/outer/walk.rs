@@ -65,6 +65,7 @@ impl<'a> Walk<'a> {
             layers: [nothing; MAX_LAYERS],
             count: 0,
             tunnel: 0,
+            is_contradictory: false,
             link_end: 0,
             link_type: EtherType::BRIDGED_ETHERNET,
             ethernet: None,
@@ -158,7 +159,9 @@ impl<'a> Walk<'a> {
     }
 
     pub(super) fn note(&mut self, result: Result<(), ParseError>, base: usize) {
-        if let (Err(error), None) = (result, self.outer.error) {
+        let Err(error) = result else { return };
+        self.outer.is_contradictory |= error.kind != ParseErrorKind::BadChecksum;
+        if self.outer.error.is_none() {
             self.outer.error = Some(error.moved_by(base));
         }
     }
@@ -191,6 +194,7 @@ impl<'a> Walk<'a> {
         outer.extensions_len = 0;
         // The checksum of an outer header does not concern the inner packet.
         outer.error = None;
+        outer.is_contradictory = false;
         self.claimed_end = self.end;
     }
 

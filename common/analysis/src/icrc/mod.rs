@@ -62,8 +62,8 @@ pub fn examine(outer: &Outer<'_>, hints: &Hints<'_>) -> Verdict {
         return Verdict::Correct;
     }
     let mut trials = Trials::new(icrc.check.found);
-    // With options or extension headers, the subject is the form without them. With the reserved flag of
-    // IPv4, the two disagree about the correct value, so nothing can be said about a wrong one.
+    // With options or extension headers, the subject is the form without them. If the two disagree about the
+    // correct value, nothing can be said about a wrong one.
     let is_understood =
         |subject: &Subject<'_>| icrc.form != IcrcForm::Plain || subject.correct == icrc.check.computed;
     if let Some(subject) = Subject::new(outer).filter(is_understood) {
