@@ -6,8 +6,8 @@ pub(crate) mod frames;
 use std::process::Command;
 
 pub(crate) use roce_testing::{
-    Finished, Running, TAPS_ON_A_BRIDGE, as_nobody, free_v6_port, has_program, kernel_captures, on_idle,
-    own_address, script, shared, skip_unless, tshark, within,
+    Finished, Running, TAPS_ON_A_BRIDGE, as_nobody, free_v6_port, has_program, is_too_busy_for_rates,
+    kernel_captures, on_idle, own_address, script, shared, skip_unless, tshark, within,
 };
 
 /// Returns the command under test.
