@@ -18,7 +18,9 @@
 //! # Ok::<(), roce_transport::PostError>(())
 //! ```
 
+mod events;
 mod host;
+mod packet;
 mod settings;
 
 use std::collections::BTreeMap;
@@ -31,27 +33,11 @@ use roce_transport::{
     RecvWr, SendWr, Transmit, TxSlot, Verdict, Wc,
 };
 
+pub use events::PairEvent;
 pub use host::{Host, MEMORY_BASE, MEMORY_LEN, Side};
+use packet::InFlight;
+pub use packet::{Action, OnLink};
 pub use settings::{Settings, bring_up_attributes};
-
-/// The action of a script on a packet on the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Deliver it unchanged.
-    Pass,
-    /// Drop it.
-    Drop,
-    /// Deliver it twice.
-    Duplicate,
-    /// Flip this bit, counted from the first bit of the BTH.
-    FlipBit(usize),
-    /// Deliver it this number of nanoseconds later than the link would.
-    Delay(u64),
-    /// Deliver it with an ECN congestion mark, as a congested switch does.
-    Mark,
-    /// Deliver its headers only, like a switch that trims a packet because its buffer is full.
-    Trim,
-}
 
 /// A packet on the link, as a script sees it.
 #[derive(Clone, Debug)]
@@ -79,15 +65,6 @@ pub struct Sent {
 /// A function that chooses the action for each packet.
 pub type Script = Box<dyn FnMut(&Sent) -> Action>;
 
-#[derive(Clone, Debug)]
-struct InFlight {
-    to: Side,
-    path: Path,
-    identification: u16,
-    bytes: Vec<u8>,
-    trimmed: bool,
-}
-
 /// Two hosts and the link between them.
 pub struct Pair {
     /// The current time.
@@ -104,7 +81,9 @@ pub struct Pair {
     /// Whether [`Self::sent`] is recorded.
     pub record: bool,
     hosts: [Host; 2],
+    /// The packets on the link, by the time of their arrival and their number.
     in_flight: BTreeMap<(Instant, u64), InFlight>,
+    /// The number of the newest packet; the first one has number 1.
     sequence: u64,
     sent_by: [usize; 2],
     /// The time at which the link becomes free, by sender.
@@ -338,13 +317,7 @@ impl Pair {
                 break;
             }
             let packet = entry.remove();
-            let known = Identification::Known { identification: packet.identification, dont_fragment: true };
-            let received = match packet.trimmed {
-                false => Received::whole(packet.path, known, &packet.bytes),
-                true => Received::trimmed(packet.path, &packet.bytes),
-            };
-            let verdict = self.hosts[packet.to as usize].engine.handle(self.now, &received);
-            self.verdicts.push((packet.to, verdict));
+            self.arrive(&packet);
         }
         for host in &mut self.hosts {
             host.engine.handle_timeout(self.now, Duration::ZERO);
@@ -353,24 +326,28 @@ impl Pair {
 
     /// Collects all packets and events of an engine.
     pub fn collect(&mut self, from: Side) {
-        let mut buffer = std::mem::take(&mut self.slot);
-        while !self.blocked[from as usize] {
-            let now = self.now;
-            let mut slot = TxSlot::new(&mut buffer);
-            let Some(transmit) = self.host_mut(from).engine.poll_transmit(now, &mut slot, Allowed::All)
-            else {
-                break;
-            };
-            self.put_on_link(from, &transmit, &buffer[..transmit.len]);
-        }
-        self.slot = buffer;
+        while self.send_next(from).is_some() {}
         let host = self.host_mut(from);
         while let Some(event) = host.engine.poll_event() {
             host.events.push(event);
         }
     }
 
-    fn put_on_link(&mut self, from: Side, transmit: &Transmit, bytes: &[u8]) {
+    /// Puts the next packet of an engine on the link, if it has one, and returns the number of the packet.
+    fn send_next(&mut self, from: Side) -> Option<u64> {
+        if self.blocked[from as usize] {
+            return None;
+        }
+        let mut buffer = std::mem::take(&mut self.slot);
+        let (now, mut slot) = (self.now, TxSlot::new(&mut buffer));
+        let transmit = self.host_mut(from).engine.poll_transmit(now, &mut slot, Allowed::All);
+        let number = transmit.map(|transmit| self.put_on_link(from, &transmit, &buffer[..transmit.len]));
+        self.slot = buffer;
+        number
+    }
+
+    /// Puts a packet on the link, unless the script drops it. Returns the number of the packet.
+    fn put_on_link(&mut self, from: Side, transmit: &Transmit, bytes: &[u8]) -> u64 {
         let datagram = Datagram::parse(bytes, &[]).expect("the engine sends well-formed packets");
         let bth = datagram.bth();
         let mut sent = Sent {
@@ -388,48 +365,41 @@ impl Pair {
         if let Some(script) = &mut self.script {
             sent.action = script(&sent);
         }
-        let packet = InFlight {
+        let mut packet = InFlight {
             to: from.other(),
+            sent: self.now,
             path: transmit.path,
             identification: transmit.identification,
-            bytes: sent.bytes.clone(),
+            bytes: bytes.to_vec(),
             trimmed: false,
         };
-        match sent.action {
-            Action::Pass => self.launch(packet, 0),
-            Action::Drop => {}
-            Action::Duplicate => {
-                let copy = packet.clone();
-                self.launch(packet, 0);
-                self.launch(copy, 0);
+        packet.change(sent.action);
+        let number = match sent.action {
+            Action::Drop => {
+                self.sequence += 1;
+                self.sequence
             }
-            Action::FlipBit(bit) => {
-                let mut packet = packet;
-                packet.bytes[bit / 8] ^= 0x80 >> (bit % 8);
+            Action::Duplicate => {
+                let number = self.launch(packet.clone(), 0);
                 self.launch(packet, 0);
+                number
             }
             Action::Delay(nanos) => self.launch(packet, nanos),
-            Action::Trim => {
-                let mut packet = InFlight { trimmed: true, ..packet };
-                packet.bytes.truncate(datagram.info().header_len);
-                self.launch(packet, 0);
-            }
-            Action::Mark => {
-                let path = packet.path.with_ecn(roce_packet::Ecn::CongestionExperienced);
-                self.launch(InFlight { path, ..packet }, 0);
-            }
-        }
+            Action::Pass | Action::FlipBit(_) | Action::Trim | Action::Mark => self.launch(packet, 0),
+        };
         if self.record {
             self.sent.push(sent);
         }
+        number
     }
 
-    fn launch(&mut self, packet: InFlight, extra_ns: u64) {
+    fn launch(&mut self, packet: InFlight, extra_ns: u64) -> u64 {
         self.sequence += 1;
         let free_at = &mut self.free_at[packet.to.other() as usize];
         *free_at = self.now.max(*free_at).plus_nanos(self.packet_time_ns);
         let at = free_at.plus_nanos(self.link_delay_ns + extra_ns);
         self.in_flight.insert((at, self.sequence), packet);
+        self.sequence
     }
 
     /// Handles the next event. Returns `false` if no event is left.

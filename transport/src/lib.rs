@@ -82,6 +82,7 @@ pub use qp::{
     AttrMask, CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes,
     QpCapabilities, QpInit, QpOptions, QpState, QpType, Transition, transition,
 };
+pub use rc::RcState;
 pub use reason::{Denial, Invalid, LocalDenial, Reason, Rule};
 pub use recovery::{Recovery, RecoveryError, SelectiveRepeat};
 pub use slot::ProcessSlot;

@@ -1,7 +1,8 @@
 //! Parameters of algorithms: a table of names, units and ranges for each algorithm, and `name=value` text.
 
 use alloc::borrow::ToOwned;
-use alloc::string::String;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
 use core::fmt;
 
 /// One parameter, as listed by tools.
@@ -145,18 +146,22 @@ pub(crate) trait Parameters {
         self
     }
 
+    /// Returns each parameter with its value as text.
+    fn list(&self) -> Vec<(&'static Parameter, String)> {
+        let text = |(index, row): (usize, &'static Parameter)| match row.range {
+            ParameterRange::Number(..) => (row, self.raw(index).to_string()),
+            ParameterRange::Words(words) => {
+                (row, words.get(self.raw(index) as usize).copied().unwrap_or_default().to_owned())
+            }
+        };
+        Self::TABLE.iter().enumerate().map(text).collect()
+    }
+
     /// Writes all parameters as `name=value`, separated by commas.
     fn write(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, row) in Self::TABLE.iter().enumerate() {
+        for (index, (row, value)) in self.list().into_iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
-            write!(formatter, "{comma}{}=", row.name)?;
-            match row.range {
-                ParameterRange::Number(..) => write!(formatter, "{}", self.raw(index))?,
-                ParameterRange::Words(words) => {
-                    let word = words.get(self.raw(index) as usize).copied().unwrap_or_default();
-                    formatter.write_str(word)?;
-                }
-            }
+            write!(formatter, "{comma}{}={value}", row.name)?;
         }
         Ok(())
     }
@@ -209,6 +214,14 @@ macro_rules! parameters {
                     name: stringify!($field), alias: $alias, unit: $unit, range: $range, meaning: $doc.trim_ascii(),
                 },)+]
             };
+
+            /// Returns each parameter with its value as text.
+            #[must_use]
+            pub fn parameters(
+                &self,
+            ) -> alloc::vec::Vec<(&'static $crate::parameters::Parameter, alloc::string::String)> {
+                $crate::parameters::Parameters::list(self)
+            }
         }
 
         impl $crate::parameters::Parameters for $name {

@@ -50,7 +50,7 @@ pub use self::expect::{Expect, ExpectedValue, Relation};
 pub use self::reading::read_toml;
 pub use self::shipped::{SHIPPED, shipped};
 use roce_sim::net::{
-    BuildError, FlowSpec, MemoryEstimate, Operation, Schedule, Settings, Simulation, Topology,
+    BuildError, FlowSpec, MemoryEstimate, Operation, Schedule, Settings, Simulation, Topology, data_packets,
 };
 
 /// A network, its settings and its flows.
@@ -137,5 +137,11 @@ impl Scenario {
     #[must_use]
     pub fn memory(&self) -> MemoryEstimate {
         MemoryEstimate::new(&self.topology, &self.flows, &self.schedule, &self.settings)
+    }
+
+    /// Estimates the number of data packets of the simulation, which determines how long it takes.
+    #[must_use]
+    pub fn data_packets(&self) -> u64 {
+        data_packets(&self.topology, &self.flows, &self.settings)
     }
 }

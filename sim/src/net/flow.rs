@@ -12,7 +12,7 @@ use super::workload::FlowSpec;
 pub(super) struct Flow {
     pub(super) spec: FlowSpec,
     pub(super) state: FlowState,
-    /// Queue pairs at both ends, valid while the flow runs.
+    /// Queue pairs at both ends, which exist while the flow runs.
     pub(super) source_qpn: Qpn,
     pub(super) destination_qpn: Qpn,
     /// The host that posts the requests, by its number in its part of the network.
@@ -132,7 +132,14 @@ impl Flow {
 
     pub(super) fn result(&self, ideal: Option<Time>) -> FlowResult {
         let time = (self.state == FlowState::Complete).then(|| self.end.since(self.spec.start));
-        FlowResult { spec: self.spec, state: self.state, completion_time: time, ideal, counts: self.counts }
+        FlowResult {
+            spec: self.spec,
+            state: self.state,
+            completion_time: time,
+            ideal,
+            counts: self.counts,
+            queue_pairs: [self.source_qpn, self.destination_qpn],
+        }
     }
 
     /// Returns host and queue pair of the requester, and those of the responder.
@@ -196,6 +203,8 @@ pub struct FlowResult {
     pub ideal: Option<Time>,
     /// The counters of the queue pairs.
     pub counts: FlowCounts,
+    /// The queue pairs of source and destination; 0 if the flow did not start.
+    pub queue_pairs: [Qpn; 2],
 }
 
 impl FlowResult {

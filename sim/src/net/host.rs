@@ -17,7 +17,7 @@ use super::dependencies::Agenda;
 use super::event::Event;
 use super::frame::{Frame, FrameId, host_address};
 use super::nic::Nic;
-use super::payload::{Pattern, flow_address};
+use super::payload::{Pattern, address};
 use super::process::Process;
 use super::results::HostResult;
 use super::settings::{FlowOperation, HostSettings, Settings};
@@ -291,7 +291,7 @@ impl Host {
     /// Posts a receive of a flow. For a SEND, the buffer is the place of message `number` in the flow.
     fn post_receive(&mut self, settings: &HostSettings, qpn: Qpn, flow: u32, number: u64) -> bool {
         let wr_id = number << RECEIVE_NUMBER | RECEIVE | u64::from(flow);
-        let addr = flow_address(flow).wrapping_add(number.wrapping_mul(settings.message_bytes));
+        let addr = address(flow, number.wrapping_mul(settings.message_bytes));
         let element = [Sge { addr, length: settings.message_bytes as u32, lkey: self.region.lkey }];
         let elements = if settings.operation == FlowOperation::Send { &element[..] } else { &[] };
         self.nic.engine.post_recv(qpn, &RecvWr { wr_id, elements }).is_ok()
@@ -341,7 +341,7 @@ impl Host {
         signal: Option<u32>,
     ) -> bool {
         let (offset, length) = range;
-        let addr = flow_address(flow) + offset;
+        let addr = address(flow, offset);
         let element = [Sge { addr, length, lkey: self.region.lkey }];
         let imm = signal.map(|part| ImmDt(part.to_be_bytes()));
         let op = match (operation, imm) {

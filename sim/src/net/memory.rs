@@ -264,7 +264,7 @@ impl<'a> Workload<'a> {
 }
 
 /// Returns the link rate of each host.
-fn host_rates(topology: &Topology) -> Vec<u64> {
+pub(super) fn host_rates(topology: &Topology) -> Vec<u64> {
     let mut rates = vec![1; topology.nodes.len()];
     for link in &topology.links {
         for node in [link.a, link.b] {

@@ -55,6 +55,7 @@ mod time;
 mod topology;
 mod trace;
 mod waits;
+mod work;
 mod workload;
 mod world;
 
@@ -87,6 +88,7 @@ pub use topology::{
     Clos, Link, LinkSpec, MAX_HOSTS, Node, NodeId, NodeKind, Topology, TopologyError, TopologyFileError,
 };
 pub use waits::{Deadlock, WaitEnd};
+pub use work::data_packets;
 pub use workload::{
     After, CdfError, Collective, DataParallel, FindHost, FlowSizes, FlowSpec, Incasts, MAX_FLOWS, MAX_LOAD,
     MAX_TASKS, Operation, OperationAlgorithm, OperationKind, OperationResult, Pipeline, Plan, Poisson,

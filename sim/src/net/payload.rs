@@ -15,9 +15,18 @@ const FLOW_BITS: u32 = 40;
 /// The maximum length of a flow: one tebibyte.
 pub const MAX_FLOW: u64 = 1 << FLOW_BITS;
 
-/// Returns the address of the first byte of a flow.
-pub(super) fn flow_address(flow: u32) -> u64 {
-    u64::from(flow) << FLOW_BITS
+/// Whether the offset of every byte of every flow is a `usize`. It is not in WebAssembly.
+const IS_WIDE: bool = usize::BITS >= 64;
+/// The length of the region of a host: 2^23 flows of 2^40 bytes, if it can be that long.
+const REGION: u64 = if IS_WIDE { 1 << 63 } else { 1 << 31 };
+
+/// Returns the address of a byte of a flow.
+///
+/// In a short region, several bytes share an address. Both ends of a flow compute the same one, so the
+/// pattern agrees there too. The upper half is left for the end of a message, whose length is at most 2^30.
+pub(super) fn address(flow: u32, offset: u64) -> u64 {
+    let address = (u64::from(flow) << FLOW_BITS).wrapping_add(offset);
+    if IS_WIDE { address } else { address % (REGION / 2) }
 }
 
 /// The region of a host.
@@ -74,8 +83,7 @@ fn is_right(offset: usize, data: &[u8]) -> bool {
 
 impl Memory for Pattern {
     fn len(&self) -> usize {
-        // 2^23 flows of 2^40 bytes.
-        1 << 63
+        REGION as usize
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
@@ -117,13 +125,13 @@ mod tests {
     fn what_is_read_may_be_written_and_nothing_else() {
         let pattern = Pattern::new(PayloadMode::Real);
         let mut bytes = vec![0; 1_000];
-        let at = flow_address(7) as usize;
+        let at = address(7, 0) as usize;
         pattern.read(at + 3, &mut bytes).unwrap();
         pattern.write(at + 3, &bytes).unwrap();
         pattern.write(at + 8, &bytes[5..]).unwrap();
         assert_eq!(pattern.checked(), (1_995, 0));
         pattern.write(at + 4, &bytes).unwrap();
-        pattern.write(flow_address(8) as usize + 3, &bytes).unwrap();
+        pattern.write(address(8, 3) as usize, &bytes).unwrap();
         bytes[999] ^= 1;
         pattern.write(at + 3, &bytes).unwrap();
         pattern.write(at + 8, &bytes[5..]).unwrap();

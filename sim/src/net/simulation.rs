@@ -228,8 +228,9 @@ impl Simulation {
         self.parts.iter().map(|part| part.unfinished).sum()
     }
 
-    /// Returns the number of events so far.
-    fn handled(&self) -> u64 {
+    /// Returns the number of handled events so far.
+    #[must_use]
+    pub fn handled_events(&self) -> u64 {
         self.parts.iter().map(|part| part.world.handled).fold(self.handled, u64::wrapping_add)
     }
 
@@ -254,7 +255,7 @@ impl Simulation {
     /// Handles at least `most` events, up to the end of a time window. Returns `false` when all flows have
     /// ended or the stop time is reached.
     pub fn run(&mut self, most: u64) -> bool {
-        let until = self.handled().saturating_add(most);
+        let until = self.handled_events().saturating_add(most);
         if self.parts.len() > 1 && most >= LEAST_PARALLEL {
             self.run_parallel(until);
             return !self.is_over;
@@ -285,7 +286,7 @@ impl Simulation {
                 self.end = self.parts.iter().map(|part| part.end).fold(self.end, Time::max);
                 break;
             }
-            if self.handled() >= until {
+            if self.handled_events() >= until {
                 break;
             }
             let next = self.parts.iter().map(|part| part.next).min().unwrap_or(Time::NEVER);
@@ -553,7 +554,7 @@ impl Simulation {
             self.flows.iter().zip(&self.ideal).map(|(place, ideal)| flow(place).result(*ideal)).collect();
         Results {
             trace_hash: trace.hash(),
-            events: self.handled(),
+            events: self.handled_events(),
             // Before the end of the run, this is the current time.
             end: if self.is_over { self.end } else { now },
             data_packets: flows.iter().map(|flow| flow.counts.packets).sum(),

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use roce_transport::{
-    Access, CqId, Engine, EngineConfig, Event, Memory, PdId, RegionAttributes, Sge, WordMemory, XrcdId,
+    Access, CqId, Engine, EngineConfig, Event, Memory, PdId, RegionAttributes, RegisterError, Sge,
+    WordMemory, XrcdId,
 };
 
 /// The first address of a host's memory.
@@ -80,6 +81,15 @@ impl Host {
     #[must_use]
     pub fn rkey(&self) -> roce_transport::RKey {
         self.region.rkey
+    }
+
+    /// Registers the memory of the region once more, with these access rights.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the engine.
+    pub fn register(&mut self, access: Access) -> Result<RegionAttributes, RegisterError> {
+        self.engine.register(self.pd, MEMORY_BASE, self.memory.clone(), access)
     }
 
     /// Returns a range of the region as a scatter/gather element of a work request.

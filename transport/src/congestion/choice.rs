@@ -38,8 +38,9 @@ macro_rules! algorithms {
         }
 
         impl Algorithm {
-            /// The names of the algorithms of this crate.
-            const NAMES: [&'static str; 2 + [$($name),+].len()] = ["none", "fixed", $($name),+];
+            /// The names of the algorithms of this crate, as text that [`Congestion::parse`] accepts; `fixed`
+            /// also needs a rate.
+            pub const NAMES: [&'static str; 2 + [$($name),+].len()] = ["none", "fixed", $($name),+];
 
             /// Returns the algorithm with this name and its default parameters. `fixed` has no default.
             fn with_defaults(name: &str) -> Option<Self> {
@@ -71,7 +72,17 @@ macro_rules! algorithms {
                 })
             }
 
-            fn parameters(&mut self) -> Option<&mut dyn Settable> {
+            /// Returns the parameters that text can set, each with its value as text. The list is empty for
+            /// an algorithm without such parameters.
+            #[must_use]
+            pub fn parameters(&self) -> Vec<(&'static super::Parameter, String)> {
+                match self {
+                    $(Self::$variant(parameters) => parameters.parameters(),)+
+                    Self::None | Self::Fixed(_) | Self::Custom { .. } => Vec::new(),
+                }
+            }
+
+            fn settable(&mut self) -> Option<&mut dyn Settable> {
                 match self {
                     $(Self::$variant(parameters) => Some(parameters),)+
                     Self::None | Self::Fixed(_) | Self::Custom { .. } => None,
@@ -287,7 +298,7 @@ impl Congestion {
                 }));
             }
             _ => {
-                let own = self.algorithm.parameters();
+                let own = self.algorithm.settable();
                 let table = own.as_ref().map_or([].as_slice(), |own| own.table());
                 let taken = own.map_or(Ok(false), |own| own.take(name, value)).map_err(wrong)?
                     || Settable::take(point, name, value).map_err(wrong)?;

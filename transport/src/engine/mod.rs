@@ -37,12 +37,13 @@ use crate::memory::KeyTable;
 use crate::number_map::NumberMap;
 use crate::parameters::Parameters as _;
 use crate::qp::{Failure, QpAttributes, QpState, QpType};
+use crate::rc::RcState;
 use crate::reason::Reason;
 use crate::segment::KnownPath;
 use crate::shared::Shared;
 use crate::slot::ProcessSlot;
 use crate::time::Instant;
-use crate::timer::TimerQueue;
+use crate::timer::{Timer, TimerQueue};
 use domains::Domains;
 use qp::{Halves, Qp};
 
@@ -272,6 +273,16 @@ impl Engine {
             Halves::Rc(requester, _) => Some(requester.oldest_unanswered()),
             Halves::Uc(..) | Halves::Ud(..) => None,
         }
+    }
+
+    /// Returns the state of an RC queue pair that is not among its attributes, for tools that show it.
+    #[must_use]
+    pub fn rc_state(&self, qpn: Qpn) -> Option<RcState> {
+        let qp = self.qp(qpn)?;
+        let Halves::Rc(requester, responder) = &qp.halves else { return None };
+        let retries = [requester.retries_left, requester.rnr_retries_left];
+        let timers = [Timer::Retry, Timer::Rnr].map(|timer| qp.core.deadlines.get(timer));
+        Some(RcState { msn: responder.msn, retries, timers })
     }
 
     /// Tells whether this queue pair has received, since RESET, a packet that only its peer can have sent:

@@ -25,3 +25,14 @@ mod trimmed;
 
 pub(crate) use requester::RcRequester;
 pub(crate) use responder::RcResponder;
+
+/// The state of an RC queue pair that is not among its attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RcState {
+    /// Number of requests of the peer that this end has completed.
+    pub msn: roce_packet::Msn,
+    /// Retries left: after timeouts and sequence errors, and after RNR NAKs.
+    pub retries: [u8; 2],
+    /// Ends of the local ACK timeout, in watched time, and of the pause after an RNR NAK.
+    pub timers: [Option<crate::time::Instant>; 2],
+}

@@ -50,8 +50,8 @@ pub(crate) struct RcRequester {
     pub(super) cursor_wqe: u64,
     /// READ and atomic requests sent and not answered, at most `max_rd_atomic`.
     pub(super) outstanding: u32,
-    pub(super) retries_left: u8,
-    pub(super) rnr_retries_left: u8,
+    pub(crate) retries_left: u8,
+    pub(crate) rnr_retries_left: u8,
     /// The mode, which may keep the requester from sending the next packet.
     pub(super) mode: Mode,
     pub(super) since_ack_request: u32,

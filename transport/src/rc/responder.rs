@@ -26,7 +26,7 @@ use crate::wr::MAX_MESSAGE;
 pub(crate) struct RcResponder {
     /// The next expected PSN, and the number of finished messages.
     pub(super) epsn: Psn,
-    pub(super) msn: Msn,
+    pub(crate) msn: Msn,
     /// The newest PSN that an acknowledgement may carry, and the MSN at that PSN. It is never the PSN of a
     /// READ or an atomic, which only its response answers: a Soft-RoCE requester would take such an
     /// acknowledgement for the end of the READ, although none of its bytes arrived.

@@ -9,8 +9,8 @@ use crate::common::{Bench, MTU, settings};
 use roce_packet::{Opcode, Qpn};
 use roce_sim::pair::{Action, Side};
 use roce_transport::congestion::{
-    Ack, Algorithm, Congestion, CongestionControl, Dctcp, DctcpParameters, Loss, Rate, Start, Swift,
-    SwiftParameters, Timely, TimelyParameters,
+    Ack, Algorithm, Congestion, CongestionControl, Dctcp, DctcpParameters, Loss, Parameter, Rate, Start,
+    Swift, SwiftParameters, Timely, TimelyParameters,
 };
 use roce_transport::{EngineConfig, Instant, QpType, with_causes};
 
@@ -290,4 +290,24 @@ fn algorithms_as_text() {
     assert_eq!(error("swift,base_target=0"), expected);
     let expected = "invalid parameter of timely: \"paper\" is not of the form name=value";
     assert_eq!(error("timely:paper"), expected);
+}
+
+#[test]
+fn every_parameter_is_listed_with_its_value() {
+    for name in Algorithm::NAMES.iter().filter(|name| **name != "fixed") {
+        let (congestion, point) = Congestion::parse(name).unwrap();
+        let listed = congestion.algorithm.parameters();
+        let text = listed.iter().map(|(row, value)| format!(",{}={value}", row.name)).collect::<String>();
+        let (again, same_point) = Congestion::parse(&format!("{name}{text}")).unwrap();
+        assert_eq!((again, same_point), (congestion, point), "{name}");
+        assert_eq!(listed.is_empty(), *name == "none", "{name}");
+    }
+    let (congestion, point) = Congestion::parse("dcqcn:ns3,rpg_ai_rate=7,cnp_scope=port").unwrap();
+    let value = |listed: Vec<(&Parameter, String)>, name: &str| {
+        listed.into_iter().find(|(row, _)| row.name == name).map(|(_, value)| value)
+    };
+    assert_eq!(value(congestion.algorithm.parameters(), "rpg_ai_rate").as_deref(), Some("7"));
+    assert_eq!(value(congestion.algorithm.parameters(), "form").as_deref(), Some("ns3"));
+    assert_eq!(value(point.parameters(), "cnp_scope").as_deref(), Some("port"));
+    assert!(Congestion::parse("fixed:1G").unwrap().0.algorithm.parameters().is_empty());
 }

@@ -22,6 +22,7 @@ mod papers;
 mod published_bugs;
 mod queues;
 mod reasons;
+mod recovery;
 mod refusal;
 mod regressions;
 mod scenarios;

@@ -276,3 +276,35 @@ fn partial_acknowledgement_is_progress() {
     assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
     assert!(bench.counter(Side::A, "local_ack_timeout_err") > 4, "more rounds than retries");
 }
+
+/// Each timeout uses up a retry, and the pause of an RNR NAK replaces the local ACK timeout.
+#[test]
+fn retries_and_deadlines_can_be_read() {
+    let with = Settings { timeout: 8, retry_cnt: 3, rnr_retry: 2, ..settings() };
+    let mut bench = Bench::new(QpType::Rc, &with);
+    let of = |bench: &Bench| {
+        let state = bench.host(Side::A).engine.rc_state(bench.a).expect("it is RC");
+        (state.retries, state.timers)
+    };
+    assert_eq!(of(&bench), ([3, 2], [None, None]));
+    bench.set_script(|_| Action::Drop);
+    bench.post(1, SendOp::Send, 0, 8);
+    bench.step_event();
+    let deadline = bench.now.plus_nanos(4_096 << 8);
+    assert_eq!(of(&bench), ([3, 2], [Some(deadline), None]));
+    bench.set_script(|_| Action::Pass);
+    while of(&bench).0 == [3, 2] {
+        bench.step_event().expect("the timer runs");
+    }
+    assert_eq!((bench.now, of(&bench).0), (deadline, [2, 2]));
+    while of(&bench).1[1].is_none() {
+        bench.step_event().expect("the RNR NAK is on its way");
+    }
+    assert_eq!(of(&bench).0, [2, 1]);
+    assert_eq!(of(&bench).1[0], None, "the peer has answered");
+    bench.receive(1, 0, 64);
+    while bench.step_event().is_some() {}
+    assert_eq!(of(&bench), ([3, 2], [None, None]), "progress reloads both");
+    let msn = |side, qpn| bench.host(side).engine.rc_state(qpn).map(|state| state.msn.get());
+    assert_eq!([msn(Side::A, bench.a), msn(Side::B, bench.b)], [Some(0), Some(1)]);
+}

@@ -160,6 +160,15 @@ fn a_timeout_and_missing_packets_have_rows_of_their_own() {
         ":... 1,998 packets ...: 3 lost",
     ];
     assert_eq!(arrows(&ladder.to_text()), rows);
+    let words: Vec<String> = ladder.rows.iter().map(|row| row.content.words()).collect();
+    let expected = [
+        "timeout: 67.1 ms after packet 9",
+        "timeout: 67.1 ms after packet 12345, 408 ms after the first, 4",
+        "PSN 3 to 6 not captured",
+        "PSN 1 to 2 lost",
+        "1,998 packets, 3 lost",
+    ];
+    assert_eq!(words, expected);
     let svg = ladder.to_svg();
     for text in [
         ">timeout: 67.1 ms after packet 9<",

@@ -37,6 +37,27 @@ impl Ladder {
     }
 }
 
+impl Content {
+    /// Returns what the ladder says about the row beside its arrow, in one line.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match self {
+            Self::Packet(arrow) => words(arrow),
+            Self::Missing { first, count, is_lost, .. } => missing(*first, *count, *is_lost),
+            Self::Timeout { waited_ns, since, first, .. } => {
+                joined("timeout: ", waited(*waited_ns, *since, *first))
+            }
+            Self::Folded(folded) => joined("", [packets(folded), folded.remarks()]),
+        }
+    }
+}
+
+/// Returns the texts that are not empty, separated by commas.
+fn joined(begin: &str, [text, more]: [String; 2]) -> String {
+    let separator = if more.is_empty() { "" } else { ", " };
+    format!("{begin}{text}{separator}{more}")
+}
+
 impl Row {
     fn write(&self, text: &mut String) -> std::fmt::Result {
         let time = self.time_ns.map_or_else(|| "-".to_owned(), microseconds);

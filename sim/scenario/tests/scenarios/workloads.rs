@@ -3,7 +3,7 @@
 use roce_scenario::Scenario;
 use roce_sim::net::{FlowOperation, Time};
 
-use super::{assert_lossless, no_files, run_with};
+use super::{assert_lossless, no_files, run_with, text};
 
 const TEXT: &str = r#"
 name = "x"
@@ -129,4 +129,15 @@ fn a_stripe_takes_as_long_as_the_link_to_its_client() {
     );
     assert!((line..1.1 * line).contains(&together.0), "{} us beside {line}", together.0);
     assert!(spread.1 < together.1 / 2, "{} bytes beside {}", spread.1, together.1);
+}
+
+#[test]
+fn the_estimated_number_of_packets_is_near_that_of_a_run() {
+    let estimate = |name: &str| Scenario::parse(&text(name), &no_files).unwrap().data_packets();
+    // Every flow is complete, and nothing is lost.
+    let results = run_with("incast", &[]);
+    assert_eq!((results.incomplete(), estimate("incast")), (0, results.data_packets));
+    // Flows of 1 GB outlast the 60 ms. The estimate ignores the headers, which take 7 % of the link.
+    let (estimate, sent) = (estimate("two-to-one"), run_with("two-to-one", &[]).data_packets);
+    assert!((sent..sent * 5 / 4).contains(&estimate), "{estimate} and {sent}");
 }

@@ -390,6 +390,7 @@ mod tests {
             completion_time: None,
             ideal: None,
             counts: FlowCounts::default(),
+            queue_pairs: Default::default(),
         };
         let point = |us: u64, flow: u32| RatePoint {
             time: Time::from_us(us),
