@@ -24,8 +24,8 @@ const CATEGORIES: &[&str] = &[
 const MOST_KEYWORDS: usize = 5;
 const LONGEST_KEYWORD: usize = 20;
 
-/// Crates that are not published: tests, and stand-alone examples.
-const UNPUBLISHED: &[&str] = &["costs", "own-algorithm", "roce-python", "roce-testing", "xtask"];
+/// Crates that are not published: tests, stand-alone examples, the Python package and the page.
+const UNPUBLISHED: &[&str] = &["costs", "own-algorithm", "roce-python", "roce-testing", "roce-web", "xtask"];
 
 /// The only pages in a package: the library has the meanings of counters and the cookbook from them.
 const INCLUDED_PAGES: &[&str] = &["docs/reference/counters.md", "docs/how-to/cookbook.md"];

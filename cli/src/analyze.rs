@@ -1,12 +1,9 @@
 //! `roce analyze`: judges what capture files say about connections and NICs.
 
 mod charts;
-mod figures;
 mod follow;
-mod json;
 mod junit;
 mod page;
-mod report;
 mod text;
 
 use std::fs;
@@ -19,15 +16,16 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use roce_analysis::Collector;
 use roce_analysis::verdict::rules;
+use roce_document::analyze::{self, Captures, Counters, Report};
 use roce_packet::ROCE_UDP_PORT;
 use roce_transport::congestion::Rate;
 
 use super::counters;
 use super::errors::{print_error, with_causes};
-use super::input::captures::Captures;
+use super::input::captures;
 use super::terminal::Output;
+use super::version::PROGRAM;
 use follow::Follower;
-use report::{Counters, Report};
 
 /// Judge the connections of capture files: losses, retransmissions, answers, marks
 ///
@@ -133,7 +131,7 @@ fn judge(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     if let Some(rate) = args.line_rate {
         collector = collector.with_line_rate(rate.get());
     }
-    match Captures::read(&args.files, collector, args.follow) {
+    match captures::read(&args.files, collector, args.follow) {
         Ok(captures) => print(args, &captures, output),
         Err(error) => {
             print_error(&with_causes(&error));
@@ -161,7 +159,7 @@ fn print(args: &Args, captures: &Captures, output: &mut Output) -> anyhow::Resul
         write(file, &page::text(&report))?;
     }
     if args.json {
-        json::print(&report, output)?;
+        write!(output, "{}", analyze::text(&report, PROGRAM)?)?;
     } else {
         text::print(&report, output)?;
     }

@@ -6,11 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use roce_analysis::counters::{Change, Comparison, Kind, Outcome, Snapshot, compare};
+use roce_document::analyze::changes;
 use roce_machine::text_file;
+use roce_packet::foreign::Text;
 use serde_json::{Value, json};
 
 use super::terminal::{Output, Paint};
-use roce_packet::foreign::Text;
 
 /// Explain what changed between two files with counters of RoCE NICs
 ///
@@ -45,7 +46,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     let all = comparisons.iter().flat_map(|comparison| &comparison.changes);
     let problems = all.filter(|change| change.is_problem()).count();
     if args.json {
-        let devices: Vec<Value> = comparisons.iter().map(document).collect();
+        let devices: Vec<Value> = comparisons.iter().map(changes).collect();
         super::document::print(output, "counters", &json!({ "problems": problems, "devices": devices }))?;
     } else {
         for comparison in &comparisons {
@@ -146,25 +147,4 @@ fn amount(change: &Change, is_reset: bool) -> String {
         Outcome::Fell(by) => format!("-{by} ({from})"),
         other => format!("+{} ({from})", other.growth()),
     }
-}
-
-/// Returns what changed as JSON.
-pub(super) fn document(comparison: &Comparison) -> Value {
-    let counters: Vec<Value> = comparison.changes.iter().map(counter).collect();
-    json!({
-        "device": comparison.name, "driver": comparison.driver.map(|driver| driver.name()),
-        "is_reset": comparison.is_reset, "counters": counters,
-    })
-}
-
-fn counter(change: &Change) -> Value {
-    let event = change.event;
-    json!({
-        "name": change.name, "before": change.before, "after": change.after,
-        "outcome": change.outcome.name(), "growth": change.outcome.growth(),
-        "kind": change.kind().map(Kind::name),
-        "meaning": event.map(|event| event.meaning()),
-        "cause": event.map(|event| event.cause()),
-        "next_step": event.map(|event| event.next_step()),
-    })
 }

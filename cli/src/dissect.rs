@@ -2,11 +2,7 @@
 
 mod columns;
 mod filter;
-mod flows;
-mod json;
 mod line;
-mod shown;
-mod summary;
 mod tree;
 
 use std::io::{self, Write};
@@ -14,11 +10,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use roce_capture::{CaptureError, CaptureReader, PcapWriter};
+use roce_document::dissect::filter::Facts;
+use roce_document::dissect::{self, Flows, Shown, Summary};
+use roce_document::packet::walk;
 use roce_packet::ROCE_UDP_PORT;
 use roce_transport::with_causes;
 
-use super::decode;
-use super::decode::walk::Walk;
 use super::errors::print_error;
 use super::input;
 use super::input::follow::{self, Stop};
@@ -26,11 +24,7 @@ use super::platform::is_same_file;
 use super::terminal::Output;
 use columns::Selection;
 use filter::Filter;
-use flows::Flows;
 use line::Table;
-use roce_capture::{CaptureError, CaptureReader, PcapWriter};
-use shown::Shown;
-use summary::Summary;
 
 /// List, filter and decode the packets of a capture file
 ///
@@ -147,6 +141,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         Ok(printer) => printer,
         Err(error) => return Ok(failed(&error)),
     };
+    let filters = args.filter.all();
     let mut first_ns = None;
     let mut result = Ok(());
     let mut is_whole = false;
@@ -167,16 +162,13 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
                 break;
             }
         };
-        let framed = decode::captured(&packet);
-        let walk = match framed {
-            Some(framed) => Walk::new(framed, args.port),
-            None => Walk::unread_link(&packet.link_type),
-        };
+        let walk = walk(&packet, args.port);
         let first_ns = *first_ns.get_or_insert(packet.time_ns);
         let mark = flows.mark(&packet, &walk);
         summary.count(&packet, &walk, mark);
         let shown = Shown { packet: &packet, walk: &walk, first_ns, mark };
-        if args.filter.matches(&shown) {
+        let facts = (!filters.is_empty()).then(|| Facts::of(&shown));
+        if facts.is_none_or(|facts| filters.iter().all(|filter| filter.matches(&facts))) {
             summary.printed += 1;
             printer.print(&shown, output)?;
             if is_live {
@@ -239,7 +231,7 @@ impl Printer {
         match self {
             Self::Lines(table) => table.print(shown, output)?,
             Self::Tree => tree::print(shown, output)?,
-            Self::Json => json::print(shown, output)?,
+            Self::Json => writeln!(output, "{}", dissect::text(shown)?)?,
             Self::File(writer) => writer.copy(shown.packet)?,
         }
         Ok(())

@@ -35,7 +35,9 @@ macro_rules! commands {
     };
 }
 
-commands! { Demo Devices Ping Blast Pingpong Bridge Limit Rping Perf Run Doctor Stat Why Study Inject Peer }
+commands! {
+    Demo Devices Ping Blast Pingpong Bridge Limit Rping Perf Run Doctor Stat Why Explore Study Inject Peer
+}
 
 impl Command {
     pub(crate) fn run(self, _: &mut Output) -> anyhow::Result<ExitCode> {

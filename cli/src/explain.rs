@@ -1,21 +1,21 @@
 //! `roce explain`: explains one packet, byte by byte.
 
-mod explanation;
-mod json;
 mod text;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use clap::ValueEnum;
+use roce_document::explain::{self, Explanation, Origin};
+use roce_document::first_header::FirstHeader;
 use roce_packet::ROCE_UDP_PORT;
 
 use super::decode;
 use super::decode::walk::Walk;
-use super::input::first_header::FirstHeader;
 use super::input::{self, EXAMPLE, bytes};
 use super::terminal::Output;
-use explanation::{Explanation, Origin};
+use super::version::PROGRAM;
 
 /// Explain one packet: its bytes, every field with its meaning, and the computation of its ICRC
 ///
@@ -36,8 +36,8 @@ pub(super) struct Args {
     packet: Vec<String>,
 
     /// Header that the packet starts with
-    #[arg(long, value_enum, default_value_t = FirstHeader::Auto, value_name = "WHERE")]
-    from: FirstHeader,
+    #[arg(long, value_enum, default_value_t = Start::Auto, value_name = "WHERE")]
+    from: Start,
 
     /// Print one JSON object
     #[arg(long)]
@@ -46,6 +46,31 @@ pub(super) struct Args {
     /// UDP port of RoCE v2
     #[arg(long, value_name = "PORT", default_value_t = ROCE_UDP_PORT)]
     port: u16,
+}
+
+/// `--from`: the header that a packet starts with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Start {
+    /// Detect it from the bytes
+    Auto,
+    /// The Ethernet header
+    Eth,
+    /// The IPv4 or IPv6 header, or the GRH of RoCE v1
+    Ip,
+    /// The base transport header
+    Bth,
+}
+
+impl Start {
+    /// Returns the header, or `None` to detect it.
+    const fn first_header(self) -> Option<FirstHeader> {
+        match self {
+            Self::Auto => None,
+            Self::Eth => Some(FirstHeader::Eth),
+            Self::Ip => Some(FirstHeader::Ip),
+            Self::Bth => Some(FirstHeader::Bth),
+        }
+    }
 }
 
 const EXAMPLES: &str = "Examples:
@@ -76,19 +101,16 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
 
 /// Explains a packet that was given as digits.
 fn digits(args: &Args, bytes: &[u8], output: &mut Output) -> anyhow::Result<()> {
-    let from = if args.from == FirstHeader::Auto { FirstHeader::guess(bytes) } else { args.from };
-    let framed = from.framed(bytes);
-    let origin = Origin::Digits { from, was_guessed: args.from == FirstHeader::Auto };
-    let walk = match framed {
-        Some(framed) => Walk::new(framed, args.port),
-        None => Walk::datagram(bytes),
-    };
+    let given = args.from.first_header();
+    let from = given.unwrap_or_else(|| FirstHeader::guess(bytes));
+    let origin = Origin::Digits { from, was_guessed: given.is_none() };
+    let walk = from.walk(bytes, args.port);
     print(args, &Explanation { bytes, origin, walk }, output)
 }
 
 /// Explains a packet of a capture file.
 fn captured(args: &Args, file: &str, number: u64, output: &mut Output) -> anyhow::Result<()> {
-    if args.from != FirstHeader::Auto {
+    if args.from != Start::Auto {
         bail!(
             "--from applies only to hexadecimal digits; a capture file names the first header of its packets"
         );
@@ -107,7 +129,7 @@ fn captured(args: &Args, file: &str, number: u64, output: &mut Output) -> anyhow
 
 fn print(args: &Args, explanation: &Explanation<'_>, output: &mut Output) -> anyhow::Result<()> {
     match args.json {
-        true => json::print(explanation, output)?,
+        true => writeln!(output, "{}", explain::text(explanation, PROGRAM)?)?,
         false => text::print(explanation, output)?,
     }
     Ok(())

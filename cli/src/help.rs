@@ -154,12 +154,14 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "interval",
             "json",
             "junit",
+            "ladder",
             "live",
             "no_peak",
             "out",
             "out_json",
             "out_json_file",
             "output",
+            "page",
             "prometheus",
             "quiet",
             "rdma_cm_target",
@@ -233,7 +235,7 @@ const ELSEWHERE: [(&str, &str, &str); 17] = [
 ];
 
 /// The end of the help of each command.
-const EXAMPLES: [(&str, &str); 18] = [
+const EXAMPLES: [(&str, &str); 19] = [
     (
         "analyze",
         "  roce analyze trace.pcapng\n  roce analyze sender.pcap receiver.pcap --html report.html\n  \
@@ -292,6 +294,10 @@ const EXAMPLES: [(&str, &str); 18] = [
     (
         "why",
         "  roce why IBV_WC_RETRY_EXC_ERR\n  roce why 12\n  roce why 0x81 0x88\n  roce why --pid 4711 --json",
+    ),
+    (
+        "explore",
+        "  roce explore\n  roce explore trace.pcapng\n  roce explore growing.pcapng --follow --port 8470",
     ),
     (
         "study",

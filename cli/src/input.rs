@@ -1,8 +1,6 @@
 //! The packets that arguments select: digits, a capture file or one packet of it, or an example.
 
-pub(super) mod bytes;
 pub(super) mod captures;
-pub(super) mod first_header;
 pub(super) mod follow;
 
 use std::io::{self, Read};
@@ -10,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use roce_capture::{CaptureError, CaptureReader, CapturedPacket};
+pub(super) use roce_document::bytes;
 use roce_machine::text_file;
 
 /// The packet that the arguments select.

@@ -12,7 +12,7 @@ use roce_analysis::ladder::ladder;
 use roce_packet::ROCE_UDP_PORT;
 
 use super::errors::print_error;
-use super::input::captures::Captures;
+use super::input::captures;
 use super::terminal::{Output, Paint};
 
 /// Draw the packets of a connection as a sequence ladder
@@ -60,7 +60,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
-    let captures = Captures::read(&args.files, Collector::new(args.port), false)?;
+    let captures = captures::read(&args.files, Collector::new(args.port), false)?;
     if let Some(reason) = captures.why_empty() {
         print_error(&reason);
         return Ok(ExitCode::FAILURE);

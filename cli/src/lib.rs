@@ -56,6 +56,7 @@ mod network {
     mod demo;
     mod devices;
     mod doctor;
+    mod explore;
     mod inject;
     mod limit;
     mod measure;

@@ -6,7 +6,8 @@ use clap::Subcommand;
 
 use super::terminal::Output;
 use super::{
-    bridge, demo, devices, doctor, inject, limit, measure, peer, perf, pingpong, rping, run, stat, study, why,
+    bridge, demo, devices, doctor, explore, inject, limit, measure, peer, perf, pingpong, rping, run, stat,
+    study, why,
 };
 
 #[derive(Debug, Subcommand)]
@@ -24,6 +25,7 @@ pub(crate) enum Command {
     Doctor(doctor::Args),
     Stat(stat::Args),
     Why(why::Args),
+    Explore(explore::Args),
     Study(study::Args),
     Inject(inject::Args),
     Peer(peer::Args),
@@ -45,6 +47,7 @@ impl Command {
             Self::Doctor(args) => doctor::run(&args, output),
             Self::Stat(args) => stat::run(&args, output),
             Self::Why(args) => why::run(&args, output),
+            Self::Explore(args) => explore::run(&args, output),
             Self::Study(args) => study::run(&args, output),
             Self::Inject(args) => inject::run(&args, output),
             Self::Peer(args) => peer::run(&args, output),

@@ -4,6 +4,7 @@ mod args;
 mod capture;
 mod emit;
 mod failures;
+mod ladder;
 mod live;
 mod memory;
 mod merge;
@@ -74,6 +75,7 @@ fn run_one(
         set: args.common(),
         capture: args.pcap_port.clone(),
         dir: args.out.clone(),
+        ladder: args.ladder,
         trace,
         threads: args.threads,
         budget: Budget::new(args.memory),
@@ -93,6 +95,9 @@ fn run_one(
     if args.json {
         crate::document::print(output, "sim", &completed.summary)?;
         return ensure_well(completed);
+    }
+    if let Some(ladder) = &ran.ladder {
+        writeln!(output, "{ladder}")?;
     }
     print_summary(output, &completed.summary)?;
     let speed = ran.packets_per_s();

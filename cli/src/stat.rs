@@ -142,7 +142,8 @@ fn engines(published: &Published) -> Vec<serde_json::Map<String, Value>> {
     engines.into_values().collect()
 }
 
-fn document(published: &Published) -> Value {
+/// Returns the document of a process.
+pub(super) fn document(published: &Published) -> Value {
     let Published { pid, command, version, device, addresses, uptime_s, counters, .. } = published;
     let counters: serde_json::Map<String, Value> =
         counters.iter().map(|(name, value)| (name.clone(), (*value).into())).collect();
@@ -204,7 +205,7 @@ fn help_text(text: &str) -> String {
 }
 
 /// Returns whether both are the same context at different times.
-fn is_same(a: &Published, b: &Published) -> bool {
+pub(super) fn is_same(a: &Published, b: &Published) -> bool {
     a.pid == b.pid && a.addresses == b.addresses
 }
 

@@ -2,26 +2,15 @@
 
 use std::sync::LazyLock;
 
-use serde::Serialize;
+use roce_document::document::{Build, Program};
 
 use crate::platform::FEATURES;
 
 /// The version of the program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The properties that distinguish builds of one version.
-#[derive(Debug, Serialize)]
-pub(crate) struct Build {
-    /// The commit of the sources, if the build knew it. Changes that were not committed are not visible.
-    commit: Option<&'static str>,
-    /// The features of the devices.
-    features: &'static [&'static str],
-    /// The target triple.
-    target: &'static str,
-}
-
 /// The build of this program. The variables are those of `build.rs`.
-pub(crate) const BUILD: Build = Build {
+const BUILD: Build<'static> = Build {
     commit: match env!("BUILD_COMMIT").as_bytes() {
         [] => None,
         _ => Some(env!("BUILD_COMMIT")),
@@ -29,6 +18,9 @@ pub(crate) const BUILD: Build = Build {
     features: FEATURES,
     target: env!("BUILD_TARGET"),
 };
+
+/// This program, as documents name it.
+pub(crate) const PROGRAM: Program<'static> = Program { version: VERSION, build: BUILD };
 
 /// Returns the text of `--version` after the name of the program.
 pub(crate) fn long() -> &'static str {

@@ -140,7 +140,7 @@ fn document_of_context(published: &Published) -> Value {
 }
 
 /// Converts the facts of a queue pair. Facts with other keys than these, from a later version, are left out.
-fn document_of_queue_pair(explanation: &PublishedExplanation) -> Value {
+pub(super) fn document_of_queue_pair(explanation: &PublishedExplanation) -> Value {
     let mut fields = Map::new();
     let (mut packets, mut counters, mut likely) = (Vec::new(), Map::new(), Vec::new());
     for (key, value) in &explanation.facts {

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use roce_analysis::verdict::{Outcome, Verdict};
+use roce_document::analyze::Report;
 
-use super::report::Report;
 use super::text::proof;
 
 /// Returns the document: a suite for the captures, and one for each connection. An unknown verdict is a

@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 
 use roce_analysis::ladder::ladder;
 use roce_analysis::verdict::Verdict;
+use roce_document::analyze::{Losses, Part, Report, of_requests};
 use roce_plot::escape;
 
 use super::charts::charts;
-use super::figures::{Losses, of_requests};
-use super::report::{Part, Report};
 use super::text::proof;
 
 /// Maximum number of rows of a ladder.

@@ -4,9 +4,8 @@ use std::io::{self, Write as _};
 
 use roce_analysis::summary::Summary;
 use roce_analysis::verdict::{Outcome, Verdict};
+use roce_document::analyze::{Part, Report, of_requests, parties};
 
-use super::figures::{of_requests, parties};
-use super::report::{Part, Report};
 use crate::counters;
 use crate::terminal::{Output, Paint, Style, wrapped};
 

@@ -1,25 +1,6 @@
 //! The columns of the lines, and the selection of `--columns`.
 
-pub(super) const NUMBER: usize = 0;
-pub(super) const TIME: usize = 1;
-pub(super) const SOURCE: usize = 2;
-pub(super) const DESTINATION: usize = 3;
-pub(super) const OPCODE: usize = 4;
-pub(super) const QP: usize = 5;
-pub(super) const PSN: usize = 6;
-pub(super) const LENGTH: usize = 7;
-pub(super) const FLAGS: usize = 8;
-pub(super) const ICRC: usize = 9;
-pub(super) const MARK: usize = 10;
-pub(super) const DSCP: usize = 11;
-pub(super) const ECN: usize = 12;
-pub(super) const PORT: usize = 13;
-pub(super) const WIRE: usize = 14;
-pub(super) const INTERFACE: usize = 15;
-pub(super) const COLUMNS: usize = 16;
-
-/// The contents of the columns of one packet.
-pub(super) type Cells = [String; COLUMNS];
+use roce_document::dissect::columns::{COLUMNS, DESTINATION, MARK, NUMBER, SOURCE};
 
 /// The heading, which begins with `#` so that other programs can skip it.
 pub(super) const TITLES: [&str; COLUMNS] = [
@@ -118,6 +99,8 @@ impl Selection {
 
 #[cfg(test)]
 mod tests {
+    use roce_document::dissect::columns::{DSCP, OPCODE, PSN, TIME};
+
     use super::*;
 
     #[test]

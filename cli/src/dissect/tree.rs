@@ -2,12 +2,13 @@
 
 use std::io::{self, Write};
 
-use super::shown::Shown;
+use roce_capture::Direction;
+use roce_document::dissect::Shown;
+use roce_packet::foreign::Text;
+
 use crate::decode::text::{field_line, icrc_text, part_title, spaced};
 use crate::decode::walk::{Part, Protocol, Walk};
 use crate::terminal::{Output, Paint};
-use roce_capture::Direction;
-use roce_packet::foreign::Text;
 
 /// Prints one packet, followed by an empty line.
 pub(super) fn print(shown: &Shown<'_>, output: &mut Output) -> io::Result<()> {

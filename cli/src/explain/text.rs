@@ -3,15 +3,15 @@
 use std::io::{self, Write};
 
 use roce_analysis::icrc::Wrong;
+use roce_document::explain::{Explanation, Origin, is_masked};
+use roce_document::first_header::FirstHeader;
 use roce_packet::fields::EXTENDED;
+use roce_packet::foreign::Text;
 use roce_packet::{Direction, OpcodeInfo, Operation, PayloadRule, Position, Transport};
 
-use super::explanation::{Explanation, Origin, is_masked};
 use crate::decode::text::{field_line, icrc_text, part_title, spaced};
 use crate::decode::walk::{Icrc, Part, Protocol};
-use crate::input::first_header::FirstHeader;
 use crate::terminal::{Output, Paint};
-use roce_packet::foreign::Text;
 
 const LINE: usize = 100;
 const BYTES_PER_ROW: usize = 16;
@@ -37,7 +37,7 @@ fn overview(explanation: &Explanation<'_>, output: &mut Output) -> io::Result<()
     match *origin {
         Origin::Digits { from, was_guessed } => {
             let other = match from {
-                FirstHeader::Auto | FirstHeader::Eth => "--from ip or --from bth",
+                FirstHeader::Eth => "--from ip or --from bth",
                 FirstHeader::Ip => "--from eth or --from bth",
                 FirstHeader::Bth => "--from eth or --from ip",
             };

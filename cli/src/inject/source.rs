@@ -5,11 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use roce_capture::CapturedPacket;
+use roce_document::first_header::framed;
 use roce_packet::{EthernetHeader, MacAddr};
 
 use crate::decode;
 use crate::decode::walk::Framed;
-use crate::input::first_header::framed;
 use crate::input::{self, Input};
 
 /// The frames to send, once or several times.

@@ -1,79 +1,38 @@
-//! Whole capture files for the analysis of connections.
+//! Reads whole capture files for the analysis of connections.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use roce_analysis::connection::Connection;
-use roce_analysis::{Analysis, Collector, Packet};
+use anyhow::Context as _;
+use roce_analysis::Collector;
 use roce_capture::{CaptureError, CaptureErrorKind};
+use roce_document::analyze::Captures;
+use roce_document::packet::analysable;
 
 use super::open;
-use crate::decode;
 use crate::errors::print_error;
 
-/// The packets of capture files, analysed.
-#[derive(Debug)]
-pub(crate) struct Captures {
-    pub(crate) analysis: Analysis,
-    /// The names of the files.
-    pub(crate) files: Vec<String>,
-    /// Number of packets whose link layer cannot carry RoCE.
-    pub(crate) unread: u64,
-    /// Whether every file was read to its end.
-    pub(crate) is_whole: bool,
-}
-
-impl Captures {
-    /// Reads files. `is_growing` means that another program is writing the last packet. A file that is
-    /// damaged in the middle or at its end counts up to there, and standard error says so.
-    pub(crate) fn read(
-        files: &[PathBuf],
-        mut collector: Collector,
-        is_growing: bool,
-    ) -> anyhow::Result<Self> {
-        let (mut unread, mut is_whole) = (0, true);
-        let mut progress = Progress::new();
-        let count = u16::try_from(files.len()).context("more than 65,535 files")?;
-        collector = collector.with_captures(count);
-        for (index, file) in files.iter().enumerate() {
-            let capture = u16::try_from(index).context("more than 65,536 files")?;
-            let end = add(&mut collector, file, capture, &mut unread, &mut progress)?;
-            if let Some(error) = end.filter(|error| !is_growing || !is_end(error)) {
-                print_error(&format!("{error}; the packets before it are analysed"));
-                is_whole = false;
-            }
+/// Reads files. `is_growing` means that another program is writing the last packet. A file that is damaged in
+/// the middle or at its end counts up to there, and standard error says so.
+pub(crate) fn read(
+    files: &[PathBuf],
+    mut collector: Collector,
+    is_growing: bool,
+) -> anyhow::Result<Captures> {
+    let (mut unread, mut is_whole) = (0, true);
+    let mut progress = Progress::new();
+    let count = u16::try_from(files.len()).context("more than 65,535 files")?;
+    collector = collector.with_captures(count);
+    for (index, file) in files.iter().enumerate() {
+        let capture = u16::try_from(index).context("more than 65,536 files")?;
+        let end = add(&mut collector, file, capture, &mut unread, &mut progress)?;
+        if let Some(error) = end.filter(|error| !is_growing || !is_end(error)) {
+            print_error(&format!("{error}; the packets before it are analysed"));
+            is_whole = false;
         }
-        let files = files.iter().map(|file| file.display().to_string()).collect();
-        Ok(Self { analysis: collector.analyze(), files, unread, is_whole })
     }
-
-    /// Returns why nothing can be said, if there is no RoCE packet and no pause frame.
-    pub(crate) fn why_empty(&self) -> Option<String> {
-        let counts = self.analysis.counts;
-        let files = self.files.join(", ");
-        if counts.roce + counts.pauses > 0 {
-            return None;
-        }
-        if counts.packets + self.unread == 0 {
-            return Some(format!("{files}: the file has no packets"));
-        }
-        Some(format!("{files}: no packet is RoCE; `roce dissect FILE` prints the likely reason"))
-    }
-
-    /// Returns the connections with their numbers from 1, or only that with this number.
-    pub(crate) fn connections(&self, only: Option<usize>) -> anyhow::Result<Vec<(usize, &Connection)>> {
-        let all = (1..).zip(&self.analysis.connections);
-        let Some(number) = only else { return Ok(all.collect()) };
-        let chosen: Vec<_> = all.filter(|(one, _)| *one == number).collect();
-        if chosen.is_empty() {
-            let count = self.analysis.connections.len();
-            bail!(
-                "there is no connection {number}; `roce analyze` numbers them from 1, and there are {count}"
-            );
-        }
-        Ok(chosen)
-    }
+    let files = files.iter().map(|file| file.display().to_string()).collect();
+    Ok(Captures { analysis: collector.analyze(), files, unread, is_whole })
 }
 
 /// Returns whether an error is that a file ends inside a packet.
@@ -98,19 +57,10 @@ fn add(
             Err(error) => return Ok(Some(error)),
         };
         progress.count();
-        let Some(framed) = decode::captured(&packet) else {
-            *unread += 1;
-            continue;
-        };
-        collector.add(&Packet {
-            capture,
-            interface: u16::try_from(packet.interface.unwrap_or(0)).unwrap_or(u16::MAX),
-            number: packet.number,
-            time_ns: packet.time_ns,
-            link: framed.link(),
-            wire_len: packet.original_len as usize,
-            bytes: packet.bytes,
-        });
+        match analysable(&packet, capture) {
+            Some(packet) => collector.add(&packet),
+            None => *unread += 1,
+        }
     }
     Ok(None)
 }

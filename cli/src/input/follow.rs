@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use roce_capture::{CaptureError, CaptureErrorKind, CaptureReader};
@@ -29,34 +30,41 @@ impl Stop {
     }
 }
 
-/// A file whose end is only reached when the user ends the reading, with Ctrl-C or a signal.
+/// A file whose end is only reached when the user ends the reading, with Ctrl-C or a signal. Without signals
+/// the end is never reached.
 struct Growing {
     file: File,
-    signals: Signals,
+    signals: Option<Signals>,
     stop: Stop,
 }
 
 /// Opens a capture file that another program still writes.
 pub(crate) fn open(path: &Path) -> Result<(CaptureReader, Stop), CaptureError> {
-    let name = path.display().to_string();
-    let failed = |error: io::Error| CaptureError {
-        file: name.clone(),
-        offset: 0,
-        packet: 0,
-        kind: CaptureErrorKind::Open(error),
-    };
-    let file = File::open(path).map_err(failed)?;
-    let signals = Signals::block().map_err(failed)?;
+    let file = File::open(path).map_err(|error| failed(path, error))?;
+    let signals = Some(Signals::block().map_err(|error| failed(path, error))?);
     let stop = Stop::default();
-    let reader = CaptureReader::new(Growing { file, signals, stop: stop.clone() }, &name)?;
-    Ok((reader, stop))
+    let growing = Growing { file, signals, stop: stop.clone() };
+    Ok((CaptureReader::new(growing, &path.display().to_string())?, stop))
+}
+
+/// Opens a capture file that another program still writes, for a thread that ends with the process. Waits for
+/// the first bytes of the file.
+pub(crate) fn open_without_signals(path: &Path) -> Result<CaptureReader, CaptureError> {
+    let file = File::open(path).map_err(|error| failed(path, error))?;
+    let growing = Growing { file, signals: None, stop: Stop::default() };
+    CaptureReader::new(growing, &path.display().to_string())
+}
+
+fn failed(path: &Path, error: io::Error) -> CaptureError {
+    let file = path.display().to_string();
+    CaptureError { file, offset: 0, packet: 0, kind: CaptureErrorKind::Open(error) }
 }
 
 impl Read for Growing {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         loop {
             // A signal also ends the reading of a file that never stops growing.
-            if self.signals.have_arrived() {
+            if self.signals.as_ref().is_some_and(Signals::have_arrived) {
                 self.stop.request();
             }
             if self.stop.is_requested() {
@@ -69,8 +77,13 @@ impl Read for Growing {
             if self.file.metadata()?.len() < self.file.stream_position()? {
                 return Err(io::Error::other("the file became shorter; another program writes it anew"));
             }
-            if self.signals.wait(INTERVAL)? {
-                self.stop.request();
+            match &self.signals {
+                Some(signals) => {
+                    if signals.wait(INTERVAL)? {
+                        self.stop.request();
+                    }
+                }
+                None => thread::sleep(INTERVAL),
             }
         }
     }

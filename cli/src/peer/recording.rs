@@ -12,7 +12,7 @@ use roce_peer::recorded::{Recorded, script_of};
 use roce_transport::Instant;
 
 use crate::decode;
-use crate::input::captures::Captures;
+use crate::input::captures;
 use crate::terminal::Output;
 
 /// A packet of the connection.
@@ -37,7 +37,7 @@ pub(super) fn print(
     if file == Path::new("-") {
         bail!("--from reads its file twice, so it cannot be `-`; write the capture to a file first");
     }
-    let captures = Captures::read(&[file.to_owned()], Collector::new(ROCE_UDP_PORT), false)?;
+    let captures = captures::read(&[file.to_owned()], Collector::new(ROCE_UDP_PORT), false)?;
     if let Some(reason) = captures.why_empty() {
         bail!(reason);
     }

@@ -59,6 +59,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PORT", requires = "out", conflicts_with_all = ["sweep", "sweeps"])]
     pub(super) pcap_port: Vec<String>,
 
+    /// Draw the packets of a flow as a sequence ladder, as both hosts saw them: of flow 0, or of the flow
+    /// with this number; `roce ladder --help` explains the signs. The simulation then carries real payload
+    #[arg(long, value_name = "FLOW", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    #[arg(conflicts_with_all = ["sweep", "sweeps", "seeds", "json", "emit", "index", "live"])]
+    pub(super) ladder: Option<u32>,
+
     /// Show rates and queues on the terminal during the run; space pauses, + and - change the speed, q quits
     #[arg(long, conflicts_with_all = ["sweep", "sweeps", "json", "emit", "index"])]
     pub(super) live: bool,

@@ -51,7 +51,7 @@ impl Captures {
 }
 
 /// Returns the frame from its Ethernet header on. Ethernet addresses are derived from IP addresses.
-fn frame_bytes(content: &CapturedContent) -> Option<Vec<u8>> {
+pub(super) fn frame_bytes(content: &CapturedContent) -> Option<Vec<u8>> {
     match content {
         CapturedContent::Pause { priority, quanta } => {
             let mut request = [None; roce_packet::pause::PRIORITIES];

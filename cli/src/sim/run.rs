@@ -11,6 +11,7 @@ use roce_scenario::{Scenario, Whole};
 use roce_sim::net::{PayloadMode, Simulation};
 
 use super::capture::Captures;
+use super::ladder::Observed;
 use super::memory::Budget;
 use super::shipped::Source;
 use crate::algorithms::{self, Identity};
@@ -44,6 +45,8 @@ pub(super) struct Job {
     pub(super) capture: Vec<String>,
     /// Directory of the captures.
     pub(super) dir: Option<PathBuf>,
+    /// The flow whose ladder is drawn.
+    pub(super) ladder: Option<u32>,
     /// The file for trace events.
     pub(super) trace: Option<TraceFile>,
     /// Maximum number of threads.
@@ -55,6 +58,8 @@ pub(super) struct Job {
 /// A completed run, and how long it took.
 pub(super) struct Ran {
     pub(super) completed: CompletedRun,
+    /// The ladder of a flow, as text.
+    pub(super) ladder: Option<String>,
     /// Run time in seconds.
     pub(super) seconds: f64,
     /// The number of threads.
@@ -85,9 +90,14 @@ impl Job {
         check_expectations(&scenario)?;
         let identities = algorithms::identities(&scenario.settings);
         let ports = self.captured_ports(&scenario)?;
-        if !ports.is_empty() {
+        let mut observed = self.ladder.map(|flow| Observed::new(&scenario, flow)).transpose()?;
+        let ladder_ports = observed.iter().flat_map(|observed| observed.ports());
+        let mut captured: Vec<u32> = ports.iter().chain(ladder_ports).map(|(port, _)| *port).collect();
+        captured.sort_unstable();
+        captured.dedup();
+        if !captured.is_empty() {
             scenario.settings.payload = PayloadMode::Real;
-            scenario.settings.measure.capture = ports.iter().map(|(port, _)| *port).collect();
+            scenario.settings.measure.capture = captured;
         }
         let hashes = Hashes {
             scenario: fnv(FNV_START, &source.text),
@@ -99,7 +109,7 @@ impl Job {
         scenario.settings.threads = self.threads;
         let mut simulation = scenario.simulation()?;
         let threads = simulation.threads();
-        let ran = self.drive(&scenario, &mut simulation, &ports, watch);
+        let ran = self.drive(&scenario, &mut simulation, (&ports, observed.as_mut()), watch);
         // A failed run also has its events up to the failure.
         if let Some(trace) = &self.trace {
             let events = simulation.take_all_events();
@@ -113,17 +123,18 @@ impl Job {
             summary.expected = Some(evaluate_expectations(&scenario, &results, &summary));
         }
         let added_algorithms = identities.iter().map(Identity::text).collect();
+        let ladder = observed.map(|observed| observed.text(&results.flows)).transpose()?;
         let completed = CompletedRun { scenario, whole, added_algorithms, is_unchanged, results, summary };
-        Ok(Ran { completed, seconds, threads })
+        Ok(Ran { completed, ladder, seconds, threads })
     }
 
-    /// Runs a simulation and writes its captures and trace events meanwhile. Returns whether it ran to its
-    /// end.
+    /// Runs a simulation and writes its captures and trace events meanwhile; `observed` gets the frames too.
+    /// Returns whether it ran to its end.
     fn drive(
         &self,
         scenario: &Scenario,
         simulation: &mut Simulation,
-        ports: &[(u32, String)],
+        (ports, mut observed): (&[(u32, String)], Option<&mut Observed>),
         watch: &mut Watch<'_>,
     ) -> anyhow::Result<bool> {
         let mut captures = match &self.dir {
@@ -133,12 +144,17 @@ impl Job {
         if self.trace.is_some() {
             simulation.keep_events();
         }
-        let longest = if captures.is_some() || self.trace.is_some() { WRITE_STRIDE } else { u64::MAX };
+        let has_frames = captures.is_some() || observed.is_some();
+        let longest = if has_frames || self.trace.is_some() { WRITE_STRIDE } else { u64::MAX };
         let (mut stride, mut is_whole) = (STRIDE, true);
         loop {
             let goes_on = simulation.run(stride.min(longest));
+            let frames = simulation.take_captured();
             if let Some(captures) = &mut captures {
-                captures.write(&simulation.take_captured())?;
+                captures.write(&frames)?;
+            }
+            if let Some(observed) = &mut observed {
+                observed.add(&frames);
             }
             if let Some(trace) = &self.trace {
                 let events = simulation.take_events();
@@ -327,6 +343,7 @@ mod tests {
             set: Vec::new(),
             capture: vec!["h1".into(), "h1".into()],
             dir: Some(dir.clone()),
+            ladder: None,
             trace: None,
             threads: 1,
             budget: Budget::new(None),

@@ -187,7 +187,7 @@ fn run_one(
     Limits { threads, budget, .. }: Limits,
 ) -> anyhow::Result<Summary> {
     let (set, trace) = (combination.set.clone(), trace.cloned());
-    let job = Job { set, capture: Vec::new(), dir: None, trace, threads, budget };
+    let job = Job { set, capture: Vec::new(), dir: None, ladder: None, trace, threads, budget };
     let dir = out.map(|out| out.join(format!("{:05}", combination.place.index)));
     if let Some(dir) = &dir {
         remove_summary(dir)?;

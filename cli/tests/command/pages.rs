@@ -306,9 +306,9 @@ fn commands_have_the_options_that_the_readme_names() {
         .into_iter()
         .filter(|command| !others.contains(command) && !has_option(&help(command), "--json"))
         .collect();
-    assert_eq!(without, ["ladder", "peer", "rping", "run", "study"]);
+    assert_eq!(without, ["explore", "ladder", "peer", "rping", "run", "study"]);
     let readme = readme.replace("\n  ", " ");
-    assert!(readme.contains("`ladder`, `peer`, `rping`, `run` and `study` do not"));
+    assert!(readme.contains("`explore`, `ladder`, `peer`, `rping`, `run` and `study` do not"));
 }
 
 /// Returns the cells of the row of a parameter in a section of a page.

@@ -591,3 +591,41 @@ fn a_deadlock_is_named_in_the_summary_and_the_steps_of_pauses_are_a_table() {
     assert!(read(&place.path("out/pauses.svg")).contains("s2-&gt;s0"));
     assert!(read(&place.path("out/report.html")).contains("held until the end"));
 }
+
+/// One flow, whose packets are lost at random.
+const LOSSY: &str = r#"
+name = "lossy"
+[topology]
+kind = "star"
+hosts = 2
+[[topology.faults]]
+link = ["h0", "s0"]
+plan = "drop=5%"
+[[flows]]
+kind = "pair"
+from = "h0"
+to = "h1"
+bytes = "100KB"
+"#;
+
+#[test]
+fn a_flow_is_drawn_as_a_ladder() {
+    let place = Place::new();
+    std::fs::write(place.path("lossy.toml"), LOSSY).unwrap();
+    let finished = place.inside(&["lossy.toml", "--ladder", "--seed", "2"]);
+    assert!(finished.success, "{}", finished.stderr);
+    let ladder = finished.stdout.split_once("\n\n").expect("a ladder, and the summary").0;
+    assert!(ladder.starts_with("Flow 0 from h0 to h1: complete\n"), "{ladder}");
+    // Lost, and sent again.
+    assert!(ladder.contains("---x") && ladder.contains("===>"), "{ladder}");
+
+    let other = place.sim(&["--ladder=1"]).stdout;
+    assert!(other.starts_with("Flow 1 from h1 to h2: complete\n"), "{other}");
+    let unknown = place.inside(&["small.toml", "--ladder=2"]);
+    assert!(!unknown.success);
+    assert!(
+        unknown.stderr.contains("there is no flow 2; they are numbered from 0, and there are 2"),
+        "{}",
+        unknown.stderr
+    );
+}

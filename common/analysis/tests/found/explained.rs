@@ -37,7 +37,7 @@ fn pair(script: impl FnMut(&Sent) -> Action + 'static) -> Pair {
     pair
 }
 
-fn post(pair: &mut Pair, qpn: Qpn, wr_id: u64, operation: Operation, len: usize) {
+pub(crate) fn post(pair: &mut Pair, qpn: Qpn, wr_id: u64, operation: Operation, len: usize) {
     let local = pair.host(Side::A).memory_range(0, len);
     let (remote_addr, rkey) = (pair.host(Side::B).memory_range(0, len).addr, pair.host(Side::B).rkey());
     let op = match operation {
@@ -63,7 +63,7 @@ fn rounds(operation: Operation, len: usize, script: impl FnMut(&Sent) -> Action 
 }
 
 /// Loses the packet with this number among those that `is_it` chooses.
-fn lose(number: usize, is_it: impl Fn(&Sent) -> bool + 'static) -> impl FnMut(&Sent) -> Action {
+pub(crate) fn lose(number: usize, is_it: impl Fn(&Sent) -> bool + 'static) -> impl FnMut(&Sent) -> Action {
     let mut seen = 0;
     move |sent| {
         seen += usize::from(is_it(sent));
@@ -71,11 +71,11 @@ fn lose(number: usize, is_it: impl Fn(&Sent) -> bool + 'static) -> impl FnMut(&S
     }
 }
 
-fn is_write(sent: &Sent) -> bool {
+pub(crate) fn is_write(sent: &Sent) -> bool {
     sent.opcode.info().is_some_and(|info| info.operation == Operation::Write)
 }
 
-fn is_response(sent: &Sent) -> bool {
+pub(crate) fn is_response(sent: &Sent) -> bool {
     sent.opcode.info().is_some_and(|info| info.operation == Operation::ReadResponse)
 }
 
@@ -87,7 +87,7 @@ fn later(taps: &mut Tapped, delay: Duration, is_first: impl Fn(&Seen) -> bool) {
     }
 }
 
-fn edit(taps: &mut Tapped, is_it: impl Fn(&Seen) -> bool, change: impl Fn(&mut Seen)) {
+pub(crate) fn edit(taps: &mut Tapped, is_it: impl Fn(&Seen) -> bool, change: impl Fn(&mut Seen)) {
     let all = taps.iter_mut().flatten().filter(|seen| is_it(seen));
     let count = all.map(|seen| {
         change(seen);
@@ -104,21 +104,21 @@ fn judge(taps: &Tapped) -> Vec<Verdict> {
     judged(&both(taps))
 }
 
-fn judged(analysis: &Analysis) -> Vec<Verdict> {
+pub(crate) fn judged(analysis: &Analysis) -> Vec<Verdict> {
     let of_connections = analysis.connections.iter().flat_map(|one| of_connection(analysis, one));
     of_connections.chain(of_capture(analysis)).collect()
 }
 
-fn is_nak(seen: &Seen) -> bool {
+pub(crate) fn is_nak(seen: &Seen) -> bool {
     seen.opcode() == Opcode::RC_ACKNOWLEDGE && seen.bytes[12] >> 5 == 3
 }
 
-fn is_rnr(seen: &Seen) -> bool {
+pub(crate) fn is_rnr(seen: &Seen) -> bool {
     seen.opcode() == Opcode::RC_ACKNOWLEDGE && seen.bytes[12] >> 5 == 1
 }
 
 /// The first request that goes back behind PSNs of the same connection, at the tap near the requester.
-fn first_again(taps: &Tapped) -> Seen {
+pub(crate) fn first_again(taps: &Tapped) -> Seen {
     let mut highest = 0;
     let again = taps[0].iter().find(|seen| {
         let is_again = seen.from == Side::A && highest > 0 && seen.psn() <= highest;

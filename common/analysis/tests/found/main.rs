@@ -9,12 +9,15 @@
 //! of the analysis, write them again: `ROCE_WRITE_TABLE=1 cargo test -p roce-analysis --test found`. Other
 //! seeds than those of the table: `ROCE_FOUND_SEEDS=1001-1300 cargo test -p roce-analysis --test found
 //! injected -- --nocapture`.
+//!
+//! `planted` makes the captures of docs/lessons/captures.md.
 
 mod bridged;
 mod counted;
 mod explained;
 mod injected;
 mod managed;
+mod planted;
 mod scene;
 
 use std::fmt::Write as _;

@@ -1,0 +1,66 @@
+//! The file of the page.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use axum::body::Bytes;
+
+/// The page in an installation, from the folder of the command.
+const INSTALLED: &str = "../share/roce/explore.html";
+/// The page that `tools/web/build` writes, from the folder of a command that cargo built: of one for this
+/// machine, and of one with `--target`.
+const BUILT: [&str; 2] = ["../web/roce.html", "../../web/roce.html"];
+
+/// Reads the page: the given file, or else the installed or built one.
+pub(super) fn load(given: Option<&Path>) -> anyhow::Result<Bytes> {
+    let path = match given {
+        Some(path) => path.to_owned(),
+        None => {
+            let own = std::env::current_exe().context("cannot determine the path of this command")?;
+            find(own.parent().unwrap_or(Path::new("/")))?
+        }
+    };
+    let page = std::fs::read(&path).with_context(|| format!("cannot read the page {}", path.display()))?;
+    Ok(page.into())
+}
+
+/// Returns the path of the page for a command in this folder.
+fn find(folder: &Path) -> anyhow::Result<PathBuf> {
+    let mut places = std::iter::once(INSTALLED).chain(BUILT).map(|place| folder.join(place));
+    match places.find(|path| path.is_file()) {
+        Some(path) => Ok(path),
+        None => bail!(
+            "the page is missing in {}; run tools/web/build in the sources of roce, and then roce explore \
+             --page target/web/roce.html",
+            folder.join(INSTALLED).display()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_installed_page_comes_before_a_built_one() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("target/debug");
+        std::fs::create_dir_all(&folder).unwrap();
+        let error = find(&folder).unwrap_err().to_string();
+        assert!(error.contains("../share/roce/explore.html; run tools/web/build in the sources"), "{error}");
+        let built = root.path().join("target/web");
+        std::fs::create_dir(&built).unwrap();
+        std::fs::write(built.join("roce.html"), "built").unwrap();
+        assert_eq!(std::fs::read(find(&folder).unwrap()).unwrap(), b"built");
+        let for_target = root.path().join("target/x86_64-unknown-linux-gnu/release");
+        std::fs::create_dir_all(&for_target).unwrap();
+        assert_eq!(std::fs::read(find(&for_target).unwrap()).unwrap(), b"built");
+        let share = root.path().join("target/share/roce");
+        std::fs::create_dir_all(&share).unwrap();
+        std::fs::write(share.join("explore.html"), "installed").unwrap();
+        assert_eq!(std::fs::read(find(&folder).unwrap()).unwrap(), b"installed");
+        // A given file counts alone.
+        assert!(load(Some(&root.path().join("gone.html"))).is_err());
+        assert_eq!(load(Some(&built.join("roce.html"))).unwrap().as_ref(), b"built");
+    }
+}
