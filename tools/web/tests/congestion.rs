@@ -106,7 +106,8 @@ fn check(name: &str, text: &str) {
     assert_eq!(results["command"], format!("roce sim {name}"));
 }
 
-/// Compares the scenarios that fit a page and have at most this number of packets. Returns how many there are.
+/// Compares the scenarios that fit a page and have at most this number of packets. Returns how many there
+/// are.
 fn compare(most_packets: u64) -> usize {
     let list = parsed(&scenarios());
     let fits = list.as_array().expect("a list").iter().filter(|scenario| scenario["fits"] == true);
