@@ -27,7 +27,7 @@ pub(super) struct Followed {
     recent: Arc<Mutex<Recent>>,
 }
 
-/// What the thread has read since the last event.
+/// The packets that the thread has read since the last event.
 #[derive(Debug, Default)]
 struct Recent {
     rows: VecDeque<Listed>,

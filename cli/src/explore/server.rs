@@ -21,7 +21,7 @@ use tokio::sync::{broadcast, mpsc};
 
 use super::access::{Token, refusal};
 
-/// What the server has.
+/// The data that the server serves.
 pub(super) struct Site {
     pub(super) token: Token,
     pub(super) page: Bytes,

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 pub struct Program<'a> {
     /// Its version.
     pub version: &'a str,
-    /// What it was built from.
+    /// The sources and features of the build.
     pub build: Build<'a>,
 }
 

@@ -11,7 +11,7 @@ use crate::congestion::{self, Run};
 use crate::hosts::Hosts;
 use crate::{frame, lessons, program};
 
-/// What a call returns.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// Text, which is JSON for most functions.

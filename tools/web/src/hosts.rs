@@ -45,7 +45,7 @@ pub struct Hosts {
     is_selective: bool,
 }
 
-/// What is known about one host besides its engine.
+/// The state of one host besides its engine.
 #[derive(Debug)]
 struct End {
     qpn: Qpn,

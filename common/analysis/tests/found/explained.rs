@@ -28,7 +28,8 @@ struct Failure {
     play: fn() -> Vec<Verdict>,
 }
 
-fn pair(script: impl FnMut(&Sent) -> Action + 'static) -> Pair {
+/// Two hosts on a link, whose packets are recorded.
+pub(crate) fn pair(script: impl FnMut(&Sent) -> Action + 'static) -> Pair {
     let mut pair = Pair::new(1);
     pair.link_delay_ns = DELAY_NS;
     pair.packet_time_ns = PACKET_NS;

@@ -16,8 +16,8 @@ use roce_packet::{Ecn, Opcode, Operation, PathMtu, Qpn};
 use roce_sim::pair::{Action, Pair, Sent, Settings, Side};
 use roce_transport::{QpState, QpType, RKey, SendOp, SendWr};
 
-use crate::explained::{edit, first_again, is_nak, is_response, is_rnr, is_write, judged, lose, post};
-use crate::scene::{DELAY_NS, PACKET_NS, Seen, Tapped, frame_of, tapped};
+use crate::explained::{self, edit, first_again, is_nak, is_response, is_rnr, is_write, judged, lose, post};
+use crate::scene::{Seen, Tapped, frame_of, tapped};
 
 /// Maximum size of a file.
 const MOST_BYTES: u64 = 6 << 10;
@@ -28,7 +28,7 @@ const PAUSE_NS: u64 = 50_000;
 /// The variable that makes the test write the files.
 const WRITE: &str = "ROCE_WRITE_CAPTURES";
 
-/// What `analyze` says about a fault.
+/// The finding of `analyze` for a fault.
 #[derive(Clone, Copy, Debug)]
 enum Finds {
     /// An event with this key.
@@ -266,11 +266,7 @@ fn settings() -> Settings {
 
 /// Two hosts whose memory has a pattern.
 fn pair(script: impl FnMut(&Sent) -> Action + 'static) -> Pair {
-    let mut pair = Pair::new(1);
-    pair.link_delay_ns = DELAY_NS;
-    pair.packet_time_ns = PACKET_NS;
-    pair.record = true;
-    pair.set_script(script);
+    let mut pair = explained::pair(script);
     let pattern: Vec<u8> = (0..LEN).map(|index| (index % 251) as u8).collect();
     for side in [Side::A, Side::B] {
         pair.host_mut(side).write_memory(0, &pattern);

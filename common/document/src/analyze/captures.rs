@@ -9,7 +9,7 @@ use roce_analysis::connection::Connection;
 /// The packets of capture files, analysed.
 #[derive(Clone, Debug)]
 pub struct Captures {
-    /// What is known about the packets.
+    /// The connections and events of the packets.
     pub analysis: Analysis,
     /// The names of the files.
     pub files: Vec<String>,

@@ -79,12 +79,17 @@ impl Losses {
             (self.timeouts, "timeout", ""),
             (self.unanswered, "message", " without an answer"),
         ];
-        let counts = counts.into_iter().filter(|(count, ..)| *count > 0);
-        let texts = counts.map(|(count, noun, more)| format!("{}{more}", counted(count, noun)));
         let is_recovered = self.unanswered + self.gone == 0;
-        let all: Vec<String> = texts.chain(is_recovered.then(|| "all recovered".to_owned())).collect();
+        let recovered = is_recovered.then(|| "all recovered".to_owned());
+        let all: Vec<String> = present(&counts).chain(recovered).collect();
         Some(all.join(", "))
     }
+}
+
+/// Says in words each count that is not 0: its number, its noun, and the rest.
+fn present<'a>(counts: &'a [(u64, &'a str, &'a str)]) -> impl Iterator<Item = String> + 'a {
+    let counts = counts.iter().filter(|(count, ..)| *count > 0);
+    counts.map(|(count, noun, more)| format!("{}{more}", counted(*count, noun)))
 }
 
 /// Returns the lines about what one end requested; none if it requested nothing.
@@ -115,9 +120,7 @@ pub fn of_requests(requests: &Requests) -> Vec<String> {
         (requests.timeouts, "timeout", ""),
         (requests.refusals, "refusal", ""),
     ];
-    let counts = counts.iter().filter(|(count, ..)| *count > 0);
-    let counts: Vec<String> =
-        counts.map(|(count, noun, more)| format!("{}{more}", counted(*count, noun))).collect();
+    let counts: Vec<String> = present(&counts).collect();
     if !counts.is_empty() {
         lines.push(counts.join(", "));
     }

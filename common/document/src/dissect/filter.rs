@@ -82,7 +82,7 @@ impl IcrcState {
     }
 }
 
-/// What a filter compares of a packet.
+/// The properties of a packet that filters compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Addresses of the sender and the receiver.
@@ -95,7 +95,7 @@ pub struct Facts {
     pub transport: Option<TransportFacts>,
 }
 
-/// What a filter compares of a packet with a BTH.
+/// The properties of a packet with a BTH that filters compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportFacts {
     /// Destination queue pair.

@@ -42,7 +42,7 @@ pub(super) struct Packet {
     pub(super) psn: Psn,
     /// Operation and PSN in words, as in a ladder.
     pub(super) label: String,
-    /// What was done to it.
+    /// The action of the user on it.
     pub(super) action: Option<&'static str>,
     pub(super) is_corrupt: bool,
     comment: Option<String>,

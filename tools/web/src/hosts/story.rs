@@ -94,7 +94,7 @@ impl Snapshot {
     }
 }
 
-/// What an event changed at one host.
+/// The changes of an event at one host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
     pub(super) side: Side,
