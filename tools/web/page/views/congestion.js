@@ -173,7 +173,9 @@ class View {
 
   #fillAlgorithms(chosen) {
     const own = congestionOf(this.#text.value);
-    const names = this.#algorithms.flatMap(({ name, presets }) => [name, ...presets.map((one) => `${name}:${one}`)]);
+    const names = this.#algorithms.flatMap(({ name, presets }) => [
+      name, ...presets.map((preset) => `${name}:${preset.name}`),
+    ]);
     this.#algorithm.replaceChildren(el("option", { value: "", text: `as in the scenario: ${own}` }),
       ...names.map((name) => el("option", { value: name, text: name })));
     this.#algorithm.value = names.includes(chosen) ? chosen : "";
@@ -186,25 +188,29 @@ class View {
     return parseCongestion(this.#algorithm.value || congestionOf(this.#text.value));
   }
 
-  get #parametersOfBase() {
-    return this.#algorithms.find(({ name }) => name === this.#base.name)?.parameters ?? [];
+  /** The parameters and presets of the algorithm that the controls show. */
+  get #ofBase() {
+    const none = { parameters: [], presets: [] };
+    return this.#algorithms.find(({ name }) => name === this.#base.name) ?? none;
   }
 
   #fillParameters() {
-    const { preset, parameters: given } = this.#base;
+    const { preset: word, parameters: given } = this.#base;
+    const { parameters, presets } = this.#ofBase;
+    const preset = presets.find(({ name }) => name === word);
     const change = (key, value) => {
       if (value === null) delete this.#changed[key];
       else this.#changed[key] = value;
       this.#settingsChanged();
     };
-    const controls = parameterControls(this.#parametersOfBase, { values: this.#changed, given, preset, change });
+    const controls = parameterControls(parameters, { values: this.#changed, given, preset, change });
     this.#parameters.replaceChildren(...controls.length > 0 ? controls
       : [el("p", { class: "faint", text: "This choice has no parameters." })]);
   }
 
   #sets() {
     // The text may name another algorithm now, which does not have the parameters that were changed.
-    const known = this.#parametersOfBase.map(({ key }) => key);
+    const known = this.#ofBase.parameters.map(({ key }) => key);
     const changed = Object.entries(this.#changed).filter(([key]) => known.includes(key));
     return settingsOf({
       own: congestionOf(this.#text.value), chosen: this.#algorithm.value,
