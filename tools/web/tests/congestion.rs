@@ -199,6 +199,23 @@ fn a_network_that_cannot_fit_is_refused_before_it_is_built() {
     );
 }
 
+/// A rule acts in both directions of a link, unless a set value selects one.
+#[test]
+fn faults_of_one_direction_are_selected_by_a_value() {
+    let text = "name = \"a\"\n[topology]\nkind = \"star\"\nhosts = 2\n[[topology.faults]]\n\
+                link = [\"h0\", \"s0\"]\nplan = \"rule:pass=1,times=1,action=drop\"\n\
+                [[flows]]\nkind = \"pair\"\nfrom = \"h0\"\nto = \"h1\"\nbytes = \"50KB\"\n";
+    let lost = |sets: &str| {
+        let (_, results) = in_pieces(text, sets);
+        let ports = results["ports"].as_array().unwrap().clone();
+        let lost = ports.into_iter().filter(|port| port["dropped"] != json!({}));
+        lost.map(|port| port["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(lost("[]"), ["h0->s0", "s0->h0"]);
+    assert_eq!(lost(r#"[["topology.faults.0.from","h0"]]"#), ["h0->s0"]);
+    assert_eq!(lost(r#"[["topology.faults.0.from","s0"]]"#), ["s0->h0"]);
+}
+
 #[test]
 fn a_run_that_is_ended_early_has_results() {
     let mut run = Run::new(roce_scenario::shipped("two-to-one").unwrap(), "[]").unwrap();

@@ -68,7 +68,8 @@ class View {
       labelled("Algorithm", this.#algorithm), this.#parameters,
       el("details", {}, el("summary", { text: "Other settings" }),
         labelled("One KEY=VALUE in each line", this.#more,
-          "Keys of the scenario, such as switch.marking.kmax=50KB or flows.0.bytes=1MB"),
+          "Keys of the scenario, such as switch.marking.kmax=50KB or flows.0.bytes=1MB. Faults of a link apply to both "
+            + "directions; topology.faults.0.from=h0 selects what h0 sends"),
         labelled("Flows in the charts", this.#flows, "Numbers of at most six flows; empty for the first ones")));
     const scenario = el("section", { class: "card", "aria-labelledby": "scenario-title" },
       el("h3", { id: "scenario-title", text: "Scenario" }), labelled("Shipped scenario", this.#scenario),
