@@ -47,6 +47,7 @@ mod network {
     mod connect;
     mod default_device;
     mod device_options;
+    mod installation;
     mod listen;
     mod progress;
     mod sizes;

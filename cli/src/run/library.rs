@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use crate::network::temporary;
+use crate::network::{installation, temporary};
 
 /// The environment variable that names the folder of the libraries.
 const VARIABLE: &str = "ROCE_LIBRARY_PATH";
@@ -124,8 +124,7 @@ fn places() -> anyhow::Result<Places> {
         let remedy = format!("{VARIABLE} must name the folder with all three libraries: unset {VARIABLE}");
         return Ok(Places { folders: vec![folder.into()], remedy });
     }
-    let own = std::env::current_exe().context("cannot determine the path of this command")?;
-    Ok(Places::beside(own.parent().unwrap_or(Path::new("/"))))
+    Ok(Places::beside(&installation::own_folder()?))
 }
 
 impl Places {
@@ -134,16 +133,12 @@ impl Places {
         // The folder of dependencies of cargo, which cargo also updates when it builds only the command; the
         // folder of the command; the folder in which packages put private libraries.
         let folders = ["deps", "", "../lib/roce"].map(|place| folder.join(place)).to_vec();
-        let remedy = if folders[0].is_dir() {
-            "run in the sources of roce: cargo build --release".to_owned()
+        let command = if installation::is_built(folder) {
+            "cargo build --release".to_owned()
         } else {
-            // `cargo install` installs only the command, in a folder `bin`.
-            let prefix = folder.parent().filter(|_| folder.ends_with("bin"));
-            let prefix =
-                prefix.map_or_else(|| "~/.local".to_owned(), |prefix| quoted(&prefix.to_string_lossy()));
-            format!("run in the sources of roce: cargo run -p xtask -- install --prefix {prefix}")
+            installation::install_command(folder)
         };
-        Self { folders, remedy }
+        Self { folders, remedy: format!("run in the sources of roce: {command}") }
     }
 
     /// Returns the path of a library.
@@ -157,12 +152,6 @@ impl Places {
             self.folders.iter().map(|folder| OsStr::to_string_lossy(folder.as_os_str())).collect();
         bail!("{} is missing in {}; {}", library.file, folders.join(", "), self.remedy)
     }
-}
-
-/// Returns a word as a shell reads it.
-fn quoted(word: &str) -> String {
-    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "/._-+".contains(sign);
-    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 #[cfg(test)]
@@ -191,11 +180,9 @@ mod tests {
         };
         let prefix = root.path().display();
         assert_eq!(remedy(".cargo/bin"), of(&format!("{prefix}/.cargo")));
-        assert_eq!(remedy("my dir/bin"), of(&format!("'{prefix}/my dir'")));
         assert_eq!(remedy("downloads"), of("~/.local"));
         std::fs::create_dir_all(root.path().join("release/deps")).unwrap();
         assert_eq!(remedy("release"), "run in the sources of roce: cargo build --release");
-        assert_eq!(quoted("it's"), "'it'\\''s'");
     }
 
     #[test]

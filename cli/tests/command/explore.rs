@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::frames::{frame, pcapng_header, pcapng_packet};
-use crate::common::{self, Running, own_address, roce, within};
+use crate::common::{self, Running, installed_command, own_address, roce, within};
 use crate::documents::check;
 use roce_packet::{Opcode, Psn};
 use serde_json::Value;
@@ -39,19 +39,7 @@ impl Place {
     #[track_caller]
     fn explore(&self, arguments: &[&str]) -> Explore {
         let mut command = self.command();
-        command.arg("explore").args(arguments).arg("--page").arg(self.path("page.html"));
-        let mut running = Running::start(&mut command);
-        let line = running.wait_for_line("http://127.0.0.1:");
-        let (port, rest) =
-            line.trim().strip_prefix("http://127.0.0.1:").unwrap().split_once("/?token=").unwrap();
-        let (token, fragment) = rest.split_at(32);
-        assert!(token.bytes().all(|digit| digit.is_ascii_hexdigit()), "{line}");
-        Explore {
-            port: port.parse().unwrap(),
-            token: token.to_owned(),
-            fragment: fragment.to_owned(),
-            running,
-        }
+        Explore::start(command.arg("explore").args(arguments).arg("--page").arg(self.path("page.html")))
     }
 }
 
@@ -72,6 +60,17 @@ struct Answer {
 }
 
 impl Explore {
+    #[track_caller]
+    fn start(command: &mut Command) -> Self {
+        let mut running = Running::start(command);
+        let line = running.wait_for_line("http://127.0.0.1:");
+        let (port, rest) =
+            line.trim().strip_prefix("http://127.0.0.1:").unwrap().split_once("/?token=").unwrap();
+        let (token, fragment) = rest.split_at(32);
+        assert!(token.bytes().all(|digit| digit.is_ascii_hexdigit()), "{line}");
+        Self { port: port.parse().unwrap(), token: token.to_owned(), fragment: fragment.to_owned(), running }
+    }
+
     /// Sends a request with these lines after the first one.
     fn connect(&self, first: &str, lines: &[&str]) -> BufReader<TcpStream> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
@@ -147,7 +146,8 @@ fn the_link_shows_the_page_and_nothing_else_does() {
     {
         assert!(page.headers.contains(header), "{}", page.headers);
     }
-    assert!(page.headers.contains("content-security-policy: default-src 'self'"), "{}", page.headers);
+    // The page has the rest of its policy in itself.
+    assert!(page.headers.contains("content-security-policy: frame-ancestors 'none'\r\n"), "{}", page.headers);
     assert_eq!(explore.get("/capture").status, 204, "no capture was given");
     assert_eq!(explore.get("/other").status, 404);
     let other = explore.token.bytes().rev().map(char::from).collect::<String>();
@@ -163,6 +163,30 @@ fn the_link_shows_the_page_and_nothing_else_does() {
     }
     // Two commands have different tokens.
     assert_ne!(Place::new().explore(&[]).token, explore.token);
+}
+
+/// `xtask install` puts the page below the prefix of the command.
+#[test]
+fn an_installed_command_serves_the_page_of_its_prefix() {
+    let place = Place::new();
+    let prefix = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let own = installed_command(prefix.path());
+    let command = || {
+        let mut command = Command::new(&own);
+        command.arg("explore").env("XDG_RUNTIME_DIR", place.0.path());
+        command
+    };
+    let refused = Running::start(&mut command()).finish(60);
+    let install =
+        format!("tools/web/build && cargo run -p xtask -- install --prefix {}\n", prefix.path().display());
+    assert!(!refused.success && refused.stderr.ends_with(&install), "{refused:?}");
+    assert_eq!(refused.stderr.lines().count(), 1, "{refused:?}");
+
+    let page = xtask::layout::LAYOUT.iter().find(|entry| entry.destination.ends_with(".html")).unwrap();
+    let page = prefix.path().join(page.destination);
+    std::fs::create_dir_all(page.parent().unwrap()).unwrap();
+    std::fs::write(page, PAGE).unwrap();
+    assert_eq!(Explore::start(&mut command()).get("/").body, PAGE.as_bytes());
 }
 
 /// With DNS rebinding, the name of a foreign site leads to 127.0.0.1, and its scripts may read the answers.

@@ -130,6 +130,8 @@ pub(super) enum Shape {
 pub(super) struct Fault {
     /// The two ends by name, or all links if missing.
     pub(super) link: Option<[String; 2]>,
+    /// The end that sends the packets to which the plan applies, or both directions if missing.
+    pub(super) from: Option<String>,
     pub(super) plan: String,
 }
 

@@ -21,7 +21,7 @@ pub(super) fn build(
 ) -> Result<Topology, ScenarioError> {
     let drawn = refuse_foreign_keys(&table).and_then(|()| draw(&table, load));
     let mut topology = drawn.map_err(|reason| blame(place.clone(), reason))?;
-    // The plan of a single link takes precedence over the plan of all links.
+    // The plan of a single link takes precedence over the plan of all links, in each direction.
     let (one, all): (Vec<_>, Vec<_>) =
         table.faults.into_iter().partition(|fault| fault.get_ref().link.is_some());
     for fault in one {
@@ -152,17 +152,35 @@ fn add_to_one(topology: &mut Topology, fault: &file::Fault) -> Result<(), Wrong>
             .ok_or_else(|| format!("there is no node {name}{}", topology.hint(name, None)))
     };
     let (a_id, b_id) = (node(a)?, node(b)?);
+    let senders = match &fault.from {
+        None => vec![a_id, b_id],
+        Some(from) if from == a => vec![a_id],
+        Some(from) if from == b => vec![b_id],
+        Some(from) => {
+            return Err(format!("`from` is {from}, which is no end of the link: write {a} or {b}"));
+        }
+    };
     let joins = |link: &&mut Link| (link.a, link.b) == (a_id, b_id) || (link.a, link.b) == (b_id, a_id);
-    let mut links: Vec<&mut Link> = topology.links.iter_mut().filter(joins).collect();
+    let links: Vec<&mut Link> = topology.links.iter_mut().filter(joins).collect();
     if links.is_empty() {
         return Err(format!("there is no link between {a} and {b}"));
     }
-    if links.iter().any(|link| link.faults.is_some()) {
-        return Err(format!(
-            "the link between {a} and {b} already has a fault plan: write one plan for each link"
-        ));
+    for link in links {
+        for (sender, faults) in [link.a, link.b].into_iter().zip(&mut link.faults) {
+            if !senders.contains(&sender) {
+                continue;
+            }
+            if faults.is_some() {
+                let sent = fault.from.as_ref().map(|from| format!(" for what {from} sends"));
+                return Err(format!(
+                    "the link between {a} and {b} already has a fault plan{}: write one plan for each link, or \
+                     one with `from` for each direction",
+                    sent.unwrap_or_default()
+                ));
+            }
+            *faults = Some(plan.clone());
+        }
     }
-    links.iter_mut().for_each(|link| link.faults = Some(plan.clone()));
     Ok(())
 }
 
@@ -177,10 +195,14 @@ fn add_to_all(
             let reason = "a fault plan for all links already exists: write one plan for them";
             return Err(blame(place, reason.to_owned()));
         }
-        let plan: FaultPlan =
-            fault.into_inner().plan.parse().map_err(|error| blame(place, format!("{error}")))?;
-        for link in topology.links.iter_mut().filter(|link| link.faults.is_none()) {
-            link.faults = Some(plan.clone());
+        let fault = fault.into_inner();
+        if let Some(from) = &fault.from {
+            let reason = format!("`from = \"{from}\"` needs the `link` of which it is one end");
+            return Err(blame(place, reason));
+        }
+        let plan: FaultPlan = fault.plan.parse().map_err(|error| blame(place, format!("{error}")))?;
+        for faults in topology.links.iter_mut().flat_map(|link| &mut link.faults) {
+            faults.get_or_insert_with(|| plan.clone());
         }
     }
     Ok(())

@@ -16,7 +16,7 @@ fn a_host_receives_more_flows_than_it_has_queue_pairs() {
 #[test]
 fn flows_that_fail_together_all_fail() {
     let mut topology = Topology::point_to_point(LINK);
-    topology.links[0].faults = Some("drop=100%".parse().unwrap());
+    topology.links[0].set_faults("drop=100%".parse().unwrap());
     let mut settings = Settings::default();
     (settings.host.depth, settings.host.message_bytes) = (2_000, 64);
     (settings.host.timeout, settings.host.retry_cnt) = (8, 0);

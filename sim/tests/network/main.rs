@@ -94,7 +94,7 @@ fn three_runs_are_equal_and_both_payloads_too() {
 fn losses_damage_and_disorder_are_made_good() {
     let mut topology = Topology::star(3, LINK).unwrap();
     let plan = "drop=0.5%;corrupt=0.5%;dup=0.5%;reorder=0.5%";
-    topology.links[0].faults = Some(plan.parse().unwrap());
+    topology.links[0].set_faults(plan.parse().unwrap());
     let mut hashes = Vec::new();
     for payload in [PayloadMode::Real, PayloadMode::Implied] {
         let settings = Settings { payload, ..Settings::default() };

@@ -80,7 +80,7 @@ fn the_settings_of_a_flow_are_those_of_its_closed_form() {
 fn busy(operation: FlowOperation, payload: PayloadMode, plan: &str) -> Results {
     let mut topology = Topology::star(5, LINK).unwrap();
     if !plan.is_empty() {
-        topology.links[4].faults = Some(plan.parse().unwrap());
+        topology.links[4].set_faults(plan.parse().unwrap());
     }
     let mut settings = Settings { payload, ..settings(operation) };
     settings.host.message_bytes = 100_000;
@@ -157,7 +157,7 @@ fn a_read_that_ends_early_has_delivered_a_part() {
 #[test]
 fn an_unreachable_sender_fails_a_read() {
     let mut topology = Topology::star(2, LINK).unwrap();
-    topology.links[0].faults = Some("drop=100%".parse().unwrap());
+    topology.links[0].set_faults("drop=100%".parse().unwrap());
     let mut settings = settings(FlowOperation::Read);
     (settings.host.timeout, settings.host.retry_cnt) = (4, 1);
     let results = run(&topology, &[flow(0, 1, 5_000)], settings);

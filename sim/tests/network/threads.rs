@@ -138,7 +138,7 @@ fn losses_with_real_payload_and_captures() {
     let mut case = Case::fat_tree(settings);
     for (number, link) in case.topology.links.iter_mut().enumerate() {
         if number % 3 == 0 {
-            link.faults = Some("drop=0.2%;corrupt=0.2%;dup=0.5%;reorder=2%".parse().unwrap());
+            link.set_faults("drop=0.2%;corrupt=0.2%;dup=0.5%;reorder=2%".parse().unwrap());
         }
     }
     case.settings.measure.capture = vec![0, 7, 40, 41, 60];
@@ -183,7 +183,7 @@ fn sends_reads_and_flows_that_fail() {
     let mut case = Case::fat_tree(settings);
     // All frames from the sender of a flow of the third profile are dropped.
     let port = case.topology.port_named(&format!("h{}", case.flows[3].source)).unwrap();
-    case.topology.links[port as usize / 2].faults = Some("drop=100%".parse().unwrap());
+    case.topology.links[port as usize / 2].set_faults("drop=100%".parse().unwrap());
     case.settings.stop = Time::from_us(3_000);
     let (results, _) = case.compare();
     let failed = results.flows.iter().filter(|flow| flow.state.name().ends_with("ERR")).count();

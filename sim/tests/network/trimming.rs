@@ -139,7 +139,7 @@ fn a_sprayed_permutation_loses_less_time() {
 fn trimmed_frames_can_be_lost_doubled_and_damaged() {
     let mut topology = Topology::star(9, LINK).unwrap();
     for link in &mut topology.links {
-        link.faults = Some("drop=1%,dup=1%,corrupt=1%".parse().unwrap());
+        link.set_faults("drop=1%,dup=1%,corrupt=1%".parse().unwrap());
     }
     let flows = incast(9, 8, 8, 200_000, Time::ZERO).unwrap();
     let above = Trimming { above_bytes: Some(50_000), ..Trimming::default() };

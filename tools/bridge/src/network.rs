@@ -20,7 +20,7 @@ pub(super) fn port(network: &Scenario, pauses: bool) -> Result<QueueSettings, St
     if switches != 1 || topology.links.iter().any(|other| other.spec != link.spec) {
         return Err(NO_STAR.to_owned());
     }
-    if topology.links.iter().any(|link| link.faults.is_some()) {
+    if topology.links.iter().any(|link| link.faults != [None, None]) {
         return Err(
             "a bridge cannot distinguish the links of a topology: write faults as [[bridge.rule]] or as \
                     `fault` of [bridge.left] and [bridge.right] instead of [[topology.faults]]"

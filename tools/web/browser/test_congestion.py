@@ -119,6 +119,30 @@ def test_a_slider_changes_the_command(visit):
     )
 
 
+def test_a_preset_puts_its_values_into_the_sliders(visit):
+    page = visit("#congestion&scenario=two-to-one")
+    number = page.get_by_label("rpg_ai_rate", exact=True)
+    slider = page.get_by_label("rpg_ai_rate, slider")
+    # The scenario names the preset `paper`.
+    expect(number).to_have_value("40")
+    positions = [slider.input_value()]
+    for algorithm, value in [("dcqcn:hpcc", "20"), ("dcqcn", "5")]:
+        page.get_by_role("combobox", name="Algorithm").select_option(algorithm)
+        expect(number).to_have_value(value)
+        positions.append(slider.input_value())
+    assert positions == sorted(positions, key=int, reverse=True) and len(set(positions)) == 3, positions
+    page.get_by_role("combobox", name="Algorithm").select_option("dcqcn:hpcc")
+    expect(page.get_by_text("20 (preset hpcc)", exact=True)).to_be_visible()
+    # A value that a person sets is written after the preset, and Reset brings that of the preset back.
+    number.fill("400")
+    number.press("Tab")
+    command = page.get_by_label("Equivalent command")
+    expect(command).to_have_text("roce sim two-to-one --set host.congestion=dcqcn:hpcc,rpg_ai_rate=400")
+    page.get_by_role("button", name="Reset rpg_ai_rate").click()
+    expect(number).to_have_value("20")
+    expect(command).to_have_text("roce sim two-to-one --set host.congestion=dcqcn:hpcc")
+
+
 def test_an_error_names_its_line(visit):
     page = visit("#congestion")
     write(page, SHORT.replace("rate =", "speed ="))

@@ -163,6 +163,8 @@ def test_the_answer_of_a_responder_can_be_opened(visit):
     expect(answer.locator(".state").first).to_have_text("handled")
     answer.get_by_role("button", name=re.compile("Show this packet")).first.click()
     expect(page.locator(".headline")).to_contain_text("RC_ACKNOWLEDGE")
+    # The whole frame is there, so its ICRC can be checked.
+    expect(page.locator(".headline [data-state=good]")).to_have_count(1)
 
 
 def test_a_frame_is_built_from_fields(visit):

@@ -58,33 +58,53 @@ fn no_file(name: &str) -> Result<String, String> {
 /// Returns the algorithms of congestion control as a JSON list, with their parameters. `fixed` is not among
 /// them, because it has no default: `fixed:10G` sets its rate.
 ///
-/// An algorithm has `name`, `presets` (words after the name, such as `dcqcn:paper`) and `parameters`. A
-/// parameter has `key`, `alias` (its name in the kernel, or an empty string), `default`, `min` and `max` for
-/// numbers, `words` for others, `unit`, `about`, and the `side` that uses it: `sender` or `receiver`.
+/// An algorithm has `name`, `presets` and `parameters`. A parameter has `key`, `alias` (its name in the
+/// kernel, or an empty string), `default`, `min` and `max` for numbers, `words` for others, `unit`, `about`,
+/// and the `side` that uses it: `sender` or `receiver`. A preset has `name`, the word after the algorithm as
+/// in `dcqcn:paper`, and `values`: an object with the value of each parameter by its key.
 #[must_use]
 pub fn algorithms() -> String {
     let described = |name: &'static str| {
-        let (congestion, point) = Congestion::parse(name).ok()?;
-        let own = congestion.algorithm.parameters();
-        // Receivers notify senders with any algorithm, but `none` ignores the notifications.
-        let of_receiver = if own.is_empty() { Vec::new() } else { point.parameters() };
-        let parameters = own.into_iter().map(|row| parameter("sender", row));
-        let parameters = parameters.chain(of_receiver.into_iter().map(|row| parameter("receiver", row)));
-        let has = |preset: &&str| Congestion::parse(&format!("{name}:{preset}")).is_ok();
-        let presets: Vec<&str> = DcqcnParameters::PRESETS.into_iter().filter(has).collect();
+        let parameters = Values::of(name)?.0.into_iter().map(parameter);
         let parameters: Vec<Value> = parameters.collect();
+        let preset = |preset: &str| {
+            let Values(rows) = Values::of(&format!("{name}:{preset}"))?;
+            let values = rows.into_iter().map(|(_, row, value)| (row.name.to_owned(), value));
+            let values: serde_json::Map<String, Value> = values.collect();
+            Some(json!({ "name": preset, "values": values }))
+        };
+        let presets: Vec<Value> = DcqcnParameters::PRESETS.into_iter().filter_map(preset).collect();
         Some(json!({ "name": name, "presets": presets, "parameters": parameters }))
     };
     Algorithm::NAMES.into_iter().filter_map(described).collect::<Value>().to_string()
 }
 
-fn parameter(side: &str, (row, value): (&Parameter, String)) -> Value {
+/// The parameters of a congestion control: the side that uses each, its row, and its value.
+struct Values(Vec<(&'static str, &'static Parameter, Value)>);
+
+impl Values {
+    /// Reads text such as `dcqcn:paper`. Returns `None` if there is no such algorithm or preset.
+    fn of(text: &str) -> Option<Self> {
+        let (congestion, point) = Congestion::parse(text).ok()?;
+        let own = congestion.algorithm.parameters();
+        // Receivers notify senders with any algorithm, but `none` ignores the notifications.
+        let of_receiver = if own.is_empty() { Vec::new() } else { point.parameters() };
+        let value = |text: String| match text.parse::<u32>() {
+            Ok(number) => Value::from(number),
+            Err(_) => Value::from(text),
+        };
+        let own = own.into_iter().map(|(row, text)| ("sender", row, value(text)));
+        let of_receiver = of_receiver.into_iter().map(|(row, text)| ("receiver", row, value(text)));
+        Some(Self(own.chain(of_receiver).collect()))
+    }
+}
+
+fn parameter((side, row, default): (&str, &Parameter, Value)) -> Value {
     let Parameter { name, alias, unit, range, meaning } = row;
     let (min, max, words) = match range {
         ParameterRange::Number(min, max) => (Some(min), Some(max), None),
         ParameterRange::Words(words) => (None, None, Some(words)),
     };
-    let default = value.parse::<u32>().map_or_else(|_| Value::from(value.as_str()), Value::from);
     json!({
         "key": name, "alias": alias, "default": default, "min": min, "max": max, "words": words, "unit": unit,
         "about": meaning, "side": side,

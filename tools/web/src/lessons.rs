@@ -5,8 +5,8 @@
 //! and computes the typical wrong answers, each of which has a hint.
 
 mod answer;
+mod scene;
 mod text;
-mod trial;
 
 pub mod connections;
 pub mod dcqcn;
@@ -17,7 +17,6 @@ pub mod pfc;
 pub mod psn;
 pub mod read;
 pub mod rnr;
-mod scene;
 pub mod timeouts;
 
 use serde::Serialize;

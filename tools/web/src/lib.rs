@@ -8,6 +8,7 @@
 pub mod call;
 pub mod capture;
 pub mod congestion;
+mod ethernet;
 #[cfg(target_family = "wasm")]
 mod export;
 pub mod frame;

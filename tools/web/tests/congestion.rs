@@ -199,6 +199,23 @@ fn a_network_that_cannot_fit_is_refused_before_it_is_built() {
     );
 }
 
+/// A rule acts in both directions of a link, unless a set value selects one.
+#[test]
+fn faults_of_one_direction_are_selected_by_a_value() {
+    let text = "name = \"a\"\n[topology]\nkind = \"star\"\nhosts = 2\n[[topology.faults]]\n\
+                link = [\"h0\", \"s0\"]\nplan = \"rule:pass=1,times=1,action=drop\"\n\
+                [[flows]]\nkind = \"pair\"\nfrom = \"h0\"\nto = \"h1\"\nbytes = \"50KB\"\n";
+    let lost = |sets: &str| {
+        let (_, results) = in_pieces(text, sets);
+        let ports = results["ports"].as_array().unwrap().clone();
+        let lost = ports.into_iter().filter(|port| port["dropped"] != json!({}));
+        lost.map(|port| port["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(lost("[]"), ["h0->s0", "s0->h0"]);
+    assert_eq!(lost(r#"[["topology.faults.0.from","h0"]]"#), ["h0->s0"]);
+    assert_eq!(lost(r#"[["topology.faults.0.from","s0"]]"#), ["s0->h0"]);
+}
+
 #[test]
 fn a_run_that_is_ended_early_has_results() {
     let mut run = Run::new(roce_scenario::shipped("two-to-one").unwrap(), "[]").unwrap();
@@ -218,14 +235,48 @@ fn a_run_that_is_ended_early_has_results() {
     assert_eq!(names["ports"].as_array().unwrap().len(), 6);
 }
 
+/// Returns the algorithms of the page, each with its name.
+fn described() -> Vec<(String, Value)> {
+    let list = parsed(&algorithms());
+    let named = |algorithm: &Value| (algorithm["name"].as_str().unwrap().to_owned(), algorithm.clone());
+    list.as_array().unwrap().iter().map(named).collect()
+}
+
+/// The sliders show the values of a preset, so each of its values set alone has the effect of the preset.
+#[test]
+fn the_values_of_a_preset_have_its_effect() {
+    let mut presets = Vec::new();
+    for (name, algorithm) in described() {
+        let keys: Vec<&Value> =
+            algorithm["parameters"].as_array().unwrap().iter().map(|parameter| &parameter["key"]).collect();
+        for preset in algorithm["presets"].as_array().unwrap() {
+            let word = preset["name"].as_str().unwrap();
+            let values = preset["values"].as_object().unwrap();
+            assert!(keys.iter().all(|key| values.contains_key(key.as_str().unwrap())), "{preset}");
+            assert_eq!(values.len(), keys.len(), "{preset}");
+            let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let set: String = values.iter().map(|(key, value)| format!(",{key}={}", text(value))).collect();
+            let (written, short) = (format!("{name}{set}"), format!("{name}:{word}"));
+            assert_eq!(Congestion::parse(&written).unwrap(), Congestion::parse(&short).unwrap(), "{short}");
+            presets.push(short);
+        }
+    }
+    assert_eq!(presets[0], "dcqcn:paper");
+    assert!(presets.len() >= 5, "{presets:?}");
+    // A preset differs from the defaults on both sides.
+    let (_, dcqcn) = described().into_iter().find(|(name, _)| name == "dcqcn").unwrap();
+    let paper = &dcqcn["presets"][0]["values"];
+    assert_eq!((&paper["rpg_ai_rate"], &paper["form"]), (&json!(40), &json!("paper")));
+    let point = roce_transport::congestion::NotificationPoint::preset("paper").unwrap();
+    assert_eq!(paper["min_time_between_cnps"], json!(point.min_time_between_cnps));
+}
+
 /// Every default is accepted as a value, and has the effect of the default.
 #[test]
 fn the_parameters_of_algorithms_are_those_that_text_sets() {
-    let list = parsed(&algorithms());
-    let list = list.as_array().unwrap();
-    for algorithm in list {
-        let name = algorithm["name"].as_str().unwrap();
-        let mut text = name.to_owned();
+    let list = described();
+    for (name, algorithm) in &list {
+        let mut text = name.clone();
         for parameter in algorithm["parameters"].as_array().unwrap() {
             let value = match &parameter["default"] {
                 Value::String(word) => word.clone(),
@@ -242,12 +293,11 @@ fn the_parameters_of_algorithms_are_those_that_text_sets() {
         }
         assert_eq!(Congestion::parse(&text).unwrap(), Congestion::parse(name).unwrap(), "{text}");
     }
-    let dcqcn = list.iter().find(|algorithm| algorithm["name"] == "dcqcn").unwrap();
-    assert_eq!(dcqcn["presets"][0], "paper");
+    let (_, dcqcn) = list.iter().find(|(name, _)| name == "dcqcn").unwrap();
     let find =
         |key: &str| dcqcn["parameters"].as_array().unwrap().iter().find(|one| one["key"] == key).unwrap();
     assert_eq!((&find("rpg_ai_rate")["default"], &find("rpg_ai_rate")["unit"]), (&json!(5), &json!("Mb/s")));
     assert_eq!((&find("form")["default"], &find("form")["side"]), (&json!("device"), &json!("sender")));
     assert_eq!(find("min_time_between_cnps")["side"], "receiver");
-    assert!(list.iter().any(|algorithm| algorithm["name"] == "none" && algorithm["presets"] == json!([])));
+    assert!(list.iter().any(|(name, algorithm)| name == "none" && algorithm["presets"] == json!([])));
 }

@@ -224,6 +224,7 @@ mod tests {
         let all = [
             file(Package::Command, "bin/roce"),
             file(Package::Command, "share/zsh/site-functions/_roce"),
+            file(Package::Command, "share/roce/explore.html"),
             file(Package::Run, "lib/roce/env"),
             file(Package::Doc, "share/doc/roce/README.md"),
             file(Package::Doc, "share/doc/roce/LICENSE-MIT"),
@@ -232,7 +233,7 @@ mod tests {
             deb.files(&all).iter().map(|file| file.destination.display().to_string()).collect()
         };
         let expected = [
-            vec!["bin/roce", "share/zsh/vendor-completions/_roce"],
+            vec!["bin/roce", "share/zsh/vendor-completions/_roce", "share/roce/explore.html"],
             vec!["lib/roce/env"],
             vec!["share/doc/roce/README.md"],
         ];

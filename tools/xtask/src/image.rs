@@ -42,8 +42,9 @@ pub fn image(options: &Options) -> anyhow::Result<(PathBuf, Vec<String>)> {
     Ok((folder, lines))
 }
 
-/// Writes the root folder of the image: the command, the libraries of `roce run`, the libraries of this
-/// machine that they load, licences, and the files that resolving names needs. It has no shell.
+/// Writes the root folder of the image: the command, the page of `roce explore` and the libraries of
+/// `roce run`, the libraries of this machine that they load, licences, and the files that resolving names
+/// needs. It has no shell.
 ///
 /// # Errors
 ///
@@ -72,10 +73,11 @@ pub fn write_root(files: &[File], root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns whether the image contains a file of an installation. It has no pages and no completions.
+/// Returns whether the image contains a file of an installation. It has no documentation and no completions.
 fn is_in_image(file: &File) -> bool {
     let name = file.destination.file_name().unwrap_or_default().to_string_lossy();
-    file.package == Package::Run || file.destination.starts_with("bin") || name.contains("LICENSE")
+    let is_of_command = ["bin", "share/roce"].iter().any(|folder| file.destination.starts_with(folder));
+    file.package == Package::Run || is_of_command || name.contains("LICENSE")
 }
 
 fn is_elf(path: &Path) -> bool {
@@ -138,7 +140,7 @@ mod tests {
 
     /// The command of this image is this test program.
     #[test]
-    fn an_image_has_the_command_libraries_and_licences_without_pages() {
+    fn an_image_has_the_command_its_page_libraries_and_licences_without_documentation() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         let file =
@@ -148,6 +150,7 @@ mod tests {
         let files = [
             file(Package::Command, "bin/roce", own()),
             file(Package::Run, "lib/roce/env", text()),
+            file(Package::Command, "share/roce/explore.html", text()),
             file(Package::Command, "share/man/man1/roce.1", text()),
             file(Package::Doc, "share/doc/roce/README.md", text()),
             file(Package::Doc, "share/doc/roce/LICENSE-MIT", text()),
@@ -155,6 +158,7 @@ mod tests {
         write_root(&files, &root).unwrap();
         let has = |path: &str| root.join(path).exists();
         assert!(has("usr/bin/roce") && has("usr/lib/roce/env") && has("usr/share/doc/roce/LICENSE-MIT"));
+        assert!(has("usr/share/roce/explore.html"));
         assert!(!has("usr/share/man") && !has("usr/share/doc/roce/README.md"));
         let mode = |path: &str| root.join(path).metadata().unwrap().permissions().mode() & 0o7777;
         assert_eq!((mode(""), mode("work"), mode("etc/passwd")), (0o755, 0o1777, 0o644));

@@ -1,4 +1,4 @@
-//! The licences of the crates whose code is in the command and the libraries, as one text.
+//! The licences of the crates whose code is in the command, the libraries and the page, as one text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,6 +16,9 @@ const NAMES: [&str; 6] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"
 
 /// The beginning of the text of the MIT licence after its copyright notice.
 const PERMISSION: &str = "Permission is hereby granted";
+
+/// The crate of the page, which `tools/web/build` compiles.
+const PAGE: &str = "roce-web";
 
 /// The copyright notice of the C library in static builds.
 const MUSL: &str = "Copyright © 2005-2020 Rich Felker, et al.";
@@ -51,14 +54,15 @@ pub fn of_target(target: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Returns the packages of registries that the command and the libraries contain, by name. Crates that only
-/// build scripts or tests use are not among them.
+/// Returns the packages of registries that the command, the libraries and the page contain, by name. Crates
+/// that only build scripts or tests use are not among them.
 fn linked(metadata: &Value) -> anyhow::Result<Vec<&Value>> {
     let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
     let nodes = metadata["resolve"]["nodes"].as_array().context("cargo metadata has no dependencies")?;
     let id = |value: &Value| value["id"].as_str().unwrap_or_default().to_owned();
     let nodes: BTreeMap<String, &Value> = nodes.iter().map(|node| (id(node), node)).collect();
-    let is_installed = |package: &&Value| build::PACKAGES.iter().any(|name| package["name"] == *name);
+    let installed = [&build::PACKAGES[..], &[PAGE]].concat();
+    let is_installed = |package: &&Value| installed.iter().any(|name| package["name"] == *name);
     let mut open: Vec<String> = packages.iter().filter(is_installed).map(id).collect();
     let mut found = BTreeSet::new();
     while let Some(next) = open.pop() {
@@ -146,7 +150,8 @@ fn together(crates: &[Crate]) -> String {
             }
         }
     }
-    let mut together = "The command roce and its libraries contain code of these crates:\n\n".to_owned();
+    let mut together =
+        "The command roce, its libraries and its page contain code of these crates:\n\n".to_owned();
     for one in crates {
         let _ = writeln!(together, "{} {}: {}", one.name, one.version, one.expression);
     }
@@ -250,12 +255,12 @@ mod tests {
         assert_eq!(without_tags(page), "A & B\n\nC <d>");
     }
 
-    /// All crates of the command, and none of the tests.
+    /// All crates of the command and of the page, and none of the tests.
     #[test]
-    fn every_crate_of_the_command_has_a_licence() {
+    fn every_crate_of_the_command_and_the_page_has_a_licence() {
         let text = of_target(&build::host().unwrap()).unwrap();
         let list = text.split("=====").next().unwrap_or_default();
-        for name in ["clap", "smoltcp", "zerocopy", "libc"] {
+        for name in ["clap", "smoltcp", "zerocopy", "libc", "pulldown-cmark"] {
             assert!(list.contains(&format!("\n{name} ")), "{list}");
         }
         for name in ["proptest", "criterion", "hex-literal", "roce-packet"] {

@@ -6,14 +6,15 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use xtask::{build, ci, deb, dist, image, install};
+use xtask::{build, ci, deb, dist, image, install, layout};
 
 const USAGE: &str = "\
 Usage: cargo run -p xtask -- COMMAND
 
 install --prefix DIR [--destdir DIR] [--profile NAME]
     Builds the command and the libraries, and installs them with completions,
-    manual pages, documentation and licences. --destdir puts a folder before
+    manual pages, documentation and licences. The page of roce explore is
+    installed if tools/web/build made it before. --destdir puts a folder before
     the prefix, for packages; --profile is a profile of cargo [default: release]
 dist [--target TRIPLE] [--sysroot DIR] [--glibc VERSION]
     Writes an archive with the files of an installation into target/dist.
@@ -60,6 +61,7 @@ fn run(words: &[String]) -> anyhow::Result<()> {
             let (prefix, destdir) = (Path::new(of("prefix")), Path::new(of("destdir")));
             let (folder, count) = install::build_and_install(prefix, destdir, profile)?;
             println!("installed {count} files in {}", folder.display());
+            say_what_is_left_out();
             let bin = folder.join("bin");
             let path = std::env::var_os("PATH").unwrap_or_default();
             if destdir.as_os_str().is_empty() && !std::env::split_paths(&path).any(|one| one == bin) {
@@ -71,6 +73,7 @@ fn run(words: &[String]) -> anyhow::Result<()> {
             let (archive, lines) = dist::dist(&dist_options(&options)?)?;
             lines.iter().for_each(|line| println!("{line}"));
             println!("{}: {} bytes", archive.display(), archive.metadata()?.len());
+            say_what_is_left_out();
         }
         "deb" => {
             let options = options(rest, &["maintainer", "target", "sysroot", "glibc"])?;
@@ -78,17 +81,24 @@ fn run(words: &[String]) -> anyhow::Result<()> {
             for package in deb::deb(&dist_options(&options)?, maintainer)? {
                 println!("{}: {} bytes", package.display(), package.metadata()?.len());
             }
+            say_what_is_left_out();
         }
         "image" => {
             let options = options(rest, &["target", "sysroot", "glibc"])?;
             let (folder, lines) = image::image(&dist_options(&options)?)?;
             lines.iter().for_each(|line| println!("{line}"));
+            say_what_is_left_out();
             println!("podman build -t roce {}", folder.display());
         }
         "ci" => run_ci(&options(rest, &["home", "github", "gitlab", "checkout"])?)?,
         other => bail!("there is no command {other}\n\n{USAGE}"),
     }
     Ok(())
+}
+
+/// Prints which files are missing because nobody made them.
+fn say_what_is_left_out() {
+    layout::left_out(build::root()).iter().for_each(|sentence| println!("{sentence}"));
 }
 
 /// Runs a workflow or a job, and prints what it did.

@@ -3,6 +3,7 @@
 
 pub(crate) mod frames;
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub(crate) use roce_testing::{
@@ -15,6 +16,17 @@ pub(crate) fn roce() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
     command.env_remove("NO_COLOR").env_remove("ROCE_LOG");
     command
+}
+
+/// Installs only the command below this prefix, as `cargo install` does, and returns its path.
+pub(crate) fn installed_command(prefix: &Path) -> PathBuf {
+    let bin = prefix.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let own = bin.join("roce");
+    // A copy takes longer, and is needed if the folder is a mount of its own.
+    let built = env!("CARGO_BIN_EXE_roce");
+    std::fs::hard_link(built, &own).or_else(|_| std::fs::copy(built, &own).map(drop)).unwrap();
+    own
 }
 
 /// Runs `roce` with these arguments, for at most 60 seconds.

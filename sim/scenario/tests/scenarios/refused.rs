@@ -1,5 +1,6 @@
 //! Texts that are refused as scenarios, and the line that the error names.
 
+use roce_fault::FaultPlan;
 use roce_scenario::Scenario;
 use roce_sim::net::Time;
 
@@ -98,21 +99,70 @@ fn a_topology_has_only_its_own_keys() {
     assert_eq!((bus.topology.hosts(), bus.topology.nodes.len(), bus.topology.links.len()), (3, 6, 5));
 }
 
-/// A link has one plan: its own, or the one for all links.
+/// Returns the text of a plan that must exist.
+fn plan_text(plan: Option<FaultPlan>) -> String {
+    plan.expect("a plan").to_string()
+}
+
+/// A link has one plan for each direction: its own, or the one for all links.
 #[test]
 fn what_is_said_of_one_link_holds_beside_what_is_said_of_all() {
     let one = "[[topology.faults]]\nlink = [\"s0\", \"h1\"]\nplan = \"drop=2%\"\n";
     let all = "[[topology.faults]]\nplan = \"drop=1%\"\n";
     for text in [[one, all], [all, one]] {
         let links = parse(&format!("{STAR}{}", text.concat())).unwrap().topology.links;
-        let plans: Vec<_> = links.iter().map(|link| link.faults.as_ref().unwrap().to_string()).collect();
-        assert_eq!(plans, ["drop=1%", "drop=2%", "drop=1%"]);
+        let plans: Vec<_> = links.iter().map(|link| link.faults.clone().map(plan_text)).collect();
+        assert_eq!(plans, ["drop=1%", "drop=2%", "drop=1%"].map(|plan| [plan, plan]));
     }
-    let twice = "the link between s0 and h1 already has a fault plan: write one plan for each link";
+    let twice = "the link between s0 and h1 already has a fault plan: write one plan for each link, or one with \
+                 `from` for each direction";
     assert_eq!(with(&format!("{one}{one}")), format!("line 13: {twice}"));
     assert_eq!(
         with(&format!("{all}{all}")),
         "line 12: a fault plan for all links already exists: write one plan for them"
+    );
+}
+
+/// `from` names the end whose packets the plan concerns. The other direction has a plan of its own, that of
+/// all links, or none.
+#[test]
+fn what_is_said_of_one_direction_holds_beside_what_is_said_of_the_other() {
+    let of = |from: &str, plan: &str| {
+        format!("[[topology.faults]]\nlink = [\"h1\", \"s0\"]\n{from}plan = \"{plan}\"\n")
+    };
+    let plans = |more: &str| {
+        let topology = parse(&format!("{STAR}{more}")).unwrap().topology;
+        let h1 = topology.node_named("h1").unwrap();
+        let link = topology.links.iter().find(|link| [link.a, link.b].contains(&h1)).unwrap();
+        let [of_a, of_b] =
+            link.faults.clone().map(|plan| plan.map_or("none".to_owned(), |one| one.to_string()));
+        // The plan of h1, and that of its switch.
+        if link.a == h1 { [of_a, of_b] } else { [of_b, of_a] }
+    };
+    let from_host = of("from = \"h1\"\n", "drop=2%");
+    let from_switch = of("from = \"s0\"\n", "drop=3%");
+    let all = "[[topology.faults]]\nplan = \"drop=1%\"\n";
+    assert_eq!(plans(&from_host), ["drop=2%", "none"]);
+    assert_eq!(plans(&from_switch), ["none", "drop=3%"]);
+    assert_eq!(plans(&format!("{from_host}{from_switch}")), ["drop=2%", "drop=3%"]);
+    assert_eq!(plans(&format!("{all}{from_host}")), ["drop=2%", "drop=1%"]);
+
+    let twice = with(&format!("{from_host}{from_host}"));
+    assert!(
+        twice.starts_with("line 14: the link between h1 and s0 already has a fault plan for what h1 sends: ")
+    );
+    let overlap = with(&format!("{from_switch}{}", of("", "drop=1%")));
+    assert!(
+        overlap.starts_with("line 14: the link between h1 and s0 already has a fault plan: "),
+        "{overlap}"
+    );
+    assert_eq!(
+        with(&of("from = \"h0\"\n", "drop=1%")),
+        "line 10: `from` is h0, which is no end of the link: write h1 or s0"
+    );
+    assert_eq!(
+        with("[[topology.faults]]\nfrom = \"h1\"\nplan = \"drop=1%\"\n"),
+        "line 10: `from = \"h1\"` needs the `link` of which it is one end"
     );
 }
 

@@ -89,7 +89,7 @@ pub(super) fn build_ports(topology: &Topology, settings: &Settings) -> (Vec<Port
     let mut locals = vec![0; topology.nodes.len()];
     let (mut ports, mut names) = (Vec::new(), Vec::new());
     for link in &topology.links {
-        for (from, to) in [(link.a, link.b), (link.b, link.a)] {
+        for ((from, to), faults) in [(link.a, link.b), (link.b, link.a)].into_iter().zip(&link.faults) {
             let from = from as usize;
             let is_host = topology.nodes[from].kind == NodeKind::Host;
             let owner = if is_host { Owner::Host(numbers[from]) } else { Owner::Switch(numbers[from]) };
@@ -102,7 +102,7 @@ pub(super) fn build_ports(topology: &Topology, settings: &Settings) -> (Vec<Port
                 _ => Arc::clone(&shared[0]),
             };
             let seed = settings.seed.wrapping_add(number.into());
-            let faults = link.faults.clone().map(|plan| FaultInjector::new(plan, seed));
+            let faults = faults.clone().map(|plan| FaultInjector::new(plan, seed));
             ports.push(Port::new(number, owner, locals[from], link.spec, own, faults));
             locals[from] += 1;
             names.push((port_name(&topology.nodes[from].name, &topology.nodes[to as usize].name), is_host));

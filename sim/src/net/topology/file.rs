@@ -82,7 +82,7 @@ impl Topology {
             }
             _ => None,
         };
-        self.links.push(Link { a, b, spec, faults });
+        self.links.push(Link { a, b, spec, faults: [faults.clone(), faults] });
         Ok(())
     }
 }
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!((topology.hosts(), topology.links.len()), (2, 2));
         assert_eq!(topology.links[0].spec, LinkSpec::DEFAULT);
         assert_eq!(topology.links[1].spec, LinkSpec { rate_bps: 40_000_000_000, delay: Time::from_us(5) });
-        assert!(topology.links[1].faults.is_some());
+        assert!(topology.links[1].faults.iter().all(Option::is_some));
         assert_eq!(topology.host_named("b"), Some(1));
     }
 

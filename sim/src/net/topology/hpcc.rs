@@ -40,7 +40,12 @@ impl Topology {
             let (line, loss) = words.next("the error rate of a link")?;
             let faults = faults(loss).map_err(|reason| wrong(line, reason))?;
             let spec = LinkSpec { rate_bps, delay: Time::from_ps(delay) };
-            topology.links.push(Link { a: a as NodeId, b: b as NodeId, spec, faults });
+            topology.links.push(Link {
+                a: a as NodeId,
+                b: b as NodeId,
+                spec,
+                faults: [faults.clone(), faults],
+            });
         }
         Ok(topology)
     }
@@ -113,7 +118,9 @@ mod tests {
         assert_eq!((topology.hosts(), topology.links.len()), (3, 3));
         assert_eq!(topology.host_named("1"), Some(0));
         assert_eq!(topology.links[0].spec, LinkSpec { rate_bps: 25_000_000_000, delay: Time::from_us(1) });
-        assert!(topology.links[1].faults.is_none() && topology.links[2].faults.is_some());
+        assert!(
+            topology.links[1].faults == [None, None] && topology.links[2].faults.iter().all(Option::is_some)
+        );
         assert_eq!(topology.links[2].spec.delay, Time::from_us(1));
     }
 

@@ -60,8 +60,15 @@ pub struct Link {
     pub b: NodeId,
     /// Rate and delay.
     pub spec: LinkSpec,
-    /// The fault plan, applied to both directions independently.
-    pub faults: Option<FaultPlan>,
+    /// The fault plans for what `a` sends and for what `b` sends. Each counts and draws for its direction.
+    pub faults: [Option<FaultPlan>; 2],
+}
+
+impl Link {
+    /// Applies a fault plan to each of both directions.
+    pub fn set_faults(&mut self, plan: FaultPlan) {
+        self.faults = [Some(plan.clone()), Some(plan)];
+    }
 }
 
 /// The nodes and links of a network.
@@ -188,6 +195,6 @@ impl Topology {
     }
 
     fn link(&mut self, a: NodeId, b: NodeId, spec: LinkSpec) {
-        self.links.push(Link { a, b, spec, faults: None });
+        self.links.push(Link { a, b, spec, faults: [None, None] });
     }
 }

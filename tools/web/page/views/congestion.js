@@ -68,7 +68,8 @@ class View {
       labelled("Algorithm", this.#algorithm), this.#parameters,
       el("details", {}, el("summary", { text: "Other settings" }),
         labelled("One KEY=VALUE in each line", this.#more,
-          "Keys of the scenario, such as switch.marking.kmax=50KB or flows.0.bytes=1MB"),
+          "Keys of the scenario, such as switch.marking.kmax=50KB or flows.0.bytes=1MB. Faults of a link apply to both "
+            + "directions; topology.faults.0.from=h0 selects what h0 sends"),
         labelled("Flows in the charts", this.#flows, "Numbers of at most six flows; empty for the first ones")));
     const scenario = el("section", { class: "card", "aria-labelledby": "scenario-title" },
       el("h3", { id: "scenario-title", text: "Scenario" }), labelled("Shipped scenario", this.#scenario),
@@ -173,7 +174,9 @@ class View {
 
   #fillAlgorithms(chosen) {
     const own = congestionOf(this.#text.value);
-    const names = this.#algorithms.flatMap(({ name, presets }) => [name, ...presets.map((one) => `${name}:${one}`)]);
+    const names = this.#algorithms.flatMap(({ name, presets }) => [
+      name, ...presets.map((preset) => `${name}:${preset.name}`),
+    ]);
     this.#algorithm.replaceChildren(el("option", { value: "", text: `as in the scenario: ${own}` }),
       ...names.map((name) => el("option", { value: name, text: name })));
     this.#algorithm.value = names.includes(chosen) ? chosen : "";
@@ -186,25 +189,29 @@ class View {
     return parseCongestion(this.#algorithm.value || congestionOf(this.#text.value));
   }
 
-  get #parametersOfBase() {
-    return this.#algorithms.find(({ name }) => name === this.#base.name)?.parameters ?? [];
+  /** The parameters and presets of the algorithm that the controls show. */
+  get #ofBase() {
+    const none = { parameters: [], presets: [] };
+    return this.#algorithms.find(({ name }) => name === this.#base.name) ?? none;
   }
 
   #fillParameters() {
-    const { preset, parameters: given } = this.#base;
+    const { preset: word, parameters: given } = this.#base;
+    const { parameters, presets } = this.#ofBase;
+    const preset = presets.find(({ name }) => name === word);
     const change = (key, value) => {
       if (value === null) delete this.#changed[key];
       else this.#changed[key] = value;
       this.#settingsChanged();
     };
-    const controls = parameterControls(this.#parametersOfBase, { values: this.#changed, given, preset, change });
+    const controls = parameterControls(parameters, { values: this.#changed, given, preset, change });
     this.#parameters.replaceChildren(...controls.length > 0 ? controls
       : [el("p", { class: "faint", text: "This choice has no parameters." })]);
   }
 
   #sets() {
     // The text may name another algorithm now, which does not have the parameters that were changed.
-    const known = this.#parametersOfBase.map(({ key }) => key);
+    const known = this.#ofBase.parameters.map(({ key }) => key);
     const changed = Object.entries(this.#changed).filter(([key]) => known.includes(key));
     return settingsOf({
       own: congestionOf(this.#text.value), chosen: this.#algorithm.value,

@@ -196,7 +196,7 @@ class FrameView {
     this.headline.replaceChildren(...headline(frame));
     this.packet.show(frame);
     this.checks.replaceChildren(checksOf(frame.checks));
-    this.answer.replaceChildren(...answerOf(frame.answer, (hex) => this.#open(hex, "bth")));
+    this.answer.replaceChildren(...answerOf(frame.answer, (hex, from) => this.#open(hex, from)));
     this.state.set({ hex: this.#hex, from: from === "auto" ? null : from });
   }
 

@@ -5,7 +5,6 @@
 //! recorded with a comment.
 
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use roce_analysis::summary::operation_name;
@@ -13,11 +12,11 @@ use roce_analysis::words::duration;
 use roce_analysis::{Analysis, Collector, Packet as Captured};
 use roce_capture::{CaptureError, Direction, PcapWriter};
 use roce_packet::outer::Link;
-use roce_packet::{
-    Datagram, FrameHeaders, MacAddr, Opcode, Operation, Path, Position, Psn, ROCE_UDP_PORT, Syndrome,
-};
+use roce_packet::{Datagram, Opcode, Operation, Path, Position, Psn, ROCE_UDP_PORT, Syndrome};
 use roce_sim::pair::{OnLink, Side};
 use roce_transport::Instant;
+
+use crate::ethernet;
 
 /// The comment on a packet that was dropped.
 const DROPPED: &str = "dropped on the link";
@@ -61,18 +60,10 @@ impl Packet {
 
     /// Returns the packet as an Ethernet frame, from its Ethernet header to its ICRC.
     pub(super) fn frame(&self) -> Vec<u8> {
-        let (to, from) = (ethernet_address(self.path.destination), ethernet_address(self.path.source));
-        let headers = FrameHeaders::new(&self.path, self.identification, to, from, self.bytes.len());
-        let mut frame = Vec::new();
+        let ends = [self.path.destination, self.path.source].map(ethernet::address);
         // Both addresses are IPv4, and no packet is longer than the largest path MTU.
-        if let Ok(headers) = headers {
-            frame.resize(headers.len_bytes(), 0);
-            if headers.emit(&mut frame).is_err() {
-                frame.clear();
-            }
-        }
-        frame.extend_from_slice(&self.bytes);
-        frame
+        ethernet::frame(&self.path, self.identification, ends, &self.bytes)
+            .unwrap_or_else(|| self.bytes.clone())
     }
 
     /// Records that the link loses it.
@@ -216,15 +207,6 @@ impl Write for Buffer {
     }
 }
 
-/// Returns a locally administered address with the bytes of an IPv4 address, as in captures of `roce`.
-fn ethernet_address(address: IpAddr) -> MacAddr {
-    let [a, b, c, d] = match address {
-        IpAddr::V4(address) => address.octets(),
-        IpAddr::V6(_) => [0; 4],
-    };
-    MacAddr([0x02, 0x00, a, b, c, d])
-}
-
 /// Returns the operation and the PSN of a packet, in the words of a ladder.
 fn label(datagram: &Datagram<'_>) -> String {
     let (info, psn) = (datagram.info(), datagram.bth().psn.get());
@@ -248,17 +230,4 @@ fn label(datagram: &Datagram<'_>) -> String {
     };
     let immediate = if info.has_immediate() { " imm" } else { "" };
     format!("{name}{position}{immediate} {psn}")
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use super::*;
-
-    #[test]
-    fn ethernet_addresses_are_those_of_captures() {
-        let address = ethernet_address(IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2)));
-        assert_eq!(address, MacAddr([2, 0, 198, 18, 0, 2]));
-    }
 }

@@ -7,7 +7,7 @@ use roce_packet::{
 use roce_sim::pair::{Settings, Side};
 
 use super::answer::{AnswerKey, Expected, Outcome, from_hex, hex};
-use super::trial::{Trial, deliver};
+use super::scene::Scene;
 
 /// The frame of task 1: a SEND of 21 bytes in a VLAN, packet 11 of `pcaps/vlan.pcapng`.
 pub const FRAME: &str = "0200c00002020200c0000201810060640800450200440000400040\
@@ -118,13 +118,13 @@ fn names(headers: HeaderSet) -> String {
 }
 
 fn second_opcode() -> Option<AnswerKey> {
-    let mut trial = Trial::new(&Settings::default(), deliver);
-    trial.write(LEN_OF_TASK_4)?;
-    trial.run(1000);
-    let sent = trial.sent(Side::A);
+    let mut scene = Scene::new(&Settings::default());
+    scene.write(LEN_OF_TASK_4)?;
+    scene.run_for(1000);
+    let sent = scene.sent_by(Side::A);
     let byte = |opcode: Opcode| Expected::Bytes(vec![opcode.0]);
     let (first, second, last) = (sent.first()?.opcode, sent.get(1)?.opcode, sent.last()?.opcode);
-    let shows = format!("{}The opcode of {second} is 0x{}.", trial.lines(), hex(&[second.0]));
+    let shows = format!("{}The opcode of {second} is 0x{}.", scene.lines(), hex(&[second.0]));
     let key = AnswerKey::new(byte(second), shows)
         .hint(byte(first), "That is the opcode of the first packet. The question asks for the second.")
         .hint(byte(last), "That is the opcode of the last packet. The message needs more than two packets.")

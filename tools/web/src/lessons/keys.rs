@@ -8,7 +8,7 @@ use roce_transport::{
     Access, EngineConfig, RKey, SendOp, SendWr, WcStatus, WindowBinding, WindowType, WordMemory,
 };
 
-use super::scene::{Scene, last_syndrome};
+use super::scene::Scene;
 use super::{AnswerKey, Expected, Outcome};
 
 /// The region of task 1 and the length of the WRITE.
@@ -36,7 +36,7 @@ fn scene() -> Scene {
     Scene::with_config(EngineConfig::from_number(7), 1 << 13, &Settings::default())
 }
 
-/// Tells whether B accepts the WRITE of task 1 at this address.
+/// Tells whether the responder accepts the WRITE of task 1 at this address.
 fn is_accepted(remote_addr: u64) -> Option<bool> {
     let mut scene = scene();
     let host = scene.pair.host_mut(Side::B);
@@ -90,7 +90,7 @@ fn last_address() -> Option<AnswerKey> {
     Some(key)
 }
 
-/// Posts three WRITEs. The second one has a key that B does not have.
+/// Posts three WRITEs. The second one has a key that the responder does not have.
 fn refused() -> Option<(Scene, Vec<WcStatus>)> {
     let mut scene = scene();
     for wr_id in 0..3 {
@@ -105,14 +105,14 @@ fn refused() -> Option<(Scene, Vec<WcStatus>)> {
 /// The syndrome of the answer to a request with a wrong key.
 fn syndrome() -> Option<AnswerKey> {
     let (scene, _) = refused()?;
-    let found = last_syndrome(&scene.pair)?;
+    let syndrome = scene.last_syndrome()?;
+    let found = syndrome.to_byte();
     let of = |code| Expected::Bytes(vec![Syndrome::Nak(code).to_byte()]);
     let shows = format!(
         "An engine got a WRITE with a key that it does not have.\n\
          The AETH of its answer begins with {found:02x}, {found:08b} in binary:\n\
-         {} in bits 7 to 5 means {}.",
+         {} in bits 7 to 5 means {syndrome}.",
         found >> 5,
-        Syndrome::from_byte(found),
     );
     let key = AnswerKey::new(Expected::Bytes(vec![found]), shows)
         .hint(
@@ -216,10 +216,10 @@ static ATTEMPTS: [Attempt; 4] = [
 ];
 
 impl Attempt {
-    /// Tells whether B carries the access out.
+    /// Tells whether the responder carries the access out.
     fn succeeds(&self) -> Option<bool> {
         let mut scene = scene();
-        scene.pair.post_recv(Side::B, scene.b, 9, 4_096, 64).ok()?;
+        scene.pair.post_recv(Side::B, scene.responder, 9, 4_096, 64).ok()?;
         let host = scene.pair.host_mut(Side::B);
         let addr = host.region.addr + WINDOW_OFFSET;
         let binding =
@@ -227,7 +227,7 @@ impl Attempt {
         let window = host.engine.allocate_window(host.pd, WindowType::Type2).ok()?;
         let rkey = window.next_variant();
         let bind = SendOp::BindWindow { window, new_rkey: rkey, binding };
-        scene.pair.post_send(Side::B, scene.b, &SendWr::new(8, bind, &[])).ok()?;
+        scene.pair.post_send(Side::B, scene.responder, &SendWr::new(8, bind, &[])).ok()?;
         scene.pair.drive();
         if self.is_invalidated {
             scene.post_op(1, 8, SendOp::SendWithInvalidate(rkey))?;

@@ -4,7 +4,7 @@ use roce_packet::{NakCode, PathMtu, Syndrome};
 use roce_sim::pair::{Action, Sent, Settings, Side};
 
 use super::answer::{AnswerKey, Expected, Outcome};
-use super::trial::{Trial, deliver, lose, syndrome};
+use super::scene::{Scene, lose, syndrome};
 
 /// Task 1: first PSN and length of the message, in bytes.
 const NEAR_THE_END: u32 = 0xff_fffe;
@@ -32,13 +32,13 @@ fn psn(value: u32) -> Expected {
 
 fn last_psn() -> Option<AnswerKey> {
     let settings = Settings { psns: [NEAR_THE_END, 0], ..Settings::default() };
-    let mut trial = Trial::new(&settings, deliver);
-    trial.write(LEN_OF_TASK_1)?;
-    trial.run(1000);
-    let sent = trial.sent(Side::A);
+    let mut scene = Scene::new(&settings);
+    scene.write(LEN_OF_TASK_1)?;
+    scene.run_for(1000);
+    let sent = scene.sent_by(Side::A);
     let last = sent.last()?.psn;
     let count = sent.len() as u32;
-    let shows = format!("{}{count} packets; the last one has PSN {}.", trial.lines(), last.get());
+    let shows = format!("{}{count} packets; the last one has PSN {}.", scene.lines(), last.get());
     let key = AnswerKey::new(psn(last.get()), shows)
         .hint(psn(NEAR_THE_END + count - 1), "A PSN has 24 bits. After 0xffffff comes 0.")
         .hint(
@@ -52,20 +52,20 @@ fn last_psn() -> Option<AnswerKey> {
 }
 
 /// Runs a WRITE of [`PACKETS`] packets, of which one is lost once.
-fn lossy_write() -> Option<Trial> {
+fn lossy_write() -> Option<Scene> {
     let mtu = PathMtu::Mtu256;
     let settings = Settings { mtu, psns: [FIRST, 0], ..Settings::default() };
-    let mut trial = Trial::new(&settings, lose(LOST));
-    trial.write(PACKETS * mtu.bytes())?;
-    trial.run(1000);
-    Some(trial)
+    let mut scene = Scene::with_fate(&settings, lose(LOST));
+    scene.write(PACKETS * mtu.bytes())?;
+    scene.run_for(1000);
+    Some(scene)
 }
 
 fn psn_of_nak() -> Option<AnswerKey> {
-    let trial = lossy_write()?;
+    let scene = lossy_write()?;
     let is_nak = |sent: &&&Sent| syndrome(sent) == Some(Syndrome::Nak(NakCode::PsnSequence));
-    let nak = trial.sent(Side::B).iter().find(is_nak)?.psn;
-    let shows = format!("{}The NAK has PSN {}.", trial.lines(), nak.get());
+    let nak = scene.sent_by(Side::B).iter().find(is_nak)?.psn;
+    let shows = format!("{}The NAK has PSN {}.", scene.lines(), nak.get());
     let key = AnswerKey::new(psn(nak.get()), shows)
         .hint(
             psn(nak.sub(1).get()),
@@ -83,11 +83,11 @@ fn psn_of_nak() -> Option<AnswerKey> {
 }
 
 fn packets_in_all() -> Option<AnswerKey> {
-    let trial = lossy_write()?;
-    let all = trial.sent(Side::A).len();
+    let scene = lossy_write()?;
+    let all = scene.sent_by(Side::A).len();
     let again = all - PACKETS;
     let number = |value: usize| Expected::Number(value as u64);
-    let shows = format!("{}The requester has sent {all} packets, {again} of them again.", trial.lines());
+    let shows = format!("{}The requester has sent {all} packets, {again} of them again.", scene.lines());
     let key = AnswerKey::new(number(all), shows)
         .hint(
             number(PACKETS + 1),
@@ -107,15 +107,15 @@ fn packets_in_all() -> Option<AnswerKey> {
 fn receives() -> Option<AnswerKey> {
     let is_first_answer = |sent: &Sent| sent.from == Side::B && sent.index == 0;
     let fate = move |sent: &Sent| if is_first_answer(sent) { Action::Drop } else { Action::Pass };
-    let mut trial = Trial::new(&Settings::default(), fate);
+    let mut scene = Scene::with_fate(&Settings::default(), fate);
     for _ in 0..2 {
-        trial.receive(64)?;
+        scene.receive(64)?;
     }
-    trial.send(21)?;
-    trial.run(1_000_000);
-    let used = trial.completions(Side::B).len();
-    let copies = trial.sent(Side::A).len();
-    let shows = format!("{}{copies} copies of the SEND arrived, and {used} receive is used.", trial.lines());
+    scene.send(21)?;
+    scene.run_for(1_000_000);
+    let used = scene.pair.completions(Side::B).len();
+    let copies = scene.sent_by(Side::A).len();
+    let shows = format!("{}{copies} copies of the SEND arrived, and {used} receive is used.", scene.lines());
     let key = AnswerKey::new(Expected::Number(used as u64), shows)
         .hint(
             Expected::Number(copies as u64),

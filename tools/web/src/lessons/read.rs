@@ -1,10 +1,10 @@
 //! Lesson 6: the PSNs of a READ, lost responses, and the number of outstanding READs.
 
-use roce_packet::{Datagram, Operation};
+use roce_packet::{Datagram, Operation, Psn};
 use roce_sim::pair::{Action, Settings, Side};
 use roce_transport::SendOp;
 
-use super::scene::{Scene, operation_of, psn_after};
+use super::scene::{Scene, operation_of};
 use super::{AnswerKey, Expected, Outcome};
 
 /// The READ of task 1 and its first PSN.
@@ -28,6 +28,11 @@ pub fn check(task: usize, answer: &str) -> Option<Outcome> {
         _ => None,
     };
     Some(key?.judge(answer))
+}
+
+/// Returns the PSN that comes some steps after another one, as a number.
+fn psn_after(first: u32, steps: u32) -> u64 {
+    Psn::new(first).add(steps).get().into()
 }
 
 fn read(remote_addr: u64, rkey: roce_transport::RKey) -> SendOp {

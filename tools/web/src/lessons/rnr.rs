@@ -4,7 +4,7 @@ use roce_packet::RnrTimer;
 use roce_sim::pair::{Settings, Side};
 
 use super::answer::{AnswerKey, Expected, Outcome};
-use super::trial::{Trial, deliver};
+use super::scene::Scene;
 
 /// The code of the minimum RNR timer in tasks 1 and 3.
 const CODE_OF_TASK_1: u8 = 14;
@@ -35,15 +35,15 @@ pub fn check(task: usize, answer: &str) -> Option<Outcome> {
 /// the packets.
 fn wait(code: u8) -> Option<(u64, String)> {
     let settings = Settings { min_rnr_timer: code, ..Settings::default() };
-    let mut trial = Trial::new(&settings, deliver);
-    trial.send(21)?;
+    let mut scene = Scene::new(&settings);
+    scene.send(21)?;
     // Until the NAK has arrived.
-    trial.run(100);
-    trial.receive(64)?;
-    trial.run(1_000_000);
-    let arrival = trial.sent_ns(trial.sent(Side::B).first()?) + trial.link_ns();
-    let again = trial.sent_ns(trial.sent(Side::A).get(1)?);
-    Some((again.checked_sub(arrival)?, trial.lines()))
+    scene.run_for(100);
+    scene.receive(64)?;
+    scene.run_for(1_000_000);
+    let arrival = scene.sent_ns(scene.sent_by(Side::B).first()?) + scene.pair.link_delay_ns;
+    let again = scene.sent_ns(scene.sent_by(Side::A).get(1)?);
+    Some((again.checked_sub(arrival)?, scene.lines()))
 }
 
 /// Returns a number of microseconds.
@@ -92,19 +92,19 @@ fn longest_wait() -> Option<AnswerKey> {
 
 fn packets_in_all() -> Option<AnswerKey> {
     let settings = Settings { min_rnr_timer: CODE_OF_TASK_1, ..Settings::default() };
-    let mut trial = Trial::new(&settings, deliver);
+    let mut scene = Scene::new(&settings);
     for _ in 0..SENDS {
-        trial.send(21)?;
+        scene.send(21)?;
     }
     // All SENDs arrive, and the NAK arrives, before the receives are posted.
-    trial.run(100);
+    scene.run_for(100);
     for _ in 0..SENDS {
-        trial.receive(64)?;
+        scene.receive(64)?;
     }
-    trial.run(1_000_000);
-    let all = trial.sent(Side::A).len();
+    scene.run_for(1_000_000);
+    let all = scene.sent_by(Side::A).len();
     let number = |value: usize| Expected::Number(value as u64);
-    let shows = format!("{}The requester has sent {all} packets.", trial.lines());
+    let shows = format!("{}The requester has sent {all} packets.", scene.lines());
     let key = AnswerKey::new(number(all), shows)
         .hint(
             number(SENDS + 1),
@@ -119,16 +119,16 @@ fn packets_in_all() -> Option<AnswerKey> {
 /// Returns how often the first SEND is repeated with this count, or [`NO_LIMIT`], and its packets.
 fn repetitions(rnr_retry: u8) -> Option<(String, String)> {
     let settings = Settings { rnr_retry, min_rnr_timer: 1, ..Settings::default() };
-    let mut trial = Trial::new(&settings, deliver);
-    trial.send(21)?;
-    trial.run(2_000);
-    let copies = trial.sent(Side::A).len();
-    let has_failed = !trial.completions(Side::A).is_empty();
+    let mut scene = Scene::new(&settings);
+    scene.send(21)?;
+    scene.run_for(2_000);
+    let copies = scene.sent_by(Side::A).len();
+    let has_failed = !scene.pair.completions(Side::A).is_empty();
     let often = match has_failed {
         true => times(copies.checked_sub(1)?),
         false => (copies > MANY_COPIES).then(|| NO_LIMIT.to_owned())?,
     };
-    Some((often, trial.lines()))
+    Some((often, scene.lines()))
 }
 
 fn times(count: usize) -> String {

@@ -4,7 +4,7 @@ use roce_sim::pair::{Settings, Side};
 use roce_transport::{Retransmission, WcStatus};
 
 use super::answer::{AnswerKey, Expected, Outcome};
-use super::trial::{Trial, lose, lose_requests};
+use super::scene::{Scene, lose, lose_requests};
 
 /// The timeout code of task 1.
 const CODE_OF_TASK_1: u8 = 10;
@@ -17,7 +17,7 @@ const RETRIES_OF_TASK_3: u8 = 7;
 const PACKETS: usize = 10;
 const CHOICES: [(usize, &str); 3] =
     [(0, "the first packet"), (4, "the fifth packet"), (9, "the last packet")];
-/// Longest run of a trial, in microseconds.
+/// Longest run of a scene, in microseconds.
 const MOST_US: u64 = 10_000_000;
 
 /// Judges an answer.
@@ -43,12 +43,12 @@ const MS: f64 = 1e6;
 
 fn wait_before_second_copy() -> Option<AnswerKey> {
     let settings = Settings { timeout: CODE_OF_TASK_1, ..Settings::default() };
-    let mut trial = Trial::new(&settings, lose(0));
-    trial.write(16)?;
-    trial.run(MOST_US);
-    let sent = trial.sent(Side::A);
-    let wait = (trial.sent_ns(sent.get(1)?) - trial.sent_ns(sent.first()?)) as f64;
-    let shows = format!("{}T is {} us.", trial.lines(), wait / US);
+    let mut scene = Scene::with_fate(&settings, lose(0));
+    scene.write(16)?;
+    scene.run_for(MOST_US);
+    let sent = scene.sent_by(Side::A);
+    let wait = (scene.sent_ns(sent.get(1)?) - scene.sent_ns(sent.first()?)) as f64;
+    let shows = format!("{}T is {} us.", scene.lines(), wait / US);
     let code = f64::from(CODE_OF_TASK_1);
     let key = AnswerKey::new(about(wait, US), shows)
         .hint(about(wait / 4.096 * 4.0, US), "The unit of time is 4.096 us, not 4 us.")
@@ -61,18 +61,18 @@ fn wait_before_second_copy() -> Option<AnswerKey> {
 }
 
 /// Runs a WRITE of one packet whose copies are all lost.
-fn dead_peer(timeout: u8, retry_cnt: u8) -> Option<(Trial, WcStatus)> {
+fn dead_peer(timeout: u8, retry_cnt: u8) -> Option<(Scene, WcStatus)> {
     let settings = Settings { timeout, retry_cnt, ..Settings::default() };
-    let mut trial = Trial::new(&settings, lose_requests);
-    trial.write(16)?;
-    let status = trial.first_completion(MOST_US)?.status;
-    Some((trial, status))
+    let mut scene = Scene::with_fate(&settings, lose_requests);
+    scene.write(16)?;
+    let status = scene.first_completion(MOST_US)?.status;
+    Some((scene, status))
 }
 
 fn copies() -> Option<AnswerKey> {
-    let (trial, status) = dead_peer(CODE_OF_TASK_1, RETRIES_OF_TASK_2)?;
-    let copies = trial.sent(Side::A).len() as u64;
-    let shows = format!("{}{copies} copies, then the completion says {}.", trial.lines(), status.name());
+    let (scene, status) = dead_peer(CODE_OF_TASK_1, RETRIES_OF_TASK_2)?;
+    let copies = scene.sent_by(Side::A).len() as u64;
+    let shows = format!("{}{copies} copies, then the completion says {}.", scene.lines(), status.name());
     let key = AnswerKey::new(Expected::Number(copies), shows)
         .hint(
             Expected::Number(RETRIES_OF_TASK_2.into()),
@@ -88,14 +88,14 @@ fn copies() -> Option<AnswerKey> {
 }
 
 fn time_until_error() -> Option<AnswerKey> {
-    let (trial, status) = dead_peer(CODE_OF_TASK_3, RETRIES_OF_TASK_3)?;
-    let time = trial.now_ns() as f64;
-    let sent = trial.sent(Side::A);
-    let last_copy = trial.sent_ns(sent.last()?) as f64;
-    let one = trial.sent_ns(sent.get(1)?) as f64;
+    let (scene, status) = dead_peer(CODE_OF_TASK_3, RETRIES_OF_TASK_3)?;
+    let time = scene.now_ns() as f64;
+    let sent = scene.sent_by(Side::A);
+    let last_copy = scene.sent_ns(sent.last()?) as f64;
+    let one = scene.sent_ns(sent.get(1)?) as f64;
     let least = u32::from(Retransmission::ADAPTIVE.least_timeout);
     let on_device = f64::from(1_u32 << (least - u32::from(CODE_OF_TASK_3))) * time;
-    let shows = format!("{}{:12.3} us  {}", trial.lines(), time / US, status.name());
+    let shows = format!("{}{:12.3} us  {}", scene.lines(), time / US, status.name());
     let key = AnswerKey::new(about(time, MS), shows)
         .hint(
             about(last_copy, MS),
@@ -117,12 +117,12 @@ fn loss_that_waits() -> Option<AnswerKey> {
     let mut slow = None;
     for (index, name) in CHOICES {
         let settings = Settings::default();
-        let mut trial = Trial::new(&settings, lose(index));
-        trial.write(PACKETS * settings.mtu.bytes())?;
-        trial.run(MOST_US);
-        let end = trial.sent_ns(trial.sent(Side::A).last()?);
+        let mut scene = Scene::with_fate(&settings, lose(index));
+        scene.write(PACKETS * settings.mtu.bytes())?;
+        scene.run_for(MOST_US);
+        let end = scene.sent_ns(scene.sent_by(Side::A).last()?);
         let t = 4096_u64 << settings.timeout;
-        if end < t { quick.push((name, end)) } else { slow = Some((name, trial.lines())) }
+        if end < t { quick.push((name, end)) } else { slow = Some((name, scene.lines())) }
     }
     let (name, lines) = slow?;
     let mut key = AnswerKey::new(Expected::text(name), format!("With the loss of {name}:\n{lines}"))

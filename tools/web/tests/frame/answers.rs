@@ -1,10 +1,11 @@
 //! The answers of a real engine.
 
-use roce_packet::{Datagram, Direction, Encapsulation, Envelope, OpcodeInfo, Path, Transport};
+use roce_packet::{Direction, Frame, OpcodeInfo, Transport};
 use serde_json::{Value, json};
 
 use super::{
-    build, bytes, document, document_from, example, opcodes, over_ipv6, roce_v1, set, set_and_repair, tagged,
+    build, bytes, document, document_from, example, keys_in, opcodes, over_ipv6, roce_v1, set,
+    set_and_repair, state, tagged,
 };
 
 fn answer(hex: &str) -> Value {
@@ -230,25 +231,43 @@ fn every_request_fits_its_queue_pair() {
     }
 }
 
-/// The replies are whole datagrams with the ICRC of the way back.
+/// The replies are whole frames on the way back, so the page can check their ICRC.
 #[test]
-fn replies_can_be_read() {
-    let path = Path {
-        encapsulation: Encapsulation::RoceV2,
-        source: [198, 18, 0, 2].into(),
-        destination: [198, 18, 0, 1].into(),
-        source_port: 49_152,
-        traffic_class: 2,
-        hop_limit: 64,
-        flow_label: 0,
-        vlan: None,
-    };
-    for name in ["WRITE", "READ request", "FETCH ADD"] {
-        for reply in answer(&example(name))["replies"].as_array().unwrap() {
-            let bytes = bytes(reply["hex"].as_str().unwrap());
-            let datagram = Datagram::parse(&bytes, &[]).unwrap();
-            assert_eq!(datagram.info().direction, Direction::Response);
-            assert_eq!(datagram.icrc(), datagram.compute_icrc(&Envelope::new(&path, 0)), "{name}");
+fn replies_are_whole_frames() {
+    let over = |hex: String| (hex, "ethernet");
+    let write = example("WRITE");
+    let frames = [
+        over(write.clone()),
+        over(example("READ request")),
+        over(example("FETCH ADD")),
+        over(tagged(&write)),
+        over(over_ipv6()),
+        over(roce_v1()),
+        // Marked, so that a CNP leaves as well.
+        over(set_and_repair(&write, "ip.dsfield.ecn", "3")),
+        (write[28..].to_owned(), "ip"),
+        (write[84..].to_owned(), "bth"),
+    ];
+    for (hex, from) in frames {
+        let answer = document_from(&hex, from)["answer"].clone();
+        let replies = answer["replies"].as_array().unwrap();
+        assert!(!replies.is_empty(), "{from} {hex}: {answer:#}");
+        for reply in replies {
+            assert_eq!(reply["from"], "ethernet");
+            let digits = reply["hex"].as_str().unwrap();
+            let document = document(digits);
+            assert_eq!(state(&document, "icrc"), "good", "{from} {hex}: {reply}");
+            assert_eq!(keys_in(&document, "bad"), [""; 0], "{from} {hex}: {reply}");
+            let reply = bytes(digits);
+            let frame = Frame::parse(&reply).unwrap();
+            if from == "ethernet" {
+                let request = bytes(&hex);
+                assert_eq!((&reply[..6], &reply[6..12]), (&request[6..12], &request[..6]));
+                let request = Frame::parse(&request).unwrap();
+                let (way, back) = (request.path(), frame.path().reply());
+                assert_eq!((way.source, way.destination), (back.source, back.destination));
+                assert_eq!(way.vlan.map(|tag| tag.vid), back.vlan.map(|tag| tag.vid));
+            }
         }
     }
 }

@@ -30,25 +30,26 @@ const SIDES = { sender: "Sender", receiver: "Receiver: its notifications" };
 
 /**
  * The controls of `parameters`, in a group for each side. `values` has those that a person changed, `given`
- * those of the scenario. `change(key, value)` is called with a new value, or with null for "as in the
- * scenario".
+ * those of the scenario, and `preset` those of the chosen preset, if there is one. `change(key, value)` is
+ * called with a new value, or with null for "as in the scenario".
  */
 export function parameterControls(parameters, { values, given, preset, change }) {
   return Object.entries(SIDES).flatMap(([side, text]) => {
     const ofSide = parameters.filter((one) => one.side === side);
     if (ofSide.length === 0) return [];
     const controls = ofSide.map((parameter) => {
-      const { key } = parameter;
-      // The page does not know the values of a preset; it says so instead of showing a wrong number.
-      const ofPreset = preset !== "" && given[key] === undefined ? preset : "";
-      const usual = given[key] ?? parameter.default;
-      return oneControl(parameter, { value: values[key] ?? null, usual, preset: ofPreset, change });
+      const { key, alias } = parameter;
+      const own = given[key] ?? given[alias];
+      const usual = own ?? preset?.values[key] ?? parameter.default;
+      const from = own === undefined && preset ? `preset ${preset.name}` : "unchanged";
+      return oneControl(parameter, { value: values[key] ?? null, usual, from, change });
     });
     return [el("fieldset", {}, el("legend", { text }), el("div", { class: "parameters" }, controls))];
   });
 }
 
-function oneControl(parameter, { value, usual, preset, change }) {
+/** `usual` is the value until a person changes it, and `from` says where it comes from. */
+function oneControl(parameter, { value, usual, from, change }) {
   const { key, min, max, about, words } = parameter;
   const unit = written(parameter.unit);
   const id = uniqueId("parameter");
@@ -60,7 +61,7 @@ function oneControl(parameter, { value, usual, preset, change }) {
   const isNumber = typeof min === "number" && typeof max === "number";
 
   function set(next) {
-    state.textContent = next === null ? usualText(usual, preset) : "changed";
+    state.textContent = next === null ? `${usual} (${from})` : "changed";
     reset.hidden = next === null;
     block.classList.toggle("is-changed", next !== null);
     if (next === null) show(usual);
@@ -89,7 +90,7 @@ function oneControl(parameter, { value, usual, preset, change }) {
   const block = el("div", { class: "parameter" },
     el("label", { for: id }, el("code", { text: key })), parts.slider,
     el("span", { class: "value" }, parts.input, unit), note, el("span", { class: "usual-row" }, state, reset));
-  state.textContent = value === null ? usualText(usual, preset) : "changed";
+  state.textContent = value === null ? `${usual} (${from})` : "changed";
   reset.hidden = value === null;
   block.classList.toggle("is-changed", value !== null);
   show(shown);
@@ -102,10 +103,6 @@ function numberParts({ key, min, max }, attributes) {
     type: "range", min: 0, max: POSITIONS, step: 1, "aria-label": `${key}, slider`,
   });
   return { input, slider, scale: scale(min, max) };
-}
-
-function usualText(usual, preset) {
-  return preset ? `that of the preset ${preset}` : `${usual} (unchanged)`;
 }
 
 function range({ min, max }) {

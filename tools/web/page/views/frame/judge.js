@@ -19,7 +19,7 @@ const VERDICTS = {
 };
 
 /**
- * The answer of a responder with a matching, connected queue pair. `open(hex)` shows a reply as the frame.
+ * The answer of a responder with a matching, connected queue pair. `open(hex, from)` shows a reply as the frame.
  */
 export function answerOf(answer, open) {
   if (!answer) return [el("p", { class: "faint", text: "Nothing answers this frame." })];
@@ -30,8 +30,8 @@ export function answerOf(answer, open) {
   ];
   if (answer.counter) parts.push(el("p", {}, "It increments the counter ", el("code", { text: answer.counter }), "."));
   if (answer.replies?.length) {
-    parts.push(el("p", { text: "It sends:" }), el("ol", {}, answer.replies.map(({ hex, text }) => el("li", {},
-      `${text} `, button("Show this packet", () => open(hex), { "aria-label": `Show this packet: ${text}` })))));
+    parts.push(el("p", { text: "It sends:" }), el("ol", {}, answer.replies.map(({ hex, from, text }) => el("li", {},
+      `${text} `, button("Show this packet", () => open(hex, from), { "aria-label": `Show this packet: ${text}` })))));
   }
   parts.push(el("p", {}, el("small", {
     text: "This is the answer of the engine of roce with a connected queue pair that expects this packet next.",

@@ -2,16 +2,19 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use roce_analysis::walk::{Protocol, Walk};
-use roce_packet::fields::{BTH, PAUSE};
+use roce_analysis::walk::{Part, Protocol, Walk};
+use roce_packet::fields::{BTH, ETHERNET, Header, PAUSE, VLAN};
 use roce_packet::outer::Cut;
 use roce_packet::{
     Encapsulation, Envelope, EtherType, EthernetHeader, Frame, MacAddr, NetworkHeader, NetworkView,
-    ParseError, ParseErrorKind, Path, Qpn, icrc,
+    ParseError, ParseErrorKind, Path, Qpn, VlanHeader, icrc,
 };
 use roce_transport::Identification;
 
-use super::outcome::Answer;
+use super::outcome::{Answer, Reply};
+use super::reply::describe;
+use crate::ethernet;
+use crate::frame::input::hex;
 
 /// Length of the shortest datagram, a BTH and an ICRC, in bytes.
 const SHORTEST: usize = 16;
@@ -27,6 +30,8 @@ pub(super) struct Arrival {
     /// `Unsealed` for a frame without an IP header, which the ICRC covers.
     pub(super) identification: Identification,
     pub(super) bytes: Vec<u8>,
+    /// The Ethernet header, if the frame has one.
+    ethernet: Option<EthernetHeader>,
 }
 
 impl Arrival {
@@ -63,6 +68,7 @@ impl Arrival {
                 path: default_path(),
                 identification: Identification::Unsealed,
                 bytes: bytes.to_vec(),
+                ethernet: None,
             }),
             None => none("The frame ends before its BTH; add the missing bytes.".to_owned(), BTH.rule),
         }
@@ -90,7 +96,28 @@ impl Arrival {
             }
             NetworkHeader::Ipv6 { .. } | NetworkHeader::Grh(_) => Identification::ABSENT,
         };
-        Ok(Self { path: frame.path(), identification, bytes: frame.transport.to_vec() })
+        let tag = own_part(walk, &VLAN).and_then(|bytes| VlanHeader::parse(bytes).ok());
+        let path = Path { vlan: tag.map(|(header, _)| header.tag), ..frame.path() };
+        let ethernet = own_part(walk, &ETHERNET).and_then(|bytes| EthernetHeader::parse(bytes).ok());
+        let ethernet = ethernet.map(|(header, _)| header);
+        Ok(Self { path, identification, bytes: frame.transport.to_vec(), ethernet })
+    }
+
+    /// Returns a datagram that the responder sends on this path as a whole frame: its Ethernet addresses are
+    /// those of the frame that arrived, the other way round.
+    pub(super) fn reply(&self, path: &Path, identification: u16, datagram: &[u8]) -> Reply {
+        let [of_peer, own] = [path.destination, path.source].map(ethernet::address);
+        let ends = match self.ethernet {
+            // The responder does not send from the address of a group.
+            Some(header) if header.destination.is_multicast() => [header.source, own],
+            Some(header) => [header.source, header.destination],
+            None => [of_peer, own],
+        };
+        let text = describe(datagram);
+        match ethernet::frame(path, identification, ends, datagram) {
+            Some(frame) => Reply { hex: hex(&frame), from: "ethernet", text },
+            None => Reply { hex: hex(datagram), from: "bth", text },
+        }
     }
 
     /// Returns the datagram for another queue pair. A correct ICRC stays correct, and a wrong one wrong.
@@ -123,6 +150,13 @@ impl Arrival {
         let (covered, _) = bytes.split_last_chunk::<{ icrc::LEN }>()?;
         (bytes.len() >= SHORTEST).then(|| icrc::compute(&envelope, covered, &[]))
     }
+}
+
+/// Returns the bytes from the last header of this kind on. A header of a tunnel around the packet does not
+/// count.
+fn own_part<'a>(walk: &Walk<'a>, header: &Header) -> Option<&'a [u8]> {
+    let is_own = |part: &&Part| !part.is_outer && std::ptr::eq(part.header, header);
+    walk.parts.iter().rfind(is_own).and_then(|part| walk.bytes.get(part.start..))
 }
 
 /// Returns the answer for a frame that the parser of receivers refuses.

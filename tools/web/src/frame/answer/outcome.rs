@@ -30,8 +30,10 @@ pub(in crate::frame) enum Outcome {
 /// A packet of a responder.
 #[derive(Debug, Serialize)]
 pub(in crate::frame) struct Reply {
-    /// BTH to ICRC, in hexadecimal digits.
+    /// The whole frame in hexadecimal digits, which the ICRC needs.
     pub(super) hex: String,
+    /// The first header, as the page names it.
+    pub(super) from: &'static str,
     pub(super) text: String,
 }
 

@@ -13,14 +13,12 @@ use roce_transport::congestion::Congestion;
 use roce_transport::{
     Access, Allowed, CqId, Engine, EngineConfig, Identification, Instant, LKey, Memory, OutOfBounds, PdId,
     QpInit, QpOptions, QpType, RKey, Received, RecvWr, RegionAttributes, SendFlags, SendOp, SendWr, Sge,
-    TxSlot, Verdict, Wc, WindowBinding, WindowType,
+    Transmit, TxSlot, Verdict, Wc, WindowBinding, WindowType,
 };
 
 use super::arrival::Arrival;
-use super::outcome::{Answer, Outcome, Reply};
-use super::reply::describe;
+use super::outcome::{Answer, Outcome};
 use super::why::{self, Situation};
-use crate::frame::input::hex;
 
 /// The queue pair that the responder takes for its peer: requests do not name it.
 const PEER: Qpn = Qpn::new(0x00_0100);
@@ -220,8 +218,9 @@ impl Responder {
         Ok(())
     }
 
-    /// Returns the datagrams that the engine sends, and whether there are more.
-    fn transmit(&mut self) -> (Vec<Vec<u8>>, bool) {
+    /// Returns the datagrams that the engine sends, each with its path and Identification, and whether there
+    /// are more.
+    fn transmit(&mut self) -> (Vec<(Transmit, Vec<u8>)>, bool) {
         let mut sent = Vec::new();
         let mut buffer = vec![0; PACKET_LEN];
         while let Some(transmit) =
@@ -230,7 +229,8 @@ impl Responder {
             if sent.len() == MOST_REPLIES {
                 return (sent, true);
             }
-            sent.push(buffer.get(..transmit.len).unwrap_or_default().to_vec());
+            let bytes = buffer.get(..transmit.len).unwrap_or_default().to_vec();
+            sent.push((transmit, bytes));
         }
         (sent, false)
     }
@@ -259,8 +259,10 @@ impl Responder {
         let rates = rate_before.zip(self.rate());
         let (sent, has_more) = self.transmit();
         let completion = self.completion();
-        let replies: Vec<_> =
-            sent.iter().map(|bytes| Reply { hex: hex(bytes), text: describe(bytes) }).collect();
+        let reply = |(transmit, bytes): &(Transmit, Vec<u8>)| {
+            arrival.reply(&transmit.path, transmit.identification, bytes)
+        };
+        let replies: Vec<_> = sent.iter().map(reply).collect();
         let datagram = Datagram::parse(&bytes, &[]).ok();
         let situation = Situation {
             datagram: datagram.as_ref(),
@@ -270,7 +272,7 @@ impl Responder {
             rates,
             replies: replies.len(),
             has_more,
-            has_notification: sent.iter().any(|bytes| bytes.first() == Some(&Opcode::CNP.0)),
+            has_notification: sent.iter().any(|(_, bytes)| bytes.first() == Some(&Opcode::CNP.0)),
             mtu: self.mtu,
             has_begun: self.has_begun,
             is_unsealed: arrival.identification == Identification::Unsealed,

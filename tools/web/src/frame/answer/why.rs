@@ -68,8 +68,8 @@ fn dropped(reason: DropReason, situation: &Situation<'_>) -> (String, &'static s
         }
         DropReason::BadQkey => ("its Q_Key is not that of the queue pair", "IBTA 10.2.5"),
         DropReason::BadAddress => ("its addresses are not those of the connection", "IBTA A17"),
-        DropReason::OutOfSequence => ("packets before it are missing", "IBTA 9.7.5.1.4"),
-        DropReason::DuplicateUnanswerable => ("its first copy cannot be answered again", "IBTA 9.7.5.1.3"),
+        DropReason::OutOfSequence => ("packets before it are missing", "IBTA 9.7.5"),
+        DropReason::DuplicateUnanswerable => ("its first copy cannot be answered again", "IBTA 9.7.5"),
         DropReason::UnsentPsn => ("it answers a PSN that was never sent", AETH.rule),
         DropReason::StaleResponse => ("its request was already answered", AETH.rule),
         DropReason::ResponseGap => ("a response before it is missing", AETH.rule),
