@@ -203,6 +203,9 @@ impl Scene<'_> {
             marks.set(Marks::CE, record.ecn() == 0b11);
             marks.set(Marks::CNP, record.info().is_some_and(|info| info.operation == Operation::Cnp));
             marks.set(Marks::BROKEN, !record.is_sound());
+            if record.bits.contains(Bits::DROPPED) {
+                marks |= Marks::LOST;
+            }
             let from = usize::from(!is_of(record, self.stream(0)));
             events.push(Event { time_ns: record.time_ns, from, step: Step::Packet(*index), marks });
         }
