@@ -23,7 +23,8 @@ use super::terminal::{Output, Paint};
 /// together:
 ///
 ///   --->    a packet               ===>    a packet that was sent again
-///   ---x    a packet that was lost: a NAK or a second file shows it
+///   ---x    a packet that was lost: a NAK, a timeout, a second file or the comment
+///           on a packet that --fault dropped shows it
 ///   PSN 2 lost            it was lost before it came to the place of the capture
 ///   PSN 2 not captured    the other end has it, so only the file lacks it
 ///   CE      the packet has an ECN mark

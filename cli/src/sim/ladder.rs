@@ -80,6 +80,7 @@ impl Observed {
                 time_ns: Some(frame.time.as_ns()),
                 link: Link::Ethernet,
                 wire_len: bytes.len(),
+                is_dropped: false,
                 bytes: &bytes,
             });
         }

@@ -44,6 +44,7 @@ mod servers;
 mod sim;
 mod sim_outcomes;
 mod stat;
+mod stories;
 mod study;
 mod tap;
 mod trace_events;

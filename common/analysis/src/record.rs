@@ -27,6 +27,8 @@ pub struct Packet<'a> {
     pub link: Link,
     /// Length on the wire in bytes.
     pub wire_len: usize,
+    /// Whether a remark in the capture says that the packet was dropped behind this place.
+    pub is_dropped: bool,
     /// The captured bytes.
     pub bytes: &'a [u8],
 }
@@ -84,6 +86,8 @@ bitflags! {
         const NONZERO_PADDING = 1 << 13;
         /// The IPv4 header allows routers to fragment the packet: DF is clear.
         const MAY_FRAGMENT = 1 << 14;
+        /// A remark in the capture says that the packet was dropped behind this place.
+        const DROPPED = 1 << 15;
     }
 }
 
@@ -334,6 +338,7 @@ fn record(packet: &Packet<'_>, outer: &Outer<'_>, transport: &[u8], bth: &BthVie
     let padding = whole.get(header_len + payload_len..).and_then(|rest| rest.get(..pad));
     let has_padding = problem.is_none() && padding.is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0));
     bits.set(Bits::NONZERO_PADDING, has_padding);
+    bits.set(Bits::DROPPED, packet.is_dropped);
     Record {
         place: Place { capture: packet.capture, number: packet.number },
         interface: packet.interface,

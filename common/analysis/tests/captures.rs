@@ -74,6 +74,7 @@ fn analyze(path: &Path, lacks: Lacks) -> Analysis {
             time_ns: packet.time_ns,
             link,
             wire_len: packet.original_len as usize,
+            is_dropped: false,
             bytes: &packet.bytes[..captured],
         });
     }

@@ -153,4 +153,12 @@ impl CapturedPacket<'_> {
     pub const fn is_snapped(&self) -> bool {
         self.bytes.len() < self.original_len as usize
     }
+
+    /// Returns whether the comment says that the packet was dropped, as `--fault` and the two hosts of the page
+    /// write it.
+    #[must_use]
+    pub fn is_dropped(&self) -> bool {
+        const BEGINNINGS: [&str; 2] = ["dropped by --fault", "dropped on the link"];
+        self.comment.is_some_and(|comment| BEGINNINGS.iter().any(|begin| comment.starts_with(begin)))
+    }
 }

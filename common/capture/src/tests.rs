@@ -589,6 +589,23 @@ fn a_long_comment_is_cut_at_a_character() {
     assert_eq!(packets[0].bytes, [1]);
 }
 
+#[test]
+fn a_comment_says_that_a_packet_was_dropped() {
+    for (comment, is_dropped) in [
+        (Some("dropped by --fault before it was sent"), true),
+        (Some("dropped by --fault after it was received"), true),
+        (Some("dropped on the link"), true),
+        (Some("delayed on the link by 40.0 us"), false),
+        // Other programs count packets that the capture lacks.
+        (Some("dropped 5 packets"), false),
+        (None, false),
+    ] {
+        let file = write(&[(0, 0, Direction::Unknown, comment.map(str::to_owned), vec![1])]);
+        let mut reader = CaptureReader::new(Cursor::new(file), "x").unwrap();
+        assert_eq!(reader.next_packet().unwrap().unwrap().is_dropped(), is_dropped, "{comment:?}");
+    }
+}
+
 prop_compose! {
     fn any_packet()(
         interface in 0_u32..2,

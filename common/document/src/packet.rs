@@ -33,6 +33,7 @@ pub fn analysable<'a>(packet: &CapturedPacket<'a>, capture: u16) -> Option<Packe
         time_ns: packet.time_ns,
         link: framed.link(),
         wire_len: packet.original_len as usize,
+        is_dropped: packet.is_dropped(),
         bytes: packet.bytes,
     })
 }

@@ -3,11 +3,11 @@
 
 use std::io::Cursor;
 
+use roce_analysis::Collector;
 use roce_analysis::ladder::ladder;
-use roce_analysis::{Collector, Packet};
 use roce_capture::CaptureReader;
+use roce_document::packet::analysable;
 use roce_packet::ROCE_UDP_PORT;
-use roce_packet::outer::Link;
 use roce_web::hosts::Hosts;
 use serde_json::{Value, json};
 
@@ -112,15 +112,7 @@ impl Bench {
         let mut collector = Collector::new(ROCE_UDP_PORT).with_captures(1);
         while let Some(packet) = reader.next_packet() {
             let packet = packet.expect("a whole packet");
-            collector.add(&Packet {
-                capture: 0,
-                interface: 0,
-                number: packet.number,
-                time_ns: packet.time_ns,
-                link: Link::Ethernet,
-                wire_len: packet.original_len as usize,
-                bytes: packet.bytes,
-            });
+            collector.add(&analysable(&packet, 0).expect("an Ethernet frame"));
         }
         let analysis = collector.analyze();
         let [connection] = &analysis.connections[..] else { panic!("{:#?}", analysis.connections) };
@@ -233,7 +225,7 @@ fn a_lost_last_packet_is_sent_again_after_the_timeout() {
     assert_eq!(bench.said("timeout"), said);
     let arrows = bench.arrows();
     assert!(arrows[5].contains(":      timeout       :"), "{arrows:#?}");
-    assert_eq!(arrows[4], "WRITE last 4 |------------------->|");
+    assert_eq!(arrows[4], "WRITE last 4, lost |---------x          |");
     let ladder = bench.json_ladder();
     let waits: Vec<&Value> = rows(&ladder, "timeout");
     let [wait] = waits[..] else { panic!("{ladder:#}") };

@@ -164,6 +164,37 @@ impl Scene<'_> {
             if is_inferred && is_behind {
                 self.mark_lost(resend.at, self.stream(other), Direction::Response);
             }
+            if is_inferred && resend.was_answered && matches!(resend.cause, Cause::Timeout { .. }) {
+                self.mark_unheard(resend.at, [self.stream(end), self.stream(other)]);
+            }
+        }
+    }
+
+    /// Marks the answers after which a requester nevertheless sent a packet again because of a timeout. An
+    /// answer from the second half of the wait may only have been late.
+    fn mark_unheard(&mut self, again: usize, [requests, answers]: [Option<StreamId>; 2]) {
+        let Some(record) = self.records.get(again) else { return };
+        let end = self.view.indices.partition_point(|index| *index < again);
+        let mut unheard = Vec::new();
+        for index in self.view.indices.get(..end).unwrap_or_default().iter().rev().take(FARTHEST).copied() {
+            let Some(earlier) = self.records.get(index) else { return };
+            let Some(info) = earlier.info() else { continue };
+            let is_it = earlier.psn == record.psn;
+            if is_it && is_of(earlier, requests) && info.direction == Direction::Request {
+                let middle_ns = u64::midpoint(earlier.time_ns, record.time_ns);
+                let is_early = |index: &usize| {
+                    self.records.get(*index).is_some_and(|answer| answer.time_ns <= middle_ns)
+                };
+                unheard.retain(is_early);
+                unheard.into_iter().for_each(|index| self.mark(index, Marks::LOST));
+                return;
+            }
+            // Of the responses of a READ, only this one is known to be lost.
+            let is_ack = info.operation == Operation::Acknowledge
+                && record.psn.distance_to(earlier.psn) <= Psn::MASK / 2;
+            if (is_it || is_ack) && is_of(earlier, answers) && info.direction == Direction::Response {
+                unheard.push(index);
+            }
         }
     }
 
@@ -203,6 +234,9 @@ impl Scene<'_> {
             marks.set(Marks::CE, record.ecn() == 0b11);
             marks.set(Marks::CNP, record.info().is_some_and(|info| info.operation == Operation::Cnp));
             marks.set(Marks::BROKEN, !record.is_sound());
+            if record.bits.contains(Bits::DROPPED) {
+                marks |= Marks::LOST;
+            }
             let from = usize::from(!is_of(record, self.stream(0)));
             events.push(Event { time_ns: record.time_ns, from, step: Step::Packet(*index), marks });
         }

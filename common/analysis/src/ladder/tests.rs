@@ -240,6 +240,27 @@ fn what_the_capture_of_the_other_end_lacks_does_not_reach_it() {
     assert_eq!(text.matches("|          x---------| ACK").count(), 9, "{text}");
 }
 
+/// Regression: an acknowledgement reached the requester in the ladder although the requester timed out.
+#[test]
+fn an_acknowledgement_that_was_lost_behind_the_tap() {
+    let answered_at = |time: u64| {
+        let mut wire = Wire::default();
+        wire.at_us(0, Sketch::send(1, 5));
+        wire.at_us(time, Sketch::ack(2, 5, 1));
+        wire.at_us(67_000, Sketch::send(1, 5));
+        wire.at_us(67_100, Sketch::ack(2, 5, 1));
+        let analysis = wire.analyze();
+        arrows(&ladder(&analysis, &analysis.connections[0], 40).to_text())
+    };
+    let early = answered_at(100);
+    assert_eq!(early[1], "|          x---------| ACK 0, lost", "{early:#?}");
+    assert!(early[2].ends_with(":      timeout       :"), "{early:#?}");
+    assert_eq!(early[early.len() - 1], "|<-------------------| ACK 0");
+    // This one may have come too late.
+    let late = answered_at(66_900);
+    assert_eq!(late[1], "|<-------------------| ACK 0", "{late:#?}");
+}
+
 #[test]
 fn a_picture_stands_alone() {
     let analysis = analyzed(&["rc-loss.pcapng"]);

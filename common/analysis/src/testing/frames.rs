@@ -323,6 +323,7 @@ impl Wire {
             time_ns: self.has_times.then_some(self.now_ns),
             link: Link::Ethernet,
             wire_len,
+            is_dropped: false,
             bytes,
         });
         self

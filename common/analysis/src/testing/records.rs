@@ -25,6 +25,7 @@ pub(crate) fn analyzed(names: &[&str]) -> Analysis {
                 time_ns: packet.time_ns,
                 link: Link::Ethernet,
                 wire_len: packet.original_len as usize,
+                is_dropped: false,
                 bytes: packet.bytes,
             });
         }

@@ -245,6 +245,7 @@ impl Wire {
                 time_ns: *time_ns,
                 link: Link::Ethernet,
                 wire_len: bytes.len(),
+                is_dropped: false,
                 bytes,
             });
         }

@@ -445,6 +445,7 @@ fn analyze(frames: &[Frame]) -> Analysis {
             time_ns: Some(*time),
             link: Link::Ethernet,
             wire_len: bytes.len(),
+            is_dropped: false,
             bytes,
         });
     }

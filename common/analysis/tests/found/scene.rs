@@ -372,6 +372,7 @@ fn add<'a>(
                 time_ns: Some(seen.time),
                 link: Link::Ethernet,
                 wire_len: whole.len(),
+                is_dropped: false,
                 bytes: &whole[..len],
             });
         }

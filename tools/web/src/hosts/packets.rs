@@ -72,6 +72,11 @@ impl Packet {
         self.comment = Some(DROPPED.to_owned());
     }
 
+    /// Returns whether the link lost it.
+    fn is_dropped(&self) -> bool {
+        self.comment.as_deref() == Some(DROPPED)
+    }
+
     /// Records that it arrives later by this number of nanoseconds.
     pub(super) fn delay(&mut self, nanos: u64) {
         self.action = Some("delay");
@@ -163,6 +168,7 @@ impl Packets {
                 time_ns: Some(packet.seen.as_nanos()),
                 link: Link::Ethernet,
                 wire_len: frame.len(),
+                is_dropped: packet.is_dropped(),
                 bytes: &frame,
             });
         }
