@@ -9,10 +9,13 @@ use serde_json::Value;
 /// The crates whose results belong to an installation.
 pub const PACKAGES: [&str; 4] = ["roce-cli", "roce-ibverbs", "roce-rdmacm", "roce-sysfs"];
 
+/// The profile of what is installed and packed: the fastest code.
+pub const PROFILE: &str = "fast";
+
 /// A finished build.
 #[derive(Clone, Debug)]
 pub struct Build {
-    /// Folder with the results, such as `target/release`.
+    /// Folder with the results, such as `target/fast`.
     pub folder: PathBuf,
     /// Target triple.
     pub target: String,

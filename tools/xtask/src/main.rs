@@ -14,7 +14,7 @@ Usage: cargo run -p xtask -- COMMAND
 install --prefix DIR [--destdir DIR] [--profile NAME]
     Builds the command and the libraries, and installs them with completions,
     manual pages, documentation and licences. --destdir puts a folder before
-    the prefix, for packages; --profile is a profile of cargo [default: release]
+    the prefix, for packages; --profile is a profile of cargo [default: fast]
 dist [--target TRIPLE] [--sysroot DIR] [--glibc VERSION]
     Writes an archive with the files of an installation into target/dist.
     A target with musl gives a static command without the libraries. --sysroot
@@ -56,7 +56,7 @@ fn run(words: &[String]) -> anyhow::Result<()> {
                     "--prefix is missing; --prefix ~/.local installs for you alone, /usr/local for all users"
                 );
             }
-            let profile = if of("profile").is_empty() { "release" } else { of("profile") };
+            let profile = if of("profile").is_empty() { build::PROFILE } else { of("profile") };
             let (prefix, destdir) = (Path::new(of("prefix")), Path::new(of("destdir")));
             let (folder, count) = install::build_and_install(prefix, destdir, profile)?;
             println!("installed {count} files in {}", folder.display());
