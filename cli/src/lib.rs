@@ -4,8 +4,8 @@
 //! a variant of `Command` and an arm in `Cli::run`, or in `linux.rs` if it needs Linux. Options, input and
 //! output of several subcommands are in files below them.
 
-// The commands that need Linux use more of the shared files.
-#![cfg_attr(not(target_os = "linux"), allow(dead_code))]
+// The commands that need Linux and the features use more of the shared files.
+#![cfg_attr(not(all(target_os = "linux", feature = "explore", feature = "live")), allow(dead_code))]
 
 // Below the commands.
 mod algorithms;
@@ -85,7 +85,7 @@ use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{filter, fmt};
 
 use crate::trace::{Clock, EventStream, TraceFile};
 use roce_transport::congestion::Algorithm;
@@ -181,15 +181,15 @@ impl Cli {
         let ansi = self.color.colors(io::stderr().is_terminal());
         let messages = fmt::layer().with_writer(io::stderr).with_ansi(ansi);
         let messages = match std::env::var("ROCE_LOG") {
-            Ok(text) => {
-                let filter = EnvFilter::try_new(&text).with_context(|| {
+            Ok(text) if !text.trim().is_empty() => {
+                let filter: filter::Targets = text.parse().with_context(|| {
                     format!(
                         "ROCE_LOG={text} is not a valid filter; write a level, such as debug, or roce=trace"
                     )
                 })?;
                 messages.with_timer(uptime()).with_span_events(FmtSpan::CLOSE).with_filter(filter).boxed()
             }
-            Err(_) => messages.without_time().with_filter(EnvFilter::new("warn")).boxed(),
+            _ => messages.without_time().with_filter(LevelFilter::WARN).boxed(),
         };
         let file = self.trace.as_deref().map(TraceFile::create).transpose()?;
         let clock = if matches!(self.command, Command::Sim(_)) {

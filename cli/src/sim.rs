@@ -5,6 +5,10 @@ mod capture;
 mod emit;
 mod failures;
 mod ladder;
+#[cfg(feature = "live")]
+mod live;
+#[cfg(not(feature = "live"))]
+#[path = "sim/without_live.rs"]
 mod live;
 mod memory;
 mod merge;
