@@ -1,4 +1,4 @@
-//! `cargo run -p xtask -- install --prefix DIR`, `-- dist`, `-- deb` and `-- image`; see [`xtask`].
+//! `cargo run -p xtask -- install --prefix DIR`, `-- dist`, `-- deb`, `-- image`, `-- packages`; see [`xtask`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use xtask::{build, ci, deb, dist, image, install};
+use xtask::{build, ci, deb, dist, image, install, packages};
 
 const USAGE: &str = "\
 Usage: cargo run -p xtask -- COMMAND
@@ -26,6 +26,11 @@ deb --maintainer \"NAME <ADDRESS>\" [--sysroot DIR] [--glibc VERSION]
 image [--target TRIPLE] [--sysroot DIR] [--glibc VERSION]
     Writes the folder target/dist/image, from which podman, buildah or docker
     builds a container image with the command and the libraries
+packages [--out DIR] [--baseline DIR]
+    Makes the package of every crate that is published, in the order of
+    publication, builds the library and the command from these packages alone,
+    without network, and runs both. --baseline compares the public interfaces
+    with those of the --out of an earlier release [default: target/packages]
 
 ci --home DIR (--github FILE | --gitlab FILE) [--checkout DIR]
     Runs the steps of a workflow that uses the action at the root of this
@@ -84,6 +89,13 @@ fn run(words: &[String]) -> anyhow::Result<()> {
             let (folder, lines) = image::image(&dist_options(&options)?)?;
             lines.iter().for_each(|line| println!("{line}"));
             println!("podman build -t roce {}", folder.display());
+        }
+        "packages" => {
+            let options = options(rest, &["out", "baseline"])?;
+            let of = |name: &str| options.get(name).map(Path::new);
+            let (folder, lines) = packages::packages(of("out"), of("baseline"))?;
+            lines.iter().for_each(|line| println!("{line}"));
+            println!("the packages are in {}", folder.join("target/package").display());
         }
         "ci" => run_ci(&options(rest, &["home", "github", "gitlab", "checkout"])?)?,
         other => bail!("there is no command {other}\n\n{USAGE}"),
