@@ -4,12 +4,14 @@
 #[cfg(feature = "explore")]
 mod serve;
 #[cfg(not(feature = "explore"))]
-#[path = "explore/without_server.rs"]
-mod serve;
+mod without_server;
 
 use std::path::PathBuf;
 
+#[cfg(feature = "explore")]
 pub(super) use self::serve::run;
+#[cfg(not(feature = "explore"))]
+pub(super) use self::without_server::run;
 
 /// Show frames, captures, simulations and running processes in a browser
 ///
