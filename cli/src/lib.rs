@@ -26,6 +26,7 @@ mod explain;
 mod ladder;
 mod manual;
 mod sim;
+mod why;
 
 // The differences between systems are in these files. `elsewhere.rs` is also part of the tests, which compare
 // both lists of commands.
@@ -48,6 +49,7 @@ mod network {
     mod default_device;
     mod device_options;
     mod listen;
+    pub(super) mod processes;
     mod progress;
     mod sizes;
     mod temporary;
@@ -67,7 +69,6 @@ mod network {
     mod run;
     mod stat;
     mod study;
-    mod why;
 
     mod linux;
     pub(super) use linux::Command;
@@ -149,6 +150,7 @@ enum Command {
     Ladder(ladder::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
+    Why(why::Args),
     Counters(counters::Args),
     #[command(hide = true)]
     Completions(manual::CompletionsArgs),
@@ -167,6 +169,7 @@ impl Cli {
             Command::Ladder(args) => ladder::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
+            Command::Why(args) => why::run(&args, &mut output),
             Command::Counters(args) => counters::run(&args, &mut output),
             Command::Completions(args) => manual::completions(&args, command(), &mut output),
             Command::Man(args) => manual::man(&args, command(), &mut output),
