@@ -1,7 +1,7 @@
 //! Throughput of a UDP device alone, and whether it allocates memory. To run these measurements:
 //!
 //! ```text
-//! cargo test --release --test device_throughput -- --ignored --nocapture --test-threads=1
+//! cargo test --profile fast --test device_throughput -- --ignored --nocapture --test-threads=1
 //! ```
 
 use std::alloc::{GlobalAlloc, Layout, System};

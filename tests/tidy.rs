@@ -525,6 +525,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
 const HOUSE: &[&str] = &[
     "packet",
     "transport",
+    "common/codes",
     "common/fault",
     "common/capture",
     "common/plot",

@@ -36,7 +36,7 @@ macro_rules! commands {
 }
 
 commands! {
-    Demo Devices Ping Blast Pingpong Bridge Limit Rping Perf Run Doctor Stat Why Explore Study Inject Peer
+    Demo Devices Ping Blast Pingpong Bridge Limit Rping Perf Run Doctor Stat Explore Study Inject Peer
 }
 
 impl Command {
@@ -44,7 +44,7 @@ impl Command {
         let name = self.name().to_ascii_lowercase();
         bail!(
             "`roce {name}` needs Linux; run it in a container or a virtual machine with Linux \
-             (docs/how-to/containers.md). On this system, analyze, counters, dissect, explain, ladder and sim work"
+             (docs/how-to/containers.md). On this system, analyze, counters, dissect, explain, ladder, sim and why work"
         )
     }
 }

@@ -24,7 +24,7 @@ pub(crate) fn install_command(folder: &Path) -> String {
 }
 
 /// Returns a word as a shell reads it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "/._-+".contains(sign);
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }

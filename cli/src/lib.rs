@@ -4,8 +4,8 @@
 //! a variant of `Command` and an arm in `Cli::run`, or in `linux.rs` if it needs Linux. Options, input and
 //! output of several subcommands are in files below them.
 
-// The commands that need Linux use more of the shared files.
-#![cfg_attr(not(target_os = "linux"), allow(dead_code))]
+// The commands that need Linux and the features use more of the shared files.
+#![cfg_attr(not(all(target_os = "linux", feature = "explore", feature = "live")), allow(dead_code))]
 
 // Below the commands.
 mod algorithms;
@@ -26,6 +26,7 @@ mod explain;
 mod ladder;
 mod manual;
 mod sim;
+mod why;
 
 // The differences between systems are in these files. `elsewhere.rs` is also part of the tests, which compare
 // both lists of commands.
@@ -49,6 +50,7 @@ mod network {
     mod device_options;
     mod installation;
     mod listen;
+    pub(super) mod processes;
     mod progress;
     mod sizes;
     mod temporary;
@@ -68,7 +70,6 @@ mod network {
     mod run;
     mod stat;
     mod study;
-    mod why;
 
     mod linux;
     pub(super) use linux::Command;
@@ -86,7 +87,7 @@ use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{filter, fmt};
 
 use crate::trace::{Clock, EventStream, TraceFile};
 use roce_transport::congestion::Algorithm;
@@ -150,6 +151,7 @@ enum Command {
     Ladder(ladder::Args),
     Dissect(dissect::Args),
     Explain(explain::Args),
+    Why(why::Args),
     Counters(counters::Args),
     #[command(hide = true)]
     Completions(manual::CompletionsArgs),
@@ -168,6 +170,7 @@ impl Cli {
             Command::Ladder(args) => ladder::run(&args, &mut output),
             Command::Dissect(args) => dissect::run(&args, &mut output),
             Command::Explain(args) => explain::run(&args, &mut output),
+            Command::Why(args) => why::run(&args, &mut output),
             Command::Counters(args) => counters::run(&args, &mut output),
             Command::Completions(args) => manual::completions(&args, command(), &mut output),
             Command::Man(args) => manual::man(&args, command(), &mut output),
@@ -182,15 +185,15 @@ impl Cli {
         let ansi = self.color.colors(io::stderr().is_terminal());
         let messages = fmt::layer().with_writer(io::stderr).with_ansi(ansi);
         let messages = match std::env::var("ROCE_LOG") {
-            Ok(text) => {
-                let filter = EnvFilter::try_new(&text).with_context(|| {
+            Ok(text) if !text.trim().is_empty() => {
+                let filter: filter::Targets = text.parse().with_context(|| {
                     format!(
                         "ROCE_LOG={text} is not a valid filter; write a level, such as debug, or roce=trace"
                     )
                 })?;
                 messages.with_timer(uptime()).with_span_events(FmtSpan::CLOSE).with_filter(filter).boxed()
             }
-            Err(_) => messages.without_time().with_filter(EnvFilter::new("warn")).boxed(),
+            _ => messages.without_time().with_filter(LevelFilter::WARN).boxed(),
         };
         let file = self.trace.as_deref().map(TraceFile::create).transpose()?;
         let clock = if matches!(self.command, Command::Sim(_)) {

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use super::terminal::Output;
 use super::{
     bridge, demo, devices, doctor, explore, inject, limit, measure, peer, perf, pingpong, rping, run, stat,
-    study, why,
+    study,
 };
 
 #[derive(Debug, Subcommand)]
@@ -24,7 +24,6 @@ pub(crate) enum Command {
     Run(run::Args),
     Doctor(doctor::Args),
     Stat(stat::Args),
-    Why(why::Args),
     Explore(explore::Args),
     Study(study::Args),
     Inject(inject::Args),
@@ -46,7 +45,6 @@ impl Command {
             Self::Run(args) => run::run(&args, output),
             Self::Doctor(args) => doctor::run(&args, output),
             Self::Stat(args) => stat::run(&args, output),
-            Self::Why(args) => why::run(&args, output),
             Self::Explore(args) => explore::run(&args, output),
             Self::Study(args) => study::run(&args, output),
             Self::Inject(args) => inject::run(&args, output),

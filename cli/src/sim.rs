@@ -5,6 +5,7 @@ mod capture;
 mod emit;
 mod failures;
 mod ladder;
+#[cfg(feature = "live")]
 mod live;
 mod memory;
 mod merge;
@@ -12,6 +13,8 @@ mod print;
 mod run;
 pub(super) mod shipped;
 mod sweep;
+#[cfg(not(feature = "live"))]
+mod without_live;
 
 use std::io::Write;
 use std::path::Path;
@@ -25,6 +28,8 @@ use self::merge::merge;
 use self::print::{print_expectations, print_summary};
 use self::run::{Job, Progress, Ran, write_report};
 use self::sweep::{Checked, check, combinations, run_sweep, sweeps};
+#[cfg(not(feature = "live"))]
+use self::without_live as live;
 use super::terminal::Output;
 use super::trace::TraceFile;
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use clap::ValueEnum;
+use terminal_size::{Width, terminal_size};
 
 /// When to color the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -88,8 +89,8 @@ impl Output {
         let stdout = io::stdout();
         let is_terminal = stdout.is_terminal();
         let color = choice.colors(is_terminal);
-        let terminal_width = is_terminal.then(|| match ratatui::crossterm::terminal::size() {
-            Ok((columns, _)) if columns > 0 => columns.into(),
+        let terminal_width = is_terminal.then(|| match terminal_size() {
+            Some((Width(columns), _)) if columns > 0 => columns.into(),
             _ => 100,
         });
         let inner = BufWriter::with_capacity(1 << 16, stdout.lock());

@@ -1,12 +1,14 @@
-//! `roce why`: explains error numbers that programs print, and the queue pairs of running processes.
+//! `roce why`: explains error numbers that programs print, and the queue pairs of running processes where the
+//! system has them.
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
-use roce::observe::{CodeKind, ErrorCode, Published, PublishedExplanation, Survey, codes, look_up, survey};
-use serde_json::{Map, Value, json};
+use anyhow::Context as _;
+use roce_codes::{CodeKind, ErrorCode, codes, look_up};
+use serde_json::{Value, json};
 
+use super::platform;
 use super::terminal::{Output, Paint};
 
 /// Explain an error: the status or vendor error of a failed completion, with its likely causes in order and
@@ -41,7 +43,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(pid) = args.pid {
-        print_process(&read(pid)?, output)?;
+        platform::explain_process(pid, output)?;
     } else if args.codes.is_empty() {
         list(output)?;
     }
@@ -68,44 +70,10 @@ fn known(text: &str) -> anyhow::Result<(ErrorCode, Vec<ErrorCode>)> {
     Ok((first, found.collect()))
 }
 
-/// Reads the contexts of a process.
-fn read(pid: u32) -> anyhow::Result<Vec<Published>> {
-    let Survey { found, unanswered, .. } =
-        survey(Some(pid)).context("cannot read the sockets of running processes")?;
-    if let Some(process) = unanswered.first() {
-        bail!(
-            "process {pid} does not answer at {}; check whether it is stopped (`ps -o stat {pid}`)",
-            process.path
-        );
-    }
-    if found.is_empty() {
-        bail!(
-            "process {pid} publishes nothing; check that it is running and belongs to you, and that it was started \
-             with ROCE_STAT=1 if it is not a `roce` command"
-        );
-    }
-    Ok(found)
-}
-
-/// Explains the queue pairs of a process.
-fn print_process(found: &[Published], output: &mut Output) -> std::io::Result<()> {
-    for published in found {
-        let title = format!("{} {}: {}", published.pid, published.command, published.addresses.join(", "));
-        writeln!(output, "{}", output.style.paint(Paint::BOLD, title))?;
-        for explanation in &published.explanations {
-            writeln!(output, "{}", explanation.text)?;
-        }
-        if published.explanations.is_empty() {
-            writeln!(output, "no queue pair exists")?;
-        }
-    }
-    Ok(())
-}
-
 /// Returns the document: the contexts of a process, the meanings of the codes, or every known number.
 fn document(args: &Args) -> anyhow::Result<Value> {
     if let Some(pid) = args.pid {
-        return Ok(json!({ "contexts": read(pid)?.iter().map(document_of_context).collect::<Vec<_>>() }));
+        return platform::document_of_process(pid);
     }
     let mut all = Vec::new();
     for text in &args.codes {
@@ -129,48 +97,6 @@ fn document_of_code(code: &ErrorCode) -> Value {
         "list": kind.name(), "number": number, "name": name, "meaning": meaning, "source": source,
         "status": { "number": *status as u8, "name": status.name() }, "likely": likely.collect::<Vec<_>>(),
     })
-}
-
-fn document_of_context(published: &Published) -> Value {
-    let Published { pid, command, version, device, addresses, explanations, .. } = published;
-    json!({
-        "pid": pid, "command": command, "version": version, "device": device, "addresses": addresses,
-        "queue_pairs": explanations.iter().map(document_of_queue_pair).collect::<Vec<_>>(),
-    })
-}
-
-/// Converts the facts of a queue pair. Facts with other keys than these, from a later version, are left out.
-pub(super) fn document_of_queue_pair(explanation: &PublishedExplanation) -> Value {
-    let mut fields = Map::new();
-    let (mut packets, mut counters, mut likely) = (Vec::new(), Map::new(), Vec::new());
-    for (key, value) in &explanation.facts {
-        match key.as_str() {
-            "qpn" | "peer_qpn" | "incomplete" | "wr_id" | "silence_ns" => {
-                let key = if key == "incomplete" { "incomplete_requests" } else { key };
-                fields.insert(key.to_owned(), value.parse::<u64>().map_or(Value::Null, Value::from));
-            }
-            "address" | "peer_address" | "state" | "status" | "vendor_err" | "check" => {
-                fields.insert(key.clone(), json!(value));
-            }
-            "packet" => packets.push(json!(value)),
-            "drop" => {
-                let (name, count) = value.split_once(' ').unwrap_or((value, ""));
-                counters.insert(name.to_owned(), count.parse::<u64>().map_or(Value::Null, Value::from));
-            }
-            "cause" => likely.push(json!({ "cause": value, "next_step": "" })),
-            "next" => {
-                if let Some(last) = likely.last_mut() {
-                    last["next_step"] = json!(value);
-                }
-            }
-            _ => {}
-        }
-    }
-    fields.insert("packets".to_owned(), packets.into());
-    fields.insert("counters".to_owned(), counters.into());
-    fields.insert("likely".to_owned(), likely.into());
-    fields.insert("text".to_owned(), json!(explanation.text));
-    fields.into()
 }
 
 /// Returns the number of an error and its list.

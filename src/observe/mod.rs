@@ -3,11 +3,9 @@
 
 mod advice;
 mod causes;
-mod codes;
 mod counters;
 mod drops;
 mod explanation;
-mod likely;
 mod meaning;
 mod publish;
 mod published;
@@ -17,15 +15,14 @@ mod survey;
 pub use crate::driver::LastPacket;
 pub use advice::{advice, explain};
 pub use causes::with_causes;
-pub use codes::{CodeKind, ErrorCode, codes, look_up};
 pub use counters::{CounterSource, Snapshot};
 pub use drops::explain_drops;
 pub use explanation::Explanation;
-pub use likely::{Likely, likely};
 pub use meaning::meaning;
 pub use published::{Published, PublishedExplanation};
 pub use survey::{Survey, Unanswered, published, survey};
 
+pub use roce_codes::{CodeKind, ErrorCode, Likely, codes, likely, look_up};
 pub use roce_packet::foreign::{Text, is_harmless};
 
 pub(crate) use publish::Publisher;

@@ -2,7 +2,7 @@
 
 use roce_transport::{Invalid, KeyError, Rule};
 
-use super::likely::{Likely, so};
+use super::Likely;
 
 /// Returns the likely cause of a refused request of the peer; `None` for other failures.
 pub(super) fn of_refusal(rule: &Rule) -> Option<Likely> {
@@ -11,6 +11,10 @@ pub(super) fn of_refusal(rule: &Rule) -> Option<Likely> {
         Rule::RemoteInvalid { problem, .. } => Some(of_request(*problem)),
         _ => None,
     }
+}
+
+const fn so(cause: &'static str, next: &'static str) -> Likely {
+    Likely { cause, next }
 }
 
 const fn of_key(error: KeyError) -> Likely {

@@ -5,6 +5,10 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use serde_json::Value;
+
+use crate::terminal::Output;
+
 /// The devices of this build.
 pub(crate) const FEATURES: &[&str] = &[];
 
@@ -36,4 +40,17 @@ pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
 /// Returns the explanation of a failed work request, which no command of this system posts.
 pub(crate) fn explanation(_: &anyhow::Error) -> Option<String> {
     None
+}
+
+/// Fails: the sockets of running processes are those of Linux.
+pub(crate) fn explain_process(pid: u32, _: &mut Output) -> anyhow::Result<()> {
+    document_of_process(pid).map(drop)
+}
+
+/// Fails: the sockets of running processes are those of Linux.
+pub(crate) fn document_of_process(pid: u32) -> anyhow::Result<Value> {
+    anyhow::bail!(
+        "`roce why --pid {pid}` needs Linux, where processes publish their queue pairs; run it in the container or \
+         the virtual machine of the process. On this system, `roce why CODE` works"
+    )
 }

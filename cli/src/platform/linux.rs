@@ -13,6 +13,8 @@ use rustix::io::Errno;
 
 pub(crate) use roce_device::FEATURES;
 
+pub(crate) use crate::network::processes::{document_of_process, explain_process};
+
 /// SIGINT and SIGTERM, which no longer end the process by themselves.
 pub(crate) struct Signals(SignalFd);
 

@@ -134,7 +134,13 @@ impl Places {
         // folder of the command; the folder in which packages put private libraries.
         let folders = ["deps", "", "../lib/roce"].map(|place| folder.join(place)).to_vec();
         let command = if installation::is_built(folder) {
-            "cargo build --release".to_owned()
+            let profile = folder.file_name().map_or_else(Default::default, OsStr::to_string_lossy);
+            let option = match &*profile {
+                "debug" => String::new(),
+                "release" => " --release".to_owned(),
+                own => format!(" --profile {}", installation::quoted(own)),
+            };
+            format!("cargo build{option}")
         } else {
             installation::install_command(folder)
         };
@@ -181,8 +187,10 @@ mod tests {
         let prefix = root.path().display();
         assert_eq!(remedy(".cargo/bin"), of(&format!("{prefix}/.cargo")));
         assert_eq!(remedy("downloads"), of("~/.local"));
-        std::fs::create_dir_all(root.path().join("release/deps")).unwrap();
-        assert_eq!(remedy("release"), "run in the sources of roce: cargo build --release");
+        for (folder, option) in [("release", " --release"), ("debug", ""), ("fast", " --profile fast")] {
+            std::fs::create_dir_all(root.path().join(folder).join("deps")).unwrap();
+            assert_eq!(remedy(folder), format!("run in the sources of roce: cargo build{option}"));
+        }
     }
 
     #[test]

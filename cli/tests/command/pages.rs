@@ -271,13 +271,32 @@ fn options_in_pages_exist() {
 #[test]
 fn commands_in_pages_are_found() {
     let page = "`roce a --b C` and `--d`\n```sh\nleft$ roce e 'f;--g' --h=1 \\\n    --i | j --k   # --l\n\
-                cargo run --profile quick -- m --n\ncargo run --example o -- p --q\n```\n";
+                cargo run --release -- m --n\ncargo run --example o -- p --q\n```\n";
     let expected = [("a", vec!["--b"]), ("e", vec!["--h", "--i"]), ("m", vec!["--n"])];
     let expected = expected.map(|(command, options)| {
         (command.to_owned(), options.into_iter().map(str::to_owned).collect::<Vec<_>>())
     });
     assert_eq!(commands_of(page), expected);
     assert!(has_option("  --pcap <FILE>", "--pcap") && !has_option("--pcap-limit <N>", "--pcap"));
+}
+
+#[test]
+fn profiles_of_cargo_in_pages_exist() {
+    let manifest = read("Cargo.toml");
+    let (mut wrong, mut checked) = (Vec::new(), 0);
+    for page in pages() {
+        let text = read(&page);
+        for line in text.lines().filter(|line| line.contains("cargo ")) {
+            let Some((_, after)) = line.split_once("--profile ") else { continue };
+            let name = after.split(|sign: char| !sign.is_ascii_lowercase()).next().unwrap_or_default();
+            checked += 1;
+            if !manifest.contains(&format!("\n[profile.{name}]\n")) {
+                wrong.push(format!("{page}: Cargo.toml has no profile {name}: {line}"));
+            }
+        }
+    }
+    assert!(checked > 2, "{checked} profiles");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// README.md says which commands have the common options.

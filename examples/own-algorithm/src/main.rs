@@ -2,7 +2,7 @@
 //! packets.
 //!
 //! ```sh
-//! cargo run --profile quick -p own-algorithm -- \
+//! cargo run --release -p own-algorithm -- \
 //!     sim two-to-one --set host.congestion=halve-and-step --out halve-and-step
 //! ```
 //!

@@ -9,10 +9,16 @@ use serde_json::Value;
 /// The crates whose results belong to an installation.
 pub const PACKAGES: [&str; 4] = ["roce-cli", "roce-ibverbs", "roce-rdmacm", "roce-sysfs"];
 
+/// The profile of what is installed and packed: the fastest code.
+pub const PROFILE: &str = "fast";
+
+/// The features of what is installed and packed: all commands with all options.
+pub const FEATURES: &str = "roce-cli/explore,roce-cli/live";
+
 /// A finished build.
 #[derive(Clone, Debug)]
 pub struct Build {
-    /// Folder with the results, such as `target/release`.
+    /// Folder with the results, such as `target/fast`.
     pub folder: PathBuf,
     /// Target triple.
     pub target: String,
@@ -79,8 +85,8 @@ pub fn host() -> anyhow::Result<String> {
 ///
 /// cargo fails, for example because `Cargo.lock` is out of date.
 pub fn metadata(target: &str) -> anyhow::Result<Value> {
-    let arguments = ["metadata", "--format-version", "1", "--locked", "--filter-platform", target];
-    Ok(serde_json::from_slice(&output(cargo().args(arguments))?)?)
+    let arguments = ["metadata", "--format-version", "1", "--locked", "--features", FEATURES];
+    Ok(serde_json::from_slice(&output(cargo().args(arguments).args(["--filter-platform", target]))?)?)
 }
 
 /// Runs a program to its end. What it prints is not read.

@@ -65,9 +65,10 @@ pub(crate) fn compiled(options: &Options) -> anyhow::Result<(PathBuf, Build)> {
 
 /// Builds the command and the libraries.
 fn compile(options: &Options, target: &str, folder: &Path) -> anyhow::Result<Build> {
-    let build = Build { folder: folder.join(target).join("release"), target: target.to_owned() };
+    let build = Build { folder: folder.join(target).join(build::PROFILE), target: target.to_owned() };
     let mut cargo = build::cargo();
-    cargo.args(["build", "--locked", "--release", "--target", target, "--target-dir"]).arg(folder);
+    cargo.args(["build", "--locked", "--profile", build::PROFILE, "--features", build::FEATURES]);
+    cargo.args(["--target", target, "--target-dir"]).arg(folder);
     if build.has_libraries() {
         cargo.args(build::PACKAGES.iter().flat_map(|name| ["-p", name]));
     } else {

@@ -18,7 +18,14 @@ use crate::layout::{self, Content, File};
 /// The build fails, or a file cannot be written.
 pub fn build_and_install(prefix: &Path, destdir: &Path, profile: &str) -> anyhow::Result<(PathBuf, usize)> {
     let folder = destination(prefix, destdir)?;
-    build::run(build::cargo().args(["build", "--locked", "--profile", profile]))?;
+    build::run(build::cargo().args([
+        "build",
+        "--locked",
+        "--profile",
+        profile,
+        "--features",
+        build::FEATURES,
+    ]))?;
     let target = build::host()?;
     let metadata = build::metadata(&target)?;
     let results = metadata["target_directory"].as_str().context("cargo metadata has no target_directory")?;

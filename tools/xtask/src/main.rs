@@ -1,4 +1,4 @@
-//! `cargo run -p xtask -- install --prefix DIR`, `-- dist`, `-- deb` and `-- image`; see [`xtask`].
+//! `cargo run -p xtask -- install --prefix DIR`, `-- dist`, `-- deb`, `-- image`, `-- packages`; see [`xtask`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use xtask::{build, ci, deb, dist, image, install, layout};
+use xtask::{build, ci, deb, dist, image, install, layout, packages};
 
 const USAGE: &str = "\
 Usage: cargo run -p xtask -- COMMAND
@@ -15,7 +15,7 @@ install --prefix DIR [--destdir DIR] [--profile NAME]
     Builds the command and the libraries, and installs them with completions,
     manual pages, documentation and licences. The page of roce explore is
     installed if tools/web/build made it before. --destdir puts a folder before
-    the prefix, for packages; --profile is a profile of cargo [default: release]
+    the prefix, for packages; --profile is a profile of cargo [default: fast]
 dist [--target TRIPLE] [--sysroot DIR] [--glibc VERSION]
     Writes an archive with the files of an installation into target/dist.
     A target with musl gives a static command without the libraries. --sysroot
@@ -27,6 +27,11 @@ deb --maintainer \"NAME <ADDRESS>\" [--sysroot DIR] [--glibc VERSION]
 image [--target TRIPLE] [--sysroot DIR] [--glibc VERSION]
     Writes the folder target/dist/image, from which podman, buildah or docker
     builds a container image with the command and the libraries
+packages [--out DIR] [--baseline DIR]
+    Makes the package of every crate that is published, in the order of
+    publication, builds the library and the command from these packages alone,
+    without network, and runs both. --baseline compares the public interfaces
+    with those of the --out of an earlier release [default: target/packages]
 
 ci --home DIR (--github FILE | --gitlab FILE) [--checkout DIR]
     Runs the steps of a workflow that uses the action at the root of this
@@ -57,7 +62,7 @@ fn run(words: &[String]) -> anyhow::Result<()> {
                     "--prefix is missing; --prefix ~/.local installs for you alone, /usr/local for all users"
                 );
             }
-            let profile = if of("profile").is_empty() { "release" } else { of("profile") };
+            let profile = if of("profile").is_empty() { build::PROFILE } else { of("profile") };
             let (prefix, destdir) = (Path::new(of("prefix")), Path::new(of("destdir")));
             let (folder, count) = install::build_and_install(prefix, destdir, profile)?;
             println!("installed {count} files in {}", folder.display());
@@ -89,6 +94,13 @@ fn run(words: &[String]) -> anyhow::Result<()> {
             lines.iter().for_each(|line| println!("{line}"));
             say_what_is_left_out();
             println!("podman build -t roce {}", folder.display());
+        }
+        "packages" => {
+            let options = options(rest, &["out", "baseline"])?;
+            let of = |name: &str| options.get(name).map(Path::new);
+            let (folder, lines) = packages::packages(of("out"), of("baseline"))?;
+            lines.iter().for_each(|line| println!("{line}"));
+            println!("the packages are in {}", folder.join("target/package").display());
         }
         "ci" => run_ci(&options(rest, &["home", "github", "gitlab", "checkout"])?)?,
         other => bail!("there is no command {other}\n\n{USAGE}"),

@@ -23,8 +23,8 @@ pub(super) struct Check {
 /// [`Cause::None`].
 ///
 /// ```
-/// use roce::observe::likely;
-/// use roce::verbs::Cause;
+/// use roce_codes::likely;
+/// use roce_transport::Cause;
 ///
 /// assert!(likely(Cause::AckTimeout).iter().any(|likely| likely.next.contains("roce doctor HOST")));
 /// ```
@@ -42,7 +42,7 @@ const fn row(cause: Cause, status: WcStatus, meaning: &'static str, likely: &'st
     Check { cause, status, meaning, likely }
 }
 
-pub(super) const fn so(cause: &'static str, next: &'static str) -> Likely {
+const fn so(cause: &'static str, next: &'static str) -> Likely {
     Likely { cause, next }
 }
 

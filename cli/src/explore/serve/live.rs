@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::packets::Followed;
 use crate::document;
-use crate::network::{stat, why};
+use crate::network::{processes, stat};
 
 /// Reads what processes publish, and compares it with the last time.
 pub(super) struct Sampler {
@@ -57,7 +57,8 @@ impl Sampler {
 
     fn process(&self, published: &Published) -> Value {
         let mut document = stat::document(published);
-        document["queue_pairs"] = published.explanations.iter().map(why::document_of_queue_pair).collect();
+        document["queue_pairs"] =
+            published.explanations.iter().map(processes::document_of_queue_pair).collect();
         let before = self.before.iter().find(|before| stat::is_same(before, published));
         if let Some(rates) = before.and_then(|before| rates(before, published)) {
             document["counters_per_second"] = rates.into();

@@ -66,8 +66,8 @@ pub fn codes() -> Vec<ErrorCode> {
 /// first; other numbers are vendor errors. One number may be in several lists.
 ///
 /// ```
-/// use roce::observe::{CodeKind, look_up};
-/// use roce::verbs::WcStatus;
+/// use roce_codes::{CodeKind, look_up};
+/// use roce_transport::WcStatus;
 ///
 /// for text in ["12", "IBV_WC_RETRY_EXC_ERR", "retry_exc_err"] {
 ///     let code = &look_up(text)[0];
