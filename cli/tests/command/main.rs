@@ -43,6 +43,7 @@ mod run;
 mod servers;
 mod sim;
 mod sim_outcomes;
+mod sim_seeds;
 mod stat;
 mod study;
 mod tap;

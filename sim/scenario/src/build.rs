@@ -33,7 +33,7 @@ pub(super) fn build(
     let place = file.topology.span();
     let blame = |place: Range<usize>, reason: Wrong| ScenarioError::at(text, Some(place), reason);
     let topology = topology::build(file.topology.into_inner(), load, &blame, place)?;
-    let mut settings = Settings { seed: file.seed, ..Settings::default() };
+    let mut settings = Settings { seed: file.seed, ties: file.ties.into(), ..Settings::default() };
     settings.payload = match file.payload {
         file::Payload::Implied => PayloadMode::Implied,
         file::Payload::Real => PayloadMode::Real,

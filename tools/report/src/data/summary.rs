@@ -253,6 +253,21 @@ impl Summary {
         }
     }
 
+    /// Returns the summary without what identifies the run: seed, hashes and set values. Runs with equal
+    /// figures do not differ in any result of the summary.
+    #[must_use]
+    pub(super) fn figures(&self) -> Self {
+        Self {
+            combination: None,
+            expected: None,
+            set: Vec::new(),
+            seed: 0,
+            configuration_hash: String::new(),
+            trace_hash: String::new(),
+            ..self.clone()
+        }
+    }
+
     /// Returns the payload received per second, all flows together.
     #[must_use]
     pub fn total_bits_per_second(&self) -> Option<f64> {
