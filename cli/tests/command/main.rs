@@ -44,6 +44,7 @@ mod servers;
 mod sim;
 mod sim_outcomes;
 mod sim_seeds;
+mod sim_tables;
 mod stat;
 mod study;
 mod tap;

@@ -77,17 +77,17 @@ pub(super) fn build(
         let place = condition.span();
         expect.push(expected(condition.into_inner()).map_err(fail(place))?);
     }
-    let (name, description, expectation) = (file.name, file.description, file.expectation);
     Ok(Scenario {
-        name,
-        description,
-        expectation,
+        name: file.name,
+        description: file.description,
+        expectation: file.expectation,
         open_ended: file.open_ended,
         topology,
         settings,
         flows,
         schedule,
         operations,
+        tables: tables.into_iter().map(|table| table.traffic).collect(),
         expect,
         sweeps,
     })
