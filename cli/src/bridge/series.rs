@@ -1,4 +1,4 @@
-//! Time series of a bridge as CSV files, in the format of `roce sim --out`.
+//! Time series of a bridge as CSV files, with the columns and units of `roce sim --out`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
-use roce_bridge::{Bridge, Counts, QueuePairCounts, Side};
+use roce_bridge::{Bridge, Side};
+use roce_sim::net::port_name;
 
 /// The files rates.csv and queues.csv.
 pub(super) struct Series {
@@ -18,8 +19,8 @@ pub(super) struct Series {
     interval: Duration,
     next: Duration,
     last: Duration,
-    before: [BTreeMap<u32, QueuePairCounts>; 2],
-    counts: [Counts; 2],
+    /// For each direction: the payload bytes of each queue pair at the last sample.
+    payload: [BTreeMap<u32, u64>; 2],
     /// The first write error; nothing is written after it.
     error: Option<io::Error>,
 }
@@ -39,14 +40,16 @@ impl Series {
             dir: dir.to_owned(),
             rates: create(
                 "rates.csv",
-                "time_us,from,queue_pair,qpn,packets,sent_gbps,cnps,naks,retransmissions",
+                "time_us,port,queue_pair,qpn,sent_gbps,packets,retransmitted,cnps_sent,naks",
             )?,
-            queues: create("queues.csv", "time_us,from,bytes,marked,dropped,cnps,forwarded_gbps")?,
+            queues: create(
+                "queues.csv",
+                "time_us,port,bytes,marked,tx_frames,tx_bytes,dropped_buffer,dropped_link,cnps_sent",
+            )?,
             interval,
             next: interval,
             last: Duration::ZERO,
-            before: Default::default(),
-            counts: Default::default(),
+            payload: Default::default(),
             error: None,
         })
     }
@@ -72,34 +75,34 @@ impl Series {
     fn write(&mut self, since_start: Duration, bridge: &Bridge, side: Side) -> io::Result<()> {
         let time_us = since_start.as_secs_f64() * 1e6;
         let seconds = (since_start - self.last).as_secs_f64().max(1e-9);
-        let gigabits = |bytes: u64| bytes as f64 * 8.0 / seconds / 1e9;
-        let from = side.name();
+        let port = port_name(side.name(), side.other().name());
         for one in bridge.queue_pairs(side) {
-            let before = self.before[side as usize].insert(one.relative_qp, *one).unwrap_or_default();
+            let before = self.payload[side as usize].insert(one.relative_qp, one.payload_bytes);
+            let sent_bytes = one.payload_bytes - before.unwrap_or_default();
             writeln!(
                 self.rates,
-                "{time_us:.3},{from},{},{},{},{:.6},{},{},{}",
+                "{time_us:.3},{port},{},{},{:.6},{},{},{},{}",
                 one.relative_qp,
                 one.qpn,
-                one.packets - before.packets,
-                gigabits(one.payload_bytes - before.payload_bytes),
-                one.cnps - before.cnps,
-                one.naks - before.naks,
-                one.retransmissions - before.retransmissions,
+                sent_bytes as f64 * 8.0 / seconds / 1e9,
+                one.packets,
+                one.retransmissions,
+                one.cnps,
+                one.naks,
             )?;
         }
-        let (now, before) = (bridge.counts(side), &self.counts[side as usize]);
+        let now = bridge.counts(side);
         writeln!(
             self.queues,
-            "{time_us:.3},{from},{},{},{},{},{:.6}",
+            "{time_us:.3},{port},{},{},{},{},{},{},{}",
             now.queue_bytes,
-            now.marked() - before.marked(),
-            now.dropped() - before.dropped(),
-            now.cnps - before.cnps,
-            gigabits(now.forwarded_bytes - before.forwarded_bytes),
-        )?;
-        self.counts[side as usize] = now;
-        Ok(())
+            now.marked(),
+            now.forwarded_packets,
+            now.forwarded_wire_bytes,
+            now.queue_dropped + now.no_room,
+            now.fault_dropped,
+            now.cnps,
+        )
     }
 
     /// Flushes the files and returns the first error.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write;
 
-use roce_report::{CompletedRun, Estimate, NOT_MEASURED, Summary, assignments, groups, metric_named};
+use roce_report::{CompletedRun, Estimate, Group, NOT_MEASURED, Summary, assignments, groups, metric_named};
 
 use crate::terminal::{Output, Paint};
 
@@ -98,7 +98,8 @@ const COLUMNS: [(&str, &str, usize); 8] = [
     ("total Gb/s", "total_gbps", 2),
 ];
 
-/// Prints one line per group with several seeds: means with 95 % confidence intervals.
+/// Prints one line per group with several seeds: means with 95 % confidence intervals. Warns if the seed of a
+/// group has no effect.
 pub(super) fn print_seeds(output: &mut Output, runs: &[Summary]) -> std::io::Result<()> {
     let mut groups = groups(runs);
     groups.retain(|group| group.runs.len() > 1);
@@ -112,7 +113,7 @@ pub(super) fn print_seeds(output: &mut Output, runs: &[Summary]) -> std::io::Res
         let _ = write!(heading, " {title:>19}");
     }
     writeln!(output, "{}", output.style.paint(Paint::BOLD, heading))?;
-    for group in groups {
+    for group in &groups {
         write!(output, "{:width$} {:>5}", assignments(&group.set), group.runs.len())?;
         for (_, column, digits) in COLUMNS {
             let estimate =
@@ -129,7 +130,11 @@ pub(super) fn print_seeds(output: &mut Output, runs: &[Summary]) -> std::io::Res
         }
         writeln!(output)?;
     }
-    writeln!(output, "means and 95 % confidence intervals (Student's t) over seeds")
+    writeln!(output, "means and 95 % confidence intervals (Student's t) over seeds")?;
+    for warning in groups.iter().filter_map(Group::warning) {
+        writeln!(output, "{} {warning}", output.style.paint(Paint::YELLOW, "warning:"))?;
+    }
+    Ok(())
 }
 
 /// Converts seconds to milliseconds.

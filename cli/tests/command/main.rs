@@ -43,6 +43,8 @@ mod run;
 mod servers;
 mod sim;
 mod sim_outcomes;
+mod sim_seeds;
+mod sim_tables;
 mod stat;
 mod stories;
 mod study;

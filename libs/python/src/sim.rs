@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use roce_scenario::{SHIPPED, Scenario};
-use roce_sim::net::{DropReason, FlowResult, FlowSpec, NodeKind, Results, Simulation, Time, Topology};
+use roce_sim::net::{DropReason, FlowResult, FlowSpec, NodeKind, Results, Simulation, Time};
 use roce_transport::congestion::Algorithm;
 
 use crate::algorithm::{Failure, algorithm};
@@ -64,6 +64,8 @@ rows! {
         cnps_handled: u64,
         out_of_sequence: u64,
         delivered: u64,
+        table: Cow<'static, str>,
+        collective: Cow<'static, str>,
     }
 }
 
@@ -171,7 +173,7 @@ fn results(py: Python<'_>, scenario: &Scenario, simulation: Simulation) -> PyRes
         events: results.events,
         data_packets: results.data_packets,
         trace_hash: results.trace_hash,
-        flows: table(flows(&scenario.topology, &results.flows))?,
+        flows: table(flows(scenario, &results.flows))?,
         ports: table(ports(&results))?,
         rates: table(rates(&results))?,
         totals: table(totals(&results))?,
@@ -184,8 +186,9 @@ fn seconds(time: Time) -> Option<f64> {
     Some(time.as_secs_f64())
 }
 
-fn flows(topology: &Topology, flows: &[FlowResult]) -> PyResult<Table> {
-    let hosts: Vec<&str> = topology
+fn flows(scenario: &Scenario, flows: &[FlowResult]) -> PyResult<Table> {
+    let hosts: Vec<&str> = scenario
+        .topology
         .nodes
         .iter()
         .filter(|node| node.kind == NodeKind::Host)
@@ -194,6 +197,8 @@ fn flows(topology: &Topology, flows: &[FlowResult]) -> PyResult<Table> {
     let name = |host: u32| hosts.get(host as usize).map(|name| Cow::Owned((*name).to_owned()));
     let mut columns = Rows::<FlowRow>::new();
     for (number, flow) in flows.iter().enumerate() {
+        let table = scenario.table_of(number);
+        let collective = table.and_then(|table| table.collective.clone());
         let (FlowSpec { source, destination, bytes, start, .. }, counts) = (flow.spec, flow.counts);
         columns.push(FlowRow {
             flow: u32::try_from(number).ok(),
@@ -214,6 +219,8 @@ fn flows(topology: &Topology, flows: &[FlowResult]) -> PyResult<Table> {
             cnps_handled: Some(counts.cnps_handled),
             out_of_sequence: Some(counts.out_of_sequence),
             delivered: Some(counts.delivered),
+            table: table.map(|table| table.name.clone().into()),
+            collective: collective.map(Cow::Owned),
         });
     }
     columns.finish()

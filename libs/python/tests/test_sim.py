@@ -28,6 +28,7 @@ def test_a_run_returns_tables():
     flows = polars.DataFrame(results.flows)
     assert flows["bytes"].to_list() == [1_000_000] * 2 and flows["state"].to_list() == ["complete"] * 2
     assert flows["source"].to_list() == ["h0", "h1"] and set(flows["destination"]) == {"h2"}
+    assert set(flows["table"]) == {"flows.0"} and set(flows["collective"]) == {None}
     assert flows["slowdown"].min() >= 1 and flows["delivered"].to_list() == [1_000_000] * 2
     assert 1.6e-3 < flows["completion_s"].max() < 3e-3
     ports = polars.DataFrame(results.ports)

@@ -33,7 +33,7 @@ pub(super) fn build(
     let place = file.topology.span();
     let blame = |place: Range<usize>, reason: Wrong| ScenarioError::at(text, Some(place), reason);
     let topology = topology::build(file.topology.into_inner(), load, &blame, place)?;
-    let mut settings = Settings { seed: file.seed, ..Settings::default() };
+    let mut settings = Settings { seed: file.seed, ties: file.ties.into(), ..Settings::default() };
     settings.payload = match file.payload {
         file::Payload::Implied => PayloadMode::Implied,
         file::Payload::Real => PayloadMode::Real,
@@ -77,17 +77,17 @@ pub(super) fn build(
         let place = condition.span();
         expect.push(expected(condition.into_inner()).map_err(fail(place))?);
     }
-    let (name, description, expectation) = (file.name, file.description, file.expectation);
     Ok(Scenario {
-        name,
-        description,
-        expectation,
+        name: file.name,
+        description: file.description,
+        expectation: file.expectation,
         open_ended: file.open_ended,
         topology,
         settings,
         flows,
         schedule,
         operations,
+        tables: tables.into_iter().map(|table| table.traffic).collect(),
         expect,
         sweeps,
     })

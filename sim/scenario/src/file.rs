@@ -25,6 +25,8 @@ pub(super) struct File {
     #[serde(default = "one")]
     pub(super) seed: u64,
     #[serde(default)]
+    pub(super) ties: Ties,
+    #[serde(default)]
     pub(super) payload: Payload,
     pub(super) stop: Option<Span>,
     #[serde(default)]
@@ -65,6 +67,24 @@ pub(super) struct File {
 
 fn one() -> u64 {
     1
+}
+
+/// The order of simultaneous frames and starts.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Ties {
+    #[default]
+    Seed,
+    Port,
+}
+
+impl From<Ties> for roce_sim::net::Ties {
+    fn from(ties: Ties) -> Self {
+        match ties {
+            Ties::Seed => Self::Seed,
+            Ties::Port => Self::Port,
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]

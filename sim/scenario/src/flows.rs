@@ -10,6 +10,8 @@ use super::values::{Bytes, Span};
 /// A table of flows.
 #[derive(Debug)]
 pub(super) struct FlowTable {
+    /// The kind, as in the file.
+    pub(super) kind: &'static str,
     pub(super) name: Option<String>,
     /// Names of the tables that the flows wait for.
     pub(super) after: Vec<String>,
@@ -153,6 +155,7 @@ impl TryFrom<Table> for FlowTable {
         let hosts = if has_hosts { table.hosts.take() } else { None };
         match table.left() {
             None => Ok(Self {
+                kind: name(kind),
                 name: table.name,
                 after: table.after,
                 compute: table.compute,

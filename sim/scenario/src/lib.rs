@@ -74,10 +74,26 @@ pub struct Scenario {
     pub schedule: Schedule,
     /// Collective operations and training steps.
     pub operations: Vec<Operation>,
+    /// The tables of flows, collectives and training, in the order of their flows.
+    pub tables: Vec<Traffic>,
     /// Conditions that a run of the unchanged file should meet.
     pub expect: Vec<Expect>,
     /// The keys that the file proposes to vary, each with its values, in the form of [`Self::parse_with`].
     pub sweeps: Vec<(String, Vec<String>)>,
+}
+
+/// The flows of a table of a scenario, `[[flows]]`, `[[collective]]` or `[[training]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// The name of the table. A table without a name has its key in the file, such as `flows.0`.
+    pub name: String,
+    /// The kind of the table, such as `incast`, `all-reduce` or `pipeline`.
+    pub kind: &'static str,
+    /// The name of its operations in results: of a collective, or of the steps of training. `None` for a table
+    /// of flows.
+    pub collective: Option<String>,
+    /// The numbers of its flows.
+    pub flows: Range<usize>,
 }
 
 /// A scenario with replaced values, and a self-contained text that describes the scenario.
@@ -131,6 +147,13 @@ impl Scenario {
     /// Returns the errors of [`Simulation::with_schedule`].
     pub fn simulation(&self) -> Result<Simulation, BuildError> {
         Simulation::with_schedule(&self.topology, &self.flows, &self.schedule, self.settings.clone())
+    }
+
+    /// Returns the table of a flow.
+    #[must_use]
+    pub fn table_of(&self, flow: usize) -> Option<&Traffic> {
+        let place = self.tables.partition_point(|table| table.flows.end <= flow);
+        self.tables.get(place).filter(|table| table.flows.contains(&flow))
     }
 
     /// Estimates the memory that the simulation requires.

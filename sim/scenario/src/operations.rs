@@ -98,6 +98,27 @@ enum Training {
     Pipeline,
 }
 
+impl Kind {
+    const fn of(self) -> OperationKind {
+        match self {
+            Self::AllReduce => OperationKind::AllReduce,
+            Self::ReduceScatter => OperationKind::ReduceScatter,
+            Self::AllGather => OperationKind::AllGather,
+            Self::AllToAll => OperationKind::AllToAll,
+            Self::Broadcast => OperationKind::Broadcast,
+        }
+    }
+}
+
+impl Training {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::DataParallel => "data-parallel",
+            Self::Pipeline => "pipeline",
+        }
+    }
+}
+
 impl Algorithm {
     const fn of(self) -> OperationAlgorithm {
         match self {
@@ -127,6 +148,15 @@ impl Operations {
         match self {
             Self::Collective(table) => table.host,
             Self::Training(table) => table.host,
+        }
+    }
+
+    /// Returns the key of the table in the file, and its kind, which is also the name of its operations if the
+    /// table has none.
+    pub(super) fn key_and_kind(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Collective(table) => ("collective", table.kind.of().name()),
+            Self::Training(table) => ("training", table.kind.name()),
         }
     }
 
@@ -189,13 +219,7 @@ impl CollectiveTable {
         mut begins: Vec<TaskId>,
         scenario_seed: u64,
     ) -> Result<Vec<Operation>, Wrong> {
-        let kind = match self.kind {
-            Kind::AllReduce => OperationKind::AllReduce,
-            Kind::ReduceScatter => OperationKind::ReduceScatter,
-            Kind::AllGather => OperationKind::AllGather,
-            Kind::AllToAll => OperationKind::AllToAll,
-            Kind::Broadcast => OperationKind::Broadcast,
-        };
+        let kind = self.kind.of();
         let default = if kind == OperationKind::AllToAll { Algorithm::Pairwise } else { Algorithm::Ring };
         let algorithm = self.algorithm.unwrap_or(default).of();
         let seed = self.seed.unwrap_or(scenario_seed);
@@ -248,6 +272,7 @@ impl TrainingTable {
         let chunk = self.chunk.map(|chunk| chunk.0);
         let (forward, backward) = (self.forward.0, self.backward.0);
         let steps = self.repeat.unwrap_or(1);
+        let name = self.name.as_deref().unwrap_or(self.kind.name());
         self.refuse_foreign_keys()?;
         match self.kind {
             Training::DataParallel => {
@@ -261,7 +286,6 @@ impl TrainingTable {
                     chunk,
                     steps,
                 };
-                let name = self.name.as_deref().unwrap_or("data-parallel");
                 plan.data_parallel(name, &what, hosts, begins).map_err(text)
             }
             Training::Pipeline => {
@@ -276,7 +300,7 @@ impl TrainingTable {
                     chunk,
                     steps,
                 };
-                plan.pipeline(self.name.as_deref().unwrap_or("pipeline"), &what, hosts, begins).map_err(text)
+                plan.pipeline(name, &what, hosts, begins).map_err(text)
             }
         }
     }

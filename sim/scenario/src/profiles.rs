@@ -53,7 +53,7 @@ pub(super) fn assign(
     let mut known: BTreeMap<(usize, usize), u16> = BTreeMap::new();
     for (number, table) in tables.iter().enumerate() {
         let wrong = |reason: Wrong| ScenarioError::at(text, Some(table.place.clone()), reason);
-        for flow in table.flows.clone() {
+        for flow in table.traffic.flows.clone() {
             let base = base_of[flows[flow].source as usize];
             let profile = match known.get(&(base, number)) {
                 Some(profile) => *profile,

@@ -11,7 +11,7 @@ use super::hosts::{by_name_or_number, find_host, select_hosts};
 use super::operations::{CollectiveTable, Operations, TrainingTable};
 use super::profile::Profile;
 use super::values::Span;
-use super::{Load, ScenarioError, Wrong};
+use super::{Load, ScenarioError, Traffic, Wrong};
 use roce_sim::net::{
     After, FlowSizes, FlowSpec, Incasts, MAX_FLOWS, NodeKind, Operation, Plan, Poisson, Schedule, Task, Time,
     Topology, Transfer, all_to_all, check_flows, delay_starts, incasts, on_off, parse_flows_of, permutation,
@@ -32,7 +32,7 @@ pub(super) struct Workload {
 #[derive(Debug)]
 pub(super) struct FlowsOfTable {
     pub(super) place: Range<usize>,
-    pub(super) flows: Range<usize>,
+    pub(super) traffic: Traffic,
     pub(super) profile: Option<Profile>,
     pub(super) operation: Option<FlowOperation>,
 }
@@ -58,7 +58,7 @@ enum Content {
 }
 
 struct Table {
-    /// The index of the table among the tables of flows.
+    /// The index of the table among the tables of the same key.
     number: u64,
     place: Range<usize>,
     name: Option<String>,
@@ -101,12 +101,12 @@ pub(super) fn build(tables: Tables, context: &Context<'_>) -> Result<Workload, S
         let is_awaited = table.name.as_ref().is_some_and(|name| awaited.contains(name));
         let first = workload.flows.len();
         workload.add(&table, is_awaited, &mut seen, context).map_err(|reason| fail(&table.place, reason))?;
+        let traffic = table.traffic(first..workload.flows.len());
         let (profile, operation) = match table.content {
             Content::Flows(table) => (table.host, table.operation),
             Content::Operations(operations) => (operations.into_profile(), None),
         };
-        let flows = first..workload.flows.len();
-        workload.tables.push(FlowsOfTable { place: table.place, flows, profile, operation });
+        workload.tables.push(FlowsOfTable { place: table.place, traffic, profile, operation });
     }
     Ok(workload)
 }
@@ -123,12 +123,27 @@ fn collect(tables: Tables) -> Result<Vec<Table>, (Range<usize>, Wrong)> {
         tables.collective.into_iter().map(|table| (table.span(), Operations::Collective(table.into_inner())));
     let training =
         tables.training.into_iter().map(|table| (table.span(), Operations::Training(table.into_inner())));
-    for (place, operations) in collective.chain(training) {
+    for (number, (place, operations)) in (0..).zip(collective).chain((0..).zip(training)) {
         let common = operations.common();
         let content = Content::Operations(operations);
-        all.push(Table { number: 0, place, name: common.name, after: common.after, content });
+        all.push(Table { number, place, name: common.name, after: common.after, content });
     }
     Ok(all)
+}
+
+impl Table {
+    /// Describes the table and its flows for results.
+    fn traffic(&self, flows: Range<usize>) -> Traffic {
+        let (key, kind, collective) = match &self.content {
+            Content::Flows(table) => ("flows", table.kind, None),
+            Content::Operations(operations) => {
+                let (key, kind) = operations.key_and_kind();
+                (key, kind, Some(self.name.clone().unwrap_or_else(|| kind.to_owned())))
+            }
+        };
+        let name = self.name.clone().unwrap_or_else(|| format!("{key}.{}", self.number));
+        Traffic { name, kind, collective, flows }
+    }
 }
 
 impl Workload {

@@ -4,10 +4,11 @@ use super::frame::FrameId;
 
 /// A scheduled event of one host or switch. Ports and hosts are numbered within the part of the network.
 ///
-/// Simultaneous arrivals at a node come before its other events, in the order of the ports of the whole
-/// network. That order is their rank in the [`EventQueue`](super::queue::EventQueue). The other events come
-/// in the order in which their node scheduled them. Therefore the other contents of the queue do not affect a
-/// node, and no result depends on the division into parts.
+/// Simultaneous arrivals at a node come before its other events, in the order of
+/// [`TieOrder`](super::ties::TieOrder). That order is their rank in the
+/// [`EventQueue`](super::queue::EventQueue). The other events come in the order in which their node
+/// scheduled them. Therefore the other contents of the queue do not affect a node, and no result depends on
+/// the division into parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     /// The last bit of a frame arrives at a port.

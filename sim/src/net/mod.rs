@@ -51,6 +51,7 @@ mod settings;
 mod simulation;
 mod slowdown;
 mod switch;
+mod ties;
 mod time;
 mod topology;
 mod trace;
@@ -83,6 +84,7 @@ pub use settings::{
 pub use simulation::{BuildError, Simulation};
 pub use slowdown::{Percentiles, SIZE_CLASSES, SizeRange, Slowdowns};
 pub use switch::BufferTooSmall;
+pub use ties::Ties;
 pub use time::Time;
 pub use topology::{
     Clos, Link, LinkSpec, MAX_HOSTS, Node, NodeId, NodeKind, Topology, TopologyError, TopologyFileError,

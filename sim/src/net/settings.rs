@@ -6,6 +6,7 @@ use roce_transport::{Recovery, TrafficClasses};
 
 use super::application::Application;
 use super::marking::Marking;
+use super::ties::Ties;
 use super::time::Time;
 use super::topology::NodeId;
 
@@ -18,6 +19,8 @@ pub const PRIORITIES: usize = 8;
 pub struct Settings {
     /// The seed of every random decision.
     pub seed: u64,
+    /// The order of simultaneous arrivals and starts.
+    pub ties: Ties,
     /// Whether payload is real or implied.
     pub payload: PayloadMode,
     /// The time at which the simulation stops.
@@ -52,6 +55,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             seed: 1,
+            ties: Ties::Seed,
             payload: PayloadMode::Implied,
             stop: Time::from_us(10_000_000),
             threads: 1,

@@ -33,6 +33,7 @@ use super::place::Place;
 use super::port::Port;
 use super::results::{HostResult, PortResult, QueuePoint, RatePoint, Results};
 use super::settings::{FlowOperation, Settings};
+use super::ties::TieOrder;
 use super::time::Time;
 use super::topology::Topology;
 use super::trace::{Tag, Trace};
@@ -79,7 +80,7 @@ pub struct Simulation {
     waits: WaitGraph,
 }
 
-/// An action between windows. Simultaneous actions happen in this order.
+/// An action between windows. Simultaneous actions happen in this order; [`TieOrder`] orders the starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Planned {
     /// A flow starts.
@@ -583,6 +584,15 @@ fn planned(flows: &[FlowSpec], settings: &Settings, changes: &Changes) -> Vec<(T
     });
     let changes = (0..).zip(&*changes.list).map(|(number, (time, _))| (*time, Planned::Change { number }));
     let mut plan: Vec<_> = starts.chain(storms).chain(changes).collect();
-    plan.sort_unstable();
+    let ties = TieOrder::new(settings.ties, settings.seed);
+    let rank = |time, planned| match planned {
+        Planned::Start { flow } => ties.of_start(time, flow),
+        // Starts come first.
+        Planned::Storm { .. } | Planned::Change { .. } => u32::MAX,
+    };
+    plan.sort_unstable_by(|(time, one), (other_time, other)| {
+        let by_rank = || rank(*time, *one).cmp(&rank(*other_time, *other));
+        time.cmp(other_time).then_with(by_rank).then_with(|| one.cmp(other))
+    });
     plan
 }

@@ -16,6 +16,7 @@ use super::queue::EventQueue;
 use super::results::PausePoint;
 use super::route::other_end;
 use super::settings::{PauseMode, Settings};
+use super::ties::TieOrder;
 use super::time::Time;
 use super::topology::LinkSpec;
 use super::trace::Tag;
@@ -44,6 +45,7 @@ pub(super) struct World {
     pub(super) now: Time,
     pub(super) settings: Arc<Settings>,
     pub(super) events: EventQueue<Event>,
+    pub(super) ties: TieOrder,
     /// The number of handled events.
     pub(super) handled: u64,
     pub(super) frames: Frames,
@@ -275,7 +277,7 @@ impl World {
     #[inline]
     pub(super) fn arrive(&mut self, port: u32, arrival: Time, id: FrameId) {
         let end = &self.ports[port as usize];
-        let (peer, rank) = (end.peer, other_end(end.number));
+        let (peer, rank) = (end.peer, self.ties.of_arrival(arrival, other_end(end.number)));
         if peer.part == self.part {
             self.events.push_ranked(arrival, rank, Event::Arrive { port: peer.index, frame: id });
         } else {

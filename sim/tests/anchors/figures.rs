@@ -9,6 +9,8 @@
 use roce_sim::net::{FlowSpec, LinkSpec, Marking, Results, Settings, Simulation, Threshold, Time, Topology};
 use roce_transport::congestion::Congestion;
 
+use super::print_cells;
+
 /// Flows into one port, and the results of the other simulator.
 struct Case {
     name: &'static str,
@@ -91,6 +93,8 @@ impl Case {
             self.slowest,
             far_slowest * 100.0
         );
+        let cells = [far_mean * 100.0, far_slowest * 100.0, queue].map(|cell| cell.to_string());
+        print_cells("others", &[&[self.name.to_owned()][..], &cells].concat());
         assert!(far_mean.abs() < 0.03, "{}: the mean is {far_mean:+.4} off", self.name);
         assert!(far_slowest.abs() < 0.05, "{}: the slowest flow is {far_slowest:+.4} off", self.name);
         queue
@@ -127,19 +131,27 @@ const INCAST: Case = Case {
 /// was 15 % longer, and the queue held 40 KB.
 #[test]
 fn hpcc_16_to_1() {
-    let case = Case { name: "HPCC 16:1 without stages", mean: 8_274.0, slowest: 8_858.0, ..INCAST };
+    let case =
+        Case { name: "HPCC 16:1, 6 MB, no stages, 50 Mb/s", mean: 8_274.0, slowest: 8_858.0, ..INCAST };
     hpcc(&case, 0, 50.0, 4.5);
 }
 
 #[test]
 fn hpcc_32_to_1() {
     let case = Case { senders: 32, packets: 3_000, ..INCAST };
-    let without = Case { name: "HPCC 32:1 without stages", mean: 8_413.0, slowest: 8_855.0, ..case };
+    let without =
+        Case { name: "HPCC 32:1, 3 MB, no stages, 50 Mb/s", mean: 8_413.0, slowest: 8_855.0, ..case };
     hpcc(&without, 0, 50.0, 5.5);
-    let with = Case { name: "HPCC 32:1 with five stages", mean: 8_436.0, slowest: 8_951.0, ..case };
+    let with =
+        Case { name: "HPCC 32:1, 3 MB, five stages, 50 Mb/s", mean: 8_436.0, slowest: 8_951.0, ..case };
     hpcc(&with, 5, 50.0, 5.5);
-    let faster =
-        Case { name: "HPCC 32:1, 145 Mb/s", packets: 2_000, mean: 5_719.0, slowest: 5_789.0, ..case };
+    let faster = Case {
+        name: "HPCC 32:1, 2 MB, five stages, 145 Mb/s",
+        packets: 2_000,
+        mean: 5_719.0,
+        slowest: 5_789.0,
+        ..case
+    };
     hpcc(&faster, 5, 145.0, 6.5);
 }
 
@@ -148,7 +160,7 @@ fn hpcc_32_to_1() {
 #[test]
 fn timely_4_to_1() {
     let case = Case {
-        name: "TIMELY 4:1",
+        name: "TIMELY 4:1, 8 MB, 200 µs apart",
         senders: 4,
         packets: 8_000,
         apart: Time::from_us(200),
@@ -178,16 +190,16 @@ fn powertcp() {
         case.check(&congestion, |_| {});
     };
     increase(&Case {
-        name: "PowerTCP 2:1",
+        name: "PowerTCP 2:1, 20 MB",
         senders: 2,
         packets: 20_000,
         mean: 3_587.0,
         slowest: 3_599.0,
         ..INCAST
     });
-    increase(&Case { name: "PowerTCP 16:1", mean: 8_679.0, slowest: 8_772.0, ..INCAST });
+    increase(&Case { name: "PowerTCP 16:1, 6 MB", mean: 8_679.0, slowest: 8_772.0, ..INCAST });
     increase(&Case {
-        name: "PowerTCP 32:1",
+        name: "PowerTCP 32:1, 3 MB",
         senders: 32,
         packets: 3_000,
         mean: 8_559.0,
@@ -205,10 +217,18 @@ fn dctcp() {
         case.check(&text, |settings| settings.switch.marking[3] = Marking::Step { bytes });
     };
     let case = Case { lengths: PLAIN, ..INCAST };
-    check(&Case { name: "DCTCP 16:1", mean: 7_467.0, slowest: 7_972.0, ..case }, 52, 300.0);
-    check(&Case { name: "DCTCP 8:1", senders: 8, mean: 3_873.0, slowest: 3_988.0, ..case }, 52, 300.0);
+    check(
+        &Case { name: "DCTCP 16:1, 6 MB, marks from 300 KB on", mean: 7_467.0, slowest: 7_972.0, ..case },
+        52,
+        300.0,
+    );
+    check(
+        &Case { name: "DCTCP 8:1, 6 MB, the same", senders: 8, mean: 3_873.0, slowest: 3_988.0, ..case },
+        52,
+        300.0,
+    );
     let slow = Case {
-        name: "DCTCP 4:1",
+        name: "DCTCP 4:1, 8 MB, marks from 75 KB on",
         senders: 4,
         packets: 8_000,
         gigabits: 25.0,

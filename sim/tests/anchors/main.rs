@@ -4,7 +4,8 @@
 //! bytes of payload into 1,048 on the wire. RoCE v2 at path MTU 1024 puts 1,024 into 1,106 with preamble and
 //! gap, of which a buffer holds 1,086. So links, rates, buffers and marking thresholds are scaled until our
 //! packet takes the time and the share of theirs, and queues are scaled back.
-//! `docs/results/simulator-validation.md` gives the reasons.
+//! `docs/results/simulator-validation.md` gives the reasons. `bench/simulator validation` writes the figures
+//! into its tables, from the lines that begin with `row`.
 
 mod figures;
 mod notifications;
@@ -248,6 +249,20 @@ fn print_row(who: &str, figures: &Figures, ideal: f64) {
     );
 }
 
+/// Prints the cells of a row of a table for `bench/simulator`.
+fn print_cells(table: &str, cells: &[String]) {
+    println!("row\t{table}\t{}", cells.join("\t"));
+}
+
+/// Prints a row of the table of figures. Times are relative to `ideal`.
+fn print_figures(scenario: &str, who: &str, figures: &Figures, ideal: f64) {
+    let ([fast, median, slow, _], [_, p90, _, most]) = figures;
+    let times = [fast, median, slow].map(|time| (time / ideal).to_string());
+    let queues = [p90, most].map(f64::to_string);
+    let names = [scenario.to_owned(), who.to_owned()];
+    print_cells("figures", &[&names[..], &times, &queues].concat());
+}
+
 fn check(anchor: &Anchor) {
     println!(
         "{}: completion min/median/max/mean, the first three as a part of the ideal, queue p50/p90/p99/most",
@@ -260,6 +275,8 @@ fn check(anchor: &Anchor) {
         let ours = medians(&runs);
         print_row(name, figures, ideal);
         print_row("ours, its buffer", &ours, ideal);
+        print_figures(anchor.name, name, figures, ideal);
+        print_figures(anchor.name, "ours, its buffer", &ours, ideal);
         let (slowest, queue) = (sorted(&runs, |run| run.0[2]), sorted(&runs, |run| run.1[1]));
         let far = [ours.0[2] / figures.0[2] - 1.0, ours.1[1] / figures.1[1] - 1.0];
         let mean = ours.0[3] / figures.0[3] - 1.0;
@@ -323,6 +340,9 @@ fn star20_at_40g_when_it_has_settled() {
     let ours: [f64; 3] =
         [0.5, 0.9, 0.99].map(|quantile| port.queue.quantile(quantile) as f64 / IN_BUFFER / 1e3);
     println!("star20_40g from 6 to 40 ms: ConWeave {SETTLED:.1?} KB, ours {ours:.1?} KB");
+    for (who, queue) in [("ConWeave", SETTLED[1]), ("ours", ours[1])] {
+        print_cells("figures", &["settled", who, "", "", "", &queue.to_string(), ""].map(str::to_owned));
+    }
     assert!((ours[1] / SETTLED[1] - 1.0).abs() < 0.15, "{ours:?}");
 }
 
@@ -346,6 +366,9 @@ fn check_permutation(k: usize, bytes: u64, conweave: [f64; 3], hpcc: [f64; 3]) {
     println!("k{k}perm: completion min/median/max as a part of the ideal of a flow alone");
     for (name, [fast, median, slow]) in [("ConWeave", conweave), ("HPCC", hpcc), ("ours", ours)] {
         println!("  {name:16} {fast:6.3} {median:6.3} {slow:6.3}");
+        let names = [format!("k{k}"), name.to_owned()];
+        let times = [fast, median, slow].map(|time| time.to_string());
+        print_cells("figures", &[&names[..], &times, &[const { String::new() }; 2]].concat());
     }
     assert!((ours[0] / hpcc[0] - 1.0).abs() < 0.05, "a flow alone is alone everywhere: {ours:?}");
     for (index, what) in [(1, "median"), (2, "slowest")] {

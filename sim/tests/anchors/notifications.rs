@@ -2,7 +2,7 @@
 
 use super::{
     ANCHORS, Anchor, CONWEAVE, Congestion, Figures, NotificationPoint, Settings, medians, ns3_dcqcn,
-    print_row,
+    print_cells, print_row,
 };
 
 const SEEDS: u64 = 5;
@@ -47,7 +47,10 @@ fn compare(anchor: &Anchor) -> [[f64; 2]; 3] {
     let ideal = anchor.ideal_ms();
     let figures = |mode| -> Figures {
         let figures = medians(&anchor.runs(SEEDS, |seed| settings(anchor, mode, seed)));
-        print_row(&format!("{mode:?}"), &figures, ideal);
+        let name = format!("{mode:?}");
+        print_row(&name, &figures, ideal);
+        let cells = [figures.0[2] / ideal, figures.1[1]].map(|cell| cell.to_string());
+        print_cells("notifications", &[&[anchor.name.to_owned(), name][..], &cells].concat());
         figures
     };
     let echo = figures(Mode::Echo);

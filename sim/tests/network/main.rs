@@ -11,6 +11,7 @@ mod paths;
 mod ports;
 mod tasks;
 mod threads;
+mod ties;
 mod trimming;
 
 use roce_sim::net::{

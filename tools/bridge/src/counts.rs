@@ -18,6 +18,8 @@ pub struct Counts {
     pub forwarded_packets: u64,
     /// Bytes of the frames of these packets.
     pub forwarded_bytes: u64,
+    /// Bytes of these packets on a cable, with preamble, frame check sequence and gap.
+    pub forwarded_wire_bytes: u64,
     /// Frames that are not RoCE; they pass unchanged.
     pub other_frames: u64,
     /// Malformed frames; they pass unchanged.

@@ -216,6 +216,7 @@ impl Direction {
         let (_, packet) = self.travelling.pop_front()?;
         self.counts.forwarded_packets += 1;
         self.counts.forwarded_bytes += packet.bytes.len() as u64;
+        self.counts.forwarded_wire_bytes += packet.wire_bytes();
         Some(Leaving { bytes: packet.bytes, offload: packet.offload, touch: Some(packet.touch) })
     }
 

@@ -30,7 +30,7 @@ pub(super) struct Packet {
 
 impl Packet {
     /// Returns the bytes of the packet on a cable.
-    fn wire_bytes(&self) -> u64 {
+    pub(super) fn wire_bytes(&self) -> u64 {
         wire_len(self.bytes.len()) as u64
     }
 }

@@ -8,7 +8,7 @@
 //!   groups, expectations          runs that differ in their seed; conditions of a scenario
 //!   metrics                       the figures of a summary that have a name
 //!   completed, summary            a completed run; its summary, which is also its JSON
-//!   unfinished, operations, deadlocks, host_waits, expected, text   parts of a summary
+//!   unfinished, operations, tables, deadlocks, host_waits, expected, text   parts of a summary
 //! ```
 //!
 //! A [`Summary`] has the figures of a run. A [`CompletedRun`] also has the samples of the simulator, and
@@ -24,13 +24,15 @@ mod pages;
 
 pub use data::completed::CompletedRun;
 pub use data::deadlocks::DeadlockSummary;
+pub use data::distribution::Distribution;
 pub use data::expectations::{UnknownMetric, check_expectations, evaluate_expectations};
 pub use data::expected::Expected;
 pub use data::groups::{Estimate, Group, groups, sweep_document};
 pub use data::host_waits::HostWaits;
 pub use data::metrics::{METRICS, Metric, metric_named};
 pub use data::operations::OperationSummary;
-pub use data::summary::{Distribution, Extremes, Hashes, OfSizes, QueueBytes, RunIndex, Summary};
+pub use data::summary::{Extremes, Hashes, OfSizes, QueueBytes, RunIndex, Summary};
+pub use data::tables::TableSummary;
 pub use data::text::{NOT_MEASURED, assignments};
 pub use data::unfinished::{FAILED_FLOWS, FailedFlow, Unfinished};
 pub use pages::files::{WriteError, remove_summary};

@@ -79,8 +79,9 @@ fn run(load: &Load<'_>) -> Option<Outcome> {
     // Both flows are active between the later first sample and the earlier last sample with payload.
     let rates = csv(&out.join("rates.csv"));
     let sent = |flow: usize| -> Vec<(f64, f64)> {
-        let own =
-            rates.iter().filter(|row| row["from"] == "left" && number(row, "queue_pair") as usize == flow);
+        let own = rates
+            .iter()
+            .filter(|row| row["port"] == "left->right" && number(row, "queue_pair") as usize == flow);
         own.map(|row| (number(row, "time_us"), number(row, "sent_gbps")))
             .filter(|(_, rate)| *rate > 1e-4)
             .collect()
@@ -93,7 +94,7 @@ fn run(load: &Load<'_>) -> Option<Outcome> {
     let both = |at: f64| (begin..stop).contains(&at);
     let mut lengths: Vec<f64> = csv(&out.join("queues.csv"))
         .iter()
-        .filter(|row| row["from"] == "left" && both(number(row, "time_us")))
+        .filter(|row| row["port"] == "left->right" && both(number(row, "time_us")))
         .map(|row| number(row, "bytes"))
         .collect();
     lengths.sort_by(f64::total_cmp);

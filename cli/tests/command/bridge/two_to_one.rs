@@ -256,7 +256,7 @@ fn on_packets(folder: &Path, text: &str) -> Option<Outcome> {
         ..Outcome::default()
     };
     let rates = csv(&out.join("rates.csv"));
-    let data = rates.iter().filter(|row| row["from"] == "left");
+    let data = rates.iter().filter(|row| row["port"] == "left->right");
     // The clock of the bridge started before the first flow.
     let first = data.clone().find(|row| number(row, "sent_gbps") > 0.01).expect("data");
     let zero = number(first, "time_us") / 1e6 - 0.02;
@@ -265,7 +265,7 @@ fn on_packets(folder: &Path, text: &str) -> Option<Outcome> {
         outcome.rates[flow].push((number(row, "time_us") / 1e6 - zero, number(row, "sent_gbps") * 1e3));
     }
     let queues = csv(&out.join("queues.csv"));
-    let queues = queues.iter().filter(|row| row["from"] == "left");
+    let queues = queues.iter().filter(|row| row["port"] == "left->right");
     outcome.queue =
         queues.map(|row| (number(row, "time_us") / 1e6 - zero, number(row, "bytes") / 1e3)).collect();
     Some(outcome)

@@ -19,6 +19,7 @@ use crate::net::queue::EventQueue;
 use crate::net::results::port_name;
 use crate::net::settings::{FlowOperation, PauseMode, Settings, SwitchSettings};
 use crate::net::switch::Switch;
+use crate::net::ties::TieOrder;
 use crate::net::time::Time;
 use crate::net::topology::{LinkSpec, NodeKind, Topology};
 use crate::net::waits::SwitchWaits;
@@ -289,6 +290,7 @@ fn empty_part(
         now: Time::ZERO,
         settings: Arc::clone(settings),
         events: EventQueue::new(),
+        ties: TieOrder::new(settings.ties, settings.seed),
         handled: 0,
         frames: Frames::new(settings.largest_mtu() + 80),
         ports: Vec::new(),

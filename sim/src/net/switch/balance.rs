@@ -17,7 +17,7 @@ const FLOWLETS: usize = 1 << 12;
 pub(super) struct Balancer {
     /// The number of the switch.
     switch: u32,
-    /// The number of frames that took a path in turn.
+    /// The path of the last frame that took a path in turn, before the division by the number of paths.
     turn: u32,
     /// The flowlets, empty until the first frame arrives in flowlet mode.
     flowlets: Vec<Flowlet>,
@@ -32,8 +32,9 @@ struct Flowlet {
 }
 
 impl Balancer {
-    pub(super) const fn new(switch: u32) -> Self {
-        Self { switch, turn: 0, flowlets: Vec::new() }
+    /// `turn` decides which path the first frame takes if the paths take turns.
+    pub(super) const fn new(switch: u32, turn: u32) -> Self {
+        Self { switch, turn, flowlets: Vec::new() }
     }
 
     /// Chooses one of `choices`, which are indices into `ports`, for a frame at the time `now`.
@@ -146,7 +147,7 @@ mod tests {
 
     /// Returns the share of 10,000 flows that each port gets.
     fn shares(balance: Balance, ports: &[Port]) -> Vec<f64> {
-        let (mut balancer, mut random) = (Balancer::new(3), generator(1, 0));
+        let (mut balancer, mut random) = (Balancer::new(3, 0), generator(1, 0));
         let choices: Vec<u32> = (0..ports.len() as u32).collect();
         let mut counts = vec![0.0; ports.len()];
         for number in 0..10_000 {
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_flowlet_keeps_its_path_until_there_is_a_gap() {
-        let (mut balancer, mut random) = (Balancer::new(0), generator(7, 0));
+        let (mut balancer, mut random) = (Balancer::new(0, 0), generator(7, 0));
         let ports = ports(&[1; 8]);
         let choices: Vec<u32> = (0..8).collect();
         let gap = Time::from_us(10);
@@ -194,7 +195,7 @@ mod tests {
     #[test]
     fn the_least_queue_is_taken_and_equal_ones_in_turn() {
         let mut ports = ports(&[1; 3]);
-        let (mut balancer, mut random) = (Balancer::new(0), generator(1, 0));
+        let (mut balancer, mut random) = (Balancer::new(0, 0), generator(1, 0));
         let mut choose = |ports: &[Port]| {
             balancer.choose(Balance::Adaptive, &[0, 1, 2], &frame(1), ports, Time::ZERO, &mut random).unwrap()
         };

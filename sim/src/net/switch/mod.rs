@@ -18,6 +18,7 @@ use super::event::Event;
 use super::frame::{Frame, FrameId, Kind};
 use super::port::{DropReason, PauseStep};
 use super::settings::{Balance, Settings, SwitchSettings};
+use super::ties::TieOrder;
 use super::time::Time;
 use super::topology::LinkSpec;
 use super::world::World;
@@ -45,7 +46,7 @@ impl Switch {
             buffer: Buffer::new(&own, settings.largest_mtu(), ports)?,
             balance: own.balance,
             random: generator(settings.seed, 0x5_0000 + u64::from(number)),
-            balancer: Balancer::new(number),
+            balancer: Balancer::new(number, TieOrder::new(settings.ties, settings.seed).first_turn(number)),
         })
     }
 

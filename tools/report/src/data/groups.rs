@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::metrics::{METRICS, Metric};
 use super::summary::Summary;
-use super::text::quoted;
+use super::text::{assignments, quoted};
 
 /// A mean and half of the width of its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,6 +69,30 @@ impl Group<'_> {
         Estimate::of(&values)
     }
 
+    /// Returns whether the runs differ in a figure, or `None` for a single run. Numbers of queue pairs follow
+    /// from the seed, so runs with equal figures can have different trace hashes.
+    #[must_use]
+    pub fn seeds_differ(&self) -> Option<bool> {
+        let [first, others @ ..] = &self.runs[..] else { return None };
+        let figures = first.figures();
+        (!others.is_empty()).then(|| others.iter().any(|run| run.figures() != figures))
+    }
+
+    /// Returns a warning if the seed has no effect on the figures of the runs.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        if self.seeds_differ() != Some(false) {
+            return None;
+        }
+        let of = if self.set.is_empty() { String::new() } else { format!("{}: ", assignments(&self.set)) };
+        let count = self.runs.len();
+        Some(format!(
+            "{of}all {count} seeds gave the same figures, because nothing in this scenario is random: \
+             the seed has no effect through the order of simultaneous frames and starts (ties), paths by hash, \
+             random marks, faults or random flows. ± 0 says nothing about other runs"
+        ))
+    }
+
     fn to_json(&self) -> Value {
         let mut metrics = Map::new();
         for metric in &METRICS {
@@ -76,7 +100,8 @@ impl Group<'_> {
             let value = estimate.map(|of| json!({ "mean": of.mean, "ci95": of.ci95, "count": of.count }));
             metrics.insert(metric.field.to_owned(), value.into());
         }
-        json!({ "set": self.set, "runs": self.runs.len(), "metrics": metrics })
+        let seeds_differ = self.seeds_differ();
+        json!({ "set": self.set, "runs": self.runs.len(), "seeds_differ": seeds_differ, "metrics": metrics })
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) fn summaries(scenario: &Scenario, results: &Results) -> Vec<Operation
 }
 
 /// Returns the names of hosts, by their numbers.
-pub(super) fn host_names(topology: &Topology) -> Vec<&str> {
+pub(crate) fn host_names(topology: &Topology) -> Vec<&str> {
     let hosts = topology.nodes.iter().filter(|node| node.kind == NodeKind::Host);
     hosts.map(|node| node.name.as_str()).collect()
 }

@@ -7,9 +7,11 @@ use roce_sim::net::{DropReason, Percentiles, Results, SIZE_CLASSES, SizeRange, S
 use serde::{Deserialize, Serialize};
 
 use super::deadlocks::{self, DeadlockSummary};
+use super::distribution::Distribution;
 use super::expected::Expected;
 use super::host_waits::HostWaits;
 use super::operations::{self, OperationSummary};
+use super::tables::{self, TableSummary};
 use super::text::{NOT_MEASURED, congestion_text};
 use super::unfinished::Unfinished;
 
@@ -20,34 +22,6 @@ pub struct RunIndex {
     pub index: usize,
     /// Number of combinations.
     pub of: usize,
-}
-
-/// Percentiles of a quantity.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
-pub struct Distribution {
-    /// Number of values.
-    pub count: usize,
-    /// Arithmetic mean.
-    pub mean: f64,
-    /// Smallest value.
-    pub min: f64,
-    /// Median.
-    pub p50: f64,
-    /// 95th percentile.
-    pub p95: f64,
-    /// 99th percentile.
-    pub p99: f64,
-    /// 99.9th percentile.
-    pub p999: f64,
-    /// Largest value.
-    pub max: f64,
-}
-
-impl From<Percentiles> for Distribution {
-    fn from(of: Percentiles) -> Self {
-        let Percentiles { count, mean, min, p50, p95, p99, p999, max } = of;
-        Self { count, mean, min, p50, p95, p99, p999, max }
-    }
 }
 
 /// Percentiles of a queue in bytes, over the samples at which it was not empty.
@@ -133,6 +107,9 @@ pub struct Summary {
     pub slowdown_of_classes: BTreeMap<String, Option<Distribution>>,
     /// Slowdown by logarithmic ranges of sizes.
     pub slowdown_by_size: Vec<OfSizes>,
+    /// Completion times and slowdown by table of the scenario.
+    #[serde(default)]
+    pub tables: Vec<TableSummary>,
     /// Payload that receivers accepted.
     pub delivered_bytes: u64,
     /// Mean goodput of the complete flows.
@@ -226,6 +203,7 @@ impl Summary {
                 .map(|((name, _), of)| ((*name).to_owned(), of.map(Distribution::from)))
                 .collect(),
             slowdown_by_size: slowdowns.ranges.into_iter().map(of_sizes).collect(),
+            tables: tables::summaries(scenario, results),
             delivered_bytes: sum(|counts| counts.delivered),
             mean_goodput_bits_per_second: Percentiles::of(rates).map(|rates| rates.mean),
             jain: results.flows.iter().any(|flow| flow.goodput_bps() > 0.0).then(|| results.jain()),
@@ -253,6 +231,21 @@ impl Summary {
         }
     }
 
+    /// Returns the summary without what identifies the run: seed, hashes and set values. Runs with equal
+    /// figures do not differ in any result of the summary.
+    #[must_use]
+    pub(super) fn figures(&self) -> Self {
+        Self {
+            combination: None,
+            expected: None,
+            set: Vec::new(),
+            seed: 0,
+            configuration_hash: String::new(),
+            trace_hash: String::new(),
+            ..self.clone()
+        }
+    }
+
     /// Returns the payload received per second, all flows together.
     #[must_use]
     pub fn total_bits_per_second(&self) -> Option<f64> {
@@ -267,11 +260,6 @@ impl Summary {
             let [min, median, p99, max] = [of.min, of.p50, of.p99, of.max].map(ms);
             format!("{min:.3} / {median:.3} / {p99:.3} / {max:.3} ms")
         });
-        let slowdown = |of: Option<Distribution>| {
-            of.map_or_else(none, |Distribution { p50, p95, p99, p999, .. }| {
-                format!("{p50:.2} / {p95:.2} / {p99:.2} / {p999:.2}")
-            })
-        };
         let goodput = self.mean_goodput_bits_per_second;
         let goodput = goodput.map_or_else(none, |rate| format!("{:.3} Gb/s", rate / 1e9));
         let queue = self.queue_bytes.map_or_else(none, |QueueBytes { p50, p90, p99, max }| {
@@ -283,7 +271,7 @@ impl Summary {
         let mut rows = vec![
             ("flows", self.unfinished.text(self.flows - self.incomplete, self.flows)),
             ("completion time, min/median/p99/max", times),
-            ("slowdown, median/p95/p99/p99.9", slowdown(self.slowdown)),
+            ("slowdown, median/p95/p99/p99.9", slowdown_text(self.slowdown)),
             ("mean goodput of complete flows", goodput),
             ("Jain's index of their rates", self.jain.map_or_else(none, |jain| format!("{jain:.4}"))),
             ("longest queue, p50/p90/p99/max", queue),
@@ -308,18 +296,9 @@ impl Summary {
                 format!("{}, {}, {}", self.configuration_hash, self.seed, self.version)
             }),
         ];
-        // A single class has the same values as the row of all flows.
-        let classes: Vec<_> = SIZE_CLASSES
-            .iter()
-            .filter_map(|(name, _)| Some((*name, self.slowdown_of_classes.get(*name).copied()??)))
-            .collect();
-        if let Some(place) =
-            rows.iter().position(|(name, _)| name.starts_with("slowdown")).filter(|_| classes.len() > 1)
-        {
-            let class = |(name, of): (&'static str, Distribution)| {
-                (class_row(name), format!("{}, {} flows", slowdown(Some(of)), of.count))
-            };
-            rows.splice(place + 1..place + 1, classes.into_iter().map(class));
+        if let Some(place) = rows.iter().position(|(name, _)| name.starts_with("slowdown")) {
+            let parts = self.class_rows().into_iter().chain(tables::rows(&self.tables));
+            rows.splice(place + 1..place + 1, parts);
         }
         if let Some(place) = rows.iter().position(|(name, _)| name.starts_with("pauses")) {
             let waits = self.host_waits.map(HostWaits::row);
@@ -330,6 +309,24 @@ impl Summary {
         rows.splice(0..0, self.set.iter().map(|(name, value)| ("set", format!("{name} = {value}"))));
         rows
     }
+
+    /// Returns a row for each class of sizes, unless there is only one, which has the values of all flows.
+    fn class_rows(&self) -> Vec<(&'static str, String)> {
+        let of_class = |name: &'static str| Some((name, self.slowdown_of_classes.get(name).copied()??));
+        let classes: Vec<(&'static str, Distribution)> =
+            SIZE_CLASSES.iter().filter_map(|(name, _)| of_class(name)).collect();
+        let row = |(name, of): (&'static str, Distribution)| {
+            (class_row(name), format!("{}, {} flows", slowdown_text(Some(of)), of.count))
+        };
+        if classes.len() > 1 { classes.into_iter().map(row).collect() } else { Vec::new() }
+    }
+}
+
+fn slowdown_text(of: Option<Distribution>) -> String {
+    of.map_or_else(
+        || NOT_MEASURED.to_owned(),
+        |Distribution { p50, p95, p99, p999, .. }| format!("{p50:.2} / {p95:.2} / {p99:.2} / {p999:.2}"),
+    )
 }
 
 /// Returns the name of the row of a class.

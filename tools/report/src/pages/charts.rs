@@ -6,7 +6,8 @@ use roce_plot::{Axes, Axis, Band, Chart, Line, MOST_LINES};
 use roce_sim::net::{MeasureSettings, PauseStep, RatePoint, Results, Time, TotalPoint};
 
 use super::means::{means, place, remark, span, with_gaps};
-use crate::data::summary::{Distribution, OfSizes, Summary};
+use crate::data::distribution::Distribution;
+use crate::data::summary::{OfSizes, Summary};
 
 /// Maximum number of separate lines. More lines are shown as their median and a band.
 const MOST_FLOWS: usize = 6;

@@ -10,9 +10,10 @@ use roce_sim::net::{DropReason, Results, Time};
 use super::charts::charts;
 use super::files::{SUMMARY, WriteError, create, create_directory, page_head, save};
 use crate::data::completed::CompletedRun;
-use crate::data::operations;
-use crate::data::summary::{Distribution, OfSizes, Summary};
-use crate::data::text::congestion_text;
+use crate::data::distribution::Distribution;
+use crate::data::operations::{self, host_names};
+use crate::data::summary::{OfSizes, Summary};
+use crate::data::text::{congestion_text, quoted};
 
 /// Writes the report of a run to a directory, and creates the directory if it does not exist. `summary_json`
 /// is the text of `summary.json`: the JSON of the summary, as the program prints it.
@@ -23,7 +24,7 @@ use crate::data::text::congestion_text;
 pub fn write_run(dir: &Path, completed: &CompletedRun, summary_json: &str) -> Result<(), WriteError> {
     create_directory(dir)?;
     let results = &completed.results;
-    write_flows(&dir.join("flows.csv"), results)?;
+    write_flows(&dir.join("flows.csv"), completed)?;
     write_slowdown(&dir.join("slowdown.csv"), &completed.summary)?;
     write_total(&dir.join("total.csv"), results)?;
     write_queue_cdf(&dir.join("queue_cdf.csv"), results)?;
@@ -48,23 +49,28 @@ pub fn write_run(dir: &Path, completed: &CompletedRun, summary_json: &str) -> Re
     save(dir, SUMMARY, summary_json)
 }
 
-fn write_flows(path: &Path, results: &Results) -> Result<(), WriteError> {
+fn write_flows(path: &Path, completed: &CompletedRun) -> Result<(), WriteError> {
+    let (scenario, results) = (&completed.scenario, &completed.results);
+    let hosts = host_names(&scenario.topology);
+    let name = |host: u32| quoted(hosts.get(host as usize).copied().unwrap_or_default());
     let mut file = create(path)?;
     writeln!(
         file,
         "flow,source,destination,bytes,delivered_bytes,start_us,state,completion_us,ideal_us,slowdown,goodput_gbps,packets,retransmitted,timeouts,marked,\
-         cnps_sent,cnps_handled,out_of_sequence"
+         cnps_sent,cnps_handled,out_of_sequence,table,collective"
     )?;
     for (number, flow) in results.flows.iter().enumerate() {
         let (spec, counts) = (&flow.spec, &flow.counts);
         let [time, ideal] = [flow.completion_time, flow.ideal].map(|time| optional(time.map(us)));
         let slowdown = optional(flow.slowdown());
         let goodput = optional(flow.completion_time.map(|_| flow.goodput_bps() / 1e9));
+        let table = scenario.table_of(number);
+        let collective = table.and_then(|table| table.collective.as_deref());
         writeln!(
             file,
-            "{number},{},{},{},{},{:.6},{},{time},{ideal},{slowdown},{goodput},{},{},{},{},{},{},{}",
-            spec.source,
-            spec.destination,
+            "{number},{},{},{},{},{:.6},{},{time},{ideal},{slowdown},{goodput},{},{},{},{},{},{},{},{},{}",
+            name(spec.source),
+            name(spec.destination),
             spec.bytes,
             counts.delivered,
             us(spec.start),
@@ -75,7 +81,9 @@ fn write_flows(path: &Path, results: &Results) -> Result<(), WriteError> {
             counts.marked,
             counts.cnps_sent,
             counts.cnps_handled,
-            counts.out_of_sequence
+            counts.out_of_sequence,
+            quoted(table.map_or("", |table| &table.name)),
+            quoted(collective.unwrap_or_default())
         )?;
     }
     Ok(file.flush()?)

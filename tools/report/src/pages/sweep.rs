@@ -341,8 +341,12 @@ fn page(runs: &[Summary], groups: &[Group<'_>], charts: &[(String, Chart)]) -> S
     let _ = writeln!(
         html,
         "</table>\n<p>sweep.csv has a line per run. ± is half of the 95 % confidence interval of the mean over seeds \
-         (Student's t).</p></body></html>"
+         (Student's t).</p>"
     );
+    for warning in groups.iter().filter_map(Group::warning) {
+        let _ = writeln!(html, "<p><b>Warning:</b> {}.</p>", escape(&warning));
+    }
+    html.push_str("</body></html>\n");
     html
 }
 
