@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::lines::{Line, lines, number};
-use super::table::{Imported, Target};
+use super::target::{Imported, Target};
 use crate::Wrong;
 use roce_sim::net::{After, FlowSpec, MAX_FLOWS, Task, Time, Transfer};
 

@@ -14,7 +14,9 @@ mod json;
 mod lines;
 mod simai;
 mod table;
+mod target;
 mod wire;
 
 pub(super) use self::htsim::topology;
-pub(super) use self::table::{Imported, Target, WorkloadTable};
+pub(super) use self::table::WorkloadTable;
+pub(super) use self::target::{Imported, Target};

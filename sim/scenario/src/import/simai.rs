@@ -64,8 +64,8 @@ impl Groups {
         self.ranks / (self.tensor * self.pipeline)
     }
 
-    /// Returns the ranks of each group. Ranks of a tensor group have consecutive numbers, and the members of a
-    /// data group have the distance of all ranks of a replica.
+    /// Returns the ranks of each group. Ranks of a tensor group have consecutive numbers, and neighbours in a
+    /// data group differ by the number of ranks of a replica.
     fn of(self, scope: Scope) -> Vec<Vec<u32>> {
         let replica = self.tensor * self.pipeline;
         let data = self.data();

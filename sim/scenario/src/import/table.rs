@@ -1,11 +1,10 @@
 //! The table `[[workload]]`, and the tasks of the file that it names.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 
 use super::collectives::How;
 use super::connections::{self, Connections};
+use super::target::{Imported, Target};
 use super::{chakra, goal, simai};
 use crate::contents::{load_bytes, load_text};
 use crate::hosts::select_hosts;
@@ -13,7 +12,7 @@ use crate::operations::Algorithm;
 use crate::profile::Profile;
 use crate::values::{Bytes, Span};
 use crate::{Load, Wrong};
-use roce_sim::net::{After, FlowSpec, Operation, OperationKind, Plan, Schedule, TaskId, Time, Topology};
+use roce_sim::net::{Operation, Plan, TaskId, Time};
 
 /// A workload in the format of another project.
 #[derive(Debug, Deserialize)]
@@ -50,28 +49,6 @@ enum Kind {
 
 /// The maximum number of repetitions. A mistyped number must not fill the memory.
 const MOST_REPETITIONS: u32 = 100_000;
-
-/// The flows, tasks and operations to which a workload is added, and the network with its files.
-pub(crate) struct Target<'a> {
-    pub(crate) flows: &'a mut Vec<FlowSpec>,
-    pub(crate) schedule: &'a mut Schedule,
-    pub(crate) topology: &'a Topology,
-    pub(crate) load: &'a Load<'a>,
-    /// The events that a host waits for before it begins.
-    pub(crate) before: &'a dyn Fn(u32) -> Result<Vec<After>, Wrong>,
-    /// Whether other tables wait for the workload.
-    pub(crate) is_awaited: bool,
-}
-
-/// What was added in addition to flows and tasks.
-#[derive(Debug, Default)]
-pub(crate) struct Imported {
-    pub(crate) operations: Vec<Operation>,
-    /// The events by which each host observes the end of the workload.
-    pub(crate) visible: BTreeMap<u32, Vec<After>>,
-    /// Parts of the file that have no effect.
-    pub(crate) warnings: Vec<String>,
-}
 
 impl WorkloadTable {
     /// Adds the workload.
@@ -209,26 +186,5 @@ impl WorkloadTable {
             Some((key, ..)) => Err(format!("this kind of workload has no `{key}`")),
             None => Ok(()),
         }
-    }
-}
-
-impl Imported {
-    /// Names the file in warnings.
-    fn in_file(mut self, name: &str) -> Self {
-        for warning in &mut self.warnings {
-            *warning = format!("{name}: {warning}");
-        }
-        self
-    }
-
-    /// Each host observes the end of the last repetition by its own end.
-    fn set_visible(&mut self) {
-        let whole = |operation: &&Operation| operation.kind == OperationKind::Step;
-        let Some(last) = self.operations.iter().filter(whole).max_by_key(|operation| operation.iteration)
-        else {
-            return;
-        };
-        let ends = last.hosts.iter().zip(&last.ends);
-        self.visible = ends.map(|(host, end)| (*host, vec![After::Done(*end)])).collect();
     }
 }
