@@ -425,6 +425,8 @@ impl<'m, 't, 'a> Tasks<'m, 't, 'a> {
             trigger.activations.iter().map(|(before, end)| 2 * before + usize::from(*end)).collect();
         let event = match (&activations[..], trigger.targets.first()) {
             (_, None) => return Ok(()),
+            // Each end starts one connection, without a common event.
+            _ if trigger.fires == Fires::Each => return Ok(()),
             ([event], _) => self.events[event],
             (_, Some(first)) => {
                 // One host collects all activations.
