@@ -96,8 +96,8 @@ pub(super) fn add(text: &str, what: &Connections<'_>, target: &mut Target<'_>) -
         return Ok(Imported { visible: tasks.visible, ..imported });
     }
     imported.warnings.push(format!(
-        "trigger: {} pairs of hosts exchange messages of 1 byte, because a host cannot see the end of connections \
-         between others",
+        "trigger: a host cannot see the end of connections between others, so messages of 1 byte tell it; flows for \
+         them: {}",
         tasks.notices.len()
     ));
     Ok(Imported { visible: tasks.visible, ..imported })
@@ -279,16 +279,16 @@ impl Trigger {
             Fires::Once => 1,
             Fires::After(count) => count,
             Fires::Each if have < targets => {
-                return Err(format!("{have} connections activate it, so {} never start", targets - have));
+                return Err(format!(
+                    "activations in the file: {have}; connections that wait for them: {targets}"
+                ));
             }
             Fires::Each => have,
         };
         if targets == 0 || have == need {
             return Ok(());
         }
-        Err(format!(
-            "{have} connections activate it, but it fires after {need}; correct the count or the list"
-        ))
+        Err(format!("activations in the file: {have}; needed: {need}"))
     }
 
     /// Returns whether several connections could activate a multishot trigger first.
