@@ -503,6 +503,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("common/fault/src", &["verbs"]),
     ("common/policy/src", &["models"]),
     ("sim/src", &["pair", "adversary", "net"]),
+    ("sim/scenario/src", &["import"]),
     ("device/src", &["framed", "host", "udp", "pcap", "tap", "raw", "pnet", "xdp"]),
     ("src", &["driver", "observe", "cm", "runtime", "verbs", "peer"]),
     ("libs/ibverbs/src", &["abi", "rdmacm"]),
@@ -1204,8 +1205,12 @@ fn every_environment_variable_is_on_a_page() {
 }
 
 /// The files with the tables of a scenario, and the pages that explain their keys.
-const SCENARIO_TABLES: &[&str] =
-    &["sim/scenario/src/file.rs", "sim/scenario/src/flows.rs", "sim/scenario/src/operations.rs"];
+const SCENARIO_TABLES: &[&str] = &[
+    "sim/scenario/src/file.rs",
+    "sim/scenario/src/flows.rs",
+    "sim/scenario/src/operations.rs",
+    "sim/scenario/src/import/table.rs",
+];
 const SCENARIO_PAGES: &[&str] = &["docs/reference/simulator.md", "docs/reference/collectives.md"];
 
 #[test]

@@ -94,6 +94,7 @@ fn run_one(
         ran
     };
     let Ran { completed, seconds, .. } = &ran;
+    shipped::print_warnings(&completed.scenario);
     if let Some(dir) = &args.out {
         write_report(dir, completed)?;
     }

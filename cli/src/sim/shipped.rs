@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
-use roce_scenario::{SHIPPED, Scenario, Whole, shipped};
+use roce_scenario::{SHIPPED, Scenario, Whole, contents, shipped};
 use serde_json::{Value, json};
 
 use crate::algorithms;
@@ -89,7 +89,15 @@ impl Source {
     /// Reads a file that the scenario names.
     pub(crate) fn load(&self, file: &str) -> Result<String, String> {
         let path = self.path(file);
-        text_file::read_text(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+        let bytes = text_file::read(&path);
+        bytes.map(contents).map_err(|error| format!("cannot read {}: {error}", path.display()))
+    }
+}
+
+/// Prints the parts of imported files that have no effect.
+pub(super) fn print_warnings(scenario: &Scenario) {
+    for warning in &scenario.warnings {
+        tracing::warn!("{warning}");
     }
 }
 

@@ -12,7 +12,7 @@ use super::failures;
 use super::memory::Budget;
 use super::print::{print_seeds, print_table};
 use super::run::{Job, Next, Progress, Ran, STRIDE, write_report};
-use super::shipped::Source;
+use super::shipped::{Source, print_warnings};
 use crate::terminal::Output;
 use crate::trace::TraceFile;
 
@@ -101,6 +101,9 @@ pub(super) fn check(source: &Source, combinations: &[Combination]) -> anyhow::Re
     for Combination { place, set } in combinations {
         let parsed = source.parse_with_files(set);
         let (scenario, named) = parsed.with_context(|| format!("combination {}", place.index))?;
+        if largest == 0 {
+            print_warnings(&scenario);
+        }
         largest = largest.max(scenario.memory().least());
         files.extend(named.iter().map(|(name, _)| source.path(name)));
         files.sort();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use roce_scenario::{SHIPPED, Scenario};
+use roce_scenario::{SHIPPED, Scenario, contents};
 use roce_sim::net::{DropReason, FlowResult, FlowSpec, NodeKind, Results, Simulation, Time};
 use roce_transport::congestion::Algorithm;
 
@@ -143,7 +143,8 @@ pub(crate) fn simulate(
     let own: Vec<Algorithm> = algorithms.into_iter().map(make).collect();
     let load = |file: &str| {
         let path = folder.join(file);
-        std::fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+        let bytes = std::fs::read(&path);
+        bytes.map(contents).map_err(|error| format!("cannot read {}: {error}", path.display()))
     };
     let mut scenario = Scenario::parse_among(text, &set, &load, &own).map_err(|error| exception(&error))?;
     scenario.settings.threads = threads;

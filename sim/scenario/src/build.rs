@@ -32,7 +32,7 @@ pub(super) fn build(
     let fail = |span: Range<usize>| move |reason: Wrong| ScenarioError::at(text, Some(span.clone()), reason);
     let place = file.topology.span();
     let blame = |place: Range<usize>, reason: Wrong| ScenarioError::at(text, Some(place), reason);
-    let topology = topology::build(file.topology.into_inner(), load, &blame, place)?;
+    let (topology, mut warnings) = topology::build(file.topology.into_inner(), load, &blame, place)?;
     let mut settings = Settings { seed: file.seed, ties: file.ties.into(), ..Settings::default() };
     settings.payload = match file.payload {
         file::Payload::Implied => PayloadMode::Implied,
@@ -53,9 +53,15 @@ pub(super) fn build(
         settings.storms.push(pause_storm(storm.into_inner(), &topology).map_err(fail(place))?);
     }
     settings.failures = failures(file.failure, &topology, text)?;
-    let tables = Tables { flows: file.flows, collective: file.collective, training: file.training };
+    let tables = Tables {
+        flows: file.flows,
+        collective: file.collective,
+        training: file.training,
+        workload: file.workload,
+    };
     let context = Context { topology: &topology, seed: file.seed, load, text };
-    let Workload { flows, schedule, operations, tables } = workload::build(tables, &context)?;
+    let Workload { flows, schedule, operations, tables, warnings: more } = workload::build(tables, &context)?;
+    warnings.extend(more);
     profiles::assign(&mut settings, &file.group, &tables, &flows, &topology, (text, own))?;
     if let Some((rule, reason)) = settings.trimming_problem() {
         let place = rule.map_or(trimming_place, |rule| port_places.get(rule).cloned());
@@ -64,7 +70,8 @@ pub(super) fn build(
     if flows.is_empty() {
         return Err(ScenarioError {
             line: None,
-            reason: "nothing is sent: add a [[flows]], [[collective]] or [[training]] table".to_owned(),
+            reason: "nothing is sent: add a [[flows]], [[collective]], [[training]] or [[workload]] table"
+                .to_owned(),
         });
     }
     let mut sweeps = Vec::new();
@@ -89,6 +96,7 @@ pub(super) fn build(
         operations,
         tables: tables.into_iter().map(|table| table.traffic).collect(),
         expect,
+        warnings,
         sweeps,
     })
 }

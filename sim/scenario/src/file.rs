@@ -9,6 +9,7 @@ use toml::Spanned;
 
 use super::expect::ExpectedValue;
 use super::flows::Table as FlowTable;
+use super::import::WorkloadTable;
 use super::operations::{CollectiveTable, TrainingTable};
 use super::profile::Profile;
 use super::values::{Bytes, Rate, Span};
@@ -46,6 +47,8 @@ pub(super) struct File {
     pub(super) collective: Vec<Spanned<CollectiveTable>>,
     #[serde(default)]
     pub(super) training: Vec<Spanned<TrainingTable>>,
+    #[serde(default)]
+    pub(super) workload: Vec<Spanned<WorkloadTable>>,
     #[serde(default)]
     pub(super) route: Vec<Spanned<Route>>,
     #[serde(default)]
@@ -143,6 +146,7 @@ pub(super) enum Shape {
     FatTree,
     File,
     Hpcc,
+    Htsim,
 }
 
 #[derive(Debug, Deserialize)]

@@ -28,10 +28,12 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod contents;
 mod expect;
 mod file;
 mod flows;
 mod hosts;
+mod import;
 mod operations;
 mod parse;
 mod ports;
@@ -46,6 +48,7 @@ mod workload;
 
 use std::ops::Range;
 
+pub use self::contents::contents;
 pub use self::expect::{Expect, ExpectedValue, Relation};
 pub use self::reading::read_toml;
 pub use self::shipped::{SHIPPED, shipped};
@@ -78,6 +81,8 @@ pub struct Scenario {
     pub tables: Vec<Traffic>,
     /// Conditions that a run of the unchanged file should meet.
     pub expect: Vec<Expect>,
+    /// Parts of imported files that have no effect, each with the name of the file.
+    pub warnings: Vec<String>,
     /// The keys that the file proposes to vary, each with its values, in the form of [`Self::parse_with`].
     pub sweeps: Vec<(String, Vec<String>)>,
 }
@@ -137,6 +142,7 @@ impl ScenarioError {
 type Wrong = String;
 
 /// A function that returns the contents of a file that a scenario names, or the reason why it cannot.
+/// [`contents`] makes them from the bytes of a file.
 pub type Load<'a> = dyn Fn(&str) -> Result<String, String> + 'a;
 
 impl Scenario {

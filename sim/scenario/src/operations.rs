@@ -56,7 +56,7 @@ enum Kind {
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Algorithm {
+pub(super) enum Algorithm {
     Ring,
     Tree,
     DoubleTree,
@@ -120,7 +120,7 @@ impl Training {
 }
 
 impl Algorithm {
-    const fn of(self) -> OperationAlgorithm {
+    pub(super) const fn of(self) -> OperationAlgorithm {
         match self {
             Self::Ring => OperationAlgorithm::Ring,
             Self::Tree => OperationAlgorithm::Tree,

@@ -4,22 +4,24 @@ use std::ops::Range;
 
 use toml::Spanned;
 
+use super::contents::load_text;
 use super::file::{self, Shape};
-use super::{Load, ScenarioError, Wrong};
+use super::{Load, ScenarioError, Wrong, import};
 use roce_fault::FaultPlan;
 use roce_sim::net::{Clos, Link, LinkSpec, Topology};
 
 /// A function that creates an error from a position and a reason.
 pub(super) type Blame<'a> = dyn Fn(Range<usize>, Wrong) -> ScenarioError + 'a;
 
-/// Builds the topology of the table at `place`.
+/// Builds the topology of the table at `place`. Also returns the parts of its file that have no effect.
 pub(super) fn build(
     table: file::Topology,
     load: &Load<'_>,
     blame: &Blame<'_>,
     place: Range<usize>,
-) -> Result<Topology, ScenarioError> {
-    let drawn = refuse_foreign_keys(&table).and_then(|()| draw(&table, load));
+) -> Result<(Topology, Vec<String>), ScenarioError> {
+    let mut warnings = Vec::new();
+    let drawn = refuse_foreign_keys(&table).and_then(|()| draw(&table, load, &mut warnings));
     let mut topology = drawn.map_err(|reason| blame(place.clone(), reason))?;
     // The plan of a single link takes precedence over the plan of all links, in each direction.
     let (one, all): (Vec<_>, Vec<_>) =
@@ -30,7 +32,7 @@ pub(super) fn build(
     }
     add_to_all(&mut topology, all, blame)?;
     topology.check().map_err(|error| blame(place, error.to_string()))?;
-    Ok(topology)
+    Ok((topology, warnings))
 }
 
 /// Returns rate and delay of the links of hosts.
@@ -41,7 +43,7 @@ fn link(shape: &file::Topology) -> LinkSpec {
     }
 }
 
-fn draw(table: &file::Topology, load: &Load<'_>) -> Result<Topology, Wrong> {
+fn draw(table: &file::Topology, load: &Load<'_>, warnings: &mut Vec<String>) -> Result<Topology, Wrong> {
     let host = link(table);
     let fabric = LinkSpec {
         rate_bps: table.fabric_rate.map_or(host.rate_bps, |rate| rate.0),
@@ -84,21 +86,32 @@ fn draw(table: &file::Topology, load: &Load<'_>) -> Result<Topology, Wrong> {
             Topology::clos(clos, host, fabric)
         }
         Shape::FatTree => Topology::fat_tree(need("k", table.k)?, host, fabric),
-        Shape::File | Shape::Hpcc => {
-            let text = match (&table.file, &table.text) {
-                (Some(name), None) => load(name)?,
-                (None, Some(text)) => text.clone(),
-                _ => return Err("this kind of topology needs either file or text".to_owned()),
-            };
-            let parsed = if table.kind == Shape::Hpcc {
-                Topology::parse_hpcc(&text)
-            } else {
-                Topology::parse(&text, host)
-            };
-            return parsed.map_err(|error| format!("in the topology, {error}"));
-        }
+        Shape::File | Shape::Hpcc | Shape::Htsim => return read(table, load, host, warnings),
     };
     topology.map_err(|error| error.to_string())
+}
+
+/// Parses a topology file.
+fn read(
+    table: &file::Topology,
+    load: &Load<'_>,
+    host: LinkSpec,
+    warnings: &mut Vec<String>,
+) -> Result<Topology, Wrong> {
+    let text = match (&table.file, &table.text) {
+        (Some(name), None) => load_text(load, name)?,
+        (None, Some(text)) => text.clone(),
+        _ => return Err("this kind of topology needs either file or text".to_owned()),
+    };
+    let parsed = match table.kind {
+        Shape::Htsim => import::topology(&text).map(|(topology, more)| {
+            warnings.extend(more.iter().map(|warning| format!("in the topology: {warning}")));
+            topology
+        }),
+        Shape::Hpcc => Topology::parse_hpcc(&text).map_err(|error| error.to_string()),
+        _ => Topology::parse(&text, host).map_err(|error| error.to_string()),
+    };
+    parsed.map_err(|error| format!("in the topology, {error}"))
 }
 
 /// Rejects keys that do not apply to the kind of the topology.
@@ -115,7 +128,7 @@ fn refuse_foreign_keys(table: &file::Topology) -> Result<(), Wrong> {
         Shape::RailOptimised => (&["servers", "rails", "spines"], true),
         Shape::Clos => (&["pods", "tors", "leaves", "spines", "hosts"], true),
         Shape::FatTree => (&["k"], true),
-        Shape::File | Shape::Hpcc => (&["file", "text"], false),
+        Shape::File | Shape::Hpcc | Shape::Htsim => (&["file", "text"], false),
     };
     let given = [
         ("hosts", table.hosts.is_some()),

@@ -6,8 +6,10 @@ use std::ops::Range;
 
 use toml::Spanned;
 
+use super::contents::load_text;
 use super::flows::{self, FlowTable, Flows, Operation as FlowOperation};
 use super::hosts::{by_name_or_number, find_host, select_hosts};
+use super::import::{Imported, Target, WorkloadTable};
 use super::operations::{CollectiveTable, Operations, TrainingTable};
 use super::profile::Profile;
 use super::values::Span;
@@ -26,6 +28,8 @@ pub(super) struct Workload {
     pub(super) operations: Vec<Operation>,
     /// The flows of each table.
     pub(super) tables: Vec<FlowsOfTable>,
+    /// Parts of imported files that have no effect.
+    pub(super) warnings: Vec<String>,
 }
 
 /// The flows of a table, and the settings of their queue pairs.
@@ -42,6 +46,7 @@ pub(super) struct Tables {
     pub(super) flows: Vec<Spanned<flows::Table>>,
     pub(super) collective: Vec<Spanned<CollectiveTable>>,
     pub(super) training: Vec<Spanned<TrainingTable>>,
+    pub(super) workload: Vec<Spanned<WorkloadTable>>,
 }
 
 /// The context to which the tables refer.
@@ -55,6 +60,7 @@ pub(super) struct Context<'a> {
 enum Content {
     Flows(FlowTable),
     Operations(Operations),
+    Workload(WorkloadTable),
 }
 
 struct Table {
@@ -105,6 +111,7 @@ pub(super) fn build(tables: Tables, context: &Context<'_>) -> Result<Workload, S
         let (profile, operation) = match table.content {
             Content::Flows(table) => (table.host, table.operation),
             Content::Operations(operations) => (operations.into_profile(), None),
+            Content::Workload(table) => (table.host, None),
         };
         workload.tables.push(FlowsOfTable { place: table.place, traffic, profile, operation });
     }
@@ -127,6 +134,11 @@ fn collect(tables: Tables) -> Result<Vec<Table>, (Range<usize>, Wrong)> {
         let common = operations.common();
         let content = Content::Operations(operations);
         all.push(Table { number, place, name: common.name, after: common.after, content });
+    }
+    for table in tables.workload {
+        let (place, table) = (table.span(), table.into_inner());
+        let (name, after) = (table.name.clone(), table.after.clone());
+        all.push(Table { number: 0, place, name, after, content: Content::Workload(table) });
     }
     Ok(all)
 }
@@ -158,6 +170,7 @@ impl Workload {
         let visible = match &table.content {
             Content::Flows(flows) => self.add_flows((flows, table.number), is_awaited, seen, context)?,
             Content::Operations(operations) => self.add_operations(operations, seen, context)?,
+            Content::Workload(table) => self.import(table, is_awaited, seen, context)?,
         };
         check_flows(&self.flows[first..], context.topology.hosts() as u32)
             .map_err(|error| error.to_string())?;
@@ -232,6 +245,23 @@ impl Workload {
         Ok(vec![After::Done(task)])
     }
 
+    fn import(
+        &mut self,
+        table: &WorkloadTable,
+        is_awaited: bool,
+        seen: &Seen,
+        context: &Context<'_>,
+    ) -> Result<BTreeMap<u32, Vec<After>>, Wrong> {
+        let Context { topology, load, .. } = *context;
+        let before = |host: u32| visible_at(host, &table.after, seen, topology);
+        let (flows, schedule) = (&mut self.flows, &mut self.schedule);
+        let mut target = Target { flows, schedule, topology, load, before: &before, is_awaited };
+        let Imported { operations, visible, warnings } = table.add(&mut target)?;
+        self.operations.extend(operations);
+        self.warnings.extend(warnings);
+        Ok(visible)
+    }
+
     fn add_operations(
         &mut self,
         operations: &Operations,
@@ -301,7 +331,9 @@ fn generate(table: &FlowTable, context: &Context<'_>) -> Result<Vec<FlowSpec>, W
             let sizes = match sizes.as_str() {
                 "websearch" => FlowSizes::web_search(),
                 "hadoop" => FlowSizes::hadoop(),
-                name => FlowSizes::parse(&load(name)?).map_err(|error| format!("{name}, {error}"))?,
+                name => {
+                    FlowSizes::parse(&load_text(load, name)?).map_err(|error| format!("{name}, {error}"))?
+                }
             };
             let seed = seed.unwrap_or(scenario_seed);
             let rate_bps = host_rate(topology)?;
@@ -310,7 +342,7 @@ fn generate(table: &FlowTable, context: &Context<'_>) -> Result<Vec<FlowSpec>, W
         }
         Flows::Trace { file, text } => match (file, text) {
             (Some(name), None) => {
-                return parse_flows_of(&load(name)?, &by_name_or_number(topology))
+                return parse_flows_of(&load_text(load, name)?, &by_name_or_number(topology))
                     .map_err(|error| format!("{name}, {error}"));
             }
             (None, Some(text)) => parse_flows_of(text, &by_name_or_number(topology)),

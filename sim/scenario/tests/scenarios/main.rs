@@ -2,6 +2,11 @@
 
 mod claims;
 mod collectives;
+mod import;
+mod import_chakra;
+mod import_goal;
+mod import_htsim;
+mod import_simai;
 mod profiles;
 mod refused;
 mod threads;

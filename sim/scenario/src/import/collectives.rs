@@ -1,0 +1,74 @@
+//! Collective operations of imported workloads.
+
+use roce_sim::net::{
+    Collective, Operation, OperationAlgorithm as Algorithm, OperationKind as Kind, Plan, TaskId,
+    WorkloadError,
+};
+
+/// What a table says about the ranks of a workload.
+#[derive(Debug)]
+pub(super) struct How<'a> {
+    /// The host of each rank.
+    pub(super) hosts: &'a [u32],
+    /// The name in results.
+    pub(super) name: &'a str,
+    /// The algorithm of the collective operations for which it exists.
+    pub(super) algorithm: Option<Algorithm>,
+    /// The maximum size of a piece, as in [`Collective::chunk`].
+    pub(super) chunk: Option<u64>,
+}
+
+impl How<'_> {
+    /// Adds a collective operation among ranks. A buffer has at least one byte for each rank.
+    pub(super) fn collective(
+        &self,
+        plan: &mut Plan<'_>,
+        (kind, bytes): (Kind, u64),
+        ranks: &[u32],
+        begins: Vec<TaskId>,
+    ) -> Result<Operation, WorkloadError> {
+        let hosts: Vec<u32> = ranks.iter().map(|rank| self.hosts[*rank as usize]).collect();
+        let algorithm = self.algorithm_of(kind);
+        let in_pieces = matches!(algorithm, Algorithm::Ring | Algorithm::Tree | Algorithm::DoubleTree);
+        let bytes = bytes.max(hosts.len() as u64);
+        let chunk = self.chunk.filter(|_| in_pieces);
+        let what = Collective { kind, algorithm, bytes, chunk, shares: None };
+        let ends = plan.collective(&what, &hosts, &begins)?;
+        Ok(Operation {
+            name: format!("{} {}", self.name, kind.name()),
+            iteration: 0,
+            kind,
+            algorithm: Some(algorithm),
+            bytes,
+            hosts: hosts.into(),
+            begins,
+            ends,
+        })
+    }
+
+    fn algorithm_of(&self, kind: Kind) -> Algorithm {
+        let default = if kind == Kind::AllToAll { Algorithm::Pairwise } else { Algorithm::Ring };
+        let exists = |algorithm: &Algorithm| match algorithm {
+            Algorithm::Ring => kind != Kind::AllToAll,
+            Algorithm::Tree => matches!(kind, Kind::AllReduce | Kind::Broadcast),
+            Algorithm::DoubleTree => kind == Kind::AllReduce,
+            Algorithm::HalvingDoubling => !matches!(kind, Kind::AllToAll | Kind::Broadcast),
+            Algorithm::Pairwise | Algorithm::Direct => kind != Kind::Broadcast,
+        };
+        self.algorithm.filter(exists).unwrap_or(default)
+    }
+
+    /// Returns the whole workload, or one repetition of it, as an operation of all ranks.
+    pub(super) fn whole(&self, iteration: u32, begins: Vec<TaskId>, ends: Vec<TaskId>) -> Operation {
+        Operation {
+            name: self.name.to_owned(),
+            iteration,
+            kind: Kind::Step,
+            algorithm: None,
+            bytes: 0,
+            hosts: self.hosts.into(),
+            begins,
+            ends,
+        }
+    }
+}
