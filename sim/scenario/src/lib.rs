@@ -50,7 +50,8 @@ pub use self::expect::{Expect, ExpectedValue, Relation};
 pub use self::reading::read_toml;
 pub use self::shipped::{SHIPPED, shipped};
 use roce_sim::net::{
-    BuildError, FlowSpec, MemoryEstimate, Operation, Schedule, Settings, Simulation, Topology, data_packets,
+    BuildError, FlowSpec, MemoryEstimate, Network, Operation, Schedule, Settings, Simulation, Topology,
+    data_packets,
 };
 
 /// A network, its settings and its flows.
@@ -131,6 +132,16 @@ impl Scenario {
     /// Returns the errors of [`Simulation::with_schedule`].
     pub fn simulation(&self) -> Result<Simulation, BuildError> {
         Simulation::with_schedule(&self.topology, &self.flows, &self.schedule, self.settings.clone())
+    }
+
+    /// Builds the network without the flows and tasks of the scenario, for an external scheduler that sends
+    /// the messages.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Network::new`].
+    pub fn network(&self) -> Result<Network, BuildError> {
+        Network::new(&self.topology, self.settings.clone())
     }
 
     /// Estimates the memory that the simulation requires.
