@@ -20,7 +20,7 @@ use roce_sim::net::{
 /// arrives from the previous one, and sends that on: `n - 1` rounds to add, and as many to distribute the sums.
 ///
 /// Returns the time at which every rank has all sums and the acknowledgements of its messages.
-pub fn all_reduce(network: &mut Network, bytes: u64) -> Result<Time, Box<dyn Error>> {
+pub(crate) fn all_reduce(network: &mut Network, bytes: u64) -> Result<Time, Box<dyn Error>> {
     let ranks = network.ranks();
     let rounds = 2 * (u64::from(ranks) - 1);
     // The part that a rank sends in a round; sizes differ by at most one byte.
@@ -51,7 +51,7 @@ pub fn all_reduce(network: &mut Network, bytes: u64) -> Result<Time, Box<dyn Err
 }
 
 /// Returns the time of the collective operation of the simulator on the network of a scenario.
-pub fn built_in(scenario: &Scenario, bytes: u64) -> Result<Time, Box<dyn Error>> {
+pub(crate) fn built_in(scenario: &Scenario, bytes: u64) -> Result<Time, Box<dyn Error>> {
     let hosts: Vec<u32> = (0..scenario.topology.hosts() as u32).collect();
     let (mut flows, mut schedule) = (Vec::new(), Schedule::new());
     let mut plan = Plan::new(&mut flows, &mut schedule, Time::ZERO);

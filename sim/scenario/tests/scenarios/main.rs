@@ -2,6 +2,7 @@
 
 mod claims;
 mod collectives;
+mod embedding;
 mod profiles;
 mod refused;
 mod threads;
