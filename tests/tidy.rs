@@ -100,6 +100,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "src/verbs/",
     "libs/ibverbs/src/",
     "libs/sysfs/src/",
+    "libs/sim/src/",
     "tests/",
     "bench/",
     "fuzz/",
@@ -118,6 +119,7 @@ const NO_PANICS: &[&str] = &[
     "tools/peer/src/script/",
     "tools/peer/src/run/",
     "tools/web/src/",
+    "libs/sim/src/",
 ];
 const PANICS: &[&str] = &[".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!("];
 
@@ -340,7 +342,10 @@ fn unsafe_stands_only_where_it_may() {
             }
         }
     }
-    report(&wrong, "unsafe code belongs to common/machine, device, src/verbs, libs/ibverbs and libs/sysfs");
+    report(
+        &wrong,
+        "unsafe code belongs to common/machine, device, src/verbs, libs/ibverbs, libs/sysfs and libs/sim",
+    );
 }
 
 /// Libraries that programs load, whose locks must be free in the child of a fork.
@@ -536,6 +541,7 @@ const HOUSE: &[&str] = &[
     "sim",
     "sim/scenario",
     "common/machine",
+    "libs/sim",
     "device",
     "src",
     "libs/ibverbs",
@@ -702,6 +708,8 @@ fn manifest_of(folder: &str) -> String {
 /// Returns the name of the package in a folder of [`HOUSE`].
 fn package_of(folder: &str) -> String {
     match folder.rsplit('/').next() {
+        // `roce-sim` is the simulator itself.
+        _ if folder == "libs/sim" => "roce-sim-c".to_owned(),
         Some("src") | None => "roce".to_owned(),
         Some(name) => format!("roce-{name}"),
     }

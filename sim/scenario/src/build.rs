@@ -67,13 +67,6 @@ pub(super) fn build(
         let place = rule.map_or(trimming_place, |rule| port_places.get(rule).cloned());
         return Err(ScenarioError::at(text, place, format!("trimming: {reason}")));
     }
-    if flows.is_empty() {
-        return Err(ScenarioError {
-            line: None,
-            reason: "nothing is sent: add a [[flows]], [[collective]], [[training]] or [[workload]] table"
-                .to_owned(),
-        });
-    }
     let mut sweeps = Vec::new();
     for sweep in file.sweep {
         let place = sweep.span();

@@ -53,7 +53,8 @@ pub use self::expect::{Expect, ExpectedValue, Relation};
 pub use self::reading::read_toml;
 pub use self::shipped::{SHIPPED, shipped};
 use roce_sim::net::{
-    BuildError, FlowSpec, MemoryEstimate, Operation, Schedule, Settings, Simulation, Topology, data_packets,
+    BuildError, FlowSpec, MemoryEstimate, Network, Operation, Schedule, Settings, Simulation, Topology,
+    data_packets,
 };
 
 /// A network, its settings and its flows.
@@ -160,6 +161,16 @@ impl Scenario {
     pub fn table_of(&self, flow: usize) -> Option<&Traffic> {
         let place = self.tables.partition_point(|table| table.flows.end <= flow);
         self.tables.get(place).filter(|table| table.flows.contains(&flow))
+    }
+
+    /// Builds the network without the flows and tasks of the scenario, for an external scheduler that sends
+    /// the messages.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Network::new`].
+    pub fn network(&self) -> Result<Network, BuildError> {
+        Network::new(&self.topology, self.settings.clone())
     }
 
     /// Estimates the memory that the simulation requires.

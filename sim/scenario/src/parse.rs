@@ -19,7 +19,26 @@ impl Scenario {
         Self::parse_whole(text, load, &[])
     }
 
+    /// Like [`parse`](Self::parse), but the scenario needs no flows: for [`network`](Self::network).
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error with its line.
+    pub fn parse_network(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
+        Self::parse_any(text, load, &[])
+    }
+
     fn parse_whole(text: &str, load: &Load<'_>, own: &[Algorithm]) -> Result<Self, ScenarioError> {
+        let scenario = Self::parse_any(text, load, own)?;
+        if scenario.flows.is_empty() {
+            let reason = "nothing is sent: add a [[flows]], [[collective]], [[training]] or [[workload]] table";
+            let reason = reason.to_owned();
+            return Err(ScenarioError { line: None, reason });
+        }
+        Ok(scenario)
+    }
+
+    fn parse_any(text: &str, load: &Load<'_>, own: &[Algorithm]) -> Result<Self, ScenarioError> {
         let mut file: File = read_toml(text)?;
         let files = std::mem::take(&mut file.files);
         let load = |name: &str| files.get(name).map_or_else(|| load(name), |text| Ok(text.clone()));

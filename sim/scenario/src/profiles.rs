@@ -49,6 +49,10 @@ pub(super) fn assign(
             bases.push(changed(&settings.host, profile, own).map_err(wrong)?);
         }
     }
+    if flows.is_empty() {
+        // A network whose messages a program sends refuses them.
+        settings.profiles = bases.split_off(1);
+    }
     settings.flow_profiles = vec![0; flows.len()];
     let mut known: BTreeMap<(usize, usize), u16> = BTreeMap::new();
     for (number, table) in tables.iter().enumerate() {

@@ -4,11 +4,17 @@
 //! An [`Agenda`] is a state machine without time and network. The input consists of the host's observations:
 //! the end of a computation, acknowledged bytes, the arrival of a transfer. The output consists of the tasks
 //! that can begin and the bytes that can be posted. An agenda does not access other hosts.
+//!
+//! A flow can also consist of messages that a program adds during the run. They have no task: the output is
+//! [`News`].
 
 use std::collections::VecDeque;
 
 use super::time::Time;
 use super::workload::{After, FlowSpec, Schedule, TaskId};
+
+/// The task of a part without a task: a message that a program added.
+const NO_TASK: u32 = u32::MAX;
 
 /// The tasks of one host.
 #[derive(Debug, Default)]
@@ -24,6 +30,17 @@ pub(super) struct Agenda {
     ready: VecDeque<u32>,
     /// Tasks without a transfer that have not ended.
     computations_left: usize,
+    /// What this host has noticed about messages, oldest first.
+    news: Vec<News>,
+}
+
+/// An observation of a host about a message that a program added. Messages of a flow are numbered from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// The sender has the acknowledgement of the last byte.
+    Acknowledged { flow: u32, message: u32 },
+    /// The receiver has the last byte.
+    Arrived { flow: u32, message: u32 },
 }
 
 /// A task, whose number at this host is its index in [`Agenda::tasks`].
@@ -51,9 +68,10 @@ struct Outgoing {
     acknowledged: usize,
 }
 
-/// A transfer as a part of its flow.
+/// A transfer or a message as a part of its flow.
 #[derive(Clone, Copy, Debug)]
 struct Part {
+    /// The task, or [`NO_TASK`].
     task: u32,
     /// The number of bytes of the flow up to the end of this part.
     end: u64,
@@ -68,6 +86,8 @@ struct Incoming {
     flow: u32,
     /// Pairs of a part of the flow and a task that waits for its arrival, sorted.
     waiting: Vec<(u32, u32)>,
+    /// Whether the flow consists of messages, whose arrivals are news.
+    has_messages: bool,
 }
 
 /// A task that can begin.
@@ -164,7 +184,7 @@ impl Agenda {
         for (flow, part, task) in arrivals {
             match self.incoming.last_mut() {
                 Some(incoming) if incoming.flow == flow => incoming.waiting.push((part, task)),
-                _ => self.incoming.push(Incoming { flow, waiting: vec![(part, task)] }),
+                _ => self.incoming.push(Incoming { flow, waiting: vec![(part, task)], has_messages: false }),
             }
         }
     }
@@ -243,14 +263,22 @@ impl Agenda {
             && let Some(part) = outgoing.parts.get(outgoing.acknowledged).copied()
             && part.end <= bytes
         {
+            let message = outgoing.acknowledged as u32;
             outgoing.acknowledged += 1;
-            self.end(now, part.task);
+            if part.task == NO_TASK {
+                self.news.push(News::Acknowledged { flow, message });
+            } else {
+                self.end(now, part.task);
+            }
         }
     }
 
     /// Handles the arrival of a transfer at this host.
     pub(super) fn arrived(&mut self, flow: u32, part: u32) {
         let Ok(place) = self.incoming.binary_search_by_key(&flow, |incoming| incoming.flow) else { return };
+        if self.incoming[place].has_messages {
+            return self.news.push(News::Arrived { flow, message: part });
+        }
         let waiting = &self.incoming[place].waiting;
         let first = waiting.partition_point(|(other, _)| *other < part);
         for (_, task) in waiting[first..].iter().take_while(|(other, _)| *other == part) {
@@ -274,6 +302,30 @@ impl Agenda {
                 self.ready.push_back(dependent);
             }
         }
+    }
+
+    /// Adds a flow of messages that begins here. Its number is larger than those of earlier flows.
+    pub(super) fn add_outgoing(&mut self, flow: u32) {
+        self.outgoing.push(Outgoing { flow, parts: Vec::new(), posted: 0, acknowledged: 0 });
+    }
+
+    /// Adds a flow of messages that ends here. Its number is larger than those of earlier flows.
+    pub(super) fn add_incoming(&mut self, flow: u32) {
+        self.incoming.push(Incoming { flow, waiting: Vec::new(), has_messages: true });
+    }
+
+    /// Adds a message at the end of a flow that begins here, and returns its number.
+    pub(super) fn add_message(&mut self, flow: u32, bytes: u64) -> Option<u32> {
+        let parts = &mut self.outgoing_mut(flow)?.parts;
+        let begin = parts.last().map_or(0, |part| part.end);
+        parts.push(Part { task: NO_TASK, end: begin + bytes, is_open: true, signals: true });
+        Some((parts.len() - 1) as u32)
+    }
+
+    /// Moves the news of this host to the end of `news`.
+    #[inline]
+    pub(super) fn move_news(&mut self, news: &mut Vec<News>) {
+        news.append(&mut self.news);
     }
 
     fn outgoing_mut(&mut self, flow: u32) -> Option<&mut Outgoing> {
@@ -333,6 +385,29 @@ mod tests {
         assert_eq!(agenda.open(0, 10), Some(Open { left: 20, signal: None }));
         assert_eq!(agenda.open(0, 30), None);
         assert_eq!(agenda.open(7, 0), None, "a flow without transfers");
+    }
+
+    #[test]
+    fn messages_are_parts_that_are_open_and_news_when_they_are_complete() {
+        let (mut sender, mut receiver) = (Agenda::default(), Agenda::default());
+        sender.add_outgoing(3);
+        receiver.add_incoming(3);
+        assert_eq!((sender.add_message(3, 10), sender.add_message(3, 5)), (Some(0), Some(1)));
+        assert_eq!(sender.add_message(4, 5), None, "there is no such flow");
+        assert!(receiver.watches(3));
+        assert_eq!(sender.open(3, 4), Some(Open { left: 6, signal: Some(0) }));
+        assert_eq!(sender.open(3, 10), Some(Open { left: 5, signal: Some(1) }));
+        assert_eq!(sender.open(3, 15), None);
+        sender.acknowledged(Time::from_us(1), 3, 9);
+        receiver.arrived(3, 0);
+        let mut news = Vec::new();
+        sender.move_news(&mut news);
+        receiver.move_news(&mut news);
+        assert_eq!(news, [News::Arrived { flow: 3, message: 0 }]);
+        sender.acknowledged(Time::from_us(2), 3, 15);
+        sender.move_news(&mut news);
+        assert_eq!(news[1..], [0, 1].map(|message| News::Acknowledged { flow: 3, message }));
+        assert_eq!(sender.ends().count(), 0);
     }
 
     #[test]

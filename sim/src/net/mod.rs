@@ -8,7 +8,8 @@
 //! Hosts are [`Engine`](roce_transport::Engine)s with queue pairs, work requests and completions, as in a
 //! program that uses a real network. Frames carry the datagrams of those engines. Hosts handle each of them
 //! at once, unless an [`Application`] is simulated too.
-//! `docs/reference/simulator.md` lists the idealisations.
+//! `docs/reference/simulator.md` lists the idealisations. A [`Network`] is a simulation whose messages an
+//! external scheduler sends.
 //!
 //! ```
 //! use roce_sim::net::{LinkSpec, Settings, Simulation, Time, Topology, incast};
@@ -28,6 +29,7 @@
 mod application;
 mod dependencies;
 mod egress;
+mod embed;
 mod event;
 mod failure;
 mod flow;
@@ -62,6 +64,7 @@ mod world;
 
 pub use application::{Application, ApplicationError};
 pub use egress::{CONTROL, Egress};
+pub use embed::{Handle, Message, Network, NetworkError, NetworkEvent};
 pub use failure::{MAX_FAILURES, check_failures};
 pub use flow::{FlowCounts, FlowResult, FlowState, Refusal};
 pub use frame::{host_address, wire_len};

@@ -10,6 +10,7 @@ mod build;
 mod error;
 mod events;
 mod journals;
+mod messages;
 mod parallel;
 mod part;
 mod partition;
@@ -42,6 +43,7 @@ use super::workload::{FlowSpec, Schedule, check};
 use super::world::Captured;
 
 pub use self::error::BuildError;
+pub(super) use self::messages::Reached;
 
 /// The minimum number of events for which threads are started.
 const LEAST_PARALLEL: u64 = 20_000;
@@ -53,7 +55,7 @@ pub struct Simulation {
     /// The location of each port, host and flow of the network.
     ports: Vec<Place>,
     hosts: Vec<Place>,
-    flows: Arc<[Place]>,
+    flows: Arc<Vec<Place>>,
     names: Arc<[(String, bool)]>,
     /// Names of hosts, followed by those of switches.
     node_names: Vec<String>,
@@ -528,14 +530,12 @@ impl Simulation {
                 self.flow(number).into_iter().for_each(|flow| flow.counts = counts);
             }
         }
-        let now = self.now();
-        let mut trace = self.trace;
+        let (now, trace_hash) = (self.now(), self.trace_hash());
         let mut ports = Vec::with_capacity(self.names.len());
         let queues = std::mem::take(&mut self.samples.of_ports);
         for (number, ((name, is_host), queue)) in self.names.iter().zip(queues).enumerate() {
             let (name, is_host) = (name.clone(), *is_host);
             let port = self.port(number);
-            trace.note(number as u64, port.trace.hash());
             let mut stats = port.stats;
             (stats.paused, stats.queue_most) = (port.paused_until(now), port.egress.most_bytes());
             ports.push(PortResult { name, is_host, stats, queue });
@@ -554,7 +554,7 @@ impl Simulation {
         let flows: Vec<_> =
             self.flows.iter().zip(&self.ideal).map(|(place, ideal)| flow(place).result(*ideal)).collect();
         Results {
-            trace_hash: trace.hash(),
+            trace_hash,
             events: self.handled_events(),
             // Before the end of the run, this is the current time.
             end: if self.is_over { self.end } else { now },

@@ -3,6 +3,7 @@
 mod applications;
 mod balancing;
 mod deadlocks;
+mod embedding;
 mod ideal;
 mod limits;
 mod links;

@@ -2,6 +2,7 @@
 
 mod claims;
 mod collectives;
+mod embedding;
 mod import;
 mod import_chakra;
 mod import_goal;

@@ -179,7 +179,7 @@ pub(super) struct Divided {
     pub(super) parts: Vec<Part>,
     pub(super) ports: Vec<Place>,
     pub(super) hosts: Vec<Place>,
-    pub(super) flows: Arc<[Place]>,
+    pub(super) flows: Arc<Vec<Place>>,
 }
 
 impl Whole {
@@ -223,8 +223,7 @@ impl Whole {
                 hosts[operation.order([spec.source, spec.destination])[0] as usize]
             })
             .collect();
-        let flow_places: Arc<[Place]> =
-            places(requesters.iter().map(|requester| requester.part), parts).into();
+        let flow_places = Arc::new(places(requesters.iter().map(|requester| requester.part), parts));
         let mut changes = self.changes;
         changes.renumber(&ports);
         let settings = Arc::new(settings);
@@ -283,7 +282,7 @@ fn empty_part(
     parts: usize,
     settings: &Arc<Settings>,
     changes: &Changes,
-    places: &Arc<[Place]>,
+    places: &Arc<Vec<Place>>,
 ) -> Part {
     let world = World {
         part,
@@ -316,6 +315,7 @@ fn empty_part(
         ended: Vec::new(),
         unfinished: 0,
         computations_left: 0,
+        news: Vec::new(),
         end: Time::ZERO,
         incoming: (0..parts).map(|_| Vec::new()).collect(),
         next: Time::NEVER,

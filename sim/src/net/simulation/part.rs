@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::net::dependencies::Open;
+use crate::net::dependencies::{News, Open};
 use crate::net::event::Event;
 use crate::net::flow::{Flow, FlowState, Refusal};
 use crate::net::host::Host;
@@ -30,7 +30,7 @@ pub(super) struct Part {
     /// Flows whose requests a host of this part posts.
     pub(super) flows: Vec<Flow>,
     /// The location of each flow of the network.
-    pub(super) places: Arc<[Place]>,
+    pub(super) places: Arc<Vec<Place>>,
     /// Flows that have begun and have not been processed yet.
     pub(super) begun: Vec<u32>,
     /// Flows that have ended and have not been processed yet.
@@ -39,6 +39,8 @@ pub(super) struct Part {
     pub(super) unfinished: usize,
     /// Tasks without a transfer that have not ended.
     pub(super) computations_left: usize,
+    /// What hosts have noticed about messages of a program: see [`Simulation::run_to_news`](super::Simulation).
+    pub(super) news: Vec<News>,
     /// The end of the last flow or task.
     pub(super) end: Time,
     /// Frames from other parts that have not been queued yet.
@@ -50,7 +52,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Handles all events up to and including a time.
+    /// Handles all events up to and including a time, or until there are news.
     pub(super) fn run(&mut self, last: Time) {
         for mails in &mut self.incoming {
             for mail in mails.drain(..) {
@@ -61,11 +63,14 @@ impl Part {
         if traced {
             std::mem::take(&mut self.journal).enter();
         }
-        loop {
+        'events: loop {
             while let Some((time, event)) = self.world.events.pop_current(last) {
                 self.world.now = self.world.now.max(time);
                 self.world.handled += 1;
                 self.handle(event);
+                if !self.news.is_empty() {
+                    break 'events;
+                }
             }
             if !self.world.events.advance(last) {
                 break;
@@ -191,7 +196,7 @@ impl Part {
 
     /// Handles the new completions of a host.
     #[inline]
-    fn look_at(&mut self, host: u32) {
+    pub(super) fn look_at(&mut self, host: u32) {
         while let Some(wc) = self.hosts[host as usize].completions.pop() {
             if self.hosts[host as usize].take_arrival(&self.world.settings, &wc) {
                 self.proceed(host, None);
@@ -250,6 +255,7 @@ impl Part {
     /// flow `open`.
     pub(super) fn proceed(&mut self, host: u32, open: Option<u32>) {
         let one = &mut self.hosts[host as usize];
+        one.agenda.move_news(&mut self.news);
         let before = one.agenda.computations_left();
         let mut flows = one.begin_tasks(&mut self.world);
         self.computations_left -= before - one.agenda.computations_left();
