@@ -11,12 +11,15 @@ use anyhow::{Context as _, bail};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use super::choices::one_of;
 use super::errors::print_error;
+use super::sim::WIDTHS;
 use super::terminal::{Output, Paint, Style};
 use roce_measure::study::{
     CONCLUSIONS, Device, Ended, Grid, Identity, Places, Progress, Store, Study, Verdict, Wish, disturbed,
-    side, write_report,
+    draw_figure, side, write_report,
 };
+use roce_plot::Width;
 
 /// Measure which conclusions of a well-known RDMA study hold for this software NIC
 ///
@@ -44,6 +47,15 @@ pub(crate) struct Args {
     #[arg(long)]
     list: bool,
 
+    /// Draw one figure of the cells that DIR contains, such as latency-small-all, as SVG, PDF and a table of its
+    /// points (.tsv), and measure nothing
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["list", "only", "quick"])]
+    figure: Option<String>,
+
+    /// Width of the figure in inches [default: 3.3]
+    #[arg(long, value_name = "INCHES", value_parser = one_of(WIDTHS), requires = "figure")]
+    figure_width: Option<Width>,
+
     /// Run one side of a cell, which standard input describes.
     #[arg(long, hide = true)]
     side: bool,
@@ -52,6 +64,12 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> {
     if args.side {
         side::run(&mut io::stdin().lock(), output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(name) = &args.figure {
+        for path in draw_figure(&args.out, name, args.figure_width.unwrap_or(Width::Column))? {
+            writeln!(output, "{}", path.display())?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let grid = if args.quick { Grid::Quick } else { Grid::Full };
