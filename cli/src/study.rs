@@ -67,10 +67,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(name) = &args.figure {
-        for path in draw_figure(&args.out, name, args.figure_width.unwrap_or(Width::Column))? {
-            writeln!(output, "{}", path.display())?;
-        }
-        return Ok(ExitCode::SUCCESS);
+        return draw(args, name, output);
     }
     let grid = if args.quick { Grid::Quick } else { Grid::Full };
     if args.list {
@@ -129,6 +126,14 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
             ended.missing, ended.total
         )?;
         return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Draws a figure of measured cells, and prints the paths of its files.
+fn draw(args: &Args, name: &str, output: &mut Output) -> anyhow::Result<ExitCode> {
+    for path in draw_figure(&args.out, name, args.figure_width.unwrap_or(Width::Column))? {
+        writeln!(output, "{}", path.display())?;
     }
     Ok(ExitCode::SUCCESS)
 }

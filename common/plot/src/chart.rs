@@ -48,6 +48,15 @@ impl From<Chart> for Figure {
     }
 }
 
+impl Figure {
+    /// Returns the figure without the charts that have no points.
+    #[must_use]
+    pub fn without_empty(mut self) -> Self {
+        self.charts.retain(|chart| !chart.is_empty());
+        self
+    }
+}
+
 /// A chart of lines over a common axis. A linear axis begins at zero.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {

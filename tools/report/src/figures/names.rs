@@ -37,7 +37,7 @@ const WORDS: [(&str, &str); 20] = [
     ("topology.fabric_rate", "rate of a link between switches"),
     ("topology.fabric_delay", "delay of a link between switches"),
     (".degree", "senders"),
-    (".bytes", "bytes of a flow"),
+    (".bytes", "size of a flow"),
     (".load", "load"),
 ];
 
@@ -117,10 +117,14 @@ pub(crate) enum Unit {
     Size,
 }
 
+/// Ends of names whose values are bytes if they have no unit.
+const BYTES: [&str; 6] = [".bytes", ".buffer", ".kmin", ".kmax", ".step", ".message"];
+
 impl Unit {
-    /// Returns the end of a label.
-    pub(crate) const fn text(self) -> &'static str {
+    /// Returns the end of the label of a name whose values have this unit.
+    pub(crate) fn text(self, name: &str) -> &'static str {
         match self {
+            Self::Number if BYTES.iter().any(|end| name.ends_with(end)) => ", bytes",
             Self::Number => "",
             Self::Rate => ", Gb/s",
             Self::Time => ", \u{b5}s",
@@ -167,6 +171,12 @@ mod tests {
         assert_eq!(number("100KB"), Some((100.0, Unit::Size)));
         assert_eq!(number("5ms"), Some((5_000.0, Unit::Time)));
         assert_eq!((number("dcqcn:paper"), number("{ off = true }")), (None, None));
+        let unit = |unit: Unit| words("flows.0.bytes") + unit.text("flows.0.bytes");
+        assert_eq!(
+            (unit(Unit::Number).as_str(), unit(Unit::Size).as_str()),
+            ("size of a flow, bytes", "size of a flow, KB")
+        );
+        assert_eq!(Unit::Number.text("flows.0.degree"), "");
     }
 
     #[test]

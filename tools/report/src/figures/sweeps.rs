@@ -166,7 +166,7 @@ impl<'a> Sweep<'a> {
             return Vec::new();
         };
         let unit = at.first().map_or(Unit::Number, |(_, unit)| *unit);
-        let x_label = words(swept) + unit.text();
+        let x_label = words(swept) + unit.text(swept);
         let others: Vec<&String> = self.varied.iter().filter(|name| *name != swept).collect();
         let labels = labels(&self.groups, &others);
         let mut series: Vec<&String> = Vec::new();
