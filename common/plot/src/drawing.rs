@@ -102,6 +102,11 @@ pub(crate) enum Shape {
         is_closed: bool,
         stroke: Stroke,
     },
+    /// Separate lines from one place to another.
+    Lines {
+        lines: Vec<[Place; 2]>,
+        stroke: Stroke,
+    },
     /// A filled area.
     Area {
         places: Vec<Place>,

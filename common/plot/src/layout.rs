@@ -9,7 +9,7 @@ use crate::drawing::{Anchor, Drawing, Ink, Place, Shape, Stroke, Text};
 use crate::legend;
 use crate::metrics::{ASCENT, DESCENT, LINE, room, wrap};
 use crate::series::{self, Series, look};
-use crate::sizes::{BAND_OPACITY, Sizes, mark_of};
+use crate::sizes::{BAND_OPACITY, Sizes, bar, mark_of};
 use crate::ticks::Tick;
 
 /// The height of a low chart, relative to the others.
@@ -224,34 +224,34 @@ impl Page {
     fn draw_axes(&mut self, chart: &Chart, scale: Scale, frame: Frame, [below, beside]: &[Vec<Tick>; 2]) {
         let tick = self.sizes.tick;
         let (right, bottom) = (frame.left + frame.width, frame.top + frame.height);
-        let thin = |ink: Ink| Stroke { ink, width: 0.4 * self.sizes.line, dash: &[] };
-        let path = |places: Vec<Place>, ink: Ink| Shape::Path { places, is_closed: false, stroke: thin(ink) };
         let label = |at: Place, tick_label: &str, anchor: Anchor| {
             let text = tick_label.to_owned();
             Text { at, text, size: tick, is_bold: false, anchor, is_upward: false, ink: Ink::Text }
         };
-        let mut texts = Vec::new();
+        let (mut grid, mut marks, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        // Minor ticks have no label.
+        let length = |name: &str| if name.is_empty() { 0.2 * tick } else { 0.35 * tick };
         for Tick { value, label: name } in below {
             let x = frame.left + scale.across(chart.axes, *value) * frame.width;
-            let length = if name.is_empty() { 0.2 } else { 0.35 } * tick;
+            marks.push([(x, bottom), (x, bottom - length(name))]);
             if !name.is_empty() {
-                self.shapes.push(path(vec![(x, frame.top), (x, bottom)], Ink::Grid));
+                grid.push([(x, frame.top), (x, bottom)]);
                 texts.push(label((x, bottom + 0.75 * tick + ASCENT * tick), name, Anchor::Middle));
             }
-            self.shapes.push(path(vec![(x, bottom), (x, bottom - length)], Ink::Frame));
         }
         for Tick { value, label: name } in beside {
             let y = bottom - scale.up(chart.axes, *value) * frame.height;
-            let length = if name.is_empty() { 0.2 } else { 0.35 } * tick;
             if !name.is_empty() {
-                if chart.rows.is_empty() {
-                    self.shapes.push(path(vec![(frame.left, y), (right, y)], Ink::Grid));
-                }
                 texts.push(label((frame.left - 0.5 * tick, y + 0.36 * tick), name, Anchor::End));
             }
             if chart.rows.is_empty() {
-                self.shapes.push(path(vec![(frame.left, y), (frame.left + length, y)], Ink::Frame));
+                marks.push([(frame.left, y), (frame.left + length(name), y)]);
+                grid.extend(Some([(frame.left, y), (right, y)]).filter(|_| !name.is_empty()));
             }
+        }
+        for (lines, ink) in [(grid, Ink::Grid), (marks, Ink::Frame)] {
+            let stroke = Stroke { ink, width: 0.4 * self.sizes.line, dash: &[] };
+            self.shapes.push(Shape::Lines { lines, stroke });
         }
         let corners =
             vec![(frame.left, frame.top), (right, frame.top), (right, bottom), (frame.left, bottom)];
@@ -267,7 +267,12 @@ impl Page {
             let ink = Ink::Series(look(index).color);
             for part in series::band_parts(&band.points, chart.axes) {
                 if band.spread == Spread::Bars {
-                    part.into_iter().for_each(|(x, low, high)| self.draw_bar(place, (x, low, high), ink));
+                    let stroke = Stroke { ink, width: 0.7 * self.sizes.line, dash: &[] };
+                    let bars = part.into_iter().flat_map(|(x, low, high)| {
+                        let ((x, low), (_, high)) = (place((x, low)), place((x, high)));
+                        bar(x, (low, high), self.sizes.radius)
+                    });
+                    self.shapes.push(Shape::Lines { lines: bars.collect(), stroke });
                     continue;
                 }
                 let low = part.iter().map(|(x, low, _)| place((*x, *low)));
@@ -300,20 +305,6 @@ impl Page {
             let places = shown.map(|point| place(*point));
             let places = places.filter(|(x, y)| seen.insert((x.round() as i64, y.round() as i64))).collect();
             self.shapes.push(Shape::Marks { places, mark: dots.mark, radius: self.sizes.radius, ink });
-        }
-    }
-
-    /// Draws a vertical bar with short ends.
-    fn draw_bar(&mut self, place: impl Fn((f64, f64)) -> Place, (x, low, high): (f64, f64, f64), ink: Ink) {
-        let stroke = Stroke { ink, width: 0.7 * self.sizes.line, dash: &[] };
-        let ((x, low), (_, high)) = (place((x, low)), place((x, high)));
-        let half = self.sizes.radius;
-        for places in [
-            vec![(x, low), (x, high)],
-            vec![(x - half, low), (x + half, low)],
-            vec![(x - half, high), (x + half, high)],
-        ] {
-            self.shapes.push(Shape::Path { places, is_closed: false, stroke });
         }
     }
 

@@ -4,7 +4,7 @@ use crate::chart::{Figure, MOST_LINES, Mark, Spread};
 use crate::drawing::{Anchor, Ink, Shape, Stroke, Text};
 use crate::metrics::{ASCENT, LINE, room, wrap};
 use crate::series::{Series, look};
-use crate::sizes::{BAND_OPACITY, Sizes, mark_of};
+use crate::sizes::{BAND_OPACITY, Sizes, bar, mark_of};
 
 /// What stands beside a name.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,15 +99,12 @@ pub(crate) fn draw(
 fn draw_swatch(shapes: &mut Vec<Shape>, swatch: Swatch, sizes: &Sizes, (left, right, y): (f64, f64, f64)) {
     let middle = f64::midpoint(left, right);
     let half = 0.32 * sizes.label;
-    let line = |places, index: usize, is_dashed: bool| {
-        let look = look(index);
-        let dash = if is_dashed { look.dash } else { &[] };
-        let stroke = Stroke { ink: Ink::Series(look.color), width: sizes.line, dash };
-        Shape::Path { places, is_closed: false, stroke }
-    };
     match swatch {
         Swatch::Line(index) => {
-            shapes.push(line(vec![(left, y), (right, y)], index, true));
+            let look = look(index);
+            let stroke = Stroke { ink: Ink::Series(look.color), width: sizes.line, dash: look.dash };
+            let places = vec![(left, y), (right, y)];
+            shapes.push(Shape::Path { places, is_closed: false, stroke });
             shapes.push(mark_of(vec![(middle, y)], index, sizes));
         }
         Swatch::Area(index) => {
@@ -116,14 +113,8 @@ fn draw_swatch(shapes: &mut Vec<Shape>, swatch: Swatch, sizes: &Sizes, (left, ri
             shapes.push(Shape::Area { places, ink, opacity: BAND_OPACITY });
         }
         Swatch::Bar(index) => {
-            shapes.push(line(vec![(middle, y - half), (middle, y + half)], index, false));
-            for end in [y - half, y + half] {
-                shapes.push(line(
-                    vec![(middle - sizes.radius, end), (middle + sizes.radius, end)],
-                    index,
-                    false,
-                ));
-            }
+            let stroke = Stroke { ink: Ink::Series(look(index).color), width: sizes.line, dash: &[] };
+            shapes.push(Shape::Lines { lines: bar(middle, (y - half, y + half), sizes.radius), stroke });
         }
         Swatch::Dot(ink, mark) => {
             shapes.push(Shape::Marks { places: vec![(middle, y)], mark, radius: sizes.radius, ink });

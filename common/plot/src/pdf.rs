@@ -68,6 +68,13 @@ fn write_content(content: &mut String, drawing: &Drawing, opacities: &[f64]) -> 
                 write_path(content, places.iter().copied().map(flip))?;
                 write!(content, "{}", if *is_closed { " s" } else { " S" })?;
             }
+            Shape::Lines { lines, stroke } => {
+                write_stroke(content, stroke)?;
+                for line in lines {
+                    write_path(content, line.iter().copied().map(flip))?;
+                }
+                write!(content, " S")?;
+            }
             Shape::Area { places, ink, opacity } => {
                 let state = opacities.iter().position(|known| known == opacity).unwrap_or(0);
                 write!(content, "\n/G{state} gs {} rg", color(*ink))?;

@@ -73,3 +73,9 @@ pub(crate) fn mark_of(places: Vec<Place>, index: usize, sizes: &Sizes) -> Shape 
     let look = look(index);
     Shape::Marks { places, mark: look.mark, radius: sizes.radius, ink: Ink::Series(look.color) }
 }
+
+/// Returns the lines of a vertical bar with short ends.
+pub(crate) fn bar(x: f64, (low, high): (f64, f64), half: f64) -> Vec<[Place; 2]> {
+    let end = |y: f64| [(x - half, y), (x + half, y)];
+    vec![[(x, low), (x, high)], end(low), end(high)]
+}

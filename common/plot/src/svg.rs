@@ -67,6 +67,17 @@ fn write(svg: &mut String, drawing: &Drawing) -> std::fmt::Result {
                 }
                 writeln!(svg, " stroke-linejoin=\"round\" points=\"{}\"/>", points(places))?;
             }
+            Shape::Lines { lines, stroke } => {
+                let of = |[(x, y), (to_x, to_y)]: &[Place; 2]| {
+                    format!("M{} {}L{} {}", fixed(*x), fixed(*y), fixed(*to_x), fixed(*to_y))
+                };
+                let (color, width) = (stroke.ink.color(), fixed(stroke.width));
+                let lines: String = lines.iter().map(of).collect();
+                writeln!(
+                    svg,
+                    "<path fill=\"none\" stroke=\"{color}\" stroke-width=\"{width}\" d=\"{lines}\"/>"
+                )?;
+            }
             Shape::Area { places, ink, opacity } => {
                 writeln!(
                     svg,

@@ -139,6 +139,7 @@ fn shapes_stay_inside_the_figure() {
         for width in WIDTHS {
             let drawing = drawing(figure, width);
             let places = drawing.shapes.iter().flat_map(|shape| match shape {
+                Shape::Lines { lines, .. } => lines.as_flattened(),
                 Shape::Path { places, .. } | Shape::Area { places, .. } | Shape::Marks { places, .. } => {
                     places.as_slice()
                 }
@@ -430,5 +431,5 @@ fn a_small_figure_is_known() {
     chart.fit_axes();
     let caption = "Star of 9 hosts, seeds 1 to 3.".to_owned();
     let svg = Figure { charts: vec![chart], columns: 1, caption }.to_svg(Width::Column);
-    assert_eq!(svg, include_str!("small.svg"), "\n{svg}");
+    assert!(svg == include_str!("small.svg"), "\n{svg}");
 }
