@@ -515,7 +515,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("tools/measure/src", &["harness", "limit", "measure", "study", "perf", "pingpong"]),
     ("tools/doctor/src", &["judge"]),
     ("tools/peer/src", &["wire", "script", "run", "bed", "recorded", "output"]),
-    ("tools/report/src", &["data", "pages"]),
+    ("tools/report/src", &["data", "figures", "pages"]),
     ("tools/web/src", &["frame", "capture", "hosts", "lessons"]),
     (
         "cli/src",

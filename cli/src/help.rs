@@ -150,6 +150,8 @@ const HEADINGS: [(&str, &[&str]); 6] = [
         &[
             "agent",
             "columns",
+            "figure",
+            "figure_width",
             "html",
             "interval",
             "json",
@@ -301,7 +303,8 @@ const EXAMPLES: [(&str, &str); 19] = [
     ),
     (
         "study",
-        "  roce study --quick --out quick\n  roce study --out full\n  roce study --quick --only udp-loopback/ping/send --list",
+        "  roce study --quick --out quick\n  roce study --out full\n  roce study --quick --only udp-loopback/ping/send --list\n  \
+         roce study --out full --figure latency-small-all --figure-width 3.3",
     ),
     (
         "run",
@@ -312,7 +315,8 @@ const EXAMPLES: [(&str, &str); 19] = [
     (
         "sim",
         "  roce sim --list\n  roce sim two-to-one --out report\n  \
-         roce sim two-to-one --sweep host.congestion=dcqcn,swift --json",
+         roce sim two-to-one --sweep host.congestion=dcqcn,swift --json\n  \
+         roce sim incast --seeds 5 --figure cdf --figure-width 7 --out cdf.pdf",
     ),
 ];
 

@@ -4,6 +4,7 @@ mod args;
 mod capture;
 mod emit;
 mod failures;
+mod figure;
 mod ladder;
 #[cfg(feature = "live")]
 mod live;
@@ -23,6 +24,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use roce_report::CompletedRun;
 
+use self::figure::FigureFile;
 use self::memory::Budget;
 use self::merge::merge;
 use self::print::{print_expectations, print_summary};
@@ -34,6 +36,7 @@ use super::terminal::Output;
 use super::trace::TraceFile;
 
 pub(super) use self::args::Args;
+pub(super) use self::figure::WIDTHS;
 
 pub(super) fn run(args: &Args, trace: Option<TraceFile>, output: &mut Output) -> anyhow::Result<ExitCode> {
     if args.list {
@@ -47,13 +50,14 @@ pub(super) fn run(args: &Args, trace: Option<TraceFile>, output: &mut Output) ->
         shipped::list_briefly(output)?;
         return Ok(ExitCode::SUCCESS);
     };
+    let figure = FigureFile::of(args)?;
     let source = shipped::Source::find(name)?;
     let sweeps = sweeps(args, &source)?;
     if sweeps.is_empty() {
         if args.emit.is_some() || args.index.is_some() {
             bail!("--emit and --index need a sweep; add --sweep NAME=A,B,C, --sweeps or --seeds N");
         }
-        run_one(args, &source, trace, output)?;
+        run_one(args, &source, (trace, figure.as_ref()), output)?;
     } else if trace.is_some() && args.index.is_none() {
         bail!("--trace writes the events of one run; add --index I to choose a combination of the sweep");
     } else if let Some(system) = args.emit {
@@ -65,7 +69,7 @@ pub(super) fn run(args: &Args, trace: Option<TraceFile>, output: &mut Output) ->
         let job = emit::Job { out, count, arguments: &arguments, files: &files };
         write!(output, "{}", job.text(system)?)?;
     } else {
-        run_sweep(args, &source, combinations(args, &sweeps)?, trace.as_ref(), output)?;
+        run_sweep(args, &source, combinations(args, &sweeps)?, (trace.as_ref(), figure.as_ref()), output)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -73,13 +77,14 @@ pub(super) fn run(args: &Args, trace: Option<TraceFile>, output: &mut Output) ->
 fn run_one(
     args: &Args,
     source: &shipped::Source,
-    trace: Option<TraceFile>,
+    (trace, figure): (Option<TraceFile>, Option<&FigureFile<'_>>),
     output: &mut Output,
 ) -> anyhow::Result<()> {
+    let report = args.out.as_ref().filter(|_| figure.is_none());
     let job = Job {
         set: args.common(),
         capture: args.pcap_port.clone(),
-        dir: args.out.clone(),
+        dir: report.cloned(),
         ladder: args.ladder,
         trace,
         threads: args.threads,
@@ -95,11 +100,13 @@ fn run_one(
     };
     let Ran { completed, seconds, .. } = &ran;
     shipped::print_warnings(&completed.scenario);
-    if let Some(dir) = &args.out {
+    if let Some(dir) = report {
         write_report(dir, completed)?;
     }
+    let draw = |file: &FigureFile<'_>| file.write(&file.kind.of_run(completed)?);
     if args.json {
         crate::document::print(output, "sim", &completed.summary)?;
+        figure.map(draw).transpose()?;
         return ensure_well(completed);
     }
     if let Some(ladder) = &ran.ladder {
@@ -109,8 +116,12 @@ fn run_one(
     let speed = ran.packets_per_s();
     writeln!(output, "  {:36} {:.2} s, {speed:.0} data packets/s{}", "run time", seconds, ran.threads())?;
     print_expectations(output, completed)?;
-    if let Some(dir) = &args.out {
+    if let Some(dir) = report {
         writeln!(output, "  {:36} {}", "report", dir.join("report.html").display())?;
+    }
+    // The summary is printed even if the figure cannot be drawn.
+    if let Some(files) = figure.map(draw).transpose()? {
+        writeln!(output, "  {:36} {files}", "figure")?;
     }
     ensure_well(completed)
 }

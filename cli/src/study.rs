@@ -11,12 +11,15 @@ use anyhow::{Context as _, bail};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use super::choices::one_of;
 use super::errors::print_error;
+use super::sim::WIDTHS;
 use super::terminal::{Output, Paint, Style};
 use roce_measure::study::{
     CONCLUSIONS, Device, Ended, Grid, Identity, Places, Progress, Store, Study, Verdict, Wish, disturbed,
-    side, write_report,
+    draw_figure, side, write_report,
 };
+use roce_plot::Width;
 
 /// Measure which conclusions of a well-known RDMA study hold for this software NIC
 ///
@@ -44,6 +47,15 @@ pub(crate) struct Args {
     #[arg(long)]
     list: bool,
 
+    /// Draw one figure of the cells that DIR contains, such as latency-small-all, as SVG, PDF and a table of its
+    /// points (.tsv), and measure nothing
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["list", "only", "quick"])]
+    figure: Option<String>,
+
+    /// Width of the figure in inches [default: 3.3]
+    #[arg(long, value_name = "INCHES", value_parser = one_of(WIDTHS), requires = "figure")]
+    figure_width: Option<Width>,
+
     /// Run one side of a cell, which standard input describes.
     #[arg(long, hide = true)]
     side: bool,
@@ -53,6 +65,9 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
     if args.side {
         side::run(&mut io::stdin().lock(), output)?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(name) = &args.figure {
+        return draw(args, name, output);
     }
     let grid = if args.quick { Grid::Quick } else { Grid::Full };
     if args.list {
@@ -111,6 +126,14 @@ pub(super) fn run(args: &Args, output: &mut Output) -> anyhow::Result<ExitCode> 
             ended.missing, ended.total
         )?;
         return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Draws a figure of measured cells, and prints the paths of its files.
+fn draw(args: &Args, name: &str, output: &mut Output) -> anyhow::Result<ExitCode> {
+    for path in draw_figure(&args.out, name, args.figure_width.unwrap_or(Width::Column))? {
+        writeln!(output, "{}", path.display())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@ use roce_analysis::connection::Connection;
 use roce_analysis::ladder::{Marks, Point, points};
 use roce_analysis::summary::{Summary, round_trips};
 use roce_packet::Operation;
-use roce_plot::{Axes, Axis, Chart, Dots, Line, Sign};
+use roce_plot::{Axes, Axis, Chart, Dots, Line, Mark};
 
 /// Maximum number of intervals in which rates are counted.
 const MOST_INTERVALS: u64 = 200;
@@ -87,7 +87,7 @@ fn rates(
     let scale = if is_fast { 8.0 } else { 8_000.0 };
     let mut chart = over_time(
         "Payload on the wire over time, every copy counted".to_owned(),
-        if is_fast { "Gb/s" } else { "Mb/s" },
+        if is_fast { "payload rate, Gb/s" } else { "payload rate, Mb/s" },
     );
     let height = |interval: &Interval| interval.bytes as f64 * scale / width as f64;
     let (mut marks, mut notifications) = (Vec::new(), Vec::new());
@@ -109,9 +109,9 @@ fn rates(
             }
         }
     }
-    for (name, points, sign) in [("ECN marks", marks, Sign::Circle), ("CNPs", notifications, Sign::Cross)] {
+    for (name, points, mark) in [("ECN marks", marks, Mark::Triangle), ("CNPs", notifications, Mark::Cross)] {
         if !points.is_empty() {
-            chart.dots.push(Dots { name: name.to_owned(), points, sign });
+            chart.dots.push(Dots { name: name.to_owned(), points, mark });
         }
     }
     chart
@@ -127,22 +127,22 @@ fn psns(points: &[Point], end: usize, name: &str, first: u64) -> Chart {
     let is_bad =
         |point: &Point| point.marks.intersects(Marks::LOST | Marks::NAK | Marks::RNR | Marks::REFUSED);
     let is_resent = |point: &Point| point.marks.contains(Marks::RESENT);
-    let dots = |name: &str, sign, points| Dots { name: name.to_owned(), points, sign };
+    let dots = |name: &str, mark, points| Dots { name: name.to_owned(), points, mark };
     let is_lost = |point: &Point| point.marks.contains(Marks::LOST);
     // An empty list keeps its color.
     chart.dots = vec![
-        dots("request", Sign::Circle, of(&|point| !point.is_answer && !is_bad(point) && !is_resent(point))),
-        dots("lost", Sign::Cross, of(&is_lost)),
-        dots("answer", Sign::Circle, of(&|point| point.is_answer && !is_bad(point))),
-        dots("sent again", Sign::Circle, of(&|point| !point.is_answer && is_resent(point))),
-        dots("NAK", Sign::Cross, of(&|point| point.is_answer && is_bad(point) && !is_lost(point))),
+        dots("request", Mark::Circle, of(&|point| !point.is_answer && !is_bad(point) && !is_resent(point))),
+        dots("lost", Mark::Cross, of(&is_lost)),
+        dots("answer", Mark::Square, of(&|point| point.is_answer && !is_bad(point))),
+        dots("sent again", Mark::Triangle, of(&|point| !point.is_answer && is_resent(point))),
+        dots("NAK", Mark::Plus, of(&|point| point.is_answer && is_bad(point) && !is_lost(point))),
     ];
     chart
 }
 
 /// Time from each request to its answer.
 fn answers(analysis: &Analysis, connection: &Connection, summary: &Summary, first: u64) -> Chart {
-    let mut chart = over_time("Time from a request to its answer".to_owned(), "\u{b5}s");
+    let mut chart = over_time("Time from a request to its answer".to_owned(), "time, \u{b5}s");
     chart.axes = Axes { x: Axis::Linear, y: Axis::Log };
     // Times of another tap have another clock, so only differences to its own first packet are known.
     for end in [0, 1] {
@@ -156,7 +156,8 @@ fn answers(analysis: &Analysis, connection: &Connection, summary: &Summary, firs
             .collect();
         if !points.is_empty() {
             let name = format!("requests of {}", name(summary, end));
-            chart.dots.push(Dots { name, points, sign: Sign::Circle });
+            let mark = if end == 0 { Mark::Circle } else { Mark::Square };
+            chart.dots.push(Dots { name, points, mark });
         }
     }
     chart

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use roce_analysis::ladder::ladder;
 use roce_analysis::verdict::Verdict;
 use roce_document::analyze::{Losses, Part, Report, of_requests};
-use roce_plot::escape;
+use roce_plot::{dark_style, escape};
 
 use super::charts::charts;
 use super::text::proof;
@@ -15,14 +15,13 @@ const MOST_ROWS: usize = 60;
 /// Maximum number of connections with pictures, so that a browser can show the page.
 const MOST_PICTURES: usize = 50;
 
-/// Colors for light and dark pages. Charts have the colors of a light page, which the rules for a dark one
-/// replace.
+/// The background of dark pages.
+const DARK: &str = "#16181c";
+/// Colors for light and dark pages, except those of charts.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--page:#fff;--ink:#222;--faint:#6b6b6b;--line:#ddd;--pass:#2e7d32;--fail:#c62828}\
 @media(prefers-color-scheme:dark){:root{--page:#16181c;--ink:#e4e4e4;--faint:#9a9a9a;--line:#3a3d44;\
---pass:#7ee787;--fail:#ff7b72}\
-.chart>svg>rect[fill=white]{fill:#16181c}.chart text{fill:#e4e4e4}.chart line[stroke=\"#eee\"]{stroke:#2c2f36}\
-.chart rect[stroke=\"#999\"]{stroke:#666}.chart polyline,.chart path,.chart circle,.chart line[stroke-width=\"3\"]{filter:brightness(1.6)}}\
+--pass:#7ee787;--fail:#ff7b72}}\
 body{font:15px/1.5 Helvetica,Arial,sans-serif;max-width:920px;margin:2em auto;padding:0 1em;\
 background:var(--page);color:var(--ink)}\
 h1{font-size:1.5em}h2{font-size:1.2em;margin-top:2.2em;padding-top:.6em;border-top:1px solid var(--line)}h3{font-size:1em}\
@@ -38,8 +37,9 @@ pub(super) fn text(report: &Report<'_>) -> String {
     let files = escape(&report.captures.files.join(", "));
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\"><title>{files}</title>\n<style>{STYLE}</style></head>\
-         <body>\n<h1>{files}</h1>\n"
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{files}</title>\n<style>{STYLE}\
+         @media(prefers-color-scheme:dark){{{}}}</style></head><body>\n<h1>{files}</h1>\n",
+        dark_style(DARK)
     );
     // Writing to a string cannot fail.
     let _ = write_conclusion(&mut html, report);
@@ -108,7 +108,7 @@ fn write_part(
     let analysis = &report.captures.analysis;
     writeln!(html, "<h3>Packets</h3>\n{}", ladder(analysis, part.connection, MOST_ROWS).to_svg())?;
     for chart in charts(analysis, part.connection, &part.summary) {
-        writeln!(html, "<div class=\"chart\">{}</div>", chart.to_svg())?;
+        writeln!(html, "{}", chart.to_svg())?;
     }
     Ok(())
 }

@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 
+use roce_plot::Width;
+use roce_report::FigureKind;
 use roce_transport::units;
 
 use super::emit::System;
+use super::figure::{FIGURES, WIDTHS};
+use crate::choices::one_of;
 
 /// A name and its values.
 pub(super) type Sweep = (String, Vec<String>);
@@ -53,6 +57,17 @@ pub(crate) struct Args {
     /// report of all runs
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
+
+    /// Draw one figure into the file of --out, as SVG or PDF by its ending, and its points into a table beside
+    /// it (.tsv). Several seeds are one line with 95 % confidence intervals. With --merge DIR, the runs are
+    /// read from a directory
+    #[arg(long, value_name = "FIGURE", value_parser = one_of(FIGURES), requires = "out")]
+    #[arg(conflicts_with_all = ["list", "emit", "index", "pcap_port", "live"])]
+    pub(super) figure: Option<FigureKind>,
+
+    /// Width of the figure in inches [default: 3.3]
+    #[arg(long, value_name = "INCHES", value_parser = one_of(WIDTHS), requires = "figure")]
+    pub(super) figure_width: Option<Width>,
 
     /// Capture the port of a host (h1), or the port of a switch to a neighbor (s0:h1), to DIR/PORT.pcapng
     /// (s0-h1.pcapng); the simulation then carries real payload. Needs --out

@@ -6,20 +6,24 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use roce_machine::text_file;
-use roce_report::{RunIndex, Summary, sweep_document, write_sweep};
+use roce_report::{RunIndex, Series, Summary, points_in, sweep_document, write_sweep};
 
 use super::args::Args;
 use super::failures;
+use super::figure::FigureFile;
 use super::print::{print_seeds, print_table};
 use crate::terminal::Output;
 
 pub(super) fn merge(args: &Args, dir: &Path, output: &mut Output) -> anyhow::Result<ExitCode> {
+    let figure = FigureFile::of(args)?;
     let runs = read(dir)?;
     for warning in missing(&runs).into_iter().chain(differences(&runs)) {
         tracing::warn!("{}: {warning}", dir.display());
     }
     // The table is printed even if nothing can be written.
-    if let Err(error) = write_sweep(dir, &runs).map_err(anyhow::Error::from) {
+    if figure.is_none()
+        && let Err(error) = write_sweep(dir, &runs).map_err(anyhow::Error::from)
+    {
         tracing::warn!("the report of all runs is missing: {error:#}");
     }
     if args.json {
@@ -27,6 +31,10 @@ pub(super) fn merge(args: &Args, dir: &Path, output: &mut Output) -> anyhow::Res
     } else {
         print_table(output, &runs)?;
         print_seeds(output, &runs)?;
+    }
+    if let Some(file) = figure {
+        let read = |run: &Summary, series: Series| points_in(dir, run, series);
+        file.write(&file.kind.of_runs(&runs, &read)?)?;
     }
     failures::ensure_none_of(&runs)?;
     Ok(ExitCode::SUCCESS)

@@ -1,14 +1,16 @@
 //! Sweeps, which run every combination of values once, on all cores.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, ensure};
-use roce_report::{RunIndex, Summary, assignments, remove_summary, sweep_document, write_sweep};
+use roce_report::{RunIndex, Series, Summary, assignments, remove_summary, sweep_document, write_sweep};
 
 use super::args::{Args, MAX_SEED, Sweep};
 use super::failures;
+use super::figure::FigureFile;
 use super::memory::Budget;
 use super::print::{print_seeds, print_table};
 use super::run::{Job, Next, Progress, Ran, STRIDE, write_report};
@@ -119,7 +121,23 @@ struct Outcome {
     summaries: Vec<Summary>,
     /// The failed runs and their errors.
     failures: Vec<String>,
+    /// The points of the completed runs that a figure needs, by the index of the combination.
+    points: BTreeMap<usize, Vec<(f64, f64)>>,
 }
+
+/// What the runs of a sweep keep.
+#[derive(Clone, Copy)]
+struct Kept<'a> {
+    /// The parent directory of the runs' directories.
+    out: Option<&'a Path>,
+    /// The file for the trace events of a single combination.
+    trace: Option<&'a TraceFile>,
+    /// The points that a figure needs.
+    series: Option<Series>,
+}
+
+/// A completed run of a sweep, and the points that a figure needs of it.
+type Ended = (Summary, Vec<(f64, f64)>);
 
 /// The limits of the runs of a sweep.
 #[derive(Clone, Copy, Debug)]
@@ -132,18 +150,17 @@ struct Limits {
     largest: u64,
 }
 
-/// Runs every combination. The number of simultaneous runs depends on cores and memory. `files` contains the
-/// parent directory of the runs' directories, and the file for the trace events of a single combination. A
-/// failed run does not affect the others.
+/// Runs every combination. The number of simultaneous runs depends on cores and memory. A failed run does not
+/// affect the others.
 fn run_all(
     source: &Source,
     combinations: &[Combination],
-    files: (Option<&Path>, Option<&TraceFile>),
+    kept: Kept<'_>,
     limits: Limits,
     progress: &Progress,
 ) -> anyhow::Result<Outcome> {
     let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let results: Mutex<Vec<Option<anyhow::Result<Summary>>>> =
+    let results: Mutex<Vec<Option<anyhow::Result<Ended>>>> =
         Mutex::new(combinations.iter().map(|_| None).collect());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let at_once = (cores / limits.threads.max(1)).clamp(1, combinations.len().max(1));
@@ -154,7 +171,7 @@ fn run_all(
                 while let number = next.fetch_add(1, Ordering::Relaxed)
                     && let Some(combination) = combinations.get(number)
                 {
-                    let result = run_one(source, combination, files, limits);
+                    let result = run_one(source, combination, kept, limits);
                     if let Ok(mut results) = results.lock()
                         && let Some(place) = results.get_mut(number)
                     {
@@ -169,7 +186,10 @@ fn run_all(
     let mut outcome = Outcome::default();
     for (Combination { place, set }, result) in combinations.iter().zip(results) {
         match result.context("the run did not end").and_then(|result| result) {
-            Ok(summary) => outcome.summaries.push(summary),
+            Ok((summary, points)) => {
+                outcome.summaries.push(summary);
+                outcome.points.insert(place.index, points);
+            }
             Err(error) => {
                 outcome.failures.push(format!(
                     "combination {}, {}: {error:#}",
@@ -186,9 +206,9 @@ fn run_all(
 fn run_one(
     source: &Source,
     combination: &Combination,
-    (out, trace): (Option<&Path>, Option<&TraceFile>),
+    Kept { out, trace, series }: Kept<'_>,
     Limits { threads, budget, .. }: Limits,
-) -> anyhow::Result<Summary> {
+) -> anyhow::Result<Ended> {
     let (set, trace) = (combination.set.clone(), trace.cloned());
     let job = Job { set, capture: Vec::new(), dir: None, ladder: None, trace, threads, budget };
     let dir = out.map(|out| out.join(format!("{:05}", combination.place.index)));
@@ -200,7 +220,8 @@ fn run_one(
     if let Some(dir) = &dir {
         write_report(dir, &completed)?;
     }
-    Ok(completed.summary)
+    let points = series.map(|series| series.of(&completed.results)).unwrap_or_default();
+    Ok((completed.summary, points))
 }
 
 /// Runs the combinations and prints the completed runs, even if others fail.
@@ -208,7 +229,7 @@ pub(super) fn run_sweep(
     args: &Args,
     source: &Source,
     mut combinations: Vec<Combination>,
-    trace: Option<&TraceFile>,
+    (trace, figure): (Option<&TraceFile>, Option<&FigureFile<'_>>),
     output: &mut Output,
 ) -> anyhow::Result<()> {
     if let Some(index) = args.index {
@@ -222,10 +243,11 @@ pub(super) fn run_sweep(
     let Checked { largest, .. } = check(source, &combinations)?;
     let limits = Limits { threads: args.threads, budget: Budget::new(args.memory), largest };
     let progress = Progress::new(!args.json);
-    let Outcome { summaries, failures } =
-        run_all(source, &combinations, (args.out.as_deref(), trace), limits, &progress)?;
+    let out = args.out.as_deref().filter(|_| figure.is_none());
+    let kept = Kept { out, trace, series: figure.and_then(|file| file.kind.series()) };
+    let Outcome { summaries, failures, points } = run_all(source, &combinations, kept, limits, &progress)?;
     progress.clear();
-    if let Some(out) = args.out.as_deref().filter(|_| args.index.is_none() && !summaries.is_empty()) {
+    if let Some(out) = out.filter(|_| args.index.is_none() && !summaries.is_empty()) {
         write_sweep(out, &summaries)?;
     }
     if args.json {
@@ -233,6 +255,12 @@ pub(super) fn run_sweep(
     } else if !summaries.is_empty() {
         print_table(output, &summaries)?;
         print_seeds(output, &summaries)?;
+    }
+    if let Some(file) = figure.filter(|_| !summaries.is_empty()) {
+        let of = |run: &Summary, _: Series| {
+            run.combination.and_then(|place| points.get(&place.index)).cloned().unwrap_or_default()
+        };
+        file.write(&file.kind.of_runs(&summaries, &of)?)?;
     }
     ensure!(
         failures.is_empty(),

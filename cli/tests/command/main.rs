@@ -22,6 +22,7 @@ mod encapsulations;
 mod explain;
 mod explore;
 mod extremes;
+mod figures;
 mod first_hour;
 mod gallery;
 mod inject;

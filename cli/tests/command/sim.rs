@@ -147,6 +147,9 @@ fn a_report_has_tables_pictures_and_where_they_come_from() {
         let picture = read(&format!("{out}/{name}.svg"));
         assert!(picture.contains("<svg") && picture.trim_end().ends_with("</svg>"), "{name}");
         assert!(picture.contains("<polyline") || picture.contains("<path"), "{name} has no line");
+        assert!(picture.contains("Scenario small, seed 1, DCQCN"), "{name} does not name its run");
+        let table = read(&format!("{out}/{name}.tsv"));
+        assert!(table.lines().any(|line| line.starts_with("1\t")), "{name}: {table}");
     }
     for known in ["configuration_hash", "trace_hash", "version"] {
         assert!(page.contains(printed[known].as_str().unwrap()), "{known}");

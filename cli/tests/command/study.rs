@@ -99,6 +99,20 @@ fn the_report_has_every_figure_and_every_conclusion() {
     }
     assert_eq!(page.matches("<svg ").count(), figures.len());
     assert!(!page.contains("<img") && !page.contains("<script") && !page.contains("NaN"));
+    // One of them again, for a paper.
+    let name = figures[0].as_str();
+    let drawn = run(&["study", "--out", out.to_str().unwrap(), "--figure", name, "--figure-width", "7"]);
+    assert!(drawn.success && drawn.stdout.lines().count() == 3, "{drawn:?}");
+    let read = |ending: &str| std::fs::read(out.join(format!("{name}.{ending}"))).unwrap();
+    assert!(
+        String::from_utf8(read("svg")).unwrap().contains(" width=\"7in\"")
+            && read("pdf").starts_with(b"%PDF-")
+    );
+    assert!(
+        String::from_utf8(read("tsv")).unwrap().lines().filter(|line| !line.starts_with('#')).count() > 1
+    );
+    let unknown = run(&["study", "--out", out.to_str().unwrap(), "--figure", "none"]);
+    assert!(!unknown.success && unknown.stderr.contains(name), "{unknown:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! ```
 
 use anyhow::{Context as _, ensure};
-use roce_plot::{Axes, Axis, Chart, Line};
+use roce_plot::{Axes, Axis, Chart, Figure, Line, Width};
 use roce_scenario::Scenario;
 
 /// Bytes of the part that each step of the ring sends.
@@ -40,14 +40,19 @@ fn main() -> anyhow::Result<()> {
     }
     let chart = Chart {
         title: format!("Ring all-reduce of {HOSTS} hosts, {PLACEMENTS} random placements"),
-        x_label: "chunk, KB".to_owned(),
+        x_label: "bytes that each step of the ring sends, KB".to_owned(),
         y_label: "bus bandwidth, Gb/s".to_owned(),
         lines,
         axes: Axes { x: Axis::Log, y: Axis::Linear },
         ..Chart::default()
     };
-    let svg = chart.to_svg();
-    std::fs::write(&out, svg).with_context(|| format!("cannot write {out}"))
+    let caption = format!(
+        "Best, median and worst of {PLACEMENTS} placements (seeds 1 to {PLACEMENTS} of the order of hosts)."
+    );
+    let figure = Figure { caption, ..Figure::from(chart) };
+    let table = std::path::Path::new(&out).with_extension("tsv");
+    std::fs::write(&out, figure.to_svg(Width::Screen)).with_context(|| format!("cannot write {out}"))?;
+    std::fs::write(&table, figure.to_table()).with_context(|| format!("cannot write {}", table.display()))
 }
 
 fn line(name: &str, of: impl Fn(u64) -> anyhow::Result<f64>) -> anyhow::Result<Line> {

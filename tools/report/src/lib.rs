@@ -1,10 +1,13 @@
 //! Reports of simulations: the figures of a run, the verdicts about them, and the pages that show them.
 //!
 //! ```text
-//! pages/  files of a run and of a sweep: CSV, plots (SVG), HTML
-//!   run, sweep                    the reports
-//!   charts, means, files          the plots of a run; means over time; writing files
-//! data/   figures, without files
+//! pages/    files of a run and of a sweep: CSV, plots (SVG), HTML
+//!   run, sweep, files             the reports; writing files
+//! figures/  what the plots show
+//!   kinds                         the figures that have a name
+//!   charts, sweeps                the figures of a run, and of several runs
+//!   means, names, samples         means over time; words; the points of a run
+//! data/     numbers, without files
 //!   groups, expectations          runs that differ in their seed; conditions of a scenario
 //!   metrics                       the figures of a summary that have a name
 //!   completed, summary            a completed run; its summary, which is also its JSON
@@ -20,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod data;
+mod figures;
 mod pages;
 
 pub use data::completed::CompletedRun;
@@ -35,6 +39,9 @@ pub use data::summary::{Extremes, Hashes, OfSizes, QueueBytes, RunIndex, Summary
 pub use data::tables::TableSummary;
 pub use data::text::{NOT_MEASURED, assignments};
 pub use data::unfinished::{FAILED_FLOWS, FailedFlow, Unfinished};
+pub use figures::kinds::{FigureKind, NoFigure};
+pub use figures::samples::Series;
+pub use figures::sweeps::Points;
 pub use pages::files::{WriteError, remove_summary};
 pub use pages::run::write_run;
-pub use pages::sweep::write_sweep;
+pub use pages::sweep::{points_in, write_sweep};

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use roce_plot::{Chart, Line};
+use roce_plot::{Chart, Figure, Line, Width};
 use serde_json::Value;
 use toml::Table;
 
@@ -329,11 +329,11 @@ fn coarse(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     bins.into_iter().map(|(bin, (sum, count))| (bin as f64 / 10.0 + 0.05, sum / count)).collect()
 }
 
-fn chart(title: &str, y_label: &str, lines: Vec<(&str, Vec<(f64, f64)>)>) -> String {
+fn chart(title: &str, y_label: &str, lines: Vec<(&str, Vec<(f64, f64)>)>) -> Figure {
     let line = |(name, points): (&str, _)| Line { name: name.to_owned(), points };
     let lines = lines.into_iter().map(line).collect();
     let (title, y_label) = (title.to_owned(), y_label.to_owned());
-    Chart { title, x_label: "time, s".to_owned(), y_label, lines, ..Chart::default() }.to_svg()
+    Chart { title, x_label: "time, s".to_owned(), y_label, lines, ..Chart::default() }.into()
 }
 
 /// Number of runs on packets for a report.
@@ -389,20 +389,23 @@ fn report_of_one_scenario_on_packets_and_in_the_simulator() {
             all.push(packets);
         }
         let simulated = simulate(runs.path(), &text);
-        let save = |name: &str, text: &str| fs::write(report.join(name), text).unwrap();
+        let save = |name: &str, figure: &Figure| {
+            fs::write(report.join(format!("{name}.svg")), figure.to_svg(Width::Screen)).unwrap();
+            fs::write(report.join(format!("{name}.tsv")), figure.to_table()).unwrap();
+        };
         // Other load of the machine causes marks, so the plots show the run with the fewest marks.
         let quiet = all.iter().min_by_key(|one| one.marked).expect("a run");
         for (name, title, one) in [
-            ("bridge-rates.svg", "On packets: payload sent, by flow", quiet),
-            ("simulator-rates.svg", "In the simulator: payload sent, by flow", &simulated),
+            ("bridge-rates", "On packets: payload sent, by flow", quiet),
+            ("simulator-rates", "In the simulator: payload sent, by flow", &simulated),
         ] {
             let lines = vec![("flow 0", coarse(&one.rates[0])), ("flow 1", coarse(&one.rates[1]))];
-            save(name, &chart(title, "Mb/s", lines));
+            save(name, &chart(title, "payload rate, Mb/s", lines));
         }
         let cut = |one: &Outcome| one.queue.iter().map(|(at, kb)| (*at, kb.min(400.0))).collect();
         let lines = vec![("on packets", cut(quiet)), ("simulated", cut(&simulated))];
         let title = "Queue in front of the receiver; above 400 KB cut off";
-        save("bridge-and-simulator-queue.svg", &chart(title, "KB", lines));
+        save("bridge-and-simulator-queue", &chart(title, "queue, KB", lines));
         all.push(simulated);
         println!("{}", table(&hosts, &all));
     });

@@ -18,15 +18,13 @@ pub struct Figure {
     pub caption: String,
     /// The chart.
     pub chart: Chart,
-    /// The axes.
-    pub axes: Axes,
 }
 
 impl Figure {
-    /// Returns the figure as SVG.
+    /// Returns the chart with its caption.
     #[must_use]
-    pub fn svg(&self) -> String {
-        self.chart.to_svg_with(self.axes)
+    pub fn plot(&self) -> roce_plot::Figure {
+        roce_plot::Figure { caption: self.caption.clone(), ..self.chart.clone().into() }
     }
 }
 
@@ -117,9 +115,9 @@ impl Rows<'_> {
                 x_label: x_label.to_owned(),
                 y_label: y_label.to_owned(),
                 lines,
+                axes,
                 ..Chart::default()
             },
-            axes,
         }
     }
 

@@ -21,6 +21,6 @@ pub use figures::{Figure, figures};
 pub use grid::{Carrier, Cell, DEFAULT_BUFFERS, Device, Grid, Test};
 pub use measured::Measured;
 pub use place::Places;
-pub use report::{disturbed, write_report};
+pub use report::{DrawError, disturbed, draw_figure, write_report};
 pub use run::{Ended, Progress, Study, Wish};
 pub use store::{COLUMNS, Identity, Outcome, Store, StoreError};

@@ -9,17 +9,30 @@ use super::conclusions::{CONCLUSIONS, Conclusion, Judgement, Verdict};
 use super::figures::{Figure, figures};
 use super::grid::{Carrier, Device, Test};
 use super::run::{DISTURBED, Ended};
-use super::store::Store;
-use roce_plot::escape;
+use super::store::{Store, StoreError};
+use roce_plot::{Width, dark_style, escape};
 
 /// Maximum number of listed reasons.
 const MOST_REASONS: usize = 40;
 
-const STYLE: &str = "body{font-family:Helvetica,Arial,sans-serif;max-width:960px;margin:24px auto;padding:0 16px;color:#222}\
+/// The background of dark pages.
+const DARK: &str = "#16181c";
+const STYLE: &str = ":root{color-scheme:light dark}\
+    body{font-family:Helvetica,Arial,sans-serif;max-width:960px;margin:24px auto;padding:0 16px;color:#222;background:#fff}\
     table{border-collapse:collapse;margin:12px 0}td,th{border:1px solid #ccc;padding:4px 8px;text-align:left;vertical-align:top}\
     th{background:#f4f4f4}.holds{color:#2e7031;font-weight:bold}.does-not-hold{color:#a8321b;font-weight:bold}\
     .not-measured{color:#777}.rule{color:#555;font-size:90%}figure{margin:24px 0}figcaption{color:#555}\
     svg{max-width:100%;height:auto}";
+
+/// Returns the rules for dark pages.
+fn dark_rules() -> String {
+    format!(
+        "@media(prefers-color-scheme:dark){{body{{color:#e4e4e4;background:{DARK}}}th{{background:#26292f}}\
+         td,th{{border-color:#3a3d44}}a{{color:#8ab8ff}}.holds{{color:#7ee787}}.does-not-hold{{color:#ff9b8f}}\
+         .not-measured,.rule,figcaption{{color:#a0a0a0}}{}}}",
+        dark_style(DARK)
+    )
+}
 
 /// Writes the figures and `report.html` into a directory, and returns the path of the page.
 ///
@@ -34,9 +47,66 @@ pub fn write_report(dir: &Path, store: &Store, ended: &Ended) -> Result<PathBuf,
         Ok(path)
     };
     for figure in &figures {
-        save(&format!("{}.svg", figure.name), &figure.svg())?;
+        let plot = figure.plot();
+        save(&format!("{}.svg", figure.name), &plot.to_svg(Width::Screen))?;
+        save(&format!("{}.tsv", figure.name), &plot.to_table())?;
     }
     save("report.html", &page(store, ended, &figures))
+}
+
+/// Draws one figure of the rows in a directory for a paper, as SVG, PDF and table, and returns the paths of the
+/// files. A figure of a study on another machine can be drawn too.
+///
+/// # Errors
+///
+/// The rows cannot be read, they have no figure of this name, or a file cannot be written.
+pub fn draw_figure(dir: &Path, name: &str, width: Width) -> Result<Vec<PathBuf>, DrawError> {
+    let (identity, rows) = Store::read(dir)?;
+    let all = figures(&rows);
+    let figure = all.iter().find(|figure| figure.name == name).ok_or_else(|| DrawError::Unknown {
+        name: name.to_owned(),
+        known: all.iter().map(|figure| figure.name.as_str()).collect::<Vec<_>>().join(", "),
+    })?;
+    let mut plot = figure.plot();
+    // A single chart has its title in the caption.
+    let title = plot.charts.first_mut().map(|chart| std::mem::take(&mut chart.title)).unwrap_or_default();
+    plot.caption = format!("{title}. {} roce {} on {}.", plot.caption, identity.version, identity.machine);
+    let files = [
+        ("svg", plot.to_svg(width).into_bytes()),
+        ("pdf", plot.to_pdf(width)),
+        ("tsv", plot.to_table().into_bytes()),
+    ];
+    let save = |(ending, bytes): (&str, Vec<u8>)| {
+        let path = dir.join(format!("{name}.{ending}"));
+        std::fs::write(&path, bytes).map_err(|error| DrawError::Write { path: path.clone(), error })?;
+        Ok(path)
+    };
+    files.into_iter().map(save).collect()
+}
+
+/// The reason why a figure cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+pub enum DrawError {
+    /// The rows cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The rows have no figure of this name.
+    #[error("the measured cells have no figure {name}; they have {known}")]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The names of all figures.
+        known: String,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        error: io::Error,
+    },
 }
 
 fn page(store: &Store, ended: &Ended, figures: &[Figure]) -> String {
@@ -50,10 +120,11 @@ fn write_page(html: &mut String, store: &Store, ended: &Ended, figures: &[Figure
     let identity = store.identity();
     writeln!(
         html,
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>roce study</title><style>{STYLE}</style></head><body>\n\
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>roce study</title><style>{STYLE}{}</style></head><body>\n\
          <h1>Which conclusions of the RDMA performance study hold for a software NIC</h1>\n\
          <p>The grid of MacArthur and Russell, \"A Performance Study to Guide RDMA Programming Decisions\" (2012), measured with \
          roce {}, {} grid, both sides on one machine: {}. The rows are in <code>study.csv</code>.</p>",
+        dark_rules(),
         escape(&identity.version),
         escape(&identity.grid),
         escape(&identity.machine)
@@ -91,10 +162,9 @@ fn write_page(html: &mut String, store: &Store, ended: &Ended, figures: &[Figure
         }
         writeln!(
             html,
-            "<figure id=\"{0}\"><figcaption><b>{0}.svg</b> – {1}</figcaption>\n{2}</figure>",
+            "<figure id=\"{0}\"><figcaption><b>{0}.svg</b></figcaption>\n{1}</figure>",
             figure.name,
-            escape(&figure.caption),
-            figure.svg()
+            figure.plot().to_svg(Width::Screen)
         )?;
     }
     write_reasons(html, store)?;

@@ -159,26 +159,30 @@ impl Store {
         if complete == 0 {
             writeln!(file, "{}", COLUMNS.join(",")).map_err(failed)?;
         }
-        let mut rows = BTreeMap::new();
-        for (number, line) in text[..complete].lines().enumerate() {
-            let malformed =
-                |reason: String| StoreError::Malformed { path: path.clone(), line: number + 1, reason };
-            if number == 0 {
-                if line != COLUMNS.join(",") {
-                    return Err(malformed("the columns are not those of this version".into()));
-                }
-                continue;
-            }
-            let fields: Vec<String> = split(line);
-            let values: Result<&[String; COLUMNS.len()], _> = fields.as_slice().try_into();
-            let Ok(values) = values else {
-                return Err(malformed(format!("{} fields instead of {}", fields.len(), COLUMNS.len())));
-            };
-            check_identity(&path, values, &identity)?;
-            let (cell, outcome) = parse(values).map_err(malformed)?;
-            rows.insert(cell, outcome);
-        }
+        let rows = rows_of(&path, &text[..complete], |values| check_identity(&path, values, &identity))?;
         Ok(Self { path, file, identity, rows })
+    }
+
+    /// Reads the rows of any study in a directory, and the identity of the first one.
+    ///
+    /// # Errors
+    ///
+    /// `study.csv` cannot be read, contains something else, or contains no row.
+    pub fn read(dir: &Path) -> Result<(Identity, BTreeMap<Cell, Outcome>), StoreError> {
+        let path = dir.join("study.csv");
+        let failed = |error| StoreError::Io { path: path.clone(), error };
+        let text = text_file::read_text(&path).map_err(failed)?;
+        let complete = text.rfind('\n').map_or(0, |at| at + 1);
+        let mut identity = None;
+        let rows = rows_of(&path, &text[..complete], |values| {
+            let [_, version, grid, machine, ..] = values;
+            let of_row =
+                || Identity { version: version.clone(), grid: grid.clone(), machine: machine.clone() };
+            identity.get_or_insert_with(of_row);
+            Ok(())
+        })?;
+        let empty = || failed(io::Error::new(io::ErrorKind::InvalidData, "it contains no measured cell"));
+        Ok((identity.ok_or_else(empty)?, rows))
     }
 
     /// Returns whether a cell is done.
@@ -217,6 +221,34 @@ impl Store {
     pub fn devices(&self) -> BTreeSet<Device> {
         self.rows.keys().map(|cell| cell.device).collect()
     }
+}
+
+/// Parses complete lines. `check` may refuse a line.
+fn rows_of(
+    path: &Path,
+    text: &str,
+    mut check: impl FnMut(&[String; COLUMNS.len()]) -> Result<(), StoreError>,
+) -> Result<BTreeMap<Cell, Outcome>, StoreError> {
+    let mut rows = BTreeMap::new();
+    for (number, line) in text.lines().enumerate() {
+        let malformed =
+            |reason: String| StoreError::Malformed { path: path.to_owned(), line: number + 1, reason };
+        if number == 0 {
+            if line != COLUMNS.join(",") {
+                return Err(malformed("the columns are not those of this version".into()));
+            }
+            continue;
+        }
+        let fields: Vec<String> = split(line);
+        let values: Result<&[String; COLUMNS.len()], _> = fields.as_slice().try_into();
+        let Ok(values) = values else {
+            return Err(malformed(format!("{} fields instead of {}", fields.len(), COLUMNS.len())));
+        };
+        check(values)?;
+        let (cell, outcome) = parse(values).map_err(malformed)?;
+        rows.insert(cell, outcome);
+    }
+    Ok(rows)
 }
 
 fn check_identity(path: &Path, values: &[String], own: &Identity) -> Result<(), StoreError> {

@@ -4,16 +4,16 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
-use roce_plot::{Chart, escape};
+use roce_plot::{Figure, Width, escape};
 use roce_sim::net::{DropReason, Results, Time};
 
-use super::charts::charts;
-use super::files::{SUMMARY, WriteError, create, create_directory, page_head, save};
+use super::files::{SUMMARY, WriteError, create, create_directory, page_head, save, save_figure};
 use crate::data::completed::CompletedRun;
 use crate::data::distribution::Distribution;
 use crate::data::operations::{self, host_names};
 use crate::data::summary::{OfSizes, Summary};
 use crate::data::text::{congestion_text, quoted};
+use crate::figures::charts::figures;
 
 /// Writes the report of a run to a directory, and creates the directory if it does not exist. `summary_json`
 /// is the text of `summary.json`: the JSON of the summary, as the program prints it.
@@ -39,11 +39,11 @@ pub fn write_run(dir: &Path, completed: &CompletedRun, summary_json: &str) -> Re
         operations::write_csv(&mut file, operations)?;
         file.flush()?;
     }
-    let charts = charts(results, &completed.scenario.settings.measure, &completed.summary);
-    for (name, chart) in &charts {
-        save(dir, &format!("{name}.svg"), &chart.to_svg())?;
+    let figures = figures(results, &completed.scenario.settings.measure, &completed.summary);
+    for (name, figure) in &figures {
+        save_figure(dir, name, figure)?;
     }
-    save(dir, "report.html", &page(completed, &charts))?;
+    save(dir, "report.html", &page(completed, &figures))?;
     save(dir, "scenario.toml", &scenario_text(completed))?;
     // This file is written last, because --merge takes it as proof of a complete run.
     save(dir, SUMMARY, summary_json)
@@ -246,7 +246,7 @@ fn scenario_text(completed: &CompletedRun) -> String {
     text + "\n" + &completed.whole
 }
 
-fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
+fn page(completed: &CompletedRun, figures: &[(&'static str, Figure)]) -> String {
     let scenario = &completed.scenario;
     let mut html = page_head(&scenario.name);
     // Writing to a string cannot fail.
@@ -271,8 +271,8 @@ fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
     // The list of parameters has no spaces, so lines may break after its commas.
     let congestion = escape(&congestion).replace(',', ",<wbr>");
     let _ = writeln!(html, "<tr><td>congestion control</td><td>{congestion}</td></tr></table>");
-    for (_, chart) in charts {
-        let _ = writeln!(html, "{}", chart.to_svg());
+    for (_, figure) in figures {
+        let _ = writeln!(html, "{}", figure.to_svg(Width::Screen));
     }
     let left_out = completed.results.points_left_out + completed.results.pauses_left_out;
     if left_out > 0 {
@@ -283,7 +283,7 @@ fn page(completed: &CompletedRun, charts: &[(&'static str, Chart)]) -> String {
     }
     let _ = writeln!(
         html,
-        "<p>All figures are in the CSV files in the directory of this page.</p></body></html>"
+        "<p>All numbers are in the CSV files in the directory of this page; each plot has its points in a TSV file.</p></body></html>"
     );
     html
 }

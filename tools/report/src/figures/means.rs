@@ -8,7 +8,7 @@ const MOST_SPANS: f64 = 300.0;
 
 /// Returns the length of a span for samples every `interval` up to `end`: 1, 2 or 5 times a power of ten
 /// intervals. Returns `None` if the number of samples is small enough to draw each.
-pub(super) fn span(interval: f64, end: f64) -> Option<f64> {
+pub(crate) fn span(interval: f64, end: f64) -> Option<f64> {
     let samples = end / interval;
     if !(interval > 0.0 && samples > MOST_SPANS && samples.is_finite()) {
         return None;
@@ -20,13 +20,13 @@ pub(super) fn span(interval: f64, end: f64) -> Option<f64> {
 }
 
 /// Returns the number of the span that contains a time. The end of a span belongs to it.
-pub(super) fn place(time: f64, span: f64) -> i64 {
+pub(crate) fn place(time: f64, span: f64) -> i64 {
     // Times are multiples of the interval, but not exactly.
     (time / span - 1e-6).ceil() as i64
 }
 
 /// Returns the mean of each span with samples, at the time of its last sample.
-pub(super) fn means(points: &[(f64, f64)], span: f64) -> Vec<(f64, f64)> {
+pub(crate) fn means(points: &[(f64, f64)], span: f64) -> Vec<(f64, f64)> {
     let mut spans: BTreeMap<i64, (f64, f64, f64)> = BTreeMap::new();
     for (time, value) in points {
         let (last, sum, count) = spans.entry(place(*time, span)).or_insert((*time, 0.0, 0.0));
@@ -36,7 +36,7 @@ pub(super) fn means(points: &[(f64, f64)], span: f64) -> Vec<(f64, f64)> {
 }
 
 /// Returns the remark in a title about means over this time in milliseconds.
-pub(super) fn remark(span: Option<f64>) -> String {
+pub(crate) fn remark(span: Option<f64>) -> String {
     span.map_or_else(String::new, |ms| match ms < 1.0 {
         true => format!(", means of {} µs", (ms * 1e6).round() / 1e3),
         false => format!(", means of {} ms", (ms * 1e3).round() / 1e3),
@@ -44,7 +44,7 @@ pub(super) fn remark(span: Option<f64>) -> String {
 }
 
 /// Inserts a gap, which has no height, between points that are further apart than `most`.
-pub(super) fn with_gaps<T: Copy>(
+pub(crate) fn with_gaps<T: Copy>(
     points: &[T],
     time: impl Fn(T) -> f64,
     most: f64,

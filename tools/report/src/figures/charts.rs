@@ -1,49 +1,65 @@
-//! The plots of a run.
+//! The figures of a run.
 
 use std::collections::BTreeMap;
 
-use roce_plot::{Axes, Axis, Band, Chart, Line, MOST_LINES};
+use roce_plot::{Axes, Axis, Band, Chart, Figure, Line, MOST_LINES};
 use roce_sim::net::{MeasureSettings, PauseStep, RatePoint, Results, Time, TotalPoint};
 
 use super::means::{means, place, remark, span, with_gaps};
+<<<<<<< HEAD:tools/report/src/pages/charts.rs
 use crate::data::distribution::Distribution;
 use crate::data::summary::{OfSizes, Summary};
+=======
+use super::names::{algorithm_alone, seeds};
+use super::sweeps::{SIZES, SLOWDOWN};
+use crate::data::summary::{Distribution, OfSizes, Summary};
+>>>>>>> bb52a0d62e9dc0072708fa5ea6535e1326ccbc8b:tools/report/src/figures/charts.rs
 
 /// Maximum number of separate lines. More lines are shown as their median and a band.
 const MOST_FLOWS: usize = 6;
 
-/// Returns the plots with their file names. Empty plots are left out.
-pub(super) fn charts(
+/// Returns the figures with their file names. Empty figures are left out.
+pub(crate) fn figures(
     results: &Results,
     measure: &MeasureSettings,
     summary: &Summary,
-) -> Vec<(&'static str, Chart)> {
-    let mut all = vec![
-        (
-            "rates",
-            of_flows(results, measure, ["Payload sent, by flow", "Gb/s"], |point| {
-                Some(point.goodput_bps / 1e9)
-            }),
-        ),
-        (
-            "allowed",
-            of_flows(results, measure, ["Rate that congestion control allows", "Gb/s"], |point| {
-                Some(point.rate_bps / 1e9).filter(|rate| rate.is_finite())
-            }),
-        ),
-        ("alpha", of_flows(results, measure, ["alpha: estimate of congestion", ""], |point| point.alpha)),
-        (
-            "total",
-            total(results, "Payload sent, all flows together", "Gb/s", |point| Some(point.goodput_bps / 1e9)),
-        ),
-        ("jain", total(results, "Jain's index of the rates of the flows that run", "", |point| point.jain)),
+) -> Vec<(&'static str, Figure)> {
+    let allowed =
+        of_flows(results, measure, ["Rate that congestion control allows", "rate, Gb/s"], |point| {
+            Some(point.rate_bps / 1e9).filter(|rate| rate.is_finite())
+        });
+    let alpha = of_flows(results, measure, ["alpha: estimate of congestion", "alpha"], |point| point.alpha);
+    let sent = total(results, ["Payload sent, all flows together", "payload rate, Gb/s"], |point| {
+        Some(point.goodput_bps / 1e9)
+    });
+    let jain = ["Jain's index of the rates of the flows that run", "Jain's index"];
+    let charts = [
+        ("rates", rates(results, measure)),
+        ("allowed", allowed),
+        ("alpha", alpha),
+        ("total", sent),
+        ("jain", total(results, jain, |point| point.jain)),
         ("queues", queues(results, measure)),
         ("pauses", pauses(results)),
         ("completion", completion(results)),
-        ("slowdown", slowdown(summary)),
     ];
-    all.retain(|(_, chart)| !chart.lines.is_empty());
+    let figures = charts.into_iter().map(|(name, chart)| (name, figure(chart, summary)));
+    let mut all: Vec<_> = figures.chain([("slowdown", slowdown(summary))]).collect();
+    all.retain(|(_, figure)| !figure.charts.is_empty());
     all
+}
+
+/// Returns a chart with the caption of its run.
+pub(crate) fn figure(chart: Chart, summary: &Summary) -> Figure {
+    Figure { caption: caption(summary), ..Figure::from(chart) }.without_empty()
+}
+
+/// Returns the words that identify a run.
+fn caption(summary: &Summary) -> String {
+    let set: Vec<String> = summary.set.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let set = if set.is_empty() { String::new() } else { format!(", with {}", set.join(" ")) };
+    let algorithm = algorithm_alone(&summary.congestion);
+    format!("Scenario {}, {}, {algorithm}{set}.", summary.scenario, seeds(vec![summary.seed]))
 }
 
 fn over_time(title: &str, y_label: &str, lines: Vec<Line>) -> Chart {
@@ -51,6 +67,13 @@ fn over_time(title: &str, y_label: &str, lines: Vec<Line>) -> Chart {
     let mut chart = Chart { title, x_label: "time, ms".to_owned(), y_label, lines, ..Chart::default() };
     chart.cut_peaks();
     chart
+}
+
+/// Returns the payload that flows sent over time.
+pub(crate) fn rates(results: &Results, measure: &MeasureSettings) -> Chart {
+    of_flows(results, measure, ["Payload sent, by flow", "payload rate, Gb/s"], |point| {
+        Some(point.goodput_bps / 1e9)
+    })
 }
 
 /// Returns a line for each flow, or the median of the running flows and a band with eight of ten of them. If
@@ -110,11 +133,11 @@ fn with_band(title: &str, y_label: &str, lines: Vec<Line>, band: Vec<(f64, f64, 
         of_band.lines.clear();
         chart.top = of_band.top;
     }
-    chart.bands = vec![Band { name: "10 to 90 % of them".to_owned(), points: band }];
+    chart.bands = vec![Band { name: "10 to 90 % of them".to_owned(), points: band, ..Band::default() }];
     chart
 }
 
-fn total(results: &Results, title: &str, y_label: &str, value: fn(&TotalPoint) -> Option<f64>) -> Chart {
+fn total(results: &Results, [title, y_label]: [&str; 2], value: fn(&TotalPoint) -> Option<f64>) -> Chart {
     let points: Vec<(f64, f64)> =
         results.totals.iter().map(|point| (ms(point.time), value(point).unwrap_or(f64::NAN))).collect();
     let is_measured = points.iter().any(|(_, value)| value.is_finite());
@@ -124,57 +147,62 @@ fn total(results: &Results, title: &str, y_label: &str, value: fn(&TotalPoint) -
 }
 
 /// Returns the share of completed flows over time. The curve stays below 100 if some flows do not complete.
-fn completion(results: &Results) -> Chart {
+pub(crate) fn completion(results: &Results) -> Chart {
     let times = results.completion_times();
     let count = results.flows.len() as f64;
     let points: Vec<(f64, f64)> =
         (1..).zip(&times).map(|(number, time)| (ms(*time), 100.0 * f64::from(number) / count)).collect();
-    // The sizes of flows often differ by powers of ten, and so do their times.
-    let is_wide = points.first().zip(points.last()).is_some_and(|(first, last)| last.0 > 50.0 * first.0);
-    let x = if is_wide { Axis::Log } else { Axis::Linear };
     let lines = if points.len() > 2 { vec![Line { name: "flows".to_owned(), points }] } else { Vec::new() };
-    Chart {
+    let mut chart = Chart {
         title: "Completion times".to_owned(),
         x_label: "completion time, ms".to_owned(),
         y_label: "percent of flows".to_owned(),
         lines,
-        axes: Axes { x, y: Axis::Linear },
         steps: true,
         ..Chart::default()
-    }
+    };
+    // The sizes of flows often differ by powers of ten, and so do their times.
+    chart.fit_axes();
+    chart
 }
 
-/// Returns the slowdown by size, if flows differ in size.
-fn slowdown(summary: &Summary) -> Chart {
+/// Returns the slowdown by size and the number of flows of each range, if flows differ in size.
+pub(crate) fn slowdown(summary: &Summary) -> Figure {
     let ranges = &summary.slowdown_by_size;
     let line = |name: &str, of: fn(&Distribution) -> f64| {
         let point = |range: &OfSizes| Some((range.to_bytes? as f64, of(&range.slowdown)));
         Line { name: name.to_owned(), points: ranges.iter().filter_map(point).collect() }
+    };
+    let chart = |title: &str, y_label: &str, lines: Vec<Line>| Chart {
+        title: title.to_owned(),
+        x_label: SIZES.to_owned(),
+        y_label: y_label.to_owned(),
+        lines: if ranges.len() > 1 { lines } else { Vec::new() },
+        axes: Axes { x: Axis::Sizes, y: Axis::Log },
+        ..Chart::default()
     };
     let lines = vec![
         line("median", |of| of.p50),
         line("95th percentile", |of| of.p95),
         line("99th percentile", |of| of.p99),
     ];
-    Chart {
-        title: "Slowdown of completion times".to_owned(),
-        x_label: "size of flows up to, bytes".to_owned(),
-        y_label: "times as long as alone".to_owned(),
-        lines: if ranges.len() > 1 { lines } else { Vec::new() },
-        axes: Axes { x: Axis::Sizes, y: Axis::Log },
-        ..Chart::default()
-    }
+    let counts = vec![line("", |of| of.count as f64)];
+    let mut counts = Chart { is_low: true, ..chart("Flows in each range", "flows", counts) };
+    counts.axes.y = Axis::Linear;
+    counts.fit_axes();
+    let charts = vec![chart("Slowdown of completion times", SLOWDOWN, lines), counts];
+    Figure { charts, columns: 2, caption: caption(summary) }.without_empty()
 }
 
 /// Returns the queues over the time in which they were sampled: a line for each port. If there are many
 /// ports, the lines are the longest port, the longest at each time, and the median with a band.
-fn queues(results: &Results, measure: &MeasureSettings) -> Chart {
+pub(crate) fn queues(results: &Results, measure: &MeasureSettings) -> Chart {
     let mut ports: Vec<usize> =
         (0..results.ports.len()).filter(|port| results.ports[*port].queue.count() > 0).collect();
     ports.sort_by_key(|port| std::cmp::Reverse(results.ports[*port].stats.queue_most));
     let count = ports.len();
     if count <= MOST_FLOWS {
-        return over_time("Queues", "KB", queue_lines(results, measure, &ports));
+        return over_time("Queues", QUEUE, queue_lines(results, measure, &ports));
     }
     let mut samples: BTreeMap<Time, Vec<u64>> = BTreeMap::new();
     for point in &results.queues {
@@ -202,8 +230,11 @@ fn queues(results: &Results, measure: &MeasureSettings) -> Chart {
         Line { name: "longest at each time".to_owned(), points: series(1.0) },
     ];
     lines.extend(queue_lines(results, measure, &ports[..1]));
-    with_band(&format!("Queues: {count} ports"), "KB", lines, band)
+    with_band(&format!("Queues: {count} ports"), QUEUE, lines, band)
 }
+
+/// The label of queues.
+const QUEUE: &str = "queue, KB";
 
 /// Returns the queues of some ports. Samples of empty queues are not stored; the line is zero there.
 fn queue_lines(results: &Results, measure: &MeasureSettings, ports: &[usize]) -> Vec<Line> {
@@ -290,26 +321,29 @@ fn pauses(results: &Results) -> Chart {
         "Pauses, by port".to_owned()
     };
     let one_priority = rows.windows(2).all(|pair| pair[0].0.1 == pair[1].0.1);
-    let line = |(place, ((port, priority), spans)): (usize, PausedSpans)| {
-        // The first one is in the top row.
-        let low = (shown - 1 - place) as f64;
-        let mut points = vec![(0.0, low)];
-        for (begin, end) in spans {
-            let (begin, end) = (ms(begin), ms(end));
-            points.extend([(begin, low), (begin, low + ROW), (end, low + ROW), (end, low)]);
-        }
-        points.push((ms(end), low));
+    let name = |(port, priority): (u32, u8)| {
         let name = results.ports.get(port as usize).map_or("", |port| &port.name).to_owned();
-        let name = if one_priority { name } else { format!("{name}, priority {priority}") };
-        Line { name, points }
+        if one_priority { name } else { format!("{name}, priority {priority}") }
     };
-    let lines = rows.into_iter().take(shown).enumerate().map(line).collect();
-    let (x_label, y_label) = ("time, ms".to_owned(), "row of a port: raised while paused".to_owned());
-    Chart { title, x_label, y_label, lines, ..Chart::default() }
+    // The first one is in the top row.
+    rows.truncate(shown);
+    rows.reverse();
+    let bands = rows.iter().enumerate().map(|(row, (_, spans))| {
+        let (low, high) = (row as f64, row as f64 + ROW);
+        let area = |(begin, end): &(Time, Time)| {
+            let (begin, end) = (ms(*begin), ms(*end));
+            [(begin, low, high), (end, low, high), (end, f64::NAN, f64::NAN)]
+        };
+        Band { points: spans.iter().flat_map(area).collect(), ..Band::default() }
+    });
+    Chart {
+        title,
+        x_label: "time, ms; a port is paused where its row is filled".to_owned(),
+        bands: bands.collect(),
+        rows: rows.iter().map(|(key, _)| name(*key)).collect(),
+        ..Chart::default()
+    }
 }
-
-/// A port and a priority, and the times when it was paused.
-type PausedSpans = ((u32, u8), Vec<(Time, Time)>);
 
 /// The height of a pause, relative to a row.
 const ROW: f64 = 0.75;
