@@ -24,6 +24,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "allow_peer",
             "bind_source_ip",
             "client",
+            "clients",
             "comm_rdma_cm",
             "connection",
             "control",
@@ -256,12 +257,13 @@ const EXAMPLES: [(&str, &str); 19] = [
     (
         "ping",
         "  roce ping --device udp:127.0.0.1\n  roce ping 127.0.0.1 --device udp:127.0.0.2 --size 64 -n 1000\n  \
-         roce ping 192.0.2.1 --op write --json",
+         roce ping 192.0.2.1 --op write --json\n  roce ping --clients 4",
     ),
     (
         "blast",
         "  roce blast --device udp:127.0.0.1\n  roce blast 127.0.0.1 --device udp:127.0.0.2 --op write\n  \
-         roce blast 192.0.2.1 --fault drop=1% --seed 3 --pcap lossy.pcapng",
+         roce blast 192.0.2.1 --fault drop=1% --seed 3 --pcap lossy.pcapng\n  \
+         roce blast --clients 3 --once --json",
     ),
     (
         "pingpong",

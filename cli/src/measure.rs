@@ -1,5 +1,6 @@
 //! `roce ping` and `roce blast`: two measurements with one set of options.
 
+mod clients;
 pub(super) mod table;
 
 use std::io::Write;
@@ -22,9 +23,9 @@ use super::terminal::Output;
 use roce::verbs::Context;
 use roce_exchange::{ClientQueue, Exchange, ExchangeError};
 use roce_measure::measure::{
-    self, Completion, DEFAULT_MEMORY, Op, Plan, Post, Row, ServerOptions, Signal, Tool,
+    self, Clients, Completion, DEFAULT_MEMORY, Limits, Op, Plan, Post, Row, ServerOptions, Signal, Tool,
 };
-use table::{print_columns, print_row};
+use table::{print_columns, print_row, test};
 
 /// Measure latency: the two sides send messages in turn
 ///
@@ -121,11 +122,16 @@ struct MeasureArgs {
     #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
     allow_peer: Vec<IpAddr>,
 
-    /// Server: exit after one client
+    /// Server: serve up to N clients at once and refuse others; then print totals [default: one client at
+    /// once, and others wait]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    clients: Option<u16>,
+
+    /// Server: exit after one client, or after N clients with --clients N
     #[arg(long)]
     once: bool,
 
-    /// Print JSON
+    /// Print JSON; a server does so only with --clients
     #[arg(long)]
     json: bool,
 
@@ -182,6 +188,14 @@ impl MeasureArgs {
             announcement.print(output, contexts.address(), &listening)?;
         }
         let options = ServerOptions { gid_index: self.gid_index, max_memory: self.max_memory };
+        if let Some(at_once) = self.clients {
+            let at_once = usize::from(at_once);
+            let in_all = self.once.then_some(at_once);
+            let limits = Limits { at_once, in_all, allow_peers: self.allow_peer.clone() };
+            let clients = Clients::new(listening, limits, options);
+            let command = if self.json { Some(name_of(tool)) } else { None };
+            return clients::serve(clients, contexts, &self.device, command, output);
+        }
         let clients = ClientQueue::new(listening)?;
         loop {
             let (exchange, context) =
@@ -189,11 +203,7 @@ impl MeasureArgs {
             let peer = exchange.peer().to_owned();
             let served = context.and_then(|context| Ok(measure::serve(&context, exchange, &options)?));
             match served {
-                Ok(plan) if !self.json => {
-                    let (tool, op, sizes) = (plan.tool, plan.op, plan.sizes.len());
-                    let test = format!("{tool:?} by {op:?}").to_lowercase();
-                    writeln!(output, "served {peer}: {test}, message sizes: {sizes}")?;
-                }
+                Ok(served) if !self.json => writeln!(output, "served {peer}: {}", test(&served.plan))?,
                 Ok(_) => {}
                 Err(error) if self.once => return Err(error),
                 Err(error) => {

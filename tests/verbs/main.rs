@@ -18,6 +18,9 @@ mod multicast;
 mod operations;
 mod postponed;
 mod raw;
+#[path = "../../examples/request_rate.rs"]
+#[allow(dead_code, reason = "its main is not called here")]
+mod request_rate;
 mod retransmission;
 #[path = "../../device/src/framed/tests/rig.rs"]
 mod rig;

@@ -1,9 +1,16 @@
-//! The table of `roce ping` and `roce blast`, which `roce demo` also prints.
+//! The table of `roce ping` and `roce blast`, which `roce demo` also prints, and the line of their servers.
 
 use std::io::Write as _;
 
 use crate::terminal::{Output, Paint};
-use roce_measure::measure::{Row, Tool};
+use roce_measure::measure::{Plan, Row, Tool};
+
+/// Returns what a server has served.
+pub(crate) fn test(plan: &Plan) -> String {
+    let (tool, op, sizes) = (plan.tool, plan.op, plan.sizes.len());
+    let test = format!("{tool:?} by {op:?}").to_lowercase();
+    format!("{test}, message sizes: {sizes}")
+}
 
 /// Prints the column titles.
 pub(crate) fn print_columns(output: &mut Output, tool: Tool) -> std::io::Result<()> {

@@ -176,6 +176,25 @@ fn document(arguments: &[&str]) -> Value {
         .unwrap_or_else(|error| panic!("{arguments:?}: {error}: {finished:?}"))
 }
 
+/// Returns the document of a server of two clients, of which the second asks for too much memory.
+#[track_caller]
+fn of_server(tool: &str) -> Value {
+    let far = own_address().to_string();
+    let mut command = roce();
+    let device = format!("udp:{far}");
+    command.args([tool, "--clients", "2", "--once", "--json", "--max-memory", "64K", "--device", &device]);
+    // It prints nothing when it starts. A client tries again until the server listens.
+    let serving = Running::start(&mut command);
+    for size in ["64", "64K"] {
+        let device = format!("udp:{}", own_address());
+        let client = [tool, &far, "--size", size, "-n", "20", "--timeout", "16", "--device", &device];
+        assert_eq!(common::run(&client).success, size == "64");
+    }
+    let finished = serving.finish(60);
+    assert!(!finished.success && finished.stderr.contains("1 of 2 clients failed"), "{finished:?}");
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"))
+}
+
 /// Returns the document of a client, with a server of the same command on another address.
 #[track_caller]
 fn of_client(server: &[&str], client: &[&str]) -> Value {
@@ -194,6 +213,16 @@ fn documents_of_measurements_are_those_of_the_page() {
     let short = ["--size", "64", "-n", "20", "--timeout", "16"];
     check(&of_client(&["ping"], &[&["ping", "SERVER"][..], &short].concat()), "roce/ping/1");
     check(&of_client(&["blast"], &[&["blast", "SERVER"][..], &short].concat()), "roce/blast/1");
+    for (tool, messages) in [("ping", 40), ("blast", 20)] {
+        let server = of_server(tool);
+        check(&server, &format!("roce/{tool}-server/1"));
+        let totals = &server["totals"];
+        assert_eq!([&totals["served"], &totals["failed"]], [1, 1], "{server}");
+        assert_eq!([&totals["messages"], &totals["bytes"]], [messages, messages * 64], "{server}");
+        let errors = server["clients"].as_array().unwrap().iter().filter_map(|one| one["error"].as_str());
+        let [error] = errors.collect::<Vec<_>>()[..] else { panic!("one client failed: {server}") };
+        assert!(error.contains("--max-memory"), "{error}");
+    }
     let limit = ["limit", "SERVER", "--round-trips", "20", "-n", "500"];
     check(&of_client(&["limit"], &limit), "roce/limit/1");
     let limit = ["limit", "SERVER", "--round-trips", "20", "-n", "500", "--tcp"];

@@ -221,6 +221,53 @@ fn a_second_client_waits_for_its_turn_and_is_told() {
     waiting.wait_for_line("served");
 }
 
+/// Starts a client with a short first size, and waits until that is measured. The second size takes long.
+fn client_at_its_second_size(tool: &str, server: Ipv4Addr, second: &str, more: &[&str]) -> Running {
+    let mut measuring = client(tool, server, &[&["--size", "8", "--size", second], more].concat());
+    measuring.wait_for_line("bytes");
+    measuring
+}
+
+#[test]
+fn a_client_that_is_killed_does_not_affect_others_of_the_same_server() {
+    let (address, mut waiting) = server(&["blast", "--clients", "3"]);
+    let killed = client_at_its_second_size("blast", address, "1M", &["-n", "20000"]);
+    let count = ["-n", "500"];
+    let others = [("64K", "send"), ("16K", "write")].map(|(size, op)| {
+        client_at_its_second_size("blast", address, size, &[&["--op", op], &count[..]].concat())
+    });
+    killed.interrupt();
+    for (other, size) in others.into_iter().zip(["65536", "16384"]) {
+        let finished = other.finish(60);
+        assert!(finished.success, "{finished:?}");
+        let last = finished.stdout.lines().last().unwrap();
+        assert_eq!(last.split_whitespace().take(2).collect::<Vec<_>>(), [size, "500"], "{finished:?}");
+    }
+    let totals = waiting.wait_for_line("served: 2, failed: 1");
+    let bytes = 500 * (8 + 65_536 + 8 + 16_384);
+    assert!(totals.contains(&format!("2000 messages, {bytes} bytes")), "{totals}");
+    let finished = client("blast", address, &["-n", "10"]).finish(60);
+    assert!(finished.success, "{finished:?}");
+    waiting.wait_for_line("clients: 1, served: 1, failed: 0");
+    waiting.interrupt();
+    let served = waiting.finish(60);
+    let of_clients: Vec<&str> =
+        served.stdout.lines().filter(|line| line.starts_with("served 127.")).collect();
+    assert_eq!(of_clients.len(), 3, "{served:?}");
+    assert!(served.stdout.contains("closed the connection"), "{served:?}");
+}
+
+#[test]
+fn a_server_of_two_clients_refuses_the_third_with_the_option_to_change() {
+    let (address, mut waiting) = server(&["ping", "--clients", "2"]);
+    let held = [(); 2].map(|()| client_at_its_second_size("ping", address, "4M", &["-n", "4000"]));
+    let third = client("ping", address, &["-n", "10"]).finish(60);
+    assert!(!third.success, "{third:?}");
+    assert!(third.stderr.contains("the server serves 2 clients; start it with --clients 3"), "{third:?}");
+    held.iter().for_each(Running::interrupt);
+    waiting.wait_for_line("clients: 2, served: 0, failed: 2");
+}
+
 #[test]
 fn a_server_that_is_not_the_tool_of_the_client_is_named_on_both_sides() {
     let (address, waiting) = server(&["ping", "--once"]);

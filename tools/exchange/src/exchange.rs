@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::connect::{self, canonical, connect_tcp};
 use crate::error::ExchangeError;
 use crate::lines::{Busy, LineError, Lines, Notice};
+use crate::listening::Listening;
 use crate::peers::PeerAddresses;
 
 /// Version of the exchange; it changes with the meaning of the lines.
@@ -144,11 +145,24 @@ impl Exchange {
         Self::server(accepted.map_err(|source| ExchangeError::Listen { address, source })?, None)
     }
 
+    /// Waits up to `timeout` for a connection on the sockets of a server. Returns `None` if no client has
+    /// called, or if it has left already.
+    ///
+    /// # Errors
+    ///
+    /// The device failed, or there are too many sockets.
+    pub fn accept_within(listening: &Listening, timeout: Duration) -> Result<Option<Self>, ExchangeError> {
+        let failed =
+            |source| ExchangeError::Listen { address: format!("TCP port {}", listening.port()), source };
+        let accepted = listening.accept_within(timeout).map_err(failed)?;
+        Ok(accepted.and_then(|(stream, called)| Self::server(stream, called).ok()))
+    }
+
     fn client(stream: Tcp) -> Result<Self, ExchangeError> {
         Self::over(stream, None, true)
     }
 
-    pub(crate) fn server(stream: Tcp, called: Option<SocketAddr>) -> Result<Self, ExchangeError> {
+    fn server(stream: Tcp, called: Option<SocketAddr>) -> Result<Self, ExchangeError> {
         Self::over(stream, called, false)
     }
 

@@ -35,7 +35,7 @@ struct Shared {
 struct State {
     waiting: VecDeque<Exchange>,
     serving: Option<String>,
-    failure: Option<std::io::Error>,
+    failure: Option<ExchangeError>,
     is_over: bool,
 }
 
@@ -106,8 +106,8 @@ impl ClientQueue {
                     return Ok(client);
                 }
             }
-            if let Some(source) = state.failure.take() {
-                return Err(ExchangeError::Listen { address: "the port of the server".into(), source });
+            if let Some(error) = state.failure.take() {
+                return Err(error);
             }
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -133,17 +133,15 @@ impl Drop for ClientQueue {
 fn accept(listening: &Listening, shared: &Shared) {
     let mut told = Instant::now();
     loop {
-        let accepted = listening.accept_within(SLICE);
+        let accepted = Exchange::accept_within(listening, SLICE);
         let mut state = shared.lock();
         if state.is_over {
             return;
         }
         match accepted {
-            Ok(Some((stream, called))) => {
-                if let Ok(client) = Exchange::server(stream, called) {
-                    state.add(client);
-                    shared.changed.notify_all();
-                }
+            Ok(Some(client)) => {
+                state.add(client);
+                shared.changed.notify_all();
             }
             Ok(None) => {}
             Err(error) => {

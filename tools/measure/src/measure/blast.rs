@@ -49,8 +49,7 @@ pub(super) fn client(session: &mut Session<'_>, size: usize) -> Result<Row, Tool
     if reading {
         sender.check_all_reads(session)?;
     }
-    let elapsed_s = elapsed.as_secs_f64();
-    Ok(Row::new(size, iterations, elapsed_s, elapsed_s * 1e6 / iterations as f64, side))
+    Ok(Row::new(&session.plan, size, elapsed.as_secs_f64(), side))
 }
 
 /// The posting side of the client.

@@ -6,6 +6,7 @@
 //! of a size.
 
 mod blast;
+mod clients;
 mod ping;
 mod plan;
 mod run;
@@ -13,8 +14,9 @@ mod session;
 mod usage;
 mod work;
 
+pub use clients::{Clients, Ended, Event, Limits, Totals};
 pub use plan::{Completion, Op, Plan, Post, Signal, Tool};
-pub use run::{DEFAULT_MEMORY, ServerOptions, run_client, serve};
+pub use run::{DEFAULT_MEMORY, Served, ServerOptions, run_client, serve};
 pub use usage::CpuUsage;
 pub(crate) use usage::Stopwatch;
 
@@ -25,7 +27,7 @@ use crate::harness::statistics::gigabits_per_s;
 /// The measurements of one side for one message size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Side {
-    /// Processor time of this process, and elapsed time.
+    /// Processor time of this process, with that for other clients of a server, and elapsed time.
     pub cpu: CpuUsage,
     /// Packets that this side retransmitted.
     pub retransmitted_packets: u64,
@@ -42,7 +44,8 @@ pub struct Row {
     pub size: usize,
     /// Messages, or round trips.
     pub iterations: u64,
-    /// Time from the first post to the last completion, in seconds.
+    /// Time from the first post to the last completion, in seconds. In the row of a server: its own time from
+    /// the end of the preparation to the last message, or to the report of a client that writes or reads.
     pub elapsed_s: f64,
     /// Payload bits per second, in units of 10^9.
     pub gigabits_per_s: f64,
@@ -60,14 +63,15 @@ pub struct Row {
 }
 
 impl Row {
-    fn new(size: usize, messages: u64, elapsed_s: f64, one_way_us: f64, client: Side) -> Self {
+    fn new(plan: &Plan, size: usize, elapsed_s: f64, client: Side) -> Self {
+        let messages = plan.messages() as f64;
         Self {
             size,
-            iterations: messages,
+            iterations: plan.iterations,
             elapsed_s,
-            gigabits_per_s: gigabits_per_s(size as f64 * messages as f64, elapsed_s),
-            messages_per_s: messages as f64 / elapsed_s,
-            one_way_us,
+            gigabits_per_s: gigabits_per_s(size as f64 * messages, elapsed_s),
+            messages_per_s: messages / elapsed_s,
+            one_way_us: elapsed_s * 1e6 / messages,
             percentiles_us: None,
             client,
             server: Side::default(),

@@ -44,13 +44,8 @@ pub(super) fn client(session: &mut Session<'_>, size: usize) -> Result<Row, Tool
     let elapsed_s = before.duration_since(started).as_secs_f64();
     let side = session.side(&measurement);
     pinger.finish(session)?;
-    let iterations = session.plan.iterations;
     let half = |nanos: u64| nanos as f64 / 2000.0;
-    let one_way_us = elapsed_s * 1e6 / iterations as f64 / 2.0;
-    let mut row = Row::new(size, iterations, elapsed_s, one_way_us, side);
-    // Every round trip moves the message twice.
-    row.gigabits_per_s *= 2.0;
-    row.messages_per_s *= 2.0;
+    let mut row = Row::new(&session.plan, size, elapsed_s, side);
     row.percentiles_us = Some([
         half(histogram.min()),
         half(histogram.value_at_quantile(0.5)),

@@ -92,6 +92,15 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Returns the number of messages of each size. A round trip of ping has two.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        match self.tool {
+            Tool::Ping => self.iterations.saturating_mul(2),
+            Tool::Blast => self.iterations,
+        }
+    }
+
     /// Returns the size of the largest message.
     #[must_use]
     pub fn largest(&self) -> usize {

@@ -1,5 +1,7 @@
 //! Client and server of both measurements: the steps of a measurement.
 
+use std::time::Instant;
+
 use roce_exchange::{Exchange, ToolError, tell_failure};
 use roce_packet::PathMtu;
 
@@ -25,6 +27,35 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         Self { gid_index: None, max_memory: DEFAULT_MEMORY }
+    }
+}
+
+/// A client that a server has served.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// The client's plan.
+    pub plan: Plan,
+    /// The results by the clock of the server, one for each size, with the counters of both sides. They have
+    /// no percentiles, because only the client times each round trip.
+    pub rows: Vec<Row>,
+    /// When the first size began.
+    pub began: Instant,
+    /// When the last size ended.
+    pub ended: Instant,
+}
+
+impl Served {
+    /// Returns the number of messages of all sizes.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        self.plan.messages().saturating_mul(self.rows.len() as u64)
+    }
+
+    /// Returns the number of bytes of all messages.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let bytes = |row: &Row| self.plan.messages().saturating_mul(row.size as u64);
+        self.rows.iter().map(bytes).fold(0, u64::saturating_add)
     }
 }
 
@@ -81,29 +112,35 @@ fn measure(
     Ok(rows)
 }
 
-/// Runs the server of one measurement and returns the client's plan.
+/// Runs the server of one measurement and returns its results. Several threads may serve clients on one
+/// context.
 ///
 /// # Errors
 ///
 /// The errors of [`run_client`]. The client is told of every error that is not its own.
-pub fn serve(context: &Context, mut exchange: Exchange, options: &ServerOptions) -> Result<Plan, ToolError> {
+pub fn serve(
+    context: &Context,
+    mut exchange: Exchange,
+    options: &ServerOptions,
+) -> Result<Served, ToolError> {
     let watch = DropWatch::start(context);
-    let plan = watch.explain(serve_client(context, &mut exchange, options));
-    tell_failure(&mut exchange, &plan);
-    plan
+    let served = watch.explain(serve_client(context, &mut exchange, options));
+    tell_failure(&mut exchange, &served);
+    served
 }
 
 fn serve_client(
     context: &Context,
     exchange: &mut Exchange,
     options: &ServerOptions,
-) -> Result<Plan, ToolError> {
+) -> Result<Served, ToolError> {
     exchange.greet(TOOL)?;
     let plan: Plan = exchange.receive("the plan")?;
     let _session = session_span("server", &plan, exchange).entered();
     check_plan(context, &plan, options)?;
     exchange.send("the answer to the plan", &())?;
     let mut session = Session::new(context, exchange, plan, options.gid_index, Role::Server)?;
+    let (mut rows, began) = (Vec::with_capacity(session.plan.sizes.len()), Instant::now());
     for size in session.plan.sizes.clone() {
         let _size = tracing::debug_span!("size", bytes = size).entered();
         match session.plan.tool {
@@ -115,10 +152,13 @@ fn serve_client(
             Tool::Ping => ping::server(&mut session, size),
             Tool::Blast => blast::server(&mut session, size),
         }?;
-        let _: Side = session.exchange.swap("the report", &own)?;
+        let client: Side = session.exchange.swap("the report", &own)?;
+        let row = Row::new(&session.plan, size, own.cpu.wall_s, client);
+        rows.push(Row { server: own, ..row });
     }
+    let ended = Instant::now();
     session.exchange.barrier()?;
-    Ok(session.plan)
+    Ok(Served { plan: session.plan, rows, began, ended })
 }
 
 /// Checks the plan of a client.

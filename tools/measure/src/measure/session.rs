@@ -94,12 +94,12 @@ impl<'a> Session<'a> {
 
     /// Starts measuring this side.
     pub(super) fn measure(&self) -> Measurement {
-        Measurement { stopwatch: Stopwatch::start(), before: self.context.counters() }
+        Measurement { stopwatch: Stopwatch::start(), before: self.counters() }
     }
 
     pub(super) fn side(&self, measurement: &Measurement) -> Side {
         let cpu = measurement.stopwatch.stop();
-        let (before, after) = (&measurement.before, self.context.counters());
+        let (before, after) = (&measurement.before, self.counters());
         Side {
             cpu,
             retransmitted_packets: after.retransmitted_packets - before.retransmitted_packets,
@@ -134,7 +134,12 @@ impl<'a> Session<'a> {
 
     /// Returns the number of packets that have arrived here.
     pub(super) fn packets(&self) -> u64 {
-        self.context.counters().rdma_rx_packets
+        self.counters().rdma_rx_packets
+    }
+
+    /// Returns the counters of the queue pair: other sessions may use the same context.
+    fn counters(&self) -> Counters {
+        self.resources.qp.counters().unwrap_or_default()
     }
 
     /// Waits for completions of sends.

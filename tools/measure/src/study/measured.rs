@@ -66,7 +66,7 @@ impl Measured {
             let values: Vec<f64> = all.iter().filter_map(value).collect();
             (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
         };
-        let most = |value: fn(&Self) -> u64| all.iter().map(value).max().unwrap_or(0);
+        let count = |value: fn(&Self) -> u64| all.iter().map(value).sum();
         Self {
             path_mtu: all.first().map_or(0, |one| one.path_mtu),
             iterations,
@@ -78,9 +78,9 @@ impl Measured {
             client_cpu: cpu(|one| one.client_cpu),
             server_cpu: cpu(|one| one.server_cpu),
             others_cpu: None,
-            retransmitted_packets: most(|one| one.retransmitted_packets),
-            timeouts: most(|one| one.timeouts),
-            rnr_naks: most(|one| one.rnr_naks),
+            retransmitted_packets: count(|one| one.retransmitted_packets),
+            timeouts: count(|one| one.timeouts),
+            rnr_naks: count(|one| one.rnr_naks),
         }
     }
 
