@@ -31,7 +31,8 @@ impl Scenario {
     fn parse_whole(text: &str, load: &Load<'_>, own: &[Algorithm]) -> Result<Self, ScenarioError> {
         let scenario = Self::parse_any(text, load, own)?;
         if scenario.flows.is_empty() {
-            let reason = "nothing is sent: add a [[flows]], [[collective]], [[training]] or [[workload]] table";
+            let reason =
+                "nothing is sent: add a [[flows]], [[collective]], [[training]] or [[workload]] table";
             let reason = reason.to_owned();
             return Err(ScenarioError { line: None, reason });
         }
