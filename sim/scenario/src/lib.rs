@@ -88,7 +88,7 @@ pub struct Scenario {
     pub sweeps: Vec<(String, Vec<String>)>,
 }
 
-/// The flows of a table of a scenario, `[[flows]]`, `[[collective]]` or `[[training]]`.
+/// The flows of a table of a scenario: `[[flows]]`, `[[collective]]`, `[[training]]` or `[[workload]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// The name of the table. A table without a name has its key in the file, such as `flows.0`.

@@ -135,10 +135,10 @@ fn collect(tables: Tables) -> Result<Vec<Table>, (Range<usize>, Wrong)> {
         let content = Content::Operations(operations);
         all.push(Table { number, place, name: common.name, after: common.after, content });
     }
-    for table in tables.workload {
+    for (number, table) in (0..).zip(tables.workload) {
         let (place, table) = (table.span(), table.into_inner());
         let (name, after) = (table.name.clone(), table.after.clone());
-        all.push(Table { number: 0, place, name, after, content: Content::Workload(table) });
+        all.push(Table { number, place, name, after, content: Content::Workload(table) });
     }
     Ok(all)
 }
@@ -152,6 +152,7 @@ impl Table {
                 let (key, kind) = operations.key_and_kind();
                 (key, kind, Some(self.name.clone().unwrap_or_else(|| kind.to_owned())))
             }
+            Content::Workload(table) => ("workload", table.kind(), None),
         };
         let name = self.name.clone().unwrap_or_else(|| format!("{key}.{}", self.number));
         Traffic { name, kind, collective, flows }

@@ -271,7 +271,7 @@ impl Shape {
         };
         let mut link = |a: usize, b: usize, tier: usize| {
             let (a, b) = (a as NodeId, b as NodeId);
-            let one = Link { a, b, spec: spec(tier), faults: None };
+            let one = Link { a, b, spec: spec(tier), faults: [None, None] };
             topology.links.extend(std::iter::repeat_n(one, tiers[tier].bundle));
         };
         for host in 0..self.hosts {

@@ -51,6 +51,16 @@ enum Kind {
 const MOST_REPETITIONS: u32 = 100_000;
 
 impl WorkloadTable {
+    /// Returns the value of `kind` as in the file.
+    pub(crate) const fn kind(&self) -> &'static str {
+        match self.kind {
+            Kind::Connections => "connections",
+            Kind::Goal => "goal",
+            Kind::Chakra => "chakra",
+            Kind::Simai => "simai",
+        }
+    }
+
     /// Adds the workload.
     pub(crate) fn add(&self, target: &mut Target<'_>) -> Result<Imported, Wrong> {
         self.refuse_foreign_keys()?;

@@ -8,13 +8,8 @@ use roce_sim::net::{MeasureSettings, PauseStep, RatePoint, Results, Time, TotalP
 use super::means::{means, place, remark, span, with_gaps};
 use super::names::{algorithm_alone, seeds};
 use super::sweeps::{SIZES, SLOWDOWN};
-<<<<<<< HEAD:tools/report/src/pages/charts.rs
 use crate::data::distribution::Distribution;
 use crate::data::summary::{OfSizes, Summary};
-=======
-use super::names::{algorithm_alone, seeds};
-use super::sweeps::{SIZES, SLOWDOWN};
->>>>>>> bb52a0d62e9dc0072708fa5ea6535e1326ccbc8b:tools/report/src/figures/charts.rs
 
 /// Maximum number of separate lines. More lines are shown as their median and a band.
 const MOST_FLOWS: usize = 6;
