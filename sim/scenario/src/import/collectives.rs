@@ -5,7 +5,7 @@ use roce_sim::net::{
     WorkloadError,
 };
 
-/// What a table says about the ranks of a workload.
+/// The ranks of a workload, and the settings of its collective operations.
 #[derive(Debug)]
 pub(super) struct How<'a> {
     /// The host of each rank.

@@ -7,7 +7,7 @@ use super::target::{Imported, Target};
 use crate::Wrong;
 use roce_sim::net::{After, FlowSpec, MAX_FLOWS, Task, Time, Transfer};
 
-/// What a table says about the hosts of a matrix.
+/// The hosts of a matrix, and when its connections may start.
 pub(super) struct Connections<'a> {
     pub(super) hosts: &'a [u32],
     /// The time at which the times of the file begin.

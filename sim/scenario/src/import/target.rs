@@ -1,4 +1,4 @@
-//! The flows and tasks to which a workload is added, and what else it adds.
+//! The flows and tasks to which a workload is added, and the results of that.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct Target<'a> {
     pub(crate) is_awaited: bool,
 }
 
-/// What was added in addition to flows and tasks.
+/// The results of an import in addition to flows and tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Imported {
     pub(crate) operations: Vec<Operation>,

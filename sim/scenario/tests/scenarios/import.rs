@@ -9,7 +9,7 @@ use roce_sim::net::{Results, Time};
 use super::{import_chakra, import_goal, import_htsim, import_simai};
 
 /// The default number of random changes of each sample.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 300;
 /// Sizes of a network that is built after a change. Larger ones are only read.
 const MOST_LINKS: usize = 300;
 const MOST_FLOWS: usize = 500;
@@ -131,24 +131,28 @@ impl Random {
     }
 }
 
-/// Changes, removes, repeats or inserts some bytes.
+/// Changes a digit, or changes, removes, repeats or inserts some bytes.
 fn change(bytes: &mut Vec<u8>, random: &mut Random) {
-    for _ in 0..=random.below(4) {
+    if random.below(2) == 0 {
+        let from = random.below(bytes.len());
+        if let Some(digit) = bytes.iter_mut().skip(from).find(|byte| byte.is_ascii_digit()) {
+            *digit = b'0' + random.below(10) as u8;
+            return;
+        }
+    }
+    for _ in 0..=random.below(3) {
         let at = random.below(bytes.len());
+        let end = (at + random.below(20)).min(bytes.len());
         match random.below(5) {
             0 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
             1 if !bytes.is_empty() => bytes[at] = b"0123456789-: \n{}"[random.below(16)],
-            2 => {
-                let end = (at + random.below(20)).min(bytes.len());
-                bytes.drain(at..end);
-            }
+            2 => drop(bytes.drain(at..end)),
             3 => {
-                let end = (at + random.below(20)).min(bytes.len());
                 let part = bytes[at..end].to_vec();
                 let to = random.below(bytes.len() + 1);
                 bytes.splice(to..to, part);
             }
-            _ => bytes.insert(at.min(bytes.len()), random.below(256) as u8),
+            _ => bytes.insert(at, random.below(256) as u8),
         }
     }
 }
