@@ -163,13 +163,17 @@ impl Scenario {
         self.tables.get(place).filter(|table| table.flows.contains(&flow))
     }
 
-    /// Builds the network without the flows and tasks of the scenario, for an external scheduler that sends
-    /// the messages.
+    /// Builds the network for an external scheduler that sends the messages, from a scenario of
+    /// [`parse_network`](Self::parse_network).
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Network::new`].
+    /// Returns the errors of [`Network::new`], or an error if the scenario has flows, which would not start.
     pub fn network(&self) -> Result<Network, BuildError> {
+        if !self.flows.is_empty() {
+            let reason = "flows: an external scheduler sends the messages; `parse_network` leaves flows out";
+            return Err(BuildError::Setting(reason.to_owned()));
+        }
         Network::new(&self.topology, self.settings.clone())
     }
 

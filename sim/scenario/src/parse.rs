@@ -19,17 +19,20 @@ impl Scenario {
         Self::parse_whole(text, load, &[])
     }
 
-    /// Like [`parse`](Self::parse), but the scenario needs no flows: for [`network`](Self::network).
+    /// Like [`parse`](Self::parse), without the flows, collective operations and training steps, which may be
+    /// missing: for [`network`](Self::network).
     ///
     /// # Errors
     ///
-    /// Returns the first error with its line.
+    /// Returns the first error of another table with its line.
     pub fn parse_network(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
-        Self::parse_any(text, load, &[])
+        let mut file: File = read_toml(text)?;
+        (file.flows, file.collective, file.training) = (Vec::new(), Vec::new(), Vec::new());
+        Self::of_file(text, file, load, &[])
     }
 
     fn parse_whole(text: &str, load: &Load<'_>, own: &[Algorithm]) -> Result<Self, ScenarioError> {
-        let scenario = Self::parse_any(text, load, own)?;
+        let scenario = Self::of_file(text, read_toml(text)?, load, own)?;
         if scenario.flows.is_empty() {
             let reason =
                 "nothing is sent: add a [[flows]], [[collective]], [[training]] or [[workload]] table";
@@ -39,8 +42,12 @@ impl Scenario {
         Ok(scenario)
     }
 
-    fn parse_any(text: &str, load: &Load<'_>, own: &[Algorithm]) -> Result<Self, ScenarioError> {
-        let mut file: File = read_toml(text)?;
+    fn of_file(
+        text: &str,
+        mut file: File,
+        load: &Load<'_>,
+        own: &[Algorithm],
+    ) -> Result<Self, ScenarioError> {
         let files = std::mem::take(&mut file.files);
         let load = |name: &str| files.get(name).map_or_else(|| load(name), |text| Ok(text.clone()));
         build(text, file, &load, own)

@@ -125,7 +125,7 @@ impl Network {
         }
         if !settings.profiles.is_empty() {
             let reason =
-                "profiles: messages have the settings of `host`; remove the settings of groups and flows";
+                "profiles: messages have the settings of `host`; remove those of groups and of single flows";
             return Err(BuildError::Setting(reason.to_owned()));
         }
         let stop = settings.stop;

@@ -22,20 +22,24 @@ fn a_network_needs_no_flows() {
     assert!(network.now() > Time::from_us(2) && network.now() < Time::from_us(3), "{}", network.now());
 }
 
-/// Messages have the settings of `[host]`. Others must not be ignored without a word.
+/// Messages have the settings of `[host]`. Those of flows leave with the flows; those of groups must not be
+/// ignored without a message.
 #[test]
-fn settings_of_groups_and_flows_are_refused() {
+fn flows_are_left_out_and_settings_of_groups_are_refused() {
     let refused = |text: &str| match Scenario::parse_network(text, &no_files).unwrap().network() {
         Err(BuildError::Setting(reason)) => reason,
         _ => panic!("not refused: {text}"),
     };
     let group = format!("{NETWORK}[[group]]\nhosts = [\"h1\"]\nhost = {{ depth = 3 }}\n");
     let flows = "[[flows]]\nkind = \"pair\"\nfrom = \"h0\"\nto = \"h1\"\nbytes = 1\noperation = \"read\"\n";
-    for text in [&group, &format!("{NETWORK}{flows}"), &format!("{group}{}", flows.replace("read", "write"))]
-    {
+    for text in [&group, &format!("{group}{flows}")] {
         let reason = refused(text);
         assert!(reason.starts_with("profiles: messages have the settings of `host`"), "{reason}");
     }
+    let text = format!("{NETWORK}{flows}");
+    assert!(Scenario::parse_network(&text, &no_files).unwrap().network().is_ok());
+    let error = Scenario::parse(&text, &no_files).unwrap().network().err().unwrap().to_string();
+    assert!(error.starts_with("flows: an external scheduler sends the messages"), "{error}");
     let polling = format!("{NETWORK}[[group]]\nhosts = [\"h1\"]\napplication = \"polling\"\n");
     let network: Result<Network, _> = Scenario::parse_network(&polling, &no_files).unwrap().network();
     assert!(network.is_ok(), "an application is a setting of a host");
