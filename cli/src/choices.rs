@@ -1,25 +1,12 @@
 //! The values of options that stand for enums of the tools, which do not know the command line.
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use roce_bridge::Origin;
 use roce_measure::measure::{Completion, Op, Post, Signal};
 use roce_measure::perf::{AtomicOp, Connection, Test, Verb};
 use roce_measure::pingpong::Kind;
 
-/// A value of an option: its name, its help, and the value of the tool.
-type Choice<T> = (&'static str, &'static str, T);
-
-/// Returns the parser of an option that takes one of these names.
-pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
-    choices: &'static [Choice<T>],
-) -> impl TypedValueParser<Value = T> {
-    let names = choices.iter().map(|(name, help, _)| PossibleValue::new(*name).help(*help));
-    PossibleValuesParser::new(names).try_map(move |text| {
-        // The inner parser has refused unknown names. It ignores case if the option does.
-        let found = choices.iter().find(|(name, ..)| name.eq_ignore_ascii_case(&text));
-        found.map(|(.., value)| *value).ok_or("unknown value")
-    })
-}
+use crate::choice::Choice;
+pub(super) use crate::choice::one_of;
 
 /// `--from` of `roce bridge`.
 pub(super) const ORIGINS: &[Choice<Origin>] = &[

@@ -9,6 +9,7 @@
 
 // Below the commands.
 mod algorithms;
+mod choice;
 mod decode;
 mod document;
 mod errors;

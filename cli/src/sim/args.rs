@@ -8,7 +8,7 @@ use roce_transport::units;
 
 use super::emit::System;
 use super::figure::{FIGURES, WIDTHS};
-use crate::choices::one_of;
+use crate::choice::one_of;
 
 /// A name and its values.
 pub(super) type Sweep = (String, Vec<String>);
