@@ -3,10 +3,10 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// A value of an option: its name, its help, and the value of the tool.
-pub(crate) type Choice<T> = (&'static str, &'static str, T);
+pub(super) type Choice<T> = (&'static str, &'static str, T);
 
 /// Returns the parser of an option that takes one of these names.
-pub(crate) fn one_of<T: Copy + Send + Sync + 'static>(
+pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
     choices: &'static [Choice<T>],
 ) -> impl TypedValueParser<Value = T> {
     let names = choices.iter().map(|(name, help, _)| PossibleValue::new(*name).help(*help));

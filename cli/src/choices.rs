@@ -5,7 +5,8 @@ use roce_measure::measure::{Completion, Op, Post, Signal};
 use roce_measure::perf::{AtomicOp, Connection, Test, Verb};
 use roce_measure::pingpong::Kind;
 
-pub(super) use crate::choice::{Choice, one_of};
+use crate::choice::Choice;
+pub(super) use crate::choice::one_of;
 
 /// `--from` of `roce bridge`.
 pub(super) const ORIGINS: &[Choice<Origin>] = &[

@@ -7,9 +7,10 @@ use roce_plot::{Figure, Width};
 use roce_report::FigureKind;
 
 use super::args::Args;
+use crate::choice::Choice;
 
 /// `--figure`.
-pub(super) const FIGURES: &[(&str, &str, FigureKind)] = &[
+pub(super) const FIGURES: &[Choice<FigureKind>] = &[
     ("slowdown", "Slowdown by size of flows, and the number of flows of each size", FigureKind::Slowdown),
     ("queue", "Queues over time; of several runs, the distribution of the longest queue", FigureKind::Queue),
     ("rates", "Payload over time, by flow; of several runs, all flows together", FigureKind::Rates),
@@ -18,7 +19,7 @@ pub(super) const FIGURES: &[(&str, &str, FigureKind)] = &[
 ];
 
 /// `--figure-width`.
-pub(crate) const WIDTHS: &[(&str, &str, Width)] = &[
+pub(crate) const WIDTHS: &[Choice<Width>] = &[
     ("3.3", "A column of a page with two columns", Width::Column),
     ("7", "Both columns of such a page", Width::Page),
 ];

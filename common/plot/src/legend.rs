@@ -11,10 +11,10 @@ use crate::sizes::{BAND_OPACITY, Sizes, bar, mark_of};
 pub(crate) enum Swatch {
     /// A piece of the line of a series, with its mark.
     Line(usize),
-    /// A piece of the area of a series.
-    Area(usize),
-    /// A vertical bar of a series.
-    Bar(usize),
+    /// A piece of an area.
+    Area(Ink),
+    /// A vertical bar.
+    Bar(Ink),
     /// A single point.
     Dot(Ink, Mark),
     /// Nothing.
@@ -44,10 +44,12 @@ pub(crate) fn entries(figure: &Figure, series: &Series) -> Vec<Entry> {
         }
     }
     for chart in &figure.charts {
+        // A name that several spreads share has no color of a series.
+        let is_single = chart.bands.iter().filter(|band| !band.points.is_empty()).count() == 1;
         for (index, band) in chart.bands.iter().enumerate() {
-            let index = series.index(chart, index);
-            let swatch = if band.spread == Spread::Bars { Swatch::Bar(index) } else { Swatch::Area(index) };
-            add(swatch, &band.name);
+            let own = Ink::Series(look(series.index(chart, index)).color);
+            let ink = if is_single { own } else { Ink::Frame };
+            add(if band.spread == Spread::Bars { Swatch::Bar(ink) } else { Swatch::Area(ink) }, &band.name);
         }
         for (index, dots) in chart.dots.iter().enumerate().filter(|(_, dots)| !dots.points.is_empty()) {
             let ink = Ink::Series(look(series.after_lines(chart) + index).color);
@@ -107,13 +109,12 @@ fn draw_swatch(shapes: &mut Vec<Shape>, swatch: Swatch, sizes: &Sizes, (left, ri
             shapes.push(Shape::Path { places, is_closed: false, stroke });
             shapes.push(mark_of(vec![(middle, y)], index, sizes));
         }
-        Swatch::Area(index) => {
+        Swatch::Area(ink) => {
             let places = vec![(left, y - half), (right, y - half), (right, y + half), (left, y + half)];
-            let ink = Ink::Series(look(index).color);
             shapes.push(Shape::Area { places, ink, opacity: BAND_OPACITY });
         }
-        Swatch::Bar(index) => {
-            let stroke = Stroke { ink: Ink::Series(look(index).color), width: sizes.line, dash: &[] };
+        Swatch::Bar(ink) => {
+            let stroke = Stroke { ink, width: sizes.line, dash: &[] };
             shapes.push(Shape::Lines { lines: bar(middle, (y - half, y + half), sizes.radius), stroke });
         }
         Swatch::Dot(ink, mark) => {
