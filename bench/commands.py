@@ -126,3 +126,18 @@ def reason(problem):
 def last_line(text):
     lines = [line for line in text.strip().splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""
+
+
+def machine_line(roce):
+    """The processors, the system, and the version under test."""
+    processor = next(
+        (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown"
+    )
+    commit = subprocess.run(
+        ["git", "-C", Path(__file__).resolve().parent, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True
+    ).stdout.strip()
+    version = subprocess.run([roce, "--version"], capture_output=True, text=True).stdout.strip()
+    return (
+        f"{os.cpu_count()} processors ({processor}), Linux {os.uname().release}, {version}, "
+        f"commit {commit or 'unknown'}, {time.strftime('%Y-%m-%d')}"
+    )

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use roce::verbs::{Notify, QpCapabilities, RecvWr, SendOp, SendWr, Wc};
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use super::outcome::Outcome;
 use super::pair::{Side, check, connect};
+use super::usage::{processor_time, resident_bytes};
 
 /// Measures a poll of an empty completion queue. Its device is a UDP socket, and one queue pair is connected.
 pub(crate) fn polls(count: u64) -> Outcome<Value> {
@@ -48,13 +48,6 @@ pub(crate) fn memory(pairs: usize, [max_send_wr, max_recv_wr]: [usize; 2]) -> Ou
     Ok(json!({"bytes_per_queue_pair": grown as f64 / queue_pairs as f64, "queue_pairs": queue_pairs}))
 }
 
-/// Returns the resident memory of this process.
-fn resident_bytes() -> Outcome<usize> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("there is no VmRSS")?;
-    Ok(line.trim().trim_end_matches("kB").trim().parse::<usize>()? * 1024)
-}
-
 /// Measures the share of a processor, in `seconds`, of a connection whose ends both sleep until an event.
 pub(crate) fn waiting(seconds: u64) -> Outcome<Value> {
     let (near, far) = (Side::new()?, Side::new()?);
@@ -88,10 +81,4 @@ pub(crate) fn waiting(seconds: u64) -> Outcome<Value> {
         let share = took.as_secs_f64() / elapsed.as_secs_f64();
         Ok(json!({"processor_share": share, "elapsed_seconds": elapsed.as_secs_f64()}))
     })
-}
-
-/// Returns the user and system time of all threads of this process.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

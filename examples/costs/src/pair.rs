@@ -1,5 +1,6 @@
 //! Two devices of one process, UDP on loopback, with queue pairs between them.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use roce::verbs::{
@@ -20,7 +21,12 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn new() -> Outcome<Self> {
-        let context = Context::open(&format!("udp:{}", own_address()))?;
+        Self::on(own_address())
+    }
+
+    /// Opens a device on this address, which other processes may use too.
+    pub(crate) fn on(address: Ipv4Addr) -> Outcome<Self> {
+        let context = Context::open(&format!("udp:{address}"))?;
         let (pd, channel) = (context.alloc_pd()?, context.create_channel()?);
         let cq = context.create_cq(64, Some(&channel))?;
         let region = pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
