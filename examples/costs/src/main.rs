@@ -2,9 +2,9 @@
 //! an idle queue pair, the processor time of a waiting connection, several engines in one context, and small
 //! requests with responses, compared with kernel TCP. `bench/compare` calls this program.
 //!
-//! `cargo run --profile fast -p costs -- engine`, `poll`, `memory`, `idle` or `engines 2`; each prints one line of
-//! JSON. For requests, run `costs serve roce 127.0.0.1 18700` and `costs call roce 127.0.0.1 127.0.0.2 18700`
-//! together; write `tcp` instead of `roce` for TCP.
+//! `cargo run --profile fast -p costs -- engine`, `poll`, `memory`, `idle` or `engines 2`; each prints one
+//! line of JSON. For requests, run `costs serve roce 127.0.0.1 18700` and, together with it, `costs call roce
+//! 127.0.0.1 127.0.0.2 18700`; write `tcp` instead of `roce` for TCP.
 
 mod engine;
 mod engines;

@@ -1,4 +1,4 @@
-//! `cargo run -p xtask -- install --prefix DIR`, `-- dist`, `-- deb`, `-- image`, `-- packages`; see [`xtask`].
+//! `cargo run -p xtask -- install --prefix DIR`, and the other commands of its `--help`; see [`xtask`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! `xtask packages`: the packages that `cargo publish` uploads, and builds of the library and the command from
-//! these packages alone.
+//! `xtask packages`: the packages that `cargo publish` uploads, and builds of the library and the command
+//! from these packages alone.
 //!
 //! The packages are unpacked into a workspace of their own. There, a patch replaces every published crate of
 //! this repository with its package, so a file or a feature that a package lacks is an error. The crates of
@@ -53,8 +53,8 @@ pub fn in_order() -> anyhow::Result<Vec<Package>> {
     sorted(published(&serde_json::from_slice(&build::output(build::cargo().args(arguments))?)?)?)
 }
 
-/// Returns the published crates of `cargo metadata`. A dev-dependency without a version does not count, because
-/// packages leave it out.
+/// Returns the published crates of `cargo metadata`. A dev-dependency without a version does not count,
+/// because packages leave it out.
 fn published(metadata: &Value) -> anyhow::Result<Vec<Package>> {
     let all = metadata["packages"].as_array().context("cargo metadata has no packages")?;
     // `publish = false` is an empty list of registries.
@@ -93,9 +93,9 @@ fn sorted(packages: Vec<Package>) -> anyhow::Result<Vec<Package>> {
     Ok(order)
 }
 
-/// Makes all packages, builds the library and the command from them, and runs both. Returns the folder of the
-/// packages, and lines about what was done. With `baseline`, the folder of an earlier call, it also compares the
-/// public interfaces.
+/// Makes all packages, builds the library and the command from them, and runs both. Returns the folder of
+/// the packages, and lines about what was done. With `baseline`, the folder of an earlier call, it also
+/// compares the public interfaces.
 ///
 /// # Errors
 ///
@@ -120,8 +120,8 @@ pub fn packages(out: Option<&Path>, baseline: Option<&Path>) -> anyhow::Result<(
     Ok((out, lines))
 }
 
-/// Makes the packages with one call of cargo: it would look for a crate above another one in a registry, where
-/// the lower one is not yet.
+/// Makes the packages with one call of cargo: with a call for each, cargo would look for the lower crates in
+/// a registry, where they are not yet.
 fn pack(results: &Path, order: &[Package]) -> anyhow::Result<()> {
     let mut cargo = build::cargo();
     cargo.args(["package", "--no-verify", "--locked", "--offline", "--target-dir"]).arg(results);
