@@ -216,5 +216,5 @@ fn random_changes_of_samples_are_refused_or_simulated() {
     }
     println!("simulated: {simulated:?} of {seeds:?}");
     let is_long = seeds.end - seeds.start >= SEEDS;
-    assert!(!is_long || simulated.iter().all(|count| *count > 5), "{simulated:?}");
+    assert!(!is_long || simulated.iter().all(|count| *count > 0), "{simulated:?}");
 }
