@@ -1,7 +1,7 @@
 //! The simulator as the network of a scheduler in C. `include/roce_sim.h` describes each function.
 //!
-//! This crate is only the binary interface: pointers, numbers of errors and texts. [`Network`] is the network.
-//! Panics never cross an entry point.
+//! This crate is only the binary interface: pointers, numbers of errors and texts. [`Network`] is the
+//! network. Panics never cross an entry point.
 
 mod open;
 

@@ -28,7 +28,8 @@ pub(crate) fn network(scenario: &CStr) -> Result<Network, String> {
     scenario.network().map_err(|error| wrong(with_causes(&error).to_string()))
 }
 
-/// A text with a line break is a scenario; another one is the path of a file or the name of a shipped scenario.
+/// A text with a line break is a scenario; another one is the path of a file or the name of a shipped
+/// scenario.
 fn find(scenario: &str) -> Result<Source, String> {
     if scenario.contains('\n') {
         let (name, text) = ("the scenario".to_owned(), scenario.to_owned());

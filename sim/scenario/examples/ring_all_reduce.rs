@@ -1,5 +1,5 @@
-//! An external scheduler: it drives a ring all-reduce over a simulated network and compares the time with that
-//! of the same collective operation of the simulator.
+//! An external scheduler: it drives a ring all-reduce over a simulated network and compares the time with
+//! that of the same collective operation of the simulator.
 //!
 //! ```sh
 //! cargo run -p roce-scenario --example ring_all_reduce
@@ -16,8 +16,9 @@ use roce_sim::net::{
     Collective, Network, NetworkEvent, OperationAlgorithm, OperationKind, Plan, Schedule, Simulation, Time,
 };
 
-/// Adds the buffers of all ranks with a ring. Each rank sends a part of its buffer to the next rank, adds what
-/// arrives from the previous one, and sends that on: `n - 1` rounds to add, and as many to distribute the sums.
+/// Adds the buffers of all ranks with a ring. Each rank sends a part of its buffer to the next rank, adds
+/// what arrives from the previous one, and sends that on: `n - 1` rounds to add, and as many to distribute
+/// the sums.
 ///
 /// Returns the time at which every rank has all sums and the acknowledgements of its messages.
 pub(crate) fn all_reduce(network: &mut Network, bytes: u64) -> Result<Time, Box<dyn Error>> {

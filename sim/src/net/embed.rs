@@ -177,8 +177,8 @@ impl Network {
     /// # Errors
     ///
     /// Returns an error and sends nothing if a rank does not exist, if both ranks are equal, if the number of
-    /// bytes is 0 or too large, if the matching receive has fewer bytes, if no queue pair can be connected, or
-    /// if the run has ended with an error.
+    /// bytes is 0 or too large, if the matching receive has fewer bytes, if no queue pair can be connected,
+    /// or if the run has ended with an error.
     pub fn send(&mut self, from: u32, to: u32, tag: u64, bytes: u64) -> Result<Handle, NetworkError> {
         self.check(from, to, bytes)?;
         let key = (from, to, tag);
@@ -256,8 +256,8 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// [`NetworkError::Unmatched`] if nothing is left but sends without a receive, or receives without a send;
-    /// calls that match them can follow. [`NetworkError::Failed`] if a queue pair failed, and
+    /// [`NetworkError::Unmatched`] if nothing is left but sends without a receive, or receives without a
+    /// send; calls that match them can follow. [`NetworkError::Failed`] if a queue pair failed, and
     /// [`NetworkError::Stopped`] at [`Settings::stop`]; all later calls return the same error.
     pub fn next_event(&mut self) -> Result<Option<NetworkEvent>, NetworkError> {
         loop {

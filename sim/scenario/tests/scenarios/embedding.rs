@@ -45,8 +45,8 @@ fn flows_are_left_out_and_settings_of_groups_are_refused() {
     assert!(network.is_ok(), "an application is a setting of a host");
 }
 
-/// Both use the same queue pairs for the same parts in the same order, so they agree to the picosecond, also in
-/// the second network, which has several paths.
+/// Both use the same queue pairs for the same parts in the same order, so they agree to the picosecond, also
+/// in the second network, which has several paths.
 #[test]
 fn a_ring_from_outside_takes_the_time_of_the_collective() {
     for (name, bytes) in [("ring-all-reduce", 400_003), ("all-reduce-collisions", 160_000)] {

@@ -1,8 +1,8 @@
 //! Flows of messages that a program adds during a run, for [`Network`](crate::net::Network).
 //!
 //! Such a flow is held open: its size is [`MAX_FLOW`] until [`Simulation::close_flow`], so no completion ends
-//! it. Each message is a part of the flow, as the transfer of a task is. The network has one part, because the
-//! program acts between two events, and other parts would already be ahead.
+//! it. Each message is a part of the flow, as the transfer of a task is. The network has one part, because
+//! the program acts between two events, and other parts would already be ahead.
 
 use std::sync::Arc;
 
@@ -64,8 +64,8 @@ impl Simulation {
         }
     }
 
-    /// Adds a message at the end of a flow of [`Self::open_flow`] and posts what can be posted now. Returns the
-    /// number of the message in its flow, or `None` if there is no such flow.
+    /// Adds a message at the end of a flow of [`Self::open_flow`] and posts what can be posted now. Returns
+    /// the number of the message in its flow, or `None` if there is no such flow.
     pub(in crate::net) fn add_message(&mut self, number: u32, bytes: u64) -> Option<u32> {
         let (source, host) = self.flow(number).map(|flow| (flow.spec.source, flow.requester))?;
         let message = self.host(source).agenda.add_message(number, bytes)?;
@@ -130,8 +130,8 @@ impl Simulation {
         first
     }
 
-    /// Ends a flow of [`Self::open_flow`] at the end of the run. `bytes` is the sum of its messages, and `last`
-    /// the time of the last acknowledgement.
+    /// Ends a flow of [`Self::open_flow`] at the end of the run. `bytes` is the sum of its messages, and
+    /// `last` the time of the last acknowledgement.
     pub(in crate::net) fn close_flow(&mut self, number: u32, bytes: u64, last: Time) {
         let Some(flow) = self.flow(number) else { return };
         flow.spec.bytes = bytes;

@@ -39,7 +39,8 @@ pub(super) struct Part {
     pub(super) unfinished: usize,
     /// Tasks without a transfer that have not ended.
     pub(super) computations_left: usize,
-    /// What hosts have noticed about messages of a program: see [`Simulation::run_to_news`](super::Simulation).
+    /// What hosts have noticed about messages of a program: see
+    /// [`Simulation::run_to_news`](super::Simulation).
     pub(super) news: Vec<News>,
     /// The end of the last flow or task.
     pub(super) end: Time,
