@@ -299,7 +299,12 @@ pub(crate) fn compare_taps(
         // sender.
         (Some(_), None) => !of(one, from1).is_empty() && of(two, from1).is_empty(),
         (None, Some(_)) => !of(two, from0).is_empty() && of(one, from0).is_empty(),
-        (None, None) => false,
+        // Packets are lost on their way, so the place with more packets of an end is near it.
+        (None, None) => {
+            let counts = |id| [of(one, id).len(), of(two, id).len()];
+            let ([one0, two0], [one1, two1]) = (counts(from0), counts(from1));
+            one0 < two0 || one1 > two1
+        }
     };
     let (near, crossings) = if is_turned {
         let (there, back) = crossed([two, one]);

@@ -1,6 +1,6 @@
 //! What happens on a connection, in order: captured packets, and what follows from them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use roce_packet::{Direction, Operation, Psn};
 
@@ -40,21 +40,27 @@ const FARTHEST: usize = 1 << 14;
 pub(super) fn events(analysis: &Analysis, connection: &Connection) -> Vec<Event> {
     let records = &analysis.records;
     let Some(view) = connection.view_of(0) else { return Vec::new() };
-    let mut scene =
-        Scene { records, view, streams: connection.streams, marks: HashMap::new(), more: Vec::new() };
+    let elsewhere =
+        connection.lost(records, 1).filter_map(|record| Some((record.info()?.direction, record.psn)));
+    let elsewhere = elsewhere.collect();
+    let (streams, marks) = (connection.streams, HashMap::new());
+    let mut scene = Scene { records, view, streams, elsewhere, marks, more: Vec::new() };
     for (end, replay) in view.replays.iter().enumerate() {
         scene.mark_requests(end, replay);
         scene.mark_answers(end, replay, connection.between.is_none());
+        scene.add_timeouts(end, replay);
     }
     if let Some(between) = &connection.between {
         let [there, back] = &between.crossings;
         for index in &there.lost {
             scene.mark(*index, Marks::LOST);
         }
-        // The tap near end 1 has seen them, and the one near end 0 has not.
+        // The tap near end 1 has seen them, and the one near end 0 has not. Their times are those at which they
+        // would have arrived there, so that they stand between their neighbours.
+        let ahead_ns = between.offset_ns.unwrap_or(0).saturating_sub(between.one_way_ns.unwrap_or(0).max(0));
         for index in &back.lost {
             let Some(record) = records.get(*index) else { continue };
-            let time_ns = record.time_ns.wrapping_sub_signed(between.offset_ns.unwrap_or(0));
+            let time_ns = record.time_ns.wrapping_sub_signed(ahead_ns);
             let at = view
                 .indices
                 .partition_point(|one| records.get(*one).is_some_and(|record| record.time_ns <= time_ns));
@@ -69,6 +75,8 @@ struct Scene<'a> {
     records: &'a [Record],
     view: &'a View,
     streams: [Option<StreamId>; 2],
+    /// Lost packets of end 1 that the tap near end 1 has seen. They have rows of their own.
+    elsewhere: HashSet<(Direction, Psn)>,
     /// Marks by the index of a record.
     marks: HashMap<usize, Marks>,
     /// Events that are not packets of the view, each with the position of the packet that follows it.
@@ -82,6 +90,16 @@ impl Scene<'_> {
 
     fn stream(&self, end: usize) -> Option<StreamId> {
         self.streams.get(end).copied().flatten()
+    }
+
+    /// Returns whether the tap near end 1 has seen all of these packets of end 1, which were then lost.
+    fn is_elsewhere(&self, direction: Direction, replay: &Replay, first: u64, count: u64) -> bool {
+        let base = replay.sent.get(&ORIGIN).and_then(|sent| self.records.get(sent.first));
+        base.is_some_and(|base| {
+            let psn = |number: u64| base.psn.add((number.wrapping_sub(ORIGIN) & u64::from(Psn::MASK)) as u32);
+            let is_seen = |number: u64| self.elsewhere.contains(&(direction, psn(number)));
+            count <= self.elsewhere.len() as u64 && (first..first.saturating_add(count)).all(is_seen)
+        })
     }
 
     /// Adds an event in front of a packet of the view.
@@ -109,10 +127,6 @@ impl Scene<'_> {
             for index in requests.iter().skip(at).take(count) {
                 self.mark(*index, Marks::RESENT);
             }
-            if let Cause::Timeout { waited_ns, since } = resend.cause {
-                let first = resend.first.filter(|first| Some(*first) != since);
-                self.insert(resend.at, end, Step::Timeout { waited_ns, since, first });
-            }
         }
         for (_, second) in &replay.doubled {
             self.mark(*second, Marks::DOUBLED);
@@ -126,7 +140,8 @@ impl Scene<'_> {
         for gap in &replay.gaps {
             // What a requester leaves out when it sends again is not missing.
             let is_left_out = gap.is_of_resend && gap.end != GapEnd::Resent;
-            if gap.end != GapEnd::Overtaken && !is_left_out {
+            let is_drawn = end == 1 && self.is_elsewhere(Direction::Request, replay, gap.first, gap.count);
+            if gap.end != GapEnd::Overtaken && !is_left_out && !is_drawn {
                 let is_lost = gap.end == GapEnd::Resent;
                 self.insert(
                     gap.after,
@@ -155,6 +170,9 @@ impl Scene<'_> {
         }
         let requested = Requested::new(replay);
         for gap in &replay.response_gaps {
+            if other == 1 && self.is_elsewhere(Direction::Response, replay, gap.first, gap.count) {
+                continue;
+            }
             let (first, count) = (relative(gap.first), gap.count);
             let is_lost = requested.covers(gap);
             self.insert(gap.after, other, Step::Missing { first, count, is_lost, is_answer: true });
@@ -174,35 +192,67 @@ impl Scene<'_> {
     /// answer from the second half of the wait may only have been late.
     fn mark_unheard(&mut self, again: usize, [requests, answers]: [Option<StreamId>; 2]) {
         let Some(record) = self.records.get(again) else { return };
-        let end = self.view.indices.partition_point(|index| *index < again);
-        let mut unheard = Vec::new();
-        for index in self.view.indices.get(..end).unwrap_or_default().iter().rev().take(FARTHEST).copied() {
-            let Some(earlier) = self.records.get(index) else { return };
-            let Some(info) = earlier.info() else { continue };
-            let is_it = earlier.psn == record.psn;
-            if is_it && is_of(earlier, requests) && info.direction == Direction::Request {
-                let middle_ns = u64::midpoint(earlier.time_ns, record.time_ns);
-                let is_early = |index: &usize| {
-                    self.records.get(*index).is_some_and(|answer| answer.time_ns <= middle_ns)
-                };
-                unheard.retain(is_early);
-                unheard.into_iter().for_each(|index| self.mark(index, Marks::LOST));
-                return;
+        let Some(copy) = self.last_before(again, requests, Direction::Request, record.psn) else { return };
+        let sent_ns = self.records.get(copy).map_or(0, |copy| copy.time_ns);
+        let middle_ns = u64::midpoint(sent_ns, record.time_ns);
+        let is_unheard = |index: &usize| {
+            self.records.get(*index).is_some_and(|answer| {
+                // Of the responses of a READ, only this one is known to be lost.
+                let is_later = answer.psn == record.psn
+                    || answer.info().is_some_and(|info| info.operation == Operation::Acknowledge)
+                        && record.psn.distance_to(answer.psn) <= Psn::MASK / 2;
+                let is_answer = answer.info().is_some_and(|info| info.direction == Direction::Response);
+                is_of(answer, answers) && is_answer && is_later && answer.time_ns <= middle_ns
+            })
+        };
+        let between = self.before(again).take_while(|index| *index > copy);
+        let unheard: Vec<usize> = between.filter(is_unheard).collect();
+        unheard.into_iter().for_each(|index| self.mark(index, Marks::LOST));
+    }
+
+    /// Adds the timeouts of an end. An answer that was lost brought no progress, so the time counts from the
+    /// last copy of the packet.
+    fn add_timeouts(&mut self, end: usize, replay: &Replay) {
+        for resend in &replay.resends {
+            let Cause::Timeout { mut waited_ns, mut since } = resend.cause else { continue };
+            let psn = self.records.get(resend.at).map(|record| record.psn);
+            if since.is_some_and(|since| self.is_lost_answer(since))
+                && let Some(copy) =
+                    psn.and_then(|psn| self.last_before(resend.at, self.stream(end), Direction::Request, psn))
+            {
+                let time = |index: usize| self.records.get(index).map_or(0, |record| record.time_ns);
+                (waited_ns, since) = (time(resend.at).saturating_sub(time(copy)), Some(copy));
             }
-            // Of the responses of a READ, only this one is known to be lost.
-            let is_ack = info.operation == Operation::Acknowledge
-                && record.psn.distance_to(earlier.psn) <= Psn::MASK / 2;
-            if (is_it || is_ack) && is_of(earlier, answers) && info.direction == Direction::Response {
-                unheard.push(index);
-            }
+            let first = resend.first.filter(|first| Some(*first) != since);
+            self.insert(resend.at, end, Step::Timeout { waited_ns, since, first });
         }
+    }
+
+    fn is_lost_answer(&self, index: usize) -> bool {
+        self.records.get(index).is_some_and(|record| {
+            let is_answer = record.info().is_some_and(|info| info.direction == Direction::Response);
+            let is_marked = self.marks.get(&index).is_some_and(|marks| marks.contains(Marks::LOST));
+            is_answer && (is_marked || record.bits.contains(Bits::DROPPED))
+        })
     }
 
     /// Marks the last packet of a stream with the PSN of a later packet as lost.
     fn mark_lost(&mut self, later: usize, stream: Option<StreamId>, direction: Direction) {
-        let Some(psn) = self.records.get(later).map(|record| record.psn) else { return };
-        let end = self.view.indices.partition_point(|index| *index < later);
-        let is_it = |record: &Record, psn: Psn| {
+        let psn = self.records.get(later).map(|record| record.psn);
+        if let Some(index) = psn.and_then(|psn| self.last_before(later, stream, direction, psn)) {
+            self.mark(index, Marks::LOST);
+        }
+    }
+
+    /// Returns the last packet of a stream with this PSN before another packet, except acknowledgements.
+    fn last_before(
+        &self,
+        later: usize,
+        stream: Option<StreamId>,
+        direction: Direction,
+        psn: Psn,
+    ) -> Option<usize> {
+        let is_it = |record: &Record| {
             let info = record.info();
             is_of(record, stream)
                 && record.psn == psn
@@ -210,12 +260,13 @@ impl Scene<'_> {
                     info.direction == direction && info.operation != Operation::Acknowledge
                 })
         };
-        let before = self.view.indices.get(..end).unwrap_or_default().iter().rev().take(FARTHEST);
-        let found =
-            before.copied().find(|index| self.records.get(*index).is_some_and(|record| is_it(record, psn)));
-        if let Some(index) = found {
-            self.mark(index, Marks::LOST);
-        }
+        self.before(later).find(|index| self.records.get(*index).is_some_and(is_it))
+    }
+
+    /// Returns the packets of the view before another one, the last one first.
+    fn before(&self, later: usize) -> impl Iterator<Item = usize> {
+        let end = self.view.indices.partition_point(|index| *index < later);
+        self.view.indices.get(..end).unwrap_or_default().iter().rev().take(FARTHEST).copied()
     }
 
     fn into_events(mut self) -> Vec<Event> {

@@ -1,12 +1,12 @@
 use std::net::IpAddr;
 
-use roce_packet::Qpn;
+use roce_packet::{Msn, Opcode, Qpn, Syndrome};
 
 use super::events::{Event, Step};
 use super::fold::{Shown, fold};
 use super::*;
 use crate::connection::End;
-use crate::record::Place;
+use crate::record::{Extension, Place};
 use crate::testing::records::analyzed;
 use crate::testing::wire::{Sketch, Wire};
 use crate::words::{duration, thousands};
@@ -259,6 +259,74 @@ fn an_acknowledgement_that_was_lost_behind_the_tap() {
     // This one may have come too late.
     let late = answered_at(66_900);
     assert_eq!(late[1], "|<-------------------| ACK 0", "{late:#?}");
+}
+
+/// Plays packets between two captures: the time at which each leaves, and whether it arrives, 1 us later.
+fn between_two_taps(packets: &[(u64, Sketch, bool)]) -> Vec<String> {
+    let mut wire = Wire::default();
+    for (time, sketch, arrives) in packets {
+        let near = u16::from(sketch.from - 1);
+        wire.add(near, *time, *sketch);
+        if *arrives {
+            wire.add(1 - near, *time + 1_000, *sketch);
+        }
+    }
+    let analysis = wire.analyze();
+    arrows(&ladder(&analysis, &analysis.connections[0], 40).to_text())
+}
+
+/// Regression: a response that was lost between two captures had two rows, and one of them stood in front of
+/// responses that had left before it.
+#[test]
+fn a_response_that_was_lost_between_two_taps_has_one_row() {
+    let response = |opcode: Opcode, psn: u32| {
+        let ack = Extension::Aeth(Syndrome::ACK_UNLIMITED, Msn::new(1));
+        let is_middle = opcode == Opcode::RC_RDMA_READ_RESPONSE_MIDDLE;
+        let extension = if is_middle { Extension::None } else { ack };
+        Sketch { extension, payload: 256, ..Sketch::new(2, opcode, psn) }
+    };
+    let first = |psn| response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, psn);
+    let middle = |psn| response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, psn);
+    let last = |psn| response(Opcode::RC_RDMA_READ_RESPONSE_LAST, psn);
+    let lines = between_two_taps(&[
+        (0, Sketch::read(1, 5, 1_024), true),
+        (2_000, first(5), true),
+        (2_100, middle(6), false),
+        (2_200, middle(7), true),
+        (2_300, last(8), true),
+        (3_400, Sketch::read(1, 6, 768), true),
+        (5_000, first(6), true),
+        (5_100, middle(7), true),
+        (5_200, last(8), true),
+    ]);
+    let expected = [
+        "READ 0, 1,024 B |------------------->|",
+        "|<-------------------| READ data first 0",
+        "|          x---------| READ data middle 1, lost",
+        "|<-------------------| READ data middle 2",
+        "|<-------------------| READ data last 3",
+        "READ 1, 768 B, again |===================>|",
+        "|<-------------------| READ data first 1",
+        "|<-------------------| READ data middle 2",
+        "|<-------------------| READ data last 3",
+    ];
+    assert_eq!(lines, expected);
+}
+
+/// Regression: without any packet that came to both captures exactly once, the capture with more packets
+/// counted as that of the requester.
+#[test]
+fn an_acknowledgement_that_was_lost_between_two_taps() {
+    let (send, ack) = (Sketch::send(1, 5), Sketch::ack(2, 5, 1));
+    let late = 1_048_000;
+    let lines = between_two_taps(&[
+        (0, send, true),
+        (1_500, ack, false),
+        (late, send, true),
+        (late + 1_500, ack, true),
+    ]);
+    assert_eq!(lines[1], "|          x---------| ACK 0, lost", "{lines:#?}");
+    assert_eq!(lines[lines.len() - 1], "|<-------------------| ACK 0", "{lines:#?}");
 }
 
 #[test]
