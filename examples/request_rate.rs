@@ -1,5 +1,5 @@
-//! An echo service for the highest rate of small requests, in the style of eRPC: one thread at each end, a few
-//! queue pairs, and several requests in flight on each.
+//! An echo service for the highest rate of small requests, in the style of eRPC: one thread at each end, a
+//! few queue pairs, and several requests in flight on each.
 //!
 //! The rate of small messages depends on what is done once for many of them. This program therefore does
 //! everything in batches, and each choice has its reason:
