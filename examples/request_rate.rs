@@ -1,5 +1,5 @@
-//! An echo service for the highest rate of small requests, in the style of eRPC: one thread at each end, a few
-//! queue pairs, and several requests in flight on each.
+//! An echo service for the highest rate of small requests, in the style of eRPC: one thread at each end, a
+//! few queue pairs, and several requests in flight on each.
 //!
 //! The rate of small messages depends on what is done once for many of them. This program therefore does
 //! everything in batches, and each choice has its reason:
@@ -72,8 +72,8 @@ impl End {
         // Room for all receives and all signaled sends, so that the queue never overflows.
         let cq = context.create_cq(4 * SESSIONS * DEPTH, None)?;
         let buffers = pd.allocate(SESSIONS * DEPTH * SIZE, Access::LOCAL_WRITE)?;
-        // A send keeps its place until a later signaled one has completed. Its acknowledgement may come after the
-        // response, so the queue has room for several rounds.
+        // A send keeps its place until a later signaled one has completed. Its acknowledgement may come after
+        // the response, so the queue has room for several rounds.
         let capabilities = QpCapabilities {
             max_send_wr: 4 * DEPTH,
             max_recv_wr: DEPTH,
