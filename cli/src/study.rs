@@ -47,8 +47,8 @@ pub(crate) struct Args {
     #[arg(long)]
     list: bool,
 
-    /// Draw one figure of the cells that DIR contains, such as latency-small-all, as SVG, PDF and a table of its
-    /// points (.tsv), and measure nothing
+    /// Draw one figure of the cells that DIR contains, such as latency-small-all, as SVG, PDF and a table of
+    /// its points (.tsv), and measure nothing
     #[arg(long, value_name = "NAME", conflicts_with_all = ["list", "only", "quick"])]
     figure: Option<String>,
 

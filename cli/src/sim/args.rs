@@ -58,9 +58,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
 
-    /// Draw one figure into the file of --out, as SVG or PDF by its ending, and its points into a table beside
-    /// it (.tsv). Several seeds are one line with 95 % confidence intervals. With --merge DIR, the runs are
-    /// read from a directory
+    /// Draw one figure into the file of --out, as SVG or PDF by its ending, and its points into a table
+    /// beside it (.tsv). Several seeds are one line with 95 % confidence intervals. With --merge DIR, the
+    /// runs are read from a directory
     #[arg(long, value_name = "FIGURE", value_parser = one_of(FIGURES), requires = "out")]
     #[arg(conflicts_with_all = ["list", "emit", "index", "pcap_port", "live"])]
     pub(super) figure: Option<FigureKind>,

@@ -15,8 +15,8 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Returns the rules of a style sheet that show figures on a dark page with this background color. They belong
-/// into `@media (prefers-color-scheme: dark)`.
+/// Returns the rules of a style sheet that show figures on a dark page with this background color. They
+/// belong into `@media (prefers-color-scheme: dark)`.
 #[must_use]
 pub fn dark_style(background: &str) -> String {
     let inks =

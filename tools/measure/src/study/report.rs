@@ -54,8 +54,8 @@ pub fn write_report(dir: &Path, store: &Store, ended: &Ended) -> Result<PathBuf,
     save("report.html", &page(store, ended, &figures))
 }
 
-/// Draws one figure of the rows in a directory for a paper, as SVG, PDF and table, and returns the paths of the
-/// files. A figure of a study on another machine can be drawn too.
+/// Draws one figure of the rows in a directory for a paper, as SVG, PDF and table, and returns the paths of
+/// the files. A figure of a study on another machine can be drawn too.
 ///
 /// # Errors
 ///
