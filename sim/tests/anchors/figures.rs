@@ -6,7 +6,9 @@
 //! telemetry of HPCC. Ours of 1,024 are 1,106, and 1,158 with telemetry. Links are faster by that ratio, so
 //! that a packet takes the same time, and a flow has as many packets. T is the same time.
 
-use roce_sim::net::{FlowSpec, LinkSpec, Marking, Results, Settings, Simulation, Threshold, Time, Topology};
+use roce_sim::net::{
+    FlowSpec, LinkSpec, Marking, Results, Settings, Simulation, Threshold, Ties, Time, Topology,
+};
 use roce_transport::congestion::Congestion;
 
 use super::print_cells;
@@ -58,7 +60,7 @@ impl Case {
             start: Time::from_ps(self.apart.as_ps() * u64::from(source)),
         };
         let flows: Vec<FlowSpec> = (0..self.senders).map(flow).collect();
-        let mut settings = Settings::default();
+        let mut settings = Settings { ties: Ties::Port, ..Settings::default() };
         settings.switch.buffer_bytes = 32 << 20;
         settings.switch.threshold = Threshold::Dynamic { alpha: 1.0 / 8.0 };
         settings.switch.marking[3] = Marking::Off;

@@ -14,7 +14,7 @@ mod telemetry;
 mod websearch;
 
 use roce_sim::net::{
-    Headroom, LinkSpec, Marking, Results, Settings, Simulation, Threshold, Time, Topology, incast,
+    Headroom, LinkSpec, Marking, Results, Settings, Simulation, Threshold, Ties, Time, Topology, incast,
     permutation,
 };
 use roce_transport::congestion::{Algorithm, Congestion, CongestionControl, NotificationPoint};
@@ -159,7 +159,8 @@ fn star_settings(
     marking: Marking,
     (buffer, alpha): (u64, f64),
 ) -> Settings {
-    let mut settings = Settings::default();
+    // Both simulators handle simultaneous events in the order in which they were scheduled.
+    let mut settings = Settings { ties: Ties::Port, ..Settings::default() };
     settings.switch.buffer_bytes = in_buffer(buffer);
     // Three times the bytes that the link holds in one direction.
     settings.switch.headroom = Headroom::Bytes(in_buffer(3 * rate_bps / 8 / 1_000_000));

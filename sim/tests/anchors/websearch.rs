@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 use roce_sim::net::{
     FlowResult, FlowSizes, FlowSpec, FlowState, Headroom, LinkSpec, Marking, Poisson, Results, Settings,
-    Simulation, Threshold, Time, Topology, poisson, wire_len,
+    Simulation, Threshold, Ties, Time, Topology, poisson, wire_len,
 };
 use roce_transport::congestion::Congestion;
 
@@ -67,7 +67,7 @@ const CASE: Case = Case {
 
 impl Case {
     fn settings(&self, seed: u64) -> Settings {
-        let mut settings = Settings { seed, ..Settings::default() };
+        let mut settings = Settings { seed, ties: Ties::Port, ..Settings::default() };
         let (congestion, notification) = Congestion::parse(self.congestion).unwrap();
         (settings.host.congestion, settings.host.notification) = (congestion, notification);
         settings.host.ack_dscp = self.ack_dscp;

@@ -284,7 +284,7 @@ fn a_paused_host_still_acknowledges() {
 /// payload.
 #[test]
 fn the_trace_hash_is_the_recorded_one() {
-    const RECORDED: u64 = 0x0569_b696_1349_805e;
+    const RECORDED: u64 = 0x95cb_2650_2e73_1d34;
     for payload in [PayloadMode::Implied, PayloadMode::Real] {
         for run in 1..=3 {
             let hash = mixed(payload, 7).trace_hash;

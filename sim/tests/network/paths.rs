@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use roce_packet::Telemetry;
 use roce_sim::net::{
-    Balance, Clos, DropReason, Failed, Failure, FlowSpec, FlowState, LinkSpec, Results, Settings, Time,
+    Balance, Clos, DropReason, Failed, Failure, FlowSpec, FlowState, LinkSpec, Results, Settings, Ties, Time,
     Topology, permutation,
 };
 use roce_transport::congestion::{Ack, Algorithm, Congestion, CongestionControl};
@@ -143,8 +143,8 @@ fn a_failed_spine_is_avoided_after_a_time_and_used_again_later() {
     let results = run(&fabric(), &across(8_000_000), failing);
     assert_complete(&results);
     let lost = results.dropped(DropReason::LinkDown);
-    // A quarter of 400 Gb/s for 20 us is 226 frames.
-    assert!((200..260).contains(&lost), "{lost}");
+    // A quarter of 400 Gb/s for 20 us is 226 frames, and up to one acknowledgement for each of them.
+    assert!((200..480).contains(&lost), "{lost}");
     let retransmitted: u64 = results.flows.iter().map(|flow| flow.counts.retransmitted).sum();
     assert!(retransmitted >= 200, "what was lost is sent again: {retransmitted}");
     let (before, after) = (shares(&whole)[2], shares(&results)[2]);
@@ -221,11 +221,15 @@ fn oversubscription_divides_what_the_fabric_carries() {
         let (rto_low, rto_high) = (50_000, 50_000);
         let selective = SelectiveRepeat { cap: 4_096, reorder: 4_095, rto_low, rto_high, few: 0 };
         settings.host.recovery = Recovery::SelectiveRepeat(selective);
-        let results = run(&topology, &flows, settings);
-        assert_complete(&results);
         let expected = LINK.rate_bps as f64 * 1_024.0 / 1_106.0 / ratio;
-        let slowest = results.flows.iter().map(|flow| flow.goodput_bps()).fold(f64::INFINITY, f64::min);
-        println!("{ratio}: {:.3} of the expected rate", slowest / expected);
-        assert!((0.95..=1.001).contains(&(slowest / expected)), "{ratio}: {slowest} {expected}");
+        // In the order of ports, no two frames of hosts without oversubscription meet. In a random order,
+        // frames overtake each other, and their acknowledgements take a part of the rate.
+        for (ties, least) in [(Ties::Port, 0.95), (Ties::Seed, 0.75)] {
+            let results = run(&topology, &flows, Settings { ties, ..settings.clone() });
+            assert_complete(&results);
+            let slowest = results.flows.iter().map(|flow| flow.goodput_bps()).fold(f64::INFINITY, f64::min);
+            println!("{ratio}, {ties:?}: {:.3} of the expected rate", slowest / expected);
+            assert!((least..=1.001).contains(&(slowest / expected)), "{ratio}: {slowest} {expected}");
+        }
     }
 }
