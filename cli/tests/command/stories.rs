@@ -1,12 +1,12 @@
 //! One story, four sources: a lossy WRITE, a READ with a lost response, a SEND without a receive and a lost
-//! acknowledgement look alike in the ladders of commands over sockets, of two kernels, of the simulator and of
-//! the two hosts of the page. docs/lessons/one-story.md shows these ladders.
+//! acknowledgement look alike in the ladders of commands over sockets, of two kernels, of the simulator and
+//! of the two hosts of the page. docs/lessons/one-story.md shows these ladders.
 //!
 //! [`told`] says what a story contains, and what may differ between two captures of one story. If the kernel
 //! does something else, its own story is in [`Case::kernel`] with the reason, and the page says so.
 //!
-//! The ladders over sockets have other times in each run. The others are compared with those of the page letter
-//! by letter. To write all of them into the page, and the images:
+//! The ladders over sockets have other times in each run. The others are compared with those of the page
+//! letter by letter. To write all of them into the page, and the images:
 //! `ROCE_WRITE_GALLERY=1 cargo test -p roce-cli --test command stories::`.
 
 mod told;

@@ -154,8 +154,8 @@ impl CapturedPacket<'_> {
         self.bytes.len() < self.original_len as usize
     }
 
-    /// Returns whether the comment says that the packet was dropped, as `--fault` and the two hosts of the page
-    /// write it.
+    /// Returns whether the comment says that the packet was dropped, as `--fault` and the two hosts of the
+    /// page write it.
     #[must_use]
     pub fn is_dropped(&self) -> bool {
         const BEGINNINGS: [&str; 2] = ["dropped by --fault", "dropped on the link"];

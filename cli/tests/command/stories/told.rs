@@ -1,6 +1,7 @@
 //! Reads a ladder as a person does, and reduces it to its story: what happened, in which order.
 //!
-//! A story is about one PSN, `p`: the first one that the requester sends again. Its lines say what is compared:
+//! A story is about one PSN, `p`: the first one that the requester sends again. Its lines say what is
+//! compared:
 //!
 //! - which packets of the requester were lost, with their PSN relative to `p`
 //! - each NAK with its reason and its PSN, each RNR NAK with its PSN, and each timeout
@@ -24,8 +25,8 @@ const LEFT: std::ops::Range<usize> = 18..46;
 const ARROW: std::ops::Range<usize> = 47..69;
 const RIGHT: std::ops::RangeFrom<usize> = 70..;
 
-/// The shortest time after which a packet is sent again because of a timeout, in microseconds. Code 8, which is
-/// the shortest one here, stands for 1,049 µs.
+/// The shortest time after which a packet is sent again because of a timeout, in microseconds. Code 8, which
+/// is the shortest one here, stands for 1,049 µs.
 const SHORTEST_TIMEOUT_US: f64 = 1_000.0;
 
 /// A row of a ladder.
@@ -190,8 +191,8 @@ fn place(psn: i64, p: i64) -> &'static str {
     }
 }
 
-/// Checks that the requester waits as long as an RNR NAK demands, and for longer than an answer takes before a
-/// timeout.
+/// Checks that the requester waits as long as an RNR NAK demands, and for longer than an answer takes before
+/// a timeout.
 #[track_caller]
 pub(super) fn check_times(rows: &[Row], text: &str) {
     for (index, row) in rows.iter().enumerate() {

@@ -55,8 +55,8 @@ pub(super) fn events(analysis: &Analysis, connection: &Connection) -> Vec<Event>
         for index in &there.lost {
             scene.mark(*index, Marks::LOST);
         }
-        // The tap near end 1 has seen them, and the one near end 0 has not. Their times are those at which they
-        // would have arrived there, so that they stand between their neighbours.
+        // The tap near end 1 has seen them, and the one near end 0 has not. Their times are those at which
+        // they would have arrived there, so that they stand between their neighbours.
         let ahead_ns = between.offset_ns.unwrap_or(0).saturating_sub(between.one_way_ns.unwrap_or(0).max(0));
         for index in &back.lost {
             let Some(record) = records.get(*index) else { continue };
