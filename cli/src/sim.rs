@@ -36,7 +36,7 @@ use super::terminal::Output;
 use super::trace::TraceFile;
 
 pub(super) use self::args::Args;
-pub(super) use self::figure::WIDTHS;
+pub(super) use self::args::WIDTHS;
 
 pub(super) fn run(args: &Args, trace: Option<TraceFile>, output: &mut Output) -> anyhow::Result<ExitCode> {
     if args.list {

@@ -7,8 +7,22 @@ use roce_report::FigureKind;
 use roce_transport::units;
 
 use super::emit::System;
-use super::figure::{FIGURES, WIDTHS};
-use crate::choice::one_of;
+use crate::choice::{Choice, one_of};
+
+/// `--figure`.
+pub(super) const FIGURES: &[Choice<FigureKind>] = &[
+    ("slowdown", "Slowdown by size of flows, and the number of flows of each size", FigureKind::Slowdown),
+    ("queue", "Queues over time; of several runs, the distribution of the longest queue", FigureKind::Queue),
+    ("rates", "Payload over time, by flow; of several runs, all flows together", FigureKind::Rates),
+    ("cdf", "Distribution of completion times", FigureKind::Cdf),
+    ("incast", "Completion times, queue and goodput against a swept number", FigureKind::Incast),
+];
+
+/// `--figure-width`.
+pub(crate) const WIDTHS: &[Choice<Width>] = &[
+    ("3.3", "A column of a page with two columns", Width::Column),
+    ("7", "Both columns of such a page", Width::Page),
+];
 
 /// A name and its values.
 pub(super) type Sweep = (String, Vec<String>);

@@ -1,4 +1,4 @@
-//! The JSON of every command, compared with the tables of `docs/reference/json.md` and `json-captures.md`.
+//! The JSON of every command, compared with the tables of `docs/reference/json*.md`.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,7 @@ use serde_json::Value;
 const PAGE: &str = concat!(
     include_str!("../../../docs/reference/json.md"),
     include_str!("../../../docs/reference/json-captures.md"),
+    include_str!("../../../docs/reference/json-simulator.md"),
 );
 
 /// A row of the page: the path and the type of a field.

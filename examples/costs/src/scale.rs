@@ -4,6 +4,7 @@
 
 mod capture;
 mod connections;
+mod median;
 mod networks;
 mod objects;
 mod processes;
@@ -39,10 +40,4 @@ pub(crate) fn point(name: &str, argument: &str) -> Outcome<Option<Value>> {
         }
         other => return Err(format!("{other} is not one of {NAMES}").into()),
     }))
-}
-
-/// Returns the median of times in seconds.
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -21,8 +21,9 @@
 //! simulation.run_to_end();
 //! assert_eq!(simulation.results().incomplete(), 0);
 //!
-//! let error = Scenario::parse(&text.replace("degree = 2", "degree = 3"), &|_| Err(String::new())).unwrap_err();
-//! assert_eq!(error.to_string(), "line 6: an incast of 3 needs at least 4 hosts, there are 3");
+//! let error = Scenario::parse(&text.replace("degree = 2", "degree = 3"), &|_|
+//! Err(String::new())).unwrap_err(); assert_eq!(error.to_string(), "line 6: an incast of 3 needs at least 4
+//! hosts, there are 3");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -95,8 +96,8 @@ pub struct Traffic {
     pub name: String,
     /// The kind of the table, such as `incast`, `all-reduce` or `pipeline`.
     pub kind: &'static str,
-    /// The name of its operations in results: of a collective, or of the steps of training. `None` for a table
-    /// of flows.
+    /// The name of its operations in results: of a collective, or of the steps of training. `None` for a
+    /// table of flows.
     pub collective: Option<String>,
     /// The numbers of its flows.
     pub flows: Range<usize>,

@@ -2,8 +2,8 @@
 //!
 //! Frames that arrive at a switch at the same picosecond compete for its buffer and for its egress ports.
 //! Equal senders that start together stay synchronous, so an order by port number would prefer the same port
-//! in every slot of a run. The order of a tie follows from the seed, the time and the ports only. Therefore it
-//! prefers no port, and does not depend on the division into parts.
+//! in every slot of a run. The order of a tie follows from the seed, the time and the ports only. Therefore
+//! it prefers no port, and does not depend on the division into parts.
 //!
 //! The other events of a node, such as ports that become free, come in the order in which the node scheduled
 //! them. That order follows from the order of its arrivals.

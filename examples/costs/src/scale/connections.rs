@@ -8,7 +8,7 @@ use roce::{Listener, Peer, PeerOptions};
 use roce_testing::own_address;
 use serde_json::{Value, json};
 
-use super::median;
+use super::median::median;
 use crate::outcome::Outcome;
 use crate::usage::resident_bytes;
 

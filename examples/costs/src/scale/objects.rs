@@ -13,7 +13,7 @@ use roce_transport::{
 };
 use serde_json::{Value, json};
 
-use super::median;
+use super::median::median;
 use crate::outcome::Outcome;
 use crate::usage::{processor_time, resident_bytes};
 

@@ -9,7 +9,7 @@ use roce::verbs::{Context, QpCapabilities};
 use roce_testing::own_address;
 use serde_json::{Value, json};
 
-use super::median;
+use super::median::median;
 use crate::outcome::Outcome;
 use crate::pair::{Side, check, connect};
 
