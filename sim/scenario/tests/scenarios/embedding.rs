@@ -14,7 +14,7 @@ const NETWORK: &str = "name = \"x\"\n[topology]\nkind = \"star\"\nhosts = 3\n";
 #[test]
 fn a_network_needs_no_flows() {
     let error = Scenario::parse(NETWORK, &no_files).unwrap_err().to_string();
-    assert_eq!(error, "nothing is sent: add a [[flows]], [[collective]] or [[training]] table");
+    assert!(error.starts_with("nothing is sent: add a [[flows]]"), "{error}");
     let mut network = Scenario::parse_network(NETWORK, &no_files).unwrap().network().unwrap();
     network.receive(2, 0, 1, 1_000).unwrap();
     network.send(2, 0, 1, 1_000).unwrap();
