@@ -218,7 +218,7 @@ const TASKS: &[Task] = &[
         lesson: "pfc",
         number: 2,
         right: "60 KB",
-        shows: "30 KB: 583 frames dropped",
+        shows: "30 KB: 510 frames dropped",
         wrong: &[
             ("10 KB", "drops 1773 frames"),
             ("30 KB", "twice the delay"),

@@ -300,7 +300,7 @@ mod tests {
     fn every_crate_is_published_after_those_that_it_needs() {
         let order = in_order().unwrap();
         assert!(order.len() > 20 && order[0].name == "roce-packet", "{:?}", names(&order));
-        assert_eq!(order.last().map(|package| package.name.as_str()), Some("roce-cli"));
+        assert!(names(&order).contains(&"roce-cli"), "{:?}", names(&order));
         for (at, package) in order.iter().enumerate() {
             let before = names(&order[..at]);
             assert!(package.needs.iter().all(|needed| before.contains(&needed.as_str())), "{package:?}");
