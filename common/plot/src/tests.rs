@@ -107,11 +107,13 @@ fn wide_estimate(text: &Text) -> f64 {
     text.text.chars().map(em).sum::<f64>() * text.size * bold
 }
 
+/// Estimates the width of a text.
+type Measure<'a> = &'a dyn Fn(&Text) -> f64;
+
 #[test]
 fn texts_do_not_overlap_or_leave_the_figure() {
     let by_metrics = |text: &Text| metrics::width(&text.text, text.size, text.is_bold);
-    let measures: [(&str, &dyn Fn(&Text) -> f64); 2] =
-        [("metrics", &by_metrics), ("wide font", &wide_estimate)];
+    let measures: [(&str, Measure<'_>); 2] = [("metrics", &by_metrics), ("wide font", &wide_estimate)];
     for (number, figure) in figures().iter().enumerate() {
         for width in WIDTHS {
             let drawing = drawing(figure, width);

@@ -151,8 +151,8 @@ impl Operations {
         }
     }
 
-    /// Returns the key of the table in the file, and its kind, which is also the name of its operations if the
-    /// table has none.
+    /// Returns the key of the table in the file, and its kind, which is also the name of its operations if
+    /// the table has none.
     pub(super) fn key_and_kind(&self) -> (&'static str, &'static str) {
         match self {
             Self::Collective(table) => ("collective", table.kind.of().name()),

@@ -207,8 +207,8 @@ fn demanding() -> (Topology, Settings) {
 #[test]
 fn messages_take_the_times_of_the_same_transfers_in_a_schedule() {
     let (topology, mut settings) = demanding();
-    // The flows of a schedule that begin together do so in an order that follows from the seed, messages in that
-    // of the calls.
+    // The flows of a schedule that begin together do so in an order that follows from the seed, messages in
+    // that of the calls.
     settings.ties = Ties::Port;
     let (expected, of_schedule) = scheduled(&topology, settings.clone());
     let (times, _, of_messages) = embedded(&topology, settings);

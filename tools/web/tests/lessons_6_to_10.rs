@@ -220,7 +220,7 @@ const TASKS: &[Task] = &[
         right: "60 KB",
         shows: "30 KB: 510 frames dropped",
         wrong: &[
-            ("10 KB", "drops 1773 frames"),
+            ("10 KB", "drops 1707 frames"),
             ("30 KB", "twice the delay"),
             ("200 KB", "a smaller one is enough"),
         ],

@@ -278,8 +278,11 @@ mod tests {
         packages.iter().map(|package| package.name.as_str()).collect()
     }
 
-    /// Metadata of crates with these dependencies: name, kind, requirement.
-    fn metadata(crates: &[(&str, &[(&str, &str, &str)])]) -> Value {
+    /// A crate and its dependencies: name, kind, requirement.
+    type Crate<'a> = (&'a str, &'a [(&'a str, &'a str, &'a str)]);
+
+    /// Returns the metadata of these crates.
+    fn metadata(crates: &[Crate<'_>]) -> Value {
         let packages = crates.iter().map(|(name, dependencies)| {
             let dependencies: Vec<Value> = dependencies
                 .iter()
@@ -292,7 +295,7 @@ mod tests {
         json!({ "packages": packages.collect::<Vec<_>>() })
     }
 
-    fn order(crates: &[(&str, &[(&str, &str, &str)])]) -> anyhow::Result<Vec<Package>> {
+    fn order(crates: &[Crate<'_>]) -> anyhow::Result<Vec<Package>> {
         sorted(published(&metadata(crates))?)
     }
 

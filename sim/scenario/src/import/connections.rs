@@ -377,9 +377,9 @@ impl<'m, 't, 'a> Tasks<'m, 't, 'a> {
         let mut ready: VecDeque<usize> = free.collect();
         while let Some(step) = ready.pop_front() {
             if step < count {
-                self.add_connection(step)?
+                self.add_connection(step)?;
             } else {
-                self.fire(step)?
+                self.fire(step)?;
             }
             for next in std::mem::take(&mut self.steps[step].next) {
                 self.steps[next].open -= 1;

@@ -75,7 +75,7 @@ impl Groups {
             Scope::Expert => (self.expert, replica),
             Scope::DataOfExperts => (data / self.expert, replica * self.expert),
         };
-        let is_first = |rank: &u32| rank / stride % size == 0;
+        let is_first = |rank: &u32| (rank / stride).is_multiple_of(size);
         let members = |first: u32| (0..size).map(move |member| first + member * stride).collect();
         (0..self.ranks).filter(is_first).map(members).collect()
     }
@@ -153,7 +153,7 @@ impl Workload {
                 "all_gpus is {ranks}, which must be a multiple of model_parallel_NPU_group times pp, {replica}"
             )));
         }
-        if expert == 0 || groups.data() % expert != 0 {
+        if expert == 0 || !groups.data().is_multiple_of(expert) {
             return Err(line.wrong(format!(
                 "ep is {expert}, which must divide the {} replicas (all_gpus over model_parallel_NPU_group and pp)",
                 groups.data()
