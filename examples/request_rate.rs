@@ -216,7 +216,7 @@ fn main() -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The number of requests is no multiple of the requests in flight, so the last sends are not signaled.
+    /// The requests are not a multiple of those in flight, so the last sends are not signaled.
     #[test]
     fn every_request_of_the_example_is_answered_with_its_bytes() {
         let devices = [(); 2].map(|()| format!("udp:{}", roce_testing::own_address()));

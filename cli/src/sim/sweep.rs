@@ -125,7 +125,7 @@ struct Outcome {
     points: BTreeMap<usize, Vec<(f64, f64)>>,
 }
 
-/// What the runs of a sweep keep.
+/// The results that the runs of a sweep keep.
 #[derive(Clone, Copy)]
 struct Kept<'a> {
     /// The parent directory of the runs' directories.

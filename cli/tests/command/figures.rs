@@ -73,7 +73,7 @@ fn every_figure_of_one_run_is_a_file_with_its_table() {
         assert_eq!(again, table, "{figure}: the points do not depend on the width");
     }
     assert!(!place.path("report.html").exists() && !place.path("new/report.html").exists());
-    // Of both sizes, the number of flows is in the table.
+    // The table has the number of flows of both sizes.
     let (_, table) = place.draw(&["sizes.toml", "--figure", "slowdown"], "counts.svg");
     let counts: Vec<f64> =
         points(&table).iter().filter(|row| row[0] == "2").map(|row| row[3].parse().unwrap()).collect();

@@ -6,7 +6,7 @@ use crate::metrics::{ASCENT, LINE, room, wrap};
 use crate::series::{Series, look};
 use crate::sizes::{BAND_OPACITY, Sizes, bar, mark_of};
 
-/// What stands beside a name.
+/// The swatch beside a name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Swatch {
     /// A piece of the line of a series, with its mark.

@@ -48,7 +48,7 @@ pub(super) struct Packet {
     psn: i64,
     is_lost: bool,
     is_again: bool,
-    /// What else the label says: the length of a message, the reason of a NAK.
+    /// The rest of the label: the length of a message, the reason of a NAK.
     more: Vec<String>,
 }
 

@@ -197,7 +197,7 @@ impl Scene<'_> {
         let middle_ns = u64::midpoint(sent_ns, record.time_ns);
         let is_unheard = |index: &usize| {
             self.records.get(*index).is_some_and(|answer| {
-                // Of the responses of a READ, only this one is known to be lost.
+                // Only this response of the READ is known to be lost.
                 let is_later = answer.psn == record.psn
                     || answer.info().is_some_and(|info| info.operation == Operation::Acknowledge)
                         && record.psn.distance_to(answer.psn) <= Psn::MASK / 2;

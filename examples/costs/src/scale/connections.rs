@@ -39,7 +39,7 @@ pub(crate) fn establish(count: usize) -> Outcome<Value> {
     }
     let far = server.join().map_err(|_| "the server panicked")??;
     let grown = resident_bytes()?.saturating_sub(memory);
-    // Ending the connections one after the other is no part of this.
+    // The measurement does not include the ends of the connections.
     std::mem::forget((kept, far));
     let last = times.len() - (times.len() / 10).max(MEASURED);
     let seconds = median(&mut times[last..]);

@@ -30,7 +30,7 @@ const REGION_STEP: u64 = 4096;
 /// Below this number, the memory and the time of single objects cannot be seen.
 const LEAST_OBJECTS: usize = 1_000;
 
-/// The objects of which there are many.
+/// The kind of objects whose number grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// One completion queue, one region.
