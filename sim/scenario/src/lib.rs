@@ -21,9 +21,8 @@
 //! simulation.run_to_end();
 //! assert_eq!(simulation.results().incomplete(), 0);
 //!
-//! let error = Scenario::parse(&text.replace("degree = 2", "degree = 3"), &|_|
-//! Err(String::new())).unwrap_err(); assert_eq!(error.to_string(), "line 6: an incast of 3 needs at least 4
-//! hosts, there are 3");
+//! let error = Scenario::parse(&text.replace("degree = 2", "degree = 3"), &|_| Err(String::new())).unwrap_err();
+//! assert_eq!(error.to_string(), "line 6: an incast of 3 needs at least 4 hosts, there are 3");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]

@@ -2,8 +2,7 @@
 //! for each queue pair and with spraying.
 //!
 //! ```console
-//! cargo run --release -p roce-report --example all_reduce_figure --
-//! sim/scenario/shipped/all-reduce-collisions.toml docs/results/all-reduce-collisions.svg
+//! cargo run --release -p roce-report --example all_reduce_figure -- sim/scenario/shipped/all-reduce-collisions.toml docs/results/all-reduce-collisions.svg
 //! ```
 
 use anyhow::{Context as _, ensure};
