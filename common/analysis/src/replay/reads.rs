@@ -2,7 +2,7 @@
 
 use roce_packet::Position;
 
-use super::facts::{Changed, ResponseGap, Sent};
+use super::facts::{Cause, Changed, Resend, ResponseGap, Sent};
 use super::player::Player;
 use crate::record::{Extension, Record};
 
@@ -79,18 +79,23 @@ impl Player<'_> {
     }
 
     /// Returns whether the requester still waits for earlier responses, which it requested again: the answer
-    /// with this PSN belongs to those before, and is dropped.
+    /// with this PSN belongs to those before, and is dropped. Responses that were captured and then lost leave
+    /// no gap, so repeated READs count like those that close one.
     fn waits_for_responses(&self, index: usize, psn: u64) -> bool {
         let gaps = self.out.response_gaps.iter().rev().take(MOST_WAITING);
-        gaps.filter(|gap| gap.first < psn).any(|gap| {
-            let is_before = |again| {
-                self.train_start < again && self.time(index).saturating_sub(self.time(again)) < MOST_WAIT_NS
-            };
-            let read = self.reading.range(..=gap.first).next_back();
-            gap.again.is_some_and(is_before)
-                && read.is_some_and(|(start, expected)| {
+        let of_gaps = gaps.filter_map(|gap| Some((gap.first, gap.again?)));
+        let resends = self.out.resends.iter().rev().take(MOST_WAITING);
+        let is_for_read = |resend: &&Resend| matches!(resend.cause, Cause::ImpliedNak(_));
+        let of_resends = resends.filter(is_for_read).map(|resend| (resend.psn, resend.at));
+        of_gaps.chain(of_resends).any(|(first, again)| {
+            let is_open = || {
+                let read = self.reading.range(..=first).next_back();
+                read.is_some_and(|(start, expected)| {
                     self.end_of_read(*start).is_some_and(|end| *expected < end.min(psn))
                 })
+            };
+            let waited_ns = self.time(index).saturating_sub(self.time(again));
+            first < psn && self.train_start < again && waited_ns < MOST_WAIT_NS && is_open()
         })
     }
 

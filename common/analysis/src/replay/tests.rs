@@ -253,6 +253,27 @@ fn missing_responses_are_requested_again() {
     assert!(replay.reads.wrong_length.is_empty());
 }
 
+/// Regression: a response that is lost behind the place of capture leaves no gap, so the last response to the
+/// first READ counted as one to the second, with a gap before it.
+#[test]
+fn late_responses_of_a_read_do_not_answer_its_resumption() {
+    let mut wire = Wire::default();
+    wire.read(0, 0x1000, 4096);
+    for number in 0..3 {
+        wire.response(number);
+    }
+    wire.read(1, 0x1400, 3072);
+    let late = wire.response(3);
+    for number in 1..4 {
+        wire.response(number);
+    }
+    let replay = wire.replay();
+    assert!(replay.response_gaps.is_empty(), "{:?}", replay.response_gaps);
+    assert!(replay.dropped_responses.contains(&late) && replay.dropped_responses.len() == 1);
+    assert_eq!(replay.resends[0].cause, Cause::ImpliedNak(3));
+    assert_eq!((replay.unacknowledged, replay.repeated_responses), (psn(4), 0));
+}
+
 #[test]
 fn a_read_that_is_resumed_at_the_wrong_place_is_noticed() {
     for (va, len) in [(0x1000, 3072), (0x1400, 4096)] {
