@@ -2,7 +2,7 @@
 //! [`wait`](crate::wait).
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -52,8 +52,9 @@ impl Drop for Asleep {
 }
 
 thread_local! {
-    /// The wait in which this thread sleeps, or which it has left.
-    static ASLEEP: RefCell<Option<Asleep>> = const { RefCell::new(None) };
+    /// The wait in which this thread sleeps, or which it has left. Not a `RefCell`: a signal handler that jumped
+    /// out while it was borrowed would leave it so.
+    static ASLEEP: Cell<Option<Asleep>> = const { Cell::new(None) };
 }
 
 /// Number of threads with a wait in their variable. If it is zero, calls need not check the variable.
@@ -69,12 +70,12 @@ pub(crate) fn forget_left() {
 
 /// Keeps a wait while its thread sleeps.
 pub(crate) fn keep(wait: Box<dyn Any>) {
-    ASLEEP.with(|asleep| *asleep.borrow_mut() = Some(Asleep::new(wait)));
+    ASLEEP.set(Some(Asleep::new(wait)));
 }
 
 /// Takes the wait that this thread keeps.
 #[cold]
 pub(crate) fn take() -> Option<Box<dyn Any>> {
-    let mut asleep = ASLEEP.try_with(|asleep| asleep.try_borrow_mut().ok()?.take()).ok().flatten()?;
+    let mut asleep = ASLEEP.try_with(Cell::take).ok().flatten()?;
     Some(std::mem::replace(&mut asleep.0, Box::new(())))
 }

@@ -153,24 +153,32 @@ fn step<W: Wait>(slept: Slept, begin: impl FnOnce() -> Result<W, Errno>) -> Step
 ///
 /// No local value of this function, or of the functions that call it, may have a destructor.
 pub(crate) fn wait<W: Wait, A: Copy>(verb: Verb, arguments: A, begin: fn(A) -> Result<W, Errno>) -> c_int {
-    match run(verb, || Ok(())) {
-        Ok(()) => wait_on(arguments, begin),
-        Err(errno) => {
-            set_errno(errno);
-            -1
-        }
-    }
+    wait_unless(|| run(verb, || Ok(())), arguments, begin)
 }
 
 /// Waits; returns 0, or -1 with `errno` set. Sleeps only here. May call `begin` again.
 ///
 /// No local value of this function, or of the functions that call it, may have a destructor.
 pub(crate) fn wait_on<W: Wait, A: Copy>(arguments: A, begin: fn(A) -> Result<W, Errno>) -> c_int {
+    wait_unless(|| Ok(()), arguments, begin)
+}
+
+/// Waits, unless `refused` returns an error.
+fn wait_unless<W: Wait, A: Copy>(
+    refused: impl Fn() -> Result<(), Errno>,
+    arguments: A,
+    begin: fn(A) -> Result<W, Errno>,
+) -> c_int {
     // SAFETY: a pending cancellation takes effect here, where nothing is held.
     unsafe { pthread_testcancel() };
     let allowed = Allowed::nothing();
-    // After `Allowed::nothing`, because a signal handler must not jump out of this.
+    // After `Allowed::nothing`, because a signal handler must not jump out of these.
     forget_left();
+    if let Err(errno) = refused() {
+        allowed.restore();
+        set_errno(errno);
+        return -1;
+    }
     let mut slept = Slept::NotYet;
     loop {
         match step(slept, || begin(arguments)) {
