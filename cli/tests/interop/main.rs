@@ -82,6 +82,13 @@ fn scripts_of_roce_peer() {
 
 #[test]
 #[ignore = "needs a guest with kernel Soft-RoCE: run cli/tests/interop/run"]
+fn scripts_over_rdma_cm() {
+    let Some(setting) = Setting::read() else { return };
+    special(&setting, "scripts of `roce peer` over rdma_cm", || scripts::run_by_rdma_cm(&setting));
+}
+
+#[test]
+#[ignore = "needs a guest with kernel Soft-RoCE: run cli/tests/interop/run"]
 fn bridge_between_us_and_the_kernel() {
     let Some(setting) = Setting::read() else { return };
     special(&setting, "marks and losses by `roce bridge`", || bridge::run(&setting));

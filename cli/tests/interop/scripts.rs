@@ -9,16 +9,18 @@
 //! ```
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use roce_device::OpenOptions;
-use roce_peer::bed::{Agent, EngineNic, run_device, run_virtual};
+use roce_peer::bed::{Agent, Control, EngineNic, Stated, run_device, run_virtual};
 use roce_peer::run::{Outcome, Report};
 use roce_peer::script::{Action, Script};
 use roce_peer::shipped::{SHIPPED, shipped};
 
 use crate::case::Family;
 use crate::differences::{DIFFERENCES, Difference, KERNELS, Verdict};
+use crate::programs::{Detached, await_listener};
 use crate::setting::Setting;
 
 /// Time that an answer may take longer than a script says: the guest's processors are emulated.
@@ -92,28 +94,60 @@ fn recorded(name: &str) -> Option<(usize, &'static Difference, &'static [Verdict
     })
 }
 
-/// Runs every script, and returns a description of the result.
+/// Runs every script against queue pairs of the agent, and returns a description of the result.
 pub(crate) fn run(setting: &Setting) -> Result<String> {
+    let mut agent = Agent::connect(setting.agent(), None)?;
+    let (text, _) = run_against(setting, &mut agent, has)?;
+    Ok(text)
+}
+
+/// Minimum number of scripts that need nothing but a connection by rdma_cm. The others ask for verbs.
+const FEWEST_BY_RDMA_CM: usize = 45;
+
+/// Runs every script against queue pairs that rdma_cm connects to a listener in the guest. A script that asks
+/// for verbs does not apply, and the others have the outcome that they have with the agent.
+pub(crate) fn run_by_rdma_cm(setting: &Setting) -> Result<String> {
+    let (address, port) = (setting.addresses(Family::V4).theirs, 7174);
+    let line = format!("/share/rdma_cm_target {address} {port}");
+    let _target = Detached::start(setting, 600, &line)?;
+    await_listener(setting)?;
+    let mut control = Stated::by_rdma_cm(SocketAddr::new(address, port));
+    let is_right = |report: &Report, expected: &Verdict| {
+        matches!(report.outcome, Outcome::Inapplicable(_)) || has(report, expected)
+    };
+    let (text, [passed, failed, _]) = run_against(setting, &mut control, is_right)?;
+    ensure!(passed + failed >= FEWEST_BY_RDMA_CM, "only {passed} + {failed} scripts apply: {text}");
+    Ok(text)
+}
+
+/// Runs every script against the NIC behind `control`. `is_right` compares an outcome with the recorded one.
+/// Returns a description of the result, and the numbers of scripts in the columns of a table.
+fn run_against(
+    setting: &Setting,
+    control: &mut dyn Control,
+    is_right: impl Fn(&Report, &Verdict) -> bool,
+) -> Result<(String, [usize; 3])> {
     let kernel = KERNELS.iter().position(|kernel| *kernel == setting.kernel);
     let kernel = kernel.with_context(|| format!("no outcomes are recorded for kernel {}", setting.kernel))?;
-    let mut agent = Agent::connect(setting.agent(), None)?;
     let mut device = roce_device::open(setting.spec(Family::V4), OpenOptions::default())?;
     let (mut unexpected, mut counts) = (Vec::new(), [0; 3]);
     for (name, _) in SHIPPED {
         let (script, name) = (script(name), name.trim_end_matches(".roce"));
         let expected = recorded(name).map_or(&Verdict::Passes, |(.., verdicts)| &verdicts[kernel]);
-        counts[expected.index()] += 1;
         if matches!(expected, Verdict::Crashes(_)) {
+            counts[expected.index()] += 1;
             continue;
         }
-        let mut report = run_device(&script, device.as_mut(), SLACK_NS, &mut agent)?;
+        let mut report = run_device(&script, device.as_mut(), SLACK_NS, control)?;
         for _ in 1..TRIES {
-            if has(&report, expected) {
+            if is_right(&report, expected) {
                 break;
             }
-            report = run_device(&script, device.as_mut(), SLACK_NS, &mut agent)?;
+            report = run_device(&script, device.as_mut(), SLACK_NS, control)?;
         }
-        if !has(&report, expected) {
+        let is_lacking = matches!(report.outcome, Outcome::Inapplicable(_));
+        counts[if is_lacking { Verdict::Lacks("").index() } else { expected.index() }] += 1;
+        if !is_right(&report, expected) {
             unexpected.push(format!("(\"{name}\", {}), expected {expected:?}", source_of(&report)));
         }
     }
@@ -125,7 +159,9 @@ pub(crate) fn run(setting: &Setting) -> Result<String> {
         unexpected.join("\n")
     );
     let [passed, failed, lacking] = counts;
-    Ok(format!("{count} scripts: {passed} passed, {failed} failed as recorded, {lacking} not applicable"))
+    let text =
+        format!("{count} scripts: {passed} passed, {failed} failed as recorded, {lacking} not applicable");
+    Ok((text, counts))
 }
 
 /// Returns the lines of a script up to the one that fails, without rules.
