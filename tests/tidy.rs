@@ -115,6 +115,7 @@ const UNSAFE_PLACES: &[&str] = &[
 const NO_PANICS: &[&str] = &[
     "packet/src/",
     "transport/src/",
+    "transport/congestion/src/",
     "common/document/src/",
     "tools/peer/src/script/",
     "tools/peer/src/run/",
@@ -530,6 +531,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
 /// library `roce`.
 const HOUSE: &[&str] = &[
     "packet",
+    "transport/congestion",
     "transport",
     "common/codes",
     "common/fault",

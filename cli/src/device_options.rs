@@ -97,6 +97,7 @@ Congestion control of the queue pairs of this side [default: none].
   swift             a window that reacts to delay
   timely            a rate that reacts to the gradient of the delay
   theta-powertcp    a window that reacts to delay and its growth
+  nscc              a window that reacts to echoed marks, delay and trimming
   hpcc, powertcp    windows that need --telemetry on both sides
 
 Parameters follow as name=value, separated by commas, such as dcqcn:paper,rpg_ai_rate=40. The list may \

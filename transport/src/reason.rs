@@ -8,11 +8,11 @@ use core::fmt;
 
 use roce_packet::{NakCode, Opcode, Psn};
 
+use crate::Instant;
 use crate::completion::{Cause, WcStatus};
 use crate::ids::{CqId, LKey, RKey};
 use crate::memory::{Access, KeyError, KeyTable};
 use crate::qp::QpState;
-use crate::time::Instant;
 use crate::wr::Sge;
 
 /// The first failure of a queue pair. [`Engine::reason`](crate::Engine::reason) returns it.

@@ -5,8 +5,9 @@ use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::parameters::ParameterRange::Number;
-use crate::parameters::{self, ParameterError, Parameters as _, parameters};
+use roce_congestion::parameters;
+use roce_congestion::parameters::ParameterRange::Number;
+use roce_congestion::parameters::{ParameterError, Parameters as _};
 
 /// The packets to be sent again after a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

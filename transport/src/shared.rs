@@ -3,6 +3,7 @@
 use roce_packet::{Qpn, Telemetry};
 use slab::Slab;
 
+use crate::Instant;
 use crate::completion::{CompletionQueue, Wc};
 use crate::config::EngineConfig;
 use crate::counters::Counters;
@@ -11,7 +12,6 @@ use crate::ids::CqId;
 use crate::memory::KeyTable;
 use crate::number_map::NumberMap;
 use crate::rq::SharedReceiveQueue;
-use crate::time::Instant;
 use crate::xrc::XrcDomain;
 
 /// Tables and queues outside the queue pairs, so that one queue pair can be borrowed together with them.

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::time::Instant;
+use crate::Instant;
 
 /// What a queue pair can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,12 @@ use serde_json::Value;
 const PAGE: &str = include_str!("../../../docs/reference/json.md");
 
 /// Folders whose events the page lists, with the names of their modules.
-const REPORTING: [(&str, &str); 3] =
-    [("transport/src", "roce_transport"), ("sim/src", "roce_sim"), ("src", "roce")];
+const REPORTING: [(&str, &str); 4] = [
+    ("transport/src", "roce_transport"),
+    ("transport/congestion/src", "roce_congestion"),
+    ("sim/src", "roce_sim"),
+    ("src", "roce"),
+];
 
 /// The levels and the fields of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ const BALANCES: [Balance; 4] =
 
 /// The first entry has no algorithm; the others are compared with it. The base round trip is that of six
 /// links of 1 us, and of one packet on each of them.
-const ALGORITHMS: [&str; 10] = [
+const ALGORITHMS: [&str; 11] = [
     "none",
     "dcqcn:paper",
     "dcqcn:cx-default",
@@ -24,6 +24,7 @@ const ALGORITHMS: [&str; 10] = [
     "hpcc:base_rtt=9000",
     "powertcp:base_rtt=9000",
     "theta-powertcp:base_rtt=9000",
+    "nscc:base_rtt=9000,echo=1",
 ];
 
 /// Runs eight leaves with eight hosts each, and eight spines: each host sends to one other.

@@ -55,6 +55,25 @@ fn what_is_trimmed_is_sent_again_and_arrives() {
     }
 }
 
+/// Regression: trimmed packets were sent again at once, whatever the window. With many senders, the headers of
+/// trimmed packets filled the link, and hardly a byte arrived.
+#[test]
+fn an_incast_of_many_ends_although_most_packets_are_trimmed() {
+    let topology = Topology::star(128, LINK).unwrap();
+    let flows = incast(128, 127, 0, 50_000, Time::ZERO).unwrap();
+    for congestion in ["nscc:base_rtt=5000,echo=1", "dctcp:echo=1", "swift"] {
+        let above = Trimming { above_bytes: Some(100_000), ..Trimming::default() };
+        let mut settings = settings(Some(above));
+        settings.switch.buffer_bytes = 50_000_000;
+        (settings.host.congestion, settings.host.notification) = Congestion::parse(congestion).unwrap();
+        let results = run(&topology, &flows, settings);
+        assert_complete(&results);
+        let line = Time::from_ps(127 * 49 * 1_106 * 80);
+        let slowest = results.completion_quantile(1.0).unwrap();
+        assert!(slowest.as_ps() < line.as_ps() * 5 / 4, "{congestion}: {slowest} instead of {line}");
+    }
+}
+
 #[test]
 fn go_back_n_and_reads_get_everything_too() {
     let topology = Topology::star(5, LINK).unwrap();

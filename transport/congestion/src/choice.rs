@@ -7,13 +7,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::{
-    CongestionControl, Dcqcn, DcqcnParameters, Dctcp, DctcpParameters, FixedRate, Hpcc, HpccParameters, Make,
-    NotificationPoint, PowerTcp, PowerTcpParameters, Rate, Start, Swift, SwiftParameters, ThetaPowerTcp,
-    Timely, TimelyParameters,
-};
 use crate::parameters::{self, ParameterError, Parameters};
 use crate::units::{self, UnitError};
+use crate::{
+    CongestionControl, Dcqcn, DcqcnParameters, Dctcp, DctcpParameters, FixedRate, Hpcc, HpccParameters, Make,
+    NotificationPoint, Nscc, NsccParameters, PowerTcp, PowerTcpParameters, Rate, Start, Swift,
+    SwiftParameters, ThetaPowerTcp, Timely, TimelyParameters,
+};
 
 /// Declares the algorithms with parameters: everything that depends on which algorithms there are follows
 /// from this table.
@@ -62,8 +62,9 @@ macro_rules! algorithms {
                 }
             }
 
-            /// Creates an instance for a queue pair.
-            pub(crate) fn make(&self, start: &Start) -> Option<Box<dyn CongestionControl>> {
+            /// Creates an instance for a queue pair, or returns `None` without control.
+            #[must_use]
+            pub fn make(&self, start: &Start) -> Option<Box<dyn CongestionControl>> {
                 Some(match self {
                     Self::None => return None,
                     Self::Fixed(rate) => Box::new(FixedRate(*rate)),
@@ -75,7 +76,7 @@ macro_rules! algorithms {
             /// Returns the parameters that text can set, each with its value as text. The list is empty for
             /// an algorithm without such parameters.
             #[must_use]
-            pub fn parameters(&self) -> Vec<(&'static super::Parameter, String)> {
+            pub fn parameters(&self) -> Vec<(&'static crate::Parameter, String)> {
                 match self {
                     $(Self::$variant(parameters) => parameters.parameters(),)+
                     Self::None | Self::Fixed(_) | Self::Custom { .. } => Vec::new(),
@@ -132,6 +133,8 @@ algorithms! {
     PowerTcp(PowerTcpParameters) = "powertcp", PowerTcp;
     /// Theta-PowerTCP: a window from round trips, based on the power of queues.
     ThetaPowerTcp(PowerTcpParameters) = "theta-powertcp", ThetaPowerTcp;
+    /// NSCC of Ultra Ethernet: a window from marks, round trips and trimmed packets.
+    Nscc(NsccParameters) = "nscc", Nscc;
 }
 
 impl Algorithm {
@@ -155,14 +158,14 @@ impl fmt::Debug for Algorithm {
 /// Parameters of any algorithm.
 trait Settable {
     fn take(&mut self, name: &str, value: &str) -> Result<bool, ParameterError>;
-    fn table(&self) -> &'static [super::Parameter];
+    fn table(&self) -> &'static [crate::Parameter];
 }
 
 impl<P: Parameters> Settable for P {
     fn take(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
         Parameters::take(self, name, value)
     }
-    fn table(&self) -> &'static [super::Parameter] {
+    fn table(&self) -> &'static [crate::Parameter] {
         P::TABLE
     }
 }
@@ -293,7 +296,7 @@ impl Congestion {
                 return Err(wrong(ParameterError::OutOfRange {
                     name: "echo",
                     value: value.to_owned(),
-                    range: super::ParameterRange::Number(0, 1),
+                    range: crate::ParameterRange::Number(0, 1),
                     unit: "",
                 }));
             }

@@ -20,11 +20,11 @@ use core::fmt;
 
 use roce_packet::Qpn;
 
-use super::math::power;
-use super::{Ack, CongestionControl, Observation, Rate, Start};
+use crate::Instant;
+use crate::math::power;
 use crate::parameters::ParameterRange::{Number, Words};
 use crate::parameters::{Parameters as _, Value, parameters};
-use crate::time::Instant;
+use crate::{Ack, CongestionControl, Observation, Rate, Start};
 
 /// The way in which alpha is updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

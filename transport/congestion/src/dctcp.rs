@@ -1,10 +1,10 @@
 //! DCTCP (SIGCOMM 2010): a window that is cut in proportion to the marked share.
 
-use super::round::Round;
-use super::{Ack, CongestionControl, Loss, Observation, Start};
+use crate::Instant;
 use crate::parameters::ParameterRange::Number;
 use crate::parameters::{Parameters as _, parameters};
-use crate::time::Instant;
+use crate::round::Round;
+use crate::{Ack, CongestionControl, Loss, Observation, Start};
 
 parameters! {
     /// The parameters of [`Dctcp`].
@@ -25,7 +25,7 @@ parameters! {
 /// Alpha is the moving average of the marked share of rounds. The first mark cuts the window by half of
 /// alpha. Until a packet is acknowledged that left after the cut, there is no other cut and no increase. A
 /// round without a cut ends with a small increase. This requires echoed marks
-/// ([`Congestion::echo`](super::Congestion::echo)): a notification counts as a mark on the whole round.
+/// ([`Congestion::echo`](crate::Congestion::echo)): a notification counts as a mark on the whole round.
 #[derive(Clone, Debug)]
 pub struct Dctcp {
     parameters: DctcpParameters,

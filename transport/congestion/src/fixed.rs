@@ -1,6 +1,6 @@
 //! A constant rate.
 
-use super::{CongestionControl, Rate};
+use crate::{CongestionControl, Rate};
 
 /// Sends at a constant rate and ignores all notifications. For measurements, and as a minimal algorithm.
 #[derive(Clone, Copy, Debug)]

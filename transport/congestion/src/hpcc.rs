@@ -2,12 +2,12 @@
 
 use roce_packet::Telemetry;
 
-use super::round::Round;
-use super::telemetry::{Signal, Window};
-use super::{Ack, CongestionControl, Observation, Rate, Start};
+use crate::Instant;
 use crate::parameters::ParameterRange::Number;
 use crate::parameters::{Parameters as _, parameters};
-use crate::time::Instant;
+use crate::round::Round;
+use crate::telemetry::{Signal, Window};
+use crate::{Ack, CongestionControl, Observation, Rate, Start};
 
 parameters! {
     /// The parameters of [`Hpcc`].

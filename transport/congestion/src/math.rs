@@ -2,7 +2,7 @@
 //! on all machines.
 
 /// Returns `base` to the power of `exponent`.
-pub(super) fn power(base: f64, exponent: u64) -> f64 {
+pub(crate) fn power(base: f64, exponent: u64) -> f64 {
     let (mut result, mut base, mut exponent) = (1.0, base, exponent);
     while exponent > 0 {
         if exponent & 1 == 1 {
@@ -15,7 +15,7 @@ pub(super) fn power(base: f64, exponent: u64) -> f64 {
 }
 
 /// Returns the square root of a number from about 1e-6 to 1e9, by Newton's method, or 0 if it has none.
-pub(super) fn square_root(number: f64) -> f64 {
+pub(crate) fn square_root(number: f64) -> f64 {
     if number.is_nan() || number <= 0.0 {
         return 0.0;
     }

@@ -84,7 +84,7 @@ pub enum ParameterError {
 }
 
 /// A field type of a set of parameters.
-pub(crate) trait Value: Copy {
+pub trait Value: Copy {
     fn from_raw(raw: u32) -> Self;
     fn raw(self) -> u32;
 }
@@ -108,7 +108,7 @@ impl Value for bool {
 }
 
 /// A set of parameters that can be set by name.
-pub(crate) trait Parameters {
+pub trait Parameters {
     const TABLE: &'static [Parameter];
     fn put(&mut self, index: usize, raw: u32);
     fn raw(&self, index: usize) -> u32;
@@ -168,12 +168,12 @@ pub(crate) trait Parameters {
 }
 
 /// Splits `name=value`.
-pub(crate) fn split(piece: &str) -> Result<(&str, &str), ParameterError> {
+pub fn split(piece: &str) -> Result<(&str, &str), ParameterError> {
     piece.split_once('=').ok_or_else(|| ParameterError::Form { text: piece.to_owned() })
 }
 
 /// Returns the error for a name that none of these tables contains.
-pub(crate) fn unknown(name: &str, tables: &[&'static [Parameter]]) -> ParameterError {
+pub fn unknown(name: &str, tables: &[&'static [Parameter]]) -> ParameterError {
     let mut known = String::new();
     for row in tables.iter().flat_map(|table| table.iter()) {
         if !known.is_empty() {
@@ -185,6 +185,8 @@ pub(crate) fn unknown(name: &str, tables: &[&'static [Parameter]]) -> ParameterE
 }
 
 /// Defines a struct of parameters with its table: name in text, field, type, range, unit, alias, default.
+#[macro_export]
+#[doc(hidden)]
 macro_rules! parameters {
     (
         $(#[$outer:meta])*
@@ -253,4 +255,4 @@ macro_rules! parameters {
         }
     };
 }
-pub(crate) use parameters;
+pub(crate) use crate::parameters;

@@ -2,15 +2,15 @@
 
 use roce_packet::Telemetry;
 
-use super::round::Round;
-use super::telemetry::{Signal, Window};
-use super::{Ack, CongestionControl, Observation, Rate, Start};
+use crate::Instant;
 use crate::parameters::ParameterRange::Number;
 use crate::parameters::{Parameters as _, parameters};
-use crate::time::Instant;
+use crate::round::Round;
+use crate::telemetry::{Signal, Window};
+use crate::{Ack, CongestionControl, Observation, Rate, Start};
 
 parameters! {
-    /// The parameters of [`PowerTcp`] and [`ThetaPowerTcp`](super::ThetaPowerTcp).
+    /// The parameters of [`PowerTcp`] and [`ThetaPowerTcp`](crate::ThetaPowerTcp).
     pub struct PowerTcpParameters {
         /// Round trip through empty queues, the longest in the network: tau of the paper.
         base_rtt: u32 = 13_000, Number(100, 100_000_000), "ns", "";
@@ -43,7 +43,7 @@ pub struct PowerTcp {
 /// Minimum current, relative to that of a full line. A queue can shrink faster than its port sends, or a port
 /// can be idle between two packets. The power would then be negative or zero, and the window would grow
 /// regardless of the queue. The value is from the simulation of the authors.
-pub(super) const LEAST_CURRENT: f64 = 0.5;
+pub(crate) const LEAST_CURRENT: f64 = 0.5;
 
 impl PowerTcp {
     /// Creates an instance whose window is that of the line for the base round trip.

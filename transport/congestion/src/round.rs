@@ -1,6 +1,6 @@
 //! Round trips, measured in bytes.
 
-use super::Ack;
+use crate::Ack;
 
 /// Detects the acknowledgement of a packet that left after the last round began: `ack.seq > lastUpdateSeq` of
 /// HPCC's algorithm 1, `SEG.ACK > DCTCP.WindowEnd` of RFC 8257.
@@ -8,14 +8,14 @@ use super::Ack;
 /// The acknowledgement of everything that was in flight at that time does not end a round; the next one does.
 /// With windows of one or two packets, a round would otherwise be half as long.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Round {
+pub(crate) struct Round {
     /// Bytes that were in flight when the round began and are not acknowledged yet.
     left: u64,
 }
 
 impl Round {
     /// Handles an acknowledgement. Returns whether it ends the round; if so, the next round begins.
-    pub(super) fn ends(&mut self, ack: &Ack) -> bool {
+    pub(crate) fn ends(&mut self, ack: &Ack) -> bool {
         let ends = ack.bytes > self.left;
         if ends {
             self.begin(ack);
@@ -26,7 +26,7 @@ impl Round {
     }
 
     /// Begins a round with this acknowledgement.
-    pub(super) fn begin(&mut self, ack: &Ack) {
+    pub(crate) fn begin(&mut self, ack: &Ack) {
         self.left = ack.in_flight;
     }
 }

@@ -2,11 +2,11 @@
 
 use core::time::Duration;
 
-use super::math::square_root;
-use super::{Ack, CongestionControl, Loss, Observation, Rate, Start};
+use crate::Instant;
+use crate::math::square_root;
 use crate::parameters::ParameterRange::Number;
 use crate::parameters::{Parameters as _, parameters};
-use crate::time::Instant;
+use crate::{Ack, CongestionControl, Loss, Observation, Rate, Start};
 
 parameters! {
     /// The parameters of [`Swift`].

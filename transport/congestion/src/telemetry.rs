@@ -3,8 +3,8 @@
 
 use roce_packet::{Telemetry, TelemetryHop};
 
-use super::{Observation, Rate};
-use crate::time::Instant;
+use crate::Instant;
+use crate::{Observation, Rate};
 
 /// Maximum time between two compared trailers in nanoseconds; counters may wrap around in a longer time.
 const MOST_APART: u64 = 8_000_000;
@@ -78,22 +78,22 @@ fn is_possible(telemetry: &Telemetry, before: &Telemetry) -> bool {
 
 /// The largest signal of all hops, averaged over a base round trip.
 #[derive(Clone, Debug)]
-pub(super) struct Signal {
+pub(crate) struct Signal {
     paths: Paths,
-    pub(super) average: f64,
+    pub(crate) average: f64,
     /// Whether the last acknowledgement gave a new value.
     is_new: bool,
 }
 
 impl Signal {
     /// Creates a signal of 1: a full line and an empty queue.
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { paths: Paths::new(), average: 1.0, is_new: false }
     }
 
     /// Updates the signal from `telemetry`. `of_hop` computes the signal of a hop from its two stamps, newer
     /// first, and the seconds between them.
-    pub(super) fn update(
+    pub(crate) fn update(
         &mut self,
         now: Instant,
         telemetry: &Telemetry,
@@ -116,24 +116,24 @@ impl Signal {
     }
 
     /// Tells whether there was a new value since the last call.
-    pub(super) fn take_new(&mut self) -> bool {
+    pub(crate) fn take_new(&mut self) -> bool {
         core::mem::take(&mut self.is_new)
     }
 }
 
 /// A window in bytes, and the rate that sends it once in a base round trip.
 #[derive(Clone, Debug)]
-pub(super) struct Window {
+pub(crate) struct Window {
     /// Base round trip in seconds.
-    pub(super) base_rtt: f64,
-    pub(super) bytes: f64,
+    pub(crate) base_rtt: f64,
+    pub(crate) bytes: f64,
     least: f64,
-    pub(super) most: f64,
+    pub(crate) most: f64,
 }
 
 impl Window {
     /// Creates the window of the line for a base round trip in ns. Its minimum is that of `min_rate` in Mb/s.
-    pub(super) fn of_line(line_rate: Rate, base_rtt: u32, min_rate: u32) -> Self {
+    pub(crate) fn of_line(line_rate: Rate, base_rtt: u32, min_rate: u32) -> Self {
         let base_rtt = f64::from(base_rtt) / 1e9;
         let most = line_rate.get() as f64 * base_rtt / 8.0;
         let least = (f64::from(min_rate) * 1e6 * base_rtt / 8.0).min(most);
@@ -141,7 +141,7 @@ impl Window {
     }
 
     /// Returns the nearest allowed window.
-    pub(super) fn clamp(&self, bytes: f64) -> f64 {
+    pub(crate) fn clamp(&self, bytes: f64) -> f64 {
         bytes.clamp(self.least, self.most)
     }
 
@@ -149,12 +149,12 @@ impl Window {
         self.bytes * 8.0 / self.base_rtt
     }
 
-    pub(super) fn rate(&self) -> Rate {
+    pub(crate) fn rate(&self) -> Rate {
         Rate::from_float(self.bits_per_second())
     }
 
     /// Returns the state for plots; `signal` is the average that the window follows.
-    pub(super) fn observe(&self, signal: f64) -> Observation {
+    pub(crate) fn observe(&self, signal: f64) -> Observation {
         Observation {
             rate: self.bits_per_second(),
             alpha: Some(signal),

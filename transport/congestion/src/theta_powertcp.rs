@@ -2,11 +2,11 @@
 
 use core::time::Duration;
 
-use super::powertcp::LEAST_CURRENT;
-use super::telemetry::Window;
-use super::{Ack, CongestionControl, Observation, PowerTcpParameters, Rate, Start};
+use crate::Instant;
 use crate::parameters::Parameters as _;
-use crate::time::Instant;
+use crate::powertcp::LEAST_CURRENT;
+use crate::telemetry::Window;
+use crate::{Ack, CongestionControl, Observation, PowerTcpParameters, Rate, Start};
 
 /// The window of one queue pair.
 ///

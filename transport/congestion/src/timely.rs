@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
-use super::{Ack, CongestionControl, Feedback, Observation, Rate, Start};
+use crate::Instant;
 use crate::parameters::ParameterRange::{Number, Words};
 use crate::parameters::{Parameters as _, Value, parameters};
-use crate::time::Instant;
+use crate::{Ack, CongestionControl, Feedback, Observation, Rate, Start};
 
 /// Determines when the rate rises by five steps at once, and when a new rate takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

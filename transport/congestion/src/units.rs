@@ -5,7 +5,7 @@
 //! lower case. The result is a whole number, rounded to the nearest.
 //!
 //! ```
-//! use roce_transport::units;
+//! use roce_congestion::units;
 //!
 //! assert_eq!(units::rate("2.5Gbps"), Ok(2_500_000_000));
 //! assert_eq!(units::size("64K"), Ok(65_536));

@@ -13,8 +13,8 @@ use super::{
     CmConnect, CmError, CmEvent, CmInput, CmListen, CmOffer, CmQpParameters, CmState, ConnectionManager,
     Listener,
 };
+use crate::Instant;
 use crate::qp::DEFAULT_P_KEY;
-use crate::time::Instant;
 
 /// The LID that means "routed" (IBTA 12.7.11).
 const PERMISSIVE_LID: u16 = 0xffff;

@@ -7,7 +7,7 @@ use roce_packet::mad::{
 use roce_packet::{Path, Qpn};
 
 use super::{CmOffer, CmQpParameters, CmState, CmTiming};
-use crate::time::Instant;
+use crate::Instant;
 
 /// The destination of the messages of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -10,8 +10,8 @@ use roce_packet::mad::{
 use super::application::{check_families, check_length, with_header};
 use super::connection::{Connection, Repetition, Route};
 use super::{CmError, CmEvent, CmInput, CmResolve, CmSidrRequest, CmState, CmTiming, ConnectionManager};
+use crate::Instant;
 use crate::qp::DEFAULT_P_KEY;
-use crate::time::Instant;
 
 impl ConnectionManager {
     /// Sends a SIDR request for the queue pair that receives the datagrams of a service.

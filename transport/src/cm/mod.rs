@@ -48,8 +48,8 @@ pub use parameters::{
 };
 pub use state::{CmInput, CmState, TRANSITIONS};
 
+use crate::Instant;
 use crate::slot::ProcessSlot;
-use crate::time::Instant;
 use connection::{Connection, Route, bytes_of};
 
 /// The connections of one device. See the [module documentation](self).

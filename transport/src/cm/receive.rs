@@ -13,7 +13,7 @@ use super::connection::{Connection, Repetition, Route, Terms, local_ack_timeout,
 use super::{
     CmConnectRequest, CmEvent, CmInput, CmOffer, CmQpParameters, CmState, CmTiming, ConnectionManager,
 };
-use crate::time::Instant;
+use crate::Instant;
 
 /// Service timeout of the MRA that answers duplicates until the application decides: 68 s, as in Linux.
 const SERVICE_TIMEOUT: CmTimeout = CmTimeout::new(24);

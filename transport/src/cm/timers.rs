@@ -6,7 +6,7 @@ use roce_packet::mad::CmMessageKind;
 
 use super::connection::Connection;
 use super::{CmEvent, CmInput, CmState, ConnectionManager};
-use crate::time::Instant;
+use crate::Instant;
 
 impl ConnectionManager {
     /// Handles all expired deadlines. An early call has no effect.

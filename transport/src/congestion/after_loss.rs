@@ -13,7 +13,7 @@ use core::time::Duration;
 use roce_packet::Psn;
 
 use super::{CongestionControl, Rate};
-use crate::time::Instant;
+use crate::Instant;
 
 /// Interval of increases. The rate grows by one part of the top, then by two, and so on: to the top in 1 s.
 const STEP_NANOS: u64 = 8_000_000;

@@ -10,8 +10,8 @@ use roce_packet::{
 use super::after_loss::AfterLoss;
 use super::pacer::Pacer;
 use super::{Ack, CongestionControl, Feedback, Loss, Observation, Rate};
+use crate::Instant;
 use crate::config::Pacing;
-use crate::time::Instant;
 
 /// The reaction point of one queue pair.
 #[derive(Debug)]
@@ -192,10 +192,12 @@ impl Control {
     }
 
     /// Tells whether the next packet may leave: it may while fewer bytes than the window are in flight, as in
-    /// TCP and HPCC's simulator. One packet may always be in flight. A packet may also leave if none in
-    /// flight requests an answer (`!is_asked`), because a reduced window grows only when an answer arrives.
-    pub(crate) fn has_room(&self, is_asked: bool) -> bool {
-        self.window.is_none_or(|window| self.in_flight < window) || self.in_flight == 0 || !is_asked
+    /// TCP and HPCC's simulator. `absent` bytes of them have left the network: they were received before
+    /// earlier ones, or trimmed. One packet may always be in flight. A packet may also leave if none in flight requests an answer (`!is_asked`),
+    /// because a reduced window grows only when an answer arrives.
+    pub(crate) fn has_room(&self, absent: u64, is_asked: bool) -> bool {
+        let in_flight = self.in_flight.saturating_sub(absent);
+        self.window.is_none_or(|window| in_flight < window) || in_flight == 0 || !is_asked
     }
 
     /// Tells whether a packet of `payload` bytes, after `unasked` packets without a request, should request
@@ -292,6 +294,11 @@ impl Control {
     /// Notifies the algorithm of a loss.
     pub(crate) fn lost(&mut self, now: Instant, loss: Loss) {
         self.tell(now, |algorithm| algorithm.on_loss(now, loss));
+    }
+
+    /// Notifies the algorithm of a packet of `bytes` that was trimmed.
+    pub(crate) fn trimmed(&mut self, now: Instant, bytes: u64) {
+        self.tell(now, |algorithm| algorithm.on_trimmed(now, bytes));
     }
 
     /// Notifies the algorithm of a CNP.

@@ -5,8 +5,8 @@ use super::control::wire_len;
 use super::pacer::Pacer;
 use roce_packet::Path;
 
+use crate::Instant;
 use crate::config::EngineConfig;
-use crate::time::Instant;
 
 /// Spaces the packets of all queue pairs at the rate of the link, like the port of a NIC. This applies in
 /// addition to the spacing of each queue pair by its own algorithm.

@@ -6,7 +6,7 @@
 //! nanoseconds, without a division.
 
 use super::Rate;
-use crate::time::Instant;
+use crate::Instant;
 
 /// Billionths of a bit in a byte.
 const BYTE: i64 = 8_000_000_000;

@@ -27,6 +27,7 @@ use slab::Slab;
 pub use error::{CqError, DestroyError, PdError, SrqAttributes, SrqError};
 pub use xrc::XrcdError;
 
+use crate::Instant;
 use crate::completion::{Ends, Notify, Occupancy, Wc};
 use crate::config::EngineConfig;
 use crate::congestion::{LineLimit, Notifier, Observation};
@@ -35,17 +36,16 @@ use crate::event::{AsyncEvent, Event, EventQueue};
 use crate::ids::{CqId, MOST_QUEUES, SrqId};
 use crate::memory::KeyTable;
 use crate::number_map::NumberMap;
-use crate::parameters::Parameters as _;
 use crate::qp::{Failure, QpAttributes, QpState, QpType};
 use crate::rc::RcState;
 use crate::reason::Reason;
 use crate::segment::KnownPath;
 use crate::shared::Shared;
 use crate::slot::ProcessSlot;
-use crate::time::Instant;
 use crate::timer::{Timer, TimerQueue};
 use domains::Domains;
 use qp::{Halves, Qp};
+use roce_congestion::parameters::Parameters as _;
 
 /// Numbers that stay unused, so that a random draw soon finds a free one: 65,000 of 65,536 can be used.
 const KEPT_FREE: usize = 536;

@@ -2,10 +2,10 @@
 
 use super::Engine;
 use super::qp::Qp;
+use crate::Instant;
 use crate::ids::SrqId;
 use crate::qp::{QpCore, QpState, QpType};
 use crate::shared::Shared;
-use crate::time::Instant;
 use crate::wr::{PostError, RecvWr, SendWr};
 use roce_packet::Qpn;
 

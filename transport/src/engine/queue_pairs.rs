@@ -8,6 +8,7 @@ use roce_packet::{Ecn, PathMtu, Qpn};
 
 use super::qp::{Halves, Qp};
 use super::{DestroyError, Engine, numbers_of};
+use crate::Instant;
 use crate::congestion::{CnpPace, Congestion};
 use crate::counters::Counters;
 use crate::qp::{
@@ -19,7 +20,6 @@ use crate::reason::Rule;
 use crate::recovery::Recovery;
 use crate::rq::{Landing, ReceiveQueue};
 use crate::segment::KnownPath;
-use crate::time::Instant;
 use crate::timer::Deadlines;
 use crate::uc::{UcRequester, UcResponder};
 use crate::ud::{UdRequester, UdResponder};

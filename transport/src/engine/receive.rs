@@ -18,6 +18,7 @@ use roce_packet::icrc::Seed;
 
 use super::Engine;
 use super::qp::{Halves, Qp};
+use crate::Instant;
 use crate::congestion::Notifier;
 use crate::counters::count;
 use crate::integrity::Integrity;
@@ -25,7 +26,6 @@ use crate::io::{Body, Identification, MOST_SEGMENTS, Received};
 use crate::qp::{PeerIdentification, QpCore, QpType};
 use crate::segment::KnownPath;
 use crate::shared::{AnswerOverPath, Shared};
-use crate::time::Instant;
 use crate::verdict::{DropReason, Verdict};
 
 impl Engine {

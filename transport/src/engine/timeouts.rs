@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use super::Engine;
 use super::qp::Halves;
+use crate::Instant;
 use crate::congestion::LineLimit;
-use crate::time::Instant;
 use crate::timer::Timer;
 
 /// A pause at least this long is certainly not a deliberate sleep: callers wake at least twice in this time.

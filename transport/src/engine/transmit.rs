@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::qp::{Halves, Qp};
+use crate::Instant;
 use crate::congestion::{CnpPace, Leaving};
 use crate::counters::{Counters, count};
 use crate::io::{Allowed, Pending, Transmit, TxSlot};
@@ -9,7 +10,6 @@ use crate::qp::QpState;
 use crate::rc::{RcRequester, RcResponder};
 use crate::segment::{KnownPath, Sealed};
 use crate::shared::Shared;
-use crate::time::Instant;
 
 /// Maximum number of requests ahead of a pending acknowledgement: the 4 KiB segments of a superpacket.
 const MOST_PASSING: u8 = 15;

@@ -16,6 +16,7 @@ pub use attr::{
 };
 pub use state::{AttrMask, QpState, QpType, Transition, transition};
 
+use crate::Instant;
 use crate::completion::{Cause, Wc, WcStatus};
 use crate::congestion::{AfterLoss, CnpPace, Congestion, Control, Loss, LostAfter, Start};
 use crate::counters::{Counters, count};
@@ -29,7 +30,6 @@ use crate::rq::{Landing, Receive, ReceiveQueue};
 use crate::segment::KnownPath;
 use crate::shared::Shared;
 use crate::sq::Wqe;
-use crate::time::Instant;
 use crate::timer::{Deadlines, Timer};
 use crate::wr::SendFlags;
 

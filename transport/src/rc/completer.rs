@@ -45,7 +45,7 @@ impl RcRequester {
         datagram: &Datagram<'_>,
     ) -> Verdict {
         let psn = datagram.bth().psn;
-        if !self.awaits(psn) {
+        if !self.awaits(psn) && !self.is_overtaken_report(datagram, psn) {
             return self.outside_window(core, shared, psn);
         }
         let Some(aeth) = datagram.aeth().map(|aeth| aeth.syndrome).or_else(|| middle_syndrome(datagram))
@@ -86,6 +86,16 @@ impl RcRequester {
                 Syndrome::Ack { .. } | Syndrome::RnrNak { .. } | Syndrome::Nak(_),
             ) => self.unexpected_response(core, shared, datagram),
         }
+    }
+
+    /// Tells whether this is the report of a trimmed request that a later acknowledgement overtook. The
+    /// request is still missing, so the report counts.
+    fn is_overtaken_report(&self, datagram: &Datagram<'_>, psn: Psn) -> bool {
+        let is_report = || {
+            datagram.info().operation == Operation::Acknowledge
+                && datagram.aeth().is_some_and(|aeth| aeth.syndrome == Syndrome::Reserved(TRIMMED_SYNDROME))
+        };
+        self.recovery.selects() && psn.before(self.una) && is_report()
     }
 
     /// Handles a PSN that is not outstanding: a duplicate of an old one, or one that was never sent.

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use roce_packet::Psn;
 
+use crate::Instant;
 use crate::congestion::LostAfter;
-use crate::time::Instant;
 
 /// Maximum number of recorded packets; half of them are forgotten when it is exceeded.
 const LONGEST: u32 = 1 << 20;

@@ -36,9 +36,18 @@ pub(super) trait LossRecovery {
         false
     }
 
-    /// Takes the next trimmed request to be sent again. It then counts as sent.
-    fn next_trimmed(&mut self, _una: Psn, _unsent: Psn) -> Option<Psn> {
+    /// Returns the next trimmed request to be sent again.
+    fn next_trimmed(&self) -> Option<Psn> {
         None
+    }
+
+    /// Records that the request that [`next_trimmed`](Self::next_trimmed) returns was sent again.
+    fn repeated_trimmed(&mut self) {}
+
+    /// Returns the number of packets in flight that have left the network: those that the responder reported
+    /// as received, and trimmed ones that wait to be sent again.
+    fn absent(&self) -> u32 {
+        0
     }
 
     /// The oldest READ response that is known to have been trimmed. Every method requests responses again

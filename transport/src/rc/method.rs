@@ -60,8 +60,17 @@ impl LossRecovery for Method {
     }
 
     #[inline]
-    fn next_trimmed(&mut self, una: Psn, unsent: Psn) -> Option<Psn> {
-        call!(self.next_trimmed(una, unsent))
+    fn next_trimmed(&self) -> Option<Psn> {
+        call!(self.next_trimmed())
+    }
+
+    fn repeated_trimmed(&mut self) {
+        call!(self.repeated_trimmed());
+    }
+
+    #[inline]
+    fn absent(&self) -> u32 {
+        call!(self.absent())
     }
 
     #[inline]

@@ -34,5 +34,5 @@ pub struct RcState {
     /// Retries left: after timeouts and sequence errors, and after RNR NAKs.
     pub retries: [u8; 2],
     /// Ends of the local ACK timeout, in watched time, and of the pause after an RNR NAK.
-    pub timers: [Option<crate::time::Instant>; 2],
+    pub timers: [Option<crate::Instant>; 2],
 }

@@ -2,7 +2,7 @@
 
 use roce_packet::Psn;
 
-use crate::time::Instant;
+use crate::Instant;
 
 /// Minimum time before the first probe: half of the shortest timeout seen on a ConnectX-6 (8.6 ms). It is as
 /// long as a time slice of Linux, so a probe rarely overtakes the acknowledgement of a peer that waits for a

@@ -68,7 +68,6 @@ pub(crate) struct RcRequester {
 /// The position of the requester before it sends a trimmed packet again.
 #[derive(Clone, Copy, Debug)]
 struct Aside {
-    trimmed: Psn,
     cursor: Psn,
     cursor_wqe: u64,
 }
@@ -178,30 +177,26 @@ impl RcRequester {
             return self.transmit_at_cursor(core, shared, slot, Sending::Next);
         };
         let sealed = self.transmit_at_cursor(core, shared, slot, Sending::Trimmed);
-        self.turn_back(aside, sealed.is_some());
+        (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe.max(self.sq.head()));
+        if sealed.is_some() {
+            self.recovery.repeated_trimmed();
+        }
         sealed
     }
 
-    /// Moves the cursor to a trimmed packet to be sent now. The caller must then call [`Self::turn_back`].
+    /// Moves the cursor to the next trimmed packet. The caller must then move it back.
     #[inline]
     fn turn_aside(&mut self) -> Option<Aside> {
-        let trimmed = self.recovery.next_trimmed(self.una, self.unsent)?;
-        let aside = Aside { trimmed, cursor: self.cursor, cursor_wqe: self.cursor_wqe };
+        let trimmed = self.recovery.next_trimmed()?;
+        let aside = Aside { cursor: self.cursor, cursor_wqe: self.cursor_wqe };
         self.seek(trimmed);
         let is_it = |wqe: &Wqe| wqe.progress == Progress::Started && wqe.contains(trimmed);
         if !self.sq.get(self.cursor_wqe).is_some_and(is_it) {
             (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe);
+            self.recovery.repeated_trimmed();
             return None;
         }
         Some(aside)
-    }
-
-    /// Returns the cursor from a trimmed packet, which was sent or has to wait.
-    fn turn_back(&mut self, aside: Aside, was_sent: bool) {
-        (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe.max(self.sq.head()));
-        if !was_sent {
-            self.recovery.on_trimmed(aside.trimmed);
-        }
     }
 
     /// Writes the packet at the cursor into `slot`, if one may be sent.
@@ -328,11 +323,12 @@ impl RcRequester {
     /// Tells whether the congestion control has room for the next packet.
     fn control_allows(&self, core: &QpCore, sending: Sending) -> bool {
         let Some(control) = &core.control else { return true };
-        if self.is_resending(sending) {
+        if sending != Sending::Trimmed && self.is_resending(sending) {
             // The packet is already counted as in flight, but has left the network.
             return true;
         }
-        control.has_room(self.asked.is_some())
+        let absent = u64::from(self.recovery.absent()) * core.mtu() as u64;
+        control.has_room(absent, self.asked.is_some())
     }
 
     fn send_segment(

@@ -128,6 +128,14 @@ impl RcRequester {
             return advance.verdict(DropReason::StaleResponse);
         }
         count!(shared, core, packet_trimmed_err);
+        if self.asked == Some(trimmed) {
+            // Its request for an acknowledgement is lost, so the next packet may leave and ask.
+            self.asked = None;
+        }
+        let mtu = core.mtu() as u64;
+        if let Some(control) = &mut core.control {
+            control.trimmed(shared.now, mtu);
+        }
         if self.recovery.begins(unsent) {
             count!(shared, core, retransmit_rounds);
             self.lost(core, shared, trimmed, Loss::Nak);

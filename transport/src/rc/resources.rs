@@ -5,9 +5,9 @@ use alloc::collections::VecDeque;
 use roce_packet::{Msn, Psn};
 
 use super::flight::FEW_UNDER_WAY;
+use crate::Instant;
 use crate::congestion::LostAfter;
 use crate::ids::{PdId, RKey};
-use crate::time::Instant;
 
 /// The answer to a request.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,9 @@ pub(super) struct Selective {
     settings: SelectiveRepeat,
     /// The known state of each packet in flight, by the low bits of its PSN. Empty until a state is known.
     known: Box<[Known]>,
-    /// Trimmed packets that wait to be sent again.
+    /// Number of entries of `known` that are [absent](Known::is_absent).
+    absent: u32,
+    /// Trimmed packets that wait to be sent again, all of them in flight and [`Known::Trimmed`].
     trimmed: VecDeque<Psn>,
     trimmed_response: Option<Psn>,
     /// End of the retransmission, `None` without one: packets before this one are sent again unless received.
@@ -36,11 +38,19 @@ enum Known {
     Repeated,
 }
 
+impl Known {
+    /// Tells whether the packet is not in the network.
+    const fn is_absent(self) -> bool {
+        matches!(self, Self::Received | Self::Trimmed)
+    }
+}
+
 impl Selective {
     pub(super) fn new(settings: &SelectiveRepeat) -> Self {
         Self {
             settings: *settings,
             known: Box::default(),
+            absent: 0,
             trimmed: VecDeque::new(),
             trimmed_response: None,
             end: None,
@@ -64,7 +74,8 @@ impl Selective {
         }
         let slot = self.slot(psn);
         if let Some(place) = self.known.get_mut(slot) {
-            *place = known;
+            let before = core::mem::replace(place, known);
+            self.absent = self.absent + u32::from(known.is_absent()) - u32::from(before.is_absent());
         }
     }
 }
@@ -89,6 +100,10 @@ impl LossRecovery for Selective {
         if ahead == 0 || ahead >= self.settings.cap() || ahead >= una.distance_to(unsent) {
             return None;
         }
+        if self.known(received) == Known::Trimmed {
+            // A copy arrived.
+            self.trimmed.retain(|trimmed| *trimmed != received);
+        }
         self.set(received, Known::Received);
         // Packets shortly before it may be late instead of lost.
         let late = self.settings.reorder.min(ahead);
@@ -111,16 +126,18 @@ impl LossRecovery for Selective {
         asks
     }
 
-    #[inline(never)]
-    fn next_trimmed(&mut self, una: Psn, unsent: Psn) -> Option<Psn> {
-        while let Some(psn) = self.trimmed.pop_front() {
-            // The packet may have arrived since, as a copy or because of a go-back.
-            if una.distance_to(psn) < una.distance_to(unsent) && self.known(psn) == Known::Trimmed {
-                self.set(psn, Known::Repeated);
-                return Some(psn);
-            }
+    fn next_trimmed(&self) -> Option<Psn> {
+        self.trimmed.front().copied()
+    }
+
+    fn repeated_trimmed(&mut self) {
+        if let Some(psn) = self.trimmed.pop_front() {
+            self.set(psn, Known::Repeated);
         }
-        None
+    }
+
+    fn absent(&self) -> u32 {
+        self.absent
     }
 
     fn trimmed_response(&mut self) -> &mut Option<Psn> {
@@ -138,8 +155,11 @@ impl LossRecovery for Selective {
         self.until = Some(unsent);
         // Trimmed packets are sent again with the others.
         self.trimmed.clear();
+        self.absent = 0;
         for known in &mut self.known {
-            if *known != Known::Received {
+            if *known == Known::Received {
+                self.absent += 1;
+            } else {
                 *known = Known::Nothing;
             }
         }
@@ -147,9 +167,11 @@ impl LossRecovery for Selective {
 
     #[inline(never)]
     fn on_progress(&mut self, before: Psn, una: Psn) {
+        self.trimmed.retain(|trimmed| !trimmed.before(una));
         let passed = before.distance_to(una);
         if passed as usize >= self.known.len() {
             self.known.fill(Known::Nothing);
+            self.absent = 0;
         } else {
             for step in 0..passed {
                 self.set(before.add(step), Known::Nothing);
@@ -162,6 +184,7 @@ impl LossRecovery for Selective {
 
     fn on_go_back(&mut self) {
         self.known.fill(Known::Nothing);
+        self.absent = 0;
         self.trimmed.clear();
         self.trimmed_response = None;
         (self.end, self.until) = (None, None);
@@ -218,5 +241,31 @@ mod tests {
             Some(una.add(7)),
             "after a timeout everything is sent that is missing"
         );
+    }
+
+    /// Packets that have left the network take no room in a window.
+    #[test]
+    fn received_and_trimmed_packets_are_absent() {
+        let mut selective = Selective::new(&SelectiveRepeat { reorder: 16, ..SelectiveRepeat::default() });
+        let una = Psn::new(0xff_fffe);
+        let (at, unsent) = (|ahead| una.add(ahead), una.add(12));
+        for (ahead, absent) in [(2, 1), (2, 1), (5, 2)] {
+            selective.on_received(una, unsent, at(ahead));
+            assert_eq!(selective.absent(), absent);
+        }
+        assert!(selective.on_trimmed(at(1)) && selective.on_trimmed(at(3)) && !selective.on_trimmed(at(5)));
+        assert_eq!((selective.absent(), selective.next_trimmed()), (4, Some(at(1))));
+        selective.repeated_trimmed();
+        assert_eq!((selective.absent(), selective.next_trimmed()), (3, Some(at(3))));
+        // A copy of the next one arrives.
+        selective.on_received(una, unsent, at(3));
+        assert_eq!((selective.absent(), selective.next_trimmed()), (3, None));
+        assert!(selective.on_trimmed(at(0)) && selective.on_trimmed(at(4)));
+        selective.on_progress(una, at(4));
+        assert_eq!((selective.absent(), selective.next_trimmed()), (2, Some(at(4))));
+        selective.on_timeout(at(4), unsent);
+        assert_eq!((selective.absent(), selective.next_trimmed()), (1, None));
+        selective.on_go_back();
+        assert_eq!(selective.absent(), 0);
     }
 }

@@ -278,6 +278,7 @@ fn algorithms_as_text() {
         "swift:base_target=50,hop_target=1500",
         "timely,beta=100",
         "theta-powertcp:flows=4",
+        "nscc:base_rtt=8000,quick_adapt=0",
         "fixed:2.5G",
         "none",
     ] {

@@ -12,8 +12,9 @@ use roce_transport::cm::{
 };
 use roce_transport::congestion::{
     Ack, Algorithm, CnpScope, Congestion, CongestionControl, Dcqcn, DcqcnForm, DcqcnParameters, Dctcp,
-    DctcpParameters, FixedRate, Hpcc, HpccParameters, Loss, NotificationPoint, PowerTcp, PowerTcpParameters,
-    Rate, Start, Swift, SwiftParameters, ThetaPowerTcp, Timely, TimelyForm, TimelyParameters,
+    DctcpParameters, FixedRate, Hpcc, HpccParameters, Loss, NotificationPoint, Nscc, NsccParameters,
+    PowerTcp, PowerTcpParameters, Rate, Start, Swift, SwiftParameters, ThetaPowerTcp, Timely, TimelyForm,
+    TimelyParameters,
 };
 use roce_transport::{
     Access, Allowed, Batch, Counters, CqError, Engine, EngineConfig, Identification, Instant, LKey, Memory,
@@ -197,6 +198,13 @@ fn algorithms(value: u32) -> Vec<Algorithm> {
         fast_react: value != 0,
     };
     let powertcp = PowerTcpParameters { base_rtt: value, gamma: value, flows: value, min_rate: value };
+    let nscc = NsccParameters {
+        base_rtt: value,
+        target_delay: value,
+        max_window: value,
+        quick_gate: value,
+        quick_adapt: value != 0,
+    };
     let ns3 = DcqcnParameters { form: DcqcnForm::Ns3, ..dcqcn(value) };
     let paper = DcqcnParameters { rpg_byte_reset: 0, rate_to_set_on_first_cnp: 0, ..dcqcn(value) };
     vec![
@@ -211,6 +219,7 @@ fn algorithms(value: u32) -> Vec<Algorithm> {
         Algorithm::Dctcp(dctcp),
         Algorithm::Swift(swift),
         Algorithm::Timely(timely),
+        Algorithm::Nscc(nscc),
     ]
 }
 
@@ -224,6 +233,7 @@ fn made(algorithm: &Algorithm, start: &Start) -> Option<Box<dyn CongestionContro
         Algorithm::PowerTcp(parameters) => Box::new(PowerTcp::new(parameters, start)),
         Algorithm::ThetaPowerTcp(parameters) => Box::new(ThetaPowerTcp::new(parameters, start)),
         Algorithm::Timely(parameters) => Box::new(Timely::new(parameters, start)),
+        Algorithm::Nscc(parameters) => Box::new(Nscc::new(parameters, start)),
         _ => return None,
     })
 }
@@ -240,6 +250,8 @@ fn exercise(control: &mut dyn CongestionControl) {
                 }
             }
         }
+        control.on_trimmed(now, 0);
+        control.on_trimmed(now, u64::MAX);
         control.on_loss(now, Loss::Nak);
         control.on_loss(now, Loss::Timeout);
         control.on_timer(now);
@@ -282,7 +294,7 @@ fn algorithms_with_extreme_parameters_and_times() {
     }
 }
 
-fn defaults() -> [Algorithm; 7] {
+fn defaults() -> [Algorithm; 8] {
     [
         Algorithm::Dcqcn(DcqcnParameters::default()),
         Algorithm::Dctcp(DctcpParameters::default()),
@@ -291,6 +303,7 @@ fn defaults() -> [Algorithm; 7] {
         Algorithm::ThetaPowerTcp(PowerTcpParameters::default()),
         Algorithm::Swift(SwiftParameters::default()),
         Algorithm::Timely(TimelyParameters::default()),
+        Algorithm::Nscc(NsccParameters::default()),
     ]
 }
 

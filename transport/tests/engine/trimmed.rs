@@ -3,9 +3,9 @@
 use crate::common::{Bench, Ended, MTU, assert_same, pattern, settings, unlucky};
 use roce_packet::{Ecn, Opcode, Path, Psn, Qpn};
 use roce_sim::pair::{Action, Side};
-use roce_transport::congestion::Congestion;
+use roce_transport::congestion::{Algorithm, Congestion, CongestionControl};
 use roce_transport::{
-    DropReason, EngineConfig, QpState, QpType, Recovery, SelectiveRepeat, SendOp, Verdict, WcStatus,
+    DropReason, EngineConfig, Instant, QpState, QpType, Recovery, SelectiveRepeat, SendOp, Verdict, WcStatus,
 };
 
 const FIRST: u32 = 0x1000;
@@ -222,6 +222,39 @@ fn a_full_window_does_not_hold_back_what_was_trimmed() {
     assert_eq!(bench.counter(Side::A, "retransmitted_packets"), 3);
 }
 
+/// A window that loses a packet with each trimmed one.
+#[derive(Debug)]
+struct Shrinking(u64);
+
+impl CongestionControl for Shrinking {
+    fn on_trimmed(&mut self, _now: Instant, bytes: u64) {
+        self.0 = self.0.saturating_sub(bytes).max(MTU as u64);
+    }
+
+    fn window(&self) -> Option<u64> {
+        Some(self.0)
+    }
+}
+
+/// Regression: trimmed packets were sent again at once, however small the window. With enough senders, all of
+/// them were trimmed again, and nothing else arrived.
+#[test]
+fn trimmed_packets_wait_for_the_window() {
+    const WINDOW: u32 = 8;
+    let algorithm = Algorithm::custom("shrinking", |_| Box::new(Shrinking(u64::from(WINDOW) * MTU as u64)));
+    let recovery = Recovery::SelectiveRepeat(SelectiveRepeat { cap: 64, ..SelectiveRepeat::default() });
+    let congestion = Congestion::new(algorithm);
+    let config = EngineConfig { recovery, congestion, ..EngineConfig::from_number(7) };
+    let mut bench = Bench::with_config(QpType::Rc, &settings(), config);
+    bench.packet_time_ns = 30;
+    trim(&mut bench, Side::A, &(0..WINDOW).collect::<Vec<_>>());
+    let took = write(&mut bench, 40);
+    assert_eq!(bench.counter(Side::A, "retransmitted_packets"), u64::from(WINDOW));
+    assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0);
+    // The window is one packet from then on, so each packet takes a round trip of 2 us.
+    assert!((80_000..90_000).contains(&took), "{took} ns");
+}
+
 /// Returns the header of a request at this distance from the expected one.
 fn header(bench: &Bench, distance: i32) -> (Path, Vec<u8>) {
     let psn = Psn::new(bench.expected(Side::B).get().wrapping_add_signed(distance) & 0xff_ffff);
@@ -357,6 +390,27 @@ fn forged_reports_change_nothing() {
     assert_eq!(own.counter(Side::A, "retransmitted_packets"), 1);
     own.drive();
     assert_eq!(own.ended(Side::A), [(1, WcStatus::Success)]);
+}
+
+/// Regression: on several paths, an acknowledgement can overtake a report. The report then counted as stale, and
+/// the trimmed packet was sent again only after a timeout.
+#[test]
+fn a_report_that_an_acknowledgement_overtook_counts() {
+    let mut bench = selective();
+    let write = bench.write(0);
+    bench.post(1, write, 0, 10 * MTU);
+    bench.collect(Side::A);
+    let forge = |bench: &Bench, psn| bench.forge(Side::A, Opcode::RC_ACKNOWLEDGE, Psn::new(FIRST + psn));
+    let acknowledgement = forge(&bench, 4).aeth(0x1f, 5);
+    assert_eq!(bench.arrive(Side::A, &acknowledgement).0, Verdict::Handled);
+    let about_old = forge(&bench, 2).aeth(0x41, FIRST + 3);
+    assert_eq!(bench.arrive(Side::A, &about_old).0, Verdict::Dropped(DropReason::StaleResponse));
+    assert_eq!(bench.counter(Side::A, "retransmitted_packets"), 0);
+    let report = forge(&bench, 2).aeth(0x41, FIRST + 7);
+    assert_eq!(bench.arrive(Side::A, &report).0, Verdict::Handled);
+    assert_eq!(bench.counter(Side::A, "retransmitted_packets"), 1);
+    bench.drive();
+    assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
 }
 
 /// A mark on a trimmed packet counts as a mark on data: its sender is notified.

@@ -5,12 +5,13 @@ use roce_transport::units;
 use crate::data::groups::Group;
 
 /// Algorithms by their names in scenarios, as papers write them.
-const ALGORITHMS: [(&str, &str); 9] = [
+const ALGORITHMS: [(&str, &str); 10] = [
     ("dcqcn", "DCQCN"),
     ("dctcp", "DCTCP"),
     ("fixed", "fixed rate"),
     ("hpcc", "HPCC"),
     ("none", "no congestion control"),
+    ("nscc", "NSCC"),
     ("powertcp", "PowerTCP"),
     ("swift", "Swift"),
     ("theta-powertcp", "theta-PowerTCP"),
