@@ -20,6 +20,7 @@ pub static SHIPPED: &[(&str, &str)] = texts![
     "pause-storm",
     "link-failure",
     "trimming",
+    "balancing",
     "dual-homed",
     "loss",
     "storage-reads",

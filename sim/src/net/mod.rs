@@ -49,6 +49,7 @@ mod process;
 mod queue;
 mod results;
 mod route;
+mod rules;
 mod settings;
 mod simulation;
 mod slowdown;
@@ -79,6 +80,7 @@ pub use results::{
     HostResult, PausePoint, PortResult, QueuePoint, RatePoint, Results, TotalPoint, port_name,
 };
 pub use route::{RouteError, check_routes};
+pub use rules::{FrameView, MakeRules, PortView, SwitchRules};
 pub use settings::{
     Balance, Class, Failed, Failure, FlowOperation, Headroom, HostSettings, MeasureSettings, PRIORITIES,
     PauseMode, PauseStorm, PayloadMode, PortChanges, PortRule, ReceiveLimit, RouteOverride, Settings,

@@ -6,6 +6,7 @@ use roce_transport::{Recovery, TrafficClasses};
 
 use super::application::Application;
 use super::marking::Marking;
+use super::rules::MakeRules;
 use super::ties::Ties;
 use super::time::Time;
 use super::topology::NodeId;
@@ -162,6 +163,8 @@ pub struct SwitchSettings {
     pub balance: Balance,
     /// Trimming of data frames that do not fit into the buffer. With `None`, such frames are dropped.
     pub trimming: Option<Trimming>,
+    /// Decisions of a program, which precede [`Self::balance`] and [`Self::marking`].
+    pub rules: Option<MakeRules>,
 }
 
 impl Default for SwitchSettings {
@@ -184,6 +187,7 @@ impl Default for SwitchSettings {
             scheduling: [Class::Strict; PRIORITIES],
             balance: Balance::Flow,
             trimming: None,
+            rules: None,
         }
     }
 }

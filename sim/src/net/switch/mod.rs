@@ -17,6 +17,7 @@ use super::egress::CONTROL;
 use super::event::Event;
 use super::frame::{Frame, FrameId, Kind};
 use super::port::{DropReason, PauseStep};
+use super::rules::{FrameView, PortView, SwitchRules};
 use super::settings::{Balance, Settings, SwitchSettings};
 use super::ties::TieOrder;
 use super::time::Time;
@@ -31,6 +32,9 @@ pub(super) struct Switch {
     random: Pcg32,
     balance: Balance,
     balancer: Balancer,
+    rules: Option<Box<dyn SwitchRules>>,
+    /// The ports of a choice, for the rules.
+    seen: Vec<PortView>,
 }
 
 impl Switch {
@@ -47,6 +51,8 @@ impl Switch {
             balance: own.balance,
             random: generator(settings.seed, 0x5_0000 + u64::from(number)),
             balancer: Balancer::new(number, TieOrder::new(settings.ties, settings.seed).first_turn(number)),
+            rules: own.rules.as_ref().map(|rules| rules.of_switch(number)),
+            seen: Vec::new(),
         })
     }
 
@@ -157,7 +163,23 @@ impl Switch {
     fn egress_port(&mut self, world: &World, id: FrameId) -> Option<u32> {
         let frame = world.frames.get(id);
         let choices = world.changes.routes().ports(self.number, frame.destination);
+        if self.rules.is_some()
+            && choices.len() > 1
+            && let Some(chosen) = self.ask_for_port(world, frame, choices)
+        {
+            return Some(chosen);
+        }
         self.balancer.choose(self.balance, choices, frame, &world.ports, world.now, &mut self.random)
+    }
+
+    /// Returns the port that the rules choose.
+    #[cold]
+    fn ask_for_port(&mut self, world: &World, frame: &Frame, choices: &[u32]) -> Option<u32> {
+        let queue = usize::from(frame.priority);
+        self.seen.clear();
+        self.seen.extend(choices.iter().map(|port| PortView::of(&world.ports[*port as usize], queue)));
+        let chosen = self.rules.as_mut()?.choose(world.now, &FrameView::of(frame), &self.seen)?;
+        choices.get(chosen).or(choices.last()).copied()
     }
 
     /// Sends the next frame of a port whose link is free.
@@ -192,8 +214,11 @@ impl Switch {
             // Queues with the same length in time get the same share of marks at every rate.
             left = (u128::from(left) * u128::from(rate) / u128::from(end.spec.rate_bps.max(1))) as u64;
         }
+        let asked = self.rules.as_mut().and_then(|rules| {
+            rules.marks(world.now, &FrameView::of(world.frames.get(id)), &PortView::of(end, queue))
+        });
         let marking = end.settings.marking[queue];
-        if marking.marks(left, || self.random.next_u32()) {
+        if asked.unwrap_or_else(|| marking.marks(left, || self.random.next_u32())) {
             let frame = world.frames.get_mut(id);
             if frame.ecn().is_capable() {
                 frame.mark();

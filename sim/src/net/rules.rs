@@ -1,0 +1,109 @@
+//! Decisions of a program in place of those of a switch: ports and marks.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::frame::{Frame, Kind};
+use super::port::Port;
+use super::time::Time;
+
+/// What a switch sees of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameView {
+    /// Number of the sending host.
+    pub source: u32,
+    /// Number of the receiving host.
+    pub destination: u32,
+    /// UDP source port, which hosts derive from the queue pair.
+    pub source_port: u16,
+    /// Queue of the frame, 0 to 7.
+    pub priority: u8,
+    /// Bytes on the link, with preamble and gap.
+    pub wire_bytes: u32,
+    /// Whether a switch removed the payload.
+    pub is_trimmed: bool,
+}
+
+/// What a switch knows about one of its ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortView {
+    /// Number of the port in the network, which never changes.
+    pub number: u32,
+    /// Rate of the link in bits per second.
+    pub rate_bps: u64,
+    /// Bytes in all queues of the port.
+    pub queued_bytes: u64,
+    /// Bytes in the queue of the frame.
+    pub own_queue_bytes: u64,
+}
+
+/// The decisions of one switch. Each returns `None` to leave a decision to the settings of the switch.
+///
+/// Every switch has its own state, and a decision must depend on nothing else: then the results of a run are
+/// the same for any number of threads. Randomness comes from a generator that the rules seed themselves, for
+/// example with the number of the switch.
+pub trait SwitchRules: fmt::Debug + Send {
+    /// Chooses one of several ports for a frame that arrives, as an index into `ports`. All of them are on
+    /// shortest paths. An index beyond the end stands for the last port.
+    fn choose(&mut self, _now: Time, _frame: &FrameView, _ports: &[PortView]) -> Option<usize> {
+        None
+    }
+
+    /// Decides whether a frame that leaves is marked as having met congestion. `port` is its state without
+    /// the frame. Only frames that are ECN-capable can be marked.
+    fn marks(&mut self, _now: Time, _frame: &FrameView, _port: &PortView) -> Option<bool> {
+        None
+    }
+}
+
+/// Makes the rules of each switch from its number, in the order of the topology.
+#[derive(Clone)]
+pub struct MakeRules(Arc<dyn Fn(u32) -> Box<dyn SwitchRules> + Send + Sync>);
+
+impl MakeRules {
+    /// Calls `make` for each switch.
+    pub fn new(make: impl Fn(u32) -> Box<dyn SwitchRules> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(make))
+    }
+
+    pub(super) fn of_switch(&self, number: u32) -> Box<dyn SwitchRules> {
+        (self.0)(number)
+    }
+}
+
+impl fmt::Debug for MakeRules {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("MakeRules")
+    }
+}
+
+/// Two are equal if one is a copy of the other.
+impl PartialEq for MakeRules {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
+    }
+}
+
+impl FrameView {
+    pub(super) fn of(frame: &Frame) -> Self {
+        Self {
+            source: frame.source,
+            destination: frame.destination,
+            source_port: frame.source_port,
+            priority: frame.priority,
+            wire_bytes: frame.wire_len.into(),
+            is_trimmed: frame.kind == Kind::Trimmed,
+        }
+    }
+}
+
+impl PortView {
+    pub(super) fn of(port: &Port, queue: usize) -> Self {
+        Self {
+            number: port.number,
+            rate_bps: port.spec.rate_bps,
+            queued_bytes: port.egress.bytes(),
+            own_queue_bytes: port.egress.bytes_of(queue),
+        }
+    }
+}
