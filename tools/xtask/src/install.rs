@@ -10,14 +10,12 @@ use anyhow::{Context as _, ensure};
 use crate::build::{self, Build};
 use crate::layout::{self, Content, File};
 
-/// Builds with a profile of cargo, and installs the result below a prefix. Returns the folder and the number
-/// of files. `destdir` is put before the prefix, for packages.
+/// Builds with a profile of cargo. Returns the folder with the results.
 ///
 /// # Errors
 ///
-/// The build fails, or a file cannot be written.
-pub fn build_and_install(prefix: &Path, destdir: &Path, profile: &str) -> anyhow::Result<(PathBuf, usize)> {
-    let folder = destination(prefix, destdir)?;
+/// The build fails.
+pub fn build(profile: &str) -> anyhow::Result<PathBuf> {
     build::run(build::cargo().args([
         "build",
         "--locked",
@@ -26,8 +24,7 @@ pub fn build_and_install(prefix: &Path, destdir: &Path, profile: &str) -> anyhow
         "--features",
         build::FEATURES,
     ]))?;
-    let target = build::host()?;
-    let metadata = build::metadata(&target)?;
+    let metadata = build::metadata(&build::host()?)?;
     let results = metadata["target_directory"].as_str().context("cargo metadata has no target_directory")?;
     // The folder of a profile that cargo has itself is not always its name.
     let name = match profile {
@@ -35,13 +32,26 @@ pub fn build_and_install(prefix: &Path, destdir: &Path, profile: &str) -> anyhow
         "bench" => "release",
         own => own,
     };
-    let files = layout::files(&Build { folder: Path::new(results).join(name), target })?;
-    install(&files, &folder)?;
-    Ok((folder, files.len()))
+    Ok(Path::new(results).join(name))
 }
 
-/// Returns the folder of an installation.
-fn destination(prefix: &Path, destdir: &Path) -> anyhow::Result<PathBuf> {
+/// Installs the results of a build below a folder. Returns the number of files.
+///
+/// # Errors
+///
+/// A result is missing, or a file cannot be written.
+pub fn install_built(results: &Path, folder: &Path) -> anyhow::Result<usize> {
+    let files = layout::files(&Build { folder: results.to_owned(), target: build::host()? })?;
+    install(&files, folder)?;
+    Ok(files.len())
+}
+
+/// Returns the folder of an installation below a prefix. `destdir` is put before the prefix, for packages.
+///
+/// # Errors
+///
+/// The prefix begins with `~`, which only a shell expands.
+pub fn destination(prefix: &Path, destdir: &Path) -> anyhow::Result<PathBuf> {
     // A shell expands it only at the beginning of a word, so not in --prefix=~/.local.
     ensure!(!prefix.starts_with("~"), "the shell did not expand ~; write --prefix ~/.local with a space");
     let prefix = std::path::absolute(prefix).context("--prefix")?;

@@ -11,11 +11,12 @@ use xtask::{build, ci, deb, dist, image, install, layout, packages};
 const USAGE: &str = "\
 Usage: cargo run -p xtask -- COMMAND
 
-install --prefix DIR [--destdir DIR] [--profile NAME]
+install --prefix DIR [--destdir DIR] [--profile NAME | --from DIR]
     Builds the command and the libraries, and installs them with completions,
     manual pages, documentation and licences. The page of roce explore is
     installed if tools/web/build made it before. --destdir puts a folder before
-    the prefix, for packages; --profile is a profile of cargo [default: fast]
+    the prefix, for packages; --profile is a profile of cargo [default: fast];
+    --from installs what was built before, such as target/fast
 dist [--target TRIPLE] [--sysroot DIR] [--glibc VERSION]
     Writes an archive with the files of an installation into target/dist.
     A target with musl gives a static command without the libraries. --sysroot
@@ -55,16 +56,22 @@ fn run(words: &[String]) -> anyhow::Result<()> {
     match command.as_str() {
         "--help" | "-h" => println!("{USAGE}"),
         "install" => {
-            let options = options(rest, &["prefix", "destdir", "profile"])?;
+            let options = options(rest, &["prefix", "destdir", "profile", "from"])?;
             let of = |name: &str| options.get(name).map_or("", String::as_str);
             if of("prefix").is_empty() {
                 bail!(
                     "--prefix is missing; --prefix ~/.local installs for you alone, /usr/local for all users"
                 );
             }
-            let profile = if of("profile").is_empty() { build::PROFILE } else { of("profile") };
             let (prefix, destdir) = (Path::new(of("prefix")), Path::new(of("destdir")));
-            let (folder, count) = install::build_and_install(prefix, destdir, profile)?;
+            let folder = install::destination(prefix, destdir)?;
+            let results = match (of("from"), of("profile")) {
+                ("", "") => install::build(build::PROFILE)?,
+                ("", profile) => install::build(profile)?,
+                (from, "") => PathBuf::from(from),
+                _ => bail!("--from installs what was built before, so it has no --profile"),
+            };
+            let count = install::install_built(&results, &folder)?;
             println!("installed {count} files in {}", folder.display());
             say_what_is_left_out();
             let bin = folder.join("bin");
