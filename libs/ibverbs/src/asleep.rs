@@ -52,8 +52,8 @@ impl Drop for Asleep {
 }
 
 thread_local! {
-    /// The wait in which this thread sleeps, or which it has left. Not a `RefCell`: a signal handler that jumped
-    /// out while it was borrowed would leave it so.
+    /// The wait in which this thread sleeps, or which it has left. Not a `RefCell`: a signal handler that
+    /// jumped out while it was borrowed would leave it so.
     static ASLEEP: Cell<Option<Asleep>> = const { Cell::new(None) };
 }
 

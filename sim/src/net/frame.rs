@@ -11,6 +11,7 @@ use roce_packet::{
     Telemetry, TelemetryHop, UdpHeader,
 };
 
+use super::rules::FrameView;
 use super::settings::{Trimming, priority_of};
 
 /// The handle of a frame in [`Frames`].
@@ -90,6 +91,18 @@ pub(super) struct Frame {
 }
 
 impl Frame {
+    /// Returns what the rules of a switch see.
+    pub(super) fn view(&self) -> FrameView {
+        FrameView {
+            source: self.source,
+            destination: self.destination,
+            source_port: self.source_port,
+            priority: self.priority,
+            wire_bytes: self.wire_len.into(),
+            is_trimmed: self.kind == Kind::Trimmed,
+        }
+    }
+
     pub(super) fn datagram(path: &Path, len: usize) -> Option<Self> {
         Some(Self {
             next: FrameId::NONE,

@@ -6,6 +6,7 @@ use super::egress::Egress;
 use super::frame::{FrameId, Frames};
 use super::place::Place;
 use super::route::other_end;
+use super::rules::PortView;
 use super::settings::{PRIORITIES, SwitchSettings};
 use super::time::Time;
 use super::topology::LinkSpec;
@@ -250,6 +251,16 @@ impl Port {
             asked: Asked::default(),
             faults: faults.map(|injector| Box::new(LinkFaults { injector, held: Vec::new() })),
             stats: PortStats::default(),
+        }
+    }
+
+    /// Returns what the rules of a switch see, for a frame in this queue.
+    pub(super) fn view(&self, queue: usize) -> PortView {
+        PortView {
+            number: self.number,
+            rate_bps: self.spec.rate_bps,
+            queued_bytes: self.egress.bytes(),
+            own_queue_bytes: self.egress.bytes_of(queue),
         }
     }
 

@@ -1,10 +1,8 @@
-//! Decisions of a program in place of those of a switch: ports and marks.
+//! Decisions of a program instead of those of a switch: ports and marks.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::frame::{Frame, Kind};
-use super::port::Port;
 use super::time::Time;
 
 /// What a switch sees of a frame.
@@ -81,29 +79,5 @@ impl fmt::Debug for MakeRules {
 impl PartialEq for MakeRules {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
-    }
-}
-
-impl FrameView {
-    pub(super) fn of(frame: &Frame) -> Self {
-        Self {
-            source: frame.source,
-            destination: frame.destination,
-            source_port: frame.source_port,
-            priority: frame.priority,
-            wire_bytes: frame.wire_len.into(),
-            is_trimmed: frame.kind == Kind::Trimmed,
-        }
-    }
-}
-
-impl PortView {
-    pub(super) fn of(port: &Port, queue: usize) -> Self {
-        Self {
-            number: port.number,
-            rate_bps: port.spec.rate_bps,
-            queued_bytes: port.egress.bytes(),
-            own_queue_bytes: port.egress.bytes_of(queue),
-        }
     }
 }

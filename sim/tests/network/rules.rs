@@ -1,4 +1,4 @@
-//! Rules of a program in place of the decisions of switches.
+//! Rules of a program instead of the decisions of switches.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -55,8 +55,8 @@ fn what_is_trimmed_is_sent_again_and_arrives() {
     }
 }
 
-/// Regression: trimmed packets were sent again at once, whatever the window. With many senders, the headers of
-/// trimmed packets filled the link, and hardly a byte arrived.
+/// Regression: trimmed packets were sent again at once, whatever the window. With many senders, the
+/// headers of trimmed packets filled the link, and hardly a byte arrived.
 #[test]
 fn an_incast_of_many_ends_although_most_packets_are_trimmed() {
     let topology = Topology::star(128, LINK).unwrap();

@@ -1,4 +1,5 @@
-//! NSCC of the Ultra Ethernet specification 1.0: a window from marks, the delay of queues, and trimmed packets.
+//! NSCC of the Ultra Ethernet specification 1.0: a window from marks, the delay of queues, and trimmed
+//! packets.
 //!
 //! The constants are those of the specification's reference simulator, uet-htsim.
 
@@ -19,7 +20,7 @@ parameters! {
         target_delay: u32 = 0, Number(0, 100_000_000), "ns", "";
         /// Initial and maximum window, in relation to that of the line for `base_rtt`.
         max_window: u32 = 150, Number(1, 10_000), "%", "";
-        /// Power of 2 by which the maximum window is divided: what arrived in a round trip replaces the window if it is less.
+        /// Power of 2 that divides the maximum window: less than that in a round trip replaces it.
         quick_gate: u32 = 3, Number(0, 32), "", "";
         /// Whether a window is replaced by what arrived in a round trip.
         quick_adapt: bool = true, Number(0, 1), "", "";
@@ -28,7 +29,8 @@ parameters! {
 
 /// Network whose gains need no scaling: its rate in bits per second, and its round trip in nanoseconds.
 const REFERENCE: (f64, f64) = (100e9, 12_000.0);
-/// Growth in packets for each window that is acknowledged without a mark: with an empty queue, and at the target.
+/// Growth in packets for each window that is acknowledged without a mark: with an empty queue, and above the
+/// target.
 const PROPORTIONAL: f64 = 4.0;
 const FAIR: f64 = 5.0;
 /// Growth in packets with each adjustment, at most once per round trip.

@@ -191,10 +191,11 @@ impl Control {
         }
     }
 
-    /// Tells whether the next packet may leave: it may while fewer bytes than the window are in flight, as in
-    /// TCP and HPCC's simulator. `absent` bytes of them have left the network: they were received before
-    /// earlier ones, or trimmed. One packet may always be in flight. A packet may also leave if none in flight requests an answer (`!is_asked`),
-    /// because a reduced window grows only when an answer arrives.
+    /// Tells whether the next packet may leave: it may while fewer bytes than the window are in flight,
+    /// as in TCP and HPCC's simulator. `absent` bytes of them have left the network: they were received
+    /// before earlier ones, or trimmed. One packet may always be in flight. A packet may also leave if
+    /// none in flight requests an answer (`!is_asked`), because a reduced window grows only when an
+    /// answer arrives.
     pub(crate) fn has_room(&self, absent: u64, is_asked: bool) -> bool {
         let in_flight = self.in_flight.saturating_sub(absent);
         self.window.is_none_or(|window| in_flight < window) || in_flight == 0 || !is_asked

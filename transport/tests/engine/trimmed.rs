@@ -392,8 +392,8 @@ fn forged_reports_change_nothing() {
     assert_eq!(own.ended(Side::A), [(1, WcStatus::Success)]);
 }
 
-/// Regression: on several paths, an acknowledgement can overtake a report. The report then counted as stale, and
-/// the trimmed packet was sent again only after a timeout.
+/// Regression: on several paths, an acknowledgement can overtake a report. The report then counted as
+/// stale, and the trimmed packet was sent again only after a timeout.
 #[test]
 fn a_report_that_an_acknowledgement_overtook_counts() {
     let mut bench = selective();

@@ -78,9 +78,9 @@ impl Player<'_> {
         true
     }
 
-    /// Returns whether the requester still waits for earlier responses, which it requested again: the answer
-    /// with this PSN belongs to those before, and is dropped. Responses that were captured and then lost leave
-    /// no gap, so repeated READs count like those that close one.
+    /// Returns whether the requester still waits for earlier responses, which it requested again: the
+    /// answer with this PSN belongs to those before, and is dropped. Responses that were captured and
+    /// then lost leave no gap, so repeated READs count like those that close one.
     fn waits_for_responses(&self, index: usize, psn: u64) -> bool {
         let gaps = self.out.response_gaps.iter().rev().take(MOST_WAITING);
         let of_gaps = gaps.filter_map(|gap| Some((gap.first, gap.again?)));

@@ -17,7 +17,7 @@ use super::egress::CONTROL;
 use super::event::Event;
 use super::frame::{Frame, FrameId, Kind};
 use super::port::{DropReason, PauseStep};
-use super::rules::{FrameView, PortView, SwitchRules};
+use super::rules::{PortView, SwitchRules};
 use super::settings::{Balance, Settings, SwitchSettings};
 use super::ties::TieOrder;
 use super::time::Time;
@@ -177,8 +177,8 @@ impl Switch {
     fn ask_for_port(&mut self, world: &World, frame: &Frame, choices: &[u32]) -> Option<u32> {
         let queue = usize::from(frame.priority);
         self.seen.clear();
-        self.seen.extend(choices.iter().map(|port| PortView::of(&world.ports[*port as usize], queue)));
-        let chosen = self.rules.as_mut()?.choose(world.now, &FrameView::of(frame), &self.seen)?;
+        self.seen.extend(choices.iter().map(|port| world.ports[*port as usize].view(queue)));
+        let chosen = self.rules.as_mut()?.choose(world.now, &frame.view(), &self.seen)?;
         choices.get(chosen).or(choices.last()).copied()
     }
 
@@ -214,9 +214,10 @@ impl Switch {
             // Queues with the same length in time get the same share of marks at every rate.
             left = (u128::from(left) * u128::from(rate) / u128::from(end.spec.rate_bps.max(1))) as u64;
         }
-        let asked = self.rules.as_mut().and_then(|rules| {
-            rules.marks(world.now, &FrameView::of(world.frames.get(id)), &PortView::of(end, queue))
-        });
+        let asked = self
+            .rules
+            .as_mut()
+            .and_then(|rules| rules.marks(world.now, &world.frames.get(id).view(), &end.view(queue)));
         let marking = end.settings.marking[queue];
         if asked.unwrap_or_else(|| marking.marks(left, || self.random.next_u32())) {
             let frame = world.frames.get_mut(id);
