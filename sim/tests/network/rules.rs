@@ -9,6 +9,8 @@ use roce_sim::net::{
     permutation,
 };
 
+use roce_transport::congestion::Congestion;
+
 use super::{LINK, assert_complete, run};
 
 /// Leaves every decision to the settings.
@@ -87,7 +89,7 @@ impl SwitchRules for Watching {
     }
 
     fn marks(&mut self, _now: Time, frame: &FrameView, port: &PortView) -> Option<bool> {
-        assert!(port.own_queue_bytes <= port.queued_bytes && frame.priority == 3);
+        assert!(port.own_queue_bytes <= port.queued_bytes && frame.priority < 8);
         let marks = port.own_queue_bytes > 50_000;
         self.marked.fetch_add(usize::from(marks), Ordering::Relaxed);
         Some(marks)
@@ -99,13 +101,15 @@ fn rules_see_ports_and_queues_and_mark() {
     let (seen, marked) = (Seen::default(), Arc::new(AtomicUsize::new(0)));
     let mut settings = Settings::default();
     settings.switch.marking = [Marking::Off; 8];
+    // Without congestion control, data is not ECN-capable.
+    (settings.host.congestion, _) = Congestion::parse("swift").unwrap();
     let (of_rules, counted) = (seen.clone(), marked.clone());
     let make = move |switch| -> Box<dyn SwitchRules> {
         Box::new(Watching { switch, seen: of_rules.clone(), marked: counted.clone() })
     };
     settings.switch.rules = Some(MakeRules::new(make));
     let topology = Topology::leaf_spine(2, 3, 4, LINK, LINK).unwrap();
-    let results = run(&topology, &incast(8, 4, 0, 200_000, Time::ZERO).unwrap(), settings);
+    let results = run(&topology, &incast(8, 7, 0, 200_000, Time::ZERO).unwrap(), settings);
     assert_complete(&results);
     let seen = seen.lock().unwrap();
     assert!(seen.values().all(|(numbers, _)| numbers.len() == 3), "{seen:?}");

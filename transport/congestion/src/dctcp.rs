@@ -4,7 +4,7 @@ use crate::Instant;
 use crate::parameters::ParameterRange::Number;
 use crate::parameters::{Parameters as _, parameters};
 use crate::round::Round;
-use crate::{Ack, CongestionControl, Loss, Observation, Start};
+use crate::{Ack, CongestionControl, Loss, Observation, Start, Trim};
 
 parameters! {
     /// The parameters of [`Dctcp`].
@@ -130,6 +130,13 @@ impl CongestionControl for Dctcp {
     fn on_cnp(&mut self, _now: Instant) {
         self.notified = true;
         self.reduce(1.0 - self.alpha / 2.0);
+    }
+
+    /// A packet that is trimmed again left after the cut, so the window is still too large.
+    fn on_trimmed(&mut self, _now: Instant, trim: Trim) {
+        if trim.is_repeated {
+            self.set_window(self.window - trim.bytes as f64);
+        }
     }
 
     fn on_loss(&mut self, _now: Instant, loss: Loss) {

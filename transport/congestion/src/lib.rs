@@ -166,6 +166,15 @@ pub enum Loss {
     Timeout,
 }
 
+/// A packet whose payload a switch removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trim {
+    /// Payload bytes of a full packet; the last one of a message may have had fewer.
+    pub bytes: u64,
+    /// Whether an earlier copy was trimmed, too: then this one left after the reaction to the first.
+    pub is_repeated: bool,
+}
+
 /// The internal state of an algorithm, for plots.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Observation {
@@ -216,9 +225,9 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// Notifies of a loss that is about to be retransmitted (RC only).
     fn on_loss(&mut self, _now: Instant, _loss: Loss) {}
 
-    /// Notifies of a packet with up to `bytes` of payload that a switch trimmed (RC only). [`Self::on_loss`]
-    /// follows for the first one of several.
-    fn on_trimmed(&mut self, _now: Instant, _bytes: u64) {}
+    /// Notifies of a packet that a switch trimmed (RC only). [`Self::on_loss`] follows for the first one of
+    /// several.
+    fn on_trimmed(&mut self, _now: Instant, _trim: Trim) {}
 
     /// Notifies that the time of [`Self::next_timer`] has been reached or passed. Idle queue pairs get no
     /// calls, so that they cost nothing; one call then applies everything that has become due.

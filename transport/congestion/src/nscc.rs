@@ -9,7 +9,7 @@ use crate::Instant;
 use crate::math::power;
 use crate::parameters::ParameterRange::Number;
 use crate::parameters::{Parameters as _, parameters};
-use crate::{Ack, CongestionControl, Loss, Observation, Start};
+use crate::{Ack, CongestionControl, Loss, Observation, Start, Trim};
 
 parameters! {
     /// The parameters of [`Nscc`].
@@ -259,8 +259,8 @@ impl CongestionControl for Nscc {
         self.adjust(now);
     }
 
-    fn on_trimmed(&mut self, now: Instant, bytes: u64) {
-        let bytes = bytes as f64;
+    fn on_trimmed(&mut self, now: Instant, trim: Trim) {
+        let bytes = trim.bytes as f64;
         self.quick.old -= bytes;
         // How long the queue was that trimmed the packet is not known: about a round trip.
         self.average(f64::from(self.parameters.base_rtt));
@@ -335,6 +335,10 @@ mod tests {
             let rtt = Some(Duration::from_micros(12 + delay_us));
             let ack = Ack { bytes: bytes as u64, in_flight: 40_000, rtt, marked, hops: None };
             self.law.on_ack(self.now(), &ack);
+        }
+
+        fn trim(&mut self) {
+            self.law.on_trimmed(self.now(), Trim { bytes: MTU as u64, is_repeated: false });
         }
 
         #[track_caller]
@@ -423,7 +427,7 @@ mod tests {
     fn each_trimmed_packet_takes_its_size_down_to_one_packet() {
         let mut sender = Sender::plain(3.5 * MTU);
         for window in [2.5, 1.5, 1.0, 1.0] {
-            sender.law.on_trimmed(sender.now(), MTU as u64);
+            sender.trim();
             sender.expect(window * MTU);
         }
         // Each of them counts as a delay of 12 us.
@@ -446,7 +450,7 @@ mod tests {
         sender.ack(0.0, 5, false);
         sender.micros += 10;
         sender.ack(bytes, 5, false);
-        sender.law.on_trimmed(sender.now(), MTU as u64);
+        sender.trim();
         sender.micros += 12;
         sender
     }
@@ -454,32 +458,32 @@ mod tests {
     #[test]
     fn what_arrives_in_a_round_trip_replaces_the_window_if_it_is_little() {
         let mut sender = after_a_round_trip(5.0 * MTU);
-        sender.law.on_trimmed(sender.now(), MTU as u64);
+        sender.trim();
         sender.expect(5.0 * MTU);
         // An eighth of the maximum is 28,125 bytes, seven packets and a bit.
         let mut sender = after_a_round_trip(8.0 * MTU);
         let before = sender.law.window;
-        sender.law.on_trimmed(sender.now(), MTU as u64);
+        sender.trim();
         sender.expect(before - MTU);
         let mut sender = Sender::new("nscc:quick_adapt=0");
         sender.law.window = 10.0 * MTU;
-        sender.law.on_trimmed(sender.now(), MTU as u64);
+        sender.trim();
         sender.expect(9.0 * MTU);
     }
 
     #[test]
     fn what_was_in_flight_at_a_replacement_says_nothing_about_it() {
         let mut sender = after_a_round_trip(5.0 * MTU);
-        sender.law.on_trimmed(sender.now(), MTU as u64);
+        sender.trim();
         // Ten packets were in flight; the last of them counts.
         for _ in 0..4 {
-            sender.law.on_trimmed(sender.now(), MTU as u64);
+            sender.trim();
             sender.law.average_delay = 1e9;
             sender.ack(MTU, 18, true);
             sender.expect(5.0 * MTU);
         }
         for window in [5.0, 4.0] {
-            sender.law.on_trimmed(sender.now(), MTU as u64);
+            sender.trim();
             sender.expect(window * MTU);
         }
     }

@@ -6,7 +6,7 @@ use crate::Instant;
 use crate::math::square_root;
 use crate::parameters::ParameterRange::Number;
 use crate::parameters::{Parameters as _, parameters};
-use crate::{Ack, CongestionControl, Loss, Observation, Rate, Start};
+use crate::{Ack, CongestionControl, Loss, Observation, Rate, Start, Trim};
 
 parameters! {
     /// The parameters of [`Swift`].
@@ -126,6 +126,13 @@ impl CongestionControl for Swift {
             // A delay that was measured earlier has already had its effect.
             let excess = (delay - target) / delay;
             self.decrease(now, 1.0 - f64::from(self.parameters.beta) / 1024.0 * excess);
+        }
+    }
+
+    /// A packet that is trimmed again left after the cut, so the window is still too large.
+    fn on_trimmed(&mut self, _now: Instant, trim: Trim) {
+        if trim.is_repeated && self.window > 1.0 {
+            self.set_window((self.window - trim.bytes as f64 / self.mtu.max(1.0)).max(1.0));
         }
     }
 

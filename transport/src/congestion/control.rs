@@ -9,7 +9,7 @@ use roce_packet::{
 
 use super::after_loss::AfterLoss;
 use super::pacer::Pacer;
-use super::{Ack, CongestionControl, Feedback, Loss, Observation, Rate};
+use super::{Ack, CongestionControl, Feedback, Loss, Observation, Rate, Trim};
 use crate::Instant;
 use crate::config::Pacing;
 
@@ -297,9 +297,9 @@ impl Control {
         self.tell(now, |algorithm| algorithm.on_loss(now, loss));
     }
 
-    /// Notifies the algorithm of a packet of `bytes` that was trimmed.
-    pub(crate) fn trimmed(&mut self, now: Instant, bytes: u64) {
-        self.tell(now, |algorithm| algorithm.on_trimmed(now, bytes));
+    /// Notifies the algorithm of a packet that was trimmed.
+    pub(crate) fn trimmed(&mut self, now: Instant, trim: Trim) {
+        self.tell(now, |algorithm| algorithm.on_trimmed(now, trim));
     }
 
     /// Notifies the algorithm of a CNP.

@@ -14,7 +14,7 @@ pub use roce_congestion::{
     DcqcnParameters, Dctcp, DctcpParameters, Feedback, FixedRate, Hpcc, HpccParameters, Loss, Make,
     NotificationPoint, Nscc, NsccParameters, Observation, Parameter, ParameterError, ParameterRange,
     PowerTcp, PowerTcpParameters, Rate, Start, Swift, SwiftParameters, ThetaPowerTcp, Timely, TimelyForm,
-    TimelyParameters,
+    TimelyParameters, Trim,
 };
 
 pub(crate) use after_loss::{AfterLoss, LostAfter};

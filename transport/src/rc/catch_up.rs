@@ -25,6 +25,7 @@ impl RcResponder {
         count!(shared, core, out_of_sequence);
         if !self.paused {
             self.nak_sent = true;
+            self.set_kept_aside();
             self.reply = Some(Reply::Kept(datagram.bth().psn));
         }
         Verdict::Handled

@@ -175,7 +175,12 @@ impl RcRequester {
 
     /// Tells the loss recovery that `una` moved here from `before`.
     fn passed(&mut self, before: Psn) {
+        let was_resending = self.recovery.is_resending();
         self.recovery.on_progress(before, self.una);
+        if was_resending && !self.recovery.is_resending() {
+            // What was not sent again by now was not lost.
+            self.seek(self.unsent);
+        }
     }
 
     fn on_ack(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {

@@ -30,10 +30,10 @@ pub(super) trait LossRecovery {
         None
     }
 
-    /// Handles a report that a request in flight was trimmed. Returns `false` if it was received or already
-    /// waits to be sent again.
-    fn on_trimmed(&mut self, _trimmed: Psn) -> bool {
-        false
+    /// Handles a report that a request in flight was trimmed. Returns whether the request had been trimmed and
+    /// sent again before, or `None` if it was received or already waits to be sent again.
+    fn on_trimmed(&mut self, _trimmed: Psn) -> Option<bool> {
+        None
     }
 
     /// Returns the next trimmed request to be sent again.

@@ -55,7 +55,7 @@ impl LossRecovery for Method {
         call!(self.on_received(una, unsent, received))
     }
 
-    fn on_trimmed(&mut self, trimmed: Psn) -> bool {
+    fn on_trimmed(&mut self, trimmed: Psn) -> Option<bool> {
         call!(self.on_trimmed(trimmed))
     }
 

@@ -22,11 +22,14 @@ pub(super) enum Reply {
     FatalNak { code: NakCode, psn: Psn },
 }
 
-/// Trimmed requests that the peer does not know of yet.
+/// Reports about single requests that the peer does not have yet.
 #[derive(Debug, Default)]
-pub(super) struct TrimmedRequests {
-    /// With selective repeat: requests with a pending report. At most as many as the responder keeps ahead.
-    pub(super) owed: VecDeque<Psn>,
+pub(super) struct Reports {
+    /// With selective repeat: trimmed requests with a pending report. At most as many as the responder keeps
+    /// ahead, without repetitions.
+    pub(super) trimmed: VecDeque<Psn>,
+    /// Requests that the responder keeps, and whose report another reply would replace. The same limits.
+    pub(super) kept: VecDeque<Psn>,
     /// With go-back-N: the first trimmed request, for which a NAK can be sent once it is the expected one.
     pub(super) first: Option<Psn>,
 }

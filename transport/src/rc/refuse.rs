@@ -20,7 +20,7 @@ impl RcResponder {
                 count!(shared, core, out_of_buffer);
                 self.nak_sent = true;
                 self.paused = true;
-                self.forget_trimmed();
+                self.forget_reports();
                 self.reply = Some(Reply::Rnr);
             }
             Refusal::Invalidate { wr_id, rkey, error } => {

@@ -31,7 +31,7 @@ impl RcResponder {
 
     /// Tells whether one acknowledgement, which is not a NAK, is all that is to be sent.
     pub(crate) fn owes_only_acknowledgement(&self) -> bool {
-        self.reply == Some(Reply::Ack) && self.resources.is_idle() && !self.owes_trimmed()
+        self.reply == Some(Reply::Ack) && self.resources.is_idle() && !self.owes_reports()
     }
 
     /// Tells whether the next packet belongs to a READ response.
@@ -41,14 +41,14 @@ impl RcResponder {
 
     /// Tells whether at most an acknowledgement is to be sent.
     pub(crate) fn owes_at_most_acknowledgement(&self) -> bool {
-        let is_quiet = self.resources.is_idle() && !self.owes_trimmed();
+        let is_quiet = self.resources.is_idle() && !self.owes_reports();
         matches!(self.reply, None | Some(Reply::Ack)) && is_quiet
     }
 
     /// Drops all pending answers: the owner moved the queue pair to ERR, which sends nothing (IBTA 10.3.1).
     pub(crate) fn abandon_answers(&mut self) {
         self.resources.abandon();
-        self.forget_trimmed();
+        self.forget_reports();
         self.reply = None;
     }
 
@@ -73,11 +73,8 @@ impl RcResponder {
                 return Some(sealed);
             }
         }
-        let trimmed = if self.owes_trimmed() { self.next_trimmed() } else { None };
-        let reply = match trimmed {
-            Some(psn) => Reply::Trimmed(psn),
-            None => self.reply?,
-        };
+        let report = if self.owes_reports() { self.next_report() } else { None };
+        let reply = report.or(self.reply)?;
         let (syndrome, psn, msn) = match reply {
             Reply::Trimmed(psn) => (Syndrome::Reserved(TRIMMED_SYNDROME), self.epsn, Msn::new(psn.get())),
             Reply::Kept(received) => {
@@ -96,9 +93,9 @@ impl RcResponder {
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;
         writer.aeth(&Aeth { syndrome, msn }).ok()?;
         let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
-        match reply {
-            Reply::Trimmed(psn) => self.reported_trimmed(psn),
-            _ => self.reply = None,
+        match report {
+            Some(report) => self.reported(report),
+            None => self.reply = None,
         }
         if core::mem::take(&mut core.echo_owed) {
             count!(shared, core, np_marks_echoed);

@@ -4,7 +4,7 @@ use roce_packet::Psn;
 
 use super::loss::LossRecovery as _;
 use super::requester::{RcRequester, Retry};
-use crate::congestion::Loss;
+use crate::congestion::{Loss, Trim};
 use crate::counters::count;
 use crate::qp::QpCore;
 use crate::shared::Shared;
@@ -124,17 +124,20 @@ impl RcRequester {
             return Verdict::Handled;
         }
         let goes_back = self.cursor != unsent && !self.recovery.is_resending();
-        if goes_back && !trimmed.before(self.cursor) || !self.recovery.on_trimmed(trimmed) {
+        if goes_back && !trimmed.before(self.cursor) {
             return advance.verdict(DropReason::StaleResponse);
         }
+        let Some(is_repeated) = self.recovery.on_trimmed(trimmed) else {
+            return advance.verdict(DropReason::StaleResponse);
+        };
         count!(shared, core, packet_trimmed_err);
         if self.asked == Some(trimmed) {
             // Its request for an acknowledgement is lost, so the next packet may leave and ask.
             self.asked = None;
         }
-        let mtu = core.mtu() as u64;
+        let bytes = core.mtu() as u64;
         if let Some(control) = &mut core.control {
-            control.trimmed(shared.now, mtu);
+            control.trimmed(shared.now, Trim { bytes, is_repeated });
         }
         if self.recovery.begins(unsent) {
             count!(shared, core, retransmit_rounds);

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use roce_packet::{AtomicEth, Datagram, FlushSelectivity, Msn, Operation, Position, Psn, Reth};
 
-use super::owed::{Reply, TrimmedRequests};
+use super::owed::{Reply, Reports};
 use super::refusal::Refusal;
 use super::reorder::Reorder;
 use super::resources::{Answer, Repeated, Resource, Resources, Sending};
@@ -41,7 +41,7 @@ pub(crate) struct RcResponder {
     /// that no further reply is sent (`paused`).
     pub(super) reorder: Option<Reorder>,
     pub(super) paused: bool,
-    pub(super) trimmed: Option<Box<TrimmedRequests>>,
+    pub(super) reports: Option<Box<Reports>>,
     /// Number of losses of READ responses that the peer reported; each may make it repeat many requests.
     pub(super) losses: u32,
 }
@@ -58,7 +58,7 @@ impl RcResponder {
             reply: None,
             reorder: None,
             paused: false,
-            trimmed: None,
+            reports: None,
             losses: 0,
         }
     }
@@ -75,7 +75,7 @@ impl RcResponder {
             Recovery::SelectiveRepeat(settings) => Some(Reorder::new(settings.cap(), mtu)),
         };
         self.paused = false;
-        self.forget_trimmed();
+        self.forget_reports();
         self.epsn = rq_psn;
         self.msn = Msn::new(0);
         self.acknowledgeable = (rq_psn.sub(1), self.msn);
@@ -125,6 +125,7 @@ impl RcResponder {
         core.established(shared);
         if self.nak_sent {
             self.nak_sent = false;
+            self.set_kept_aside();
             // An unsent NAK is obsolete, but the acknowledgement that it included is still pending.
             self.reply = self.reply.map(|_| Reply::Ack);
         }
@@ -144,7 +145,7 @@ impl RcResponder {
             return Verdict::Dropped(DropReason::OutOfSequence);
         }
         self.nak_sent = true;
-        self.forget_trimmed();
+        self.forget_reports();
         self.reply = Some(Reply::SequenceNak);
         Verdict::Handled
     }

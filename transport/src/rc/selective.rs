@@ -117,13 +117,15 @@ impl LossRecovery for Selective {
         Some((from, self.begins(unsent)))
     }
 
-    fn on_trimmed(&mut self, trimmed: Psn) -> bool {
-        let asks = matches!(self.known(trimmed), Known::Nothing | Known::Repeated);
-        if asks {
-            self.set(trimmed, Known::Trimmed);
-            self.trimmed.push_back(trimmed);
-        }
-        asks
+    fn on_trimmed(&mut self, trimmed: Psn) -> Option<bool> {
+        let is_repeated = match self.known(trimmed) {
+            Known::Nothing => false,
+            Known::Repeated => true,
+            Known::Received | Known::Trimmed => return None,
+        };
+        self.set(trimmed, Known::Trimmed);
+        self.trimmed.push_back(trimmed);
+        Some(is_repeated)
     }
 
     fn next_trimmed(&self) -> Option<Psn> {
@@ -253,14 +255,16 @@ mod tests {
             selective.on_received(una, unsent, at(ahead));
             assert_eq!(selective.absent(), absent);
         }
-        assert!(selective.on_trimmed(at(1)) && selective.on_trimmed(at(3)) && !selective.on_trimmed(at(5)));
+        let asks = [1, 3, 5, 3].map(|ahead| selective.on_trimmed(at(ahead)));
+        assert_eq!(asks, [Some(false), Some(false), None, None]);
         assert_eq!((selective.absent(), selective.next_trimmed()), (4, Some(at(1))));
         selective.repeated_trimmed();
         assert_eq!((selective.absent(), selective.next_trimmed()), (3, Some(at(3))));
         // A copy of the next one arrives.
         selective.on_received(una, unsent, at(3));
         assert_eq!((selective.absent(), selective.next_trimmed()), (3, None));
-        assert!(selective.on_trimmed(at(0)) && selective.on_trimmed(at(4)));
+        let asks = [0, 4, 1].map(|ahead| selective.on_trimmed(at(ahead)));
+        assert_eq!(asks, [Some(false), Some(false), Some(true)], "the last one was sent again before");
         selective.on_progress(una, at(4));
         assert_eq!((selective.absent(), selective.next_trimmed()), (2, Some(at(4))));
         selective.on_timeout(at(4), unsent);

@@ -29,14 +29,24 @@ fn keep_oldest(known: &mut Option<Psn>, awaited: Psn, psn: Psn) {
 }
 
 impl RcResponder {
-    /// Drops pending reports of trimmed requests, for example because the peer sends all of them again.
-    pub(super) fn forget_trimmed(&mut self) {
-        self.trimmed = None;
+    /// Drops pending reports, for example because the peer sends all requests again.
+    pub(super) fn forget_reports(&mut self) {
+        self.reports = None;
     }
 
     /// Tells whether a report is pending.
-    pub(super) fn owes_trimmed(&self) -> bool {
-        self.trimmed.as_ref().is_some_and(|trimmed| !trimmed.owed.is_empty())
+    pub(super) fn owes_reports(&self) -> bool {
+        self.reports.as_ref().is_some_and(|reports| !reports.trimmed.is_empty() || !reports.kept.is_empty())
+    }
+
+    /// Keeps the pending report of an early request, before another reply takes its place: the peer counts
+    /// each of these requests as in the network until it learns of it.
+    pub(super) fn set_kept_aside(&mut self) {
+        let Some(Reply::Kept(psn)) = self.reply else { return };
+        let expected = self.epsn;
+        let reports = self.reports.get_or_insert_default();
+        reports.kept.retain(|kept| expected.before(*kept) && *kept != psn);
+        reports.kept.push_back(psn);
     }
 
     /// Handles a trimmed request, of which only the headers arrived.
@@ -63,17 +73,19 @@ impl RcResponder {
             return NOTHING_TO_ASK;
         }
         let Some(reorder) = &self.reorder else {
-            keep_oldest(&mut self.trimmed.get_or_insert_default().first, self.epsn, psn);
+            keep_oldest(&mut self.reports.get_or_insert_default().first, self.epsn, psn);
             return if self.nak_trimmed(core, shared) { Verdict::Handled } else { NOTHING_TO_ASK };
         };
         if !reorder.is_missing(self.epsn, psn) {
             return NOTHING_TO_ASK;
         }
-        let trimmed = self.trimmed.get_or_insert_default();
-        if trimmed.owed.contains(&psn) {
+        let expected = self.epsn;
+        let reports = self.reports.get_or_insert_default();
+        if reports.trimmed.contains(&psn) {
             return NOTHING_TO_ASK;
         }
-        trimmed.owed.push_back(psn);
+        reports.trimmed.retain(|trimmed| !trimmed.before(expected));
+        reports.trimmed.push_back(psn);
         Verdict::Handled
     }
 
@@ -81,18 +93,18 @@ impl RcResponder {
     /// trimmed packet is known.
     #[inline]
     pub(super) fn nak_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
-        self.trimmed.is_some() && self.nak_known_trimmed(core, shared)
+        self.reports.is_some() && self.nak_known_trimmed(core, shared)
     }
 
     #[inline(never)]
     fn nak_known_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
-        let Some(psn) = self.trimmed.as_ref().and_then(|trimmed| trimmed.first) else { return false };
+        let Some(psn) = self.reports.as_ref().and_then(|reports| reports.first) else { return false };
         if psn.before(self.epsn) {
-            self.forget_trimmed();
+            self.forget_reports();
             return false;
         }
         if psn == self.epsn {
-            self.forget_trimmed();
+            self.forget_reports();
             count!(shared, core, out_of_sequence);
             self.nak_sent = true;
             self.reply = Some(Reply::SequenceNak);
@@ -100,24 +112,38 @@ impl RcResponder {
         true
     }
 
-    /// Returns the trimmed request for the next report: one that has not arrived since.
-    pub(super) fn next_trimmed(&mut self) -> Option<Psn> {
+    /// Returns the next report: of a trimmed request that has not arrived since, or of an early one that is
+    /// still ahead of the expected one.
+    pub(super) fn next_report(&mut self) -> Option<Reply> {
         if self.paused || self.owes_fatal_nak() {
             return None;
         }
-        let reorder = self.reorder.as_ref()?;
-        let is_missing = |psn: &&Psn| reorder.is_missing(self.epsn, **psn);
-        let next = self.trimmed.as_ref()?.owed.iter().find(is_missing).copied();
-        if next.is_none() {
-            self.forget_trimmed();
+        let (expected, reorder) = (self.epsn, self.reorder.as_ref()?);
+        let reports = self.reports.as_mut()?;
+        while let Some(psn) = reports.trimmed.front().copied() {
+            if reorder.is_missing(expected, psn) {
+                return Some(Reply::Trimmed(psn));
+            }
+            reports.trimmed.pop_front();
         }
-        next
+        while let Some(psn) = reports.kept.front().copied() {
+            if expected.before(psn) {
+                return Some(Reply::Kept(psn));
+            }
+            reports.kept.pop_front();
+        }
+        self.forget_reports();
+        None
     }
 
-    /// Records that the report of this request was sent.
-    pub(super) fn reported_trimmed(&mut self, psn: Psn) {
-        let Some(trimmed) = &mut self.trimmed else { return };
-        while trimmed.owed.pop_front().is_some_and(|owed| owed != psn) {}
+    /// Records that this report, which [`Self::next_report`] returned, was sent.
+    pub(super) fn reported(&mut self, report: Reply) {
+        let Some(reports) = &mut self.reports else { return };
+        if matches!(report, Reply::Trimmed(_)) {
+            reports.trimmed.pop_front();
+        } else {
+            reports.kept.pop_front();
+        }
     }
 }
 

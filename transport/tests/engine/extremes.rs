@@ -14,7 +14,7 @@ use roce_transport::congestion::{
     Ack, Algorithm, CnpScope, Congestion, CongestionControl, Dcqcn, DcqcnForm, DcqcnParameters, Dctcp,
     DctcpParameters, FixedRate, Hpcc, HpccParameters, Loss, NotificationPoint, Nscc, NsccParameters,
     PowerTcp, PowerTcpParameters, Rate, Start, Swift, SwiftParameters, ThetaPowerTcp, Timely, TimelyForm,
-    TimelyParameters,
+    TimelyParameters, Trim,
 };
 use roce_transport::{
     Access, Allowed, Batch, Counters, CqError, Engine, EngineConfig, Identification, Instant, LKey, Memory,
@@ -250,8 +250,9 @@ fn exercise(control: &mut dyn CongestionControl) {
                 }
             }
         }
-        control.on_trimmed(now, 0);
-        control.on_trimmed(now, u64::MAX);
+        for bytes in [0, u64::MAX] {
+            [false, true].map(|is_repeated| control.on_trimmed(now, Trim { bytes, is_repeated }));
+        }
         control.on_loss(now, Loss::Nak);
         control.on_loss(now, Loss::Timeout);
         control.on_timer(now);

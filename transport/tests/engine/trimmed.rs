@@ -3,7 +3,7 @@
 use crate::common::{Bench, Ended, MTU, assert_same, pattern, settings, unlucky};
 use roce_packet::{Ecn, Opcode, Path, Psn, Qpn};
 use roce_sim::pair::{Action, Side};
-use roce_transport::congestion::{Algorithm, Congestion, CongestionControl};
+use roce_transport::congestion::{Algorithm, Congestion, CongestionControl, Trim};
 use roce_transport::{
     DropReason, EngineConfig, Instant, QpState, QpType, Recovery, SelectiveRepeat, SendOp, Verdict, WcStatus,
 };
@@ -227,8 +227,8 @@ fn a_full_window_does_not_hold_back_what_was_trimmed() {
 struct Shrinking(u64);
 
 impl CongestionControl for Shrinking {
-    fn on_trimmed(&mut self, _now: Instant, bytes: u64) {
-        self.0 = self.0.saturating_sub(bytes).max(MTU as u64);
+    fn on_trimmed(&mut self, _now: Instant, trim: Trim) {
+        self.0 = self.0.saturating_sub(trim.bytes).max(MTU as u64);
     }
 
     fn window(&self) -> Option<u64> {
