@@ -250,8 +250,8 @@ fn exercise(control: &mut dyn CongestionControl) {
                 }
             }
         }
-        for bytes in [0, u64::MAX] {
-            [false, true].map(|is_repeated| control.on_trimmed(now, Trim { bytes, is_repeated }));
+        for (bytes, is_repeated) in [(0, false), (u64::MAX, false), (u64::MAX, true)] {
+            control.on_trimmed(now, Trim { bytes, is_repeated });
         }
         control.on_loss(now, Loss::Nak);
         control.on_loss(now, Loss::Timeout);

