@@ -30,8 +30,8 @@ pub(super) trait LossRecovery {
         None
     }
 
-    /// Handles a report that a request in flight was trimmed. Returns whether the request had been trimmed and
-    /// sent again before, or `None` if it was received or already waits to be sent again.
+    /// Handles a report that a request in flight was trimmed. Returns whether the request had been
+    /// trimmed and sent again before, or `None` if it was received or already waits to be sent again.
     fn on_trimmed(&mut self, _trimmed: Psn) -> Option<bool> {
         None
     }

@@ -257,7 +257,8 @@ fn trimming_needs_half_of_the_time() {
         assert!(slowest < Time::from_us(700), "{congestion}: {slowest}");
         assert!(without.0 > Time::from_us(1_500) && without.4 > 0, "{congestion}: {without:?}");
     }
-    // DCQCN does not react to losses, so its flows are trimmed until marks slow them down, and nothing is won.
+    // DCQCN does not react to losses, so its flows are trimmed until marks slow them down, and nothing is
+    // won.
     let (with, without) = (outcome(on, "dcqcn:hpcc").0, outcome(off, "dcqcn:hpcc").0);
     let ratio = with.as_secs_f64() / without.as_secs_f64();
     assert!((0.8..1.2).contains(&ratio), "{with} {without}");
