@@ -25,7 +25,8 @@ use crate::gallery::{check_image, writes};
 const LESSONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/lessons");
 
 /// A busy machine adds timeouts to a run over sockets, or delays the second message of a run until there is a
-/// receive for it. Such a run is repeated.
+/// receive for it. If a thread loses the processor between the arrival of an RNR NAK and its capture, the
+/// requester seems to wait for too short a time. Such a run is repeated.
 const MOST_RUNS: usize = 30;
 
 /// A story, and how each source tells it.
@@ -172,7 +173,7 @@ fn ladder(capture: &Path) -> String {
 fn check_story(case: &Case, text: &str, story: &[&str]) {
     let rows = told::rows(text).unwrap_or_else(|why| panic!("{why} in\n{text}"));
     assert_eq!(told::story(&rows), story, "{} tells another story:\n{text}", case.name);
-    told::check_times(&rows, text);
+    told::times(&rows).unwrap_or_else(|why| panic!("{why} in\n{text}"));
     for operation in told::operations(&rows) {
         assert!(case.operations.contains(&operation), "{}: {operation}", case.name);
     }
@@ -327,7 +328,8 @@ fn commands_over_sockets_tell_the_stories() {
         let mut last = String::new();
         let told = ladders.find(|ladder| {
             last.clone_from(ladder);
-            told::rows(ladder).is_ok_and(|rows| told::story(&rows) == case.story)
+            told::rows(ladder)
+                .is_ok_and(|rows| told::story(&rows) == case.story && told::times(&rows).is_ok())
         });
         let ladder = told.unwrap_or_else(|| panic!("{MOST_RUNS} other stories; the last one:\n{last}"));
         check_story(case, &ladder, case.story);

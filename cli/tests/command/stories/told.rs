@@ -16,7 +16,7 @@
 //! - whether a packet behind `p` leaves before or after a NAK, which is on its way at that time
 //! - responses of the first READ that arrive after the second READ request has left
 //! - whether the capture contains a lost packet ("WRITE middle 2, lost") or lacks it ("PSN 2 lost")
-//! - times, but [`check_times`] compares them with what the protocol demands
+//! - times, but [`times`] compares them with what the protocol demands
 
 use std::cmp::Ordering;
 
@@ -192,29 +192,33 @@ fn place(psn: i64, p: i64) -> &'static str {
 }
 
 /// Checks that the requester waits as long as an RNR NAK demands, and for longer than an answer takes before
-/// a timeout.
-#[track_caller]
-pub(super) fn check_times(rows: &[Row], text: &str) {
+/// a timeout. Returns what is wrong.
+pub(super) fn times(rows: &[Row]) -> Result<(), String> {
     for (index, row) in rows.iter().enumerate() {
         let (before, after) = rows.split_at(index);
         let again = packets(after).find(|packet| packet.is_request && packet.is_again);
         match row {
             Row::Timeout => {
-                let again = again.unwrap_or_else(|| panic!("nothing follows the timeout in\n{text}"));
+                let again = again.ok_or("nothing follows the timeout")?;
                 let is_copy = |packet: &&Packet| packet.is_request && packet.psn == again.psn;
-                let copy = packets(before).filter(is_copy).last().expect("the packet was sent before");
+                let copy = packets(before).filter(is_copy).last().ok_or("no copy before the timeout")?;
                 let waited = again.at_us - copy.at_us;
-                assert!(waited >= SHORTEST_TIMEOUT_US, "a timeout of {waited} us in\n{text}");
+                if waited < SHORTEST_TIMEOUT_US {
+                    return Err(format!("a timeout of {waited} us"));
+                }
             }
             Row::Packet(nak) if nak.name == "RNR NAK" => {
-                let again = again.unwrap_or_else(|| panic!("nothing follows the RNR NAK in\n{text}"));
+                let again = again.ok_or("nothing follows the RNR NAK")?;
                 let (waited, least) = (again.at_us - nak.at_us, microseconds(&nak.more[0]));
                 // The ladder rounds both times down to 0.1 µs.
-                assert!(waited >= least - 0.1, "{waited} us instead of {least} us in\n{text}");
+                if waited < least - 0.1 {
+                    return Err(format!("{waited} us instead of {least} us"));
+                }
             }
             Row::Packet(_) => {}
         }
     }
+    Ok(())
 }
 
 /// Returns the time in the label of an RNR NAK, such as `wait 1.28 ms`.
