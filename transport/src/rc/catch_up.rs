@@ -44,6 +44,9 @@ impl RcResponder {
                 None => break,
             }
         }
+        if caught_up {
+            self.forget_executed();
+        }
         if caught_up && core.failure.is_none() {
             // The peer waits for this acknowledgement, whether or not a packet requested it.
             self.owe_acknowledgement(core, shared);

@@ -112,6 +112,17 @@ impl RcResponder {
         true
     }
 
+    /// Drops reports of requests that have been executed.
+    pub(super) fn forget_executed(&mut self) {
+        let expected = self.epsn;
+        let Some(reports) = &mut self.reports else { return };
+        reports.trimmed.retain(|trimmed| !trimmed.before(expected));
+        reports.kept.retain(|kept| expected.before(*kept));
+        if !self.owes_reports() {
+            self.forget_reports();
+        }
+    }
+
     /// Returns the next report: of a trimmed request that has not arrived since, or of an early one that is
     /// still ahead of the expected one.
     pub(super) fn next_report(&mut self) -> Option<Reply> {
