@@ -128,6 +128,7 @@ const PANICS: &[&str] = &[".unwrap()", ".expect(", "panic!(", "unreachable!(", "
 const SANS_IO: &[&str] = &[
     "packet/src/",
     "transport/src/",
+    "transport/congestion/src/",
     "common/analysis/src/",
     "common/document/src/",
     "common/fault/src/",
@@ -353,6 +354,7 @@ fn unsafe_stands_only_where_it_may() {
 const FORKED: &[&str] = &[
     "packet/src",
     "transport/src",
+    "transport/congestion/src",
     "common/fault/src",
     "common/capture/src",
     "common/policy/src",

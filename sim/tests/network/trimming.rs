@@ -70,7 +70,6 @@ fn an_incast_of_many_ends_although_most_packets_are_trimmed() {
         assert_complete(&results);
         let line = Time::from_ps(127 * 49 * 1_106 * 80);
         let slowest = results.completion_quantile(1.0).unwrap();
-        println!("{congestion}: {slowest}, {line}");
         assert!(slowest.as_ps() < line.as_ps() * 3 / 2, "{congestion}: {slowest} instead of {line}");
     }
 }
