@@ -139,9 +139,9 @@ pub(crate) fn run_by_rdma_cm(setting: &Setting) -> Result<String> {
     Ok(text)
 }
 
-/// Runs every script against the NIC behind `control`. `is_right` compares an outcome with that which `expected`
-/// returns for the name of a script and the index of a kernel.
-/// Returns a description of the result, and the numbers of scripts in the columns of a table.
+/// Runs every script against the NIC behind `control`. `is_right` compares an outcome with the one that
+/// `expected` returns for the name of a script and the index of a kernel. Returns a description of the result,
+/// and the numbers of scripts in the columns of a table.
 fn run_against(
     setting: &Setting,
     control: &mut dyn Control,

@@ -20,6 +20,7 @@ pub static SHIPPED: &[(&str, &str)] = texts![
     "pause-storm",
     "link-failure",
     "trimming",
+    "victim-trimming",
     "balancing",
     "dual-homed",
     "loss",

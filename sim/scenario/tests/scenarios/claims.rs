@@ -50,6 +50,27 @@ fn pfc_has_a_victim_and_dcqcn_helps_it() {
     assert_eq!(pfc.port("leaf2", "h17").unwrap().stats.pauses_received, 0);
 }
 
+/// A victim of an incast, with trimming and with what is common today.
+#[test]
+fn trimming_and_spraying_spare_a_victim_and_dcqcn_does_not() {
+    const LOSSLESS: [(&str, &str); 2] = [("switch.trimming", "{ off = true }"), ("switch.pfc", "[3]")];
+    let victim = |control: &str, more: &[(&str, &str)]| {
+        let results = run_with("victim-trimming", &[&[("host.congestion", control)], more].concat());
+        assert_eq!(results.incomplete(), 0, "{control} {more:?}");
+        let time = ms(results.flows[23].completion_time);
+        println!("{control} {more:?}: {time:.3} ms");
+        time
+    };
+    let alone = 10e6 * 1_106.0 / 1_024.0 * 8.0 / 100e9 * 1e3;
+    for (control, most) in [("nscc", 1.2), ("dctcp", 1.4), ("swift", 1.4)] {
+        assert!(victim(control, &[]) < most * alone, "{control}");
+    }
+    assert!(victim("dcqcn", &[]) > 3.0 * alone);
+    let hashed = [("switch.balance", "flow")];
+    assert!(victim("dcqcn", &[&LOSSLESS[..], &hashed].concat()) > 3.0 * alone);
+    assert!(victim("dcqcn", &LOSSLESS) > 8.0 * alone);
+}
+
 #[test]
 fn selective_repeat_outlives_go_back_n() {
     let recoveries = proposed("loss", "host.recovery");
