@@ -140,8 +140,8 @@ pub(crate) fn run_by_rdma_cm(setting: &Setting) -> Result<String> {
 }
 
 /// Runs every script against the NIC behind `control`. `is_right` compares an outcome with the one that
-/// `expected` returns for the name of a script and the index of a kernel. Returns a description of the result,
-/// and the numbers of scripts in the columns of a table.
+/// `expected` returns for the name of a script and the index of a kernel. Returns a description of the
+/// result, and the numbers of scripts in the columns of a table.
 fn run_against(
     setting: &Setting,
     control: &mut dyn Control,
