@@ -28,12 +28,13 @@ parameters! {
     /// requests are executed in order, so completions, acknowledgements, RNR NAKs and atomics are those of
     /// go-back-N. The requester sends a missing packet once, and again after a timeout.
     ///
-    /// While READs or atomics are in flight, the requester goes back; requests that the responder kept are
-    /// then not executed twice. Lost READ responses are requested again as with go-back-N.
+    /// The requester accepts responses of READs and atomics in any order, and requests only the missing ones
+    /// again. For a part of a READ response this is a READ request of that part, with the PSN of its first
+    /// packet, as the specification allows for repeated requests (IBTA 9.7.5.1.3).
     ///
     /// If switches trim packets ([`Body::Trimmed`](crate::Body::Trimmed)), the responder
     /// reports each trimmed request in this way with the syndrome 0x41, and the requester sends only that
-    /// request again.
+    /// request again. A trimmed response is requested again by itself.
     pub struct SelectiveRepeat {
         /// Maximum number of unacknowledged PSNs, and of early packets that are kept; equal at both ends.
         cap: u32 = 128, Number(1, SelectiveRepeat::MOST), "packets", "";

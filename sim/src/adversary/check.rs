@@ -1,6 +1,8 @@
 //! Checks at the end of a run: all bytes and all counters.
 
-use roce_transport::{QpType, WcStatus};
+use std::ops::Range;
+
+use roce_transport::{QpType, Recovery, WcStatus};
 
 use super::plan::Mode;
 use super::work::{Flow, Kind, Op, SHARED_WORDS, Zone};
@@ -28,20 +30,36 @@ impl Shadow {
     }
 
     /// Writes the bytes `from..to` of a message whose buffer consists of `pieces` (offset, length).
-    fn scatter(&mut self, pieces: &[(usize, usize)], data: &[u8], (from, to): (usize, usize)) {
-        let mut start = 0;
-        for (offset, len) in pieces {
-            let (first, last) = (from.max(start), to.min(start + len));
-            if first < last {
-                self.write(offset + first - start, &data[first..last]);
-            }
-            start += len;
+    fn scatter(&mut self, pieces: &[(usize, usize)], data: &[u8], range: (usize, usize)) {
+        for (offset, part) in scattered(pieces, range) {
+            self.write(offset, &data[part]);
         }
+    }
+
+    /// Tells whether the bytes that [`scatter`](Self::scatter) would write were found.
+    fn has(&self, pieces: &[(usize, usize)], data: &[u8], range: (usize, usize)) -> bool {
+        scattered(pieces, range).all(|(offset, part)| self.found[offset..][..part.len()] == data[part])
     }
 
     fn first_difference(&self) -> Option<usize> {
         self.expected.iter().zip(&self.found).position(|(expected, found)| expected != found)
     }
+}
+
+/// Returns where the bytes `from..to` of a message belong, whose buffer consists of `pieces` (offset,
+/// length): offsets, and the bytes that begin there.
+fn scattered(
+    pieces: &[(usize, usize)],
+    (from, to): (usize, usize),
+) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let mut start = 0;
+    let place = move |(offset, len): &(usize, usize)| {
+        let (first, last) = (from.max(start), to.min(start + len));
+        let place = (first < last).then(|| (offset + first - start, first..last));
+        start += len;
+        place
+    };
+    pieces.iter().filter_map(place)
 }
 
 fn count_differing(a: &[u8], b: &[u8]) -> usize {
@@ -85,7 +103,8 @@ impl World<'_> {
         }
         let flow = &self.flows[index];
         check_responder(plan, flow, self.plan.mtu.bytes())?;
-        check_requester(plan, flow, self.plan.mtu.bytes())
+        let in_order = self.plan.recovery == Recovery::GoBackN;
+        check_requester(plan, flow, self.plan.mtu.bytes(), in_order)
     }
 
     /// Checks UC. Receives and WRITE targets of partially received messages can contain the first bytes of
@@ -255,7 +274,8 @@ fn execute<'a>(
 }
 
 /// Checks the results of READs and atomics: those of all completed requests, and the first bytes of one more.
-fn check_requester(plan: &Flow, flow: &FlowState, mtu: usize) -> Checked {
+/// If responses are not accepted in order only, any packets of the others may have arrived too.
+fn check_requester(plan: &Flow, flow: &FlowState, mtu: usize, in_order: bool) -> Checked {
     let found = flow.local.content();
     let mut start = plan.local.clone();
     for op in &plan.ops {
@@ -277,10 +297,13 @@ fn check_requester(plan: &Flow, flow: &FlowState, mtu: usize) -> Checked {
             if number >= flow.completed && local.differing == 0 {
                 return Ok(());
             }
-            if flow.failed.is_some_and(|(failed, _)| number > failed) {
+            if in_order && flow.failed.is_some_and(|(failed, _)| number > failed) {
                 break;
             }
-            if brings {
+            let has_arrived = || {
+                in_order || number < flow.completed || local.has(&pieces, &op.data, (offset, offset + len))
+            };
+            if brings && has_arrived() {
                 local.scatter(&pieces, &op.data, (offset, offset + len));
             }
         }

@@ -49,19 +49,25 @@ impl World<'_> {
         }
     }
 
-    /// Checks the window and the size of READ requests.
-    fn check_request(&self, flow: usize, datagram: &Datagram<'_>) -> Checked {
-        let psn = datagram.bth().psn;
-        let first = self.flows[flow].unacknowledged;
-        if !psn.before(first) && first.distance_to(psn) >= self.plan.window {
-            return Err(format!("PSN {psn:?} is outside the window of {} at {first:?}", self.plan.window));
+    /// Checks the window and the size of READ requests. A READ may take more PSNs than the window has,
+    /// and with selective repeat any part of it may be requested again.
+    fn check_request(&mut self, flow: usize, datagram: &Datagram<'_>) -> Checked {
+        let (psn, window, mtu) = (datagram.bth().psn, self.plan.window, self.plan.mtu.bytes());
+        let flow = &mut self.flows[flow];
+        let first = flow.unacknowledged;
+        let read = datagram.reth().filter(|_| datagram.info().operation == Operation::ReadRequest);
+        let is_part = read.is_some() && psn.before(flow.requested);
+        if !psn.before(first) && first.distance_to(psn) >= window && !is_part {
+            return Err(format!("PSN {psn:?} is outside the window of {window} at {first:?}"));
         }
-        let limit = self.plan.max_read_packets as usize * self.plan.mtu.bytes();
-        if let Some(reth) = datagram.reth().filter(|_| datagram.info().operation == Operation::ReadRequest)
-            && limit > 0
-            && reth.dma_len as usize > limit
-        {
-            return Err(format!("a READ of {} bytes is longer than a piece of {limit}", reth.dma_len));
+        let Some(reth) = read else { return Ok(()) };
+        let (len, limit) = (reth.dma_len as usize, self.plan.max_read_packets as usize * mtu);
+        let end = psn.add((len.div_ceil(mtu) as u32).max(1));
+        if flow.requested.before(end) {
+            flow.requested = end;
+        }
+        if limit > 0 && len > limit {
+            return Err(format!("a READ of {len} bytes is longer than a piece of {limit}"));
         }
         Ok(())
     }

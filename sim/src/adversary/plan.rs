@@ -2,7 +2,7 @@
 
 use roce_packet::{PathMtu, Psn};
 use roce_transport::congestion::Congestion;
-use roce_transport::{QpType, Recovery};
+use roce_transport::{QpType, Recovery, SelectiveRepeat};
 
 use super::work::{Flow, Shape};
 use roce_fault::random::SplitMix64;
@@ -68,7 +68,7 @@ pub struct Plan {
     pub poll_ns: u64,
     /// Whether several arrivals are handled before packets are sent.
     pub bursts: bool,
-    /// The loss recovery of both ends. Seeds select go-back-N only.
+    /// The loss recovery of both ends. Seeds select go-back-N only; see [`Self::select`].
     pub recovery: Recovery,
     /// The number of trimmed packets per thousand packets with payload. Seeds select 0.
     pub trimmed_per_mille: u16,
@@ -94,6 +94,15 @@ pub struct PairPlan {
 }
 
 impl Plan {
+    /// Changes the recovery to selective repeat. Results then arrive in any order, so each gets a place
+    /// of its own.
+    pub fn select(&mut self, recovery: SelectiveRepeat) {
+        self.recovery = Recovery::SelectiveRepeat(recovery);
+        for flow in &mut self.flows {
+            flow.separate_results();
+        }
+    }
+
     /// Derives the plan of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {

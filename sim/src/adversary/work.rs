@@ -223,6 +223,25 @@ struct Drawing<'a> {
 }
 
 impl Flow {
+    /// Moves each result of a READ or atomic that shares bytes with another one to a place of its own.
+    pub(super) fn separate_results(&mut self) {
+        let overlap = |a: &Piece, b: &Piece| a.offset < b.offset + b.len && b.offset < a.offset + a.len;
+        let places: Vec<Vec<Piece>> =
+            self.ops.iter().map(|op| if op.kind.brings() { op.pieces.clone() } else { Vec::new() }).collect();
+        let is_shared = |number: usize| {
+            let others = places.iter().enumerate().filter(|(other, _)| *other != number);
+            others
+                .flat_map(|(_, pieces)| pieces)
+                .any(|other| places[number].iter().any(|piece| overlap(piece, other)))
+        };
+        for (number, op) in self.ops.iter_mut().enumerate().filter(|(number, _)| is_shared(*number)) {
+            for piece in &mut op.pieces {
+                piece.offset = self.local.len();
+                self.local.extend((0..piece.len).map(|at| (at * 31 + number) as u8));
+            }
+        }
+    }
+
     pub(super) fn new(random: &mut SplitMix64, shape: &Shape, qp_type: QpType) -> Self {
         let count = if random.percent(15) { 0 } else { random.range(1, shape.max_ops) };
         let room = shape.max_len + 64;

@@ -72,6 +72,8 @@ pub(super) struct FlowState {
     pub(super) last_progress: Instant,
     /// The first PSN without an acknowledgement.
     pub(super) unacknowledged: Psn,
+    /// The first PSN after all responses that were requested.
+    pub(super) requested: Psn,
     /// The PSN in the responder's last NAK for a gap, or RNR NAK.
     pub(super) last_nak: Option<Psn>,
     /// The pause that the last RNR NAK requested.
@@ -164,6 +166,7 @@ impl<'a> World<'a> {
             copies: vec![0; plan.ops.len()],
             last_progress: self.now,
             unacknowledged: self.plan.pairs[pair].psns[from as usize],
+            requested: self.plan.pairs[pair].psns[from as usize],
             last_nak: None,
             pause: None,
             rnr_naks: Vec::new(),

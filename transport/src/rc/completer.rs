@@ -14,7 +14,7 @@ use crate::reason::Rule;
 use crate::recovery::{SELECTIVE_SYNDROME, TRIMMED_SYNDROME};
 use crate::segment::packets;
 use crate::shared::Shared;
-use crate::sq::Progress;
+use crate::sq::{Progress, Wqe};
 use crate::timer::Timer;
 use crate::verdict::{DropReason, Verdict};
 use crate::wr::SendOp;
@@ -144,7 +144,7 @@ impl RcRequester {
         }
         let moved = self.una != before;
         if moved {
-            self.passed(before);
+            self.passed();
             self.progressed(core, shared, payload);
         }
         Advance { moved, response_missing }
@@ -173,10 +173,10 @@ impl RcRequester {
         self.retire(core, shared);
     }
 
-    /// Tells the loss recovery that `una` moved here from `before`.
-    fn passed(&mut self, before: Psn) {
+    /// Tells the loss recovery that `una` moved.
+    fn passed(&mut self) {
         let was_resending = self.recovery.is_resending();
-        self.recovery.on_progress(before, self.una);
+        self.recovery.on_progress(self.una);
         if was_resending && !self.recovery.is_resending() {
             // What was not sent again by now was not lost.
             self.seek(self.unsent);
@@ -185,7 +185,17 @@ impl RcRequester {
 
     fn on_ack(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
         let advance = self.advance(core, shared, psn);
-        if advance.response_missing { self.on_lost_response(core, shared, advance) } else { Verdict::Handled }
+        if !advance.response_missing {
+            return Verdict::Handled;
+        }
+        if !self.recovery.selects() {
+            return self.on_lost_response(core, shared, advance);
+        }
+        self.note_executed(psn);
+        if !self.goes_back() {
+            self.on_overtaken(core, shared, psn);
+        }
+        Verdict::Handled
     }
 
     /// Handles a later answer while a READ or atomic is unanswered: an implied NAK (IBTA 9.7.5.2.9).
@@ -204,11 +214,12 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// Acknowledges every PSN before `psn`, which a NAK names.
+    /// Acknowledges every PSN before `psn`, which a NAK or a response names.
     ///
     /// # Errors
     ///
-    /// Returns the verdict on the packet if the response to an earlier READ or atomic is missing.
+    /// Returns the verdict on the packet if the response to an earlier READ or atomic is missing. With
+    /// selective repeat it may only be late, so there is no error.
     pub(super) fn advance_before(
         &mut self,
         core: &mut QpCore,
@@ -216,9 +227,13 @@ impl RcRequester {
         psn: Psn,
     ) -> Result<Advance, Verdict> {
         let advance = self.advance(core, shared, psn.sub(1));
-        if advance.response_missing {
+        if !advance.response_missing {
+            return Ok(advance);
+        }
+        if !self.recovery.selects() {
             return Err(self.on_lost_response(core, shared, advance));
         }
+        self.note_executed(psn.sub(1));
         Ok(advance)
     }
 
@@ -296,7 +311,7 @@ impl RcRequester {
     }
 
     /// Returns the position of the request that contains `psn`, or of the oldest request if none contains it.
-    fn position_of(&self, psn: Psn) -> u64 {
+    pub(super) fn position_of(&self, psn: Psn) -> u64 {
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get(position) {
             if wqe.contains(psn) {
@@ -313,10 +328,15 @@ impl RcRequester {
         if let Err(verdict) = self.advance_before(core, shared, psn) {
             return verdict;
         }
-        let position = self.sq.head();
-        let Some(wqe) = self.sq.get(position).copied().filter(|wqe| wqe.contains(psn)) else {
+        let position = self.position_of(psn);
+        let is_requested = |wqe: &Wqe| wqe.contains(psn) && !wqe.requested_to.before(psn);
+        let Some(wqe) = self.sq.get(position).copied().filter(is_requested) else {
             return self.unexpected_response(core, shared, datagram);
         };
+        if self.recovery.answered_from(psn) > 0 {
+            count!(shared, core, stale_responses);
+            return Verdict::Dropped(DropReason::StaleResponse);
+        }
         let info = datagram.info();
         let is_read_response = info.operation == Operation::ReadResponse;
         let expected = match wqe.op {
@@ -337,14 +357,15 @@ impl RcRequester {
             return self.unexpected_response(core, shared, datagram);
         }
         let original = datagram.atomic_ack_eth().map(|ack| ack.original.to_ne_bytes());
-        let (offset, payload, ends) = match &original {
-            Some(bytes) => (0, (bytes.as_slice(), [].as_slice()), true),
+        let (offset, payload) = match &original {
+            Some(bytes) => (0, (bytes.as_slice(), [].as_slice())),
             None => {
                 let index = wqe.first_psn.distance_to(psn);
-                if let Err(rule) = check_read_response(&wqe, index, psn, core.mtu(), datagram) {
+                let selects = self.recovery.selects();
+                if let Err(rule) = check_read_response(&wqe, (index, psn), core.mtu(), datagram, selects) {
                     return self.bad_response(core, shared, psn, rule);
                 }
-                (index * core.mtu() as u32, datagram.payload(), psn == wqe.requested_to)
+                (index * core.mtu() as u32, datagram.payload())
             }
         };
         if let Err(error) = self.sq.scatter(&shared.keys, core.pd, position, offset, payload) {
@@ -352,20 +373,53 @@ impl RcRequester {
             self.fail(core, shared, position, WcStatus::LocalProtectionError, rule);
             return Verdict::Handled;
         }
-        let before = self.una;
-        self.una = psn.next();
-        self.passed(before);
+        if psn == self.una {
+            self.pass_responses(core, shared, 1);
+            self.pass_answered(core, shared);
+            self.ask_for_trimmed(core, shared);
+            return Verdict::Handled;
+        }
+        self.recovery.note_answered(psn, (wqe.first_psn, wqe.last_psn()));
+        self.note_executed(psn);
+        if !self.goes_back() {
+            self.on_overtaken(core, shared, psn);
+        }
+        Verdict::Handled
+    }
+
+    /// Moves `una` past this number of responses to the oldest request, which have arrived.
+    fn pass_responses(&mut self, core: &mut QpCore, shared: &mut Shared, count: u32) {
+        let position = self.sq.head();
+        let Some(wqe) = self.sq.get_mut(position) else { return };
+        let ends = self.una.distance_to(wqe.requested_to) < count;
+        self.una = self.una.add(count);
+        if wqe.last_psn().before(self.una) {
+            wqe.progress = Progress::Done;
+        }
         if ends {
             self.outstanding = self.outstanding.saturating_sub(1);
         }
-        if psn == wqe.last_psn()
-            && let Some(wqe) = self.sq.get_mut(position)
-        {
-            wqe.progress = Progress::Done;
-        }
+        self.passed();
         self.progressed(core, shared, 0);
-        self.ask_for_trimmed(core, shared);
-        Verdict::Handled
+    }
+
+    /// With selective repeat, moves `una` past what arrived, or was acknowledged, before its turn.
+    fn pass_answered(&mut self, core: &mut QpCore, shared: &mut Shared) {
+        if !self.recovery.selects() {
+            return;
+        }
+        loop {
+            if let Some(executed) = self.recovery.executed() {
+                self.advance(core, shared, executed);
+            }
+            let answered = self.recovery.answered_from(self.una);
+            let Some(wqe) = self.sq.get(self.sq.head()).filter(|wqe| wqe.contains(self.una)) else { return };
+            let count = answered.min(self.una.distance_to(wqe.last_psn()) + 1);
+            if count == 0 {
+                return;
+            }
+            self.pass_responses(core, shared, count);
+        }
     }
 
     /// Handles a response of the wrong kind for the oldest outstanding request.
@@ -392,19 +446,20 @@ fn middle_syndrome(datagram: &Datagram<'_>) -> Option<Syndrome> {
 }
 
 /// Checks the position and the length of the response packet with this index. First and Middle are not
-/// distinguished: a late Middle of the first request may arrive where the second one begins.
+/// distinguished: a late Middle of the first request may arrive where the second one begins. With selective
+/// repeat, a request for missing responses may end anywhere.
 fn check_read_response(
-    wqe: &crate::sq::Wqe,
-    index: u32,
-    psn: Psn,
+    wqe: &Wqe,
+    (index, psn): (u32, Psn),
     mtu: usize,
     datagram: &Datagram<'_>,
+    selects: bool,
 ) -> Result<(), Rule> {
     if !matches!(wqe.op, SendOp::Read { .. }) {
         return Ok(());
     }
     let is_end = matches!(datagram.info().position, Position::Last | Position::Only);
-    if is_end != (psn == wqe.requested_to) {
+    if is_end != (psn == wqe.requested_to) && !(selects && is_end) {
         return Err(unexpected(datagram));
     }
     let expected =

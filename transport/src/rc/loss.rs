@@ -1,7 +1,8 @@
 //! Loss recovery of the requester: which packets are sent again, and what a trimmed packet leads to.
 //!
 //! By default the requester goes back (IBTA 9.7.5.1.4). A [`LossRecovery`] that selects packets is informed
-//! of the reports of the responder, and selects the packets and the end of a retransmission.
+//! of what arrived at the responder and at the requester, and selects the packets and the end of a
+//! retransmission.
 
 use roce_packet::Psn;
 
@@ -24,9 +25,34 @@ pub(super) trait LossRecovery {
         None
     }
 
-    /// Handles a report that the responder has `received` but not `una`. Returns the first packet of the
-    /// retransmission that this starts, and whether it is the first of its loss episode.
-    fn on_received(&mut self, _una: Psn, _unsent: Psn, _received: Psn) -> Option<(Psn, bool)> {
+    /// Records that the responder has the request packet with this PSN, which has no response.
+    fn note_received(&mut self, _psn: Psn) {}
+
+    /// Records that the responder keeps the request whose responses have the PSNs from `first` to `last`.
+    fn note_kept(&mut self, _first: Psn, _last: Psn) {}
+
+    /// Records that the response with this PSN arrived, to a request with the PSNs from `first` to `last`.
+    fn note_answered(&mut self, _psn: Psn, (_first, _last): (Psn, Psn)) {}
+
+    /// Returns the number of consecutive responses from `psn` on that have arrived.
+    fn answered_from(&self, _psn: Psn) -> u32 {
+        0
+    }
+
+    /// Records that the responder has executed everything up to `psn`, although responses before it are
+    /// missing. Returns the first PSN for which this is news, or `None` if it is none.
+    fn note_executed(&mut self, _una: Psn, _psn: Psn) -> Option<Psn> {
+        None
+    }
+
+    /// Returns the newest PSN of [`note_executed`](Self::note_executed) that is not before `una`.
+    fn executed(&self) -> Option<Psn> {
+        None
+    }
+
+    /// Decides which packets before `arrived` are lost, which reached the other end before them. Returns the
+    /// first packet of the retransmission that this starts, and whether it is the first of its loss episode.
+    fn overtaken_by(&mut self, _una: Psn, _unsent: Psn, _arrived: Psn) -> Option<(Psn, bool)> {
         None
     }
 
@@ -36,22 +62,28 @@ pub(super) trait LossRecovery {
         None
     }
 
-    /// Returns the next trimmed request to be sent again.
+    /// Handles a trimmed response, which will be requested again. Returns `false` if it has arrived, or
+    /// already waits to be requested.
+    fn on_trimmed_response(&mut self, _trimmed: Psn) -> bool {
+        false
+    }
+
+    /// Returns the next trimmed packet to be sent, or requested, again.
     fn next_trimmed(&self) -> Option<Psn> {
         None
     }
 
-    /// Records that the request that [`next_trimmed`](Self::next_trimmed) returns was sent again.
+    /// Records that the packet that [`next_trimmed`](Self::next_trimmed) returns was sent or requested again.
     fn repeated_trimmed(&mut self) {}
 
-    /// Returns the number of packets in flight that have left the network: those that the responder reported
-    /// as received, and trimmed ones that wait to be sent again.
+    /// Returns the number of request packets in flight that have left the network: those that the responder
+    /// reported as received, and trimmed ones that wait to be sent again.
     fn absent(&self) -> u32 {
         0
     }
 
-    /// The oldest READ response that is known to have been trimmed. Every method requests responses again
-    /// from it on.
+    /// Without selection: the oldest READ response that is known to have been trimmed. Responses are
+    /// requested again from it on.
     fn trimmed_response(&mut self) -> &mut Option<Psn>;
 
     /// Records a loss. Returns whether it begins a loss episode.
@@ -60,13 +92,13 @@ pub(super) trait LossRecovery {
     }
 
     /// Starts a retransmission at `una` after a timeout.
-    fn on_timeout(&mut self, _una: Psn, _unsent: Psn) {}
+    fn on_timeout(&mut self, _unsent: Psn) {}
 
-    /// Handles the acknowledgement of all packets from `before` up to `una`.
-    fn on_progress(&mut self, _before: Psn, _una: Psn) {}
+    /// Handles the acknowledgement of all packets before `una`.
+    fn on_progress(&mut self, _una: Psn) {}
 
-    /// Handles a go-back of the requester, which sends everything again.
-    fn on_go_back(&mut self);
+    /// Handles a go-back of the requester, which sends everything from `una` on again.
+    fn on_go_back(&mut self, _una: Psn);
 
     /// Tells whether this recovery has a retransmission in progress.
     fn is_resending(&self) -> bool {
@@ -76,6 +108,15 @@ pub(super) trait LossRecovery {
     /// Returns the first packet from `cursor` on to be sent again, or `None` if the retransmission is over.
     fn next(&self, _una: Psn, _cursor: Psn) -> Option<Psn> {
         None
+    }
+
+    /// Records that all responses up to `last` were requested again.
+    fn requested_again(&mut self, _last: Psn) {}
+
+    /// Returns the number of consecutive responses from `psn` on, at most `most`, to be requested again at
+    /// once. The first one is missing.
+    fn missing_from(&self, _psn: Psn, most: u32) -> u32 {
+        most
     }
 }
 
@@ -90,7 +131,7 @@ impl LossRecovery for GoBackN {
         &mut self.trimmed_response
     }
 
-    fn on_go_back(&mut self) {
+    fn on_go_back(&mut self, _una: Psn) {
         // Answers to packets sent before the go-back are not awaited.
         self.trimmed_response = None;
     }

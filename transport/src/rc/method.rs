@@ -51,12 +51,40 @@ impl LossRecovery for Method {
         call!(self.timeout(in_flight))
     }
 
-    fn on_received(&mut self, una: Psn, unsent: Psn, received: Psn) -> Option<(Psn, bool)> {
-        call!(self.on_received(una, unsent, received))
+    fn note_received(&mut self, psn: Psn) {
+        call!(self.note_received(psn));
+    }
+
+    fn note_kept(&mut self, first: Psn, last: Psn) {
+        call!(self.note_kept(first, last));
+    }
+
+    fn note_answered(&mut self, psn: Psn, range: (Psn, Psn)) {
+        call!(self.note_answered(psn, range));
+    }
+
+    fn answered_from(&self, psn: Psn) -> u32 {
+        call!(self.answered_from(psn))
+    }
+
+    fn note_executed(&mut self, una: Psn, psn: Psn) -> Option<Psn> {
+        call!(self.note_executed(una, psn))
+    }
+
+    fn executed(&self) -> Option<Psn> {
+        call!(self.executed())
+    }
+
+    fn overtaken_by(&mut self, una: Psn, unsent: Psn, arrived: Psn) -> Option<(Psn, bool)> {
+        call!(self.overtaken_by(una, unsent, arrived))
     }
 
     fn on_trimmed(&mut self, trimmed: Psn) -> Option<bool> {
         call!(self.on_trimmed(trimmed))
+    }
+
+    fn on_trimmed_response(&mut self, trimmed: Psn) -> bool {
+        call!(self.on_trimmed_response(trimmed))
     }
 
     #[inline]
@@ -82,17 +110,17 @@ impl LossRecovery for Method {
         call!(self.begins(unsent))
     }
 
-    fn on_timeout(&mut self, una: Psn, unsent: Psn) {
-        call!(self.on_timeout(una, unsent));
+    fn on_timeout(&mut self, unsent: Psn) {
+        call!(self.on_timeout(unsent));
     }
 
     #[inline]
-    fn on_progress(&mut self, before: Psn, una: Psn) {
-        call!(self.on_progress(before, una));
+    fn on_progress(&mut self, una: Psn) {
+        call!(self.on_progress(una));
     }
 
-    fn on_go_back(&mut self) {
-        call!(self.on_go_back());
+    fn on_go_back(&mut self, una: Psn) {
+        call!(self.on_go_back(una));
     }
 
     #[inline]
@@ -102,5 +130,13 @@ impl LossRecovery for Method {
 
     fn next(&self, una: Psn, cursor: Psn) -> Option<Psn> {
         call!(self.next(una, cursor))
+    }
+
+    fn requested_again(&mut self, last: Psn) {
+        call!(self.requested_again(last));
+    }
+
+    fn missing_from(&self, psn: Psn, most: u32) -> u32 {
+        call!(self.missing_from(psn, most))
     }
 }

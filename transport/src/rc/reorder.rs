@@ -59,6 +59,11 @@ impl Reorder {
         Self { places: VecDeque::new(), first: Psn::new(0), cap, longest: mtu + OVERHEAD }
     }
 
+    /// Returns the maximum number of packets that are kept.
+    pub(super) const fn cap(&self) -> u32 {
+        self.cap
+    }
+
     /// Keeps a packet that is ahead of `expected`.
     pub(super) fn keep(&mut self, expected: Psn, datagram: &Datagram<'_>) -> Kept {
         let ahead = expected.distance_to(datagram.bth().psn);

@@ -127,7 +127,7 @@ impl RcRequester {
         self.asked = None;
         self.flight = Flight::default();
         self.early = Early::default();
-        self.recovery.on_go_back();
+        self.recovery.on_go_back(sq_psn);
     }
 
     /// Reloads the retry counts from the attributes, at the start and after progress.
@@ -299,8 +299,8 @@ impl RcRequester {
 
     /// Tells whether the window has room for the next packet of `wqe`, which takes `psns` PSNs in total.
     fn window_allows(&self, core: &QpCore, shared: &Shared, wqe: &Wqe, psns: u32, sending: Sending) -> bool {
-        if sending == Sending::Probe {
-            // The packet is already in flight.
+        if sending == Sending::Probe || wqe.op.awaits_response() && self.is_resending(sending) {
+            // The packet, or its response, is already in flight.
             return true;
         }
         let window = self.window(shared);
@@ -380,16 +380,20 @@ impl RcRequester {
         last: Psn,
         sending: Sending,
     ) {
-        if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
-            wqe.requested_to = last;
-        }
         self.since_ack_request = 0;
-        self.outstanding += u32::from(sending != Sending::Probe);
+        if !self.is_resending(sending) {
+            self.outstanding += 1;
+            if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
+                wqe.requested_to = last;
+            }
+        } else if sending == Sending::Next {
+            self.recovery.requested_again(last);
+        }
         self.note_sent(core, shared, last, 0, true, sending);
     }
 
     /// Tells whether the packet at the cursor is one of a selective retransmission or a single repeated one.
-    fn is_resending(&self, sending: Sending) -> bool {
+    pub(super) fn is_resending(&self, sending: Sending) -> bool {
         sending != Sending::Next || self.cursor != self.unsent && self.recovery.is_resending()
     }
 
@@ -453,10 +457,7 @@ impl RcRequester {
         let mtu = core.mtu();
         let index = wqe.first_psn.distance_to(self.cursor);
         let left = wqe.psns.saturating_sub(index);
-        // A piece that was requested before is requested again up to the same end, so that late responses to
-        // the first request still fit.
-        let repeated = self.cursor.distance_to(wqe.requested_to.next());
-        let piece = if repeated > 0 && repeated <= left { repeated } else { read_piece(shared, left) };
+        let piece = self.repeated_piece(wqe, left, sending).unwrap_or_else(|| read_piece(shared, left));
         let offset = index * mtu as u32;
         let end = if piece == left { wqe.len } else { offset + piece * mtu as u32 };
         let mut bth = core.bth(shared, Opcode::RC_RDMA_READ_REQUEST, self.cursor);
@@ -493,7 +494,7 @@ impl RcRequester {
         self.early.went_back();
         // Answers to packets sent before the go-back are not awaited.
         self.asked = None;
-        self.recovery.on_go_back();
+        self.recovery.on_go_back(self.una);
         if let Some(control) = &mut core.control {
             control.went_back();
         }

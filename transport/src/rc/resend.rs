@@ -3,12 +3,13 @@
 use roce_packet::Psn;
 
 use super::loss::LossRecovery as _;
+use super::mode::Sending;
 use super::requester::{RcRequester, Retry};
 use crate::congestion::{Loss, Trim};
 use crate::counters::count;
 use crate::qp::QpCore;
 use crate::shared::Shared;
-use crate::sq::Progress;
+use crate::sq::{Progress, Wqe};
 use crate::verdict::{DropReason, Verdict};
 
 /// Reports of the responder, and control of the cursor by a [`LossRecovery`](super::loss::LossRecovery) that
@@ -37,16 +38,73 @@ impl RcRequester {
         }
     }
 
-    /// Tells whether a READ or atomic is in flight, whose response must arrive in order.
-    pub(super) fn awaits_responses(&self) -> bool {
+    /// Records that the responder has executed every request up to `psn`, although responses before it are
+    /// missing: they may have been overtaken. Their requests need not be sent again.
+    pub(super) fn note_executed(&mut self, psn: Psn) {
+        let Some(from) = self.recovery.note_executed(self.una, psn) else { return };
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get(position).filter(|wqe| wqe.progress != Progress::Posted) {
-            if wqe.progress == Progress::Started && wqe.op.awaits_response() {
-                return true;
-            }
             position += 1;
+            if psn.before(wqe.first_psn) {
+                break;
+            }
+            let (last, awaits) = (wqe.last_psn(), wqe.op.awaits_response());
+            let last = if psn.before(last) { psn } else { last };
+            let mut first = if wqe.first_psn.before(from) { from } else { wqe.first_psn };
+            while !awaits && wqe.progress == Progress::Started && !last.before(first) {
+                self.recovery.note_received(first);
+                first = first.next();
+            }
         }
-        false
+    }
+
+    /// Starts or extends a selective retransmission, because `arrived` overtook missing packets.
+    pub(super) fn on_overtaken(&mut self, core: &mut QpCore, shared: &mut Shared, arrived: Psn) {
+        let Some((from, is_first)) = self.recovery.overtaken_by(self.una, self.unsent, arrived) else {
+            return;
+        };
+        if is_first {
+            if !self.spend_retry(core, shared, Retry::Sequence) {
+                return;
+            }
+            let awaits = self.sq.get(self.sq.head()).is_some_and(|wqe| wqe.op.awaits_response());
+            if awaits {
+                count!(shared, core, implied_nak_seq_err);
+            } else {
+                count!(shared, core, packet_seq_err);
+            }
+            count!(shared, core, retransmit_rounds);
+            self.lost(core, shared, self.una, Loss::Nak);
+            self.arm(core, shared);
+        }
+        if from.before(self.cursor) {
+            self.seek(from);
+        }
+    }
+
+    /// Returns the number of packets of a READ to request again at the cursor, if `left` packets of it
+    /// follow. Returns `None` if they have not been requested.
+    pub(super) fn repeated_piece(&self, wqe: &Wqe, left: u32, sending: Sending) -> Option<u32> {
+        // Up to the same end, so that late responses to the first request still fit.
+        let repeated = self.cursor.distance_to(wqe.requested_to.next());
+        if repeated == 0 || repeated > left {
+            return None;
+        }
+        // If the responder has not executed the request, this may be the first one that arrives: a whole one.
+        let first = if wqe.first_psn.before(self.una) { self.una } else { wqe.first_psn };
+        let is_executed = self.recovery.executed().is_some_and(|executed| !executed.before(first));
+        Some(match sending {
+            Sending::Trimmed => 1,
+            Sending::Next if is_executed && self.is_resending(sending) => {
+                self.recovery.missing_from(self.cursor, repeated)
+            }
+            Sending::Next | Sending::Probe => repeated,
+        })
+    }
+
+    /// Tells whether everything is being sent again, so that no packets are selected.
+    pub(super) fn goes_back(&self) -> bool {
+        self.cursor != self.unsent && !self.recovery.is_resending()
     }
 
     /// Handles a report that the responder kept `received` and misses `psn`.
@@ -60,34 +118,21 @@ impl RcRequester {
         if !self.recovery.selects() {
             return Verdict::Dropped(DropReason::ReservedSyndrome);
         }
-        if self.awaits_responses() {
-            return self.on_sequence_nak(core, shared, psn);
-        }
         let advance = match self.advance_before(core, shared, psn) {
             Ok(advance) => advance,
             Err(verdict) => return verdict,
         };
-        let (una, unsent) = (self.una, self.unsent);
-        // If everything is being sent again, no packets are selected.
-        let goes_back = self.cursor != unsent;
-        if una != psn || goes_back && !self.recovery.is_resending() {
+        if psn.before(self.una) || !self.awaits(received) || self.goes_back() {
             return advance.verdict(DropReason::StaleResponse);
         }
-        let Some((from, is_first)) = self.recovery.on_received(una, unsent, received) else {
-            return Verdict::Handled;
-        };
-        if is_first {
-            if !self.spend_retry(core, shared, Retry::Sequence) {
-                return Verdict::Handled;
+        if let Some(wqe) = self.sq.get(self.position_of(received)).filter(|wqe| wqe.contains(received)) {
+            if wqe.op.awaits_response() {
+                self.recovery.note_kept(wqe.first_psn, wqe.requested_to);
+            } else {
+                self.recovery.note_received(received);
             }
-            count!(shared, core, packet_seq_err);
-            count!(shared, core, retransmit_rounds);
-            self.lost(core, shared, psn, Loss::Nak);
-            self.arm(core, shared);
         }
-        if from.before(self.cursor) {
-            self.seek(from);
-        }
+        self.on_overtaken(core, shared, received);
         Verdict::Handled
     }
 
@@ -107,24 +152,12 @@ impl RcRequester {
         };
         let (una, unsent) = (self.una, self.unsent);
         let in_flight = una.distance_to(trimmed) < una.distance_to(unsent);
-        if !in_flight || self.mode.is_rnr_pause() {
+        let is_request = |wqe: &Wqe| wqe.contains(trimmed) && !wqe.op.awaits_response();
+        let is_request = self.sq.get(self.position_of(trimmed)).is_some_and(is_request);
+        if !in_flight || !is_request || self.mode.is_rnr_pause() {
             return advance.verdict(DropReason::StaleResponse);
         }
-        if self.awaits_responses() {
-            // The queue goes back, as for any loss while a READ is in flight, once no packet before the
-            // trimmed one is missing.
-            if trimmed != una || self.mode.went_back_for(una) || self.cursor == una {
-                return advance.verdict(DropReason::StaleResponse);
-            }
-            count!(shared, core, packet_trimmed_err);
-            self.lost(core, shared, trimmed, Loss::Nak);
-            self.mode.record_nak(una);
-            self.go_back(core, shared);
-            self.arm(core, shared);
-            return Verdict::Handled;
-        }
-        let goes_back = self.cursor != unsent && !self.recovery.is_resending();
-        if goes_back && !trimmed.before(self.cursor) {
+        if self.goes_back() && !trimmed.before(self.cursor) {
             return advance.verdict(DropReason::StaleResponse);
         }
         let Some(is_repeated) = self.recovery.on_trimmed(trimmed) else {
@@ -150,11 +183,11 @@ impl RcRequester {
 
     /// After a timeout, retransmits the packets not reported as received. Returns `false` if it cannot.
     pub(super) fn resend_after_timeout(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
-        if !self.recovery.selects() || self.awaits_responses() {
+        if !self.recovery.selects() {
             return false;
         }
         count!(shared, core, retransmit_rounds);
-        self.recovery.on_timeout(self.una, self.unsent);
+        self.recovery.on_timeout(self.unsent);
         self.seek(self.una);
         self.mode.hold();
         true

@@ -133,6 +133,9 @@ impl Resource {
 pub(super) struct Resources {
     ring: VecDeque<Resource>,
     limit: usize,
+    /// With selective repeat: parts of READ responses to be sent again, before all others. Each is a copy of
+    /// its resource.
+    parts: VecDeque<Resource>,
     /// Number of resources with something to send. It changes whenever a `sending` becomes or ceases to be
     /// `Some`, so it is at least 1 while such a resource exists.
     waiting: usize,
@@ -150,6 +153,7 @@ impl Resources {
 
     pub(super) fn clear(&mut self) {
         self.ring.clear();
+        self.parts.clear();
         self.waiting = 0;
     }
 
@@ -202,21 +206,50 @@ impl Resources {
         }
     }
 
+    /// Sends a part of the answer with the PSN `part.psn` again, apart from what is still to be sent of it.
+    /// Does nothing if the part is still to be sent anyway. Returns `false` if `most` parts wait already.
+    pub(super) fn send_part(&mut self, part: Sending, mtu: u32, most: u32) -> bool {
+        let Some(resource) = self.ring.iter().rev().find(|resource| resource.contains(part.psn)) else {
+            return false;
+        };
+        let mut part = part;
+        if let Some(rest) = resource.sending {
+            if !part.psn.before(rest.psn) {
+                return true;
+            }
+            part.left = part.left.min(part.psn.distance_to(rest.psn).saturating_mul(mtu));
+        }
+        let starts = |known: &Resource| known.sending.is_some_and(|known| known.psn == part.psn);
+        if self.parts.iter().any(starts) {
+            return true;
+        }
+        if self.parts.len() >= most as usize {
+            return false;
+        }
+        self.parts.push_back(Resource { sending: Some(part), ..*resource });
+        self.waiting += 1;
+        true
+    }
+
     /// Tells whether no resource has anything to send.
     pub(super) const fn is_idle(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Returns the oldest resource with something to send.
+    /// Returns the part to be sent again, or the oldest resource with something to send.
     pub(super) fn next(&mut self) -> Option<&mut Resource> {
         if self.waiting == 0 {
             return None;
         }
-        self.ring.iter_mut().find(|resource| resource.sending.is_some())
+        let parts = self.parts.iter_mut();
+        parts.chain(self.ring.iter_mut().filter(|resource| resource.sending.is_some())).next()
     }
 
     /// Records that the first packet of the answer returned by [`Self::next`] leaves now.
     pub(super) fn begins(&mut self, psn: Psn, now: Instant, round: u32) {
+        if !self.parts.is_empty() {
+            return;
+        }
         let Some(position) = self.ring.iter().position(|resource| resource.sending.is_some()) else { return };
         let before = position.checked_sub(1).and_then(|before| self.ring.get(before));
         let is_neighbour = |before: &&Resource| before.first_psn.add(before.psns) == psn;
@@ -229,7 +262,9 @@ impl Resources {
 
     /// Records that the resource returned by [`Self::next`] has nothing left to send.
     pub(super) fn finished(&mut self, now: Instant) {
-        if let Some(resource) = self.ring.iter_mut().find(|resource| resource.sending.is_some()) {
+        if self.parts.pop_front().is_some() {
+            self.waiting -= 1;
+        } else if let Some(resource) = self.ring.iter_mut().find(|resource| resource.sending.is_some()) {
             if let Some(train) = &mut resource.train {
                 train.ended = Some(now);
             }
@@ -244,6 +279,7 @@ impl Resources {
         for resource in &mut self.ring {
             resource.sending = None;
         }
+        self.parts.clear();
         self.waiting = 0;
     }
 }

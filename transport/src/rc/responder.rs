@@ -203,17 +203,26 @@ impl RcResponder {
         if !inside || reth.va != va.wrapping_add(skipped) || reth.rkey != rkey.0 {
             return UNANSWERABLE;
         }
+        let again = Sending { psn, va: reth.va, left: reth.dma_len, begun: false };
         let repeated = resource.repeated_from(psn, unsent, shared.now, self.losses);
+        let is_selective = self.reorder.is_some();
         // The response is the next to be sent, and has not left since the last request: the rate is too low.
         let is_next = self.resources.next().and_then(|next| next.sending).is_some_and(|it| it.psn == psn);
-        self.resources.send_again(psn, Sending { psn, va: reth.va, left: reth.dma_len, begun: false });
+        match &self.reorder {
+            // The peer asks for what it misses, which may be less than what is still to be sent.
+            Some(reorder) if !self.resources.send_part(again, core.mtu() as u32, reorder.cap()) => {
+                return UNANSWERABLE;
+            }
+            Some(_) => {}
+            None => self.resources.send_again(psn, again),
+        }
         match repeated {
             // After an RNR NAK the peer repeats all unanswered requests, although nothing was lost.
             Repeated::Lost(loss) if !self.paused => {
                 self.losses = self.losses.wrapping_add(1);
                 core.lost_after(shared, &loss);
             }
-            Repeated::Known | Repeated::Unsent if is_next => core.too_slow(shared.now),
+            Repeated::Known | Repeated::Unsent if is_next && !is_selective => core.too_slow(shared.now),
             Repeated::Lost(_) | Repeated::OfFew | Repeated::Known | Repeated::Unsent => {}
         }
         Verdict::Handled

@@ -1,8 +1,7 @@
-//! Selective repeat: the requester sends only the packets again that the responder misses.
+//! Selective repeat: the requester sends only the packets again that the responder misses, and requests only
+//! the responses again that it misses itself.
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec;
 
 use roce_packet::Psn;
 
@@ -13,12 +12,18 @@ use crate::recovery::SelectiveRepeat;
 #[derive(Debug)]
 pub(super) struct Selective {
     settings: SelectiveRepeat,
-    /// The known state of each packet in flight, by the low bits of its PSN. Empty until a state is known.
-    known: Box<[Known]>,
+    /// The oldest unanswered PSN.
+    una: Psn,
+    /// The known states of the packets from `una` on. Nothing is known of packets behind them.
+    known: VecDeque<Known>,
     /// Number of entries of `known` that are [absent](Known::is_absent).
     absent: u32,
-    /// Trimmed packets that wait to be sent again, all of them in flight and [`Known::Trimmed`].
+    /// Trimmed packets that wait to be sent or requested again, all of them in flight and [`Known::Trimmed`]
+    /// or [`Known::Asked`].
     trimmed: VecDeque<Psn>,
+    /// The newest PSN up to which the responder has executed everything, if it is not before `una`.
+    executed: Option<Psn>,
+    /// Always `None`: trimmed responses are requested separately.
     trimmed_response: Option<Psn>,
     /// End of the retransmission, `None` without one: packets before this one are sent again unless received.
     end: Option<Psn>,
@@ -26,22 +31,33 @@ pub(super) struct Selective {
     until: Option<Psn>,
 }
 
-/// The known state of a sent packet.
+/// The known state of the packet with a PSN in flight, which is a request without a response, or a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Nothing,
-    /// The responder has the packet.
+    /// The responder has the request.
     Received,
-    /// The packet was trimmed and waits to be sent again.
+    /// The request was trimmed and waits to be sent again.
     Trimmed,
-    /// The packet was trimmed and then sent again.
+    /// The responder keeps the request for this response until it has those before.
+    Kept,
+    /// The response arrived.
+    Answered,
+    /// The response was trimmed and waits to be requested again.
+    Asked,
+    /// The packet was trimmed and then sent or requested again.
     Repeated,
 }
 
 impl Known {
-    /// Tells whether the packet is not in the network.
+    /// Tells whether a request packet is not in the network.
     const fn is_absent(self) -> bool {
         matches!(self, Self::Received | Self::Trimmed)
+    }
+
+    /// Tells whether the packet is to be sent or requested again.
+    const fn waits(self) -> bool {
+        matches!(self, Self::Trimmed | Self::Asked)
     }
 }
 
@@ -49,34 +65,55 @@ impl Selective {
     pub(super) fn new(settings: &SelectiveRepeat) -> Self {
         Self {
             settings: *settings,
-            known: Box::default(),
+            una: Psn::new(0),
+            known: VecDeque::new(),
             absent: 0,
             trimmed: VecDeque::new(),
+            executed: None,
             trimmed_response: None,
             end: None,
             until: None,
         }
     }
 
-    /// Returns the index of a PSN in `known`; it is out of range while `known` is empty.
-    fn slot(&self, psn: Psn) -> usize {
-        psn.get() as usize & self.known.len().wrapping_sub(1)
+    fn place(&self, psn: Psn) -> usize {
+        self.una.distance_to(psn) as usize
     }
 
     fn known(&self, psn: Psn) -> Known {
-        self.known.get(self.slot(psn)).copied().unwrap_or(Known::Nothing)
+        self.known.get(self.place(psn)).copied().unwrap_or(Known::Nothing)
     }
 
+    /// Sets the state of a packet in flight.
     fn set(&mut self, psn: Psn, known: Known) {
-        if self.known.is_empty() && known != Known::Nothing {
-            let slots = self.settings.cap().next_power_of_two() as usize;
-            self.known = vec![Known::Nothing; slots].into_boxed_slice();
+        if psn.before(self.una) {
+            return;
         }
-        let slot = self.slot(psn);
-        if let Some(place) = self.known.get_mut(slot) {
-            let before = core::mem::replace(place, known);
+        let place = self.place(psn);
+        if place >= self.known.len() {
+            self.known.resize(place + 1, Known::Nothing);
+        }
+        if let Some(entry) = self.known.get_mut(place) {
+            let before = core::mem::replace(entry, known);
             self.absent = self.absent + u32::from(known.is_absent()) - u32::from(before.is_absent());
         }
+    }
+
+    /// Records that a packet has arrived where it belongs.
+    fn note(&mut self, psn: Psn, known: Known) {
+        if self.known(psn).waits() {
+            // A copy arrived.
+            self.trimmed.retain(|trimmed| *trimmed != psn);
+        }
+        self.set(psn, known);
+    }
+
+    fn forget_all(&mut self) {
+        self.known.clear();
+        self.absent = 0;
+        self.trimmed.clear();
+        self.executed = None;
+        (self.end, self.until) = (None, None);
     }
 }
 
@@ -95,19 +132,59 @@ impl LossRecovery for Selective {
         Some(u64::from(micros.max(1)) * 1_000)
     }
 
-    fn on_received(&mut self, una: Psn, unsent: Psn, received: Psn) -> Option<(Psn, bool)> {
-        let ahead = una.distance_to(received);
-        if ahead == 0 || ahead >= self.settings.cap() || ahead >= una.distance_to(unsent) {
+    fn note_received(&mut self, psn: Psn) {
+        self.note(psn, Known::Received);
+    }
+
+    fn note_kept(&mut self, first: Psn, last: Psn) {
+        for step in 0..=first.distance_to(last) {
+            let psn = first.add(step);
+            if self.known(psn) == Known::Nothing {
+                self.set(psn, Known::Kept);
+            }
+        }
+    }
+
+    fn note_answered(&mut self, psn: Psn, (first, last): (Psn, Psn)) {
+        if self.known(psn) == Known::Kept {
+            // The request was executed since, so the other responses were sent too.
+            let una = self.una;
+            for (place, known) in self.known.iter_mut().enumerate() {
+                let is_of_it = first.distance_to(una.add(place as u32)) <= first.distance_to(last);
+                if is_of_it && *known == Known::Kept {
+                    *known = Known::Nothing;
+                }
+            }
+        }
+        self.note(psn, Known::Answered);
+    }
+
+    fn answered_from(&self, psn: Psn) -> u32 {
+        let from = self.known.iter().skip(self.place(psn));
+        from.take_while(|known| **known == Known::Answered).count() as u32
+    }
+
+    fn note_executed(&mut self, una: Psn, psn: Psn) -> Option<Psn> {
+        let first = self.executed.map_or(una, Psn::next);
+        if psn.before(first) {
             return None;
         }
-        if self.known(received) == Known::Trimmed {
-            // A copy arrived.
-            self.trimmed.retain(|trimmed| *trimmed != received);
+        self.executed = Some(psn);
+        Some(first)
+    }
+
+    fn executed(&self) -> Option<Psn> {
+        self.executed
+    }
+
+    fn overtaken_by(&mut self, una: Psn, unsent: Psn, arrived: Psn) -> Option<(Psn, bool)> {
+        let ahead = una.distance_to(arrived);
+        if ahead == 0 || ahead >= una.distance_to(unsent) {
+            return None;
         }
-        self.set(received, Known::Received);
         // Packets shortly before it may be late instead of lost.
         let late = self.settings.reorder.min(ahead);
-        let end = received.sub(late);
+        let end = arrived.sub(late);
         // Packets that were sent again get time to arrive; the timer decides how long.
         let from = self.end.filter(|end| !end.before(una)).unwrap_or(una);
         if !from.before(end) {
@@ -121,11 +198,20 @@ impl LossRecovery for Selective {
         let is_repeated = match self.known(trimmed) {
             Known::Nothing => false,
             Known::Repeated => true,
-            Known::Received | Known::Trimmed => return None,
+            Known::Received | Known::Trimmed | Known::Kept | Known::Answered | Known::Asked => return None,
         };
         self.set(trimmed, Known::Trimmed);
         self.trimmed.push_back(trimmed);
         Some(is_repeated)
+    }
+
+    fn on_trimmed_response(&mut self, trimmed: Psn) -> bool {
+        if matches!(self.known(trimmed), Known::Answered | Known::Asked) {
+            return false;
+        }
+        self.set(trimmed, Known::Asked);
+        self.trimmed.push_back(trimmed);
+        true
     }
 
     fn next_trimmed(&self) -> Option<Psn> {
@@ -152,44 +238,39 @@ impl LossRecovery for Selective {
         is_first
     }
 
-    fn on_timeout(&mut self, _una: Psn, unsent: Psn) {
+    fn on_timeout(&mut self, unsent: Psn) {
         self.end = Some(unsent);
         self.until = Some(unsent);
         // Trimmed packets are sent again with the others.
         self.trimmed.clear();
         self.absent = 0;
         for known in &mut self.known {
-            if *known == Known::Received {
-                self.absent += 1;
-            } else {
-                *known = Known::Nothing;
+            match known {
+                Known::Received => self.absent += 1,
+                Known::Answered => {}
+                Known::Nothing | Known::Trimmed | Known::Kept | Known::Asked | Known::Repeated => {
+                    *known = Known::Nothing;
+                }
             }
         }
     }
 
     #[inline(never)]
-    fn on_progress(&mut self, before: Psn, una: Psn) {
+    fn on_progress(&mut self, una: Psn) {
         self.trimmed.retain(|trimmed| !trimmed.before(una));
-        let passed = before.distance_to(una);
-        if passed as usize >= self.known.len() {
-            self.known.fill(Known::Nothing);
-            self.absent = 0;
-        } else {
-            for step in 0..passed {
-                self.set(before.add(step), Known::Nothing);
-            }
-        }
+        let passed = self.place(una).min(self.known.len());
+        let absent = self.known.drain(..passed).filter(|known| known.is_absent()).count();
+        self.absent -= absent as u32;
+        self.una = una;
+        self.executed = self.executed.filter(|executed| !executed.before(una));
         if self.until.is_some_and(|until| !una.before(until)) {
             (self.end, self.until) = (None, None);
         }
     }
 
-    fn on_go_back(&mut self) {
-        self.known.fill(Known::Nothing);
-        self.absent = 0;
-        self.trimmed.clear();
-        self.trimmed_response = None;
-        (self.end, self.until) = (None, None);
+    fn on_go_back(&mut self, una: Psn) {
+        self.forget_all();
+        self.una = una;
     }
 
     fn is_resending(&self) -> bool {
@@ -203,13 +284,33 @@ impl LossRecovery for Selective {
             match self.known(psn) {
                 Known::Nothing => return Some(psn),
                 // The responder waits for the oldest packet, whatever it reported before.
-                Known::Received if psn == una => return Some(psn),
+                Known::Received | Known::Kept if psn == una => return Some(psn),
                 // Trimmed packets are sent separately.
-                Known::Received | Known::Trimmed | Known::Repeated => {}
+                Known::Received
+                | Known::Trimmed
+                | Known::Kept
+                | Known::Answered
+                | Known::Asked
+                | Known::Repeated => {}
             }
             psn = psn.next();
         }
         None
+    }
+
+    fn requested_again(&mut self, last: Psn) {
+        if self.end.is_some_and(|end| !last.before(end)) {
+            self.end = Some(last.next());
+        }
+    }
+
+    fn missing_from(&self, psn: Psn, most: u32) -> u32 {
+        let Some(end) = self.end else { return most };
+        let is_missing = |step: &u32| {
+            let psn = psn.add(*step);
+            psn.before(end) && matches!(self.known(psn), Known::Nothing | Known::Kept)
+        };
+        1 + (1..most).take_while(is_missing).count() as u32
     }
 }
 
@@ -217,27 +318,40 @@ impl LossRecovery for Selective {
 mod tests {
     use super::*;
 
+    fn selective(reorder: u32, una: Psn) -> Selective {
+        let mut selective = Selective::new(&SelectiveRepeat { reorder, ..SelectiveRepeat::default() });
+        selective.on_go_back(una);
+        selective
+    }
+
+    /// Handles the report of an early request.
+    fn received(selective: &mut Selective, unsent: Psn, psn: Psn) -> Option<(Psn, bool)> {
+        selective.note_received(psn);
+        selective.overtaken_by(selective.una, unsent, psn)
+    }
+
     #[test]
     fn a_packet_is_late_and_not_lost_until_enough_others_have_overtaken_it() {
-        let mut selective = Selective::new(&SelectiveRepeat { reorder: 3, ..SelectiveRepeat::default() });
         // Near the end of the PSN space, to test the wraparound.
         let una = Psn::new(0xff_fffe);
         let unsent = una.add(20);
+        let mut selective = selective(3, una);
         for ahead in 1..=3 {
-            assert_eq!(selective.on_received(una, unsent, una.add(ahead)), None, "{ahead} ahead");
+            assert_eq!(received(&mut selective, unsent, una.add(ahead)), None, "{ahead} ahead");
             assert!(!selective.is_resending());
         }
-        assert_eq!(selective.on_received(una, unsent, una.add(4)), Some((una, true)), "it is lost");
+        assert_eq!(received(&mut selective, unsent, una.add(4)), Some((una, true)), "it is lost");
         assert_eq!(selective.next(una, una), Some(una));
         assert_eq!(selective.next(una, una.add(1)), None, "the others may be late only");
         // Packets 5 and 7 are also missing; packet 5 is four before packet 9.
         for ahead in [6, 8] {
-            assert_eq!(selective.on_received(una, unsent, una.add(ahead)), Some((una.add(ahead - 5), false)));
+            let lost = received(&mut selective, unsent, una.add(ahead));
+            assert_eq!(lost, Some((una.add(ahead - 5), false)));
             assert_eq!(selective.next(una, una.add(1)), None);
         }
-        assert_eq!(selective.on_received(una, unsent, una.add(9)), Some((una.add(5), false)));
+        assert_eq!(received(&mut selective, unsent, una.add(9)), Some((una.add(5), false)));
         assert_eq!(selective.next(una, una.add(1)), Some(una.add(5)));
-        selective.on_timeout(una, unsent);
+        selective.on_timeout(unsent);
         assert_eq!(
             selective.next(una, una.add(6)),
             Some(una.add(7)),
@@ -248,11 +362,11 @@ mod tests {
     /// Packets that have left the network take no room in a window.
     #[test]
     fn received_and_trimmed_packets_are_absent() {
-        let mut selective = Selective::new(&SelectiveRepeat { reorder: 16, ..SelectiveRepeat::default() });
         let una = Psn::new(0xff_fffe);
         let (at, unsent) = (|ahead| una.add(ahead), una.add(12));
+        let mut selective = selective(16, una);
         for (ahead, absent) in [(2, 1), (2, 1), (5, 2)] {
-            selective.on_received(una, unsent, at(ahead));
+            selective.note_received(at(ahead));
             assert_eq!(selective.absent(), absent);
         }
         let asks = [1, 3, 5, 3].map(|ahead| selective.on_trimmed(at(ahead)));
@@ -261,15 +375,58 @@ mod tests {
         selective.repeated_trimmed();
         assert_eq!((selective.absent(), selective.next_trimmed()), (3, Some(at(3))));
         // A copy of the next one arrives.
-        selective.on_received(una, unsent, at(3));
+        selective.note_received(at(3));
         assert_eq!((selective.absent(), selective.next_trimmed()), (3, None));
         let asks = [0, 4, 1].map(|ahead| selective.on_trimmed(at(ahead)));
         assert_eq!(asks, [Some(false), Some(false), Some(true)], "the last one was sent again before");
-        selective.on_progress(una, at(4));
+        selective.on_progress(at(4));
         assert_eq!((selective.absent(), selective.next_trimmed()), (2, Some(at(4))));
-        selective.on_timeout(at(4), unsent);
+        selective.on_timeout(unsent);
         assert_eq!((selective.absent(), selective.next_trimmed()), (1, None));
-        selective.on_go_back();
+        selective.on_go_back(at(4));
         assert_eq!(selective.absent(), 0);
+    }
+
+    /// A READ of eight packets behind a request, whose request the responder keeps at first.
+    #[test]
+    fn missing_responses_are_requested_in_runs() {
+        let una = Psn::new(0xff_fffe);
+        let (at, unsent) = (|ahead| una.add(ahead), una.add(9));
+        let mut selective = selective(0, una);
+        selective.note_kept(at(1), at(8));
+        assert_eq!(selective.overtaken_by(una, unsent, at(1)), Some((una, true)));
+        assert_eq!((selective.next(una, una), selective.next(una, at(1))), (Some(una), None));
+        assert_eq!(selective.absent(), 0, "a response takes no room in a window of requests");
+        selective.on_progress(at(1));
+        for ahead in [3, 7] {
+            selective.note_answered(at(ahead), (at(1), at(8)));
+            selective.overtaken_by(at(1), unsent, at(ahead));
+        }
+        let runs = [(1, 2), (4, 3)];
+        let mut cursor = at(1);
+        for (ahead, count) in runs {
+            assert_eq!(selective.next(at(1), cursor), Some(at(ahead)));
+            assert_eq!(selective.missing_from(at(ahead), 20), count);
+            cursor = at(ahead + count);
+        }
+        assert_eq!(selective.next(at(1), cursor), None, "the last one is not overdue");
+        assert!(selective.on_trimmed_response(at(4)) && !selective.on_trimmed_response(at(4)));
+        assert!(!selective.on_trimmed_response(at(3)), "it arrived");
+        assert_eq!((selective.next_trimmed(), selective.answered_from(at(3))), (Some(at(4)), 1));
+        selective.note_answered(at(4), (at(1), at(8)));
+        assert_eq!((selective.next_trimmed(), selective.answered_from(at(3))), (None, 2));
+    }
+
+    /// What the responder has executed is told once, and forgotten when it is acknowledged.
+    #[test]
+    fn executed_requests_are_new_once() {
+        let una = Psn::new(0xff_fffe);
+        let at = |ahead| una.add(ahead);
+        let mut selective = selective(0, una);
+        assert_eq!(selective.note_executed(una, at(3)), Some(una));
+        assert_eq!((selective.note_executed(una, at(3)), selective.note_executed(una, at(2))), (None, None));
+        assert_eq!((selective.note_executed(una, at(4)), selective.executed()), (Some(at(4)), Some(at(4))));
+        selective.on_progress(at(5));
+        assert_eq!(selective.executed(), None);
     }
 }

@@ -71,7 +71,7 @@ impl RcRequester {
             return;
         }
         self.early.expired();
-        if self.recovery.selects() && !self.awaits_responses() {
+        if self.recovery.selects() {
             count!(shared, core, roce_adp_retrans);
             self.lost(core, shared, self.una, Loss::Timeout);
             self.resend_after_timeout(core, shared);

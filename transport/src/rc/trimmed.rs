@@ -1,9 +1,9 @@
 //! Trimmed packets, whose payload a congested switch removed: the recovery by requester and responder.
 //!
 //! For requests, the responder asks for exactly the trimmed packet if both ends use selective repeat.
-//! Otherwise it sends an ordinary NAK once no packet before it is missing. For READ responses, the requester
-//! repeats its request from the trimmed packet on as soon as it has those before it. A trimmed packet shows
-//! that the network works, so it uses up no retry.
+//! Otherwise it sends an ordinary NAK once no packet before it is missing. A trimmed READ response is
+//! requested again by itself with selective repeat, and otherwise from it on, as soon as the requester
+//! has the responses before it. A trimmed packet shows that the network works, so it uses up no retry.
 
 use roce_packet::{Bth, OpcodeInfo, Operation, Psn};
 
@@ -15,7 +15,7 @@ use crate::congestion::Loss;
 use crate::counters::count;
 use crate::qp::QpCore;
 use crate::shared::Shared;
-use crate::sq::Progress;
+use crate::sq::{Progress, Wqe};
 use crate::verdict::{DropReason, Verdict};
 
 /// Verdict on a trimmed packet that needs no retransmission request.
@@ -171,6 +171,9 @@ impl RcRequester {
         if !is_data || self.una.distance_to(psn) >= self.in_flight() {
             return NOTHING_TO_ASK;
         }
+        if self.recovery.selects() {
+            return self.on_trimmed_response(core, shared, psn);
+        }
         if self.mode.went_back_for(self.una) && psn != self.una {
             // The response left before the retransmitted request, which also covers this response.
             return NOTHING_TO_ASK;
@@ -185,8 +188,30 @@ impl RcRequester {
         NOTHING_TO_ASK
     }
 
-    /// Requests the oldest missing response again if it is known to have been trimmed. Returns whether a
-    /// trimmed response is known that will be requested.
+    /// With selective repeat, requests exactly this response again.
+    fn on_trimmed_response(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
+        let is_awaited =
+            |wqe: &Wqe| wqe.contains(psn) && wqe.op.awaits_response() && !wqe.requested_to.before(psn);
+        let is_awaited = self.sq.get(self.position_of(psn)).is_some_and(is_awaited);
+        if !is_awaited || self.goes_back() || self.mode.is_rnr_pause() {
+            return NOTHING_TO_ASK;
+        }
+        self.note_executed(psn);
+        if !self.recovery.on_trimmed_response(psn) {
+            return NOTHING_TO_ASK;
+        }
+        count!(shared, core, packet_trimmed_err);
+        if self.recovery.begins(self.unsent) {
+            count!(shared, core, retransmit_rounds);
+            core.lost(shared.now, Loss::Nak);
+        }
+        // The response proves that the peer is alive, so the timer restarts.
+        self.arm(core, shared);
+        Verdict::Handled
+    }
+
+    /// Without selective repeat, requests the oldest missing response again if it is known to have been
+    /// trimmed. Returns whether a trimmed response is known that will be requested.
     pub(super) fn ask_for_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
         let oldest = self.recovery.trimmed_response();
         let Some(psn) = *oldest else { return false };

@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use roce_sim::adversary::{Plan, Report, run, run_plan};
+use roce_transport::SelectiveRepeat;
 use roce_transport::congestion::Congestion;
-use roce_transport::{Recovery, SelectiveRepeat};
 
 /// The seeds that every test run covers.
 const SEEDS: u64 = 10_000;
@@ -173,16 +173,16 @@ fn run_changed(seeds: u64, change: impl Fn(&mut Plan) + Sync) -> Totals {
 /// Changes a plan to selective repeat.
 fn selective(plan: &mut Plan) {
     let seed = plan.seed as usize;
-    plan.recovery = selective_repeat(plan, [1, 4, 64, 256][seed % 4], [0, 2, 0, 16][seed / 4 % 4]);
+    plan.select(selective_repeat(plan, [1, 4, 64, 256][seed % 4], [0, 2, 0, 16][seed / 4 % 4]));
 }
 
 /// Returns selective repeat whose lower timeout is half of the upper one, but at least the smallest timeout
 /// of any plan. That is longer than all round trips, with the queue of the link.
-fn selective_repeat(plan: &Plan, cap: u32, reorder: u32) -> Recovery {
+fn selective_repeat(plan: &Plan, cap: u32, reorder: u32) -> SelectiveRepeat {
     let micros = |nanos: u64| (nanos / 1_000) as u32;
     let (timeout, smallest) = (micros(plan.timeout_ns()), micros(SMALLEST_TIMEOUT_NS));
     let rto_low = (timeout / 2).max(smallest);
-    Recovery::SelectiveRepeat(SelectiveRepeat { cap, rto_low, rto_high: timeout, few: 3, reorder })
+    SelectiveRepeat { cap, rto_low, rto_high: timeout, few: 3, reorder }
 }
 
 /// Changes a plan to congestion control.
@@ -207,8 +207,7 @@ fn no_seed_finds_anything_with_trimmed_packets() {
         plan.after_loss &= plan.trimmed_per_mille < 300;
         if plan.seed & 8 == 0 {
             let seed = plan.seed as usize;
-            plan.recovery =
-                selective_repeat(plan, [1, 4, 64, 256][seed / 16 % 4], [0, 2, 0, 16][seed / 64 % 4]);
+            plan.select(selective_repeat(plan, [1, 4, 64, 256][seed / 16 % 4], [0, 2, 0, 16][seed / 64 % 4]));
         }
     });
     println!("{totals:?}");

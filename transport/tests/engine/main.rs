@@ -27,6 +27,7 @@ mod refusal;
 mod regressions;
 mod scenarios;
 mod selective;
+mod selective_reads;
 mod sequence;
 mod states;
 mod telemetry_laws;

@@ -204,10 +204,9 @@ fn others_see_nothing_of_it() {
     assert!(reserved(&own) > 0);
 }
 
-/// READs that are lost with the requests around them: the requester goes back, and kept packets are executed
-/// only once.
+/// READs that are lost with the requests around them: kept packets are executed only once.
 #[test]
-fn reads_go_back() {
+fn reads_are_lost_with_the_requests_around_them() {
     let mut bench = bench();
     lose(&mut bench, &[1, 2]);
     let (write, read, add) = (bench.write(100_000), bench.read(100_000), bench.fetch_add(8192, 1));

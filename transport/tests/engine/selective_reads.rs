@@ -1,0 +1,209 @@
+//! READs and atomics with selective repeat: responses in any order, of which only the missing ones are
+//! requested again.
+
+use crate::common::{Bench, MTU, assert_same, pattern, settings};
+use roce_packet::{Datagram, Opcode, Operation};
+use roce_sim::pair::{Action, Sent, Side};
+use roce_transport::{EngineConfig, QpType, Recovery, SelectiveRepeat, WcStatus};
+
+const FIRST: u32 = 0x1000;
+/// Packets of a READ.
+const PACKETS: usize = 40;
+/// Where A puts what it reads.
+const PLACE: usize = 200_000;
+
+/// Returns a bench whose packets may be overtaken by `reorder` others. Its timeouts are far above its round
+/// trip, which is 2 us.
+fn bench(reorder: u32) -> Bench {
+    let recovery =
+        Recovery::SelectiveRepeat(SelectiveRepeat { cap: 64, reorder, ..SelectiveRepeat::default() });
+    let config = EngineConfig { recovery, ..EngineConfig::from_number(7) };
+    let mut bench = Bench::with_config(QpType::Rc, &settings(), config);
+    bench.packet_time_ns = 30;
+    bench.host_mut(Side::B).write_memory(0, &pattern(PACKETS * MTU));
+    bench
+}
+
+/// Does something to each of these packets once: those from one side with this operation and these distances
+/// from the first PSN.
+fn once(bench: &mut Bench, from: Side, operation: Operation, numbers: &'static [u32], does: fn() -> Action) {
+    let mut seen = Vec::new();
+    bench.set_script(move |sent: &Sent| {
+        let number = sent.psn.get().wrapping_sub(FIRST);
+        let is_it = sent.from == from && sent.opcode.info().is_some_and(|info| info.operation == operation);
+        if is_it && numbers.contains(&number) && !seen.contains(&number) {
+            seen.push(number);
+            return does();
+        }
+        Action::Pass
+    });
+}
+
+fn post_read(bench: &mut Bench) {
+    let read = bench.read(0);
+    bench.post(1, read, PLACE, PACKETS * MTU);
+}
+
+fn assert_read(bench: &Bench) {
+    let found = bench.host(Side::A).read_memory(PLACE, PACKETS * MTU);
+    assert_same(&found, &pattern(PACKETS * MTU), "what was read");
+}
+
+/// Returns the number of packets of READ responses.
+fn responses(bench: &Bench) -> usize {
+    let is_response =
+        |opcode: Opcode| opcode.info().is_some_and(|info| info.operation == Operation::ReadResponse);
+    bench.trace(Side::B).into_iter().filter(|(opcode, _)| is_response(*opcode)).count()
+}
+
+#[test]
+fn only_missing_responses_are_requested_again() {
+    for (lost, runs) in
+        [(&[3][..], 1), (&[3, 4, 5], 1), (&[0], 1), (&[2, 9, 17, 30], 4), (&[0, 1, 20, 21, 38], 3)]
+    {
+        let mut bench = bench(0);
+        once(&mut bench, Side::B, Operation::ReadResponse, lost, || Action::Drop);
+        post_read(&mut bench);
+        bench.drive();
+        assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
+        assert_read(&bench);
+        assert_eq!(responses(&bench), PACKETS + lost.len(), "{lost:?}");
+        assert_eq!(bench.counter(Side::A, "retransmitted_packets"), runs, "{lost:?}");
+        assert_eq!(bench.counter(Side::A, "implied_nak_seq_err"), 1, "{lost:?}");
+        assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0, "{lost:?}");
+    }
+}
+
+/// The last response has none behind it that would show the loss.
+#[test]
+fn the_last_response_is_requested_again_after_the_timeout() {
+    let mut bench = bench(0);
+    once(&mut bench, Side::B, Operation::ReadResponse, &[39], || Action::Drop);
+    post_read(&mut bench);
+    bench.drive();
+    assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
+    assert_read(&bench);
+    assert_eq!(responses(&bench), PACKETS + 1);
+    assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 1);
+}
+
+/// A request for missing responses is lost as well.
+#[test]
+fn a_lost_request_for_responses_is_sent_again_after_the_timeout() {
+    let mut bench = bench(0);
+    let (mut response, mut request) = (false, false);
+    bench.set_script(move |sent: &Sent| {
+        let is_read = sent.opcode == Opcode::RC_RDMA_READ_REQUEST;
+        let lost = match (sent.from, sent.psn.get() - FIRST) {
+            (Side::B, 7) => !core::mem::replace(&mut response, true),
+            (Side::A, 7) if is_read => !core::mem::replace(&mut request, true),
+            _ => false,
+        };
+        if lost { Action::Drop } else { Action::Pass }
+    });
+    post_read(&mut bench);
+    bench.drive();
+    assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
+    assert_read(&bench);
+    assert_eq!(responses(&bench), PACKETS + 1);
+    assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 1);
+}
+
+/// Responses that are late, as in a sprayed network, are not requested again.
+#[test]
+fn responses_may_overtake_each_other() {
+    let mut bench = bench(16);
+    once(&mut bench, Side::B, Operation::ReadResponse, &[0, 1, 7, 20, 21, 39], || Action::Delay(300));
+    post_read(&mut bench);
+    bench.drive();
+    assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
+    assert_read(&bench);
+    assert_eq!(responses(&bench), PACKETS);
+    for counter in ["retransmitted_packets", "implied_nak_seq_err", "local_ack_timeout_err"] {
+        assert_eq!(bench.counter(Side::A, counter), 0, "{counter}");
+    }
+}
+
+/// Acknowledgements and results of requests behind a READ overtake its responses. Nothing is sent again, and
+/// the requests complete in order.
+#[test]
+fn later_answers_may_overtake_responses() {
+    let mut bench = bench(64);
+    once(&mut bench, Side::B, Operation::ReadResponse, &[0, 1, 2, 3, 4, 5, 6, 7], || Action::Delay(3_000));
+    let (read, write, add) = (bench.read(0), bench.write(100_000), bench.fetch_add(90_000, 5));
+    bench.post(1, read, PLACE, 8 * MTU);
+    bench.post(2, write, 0, 3 * MTU);
+    bench.post(3, add, 4_096, 8);
+    bench.post(4, read, PLACE + 8 * MTU, 8 * MTU);
+    bench.post(5, write, 0, MTU);
+    bench.drive();
+    assert_eq!(bench.ended(Side::A), [1, 2, 3, 4, 5].map(|wr_id| (wr_id, WcStatus::Success)));
+    for place in [PLACE, PLACE + 8 * MTU] {
+        assert_same(&bench.host(Side::A).read_memory(place, 8 * MTU), &pattern(8 * MTU), "what was read");
+    }
+    for counter in ["retransmitted_packets", "implied_nak_seq_err", "local_ack_timeout_err"] {
+        assert_eq!(bench.counter(Side::A, counter), 0, "{counter}");
+    }
+}
+
+/// A READ whose request is lost between other requests: the request is sent again as a whole.
+#[test]
+fn a_lost_request_of_a_read_is_repeated_as_a_whole() {
+    for (behind, reorder) in [(true, 0), (true, 2), (false, 0)] {
+        let mut bench = bench(reorder);
+        once(&mut bench, Side::A, Operation::ReadRequest, &[3], || Action::Drop);
+        let (read, write, add) = (bench.read(0), bench.write(100_000), bench.fetch_add(90_000, 5));
+        bench.post(1, write, 0, 3 * MTU);
+        bench.post(2, read, PLACE, 8 * MTU);
+        if behind {
+            bench.post(3, write, 0, 3 * MTU);
+            bench.post(4, add, 4_096, 8);
+        }
+        bench.drive();
+        assert_eq!(bench.ended(Side::A).len(), if behind { 4 } else { 2 });
+        assert_same(&bench.host(Side::A).read_memory(PLACE, 8 * MTU), &pattern(8 * MTU), "what was read");
+        let reads = bench.sent.iter().filter(|sent| sent.opcode == Opcode::RC_RDMA_READ_REQUEST);
+        let lengths = reads.map(|sent| Datagram::parse(&sent.bytes, &[]).unwrap().reth().unwrap().dma_len);
+        assert_eq!(lengths.collect::<Vec<_>>(), [8 * MTU as u32; 2], "{behind} {reorder}");
+        if reorder == 0 {
+            assert_eq!(bench.counter(Side::A, "retransmitted_packets"), 1, "only the request");
+            assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), u64::from(!behind));
+        }
+        let added = if behind { 5_u64 } else { 0 };
+        assert_eq!(bench.host(Side::B).read_memory(90_000, 8), added.to_ne_bytes(), "once");
+    }
+}
+
+/// The result of an atomic is lost: it is requested again, and the operation is not executed again.
+#[test]
+fn a_lost_result_of_an_atomic_is_requested_again() {
+    let mut bench = bench(0);
+    once(&mut bench, Side::B, Operation::AtomicAcknowledge, &[1], || Action::Drop);
+    let (write, add) = (bench.write(100_000), bench.fetch_add(90_000, 5));
+    bench.post(1, write, 0, MTU);
+    bench.post(2, add, 4_096, 8);
+    bench.post(3, add, 4_104, 8);
+    bench.post(4, write, 0, MTU);
+    bench.drive();
+    assert_eq!(bench.ended(Side::A), [1, 2, 3, 4].map(|wr_id| (wr_id, WcStatus::Success)));
+    assert_eq!(bench.host(Side::B).read_memory(90_000, 8), 10_u64.to_ne_bytes());
+    assert_eq!(bench.host(Side::A).read_memory(4_096, 8), 0_u64.to_ne_bytes());
+    assert_eq!(bench.host(Side::A).read_memory(4_104, 8), 5_u64.to_ne_bytes());
+    assert_eq!(bench.counter(Side::A, "retransmitted_packets"), 1);
+    assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0);
+}
+
+/// A trimmed response is requested again at once, and by itself.
+#[test]
+fn trimmed_responses_are_requested_again_one_by_one() {
+    let mut bench = bench(16);
+    once(&mut bench, Side::B, Operation::ReadResponse, &[0, 3, 4, 39], || Action::Trim);
+    post_read(&mut bench);
+    bench.drive();
+    assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
+    assert_read(&bench);
+    assert_eq!(responses(&bench), PACKETS + 4);
+    assert_eq!(bench.counter(Side::A, "retransmitted_packets"), 4);
+    assert_eq!(bench.counter(Side::A, "packet_trimmed_err"), 4);
+    assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0);
+}
