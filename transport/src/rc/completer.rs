@@ -270,6 +270,8 @@ impl RcRequester {
         match (core.attr.rnr_retry, self.rnr_retries_left.checked_sub(1)) {
             (7, _) => {}
             (_, Some(left)) => self.rnr_retries_left = left,
+            // With selective repeat, a response before it may still be missing. The next RNR NAK counts.
+            (_, None) if self.una != psn => {}
             (_, None) => {
                 count!(shared, core, req_rnr_retries_exceeded);
                 let (retries, delay_ns) = (core.attr.rnr_retry, timer.delay_ns());
@@ -333,7 +335,7 @@ impl RcRequester {
         let Some(wqe) = self.sq.get(position).copied().filter(is_requested) else {
             return self.unexpected_response(core, shared, datagram);
         };
-        if self.recovery.answered_from(psn) > 0 {
+        if self.recovery.is_answered(psn) {
             count!(shared, core, stale_responses);
             return Verdict::Dropped(DropReason::StaleResponse);
         }

@@ -34,6 +34,11 @@ pub(super) trait LossRecovery {
     /// Records that the response with this PSN arrived, to a request with the PSNs from `first` to `last`.
     fn note_answered(&mut self, _psn: Psn, (_first, _last): (Psn, Psn)) {}
 
+    /// Tells whether the response with this PSN has arrived before its turn.
+    fn is_answered(&self, _psn: Psn) -> bool {
+        false
+    }
+
     /// Returns the number of consecutive responses from `psn` on that have arrived.
     fn answered_from(&self, _psn: Psn) -> u32 {
         0

@@ -63,6 +63,10 @@ impl LossRecovery for Method {
         call!(self.note_answered(psn, range));
     }
 
+    fn is_answered(&self, psn: Psn) -> bool {
+        call!(self.is_answered(psn))
+    }
+
     fn answered_from(&self, psn: Psn) -> u32 {
         call!(self.answered_from(psn))
     }

@@ -60,17 +60,21 @@ impl RcResponder {
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
     ) -> Option<Sealed> {
-        if let Some(resource) = self.resources.next() {
+        while let Some(resource) = self.resources.next() {
             // The bytes of a READ are paced as data. Later answers wait with them.
             let is_data = matches!(resource.answer, Answer::Read { .. });
             if is_data && !core.may_send(shared.now) {
                 return None;
             }
+            let parts = self.resources.parts();
             if let Some(sealed) = self.send_response(core, shared, slot) {
                 if is_data {
                     core.charge(shared.now, sealed.len);
                 }
                 return Some(sealed);
+            }
+            if self.resources.parts() == parts {
+                break;
             }
         }
         let report = if self.owes_reports() { self.next_report() } else { None };
@@ -166,6 +170,11 @@ impl RcResponder {
                 .keys
                 .resolve_remote(rkey, pd, core.number, range, Access::REMOTE_READ)
                 .and_then(|resolved| Ok(shared.keys.memory(&resolved)?.read(resolved.offset, target)?));
+            if read.is_err() && self.resources.parts() > 0 {
+                // It has left before. The peer may have it by now, and have allowed that the key is revoked.
+                self.resources.finished(shared.now);
+                return None;
+            }
             if let Err(error) = read {
                 let denial = Denial { error, rkey, va: sending.va, len: len as u32 };
                 self.response_refused(core, shared, sending.psn, denial);

@@ -94,6 +94,7 @@ impl RcRequester {
         let first = if wqe.first_psn.before(self.una) { self.una } else { wqe.first_psn };
         let is_executed = self.recovery.executed().is_some_and(|executed| !executed.before(first));
         Some(match sending {
+            // A response shows that the request was executed.
             Sending::Trimmed => 1,
             Sending::Next if is_executed && self.is_resending(sending) => {
                 self.recovery.missing_from(self.cursor, repeated)
@@ -181,9 +182,10 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// After a timeout, retransmits the packets not reported as received. Returns `false` if it cannot.
+    /// After a timeout, retransmits the packets not reported as received. Returns `false` if it cannot,
+    /// because everything is being sent again.
     pub(super) fn resend_after_timeout(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
-        if !self.recovery.selects() {
+        if !self.recovery.selects() || self.goes_back() {
             return false;
         }
         count!(shared, core, retransmit_rounds);

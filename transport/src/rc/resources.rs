@@ -219,8 +219,9 @@ impl Resources {
             }
             part.left = part.left.min(part.psn.distance_to(rest.psn).saturating_mul(mtu));
         }
-        let starts = |known: &Resource| known.sending.is_some_and(|known| known.psn == part.psn);
-        if self.parts.iter().any(starts) {
+        let mut waiting = self.parts.iter_mut().filter_map(|known| known.sending.as_mut());
+        if let Some(known) = waiting.find(|known| known.psn == part.psn) {
+            known.left = known.left.max(part.left);
             return true;
         }
         if self.parts.len() >= most as usize {
@@ -229,6 +230,11 @@ impl Resources {
         self.parts.push_back(Resource { sending: Some(part), ..*resource });
         self.waiting += 1;
         true
+    }
+
+    /// Returns the number of parts to be sent again.
+    pub(super) fn parts(&self) -> usize {
+        self.parts.len()
     }
 
     /// Tells whether no resource has anything to send.
@@ -308,5 +314,40 @@ mod tests {
         resources.send_again(Psn::new(7), Sending { psn: Psn::new(7), va: 0, left: 0, begun: false });
         let next = resources.next().map(|resource| resource.answer);
         assert!(matches!(next, Some(Answer::Atomic { original: 2 })));
+    }
+
+    #[test]
+    fn parts_leave_before_the_rest_and_apart_from_it() {
+        const MTU: u32 = 256;
+        let mut resources = Resources::default();
+        resources.set_limit(4);
+        let sending =
+            |psn: u32, packets: u32| Sending { psn: Psn::new(psn), va: 0, left: packets * MTU, begun: false };
+        resources.push(Resource {
+            first_psn: Psn::new(10),
+            psns: 8,
+            msn: Msn::new(1),
+            answer: Answer::Read { pd: PdId(0), va: 0, rkey: RKey(1), len: 8 * MTU },
+            sending: Some(sending(14, 4)),
+            answered: false,
+            train: None,
+        });
+        let next = |resources: &mut Resources| {
+            let sending = resources.next().and_then(|resource| resource.sending);
+            sending.map(|sending| (sending.psn.get(), sending.left / MTU))
+        };
+        assert!(resources.send_part(sending(11, 1), MTU, 2));
+        assert_eq!(next(&mut resources), Some((11, 1)));
+        assert!(resources.send_part(sending(11, 7), MTU, 2));
+        assert_eq!((next(&mut resources), resources.parts()), (Some((11, 3)), 1), "the others leave anyway");
+        assert!(resources.send_part(sending(15, 2), MTU, 2));
+        assert_eq!(resources.parts(), 1, "it leaves anyway");
+        assert!(resources.send_part(sending(10, 1), MTU, 2) && !resources.send_part(sending(12, 1), MTU, 2));
+        for expected in [(11, 3), (10, 1), (14, 4)] {
+            assert!(!resources.is_idle());
+            assert_eq!(next(&mut resources), Some(expected));
+            resources.finished(Instant::ZERO);
+        }
+        assert!(resources.is_idle());
     }
 }

@@ -108,6 +108,13 @@ impl Selective {
         self.set(psn, known);
     }
 
+    /// Returns the PSNs in flight of a READ behind other requests, which has room in the window.
+    fn in_flight_of(&self, first: Psn, last: Psn) -> impl Iterator<Item = Psn> + use<> {
+        let first = if first.before(self.una) { self.una } else { first };
+        let count = if last.before(first) { 0 } else { first.distance_to(last) + 1 };
+        (0..count.min(self.settings.cap())).map(move |step| first.add(step))
+    }
+
     fn forget_all(&mut self) {
         self.known.clear();
         self.absent = 0;
@@ -137,8 +144,7 @@ impl LossRecovery for Selective {
     }
 
     fn note_kept(&mut self, first: Psn, last: Psn) {
-        for step in 0..=first.distance_to(last) {
-            let psn = first.add(step);
+        for psn in self.in_flight_of(first, last) {
             if self.known(psn) == Known::Nothing {
                 self.set(psn, Known::Kept);
             }
@@ -148,15 +154,17 @@ impl LossRecovery for Selective {
     fn note_answered(&mut self, psn: Psn, (first, last): (Psn, Psn)) {
         if self.known(psn) == Known::Kept {
             // The request was executed since, so the other responses were sent too.
-            let una = self.una;
-            for (place, known) in self.known.iter_mut().enumerate() {
-                let is_of_it = first.distance_to(una.add(place as u32)) <= first.distance_to(last);
-                if is_of_it && *known == Known::Kept {
-                    *known = Known::Nothing;
+            for psn in self.in_flight_of(first, last) {
+                if self.known(psn) == Known::Kept {
+                    self.set(psn, Known::Nothing);
                 }
             }
         }
         self.note(psn, Known::Answered);
+    }
+
+    fn is_answered(&self, psn: Psn) -> bool {
+        self.known(psn) == Known::Answered
     }
 
     fn answered_from(&self, psn: Psn) -> u32 {

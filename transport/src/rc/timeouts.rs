@@ -74,7 +74,9 @@ impl RcRequester {
         if self.recovery.selects() {
             count!(shared, core, roce_adp_retrans);
             self.lost(core, shared, self.una, Loss::Timeout);
-            self.resend_after_timeout(core, shared);
+            if !self.resend_after_timeout(core, shared) {
+                self.go_back(core, shared);
+            }
         } else {
             // During a go-back, the remaining packets of the retransmission serve as the probe.
             self.early.is_due = self.cursor == self.unsent;

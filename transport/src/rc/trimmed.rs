@@ -196,7 +196,7 @@ impl RcRequester {
         if !is_awaited || self.goes_back() || self.mode.is_rnr_pause() {
             return NOTHING_TO_ASK;
         }
-        self.note_executed(psn);
+        // It proves nothing about the requests before it, because its ICRC cannot be checked.
         if !self.recovery.on_trimmed_response(psn) {
             return NOTHING_TO_ASK;
         }
