@@ -1,10 +1,11 @@
 //! Measures the benefit of a second engine in a context: the rate of WRITEs of many queue pairs with one
-//! engine and one thread, and with two of each.
+//! engine and one thread, with two threads on one engine, and with two of each.
 //!
-//! Both contexts belong to this process, on loopback. Thread `i` is pinned to processor `i` and drives engine
-//! `i` at both ends, so a thread and its engines use one core. Each message carries a number, which is
-//! checked in the peer's memory when the message completes. At the end, every byte is compared. The upper
-//! limit is the rate of two threads with contexts of their own, which share nothing but the kernel.
+//! Both contexts belong to this process, on loopback. Thread `i` is pinned to processor `i` and drives
+//! engine `i` at both ends, so a thread and its engines use one core unless they are shared. Each message
+//! carries a number, which is checked in the peer's memory when the message completes. At the end, every
+//! byte is compared. The upper limit is the rate of two threads with contexts of their own, which share
+//! nothing but the kernel.
 
 use std::ops::Range;
 use std::sync::Barrier;
@@ -152,6 +153,8 @@ impl Core {
 enum Division {
     /// One thread, one engine.
     One,
+    /// Two threads that share one engine.
+    Threads,
     /// Two threads, two engines of one context.
     Engines,
     /// Two threads with a context each.
@@ -176,11 +179,14 @@ impl Division {
             Self::One => {
                 vec![Core::new(end(&open(1), 0), end(&open(1), 0), QUEUE_PAIRS, size)]
             }
-            Self::Engines => {
-                let (near, far) = (open(2), open(2));
-                (0..2)
-                    .map(|engine| Core::new(end(&near, engine), end(&far, engine), QUEUE_PAIRS / 2, size))
-                    .collect()
+            Self::Threads | Self::Engines => {
+                let engines = if self == Self::Threads { 1 } else { 2 };
+                let (near, far) = (open(engines), open(engines));
+                let core = |thread| {
+                    let engine = thread % engines;
+                    Core::new(end(&near, engine), end(&far, engine), QUEUE_PAIRS / 2, size)
+                };
+                (0..2).map(core).collect()
             }
             Self::Contexts => {
                 (0..2).map(|_| Core::new(end(&open(1), 0), end(&open(1), 0), QUEUE_PAIRS / 2, size)).collect()
@@ -227,13 +233,15 @@ fn rate(division: Division, size: usize, time: Duration) -> f64 {
     rates.into_iter().sum()
 }
 
-/// Measures the messages per second with "1" or "2" engines, or with 2 "contexts".
+/// Measures the messages per second with "1" or "2" engines, with 2 "threads" on one engine, or with 2
+/// "contexts".
 pub(crate) fn rates(division: &str, size: u64, millis: u64) -> Outcome<Value> {
     let way = match division {
         "1" => Division::One,
         "2" => Division::Engines,
+        "threads" => Division::Threads,
         "contexts" => Division::Contexts,
-        _ => return Err(format!("{division}: write 1, 2 or contexts").into()),
+        _ => return Err(format!("{division}: write 1, 2, threads or contexts").into()),
     };
     // Needed if the program was started on one processor. The contexts' background threads use these
     // processors too.

@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use outcome::Outcome;
 
 const USAGE: &str = "costs engine [WRITES] | poll [POLLS] | memory [PAIRS] [SEND_WR RECV_WR] | idle [SECONDS] | \
-                     engines 1|2|contexts [SIZE [MILLISECONDS]] | scale NAME N | \
+                     engines 1|2|threads|contexts [SIZE [MILLISECONDS]] | scale NAME N | \
                      serve roce|tcp ADDRESS PORT | call roce|tcp ADDRESS SERVER PORT [REQUESTS]";
 
 /// Returns the number at this place of the command line, or `otherwise` if the command line is shorter.
