@@ -192,9 +192,7 @@ impl RcRequester {
             return self.on_lost_response(core, shared, advance);
         }
         self.note_executed(psn);
-        if !self.goes_back() {
-            self.on_overtaken(core, shared, psn);
-        }
+        self.on_overtaken(core, shared, psn);
         Verdict::Handled
     }
 
@@ -218,8 +216,8 @@ impl RcRequester {
     ///
     /// # Errors
     ///
-    /// Returns the verdict on the packet if the response to an earlier READ or atomic is missing. With
-    /// selective repeat it may only be late, so there is no error.
+    /// Returns the verdict on the packet if the response to an earlier READ or atomic is missing. Never fails
+    /// with selective repeat, because the response may be late.
     pub(super) fn advance_before(
         &mut self,
         core: &mut QpCore,
@@ -313,7 +311,7 @@ impl RcRequester {
     }
 
     /// Returns the position of the request that contains `psn`, or of the oldest request if none contains it.
-    pub(super) fn position_of(&self, psn: Psn) -> u64 {
+    fn position_of(&self, psn: Psn) -> u64 {
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get(position) {
             if wqe.contains(psn) {
@@ -322,6 +320,11 @@ impl RcRequester {
             position += 1;
         }
         self.sq.head()
+    }
+
+    /// Returns the request that contains `psn`.
+    pub(super) fn request_of(&self, psn: Psn) -> Option<&Wqe> {
+        self.sq.get(self.position_of(psn)).filter(|wqe| wqe.contains(psn))
     }
 
     /// Handles the answer to a READ, an atomic, an ATOMIC WRITE or a FLUSH.
@@ -383,9 +386,7 @@ impl RcRequester {
         }
         self.recovery.note_answered(psn, (wqe.first_psn, wqe.last_psn()));
         self.note_executed(psn);
-        if !self.goes_back() {
-            self.on_overtaken(core, shared, psn);
-        }
+        self.on_overtaken(core, shared, psn);
         Verdict::Handled
     }
 

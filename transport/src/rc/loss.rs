@@ -46,7 +46,7 @@ pub(super) trait LossRecovery {
 
     /// Records that the responder has executed everything up to `psn`, although responses before it are
     /// missing. Returns the first PSN for which this is news, or `None` if it is none.
-    fn note_executed(&mut self, _una: Psn, _psn: Psn) -> Option<Psn> {
+    fn note_executed(&mut self, _psn: Psn) -> Option<Psn> {
         None
     }
 
@@ -57,7 +57,7 @@ pub(super) trait LossRecovery {
 
     /// Decides which packets before `arrived` are lost, which reached the other end before them. Returns the
     /// first packet of the retransmission that this starts, and whether it is the first of its loss episode.
-    fn overtaken_by(&mut self, _una: Psn, _unsent: Psn, _arrived: Psn) -> Option<(Psn, bool)> {
+    fn overtaken_by(&mut self, _unsent: Psn, _arrived: Psn) -> Option<(Psn, bool)> {
         None
     }
 
@@ -87,10 +87,6 @@ pub(super) trait LossRecovery {
         0
     }
 
-    /// Without selection: the oldest READ response that is known to have been trimmed. Responses are
-    /// requested again from it on.
-    fn trimmed_response(&mut self) -> &mut Option<Psn>;
-
     /// Records a loss. Returns whether it begins a loss episode.
     fn begins(&mut self, _unsent: Psn) -> bool {
         true
@@ -103,7 +99,7 @@ pub(super) trait LossRecovery {
     fn on_progress(&mut self, _una: Psn) {}
 
     /// Handles a go-back of the requester, which sends everything from `una` on again.
-    fn on_go_back(&mut self, _una: Psn);
+    fn on_go_back(&mut self, _una: Psn) {}
 
     /// Tells whether this recovery has a retransmission in progress.
     fn is_resending(&self) -> bool {
@@ -111,7 +107,7 @@ pub(super) trait LossRecovery {
     }
 
     /// Returns the first packet from `cursor` on to be sent again, or `None` if the retransmission is over.
-    fn next(&self, _una: Psn, _cursor: Psn) -> Option<Psn> {
+    fn next(&self, _cursor: Psn) -> Option<Psn> {
         None
     }
 
@@ -126,18 +122,7 @@ pub(super) trait LossRecovery {
 }
 
 /// Go-back-N.
-#[derive(Debug, Default)]
-pub(super) struct GoBackN {
-    trimmed_response: Option<Psn>,
-}
+#[derive(Debug)]
+pub(super) struct GoBackN;
 
-impl LossRecovery for GoBackN {
-    fn trimmed_response(&mut self) -> &mut Option<Psn> {
-        &mut self.trimmed_response
-    }
-
-    fn on_go_back(&mut self, _una: Psn) {
-        // Answers to packets sent before the go-back are not awaited.
-        self.trimmed_response = None;
-    }
-}
+impl LossRecovery for GoBackN {}

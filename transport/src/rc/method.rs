@@ -19,7 +19,7 @@ pub(super) enum Method {
 impl Method {
     pub(super) fn new(recovery: &Recovery) -> Self {
         match recovery {
-            Recovery::GoBackN => Self::GoBackN(GoBackN::default()),
+            Recovery::GoBackN => Self::GoBackN(GoBackN),
             Recovery::SelectiveRepeat(settings) => Self::Selective(Box::new(Selective::new(settings))),
         }
     }
@@ -71,16 +71,16 @@ impl LossRecovery for Method {
         call!(self.answered_from(psn))
     }
 
-    fn note_executed(&mut self, una: Psn, psn: Psn) -> Option<Psn> {
-        call!(self.note_executed(una, psn))
+    fn note_executed(&mut self, psn: Psn) -> Option<Psn> {
+        call!(self.note_executed(psn))
     }
 
     fn executed(&self) -> Option<Psn> {
         call!(self.executed())
     }
 
-    fn overtaken_by(&mut self, una: Psn, unsent: Psn, arrived: Psn) -> Option<(Psn, bool)> {
-        call!(self.overtaken_by(una, unsent, arrived))
+    fn overtaken_by(&mut self, unsent: Psn, arrived: Psn) -> Option<(Psn, bool)> {
+        call!(self.overtaken_by(unsent, arrived))
     }
 
     fn on_trimmed(&mut self, trimmed: Psn) -> Option<bool> {
@@ -105,11 +105,6 @@ impl LossRecovery for Method {
         call!(self.absent())
     }
 
-    #[inline]
-    fn trimmed_response(&mut self) -> &mut Option<Psn> {
-        call!(self.trimmed_response())
-    }
-
     fn begins(&mut self, unsent: Psn) -> bool {
         call!(self.begins(unsent))
     }
@@ -132,8 +127,8 @@ impl LossRecovery for Method {
         call!(self.is_resending())
     }
 
-    fn next(&self, una: Psn, cursor: Psn) -> Option<Psn> {
-        call!(self.next(una, cursor))
+    fn next(&self, cursor: Psn) -> Option<Psn> {
+        call!(self.next(cursor))
     }
 
     fn requested_again(&mut self, last: Psn) {

@@ -63,6 +63,9 @@ pub(crate) struct RcRequester {
     /// State of early retransmission.
     pub(super) early: Early,
     pub(super) recovery: Method,
+    /// Without selective repeat: the oldest READ response that is known to have been trimmed. Responses are
+    /// requested again from it on.
+    pub(super) trimmed_response: Option<Psn>,
 }
 
 /// The position of the requester before it sends a trimmed packet again.
@@ -106,6 +109,7 @@ impl RcRequester {
             asked: None,
             flight: Flight::default(),
             early: Early::default(),
+            trimmed_response: None,
         }
     }
 
@@ -128,6 +132,7 @@ impl RcRequester {
         self.flight = Flight::default();
         self.early = Early::default();
         self.recovery.on_go_back(sq_psn);
+        self.trimmed_response = None;
     }
 
     /// Reloads the retry counts from the attributes, at the start and after progress.
@@ -494,6 +499,7 @@ impl RcRequester {
         self.early.went_back();
         // Answers to packets sent before the go-back are not awaited.
         self.asked = None;
+        self.trimmed_response = None;
         self.recovery.on_go_back(self.una);
         if let Some(control) = &mut core.control {
             control.went_back();

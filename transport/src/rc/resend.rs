@@ -32,7 +32,7 @@ impl RcRequester {
         if !self.recovery.is_resending() || self.cursor == self.unsent {
             return;
         }
-        let next = self.recovery.next(self.una, self.cursor).unwrap_or(self.unsent);
+        let next = self.recovery.next(self.cursor).unwrap_or(self.unsent);
         if next != self.cursor {
             self.seek(next);
         }
@@ -41,7 +41,7 @@ impl RcRequester {
     /// Records that the responder has executed every request up to `psn`, although responses before it are
     /// missing: they may have been overtaken. Their requests need not be sent again.
     pub(super) fn note_executed(&mut self, psn: Psn) {
-        let Some(from) = self.recovery.note_executed(self.una, psn) else { return };
+        let Some(from) = self.recovery.note_executed(psn) else { return };
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get(position).filter(|wqe| wqe.progress != Progress::Posted) {
             position += 1;
@@ -58,9 +58,13 @@ impl RcRequester {
         }
     }
 
-    /// Starts or extends a selective retransmission, because `arrived` overtook missing packets.
+    /// Starts or extends a selective retransmission, because `arrived` overtook missing packets. Does nothing
+    /// if everything is being sent again.
     pub(super) fn on_overtaken(&mut self, core: &mut QpCore, shared: &mut Shared, arrived: Psn) {
-        let Some((from, is_first)) = self.recovery.overtaken_by(self.una, self.unsent, arrived) else {
+        if self.goes_back() {
+            return;
+        }
+        let Some((from, is_first)) = self.recovery.overtaken_by(self.unsent, arrived) else {
             return;
         };
         if is_first {
@@ -126,7 +130,7 @@ impl RcRequester {
         if psn.before(self.una) || !self.awaits(received) || self.goes_back() {
             return advance.verdict(DropReason::StaleResponse);
         }
-        if let Some(wqe) = self.sq.get(self.position_of(received)).filter(|wqe| wqe.contains(received)) {
+        if let Some(wqe) = self.request_of(received) {
             if wqe.op.awaits_response() {
                 self.recovery.note_kept(wqe.first_psn, wqe.requested_to);
             } else {
@@ -153,8 +157,7 @@ impl RcRequester {
         };
         let (una, unsent) = (self.una, self.unsent);
         let in_flight = una.distance_to(trimmed) < una.distance_to(unsent);
-        let is_request = |wqe: &Wqe| wqe.contains(trimmed) && !wqe.op.awaits_response();
-        let is_request = self.sq.get(self.position_of(trimmed)).is_some_and(is_request);
+        let is_request = self.request_of(trimmed).is_some_and(|wqe| !wqe.op.awaits_response());
         if !in_flight || !is_request || self.mode.is_rnr_pause() {
             return advance.verdict(DropReason::StaleResponse);
         }

@@ -205,16 +205,16 @@ impl RcResponder {
         }
         let again = Sending { psn, va: reth.va, left: reth.dma_len, begun: false };
         let repeated = resource.repeated_from(psn, unsent, shared.now, self.losses);
-        let is_selective = self.reorder.is_some();
         // The response is the next to be sent, and has not left since the last request: the rate is too low.
         let is_next = self.resources.next().and_then(|next| next.sending).is_some_and(|it| it.psn == psn);
-        match &self.reorder {
+        let is_next = is_next && self.reorder.is_none();
+        if let Some(reorder) = &self.reorder {
             // The peer asks for what it misses, which may be less than what is still to be sent.
-            Some(reorder) if !self.resources.send_part(again, core.mtu() as u32, reorder.cap()) => {
+            if !self.resources.send_part(again, core.mtu() as u32, reorder.cap()) {
                 return UNANSWERABLE;
             }
-            Some(_) => {}
-            None => self.resources.send_again(psn, again),
+        } else {
+            self.resources.send_again(psn, again);
         }
         match repeated {
             // After an RNR NAK the peer repeats all unanswered requests, although nothing was lost.
@@ -222,7 +222,7 @@ impl RcResponder {
                 self.losses = self.losses.wrapping_add(1);
                 core.lost_after(shared, &loss);
             }
-            Repeated::Known | Repeated::Unsent if is_next && !is_selective => core.too_slow(shared.now),
+            Repeated::Known | Repeated::Unsent if is_next => core.too_slow(shared.now),
             Repeated::Lost(_) | Repeated::OfFew | Repeated::Known | Repeated::Unsent => {}
         }
         Verdict::Handled

@@ -23,8 +23,6 @@ pub(super) struct Selective {
     trimmed: VecDeque<Psn>,
     /// The newest PSN up to which the responder has executed everything, if it is not before `una`.
     executed: Option<Psn>,
-    /// Always `None`: trimmed responses are requested separately.
-    trimmed_response: Option<Psn>,
     /// End of the retransmission, `None` without one: packets before this one are sent again unless received.
     end: Option<Psn>,
     /// The first unsent packet when the loss was detected; a loss beyond it begins another episode.
@@ -70,7 +68,6 @@ impl Selective {
             absent: 0,
             trimmed: VecDeque::new(),
             executed: None,
-            trimmed_response: None,
             end: None,
             until: None,
         }
@@ -113,14 +110,6 @@ impl Selective {
         let first = if first.before(self.una) { self.una } else { first };
         let count = if last.before(first) { 0 } else { first.distance_to(last) + 1 };
         (0..count.min(self.settings.cap())).map(move |step| first.add(step))
-    }
-
-    fn forget_all(&mut self) {
-        self.known.clear();
-        self.absent = 0;
-        self.trimmed.clear();
-        self.executed = None;
-        (self.end, self.until) = (None, None);
     }
 }
 
@@ -172,8 +161,8 @@ impl LossRecovery for Selective {
         from.take_while(|known| **known == Known::Answered).count() as u32
     }
 
-    fn note_executed(&mut self, una: Psn, psn: Psn) -> Option<Psn> {
-        let first = self.executed.map_or(una, Psn::next);
+    fn note_executed(&mut self, psn: Psn) -> Option<Psn> {
+        let first = self.executed.map_or(self.una, Psn::next);
         if psn.before(first) {
             return None;
         }
@@ -185,7 +174,8 @@ impl LossRecovery for Selective {
         self.executed
     }
 
-    fn overtaken_by(&mut self, una: Psn, unsent: Psn, arrived: Psn) -> Option<(Psn, bool)> {
+    fn overtaken_by(&mut self, unsent: Psn, arrived: Psn) -> Option<(Psn, bool)> {
+        let una = self.una;
         let ahead = una.distance_to(arrived);
         if ahead == 0 || ahead >= una.distance_to(unsent) {
             return None;
@@ -236,10 +226,6 @@ impl LossRecovery for Selective {
         self.absent
     }
 
-    fn trimmed_response(&mut self) -> &mut Option<Psn> {
-        &mut self.trimmed_response
-    }
-
     fn begins(&mut self, unsent: Psn) -> bool {
         let is_first = self.until.is_none();
         self.until = self.until.or(Some(unsent));
@@ -277,22 +263,21 @@ impl LossRecovery for Selective {
     }
 
     fn on_go_back(&mut self, una: Psn) {
-        self.forget_all();
-        self.una = una;
+        *self = Self { una, ..Self::new(&self.settings) };
     }
 
     fn is_resending(&self) -> bool {
         self.end.is_some()
     }
 
-    fn next(&self, una: Psn, cursor: Psn) -> Option<Psn> {
+    fn next(&self, cursor: Psn) -> Option<Psn> {
         let end = self.end?;
         let mut psn = cursor;
         while psn.before(end) {
             match self.known(psn) {
                 Known::Nothing => return Some(psn),
                 // The responder waits for the oldest packet, whatever it reported before.
-                Known::Received | Known::Kept if psn == una => return Some(psn),
+                Known::Received | Known::Kept if psn == self.una => return Some(psn),
                 // Trimmed packets are sent separately.
                 Known::Received
                 | Known::Trimmed
@@ -335,7 +320,7 @@ mod tests {
     /// Handles the report of an early request.
     fn received(selective: &mut Selective, unsent: Psn, psn: Psn) -> Option<(Psn, bool)> {
         selective.note_received(psn);
-        selective.overtaken_by(selective.una, unsent, psn)
+        selective.overtaken_by(unsent, psn)
     }
 
     #[test]
@@ -349,19 +334,19 @@ mod tests {
             assert!(!selective.is_resending());
         }
         assert_eq!(received(&mut selective, unsent, una.add(4)), Some((una, true)), "it is lost");
-        assert_eq!(selective.next(una, una), Some(una));
-        assert_eq!(selective.next(una, una.add(1)), None, "the others may be late only");
+        assert_eq!(selective.next(una), Some(una));
+        assert_eq!(selective.next(una.add(1)), None, "the others may be late only");
         // Packets 5 and 7 are also missing; packet 5 is four before packet 9.
         for ahead in [6, 8] {
             let lost = received(&mut selective, unsent, una.add(ahead));
             assert_eq!(lost, Some((una.add(ahead - 5), false)));
-            assert_eq!(selective.next(una, una.add(1)), None);
+            assert_eq!(selective.next(una.add(1)), None);
         }
         assert_eq!(received(&mut selective, unsent, una.add(9)), Some((una.add(5), false)));
-        assert_eq!(selective.next(una, una.add(1)), Some(una.add(5)));
+        assert_eq!(selective.next(una.add(1)), Some(una.add(5)));
         selective.on_timeout(unsent);
         assert_eq!(
-            selective.next(una, una.add(6)),
+            selective.next(una.add(6)),
             Some(una.add(7)),
             "after a timeout everything is sent that is missing"
         );
@@ -402,22 +387,22 @@ mod tests {
         let (at, unsent) = (|ahead| una.add(ahead), una.add(9));
         let mut selective = selective(0, una);
         selective.note_kept(at(1), at(8));
-        assert_eq!(selective.overtaken_by(una, unsent, at(1)), Some((una, true)));
-        assert_eq!((selective.next(una, una), selective.next(una, at(1))), (Some(una), None));
+        assert_eq!(selective.overtaken_by(unsent, at(1)), Some((una, true)));
+        assert_eq!((selective.next(una), selective.next(at(1))), (Some(una), None));
         assert_eq!(selective.absent(), 0, "a response takes no room in a window of requests");
         selective.on_progress(at(1));
         for ahead in [3, 7] {
             selective.note_answered(at(ahead), (at(1), at(8)));
-            selective.overtaken_by(at(1), unsent, at(ahead));
+            selective.overtaken_by(unsent, at(ahead));
         }
         let runs = [(1, 2), (4, 3)];
         let mut cursor = at(1);
         for (ahead, count) in runs {
-            assert_eq!(selective.next(at(1), cursor), Some(at(ahead)));
+            assert_eq!(selective.next(cursor), Some(at(ahead)));
             assert_eq!(selective.missing_from(at(ahead), 20), count);
             cursor = at(ahead + count);
         }
-        assert_eq!(selective.next(at(1), cursor), None, "the last one is not overdue");
+        assert_eq!(selective.next(cursor), None, "the last one is not overdue");
         assert!(selective.on_trimmed_response(at(4)) && !selective.on_trimmed_response(at(4)));
         assert!(!selective.on_trimmed_response(at(3)), "it arrived");
         assert_eq!((selective.next_trimmed(), selective.answered_from(at(3))), (Some(at(4)), 1));
@@ -425,15 +410,15 @@ mod tests {
         assert_eq!((selective.next_trimmed(), selective.answered_from(at(3))), (None, 2));
     }
 
-    /// What the responder has executed is told once, and forgotten when it is acknowledged.
+    /// An executed request is news once, and is forgotten when it is acknowledged.
     #[test]
     fn executed_requests_are_new_once() {
         let una = Psn::new(0xff_fffe);
         let at = |ahead| una.add(ahead);
         let mut selective = selective(0, una);
-        assert_eq!(selective.note_executed(una, at(3)), Some(una));
-        assert_eq!((selective.note_executed(una, at(3)), selective.note_executed(una, at(2))), (None, None));
-        assert_eq!((selective.note_executed(una, at(4)), selective.executed()), (Some(at(4)), Some(at(4))));
+        assert_eq!(selective.note_executed(at(3)), Some(una));
+        assert_eq!((selective.note_executed(at(3)), selective.note_executed(at(2))), (None, None));
+        assert_eq!((selective.note_executed(at(4)), selective.executed()), (Some(at(4)), Some(at(4))));
         selective.on_progress(at(5));
         assert_eq!(selective.executed(), None);
     }

@@ -178,21 +178,19 @@ impl RcRequester {
             // The response left before the retransmitted request, which also covers this response.
             return NOTHING_TO_ASK;
         }
-        let oldest = self.recovery.trimmed_response();
-        let known = *oldest;
-        keep_oldest(oldest, self.una, psn);
+        let known = self.trimmed_response;
+        keep_oldest(&mut self.trimmed_response, self.una, psn);
         if self.ask_for_trimmed(core, shared) {
             return Verdict::Handled;
         }
-        *self.recovery.trimmed_response() = known;
+        self.trimmed_response = known;
         NOTHING_TO_ASK
     }
 
     /// With selective repeat, requests exactly this response again.
     fn on_trimmed_response(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
-        let is_awaited =
-            |wqe: &Wqe| wqe.contains(psn) && wqe.op.awaits_response() && !wqe.requested_to.before(psn);
-        let is_awaited = self.sq.get(self.position_of(psn)).is_some_and(is_awaited);
+        let is_awaited = |wqe: &Wqe| wqe.op.awaits_response() && !wqe.requested_to.before(psn);
+        let is_awaited = self.request_of(psn).is_some_and(is_awaited);
         if !is_awaited || self.goes_back() || self.mode.is_rnr_pause() {
             return NOTHING_TO_ASK;
         }
@@ -213,13 +211,12 @@ impl RcRequester {
     /// Without selective repeat, requests the oldest missing response again if it is known to have been
     /// trimmed. Returns whether a trimmed response is known that will be requested.
     pub(super) fn ask_for_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
-        let oldest = self.recovery.trimmed_response();
-        let Some(psn) = *oldest else { return false };
+        let Some(psn) = self.trimmed_response else { return false };
         if self.una.before(psn) {
             // Earlier responses are still on their way.
             return true;
         }
-        *oldest = None;
+        self.trimmed_response = None;
         if psn != self.una {
             return false;
         }
