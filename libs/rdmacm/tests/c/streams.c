@@ -15,7 +15,7 @@
 
 #include "../../../ibverbs/tests/c/check.h"
 
-enum { PORT = 7471, LARGE = 3000000, MAPPED = 300000, OFFSET = 4096, PORTS_OF_DATAGRAMS = 7480 };
+enum { PORT = 7471, LARGE = 3000000, MAPPED = 300000, OFFSET = 4096, PORTS_OF_DATAGRAMS = 7480, ROUNDS = 500 };
 
 static unsigned char large[LARGE];
 
@@ -111,6 +111,11 @@ static void *serve(void *listener)
     CHECK(rreadv(socket, parts, 2) == 12);
     CHECK(memcmp(first, "one ", 4) == 0 && memcmp(second, "and more", 8) == 0);
     CHECK(rsendmsg(socket, &message, 0) == 12);
+    /* Regression: each buffer was a transfer, so the peer sometimes read the first one alone. */
+    for (int round = 0; round < ROUNDS; round++) {
+        CHECK(rrecv(socket, second, 1, 0) == 1);
+        CHECK(round % 2 ? rwritev(socket, parts, 2) == 12 : rsendmsg(socket, &message, 0) == 12);
+    }
     receive_large(socket, LARGE);
     CHECK(rwrite(socket, large, LARGE) == LARGE);
     /* The end of the other direction. */
@@ -134,7 +139,7 @@ static void wait_until_readable(int socket)
 
 static void talk(int socket)
 {
-    char first[4], second[8], more[4];
+    char first[4], second[8], more[4], whole[64];
     struct iovec parts[2] = {{"one ", 4}, {"and more", 8}};
     struct iovec room[2] = {{first, 4}, {second, 8}};
     struct msghdr message = {.msg_iov = room, .msg_iovlen = 2};
@@ -148,6 +153,10 @@ static void talk(int socket)
     wait_until_readable(socket);
     CHECK(rrecvmsg(socket, &message, MSG_WAITALL) == 12);
     CHECK(memcmp(first, "one ", 4) == 0 && memcmp(second, "and more", 8) == 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        CHECK(rsend(socket, "?", 1, 0) == 1);
+        CHECK(rrecv(socket, whole, sizeof whole, 0) == 12 && memcmp(whole, "one ", 4) == 0);
+    }
     CHECK(rsendto(socket, large, LARGE, 0, NULL, 0) == LARGE);
     receive_large(socket, LARGE);
     CHECK(rshutdown(socket, SHUT_WR) == 0);

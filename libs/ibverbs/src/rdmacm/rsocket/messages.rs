@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use roce_fault::verbs::Verb;
 
 use super::calls::{give_address, receive, rgetpeername, send};
+use super::flow::FIRST_TRANSFER;
 use super::{datagram_of, socket_of};
 use crate::answer::{Errno, count};
 use crate::rdmacm::sockaddr::read;
@@ -93,6 +94,11 @@ fn send_all(number: c_int, buffers: &[libc::iovec], flags: c_int) -> Result<isiz
         return socket.send(&unsafe { parts(buffers)? }, flags, None);
     }
     let socket = socket_of(number)?;
+    if buffers.iter().fold(0_usize, |all, buffer| all.saturating_add(buffer.iov_len)) <= FIRST_TRANSFER {
+        // As one transfer, so that the peer reads a header and what it announces at once.
+        // SAFETY: the application's buffers.
+        return send(&socket, &unsafe { parts(buffers)? }.concat(), flags);
+    }
     each(buffers, |buffer, _| {
         // SAFETY: the application's bytes; the buffer is not empty.
         let data = unsafe { std::slice::from_raw_parts(buffer.iov_base.cast(), buffer.iov_len) };
