@@ -5,11 +5,12 @@ mod crowd;
 #[path = "../names/mod.rs"]
 mod names;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant as Clock};
@@ -48,10 +49,26 @@ fn refusal(text: &str) -> OpenError {
 /// it executes its program. A device closed in that time would keep its slot and its address.
 static STARTS_AND_ENDS: Mutex<()> = Mutex::new(());
 
+/// Starts a process, and waits until it has closed its copies of this one's sockets: it runs before that is
+/// done, which takes a while if there are thousands.
 #[track_caller]
 fn start(command: &mut Command) -> Running {
     let _one = STARTS_AND_ENDS.lock().unwrap_or_else(PoisonError::into_inner);
-    Running::start(command)
+    let own = sockets_of("self");
+    let running = Running::start(command);
+    let (pid, begun) = (running.pid().to_string(), Clock::now());
+    while !own.is_disjoint(&sockets_of(&pid)) {
+        assert!(begun.elapsed() < PATIENCE, "the process keeps copies of sockets");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    running
+}
+
+/// Returns the sockets of a process; none if it has ended.
+fn sockets_of(pid: &str) -> HashSet<PathBuf> {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let targets = descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.path()).ok());
+    targets.filter(|target| target.as_os_str().as_encoded_bytes().starts_with(b"socket:")).collect()
 }
 
 /// Closes a device or a name, so that the next test step can have its slot or address.
@@ -321,9 +338,9 @@ fn a_slot_that_is_given_back_is_the_next_ones_without_what_waited() {
     for (text, to) in addresses() {
         let keeper = open(&text);
         let sender = sender_to(to);
-        for _ in 0..3 {
+        for round in 0..3 {
             let second = open(&text);
-            assert_eq!(slot(&second), 2);
+            assert_eq!(slot(&second), 2, "{text}, round {round}");
             // One datagram waits when the device is closed; another one arrives while the slot is free.
             sender.send(&datagram(2 << 16, 1, 80)).unwrap();
             close(second);
