@@ -23,6 +23,12 @@ pub struct EngineConfig {
     /// Maximum number of response packets in one piece of a READ, so that responses cannot overrun this end.
     /// 0 requests each READ at once.
     pub max_read_packets: u32,
+    /// The rate at which READ responses are requested by all queue pairs together, including headers, so that
+    /// they arrive at no more than this rate. Unlimited by default, and then only one piece of a READ is
+    /// outstanding. With a rate, pieces ([`max_read_packets`](Self::max_read_packets), 128 if that is 0) take
+    /// turns, so they should be short: the receiver then decides which sender sends when, and an incast of
+    /// READs fills no queue in the network (`docs/reference/congestion.md`).
+    pub read_rate: Rate,
     /// Maximum length of a UD message: the path MTU of the port.
     pub port_mtu: PathMtu,
     /// Packets that one queue pair may send before the next one.
@@ -117,6 +123,7 @@ impl EngineConfig {
             mig_req: true,
             max_outstanding_packets: 256,
             max_read_packets: 128,
+            read_rate: Rate::UNLIMITED,
             port_mtu: PathMtu::Mtu4096,
             quantum: 32,
             max_qp: 16_384,

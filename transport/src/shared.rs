@@ -6,6 +6,7 @@ use slab::Slab;
 use crate::Instant;
 use crate::completion::{CompletionQueue, Wc};
 use crate::config::EngineConfig;
+use crate::congestion::ReadPace;
 use crate::counters::Counters;
 use crate::event::{AsyncEvent, Event, EventQueue};
 use crate::ids::CqId;
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) telemetry_out: Option<Telemetry>,
     /// Path information of the answer that is being handled, until the answer is proven to be from the peer.
     pub(crate) answer: Option<AnswerOverPath>,
+    /// The limit of READ responses, if the settings have one.
+    pub(crate) reads: Option<ReadPace>,
 }
 
 /// Information about the path on which an answer arrived.

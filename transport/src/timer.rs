@@ -14,6 +14,8 @@ pub(crate) enum Timer {
     Probe,
     /// The delay that an RNR NAK asked for (IBTA 9.7.5.2.8).
     Rnr,
+    /// A READ request has its turn ([`EngineConfig::read_rate`](crate::EngineConfig::read_rate)).
+    Turn,
     /// The next packet may be sent, or the congestion control has a deadline.
     Pace,
 }
@@ -44,7 +46,7 @@ impl Deadlines {
     /// The earliest one, if the watched time is `paused` nanoseconds behind the clock.
     pub(crate) fn next(&self, paused: u64) -> Option<Instant> {
         let watched = [Timer::Retry, Timer::Probe].into_iter().filter_map(|timer| self.get(timer));
-        let others = [Timer::Rnr, Timer::Pace].into_iter().filter_map(|timer| self.get(timer));
+        let others = [Timer::Rnr, Timer::Turn, Timer::Pace].into_iter().filter_map(|timer| self.get(timer));
         watched.map(|at| at.plus_nanos(paused)).chain(others).min()
     }
 

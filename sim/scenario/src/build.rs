@@ -19,8 +19,8 @@ use super::workload::{self, Context, Tables, Workload};
 use super::{Load, Scenario, ScenarioError, Wrong, topology};
 use roce_sim::net::{
     ApplicationError, Balance, Class, Failed, Failure, HostSettings, Marking, MeasureSettings, PauseMode,
-    PauseStorm, PayloadMode, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Time, Topology,
-    check_failures, check_routes, priority_of,
+    PauseStorm, PayloadMode, ReadSettings, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Time,
+    Topology, check_failures, check_routes, priority_of,
 };
 
 pub(super) fn build(
@@ -131,6 +131,7 @@ fn host(
         ("poll_time", span(table.poll_time.as_ref())),
         ("wake_up_time", span(table.wake_up_time.as_ref())),
         ("socket_buffer", span(table.socket_buffer.as_ref())),
+        ("reads", span(table.reads.as_ref())),
     ];
     if let Some(application) = table.application {
         host.application = application.get_ref().parse().map_err(|error: ApplicationError| {
@@ -143,6 +144,9 @@ fn host(
     set(&mut host.delay, table.delay.map(|delay| delay.0));
     set(&mut host.dscp, table.dscp.map(Spanned::into_inner));
     set(&mut host.window_packets, table.window);
+    if let Some(file::Reads { packets, rate, dscp }) = table.reads.map(Spanned::into_inner) {
+        host.reads = ReadSettings { packets: packets.unwrap_or(0), rate, dscp };
+    }
     set(&mut host.timeout, table.timeout.map(Spanned::into_inner));
     set(&mut host.retry_cnt, table.retry_cnt.map(Spanned::into_inner));
     set(&mut host.message_bytes, table.message.map(|bytes| bytes.into_inner().0));

@@ -343,6 +343,15 @@ pub(super) struct Host {
     pub(super) message: Option<Spanned<Bytes>>,
     pub(super) depth: Option<Spanned<u32>>,
     pub(super) receive_limit: Option<Spanned<ReceiveLimit>>,
+    pub(super) reads: Option<Spanned<Reads>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table for reads, such as { packets = 8, rate = 1.0 }")]
+pub(super) struct Reads {
+    pub(super) packets: Option<u32>,
+    pub(super) rate: Option<f64>,
+    pub(super) dscp: Option<u8>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,7 +1,7 @@
 //! The plan of a run: everything that the seed determines before the first packet.
 
 use roce_packet::{PathMtu, Psn};
-use roce_transport::congestion::Congestion;
+use roce_transport::congestion::{Congestion, Rate};
 use roce_transport::{QpType, Recovery, SelectiveRepeat};
 
 use super::work::{Flow, Shape};
@@ -37,6 +37,8 @@ pub struct Plan {
     pub window: u32,
     /// The maximum number of packets of one READ request, or 0 for no limit.
     pub max_read_packets: u32,
+    /// Rate at which both engines request READ responses.
+    pub read_rate: Rate,
     /// Local ACK timeout exponent.
     pub timeout: u8,
     /// Retries after timeouts.
@@ -141,6 +143,7 @@ impl Plan {
             mtu,
             window: random.pick(&[1, 2, 5, 16, 64, 256]),
             max_read_packets: random.pick(&[0, 0, 1, 3, 16]),
+            read_rate: Rate::UNLIMITED,
             timeout,
             retry_cnt: random.pick(&[0, 1, 3, 6, 7, 7, 7]),
             rnr_retry: random.pick(&[0, 1, 3, 6, 7, 7, 7]),

@@ -366,6 +366,7 @@ impl End {
         let mut config = EngineConfig::from_number(plan.seed.wrapping_mul(2).wrapping_add(number));
         config.max_outstanding_packets = plan.window;
         config.max_read_packets = plan.max_read_packets;
+        config.read_rate = plan.read_rate;
         config.quantum = plan.quantum;
         config.recovery = plan.recovery;
         config.congestion = plan.congestion.clone();

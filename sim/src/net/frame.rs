@@ -33,6 +33,8 @@ pub(super) const HEAD: usize = 32;
 const AROUND_DATAGRAM: usize = EthernetHeader::LEN + Ipv4Header::LEN + UdpHeader::LEN;
 /// Length of BTH and ICRC.
 pub(super) const DATAGRAM_OVERHEAD: u32 = 12 + 4;
+/// Length of the ICRC.
+const ICRC: usize = 4;
 /// Length of preamble and inter-frame gap, which take no buffer space.
 const GAP: u32 = PREAMBLE_AND_GAP_LEN as u32;
 /// Length of a pause frame on the wire, which is the shortest Ethernet frame.
@@ -351,15 +353,16 @@ impl Frames {
         }
     }
 
-    /// Removes the payload, ICRC and telemetry of a datagram. Returns `false` without any change if the frame
-    /// would not become shorter.
+    /// Removes the payload, ICRC and telemetry of a datagram. Returns `false` without any change if it has no
+    /// payload, or if the frame would not become shorter.
     pub(super) fn trim(&mut self, id: FrameId, trimming: &Trimming) -> bool {
         let frame = &mut self.frames[id.0 as usize];
         let Some(info) = Opcode(frame.head[0]).info().filter(|_| frame.kind == Kind::Datagram) else {
             return false;
         };
         let wire_len = wire_len(info.header_len).max(trimming.frame_bytes + GAP);
-        if info.header_len > HEAD || wire_len >= u32::from(frame.wire_len) {
+        let has_payload = usize::from(frame.len) > info.header_len + ICRC;
+        if info.header_len > HEAD || !has_payload || wire_len >= u32::from(frame.wire_len) {
             return false;
         }
         if frame.slot != NO_SLOT {
@@ -465,6 +468,11 @@ mod tests {
         let other = frames.insert(frame(bytes.len()));
         frames.store(other, &bytes);
         assert_eq!(frames.get(other).slot, 0, "the slot is free again");
+        // Regression: READ requests lost their ICRC, and only a timeout repeated them.
+        bytes[0] = Opcode::RC_RDMA_READ_REQUEST.0;
+        let request = frames.insert(frame(12 + 16 + 4));
+        frames.store(request, &bytes[..32]);
+        assert!(!frames.trim(request, &Trimming::default()), "there is no payload");
         // Frames that would not become shorter are not trimmed.
         bytes[0] = Opcode::RC_RDMA_WRITE_MIDDLE.0;
         for (len, to, cut) in [(12 + 4, 64, false), (12 + 64 + 4, 128, false), (12 + 128 + 4, 128, true)] {

@@ -252,6 +252,8 @@ impl Host {
             connection: None,
         });
         let reads = match settings.operation {
+            // A READ in pieces has several requests.
+            FlowOperation::Read if settings.reads.packets > 0 => MAX_RD_ATOMIC,
             FlowOperation::Read => settings.depth.min(MAX_RD_ATOMIC.into()) as u8,
             FlowOperation::Write | FlowOperation::Send => 1,
         };

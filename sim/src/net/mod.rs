@@ -47,6 +47,7 @@ mod port;
 mod port_rules;
 mod process;
 mod queue;
+mod receiver;
 mod results;
 mod route;
 mod rules;
@@ -76,6 +77,7 @@ pub use memory::{MemoryEstimate, MemoryPart};
 pub use payload::MAX_FLOW;
 pub use port::{DropReason, PauseStep, PortStats};
 pub use queue::EventQueue;
+pub use receiver::{ReadSettings, ReceiveLimit};
 pub use results::{
     HostResult, PausePoint, PortResult, QueuePoint, RatePoint, Results, TotalPoint, port_name,
 };
@@ -83,8 +85,8 @@ pub use route::{RouteError, check_routes};
 pub use rules::{FrameView, MakeRules, PortView, SwitchRules};
 pub use settings::{
     Balance, Class, Failed, Failure, FlowOperation, Headroom, HostSettings, MeasureSettings, PRIORITIES,
-    PauseMode, PauseStorm, PayloadMode, PortChanges, PortRule, ReceiveLimit, RouteOverride, Settings,
-    SwitchSettings, Threshold, Trimming, Watchdog, priority_of,
+    PauseMode, PauseStorm, PayloadMode, PortChanges, PortRule, RouteOverride, Settings, SwitchSettings,
+    Threshold, Trimming, Watchdog, priority_of,
 };
 pub use simulation::{BuildError, Simulation};
 pub use slowdown::{Percentiles, SIZE_CLASSES, SizeRange, Slowdowns};

@@ -15,9 +15,8 @@ use super::application::Application;
 use super::event::Event;
 use super::frame::{Frame, FrameId, Kind};
 use super::port::DropReason;
-use super::settings::{
-    Class, PRIORITIES, PauseStorm, PayloadMode, ReceiveLimit, Settings, classes_of, priority_of,
-};
+use super::receiver::ReceiveLimit;
+use super::settings::{Class, PRIORITIES, PauseStorm, PayloadMode, Settings, classes_of, priority_of};
 use super::time::Time;
 use super::world::World;
 
@@ -265,6 +264,7 @@ impl Nic {
         let settings = &world.settings.host;
         let dscp = match opcode {
             Opcode::RC_ACKNOWLEDGE => settings.ack_dscp,
+            Opcode::RC_RDMA_READ_REQUEST => settings.reads.dscp,
             _ => None,
         };
         let own = frame.traffic_class;
@@ -328,8 +328,10 @@ fn engine_config(number: u32, line_rate_bps: u64, settings: &Settings) -> Engine
     config.max_outstanding_packets = settings.host.window_packets;
     config.quantum = 1;
     config.max_qp = MOST_QUEUE_PAIRS;
-    // RNICs request a READ as a whole.
-    config.max_read_packets = 0;
+    config.max_read_packets = settings.host.reads.packets;
+    if let Some(factor) = settings.host.reads.rate {
+        config.read_rate = Rate::bits_per_second((line_rate_bps as f64 * factor) as u64);
+    }
     config.congestion = settings.host.congestion.clone();
     config.notification = settings.host.notification;
     config.recovery = settings.host.recovery;

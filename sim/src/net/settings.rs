@@ -6,6 +6,7 @@ use roce_transport::{Recovery, TrafficClasses};
 
 use super::application::Application;
 use super::marking::Marking;
+use super::receiver::{ReadSettings, ReceiveLimit};
 use super::rules::MakeRules;
 use super::ties::Ties;
 use super::time::Time;
@@ -448,6 +449,8 @@ pub struct HostSettings {
     pub depth: u32,
     /// The receive rate of hosts, if it is lower than that of the link.
     pub receive_limit: Option<ReceiveLimit>,
+    /// How hosts request READs.
+    pub reads: ReadSettings,
 }
 
 impl Default for HostSettings {
@@ -471,6 +474,7 @@ impl Default for HostSettings {
             message_bytes: 1 << 30,
             depth: 2,
             receive_limit: None,
+            reads: ReadSettings::default(),
         }
     }
 }
@@ -496,6 +500,7 @@ impl HostSettings {
             ("retry_cnt", self.retry_cnt <= 7, "it must be 0 to 7"),
             ("poll_time", POLL_TIMES.contains(&self.poll_time), "it must be 10 ns to 1 ms"),
             ("wake_up_time", self.wake_up_time <= LONGEST_WAKE_UP, "it must be at most 1 s"),
+            ("reads", self.reads.is_valid(), "rate must be above 0 and at most 10, and dscp 0 to 63"),
             ("socket_buffer", self.socket_buffer_bytes >= 8_192, "it must be at least 8,192 bytes"),
         ];
         if let Some(reason) = self.application.problem() {
@@ -503,17 +508,6 @@ impl HostSettings {
         }
         checks.into_iter().find(|(_, good, _)| !good).map(|(key, _, reason)| (key, reason))
     }
-}
-
-/// A receive rate that is lower than that of the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReceiveLimit {
-    /// The number of the host. `None` stands for all hosts.
-    pub host: Option<u32>,
-    /// Bits per second.
-    pub rate_bps: u64,
-    /// The number of waiting bytes at which the host pauses the switch.
-    pub xoff_bytes: u64,
 }
 
 /// The data to sample and capture during a simulation.

@@ -10,6 +10,7 @@ mod links;
 mod operations;
 mod paths;
 mod ports;
+mod pulling;
 mod rules;
 mod tasks;
 mod threads;

@@ -8,6 +8,7 @@ mod control;
 mod line;
 mod notification;
 mod pacer;
+mod reads;
 
 pub use roce_congestion::{
     Ack, Algorithm, CnpScope, Congestion, CongestionControl, CongestionError, Dcqcn, DcqcnForm,
@@ -21,3 +22,4 @@ pub(crate) use after_loss::{AfterLoss, LostAfter};
 pub(crate) use control::{Control, SentRequest};
 pub(crate) use line::LineLimit;
 pub(crate) use notification::{CnpPace, Leaving, Notifier};
+pub(crate) use reads::{ReadPace, ReadResponse, ReadTurn};

@@ -11,7 +11,7 @@ use crate::Instant;
 /// Billionths of a bit in a byte.
 const BYTE: i64 = 8_000_000_000;
 /// Maximum burst. In billionths of a bit it is far below 2^63.
-const MOST_BURST: u32 = 1 << 24;
+pub(super) const MOST_BURST: u32 = 1 << 24;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pacer {

@@ -30,7 +30,7 @@ pub use xrc::XrcdError;
 use crate::Instant;
 use crate::completion::{Ends, Notify, Occupancy, Wc};
 use crate::config::EngineConfig;
-use crate::congestion::{LineLimit, Notifier, Observation};
+use crate::congestion::{LineLimit, Notifier, Observation, ReadPace};
 use crate::counters::Counters;
 use crate::event::{AsyncEvent, Event, EventQueue};
 use crate::ids::{CqId, MOST_QUEUES, SrqId};
@@ -105,6 +105,8 @@ pub struct Engine {
     retired: VecDeque<u32>,
 }
 
+/// Length of pieces with a rate of READs and without a length: one READ must not keep all others waiting.
+const LONGEST_TURN: u32 = 128;
 /// Upper limit of `max_cqe`, whatever the settings say: a queue of this size takes 1 GiB.
 const MOST_CQE: usize = 1 << 24;
 
@@ -113,6 +115,9 @@ impl Engine {
     #[must_use]
     pub fn new(mut config: EngineConfig) -> Self {
         config.max_outstanding_packets = config.max_outstanding_packets.clamp(1, (1 << 23) - 1);
+        if !config.read_rate.is_unlimited() && config.max_read_packets == 0 {
+            config.max_read_packets = LONGEST_TURN;
+        }
         config.max_cqe = config.max_cqe.min(MOST_CQE);
         config.max_qp = config.max_qp.min(numbers_of(config.process_slot) - KEPT_FREE);
         config.max_cq = config.max_cq.min(MOST_QUEUES);
@@ -135,6 +140,7 @@ impl Engine {
                 telemetry_in: None,
                 telemetry_out: None,
                 answer: None,
+                reads: ReadPace::new(&config),
                 config,
             },
             qps: Slab::new(),

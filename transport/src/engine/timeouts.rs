@@ -53,6 +53,7 @@ impl Engine {
             let Some(qp) = self.qps.get_mut(index) else { continue };
             // Rescheduling the queue pair in `settle` is sufficient.
             qp.core.deadlines.take_due(Timer::Pace, now);
+            qp.core.deadlines.take_due(Timer::Turn, now);
             if let Halves::Rc(requester, _) = &mut qp.halves {
                 if qp.core.deadlines.take_due(Timer::Rnr, now) {
                     requester.on_rnr_timer();

@@ -3,7 +3,7 @@
 use roce_packet::{Datagram, NakCode, Operation, Position, Psn, RnrTimer, Syndrome};
 
 use super::loss::LossRecovery as _;
-use super::pieces::payload_before;
+use super::pieces::{payload_before, piece_of, pieces_ended};
 use super::requester::{RcRequester, Retry};
 use super::timeouts::disarm;
 use crate::completion::WcStatus;
@@ -168,6 +168,7 @@ impl RcRequester {
             count!(shared, core, spurious_retransmits);
             self.cursor = self.una;
             self.cursor_wqe = self.sq.head();
+            self.read_turn = None;
         }
         self.arm(core, shared);
         self.retire(core, shared);
@@ -361,13 +362,15 @@ impl RcRequester {
         if !expected {
             return self.unexpected_response(core, shared, datagram);
         }
+        let piece = piece_of(shared, &wqe, psn);
         let original = datagram.atomic_ack_eth().map(|ack| ack.original.to_ne_bytes());
         let (offset, payload) = match &original {
             Some(bytes) => (0, (bytes.as_slice(), [].as_slice())),
             None => {
                 let index = wqe.first_psn.distance_to(psn);
-                let selects = self.recovery.selects();
-                if let Err(rule) = check_read_response(&wqe, (index, psn), core.mtu(), datagram, selects) {
+                // With selective repeat, a request for missing responses may end anywhere.
+                let is_right_end = |is_end| is_end == (psn == piece.1) || self.recovery.selects() && is_end;
+                if let Err(rule) = check_read_response(&wqe, index, core.mtu(), datagram, is_right_end) {
                     return self.bad_response(core, shared, psn, rule);
                 }
                 (index * core.mtu() as u32, datagram.payload())
@@ -384,7 +387,7 @@ impl RcRequester {
             self.ask_for_trimmed(core, shared);
             return Verdict::Handled;
         }
-        self.recovery.note_answered(psn, (wqe.first_psn, wqe.last_psn()));
+        self.recovery.note_answered(psn, piece);
         self.note_executed(psn);
         self.on_overtaken(core, shared, psn);
         Verdict::Handled
@@ -394,14 +397,12 @@ impl RcRequester {
     fn pass_responses(&mut self, core: &mut QpCore, shared: &mut Shared, count: u32) {
         let position = self.sq.head();
         let Some(wqe) = self.sq.get_mut(position) else { return };
-        let ends = self.una.distance_to(wqe.requested_to) < count;
+        let ended = pieces_ended(shared, wqe, wqe.first_psn.distance_to(self.una), count);
         self.una = self.una.add(count);
         if wqe.last_psn().before(self.una) {
             wqe.progress = Progress::Done;
         }
-        if ends {
-            self.outstanding = self.outstanding.saturating_sub(1);
-        }
+        self.outstanding = self.outstanding.saturating_sub(ended);
         self.passed();
         self.progressed(core, shared, 0);
     }
@@ -448,21 +449,21 @@ fn middle_syndrome(datagram: &Datagram<'_>) -> Option<Syndrome> {
     (datagram.info().operation == Operation::ReadResponse).then_some(Syndrome::Ack { credit_code: 31 })
 }
 
-/// Checks the position and the length of the response packet with this index. First and Middle are not
-/// distinguished: a late Middle of the first request may arrive where the second one begins. With selective
-/// repeat, a request for missing responses may end anywhere.
+/// Checks the position and the length of the response packet with this index. `is_right_end` tells whether
+/// the response may end there, or may go on. First and Middle are not distinguished: a late Middle of the
+/// first request may arrive where the second one begins.
 fn check_read_response(
     wqe: &Wqe,
-    (index, psn): (u32, Psn),
+    index: u32,
     mtu: usize,
     datagram: &Datagram<'_>,
-    selects: bool,
+    is_right_end: impl Fn(bool) -> bool,
 ) -> Result<(), Rule> {
     if !matches!(wqe.op, SendOp::Read { .. }) {
         return Ok(());
     }
     let is_end = matches!(datagram.info().position, Position::Last | Position::Only);
-    if is_end != (psn == wqe.requested_to) && !(selects && is_end) {
+    if !is_right_end(is_end) {
         return Err(unexpected(datagram));
     }
     let expected =
@@ -470,7 +471,7 @@ fn check_read_response(
     if datagram.payload_len() == expected {
         return Ok(());
     }
-    let (len, expected) = (datagram.payload_len() as u32, expected as u32);
+    let (psn, len, expected) = (datagram.bth().psn, datagram.payload_len() as u32, expected as u32);
     Err(Rule::ResponseLength { psn, len, expected })
 }
 

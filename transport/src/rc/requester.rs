@@ -12,16 +12,16 @@
 //!
 //! Without losses `cursor` equals `unsent`; a retransmission moves it back to `una`.
 
-use roce_packet::{Bth, DatagramWriter, Opcode, Psn, Reth, Telemetry, Transport, Xrceth};
+use roce_packet::{Bth, DatagramWriter, Psn, Telemetry, Transport, Xrceth};
 
 use super::flight::Flight;
 use super::loss::LossRecovery as _;
 use super::method::Method;
 use super::mode::{Mode, Sending};
-use super::pieces::{packets_of, read_piece};
+use super::pieces::{left_of_piece, packets_of};
 use super::probes::Early;
 use crate::completion::WcStatus;
-use crate::congestion::{Loss, SentRequest};
+use crate::congestion::{Loss, ReadTurn, SentRequest};
 use crate::counters::count;
 use crate::io::TxSlot;
 use crate::qp::{Failure, QpCapabilities, QpCore, QpType};
@@ -31,7 +31,7 @@ use crate::segment::{Sealed, segment, write_headers};
 use crate::shared::Shared;
 use crate::sq::{Progress, SendQueue, Wqe};
 use crate::timer::Timer;
-use crate::wr::{Course, SendFlags, SendOp};
+use crate::wr::{Course, SendFlags};
 
 /// Value of `since_ack_request` that makes the next packet request an acknowledgement.
 pub(super) const LONG_AGO: u32 = u32::MAX / 2;
@@ -66,6 +66,8 @@ pub(crate) struct RcRequester {
     /// Without selective repeat: the oldest READ response that is known to have been trimmed. Responses are
     /// requested again from it on.
     pub(super) trimmed_response: Option<Psn>,
+    /// The turn of the READ request at the cursor, if it waits for one.
+    pub(super) read_turn: Option<ReadTurn>,
 }
 
 /// The position of the requester before it sends a trimmed packet again.
@@ -88,6 +90,8 @@ pub(super) enum Retry {
 pub(super) enum Next {
     Send,
     Blocked,
+    /// A READ request waits for its turn; the timer is set.
+    Waits,
     /// A local operation was executed; prepare the next request.
     Again,
 }
@@ -110,6 +114,7 @@ impl RcRequester {
             flight: Flight::default(),
             early: Early::default(),
             trimmed_response: None,
+            read_turn: None,
         }
     }
 
@@ -133,6 +138,7 @@ impl RcRequester {
         self.early = Early::default();
         self.recovery.on_go_back(sq_psn);
         self.trimmed_response = None;
+        self.read_turn = None;
     }
 
     /// Reloads the retry counts from the attributes, at the start and after progress.
@@ -227,6 +233,7 @@ impl RcRequester {
                     core.await_window();
                     return None;
                 }
+                Next::Waits => return None,
                 Next::Again => {}
                 Next::Send => break,
             }
@@ -285,6 +292,9 @@ impl RcRequester {
         if !self.window_allows(core, shared, wqe, needed, sending) {
             return Next::Blocked;
         }
+        if wqe.op.course() == Course::Read && self.waits_for_turn(core, shared, needed, sending) {
+            return Next::Waits;
+        }
         if is_posted {
             let cursor = self.cursor;
             if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
@@ -316,13 +326,13 @@ impl RcRequester {
         if self.outstanding >= u32::from(core.attr.max_rd_atomic) {
             return false;
         }
-        if wqe.progress == Progress::Started && wqe.first_psn.before(self.cursor) && self.una != self.cursor {
-            // The next piece of a READ waits for the previous one. Only one end of a piece is therefore
-            // outstanding, and responses are checked against it.
+        let index =
+            if wqe.progress == Progress::Started { wqe.first_psn.distance_to(self.cursor) } else { 0 };
+        if index > 0 && self.una != self.cursor && shared.reads.is_none() {
+            // The next piece waits for the previous one, because nothing else limits the responses.
             return false;
         }
-        let piece = read_piece(shared, psns);
-        used == 0 || used + piece <= window
+        used == 0 || used + left_of_piece(shared, psns, index) <= window
     }
 
     /// Tells whether the congestion control has room for the next packet.
@@ -388,7 +398,9 @@ impl RcRequester {
         self.since_ack_request = 0;
         if !self.is_resending(sending) {
             self.outstanding += 1;
-            if let Some(wqe) = self.sq.get_mut(self.cursor_wqe) {
+            if let Some(wqe) = self.sq.get_mut(self.cursor_wqe)
+                && wqe.requested_to.before(last)
+            {
                 wqe.requested_to = last;
             }
         } else if sending == Sending::Next {
@@ -450,32 +462,6 @@ impl RcRequester {
         self.since_ack_request + 1 >= interval.max(1) || self.una.distance_to(self.cursor) + 1 >= window
     }
 
-    fn send_read(
-        &mut self,
-        core: &mut QpCore,
-        shared: &mut Shared,
-        slot: &mut TxSlot<'_>,
-        sending: Sending,
-    ) -> Option<Sealed> {
-        let wqe = self.sq.get(self.cursor_wqe)?;
-        let SendOp::Read { remote_addr, rkey } = wqe.op else { return None };
-        let mtu = core.mtu();
-        let index = wqe.first_psn.distance_to(self.cursor);
-        let left = wqe.psns.saturating_sub(index);
-        let piece = self.repeated_piece(wqe, left, sending).unwrap_or_else(|| read_piece(shared, left));
-        let offset = index * mtu as u32;
-        let end = if piece == left { wqe.len } else { offset + piece * mtu as u32 };
-        let mut bth = core.bth(shared, Opcode::RC_RDMA_READ_REQUEST, self.cursor);
-        bth.ack_req = true;
-        let mut writer = writer(core, slot.buffer, &bth, wqe)?;
-        let va = remote_addr.wrapping_add(u64::from(offset));
-        writer.reth(&Reth { va, rkey: rkey.0, dma_len: end - offset }).ok()?;
-        let sealed = core.outgoing.as_ref()?.seal(writer, bth.dest_qp, slot.batch)?;
-        self.note_response_awaited(core, shared, self.cursor.add(piece - 1), sending);
-        self.advance_cursor(piece, piece == left);
-        Some(sealed)
-    }
-
     pub(super) fn advance_cursor(&mut self, psns: u32, message_done: bool) {
         let sent_again = self.cursor.distance_to(self.unsent);
         self.cursor = self.cursor.add(psns);
@@ -500,6 +486,7 @@ impl RcRequester {
         // Answers to packets sent before the go-back are not awaited.
         self.asked = None;
         self.trimmed_response = None;
+        self.read_turn = None;
         self.recovery.on_go_back(self.una);
         if let Some(control) = &mut core.control {
             control.went_back();

@@ -4,6 +4,7 @@ use roce_packet::Psn;
 
 use super::loss::LossRecovery as _;
 use super::mode::Sending;
+use super::pieces::{left_of_piece, piece_of};
 use super::requester::{RcRequester, Retry};
 use crate::congestion::{Loss, Trim};
 use crate::counters::count;
@@ -86,25 +87,21 @@ impl RcRequester {
         }
     }
 
-    /// Returns the number of packets of a READ to request again at the cursor, if `left` packets of it
-    /// follow. Returns `None` if they have not been requested.
-    pub(super) fn repeated_piece(&self, wqe: &Wqe, left: u32, sending: Sending) -> Option<u32> {
-        // Up to the same end, so that late responses to the first request still fit.
-        let repeated = self.cursor.distance_to(wqe.requested_to.next());
-        if repeated == 0 || repeated > left {
-            return None;
-        }
+    /// Returns the number of packets of a READ to request at the cursor, for the first time or again.
+    pub(super) fn piece_at_cursor(&self, shared: &Shared, wqe: &Wqe, sending: Sending) -> u32 {
+        let whole = left_of_piece(shared, wqe.psns, wqe.first_psn.distance_to(self.cursor));
         // If the responder has not executed the request, this may be the first one that arrives: a whole one.
-        let first = if wqe.first_psn.before(self.una) { self.una } else { wqe.first_psn };
+        let (first, _) = piece_of(shared, wqe, self.cursor);
+        let first = if first.before(self.una) { self.una } else { first };
         let is_executed = self.recovery.executed().is_some_and(|executed| !executed.before(first));
-        Some(match sending {
+        match sending {
             // A response shows that the request was executed.
             Sending::Trimmed => 1,
             Sending::Next if is_executed && self.is_resending(sending) => {
-                self.recovery.missing_from(self.cursor, repeated)
+                self.recovery.missing_from(self.cursor, whole)
             }
-            Sending::Next | Sending::Probe => repeated,
-        })
+            Sending::Next | Sending::Probe => whole,
+        }
     }
 
     /// Tells whether everything is being sent again, so that no packets are selected.
@@ -132,7 +129,8 @@ impl RcRequester {
         }
         if let Some(wqe) = self.request_of(received) {
             if wqe.op.awaits_response() {
-                self.recovery.note_kept(wqe.first_psn, wqe.requested_to);
+                let (_, last) = piece_of(shared, wqe, received);
+                self.recovery.note_kept(received, last);
             } else {
                 self.recovery.note_received(received);
             }

@@ -24,7 +24,7 @@ impl RcRequester {
     /// Sets the retransmission timer: T = 4.096 µs × 2^timeout (IBTA 9.7.6.1.3), but at least the configured
     /// minimum. 0 disables it. With pacing, a packet that requests an acknowledgement may leave long after
     /// the packets before it, and a retransmission long after the timer expired. The timer therefore starts
-    /// with that packet.
+    /// with that packet, and with a repeated READ request that waits for its turn.
     pub(super) fn arm(&mut self, core: &mut QpCore, shared: &Shared) {
         self.early.is_due = false;
         let awaits = self.in_flight() > 0 && self.asked.is_some() && !self.mode.is_held();
@@ -35,10 +35,12 @@ impl RcRequester {
         let configured = Self::configured_timeout(core, shared);
         let of_recovery = self.recovery.timeout(self.in_flight());
         let wait = of_recovery.filter(|_| !settings.early).unwrap_or(configured);
-        let watched = shared.watched();
-        core.deadlines.set(Timer::Retry, Some(watched.plus_nanos(wait)));
+        let repeats = self.read_turn.filter(|_| self.cursor != self.unsent);
+        let turn = repeats.map_or(0, |turn| turn.at.since(shared.now).as_nanos() as u64);
+        let start = shared.watched().plus_nanos(turn);
+        core.deadlines.set(Timer::Retry, Some(start.plus_nanos(wait)));
         let probe = settings.early.then(|| self.early.interval(of_recovery)).filter(|probe| *probe < wait);
-        core.deadlines.set(Timer::Probe, probe.map(|probe| watched.plus_nanos(probe)));
+        core.deadlines.set(Timer::Probe, probe.map(|probe| start.plus_nanos(probe)));
     }
 
     /// Returns the configured retransmission timeout, in nanoseconds.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use roce_sim::adversary::{Plan, Report, run, run_plan};
 use roce_transport::SelectiveRepeat;
-use roce_transport::congestion::Congestion;
+use roce_transport::congestion::{Congestion, Rate};
 
 /// The seeds that every test run covers.
 const SEEDS: u64 = 10_000;
@@ -221,6 +221,20 @@ fn no_seed_finds_anything_under_congestion_control() {
     let totals = run_changed(2_000, congested);
     println!("{totals:?}");
     assert!(number("ROCE_SEED").is_some() || totals.notifications > 0, "{totals:?}");
+}
+
+/// READ requests that wait for their turn are not treated as lost, with both recoveries.
+#[test]
+fn no_seed_finds_anything_while_reads_take_turns() {
+    let totals = run_changed(2_000, |plan| {
+        plan.max_read_packets = [1, 3][plan.seed as usize / 2 % 2];
+        plan.read_rate = Rate::megabits_per_second([2_000, 40_000][plan.seed as usize / 4 % 2]);
+        if plan.seed & 8 == 0 {
+            selective(plan);
+        }
+    });
+    println!("{totals:?}");
+    assert!(number("ROCE_SEED").is_some() || totals.completed > 10_000, "{totals:?}");
 }
 
 /// A seed beyond the default numbers that once failed, the change of its plan, and its failure.

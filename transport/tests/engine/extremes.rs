@@ -315,6 +315,7 @@ fn config(number: u64) -> EngineConfig {
         process_slot: ProcessSlot::of(number as u32),
         max_outstanding_packets: short,
         max_read_packets: short,
+        read_rate: Rate::bits_per_second(number),
         quantum: short,
         max_qp: size,
         max_cq: size,

@@ -19,6 +19,7 @@ mod naks;
 mod naks_requester;
 mod pacing;
 mod papers;
+mod pieces;
 mod published_bugs;
 mod queues;
 mod reasons;

@@ -1,0 +1,111 @@
+//! Receivers that pull: READs in short pieces that are requested at the rate of the link.
+
+use roce_sim::net::{FlowOperation, PayloadMode, ReadSettings, Results, Settings, Time, Topology, incast};
+use roce_transport::{Recovery, SelectiveRepeat};
+
+use super::{LINK, assert_complete, flow, run};
+
+const BYTES: u64 = 1_000_000;
+
+fn settings(reads: ReadSettings) -> Settings {
+    let mut settings = Settings { stop: Time::from_us(50_000), ..Settings::default() };
+    settings.host.operation = FlowOperation::Read;
+    settings.host.reads = reads;
+    settings
+}
+
+fn pulled() -> ReadSettings {
+    ReadSettings { packets: 8, rate: Some(1.0), dscp: None }
+}
+
+fn longest_queue(results: &Results) -> u64 {
+    results.ports.iter().filter(|port| !port.is_host).map(|port| port.stats.queue_most).max().unwrap_or(0)
+}
+
+fn slowest(results: &Results) -> f64 {
+    results.completion_quantile(1.0).unwrap().as_secs_f64() * 1e6
+}
+
+/// An incast takes as long as the link of the receiver needs, without a queue, and all senders have the same
+/// share.
+#[test]
+fn an_incast_that_is_pulled_fills_no_queue() {
+    let topology = Topology::star(17, LINK).unwrap();
+    let flows = incast(17, 16, 16, BYTES, Time::ZERO).unwrap();
+    let [pushed, pulled] = [ReadSettings::default(), pulled()].map(|reads| {
+        let results = run(&topology, &flows, settings(reads));
+        assert_complete(&results);
+        results
+    });
+    let queues = [&pushed, &pulled].map(longest_queue);
+    let ends = [&pushed, &pulled].map(slowest);
+    println!("longest queue {queues:?} bytes, slowest {ends:?} us");
+    // A full packet has 1,106 bytes with preamble and gap.
+    let ideal = 16.0 * (BYTES as f64 / 1024.0).ceil() * 1106.0 * 8.0 / 100_000.0;
+    assert!(ends[1] < 1.02 * ideal, "{} instead of {ideal}", ends[1]);
+    assert!(queues[0] > 1_000_000, "{queues:?}: the incast fills a queue unless it is pulled");
+    assert!(queues[1] < 20_000, "{queues:?}: two pieces have 17,000 bytes");
+    let times = pulled.completion_times();
+    let fastest = times.iter().min().unwrap().as_secs_f64() * 1e6;
+    assert!(fastest > 0.95 * ends[1], "the fastest of equal flows ends after {fastest} us of {}", ends[1]);
+}
+
+/// A single flow has the whole rate: its pieces are outstanding together.
+#[test]
+fn a_flow_that_is_pulled_alone_has_the_link() {
+    let topology = Topology::star(2, LINK).unwrap();
+    let [pushed, pulled] = [ReadSettings::default(), pulled()]
+        .map(|reads| slowest(&run(&topology, &[flow(0, 1, BYTES)], settings(reads))));
+    println!("{pushed} us at once, {pulled} us pulled");
+    assert!(pulled < 1.02 * pushed);
+}
+
+/// Each receiver asks for no more than its link takes, and half of a rate takes twice the time.
+#[test]
+fn the_rate_is_a_factor_of_the_link() {
+    let topology = Topology::star(2, LINK).unwrap();
+    let [whole, half] = [1.0, 0.5].map(|rate| {
+        let reads = ReadSettings { rate: Some(rate), ..pulled() };
+        slowest(&run(&topology, &[flow(0, 1, BYTES)], settings(reads)))
+    });
+    assert!((1.9..2.05).contains(&(half / whole)), "{whole} and {half} us");
+}
+
+/// Four hosts write to the host whose memory is read, so requests in the class of data wait behind WRITEs.
+#[test]
+fn requests_with_a_priority_do_not_wait_behind_data() {
+    let topology = Topology::star(6, LINK).unwrap();
+    let mut flows = vec![flow(0, 1, BYTES)];
+    flows.extend((2..6).map(|host| flow(host, 0, BYTES)));
+    let [without, with] = [None, Some(56)].map(|dscp| {
+        let mut settings = settings(ReadSettings { dscp, ..pulled() });
+        settings.profiles = vec![settings.host.clone()];
+        settings.flow_profiles = vec![1, 0, 0, 0, 0];
+        settings.host.operation = FlowOperation::Write;
+        let results = run(&topology, &flows, settings);
+        assert_complete(&results);
+        results.flows[0].completion_time.unwrap().as_secs_f64() * 1e6
+    });
+    println!("{without} us without, {with} us with a priority");
+    assert!(with < 100.0 && without > 2.0 * with);
+}
+
+/// Lost requests and responses are requested again, with both recoveries; every byte arrives.
+#[test]
+fn what_is_pulled_arrives_in_spite_of_losses() {
+    let selective = SelectiveRepeat { cap: 512, reorder: 128, ..SelectiveRepeat::default() };
+    for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat(selective)] {
+        for seed in 1..4 {
+            let mut topology = Topology::star(4, LINK).unwrap();
+            for link in &mut topology.links {
+                link.set_faults("drop=0.2%;dup=0.5%;reorder=0.5%".parse().unwrap());
+            }
+            let mut settings = Settings { seed, payload: PayloadMode::Real, ..settings(pulled()) };
+            settings.host.recovery = recovery;
+            let results = run(&topology, &incast(4, 3, 3, BYTES, Time::ZERO).unwrap(), settings);
+            assert_complete(&results);
+            assert_eq!(results.checked, (3 * BYTES, 0), "every byte once, none wrong");
+            println!("{recovery:?}, seed {seed}: {:.0} us", slowest(&results));
+        }
+    }
+}
