@@ -27,12 +27,11 @@ pub(crate) struct ReadPace {
     rest: u64,
 }
 
-/// The time at which a READ request may leave, and the request: its PSN and the packets of its response.
+/// The time at which a READ request may leave, and its PSN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadTurn {
     pub(crate) at: Instant,
     pub(crate) psn: Psn,
-    pub(crate) packets: u32,
 }
 
 /// The response to a READ request: its number of packets, and its payload in bytes.

@@ -108,11 +108,13 @@ impl RcRequester {
             pace.take_turn(shared.now, outgoing.path(), response);
             return false;
         }
-        let (psn, packets) = (self.cursor, response.packets);
-        let known = self.read_turn.filter(|turn| turn.psn == psn && turn.packets == packets);
+        // The run of responses to request again may become shorter or longer while it waits. It keeps its
+        // turn, because with each change it would have to wait behind all others again.
+        let psn = self.cursor;
+        let known = self.read_turn.filter(|turn| turn.psn == psn);
         let turn = known.unwrap_or_else(|| {
             let at = pace.take_turn(shared.now, outgoing.path(), response);
-            ReadTurn { at, psn, packets }
+            ReadTurn { at, psn }
         });
         let waits = shared.now < turn.at;
         self.read_turn = Some(turn).filter(|_| waits);
