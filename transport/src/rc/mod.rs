@@ -10,6 +10,7 @@ mod mode;
 mod owed;
 mod pieces;
 mod probes;
+mod reads;
 mod refusal;
 mod refuse;
 mod reorder;
