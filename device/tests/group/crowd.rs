@@ -146,24 +146,22 @@ fn an_address_has_831_slots() {
 #[test]
 fn a_group_does_not_grow_around_the_socket_of_another_program() {
     raise_limit();
-    let is_over = AtomicBool::new(false);
-    let come_and_go = |address: IpAddr| {
-        while !is_over.load(Ordering::Relaxed) {
-            drop([(); 500].map(|()| UdpSocket::bind((address, 0))));
-        }
-    };
     for (text, to) in addresses() {
         let mut devices: Vec<_> = (0..63).map(|_| open(&text)).collect();
         let other = Socket::new(Domain::for_address(to), Type::DGRAM, None).unwrap();
         other.set_reuse_port(true).unwrap();
         other.bind(&to.into()).unwrap();
+        let is_over = AtomicBool::new(false);
         let refusals: Vec<_> = std::thread::scope(|scope| {
-            scope.spawn(|| come_and_go(to.ip()));
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    drop([(); 500].map(|()| UdpSocket::bind((to.ip(), 0))));
+                }
+            });
             let results = [(); 5].map(|()| UdpDevice::open(&spec(&text)).map(|device| slot(&device)));
             is_over.store(true, Ordering::Relaxed);
             results.into_iter().map(Result::unwrap_err).collect()
         });
-        is_over.store(false, Ordering::Relaxed);
         for error in refusals.iter().map(ToString::to_string) {
             for part in
                 ["all 63 slots are taken", "65 sockets use the port instead of 64", "end that program"]

@@ -31,10 +31,10 @@ impl FrameId {
 pub(super) const HEAD: usize = 32;
 /// Length of Ethernet, IPv4 and UDP headers.
 const AROUND_DATAGRAM: usize = EthernetHeader::LEN + Ipv4Header::LEN + UdpHeader::LEN;
-/// Length of BTH and ICRC.
-pub(super) const DATAGRAM_OVERHEAD: u32 = 12 + 4;
 /// Length of the ICRC.
 const ICRC: usize = 4;
+/// Length of BTH and ICRC.
+pub(super) const DATAGRAM_OVERHEAD: u32 = 12 + ICRC as u32;
 /// Length of preamble and inter-frame gap, which take no buffer space.
 const GAP: u32 = PREAMBLE_AND_GAP_LEN as u32;
 /// Length of a pause frame on the wire, which is the shortest Ethernet frame.
@@ -472,7 +472,7 @@ mod tests {
         bytes[0] = Opcode::RC_RDMA_READ_REQUEST.0;
         let request = frames.insert(frame(12 + 16 + 4));
         frames.store(request, &bytes[..32]);
-        assert!(!frames.trim(request, &Trimming::default()), "there is no payload");
+        assert!(!frames.trim(request, &Trimming::default()), "it has no payload");
         // Frames that would not become shorter are not trimmed.
         bytes[0] = Opcode::RC_RDMA_WRITE_MIDDLE.0;
         for (len, to, cut) in [(12 + 4, 64, false), (12 + 64 + 4, 128, false), (12 + 128 + 4, 128, true)] {

@@ -15,7 +15,7 @@ pub struct ReceiveLimit {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReadSettings {
     /// The maximum number of response packets that one request asks for. 0, the default, requests a READ as a
-    /// whole, as RNICs do.
+    /// whole, as RNICs do, or 128 packets at a time if there is a rate.
     pub packets: u32,
     /// The rate at which a host requests responses, including their headers, as a factor of the rate of its
     /// link: above 0, at most 10. `None`, the default, does not limit it.

@@ -3,7 +3,7 @@
 use roce_packet::{Datagram, NakCode, Operation, Position, Psn, RnrTimer, Syndrome};
 
 use super::loss::LossRecovery as _;
-use super::pieces::{payload_before, piece_of, pieces_ended};
+use super::pieces::{payload_before, piece_of};
 use super::requester::{RcRequester, Retry};
 use super::timeouts::disarm;
 use crate::completion::WcStatus;
@@ -369,8 +369,10 @@ impl RcRequester {
             None => {
                 let index = wqe.first_psn.distance_to(psn);
                 // With selective repeat, a request for missing responses may end anywhere.
-                let is_right_end = |is_end| is_end == (psn == piece.1) || self.recovery.selects() && is_end;
-                if let Err(rule) = check_read_response(&wqe, index, core.mtu(), datagram, is_right_end) {
+                let must_end = psn == piece.1;
+                let may_end = must_end || self.recovery.selects();
+                if let Err(rule) = check_read_response(&wqe, index, core.mtu(), datagram, (must_end, may_end))
+                {
                     return self.bad_response(core, shared, psn, rule);
                 }
                 (index * core.mtu() as u32, datagram.payload())
@@ -393,16 +395,19 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// Moves `una` past this number of responses to the oldest request, which have arrived.
+    /// Moves `una` past this number of responses in one piece of the oldest request, which have arrived.
     fn pass_responses(&mut self, core: &mut QpCore, shared: &mut Shared, count: u32) {
         let position = self.sq.head();
         let Some(wqe) = self.sq.get_mut(position) else { return };
-        let ended = pieces_ended(shared, wqe, wqe.first_psn.distance_to(self.una), count);
+        let (_, last) = piece_of(shared, wqe, self.una);
+        let ends = self.una.distance_to(last) < count;
         self.una = self.una.add(count);
         if wqe.last_psn().before(self.una) {
             wqe.progress = Progress::Done;
         }
-        self.outstanding = self.outstanding.saturating_sub(ended);
+        if ends {
+            self.outstanding = self.outstanding.saturating_sub(1);
+        }
         self.passed();
         self.progressed(core, shared, 0);
     }
@@ -418,7 +423,8 @@ impl RcRequester {
             }
             let answered = self.recovery.answered_from(self.una);
             let Some(wqe) = self.sq.get(self.sq.head()).filter(|wqe| wqe.contains(self.una)) else { return };
-            let count = answered.min(self.una.distance_to(wqe.last_psn()) + 1);
+            let (_, last) = piece_of(shared, wqe, self.una);
+            let count = answered.min(self.una.distance_to(last) + 1);
             if count == 0 {
                 return;
             }
@@ -449,21 +455,21 @@ fn middle_syndrome(datagram: &Datagram<'_>) -> Option<Syndrome> {
     (datagram.info().operation == Operation::ReadResponse).then_some(Syndrome::Ack { credit_code: 31 })
 }
 
-/// Checks the position and the length of the response packet with this index. `is_right_end` tells whether
-/// the response may end there, or may go on. First and Middle are not distinguished: a late Middle of the
-/// first request may arrive where the second one begins.
+/// Checks the position and the length of the response packet with this index, where the response must end or
+/// may end. First and Middle are not distinguished: a late Middle of the first request may arrive where the
+/// second one begins.
 fn check_read_response(
     wqe: &Wqe,
     index: u32,
     mtu: usize,
     datagram: &Datagram<'_>,
-    is_right_end: impl Fn(bool) -> bool,
+    (must_end, may_end): (bool, bool),
 ) -> Result<(), Rule> {
     if !matches!(wqe.op, SendOp::Read { .. }) {
         return Ok(());
     }
     let is_end = matches!(datagram.info().position, Position::Last | Position::Only);
-    if !is_right_end(is_end) {
+    if is_end && !may_end || must_end && !is_end {
         return Err(unexpected(datagram));
     }
     let expected =

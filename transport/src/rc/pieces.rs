@@ -31,13 +31,6 @@ pub(super) fn piece_of(shared: &Shared, wqe: &Wqe, psn: Psn) -> (Psn, Psn) {
     (psn.sub(before), psn.add(after.saturating_sub(1)))
 }
 
-/// Returns the number of pieces of the request `wqe` that end in the `count` packets from this index on.
-pub(super) fn pieces_ended(shared: &Shared, wqe: &Wqe, index: u32, count: u32) -> u32 {
-    let (most, end) = (most_of_piece(shared), index + count);
-    let ends_short = end == wqe.psns && !end.is_multiple_of(most);
-    end / most - index / most + u32::from(ends_short)
-}
-
 /// Returns the payload bytes of a message in the packets before the one with this index.
 pub(super) fn payload_before(wqe: &Wqe, index: u32, mtu: usize) -> u64 {
     u64::from(wqe.len).min(u64::from(index) * mtu as u64)
