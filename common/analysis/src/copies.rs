@@ -80,21 +80,50 @@ impl Repeated {
     }
 }
 
+/// The packets of the last [`MIRROR_NS`] at least, and of at most twice that time: a table of all packets
+/// would not fit into the cache of a processor.
+#[derive(Default)]
+struct Recent {
+    /// The packets since `since`, and those of the same time before.
+    new: HashMap<(Tap, Likeness), usize>,
+    old: HashMap<(Tap, Likeness), usize>,
+    since: u64,
+}
+
+impl Recent {
+    /// Adds a packet. Returns the index of the last one like it, if it is known.
+    fn replace(&mut self, record: &Record, index: usize) -> Option<usize> {
+        if record.time_ns.abs_diff(self.since) > MIRROR_NS {
+            core::mem::swap(&mut self.new, &mut self.old);
+            self.new.clear();
+            self.since = record.time_ns;
+        }
+        let key = (Tap::of(record), likeness(record));
+        let old = self.old.remove(&key);
+        self.new.insert(key, index).or(old)
+    }
+
+    /// Removes a packet that was added.
+    fn remove(&mut self, record: &Record) {
+        self.new.remove(&(Tap::of(record), likeness(record)));
+    }
+}
+
 /// Marks copies that a mirror made, with [`Bits::COPY`]. Returns their number.
 pub fn mark_mirrored(records: &mut [Record]) -> u64 {
-    let mut last: HashMap<(Tap, Likeness), usize> = HashMap::new();
+    let mut recent = Recent::default();
     let mut streams: HashMap<(Tap, StreamId), Repeated> = HashMap::new();
     for (index, record) in records.iter().enumerate() {
         let tap = Tap::of(record);
         let repeated = streams.entry((tap, record.stream)).or_default();
         repeated.packets += 1;
-        let before = last.insert((tap, likeness(record)), index).and_then(|before| records.get(before));
+        let before = recent.replace(record, index).and_then(|before| records.get(before));
         let is_copy = before.is_some_and(|before| record.time_ns.saturating_sub(before.time_ns) <= MIRROR_NS);
         if is_copy {
             repeated.copies.push(index);
             repeated.runs += usize::from(!repeated.ends_with_copy);
             // The next one is an original again.
-            last.remove(&(tap, likeness(record)));
+            recent.remove(record);
         }
         repeated.ends_with_copy = is_copy;
     }

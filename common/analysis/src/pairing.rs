@@ -10,7 +10,7 @@
 //!    pairs;
 //! 3. there is only one stream in each direction between the two hosts.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 
 use roce_packet::mad::{CmMessage, CommId};
@@ -92,7 +92,8 @@ impl<'a> Partners<'a> {
         let mut waiting: HashMap<(IpAddr, IpAddr, Psn), VecDeque<StreamId>> = HashMap::new();
         let mut votes: HashMap<(StreamId, StreamId), u32> = HashMap::new();
         let mut ports: HashMap<StreamId, u16> = HashMap::new();
-        for record in records {
+        let alone = self.alone();
+        for record in records.iter().filter(|record| !alone.contains_key(&record.stream)) {
             let Some((info, stream)) = record.info().zip(self.streams.get(record.stream)) else { continue };
             if !is_connected(info.transport) || !record.is_sound() {
                 continue;
@@ -149,22 +150,29 @@ impl<'a> Partners<'a> {
         }
     }
 
-    fn join_by_addresses(&mut self) {
+    /// Returns the streams that are the only ones in their direction between two hosts, each with the one of
+    /// the other direction. Nothing else can be their partner, so their packets need not be compared, which
+    /// is most of the time of a capture of one connection.
+    fn alone(&self) -> BTreeMap<StreamId, StreamId> {
         let mut by_hosts: HashMap<(IpAddr, IpAddr), Vec<StreamId>> = HashMap::new();
         for id in self.connected() {
             if let Some(stream) = self.streams.get(id).filter(|_| !self.found.contains_key(&id)) {
                 by_hosts.entry((stream.key.source, stream.key.destination)).or_default().push(id);
             }
         }
-        let mut joined = Vec::new();
+        let mut alone = BTreeMap::new();
         for ((source, destination), there) in &by_hosts {
             if let ([one], Some([other])) =
                 (&**there, by_hosts.get(&(*destination, *source)).map(Vec::as_slice))
             {
-                joined.push((*one, *other));
+                alone.insert(*one, *other);
             }
         }
-        for (one, other) in joined {
+        alone
+    }
+
+    fn join_by_addresses(&mut self) {
+        for (one, other) in self.alone() {
             self.join(one, other);
         }
     }
