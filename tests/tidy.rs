@@ -506,6 +506,7 @@ fn sequential_consistency_is_needed_in_two_files() {
 const FOLDERS: &[(&str, &[&str])] = &[
     ("packet/src", &["frame", "mad", "outer"]),
     ("transport/src", &["memory", "congestion", "qp", "rc", "engine", "cm"]),
+    ("transport/congestion/src", &["paths"]),
     ("common/analysis/src", &["icrc", "counters", "replay", "verdict", "ladder", "event", "testing"]),
     ("common/document/src", &["dissect", "explain", "analyze"]),
     ("common/fault/src", &["verbs"]),

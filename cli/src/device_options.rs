@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
 use roce_fault::{FaultInjector, FaultPlan};
+use roce_transport::congestion::PathsError;
 use roce_transport::{Recovery, RecoveryError, with_causes};
 
 use super::algorithms;
-use roce::verbs::{Congestion, Context, ContextBuilder, NotificationPoint, Rate};
+use roce::verbs::{Congestion, Context, ContextBuilder, NotificationPoint, Paths, Rate};
 use roce_device::pcap::{CaptureFile, CaptureSpec};
 use roce_device::{Device, OpenOptions};
 
@@ -80,6 +81,11 @@ pub(super) struct DeviceArgs {
         long_help = RECOVERY_HELP
     )]
     pub(super) recovery: Option<Recovery>,
+
+    /// UDP source ports of the packets of a queue pair: one, or several with round-robin, penalty, recycle or
+    /// reps [default: one]
+    #[arg(long, value_name = "PATHS", value_parser = parse_paths, hide_short_help = true, long_help = PATHS_HELP)]
+    pub(super) paths: Option<Paths>,
 }
 
 /// The interfaces of a capture file, by the name of their devices.
@@ -127,6 +133,21 @@ Parameters of selective-repeat follow as name=value: cap (packets), rto_low and 
 scheduler can suspend needs longer ones, such as selective-repeat:rto_low=20000,rto_high=20000. \
 docs/reference/loss-recovery.md has the details.";
 
+const PATHS_HELP: &str = "\
+UDP source ports of the packets of a queue pair, by which switches choose among several paths [default: one].
+
+  one          one port, so one path
+  round-robin  all ports in turn
+  penalty      all ports in turn, but fewer turns for ports whose packets
+               were marked, trimmed or lost
+  recycle      ports whose packets arrived without a mark, again
+  reps         the same, of the last packets only; after a loss these
+               alone
+
+Parameters follow as name=value: paths, losses (packets), probe (us), and of reps cache, freeze (us), \
+explore (packets). Packets overtake each other, so both sides need --recovery selective-repeat with reorder. \
+docs/reference/paths.md has the details.";
+
 const FAULT_HELP: &str = "\
 Faults to inject into sent packets.
 
@@ -167,7 +188,8 @@ impl DeviceArgs {
         let builder = set(builder, self.window, ContextBuilder::window);
         let builder = set(builder, self.congestion.clone(), ContextBuilder::congestion);
         let builder = set(builder, self.line_rate, ContextBuilder::line_rate);
-        let builder = set(builder, self.recovery, ContextBuilder::recovery).telemetry(self.telemetry);
+        let builder = set(builder, self.recovery, ContextBuilder::recovery);
+        let builder = set(builder, self.paths.clone(), ContextBuilder::paths).telemetry(self.telemetry);
         // The variable takes precedence. Otherwise `roce stat` shows every command.
         if std::env::var_os("ROCE_STAT").is_some() { builder } else { builder.publish(true) }
     }
@@ -230,4 +252,9 @@ impl DeviceArgs {
 /// Parses the value of `--recovery`. clap prints an error without its sources.
 fn parse_recovery(text: &str) -> Result<Recovery, String> {
     text.parse().map_err(|error: RecoveryError| with_causes(&error).to_string())
+}
+
+/// Parses the value of `--paths`.
+fn parse_paths(text: &str) -> Result<Paths, String> {
+    text.parse().map_err(|error: PathsError| with_causes(&error).to_string())
 }

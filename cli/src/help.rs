@@ -195,6 +195,7 @@ const HEADINGS: [(&str, &[&str]); 6] = [
             "kmin",
             "left",
             "line_rate",
+            "paths",
             "pcap",
             "pcap_limit",
             "pcap_port",

@@ -18,6 +18,10 @@ impl Nic {
             let to = step.state.map(QpState::name);
             let _modify = tracing::debug_span!("modify", to).entered();
             self.engine.modify_qp(now, qpn, step)
-        })
+        })?;
+        if steps.iter().any(|step| step.path.is_some()) {
+            self.bind_other_paths(qpn);
+        }
+        Ok(())
     }
 }

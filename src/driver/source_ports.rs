@@ -2,7 +2,7 @@
 
 use std::io;
 
-use roce_packet::Path;
+use roce_packet::{Path, Qpn};
 
 use super::{Nic, PortHolder};
 
@@ -19,6 +19,16 @@ impl Nic {
         let port = self.device.bind_source_port(path, wanted)?;
         self.source_ports.add(holder, port);
         Ok(port)
+    }
+
+    /// Requests the source ports of the other paths of a queue pair. What would leave with a port that is not
+    /// to be had leaves with the main one of the device.
+    pub(crate) fn bind_other_paths(&mut self, qpn: Qpn) {
+        for path in self.engine.other_paths(qpn) {
+            if let Err(error) = self.bind_source_port(PortHolder::QueuePair(qpn), &path, path.source_port) {
+                tracing::debug!(%error, port = path.source_port, "the device cannot bind the source port");
+            }
+        }
     }
 
     /// Releases the ports of a holder. Datagrams that are still queued then leave from the main port of the

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
-use roce_transport::congestion::{Congestion, NotificationPoint, Rate};
+use roce_transport::congestion::{Congestion, NotificationPoint, Paths, Rate};
 use roce_transport::{EngineConfig, ProcessSlot, Recovery, Retransmission};
 
 use super::VerbsError;
@@ -51,6 +51,7 @@ pub struct ContextBuilder {
     congestion: Option<(Congestion, NotificationPoint)>,
     line_rate: Option<Rate>,
     recovery: Option<Recovery>,
+    paths: Option<Paths>,
     retransmission: Retransmission,
     telemetry: bool,
 }
@@ -71,6 +72,7 @@ impl Default for ContextBuilder {
             congestion: None,
             line_rate: None,
             recovery: None,
+            paths: None,
             retransmission: Retransmission::ADAPTIVE,
             telemetry: false,
         }
@@ -188,6 +190,16 @@ impl ContextBuilder {
     #[must_use]
     pub fn recovery(mut self, recovery: Recovery) -> Self {
         self.recovery = Some(recovery);
+        self
+    }
+
+    /// Sets the UDP source ports of RC queue pairs that do not choose them; one by default. With several, the
+    /// hashes of switches spread the packets of a queue pair over the links of the network. Packets then
+    /// overtake each other, so it needs [`recovery`](Self::recovery) with a selective repeat that expects
+    /// this (`reorder`), at both ends.
+    #[must_use]
+    pub fn paths(mut self, paths: Paths) -> Self {
+        self.paths = Some(paths);
         self
     }
 
@@ -344,6 +356,9 @@ impl ContextBuilder {
             (config.line_rate, config.limit_to_line_rate) = (line_rate, true);
         }
         config.recovery = self.recovery.unwrap_or(config.recovery);
+        if let Some(paths) = &self.paths {
+            config.paths = paths.clone();
+        }
         config.retransmission = self.retransmission;
         config.telemetry = self.telemetry;
         if let Some(tune) = self.tune.take() {

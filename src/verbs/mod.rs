@@ -136,7 +136,7 @@ pub use roce_packet::{Encapsulation, Gid, ImmDt, Path, PathMtu, Psn, Qpn, RnrTim
 pub use roce_transport::cm::{
     CmConnectRequest, CmError, CmEvent, CmOffer, CmQpParameters, CmSidrRequest, CmState, CmTiming,
 };
-pub use roce_transport::congestion::{self, Congestion, NotificationPoint, Observation, Rate};
+pub use roce_transport::congestion::{self, Congestion, NotificationPoint, Observation, Paths, Rate};
 pub use roce_transport::{
     Access, AsyncEvent, AttrMask, Cause, Counters, CqError, CqId, CreateQpError, Denial, DestroyError, Ends,
     EngineConfig, FlushPlacement, Invalid, KeyError, LKey, LocalDenial, Memory, ModifyQpError, Notify,

@@ -101,7 +101,11 @@ impl QueuePair {
             capabilities: options.capabilities,
             signal_all: options.signal_all,
         };
-        let own = QpOptions { congestion: options.congestion.clone(), recovery: options.recovery };
+        let own = QpOptions {
+            congestion: options.congestion.clone(),
+            recovery: options.recovery,
+            paths: options.paths.clone(),
+        };
         let span =
             tracing::debug_span!("queue_pair", qpn = tracing::field::Empty, transport = ?options.qp_type);
         let number = span.in_scope(|| context.raw().create_qp(&init, &own))?;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use roce_packet::{PathMtu, RnrTimer};
-use roce_transport::congestion::Congestion;
+use roce_transport::congestion::{Congestion, Paths};
 use roce_transport::{Access, ModifyQpError, QpCapabilities, QpType, Recovery};
 
 use super::{CompletionQueue, PathOptions, SharedReceiveQueue};
@@ -41,6 +41,9 @@ pub struct QueuePairOptions<'a> {
     /// Loss recovery of this queue pair; `None` uses that of the context. Anything but go-back-N requires a
     /// `roce` peer.
     pub recovery: Option<Recovery>,
+    /// UDP source ports of this queue pair; `None` uses those of the context. Several are of use with
+    /// selective repeat only, because packets overtake each other.
+    pub paths: Option<Paths>,
 }
 
 impl<'a> QueuePairOptions<'a> {
@@ -57,6 +60,7 @@ impl<'a> QueuePairOptions<'a> {
             signal_all: false,
             congestion: None,
             recovery: None,
+            paths: None,
         }
     }
 }
@@ -75,6 +79,7 @@ setters!(QueuePairOptions<'a> {
     signal_all: bool,
     congestion: impl Into<Option<Congestion>>,
     recovery: impl Into<Option<Recovery>>,
+    paths: impl Into<Option<Paths>>,
 });
 
 /// The data that a peer needs to connect. The application exchanges endpoints by any means.

@@ -2,7 +2,7 @@
 
 use roce_packet::PathMtu;
 
-use crate::congestion::{Congestion, NotificationPoint, Rate};
+use crate::congestion::{Congestion, NotificationPoint, Paths, Rate};
 use crate::recovery::Recovery;
 use crate::slot::ProcessSlot;
 
@@ -58,6 +58,10 @@ pub struct EngineConfig {
     pub limit_to_line_rate: bool,
     /// The loss recovery of RC queue pairs without their own.
     pub recovery: Recovery,
+    /// The paths of RC queue pairs without their own: which UDP source port each packet takes. XRC and RoCE
+    /// v1 always use one. Packets on several paths overtake each other, so both ends should use
+    /// [`SelectiveRepeat`](crate::SelectiveRepeat) with `reorder`.
+    pub paths: Paths,
     /// The retransmission times of RC requesters. The default is [`Retransmission::IBTA`].
     pub retransmission: Retransmission,
     /// The pacing of packets at the rate of a congestion control, and at that of the link.
@@ -138,6 +142,7 @@ impl EngineConfig {
             line_rate: Rate::megabits_per_second(100_000),
             limit_to_line_rate: false,
             recovery: Recovery::GoBackN,
+            paths: Paths::one(),
             retransmission: Retransmission::IBTA,
             pacing: Pacing::default(),
             telemetry: false,

@@ -1,5 +1,6 @@
 //! `roce ping`, `roce blast` and `roce devices` as users run them, in two processes.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
@@ -279,6 +280,34 @@ fn what_is_sent_again_after_a_loss_is_a_choice() {
     }
 }
 
+/// A queue pair with several paths uses as many source ports, and its peer answers from as many.
+#[test]
+fn packets_take_several_source_ports() {
+    let folder = tempfile::tempdir().unwrap();
+    let capture = folder.path().join("paths.pcapng");
+    let capture = capture.to_str().unwrap();
+    let own = [
+        "--paths",
+        "recycle:paths=4",
+        "--recovery",
+        "selective-repeat:cap=64,reorder=64,rto_low=200000,rto_high=200000",
+    ];
+    let server = Server::start("blast", &own);
+    let more = ["--op", "write", "-n", "300", "--size", "16000", "--mtu", "1024", "--pcap", capture];
+    server.rows("blast", &[&own[..], &more].concat());
+    for (opcode, least) in [("RDMA_WRITE_MIDDLE", 1_000), ("ACKNOWLEDGE", 50)] {
+        let packets = run(&["dissect", "--json", "--opcode", opcode, capture]);
+        let ports = packets.stdout.lines().map(|line| {
+            let packet: Value = serde_json::from_str(line).unwrap();
+            packet["udp.srcport"].as_u64().unwrap()
+        });
+        let ports: Vec<u64> = ports.collect();
+        assert!(ports.len() >= least, "{} of {opcode}", ports.len());
+        let different: BTreeSet<u64> = ports.iter().copied().collect();
+        assert!((3..=4).contains(&different.len()), "{opcode}: {different:?}");
+    }
+}
+
 #[test]
 fn a_seed_gives_the_same_queue_pair_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -355,6 +384,8 @@ fn impossible_options_are_named() {
         ("blast", &["--congestion", "dcqcn:rpg_gd=16"], &["rpg_gd is \"16\" and must be 0 to 15"]),
         ("blast", &["--recovery", "luck"], &["no loss recovery \"luck\"", "go-back-n and selective-repeat"]),
         ("blast", &["--recovery", "selective-repeat:cap=0"], &["cap is \"0\" and must be 1 to 4096 packets"]),
+        ("blast", &["--paths", "ecmp"], &["no policy for paths \"ecmp\"", "one, round-robin"]),
+        ("blast", &["--paths", "reps:cache=0"], &["cache is \"0\" and must be 1 to 1024"]),
         ("blast", &["--line-rate", "fast"], &["\"fast\" is not a rate", "for example 10Gbps"]),
         ("blast", &["--seed", "x"], &["--seed"]),
         ("blast", &["--nonsense"], &["--nonsense"]),

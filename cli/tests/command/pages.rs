@@ -11,7 +11,7 @@ use roce_scenario::Scenario;
 use roce_transport::SelectiveRepeat;
 use roce_transport::congestion::{
     DcqcnParameters, DctcpParameters, HpccParameters, NotificationPoint, Parameter, ParameterRange,
-    PowerTcpParameters, SwiftParameters, TimelyParameters,
+    PathParameters, PowerTcpParameters, RepsParameters, SwiftParameters, TimelyParameters,
 };
 use serde_json::Value;
 
@@ -416,6 +416,11 @@ fn parameters_on_the_pages_are_those_of_the_algorithms() {
     let (_, help) = help.split_once("--recovery").expect("an option");
     let missing = SelectiveRepeat::PARAMETERS.iter().filter(|parameter| !help.contains(parameter.name));
     assert_eq!(missing.map(|parameter| parameter.name).collect::<Vec<_>>(), [""; 0], "in --recovery");
+
+    let page = read("docs/reference/paths.md");
+    let page = section(&page, "## What counts for and against a path");
+    check_parameters(page, PathParameters::PARAMETERS, &PathParameters::default().to_string(), [1, 2]);
+    check_parameters(page, RepsParameters::PARAMETERS, &RepsParameters::default().to_string(), [1, 2]);
 }
 
 /// Checks one column of the table of DCQCN, and the ranges.
@@ -463,6 +468,7 @@ const DEFAULTS: &[Row] = &[
     ),
     ("`[host] congestion`", "none", &[("host.congestion", "none")]),
     ("`recovery`", "go-back-n", &[("host.recovery", "go-back-n")]),
+    ("`paths`", "one", &[("host.paths", "one")]),
     ("`delay` |", "0", &[("host.delay", "0us")]),
     ("`application`", "immediate", &[("host.application", "immediate")]),
     (

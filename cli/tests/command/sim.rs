@@ -503,6 +503,7 @@ fn errors_have_line_and_reason() {
         (&["no-such"], &["no-such", "--list"]),
         (&[&file, "--set", "host.color=red"], &["host.color=red", "unknown field `color`"]),
         (&[&file, "--set", "host.recovery=luck"], &["no loss recovery \"luck\""]),
+        (&[&file, "--set", "host.paths=luck"], &["no policy for paths \"luck\""]),
         (&[&file, "--set", "seed"], &["expected NAME=VALUE"]),
         (&[&file, "--seed", "9223372036854775808"], &["--seed", "is not in 0..=9223372036854775807"]),
         (&[&file, "--sweep", "seed=1,,2"], &["a value is empty"]),

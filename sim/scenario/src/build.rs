@@ -1,10 +1,12 @@
 //! Builds a network from the tables of a scenario file.
 
+use std::error::Error;
 use std::ops::Range;
+use std::str::FromStr;
 
 use roce_packet::PathMtu;
 use roce_transport::congestion::{Algorithm, Congestion};
-use roce_transport::{RecoveryError, with_causes};
+use roce_transport::with_causes;
 
 use toml::Spanned;
 
@@ -161,11 +163,8 @@ fn host(
             .map_err(|error| ScenarioError::at(text, Some(place), with_causes(&error).to_string()))?;
         (host.congestion, host.notification) = parsed;
     }
-    if let Some(recovery) = table.recovery {
-        host.recovery = recovery.get_ref().parse().map_err(|error: RecoveryError| {
-            ScenarioError::at(text, Some(recovery.span()), with_causes(&error).to_string())
-        })?;
-    }
+    set(&mut host.recovery, parsed(table.recovery.as_ref(), text)?);
+    set(&mut host.paths, parsed(table.paths.as_ref(), text)?);
     if let Some(mtu) = table.path_mtu {
         let wrong =
             || ScenarioError::at(text, Some(mtu.span()), "path_mtu must be 256, 512, 1024, 2048 or 4096");
@@ -181,6 +180,17 @@ fn host(
         });
     }
     Ok(host)
+}
+
+/// Reads a value from its text.
+fn parsed<T: FromStr<Err: Error>>(
+    value: Option<&Spanned<String>>,
+    text: &str,
+) -> Result<Option<T>, ScenarioError> {
+    let Some(value) = value else { return Ok(None) };
+    let read = value.get_ref().parse();
+    let wrong = |error| ScenarioError::at(text, Some(value.span()), with_causes(&error).to_string());
+    read.map(Some).map_err(wrong)
 }
 
 fn span<T>(value: Option<&Spanned<T>>) -> Option<Range<usize>> {

@@ -329,6 +329,7 @@ pub(super) struct Group {
 pub(super) struct Host {
     pub(super) congestion: Option<Spanned<String>>,
     pub(super) recovery: Option<Spanned<String>>,
+    pub(super) paths: Option<Spanned<String>>,
     pub(super) delay: Option<Span>,
     pub(super) application: Option<Spanned<String>>,
     pub(super) poll_time: Option<Spanned<Span>>,

@@ -10,6 +10,7 @@ use super::values::Bytes;
 pub(super) struct Profile {
     pub(super) congestion: Option<String>,
     pub(super) recovery: Option<String>,
+    pub(super) paths: Option<String>,
     pub(super) dscp: Option<u8>,
     pub(super) path_mtu: Option<u16>,
     pub(super) timeout: Option<u8>,

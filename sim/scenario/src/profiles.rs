@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use roce_packet::PathMtu;
-use roce_transport::congestion::{Algorithm, Congestion};
+use roce_transport::congestion::{Algorithm, Congestion, PathsError};
 use roce_transport::{RecoveryError, with_causes};
 use toml::Spanned;
 
@@ -111,6 +111,9 @@ fn changed(base: &HostSettings, table: &Profile, own: &[Algorithm]) -> Result<Ho
     }
     if let Some(recovery) = &table.recovery {
         host.recovery = recovery.parse().map_err(|error: RecoveryError| with_causes(&error).to_string())?;
+    }
+    if let Some(paths) = &table.paths {
+        host.paths = paths.parse().map_err(|error: PathsError| with_causes(&error).to_string())?;
     }
     if let Some(mtu) = table.path_mtu {
         let wrong = || "path_mtu must be 256, 512, 1024, 2048 or 4096".to_owned();

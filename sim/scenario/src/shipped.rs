@@ -19,6 +19,7 @@ pub static SHIPPED: &[(&str, &str)] = texts![
     "pfc-deadlock",
     "pause-storm",
     "link-failure",
+    "paths",
     "trimming",
     "victim-trimming",
     "balancing",

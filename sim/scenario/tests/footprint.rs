@@ -40,6 +40,7 @@ fn the_estimate_is_near_what_runs_take() {
     };
     let selective =
         "[host]\nrecovery = \"selective-repeat:cap=1024\"\n[switch]\npfc = []\nbuffer = \"100KB\"";
+    let spread = selective.replace("[switch]", "paths = \"recycle\"\n[switch]");
     let poisson = format!(
         "{STAR}hosts = 16\n[[flows]]\nkind = \"poisson\"\nload = 0.5\nduration = \"2ms\"\nsizes = \"hadoop\"\n"
     );
@@ -53,6 +54,7 @@ fn the_estimate_is_near_what_runs_take() {
         ("all to all", all_to_all(96, "1KB", ""), true),
         ("all to all, deep", all_to_all(96, "1KB", "[host]\ndepth = 64"), true),
         ("all to all, selective repeat", all_to_all(64, "20KB", selective), true),
+        ("all to all, several paths", all_to_all(64, "20KB", &spread), true),
         ("ring", collective("ring"), true),
         ("direct", collective("direct"), true),
         ("poisson", poisson, false),

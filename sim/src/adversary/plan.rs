@@ -1,7 +1,7 @@
 //! The plan of a run: everything that the seed determines before the first packet.
 
 use roce_packet::{PathMtu, Psn};
-use roce_transport::congestion::{Congestion, Rate};
+use roce_transport::congestion::{Congestion, Paths, Rate};
 use roce_transport::{QpType, Recovery, SelectiveRepeat};
 
 use super::work::{Flow, Shape};
@@ -72,6 +72,8 @@ pub struct Plan {
     pub bursts: bool,
     /// The loss recovery of both ends. Seeds select go-back-N only; see [`Self::select`].
     pub recovery: Recovery,
+    /// The paths of both ends. Seeds select one.
+    pub paths: Paths,
     /// The number of trimmed packets per thousand packets with payload. Seeds select 0.
     pub trimmed_per_mille: u16,
     /// The congestion control of both ends. Seeds select none.
@@ -161,6 +163,7 @@ impl Plan {
             bursts: random.percent(60),
             faults,
             recovery: Recovery::GoBackN,
+            paths: Paths::one(),
             trimmed_per_mille: 0,
             congestion: Congestion::none(),
             after_loss: seed & 1 == 1,

@@ -369,6 +369,7 @@ impl End {
         config.read_rate = plan.read_rate;
         config.quantum = plan.quantum;
         config.recovery = plan.recovery;
+        config.paths = plan.paths.clone();
         config.congestion = plan.congestion.clone();
         config.pacing.after_loss = plan.after_loss;
         let mut engine = Engine::new(config);

@@ -176,6 +176,7 @@ impl Host {
         let options = QpOptions {
             congestion: is_own.then(|| settings.congestion.clone()),
             recovery: is_own.then_some(settings.recovery),
+            paths: is_own.then(|| settings.paths.clone()),
         };
         let depth = settings.depth as usize;
         let sends = end == FlowEnd::Requester;

@@ -94,6 +94,9 @@ const REQUEST: u64 = 150;
 const OF_TASK: u64 = 150;
 /// Bytes of a packet without its payload that a responder keeps because an earlier packet is missing.
 const EARLY: u64 = 128;
+/// Bytes of a packet in flight whose path its sender remembers, in a queue that has grown, and of a path.
+const PATH_OF_PACKET: u64 = 24;
+const PATH: u64 = 16;
 
 fn bytes_of<T>(count: usize) -> u64 {
     count as u64 * size_of::<T>() as u64
@@ -210,6 +213,9 @@ impl<'a> Workload<'a> {
                 let payload = if real { host.path_mtu.bytes() as u64 } else { 0 };
                 kept += packets * (EARLY + payload);
             }
+            if host.paths.count() > 1 {
+                kept += packets * PATH_OF_PACKET + u64::from(host.paths.count()) * PATH;
+            }
         }
         // Not all flows run at the same time.
         let share = |sum: u64| {
@@ -223,7 +229,7 @@ impl<'a> Workload<'a> {
             what: format!("{frames} packets in the network, and those that wait for a missing one,"),
             least: 0,
             most: frames.saturating_mul(each).saturating_add(share(kept)),
-            keys: "host.window, `cap` of host.recovery, switch.buffer, payload",
+            keys: "host.window, `cap` of host.recovery, host.paths, switch.buffer, payload",
         }
     }
 

@@ -335,6 +335,7 @@ fn engine_config(number: u32, line_rate_bps: u64, settings: &Settings) -> Engine
     config.congestion = settings.host.congestion.clone();
     config.notification = settings.host.notification;
     config.recovery = settings.host.recovery;
+    config.paths = settings.host.paths.clone();
     config.line_rate = Rate::bits_per_second(line_rate_bps);
     // Timers are exact here unless threads must handle them, so bursts need not compensate for late timers.
     // Scenarios show losses without congestion control, so losses do not reduce the rate.

@@ -1,7 +1,7 @@
 //! The settings of a network besides its topology.
 
 use roce_packet::PathMtu;
-use roce_transport::congestion::{Congestion, NotificationPoint};
+use roce_transport::congestion::{Congestion, NotificationPoint, Paths};
 use roce_transport::{Recovery, TrafficClasses};
 
 use super::application::Application;
@@ -434,6 +434,8 @@ pub struct HostSettings {
     pub notification: NotificationPoint,
     /// The recovery of lost packets.
     pub recovery: Recovery,
+    /// The UDP source ports of each flow.
+    pub paths: Paths,
     /// Path MTU.
     pub path_mtu: PathMtu,
     /// The maximum number of unacknowledged packets of a queue pair.
@@ -467,6 +469,7 @@ impl Default for HostSettings {
             congestion: Congestion::none(),
             notification: NotificationPoint::default(),
             recovery: Recovery::GoBackN,
+            paths: Paths::one(),
             path_mtu: PathMtu::Mtu1024,
             window_packets: 4_096,
             timeout: 14,

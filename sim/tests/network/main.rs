@@ -12,6 +12,7 @@ mod paths;
 mod ports;
 mod pulling;
 mod rules;
+mod spreading;
 mod tasks;
 mod threads;
 mod ties;

@@ -17,6 +17,8 @@
 //! [`Congestion`] selects an algorithm, for all queue pairs of an engine
 //! (`EngineConfig::congestion` of `roce-transport`) or for one (`QpOptions`).
 //!
+//! A queue pair may also send over several paths of the network: [`Paths`] selects how.
+//!
 //! Beside them are what algorithms and engine both need: the time of the engine ([`Instant`]), parameters by
 //! name, and numbers with units ([`units`]).
 
@@ -37,6 +39,7 @@ mod notification;
 mod nscc;
 #[doc(hidden)]
 pub mod parameters;
+mod paths;
 mod powertcp;
 mod round;
 mod swift;
@@ -58,6 +61,10 @@ pub use hpcc::{Hpcc, HpccParameters};
 pub use notification::{CnpScope, NotificationPoint};
 pub use nscc::{Nscc, NsccParameters};
 pub use parameters::{Parameter, ParameterError, ParameterRange};
+pub use paths::{
+    PathFeedback, PathParameters, PathPolicy, PathSet, PathStart, Paths, PathsError, Penalty, Policy,
+    Recycle, Reps, RepsParameters, RoundRobin,
+};
 pub use powertcp::{PowerTcp, PowerTcpParameters};
 pub use swift::{Swift, SwiftParameters};
 pub use theta_powertcp::ThetaPowerTcp;

@@ -14,8 +14,9 @@ pub use roce_congestion::{
     Ack, Algorithm, CnpScope, Congestion, CongestionControl, CongestionError, Dcqcn, DcqcnForm,
     DcqcnParameters, Dctcp, DctcpParameters, Feedback, FixedRate, Hpcc, HpccParameters, Loss, Make,
     NotificationPoint, Nscc, NsccParameters, Observation, Parameter, ParameterError, ParameterRange,
-    PowerTcp, PowerTcpParameters, Rate, Start, Swift, SwiftParameters, ThetaPowerTcp, Timely, TimelyForm,
-    TimelyParameters, Trim,
+    PathFeedback, PathParameters, PathPolicy, PathSet, PathStart, Paths, PathsError, Penalty, Policy,
+    PowerTcp, PowerTcpParameters, Rate, Recycle, Reps, RepsParameters, RoundRobin, Start, Swift,
+    SwiftParameters, ThetaPowerTcp, Timely, TimelyForm, TimelyParameters, Trim,
 };
 
 pub(crate) use after_loss::{AfterLoss, LostAfter};

@@ -1,15 +1,16 @@
 //! The verbs that create, modify and destroy queue pairs.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use rand_core::Rng;
-use roce_packet::{Ecn, PathMtu, Qpn};
+use roce_packet::{Ecn, Path, PathMtu, Qpn};
 
 use super::qp::{Halves, Qp};
 use super::{DestroyError, Engine, numbers_of};
 use crate::Instant;
-use crate::congestion::{CnpPace, Congestion};
+use crate::congestion::{CnpPace, Congestion, Paths, Policy};
 use crate::counters::Counters;
 use crate::qp::{
     AttrMask, CreateQpError, MAX_RD_ATOMIC, ModifyQpError, PeerIdentification, QpAttr, QpAttributes, QpCore,
@@ -76,11 +77,7 @@ impl Engine {
 
     fn insert_qp(&mut self, init: &QpInit, options: &QpOptions, position: usize, number: Qpn) {
         let capabilities = &init.capabilities;
-        let recovery = match init.qp_type {
-            // The reorder buffer does not keep the shared receive queue number of a request.
-            QpType::XrcSend | QpType::XrcRecv => Recovery::GoBackN,
-            _ => options.recovery.unwrap_or(self.shared.config.recovery),
-        };
+        let recovery = self.recovery_of(init, options);
         let halves = match init.qp_type {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
                 Halves::Rc(RcRequester::new(capabilities, &recovery), RcResponder::new())
@@ -129,6 +126,7 @@ impl Engine {
             congestion,
             control: None,
             recovery,
+            paths: self.several_paths(init, options),
             cnp_pace: CnpPace::default(),
             echo_owed: false,
             telemetry: None,
@@ -143,6 +141,22 @@ impl Engine {
         self.timers.reserve(position + 1);
         self.count_users(init, 1);
         self.join_pd(init.pd);
+    }
+
+    /// Returns the loss recovery of a new queue pair.
+    fn recovery_of(&self, init: &QpInit, options: &QpOptions) -> Recovery {
+        match init.qp_type {
+            // The reorder buffer does not keep the shared receive queue number of a request.
+            QpType::XrcSend | QpType::XrcRecv => Recovery::GoBackN,
+            _ => options.recovery.unwrap_or(self.shared.config.recovery),
+        }
+    }
+
+    /// Returns the paths of a new queue pair, if there are several.
+    fn several_paths(&self, init: &QpInit, options: &QpOptions) -> Option<Box<Paths>> {
+        let paths = options.paths.as_ref().unwrap_or(&self.shared.config.paths);
+        let has_several = init.qp_type == QpType::Rc && paths.policy != Policy::One;
+        has_several.then(|| Box::new(paths.clone()))
     }
 
     fn check_init(&self, init: &QpInit) -> Result<(), CreateQpError> {
@@ -287,6 +301,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Returns the paths of a queue pair besides that of its attributes: other UDP source ports, if it has
+    /// several ([`EngineConfig::paths`](crate::EngineConfig::paths)). A device that needs a socket for each
+    /// port binds them.
+    #[must_use]
+    pub fn other_paths(&self, qpn: Qpn) -> Vec<Path> {
+        let index = self.numbers.get(qpn.get());
+        index.and_then(|index| self.qps.get(index)).map_or(Vec::new(), |qp| qp.core.other_paths().collect())
+    }
+
     /// Lets a UD queue pair receive datagrams for a multicast group. Joining twice makes one membership.
     ///
     /// # Errors
@@ -377,6 +400,10 @@ impl Qp {
             // The new path may lead to another interface of the peer, or to another host.
             self.core.peer_identification = PeerIdentification::default();
             self.core.outgoing = Some(KnownPath::new(path));
+            if let Halves::Rc(requester, responder) = &mut self.halves {
+                requester.spread(&self.core);
+                responder.spread(&self.core);
+            }
         }
         if let Halves::Rc(_, responder) = &mut self.halves
             && let Some(limit) = attr.max_dest_rd_atomic
@@ -418,7 +445,10 @@ impl Qp {
         self.core.established = false;
         let psn = self.core.attr.rq_psn;
         match &mut self.halves {
-            Halves::Rc(_, responder) => responder.start(psn, &self.core.recovery, self.core.mtu()),
+            Halves::Rc(_, responder) => {
+                responder.start(psn, &self.core.recovery, self.core.mtu());
+                responder.spread(&self.core);
+            }
             Halves::Uc(_, responder) => responder.start(psn),
             Halves::Ud(..) => {}
         }
@@ -430,6 +460,7 @@ impl Qp {
             Halves::Rc(requester, _) => {
                 requester.start(psn);
                 requester.reload_retries(&self.core);
+                requester.spread(&self.core);
             }
             Halves::Uc(requester, _) => requester.start(psn),
             Halves::Ud(requester, _) => requester.start(psn),

@@ -138,6 +138,11 @@ impl Engine {
                 let verdict = qp.handle(shared, received, datagram);
                 if is_expected && qp.is_proof(verdict) {
                     qp.core.take_evidence(shared, integrity, datagram.info().direction);
+                    if let (Halves::Rc(_, responder), Direction::Request) =
+                        (&mut qp.halves, datagram.info().direction)
+                    {
+                        responder.arrived_on(received.path.source_port);
+                    }
                     if is_marked(received) {
                         let marked = Marked {
                             info: datagram.info(),
@@ -414,7 +419,10 @@ impl Qp {
     fn handle(&mut self, shared: &mut Shared, received: &Received<'_>, datagram: &Datagram<'_>) -> Verdict {
         let core = &mut self.core;
         match (&mut self.halves, datagram.info().direction) {
-            (_, Direction::Cnp) => {
+            (halves, Direction::Cnp) => {
+                if let Halves::Rc(requester, _) = halves {
+                    requester.notified(core, shared.now, received.path.source_port);
+                }
                 let control = core.control.as_mut().filter(|control| control.is_chosen());
                 tracing::debug!(qpn = core.number.get(), handled = control.is_some(), "CNP received");
                 match control {
@@ -427,7 +435,7 @@ impl Qp {
                 Verdict::Handled
             }
             (Halves::Rc(requester, _), Direction::Response) => {
-                if core.control.is_some() {
+                if core.control.is_some() || requester.has_paths() {
                     let marked = datagram.bth().becn && core.congestion.echo;
                     shared.answer = Some(AnswerOverPath { hop_limit: received.path.hop_limit, marked });
                 }

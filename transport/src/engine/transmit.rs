@@ -310,7 +310,8 @@ impl Qp {
 /// packets. A half that sends out of its turn leaves the next turn to the other.
 ///
 /// An acknowledgement is shorter than most requests and so ends its superpacket. Up to [`MOST_PASSING`]
-/// requests therefore go first if it still fits into the same superpacket behind them.
+/// requests therefore go first if it still fits into the same superpacket behind them. Packets on several
+/// paths do not form any.
 fn alternate(
     (requester_turn, passed): (&mut bool, &mut u8),
     requester: &mut RcRequester,
@@ -321,6 +322,7 @@ fn alternate(
 ) -> Option<Sealed> {
     let lets_pass = !*requester_turn
         && *passed < MOST_PASSING
+        && !requester.has_paths()
         && responder.owes_only_acknowledgement()
         && slot.batch.leaves_room_behind_another();
     let requester_first = *requester_turn || lets_pass;

@@ -6,6 +6,7 @@ use roce_packet::{Path, PathMtu, Psn, Qpn, RnrTimer};
 
 use super::state::{AttrMask, QpState, QpType};
 use crate::congestion::Congestion;
+use crate::congestion::Paths;
 use crate::ids::{CqId, PdId, SrqId};
 use crate::memory::Access;
 use crate::recovery::Recovery;
@@ -84,6 +85,8 @@ pub struct QpOptions {
     pub congestion: Option<Congestion>,
     /// The loss recovery (RC).
     pub recovery: Option<Recovery>,
+    /// The paths (RC).
+    pub paths: Option<Paths>,
 }
 
 /// An error of the creation of a queue pair.

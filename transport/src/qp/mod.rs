@@ -8,7 +8,9 @@ use core::num::NonZeroU16;
 
 use alloc::boxed::Box;
 
-use roce_packet::{Bth, Direction, Opcode, OpcodeInfo, Operation, Path, Psn, Qpn, Telemetry, Transport};
+use roce_packet::{
+    Bth, Direction, Encapsulation, Opcode, OpcodeInfo, Operation, Path, Psn, Qpn, Telemetry, Transport,
+};
 
 pub use attr::{
     CreateQpError, DEFAULT_P_KEY, MAX_QP_WR, MAX_RD_ATOMIC, ModifyQpError, QpAttr, QpAttributes,
@@ -18,7 +20,7 @@ pub use state::{AttrMask, QpState, QpType, Transition, transition};
 
 use crate::Instant;
 use crate::completion::{Cause, Wc, WcStatus};
-use crate::congestion::{AfterLoss, CnpPace, Congestion, Control, Loss, LostAfter, Start};
+use crate::congestion::{AfterLoss, CnpPace, Congestion, Control, Loss, LostAfter, Paths, Start};
 use crate::counters::{Counters, count};
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, PdId, SrqId, XrcdId};
@@ -54,7 +56,8 @@ pub(crate) struct QpCore {
     pub(crate) signal_all: bool,
     pub(crate) capabilities: QpCapabilities,
     pub(crate) attr: QpAttributes,
-    /// Path of outgoing packets, from the path in the attributes. For UD, the path of the last message.
+    /// Path of outgoing packets, from the path in the attributes. For UD, the path of the last message; with
+    /// several paths, that of the last packet.
     pub(crate) outgoing: Option<KnownPath>,
     pub(crate) counters: Counters,
     pub(crate) deadlines: Deadlines,
@@ -75,6 +78,8 @@ pub(crate) struct QpCore {
     pub(crate) congestion: Congestion,
     pub(crate) control: Option<Box<Control>>,
     pub(crate) recovery: Recovery,
+    /// The paths, if there are several.
+    pub(crate) paths: Option<Box<Paths>>,
     /// Pace of congestion notifications for received packets.
     pub(crate) cnp_pace: CnpPace,
     /// Whether the next acknowledgement echoes a congestion mark.
@@ -167,6 +172,38 @@ impl QpCore {
             ack_req: false,
             psn,
         }
+    }
+
+    /// Chooses the source port of the next packets: the one of path `path`, below the number of paths.
+    pub(crate) fn leave_by(&mut self, path: u16) {
+        let port = port_of(self.first_port(), path);
+        if let Some(outgoing) = self.outgoing.as_mut().filter(|outgoing| outgoing.path().source_port != port)
+        {
+            *outgoing = KnownPath::new(Path { source_port: port, ..*outgoing.path() });
+        }
+    }
+
+    /// Returns the source port of the first path, which is that of the queue pair.
+    fn first_port(&self) -> u16 {
+        self.attr.path.map_or(0, |path| path.source_port)
+    }
+
+    /// Returns the path with this source port, if it is one of the queue pair's.
+    pub(crate) fn path_with(&self, source_port: u16) -> Option<u16> {
+        let path = path_of(self.first_port(), source_port);
+        (path < self.path_count() && port_of(self.first_port(), path) == source_port).then_some(path)
+    }
+
+    /// Returns the number of paths, a power of two. RoCE v1 has no ports.
+    pub(crate) fn path_count(&self) -> u16 {
+        let has_ports = self.attr.path.is_some_and(|path| path.encapsulation == Encapsulation::RoceV2);
+        self.paths.as_ref().filter(|_| has_ports).map_or(1, |paths| paths.count())
+    }
+
+    /// Returns the paths besides that of the attributes.
+    pub(crate) fn other_paths(&self) -> impl Iterator<Item = Path> + use<'_> {
+        let ports = (1..self.path_count()).map(|path| port_of(self.first_port(), path));
+        ports.filter_map(|source_port| Some(Path { source_port, ..self.attr.path? }))
     }
 
     /// Starts congestion control anew, with the current attributes.
@@ -437,4 +474,17 @@ impl QpCore {
     pub(crate) fn mtu(&self) -> usize {
         self.attr.path_mtu.bytes()
     }
+}
+
+/// The first port of the range for RoCE v2 (IBTA A17.9).
+const PORTS: u16 = 0xc000;
+
+/// Returns the source port of a path. All but the first are in the range of RoCE v2.
+fn port_of(first: u16, path: u16) -> u16 {
+    if path == 0 { first } else { first.wrapping_add(path) | PORTS }
+}
+
+/// Returns the path with this source port.
+fn path_of(first: u16, port: u16) -> u16 {
+    port.wrapping_sub(first) & !PORTS
 }

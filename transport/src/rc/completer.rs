@@ -153,6 +153,9 @@ impl RcRequester {
     /// Handles progress of `una` over `payload` bytes: reloads the retry counts, restarts the timer, and
     /// completes finished requests.
     fn progressed(&mut self, core: &mut QpCore, shared: &mut Shared, payload: u64) {
+        if let Some(spread) = &mut self.spread {
+            spread.passed(shared.now, self.una);
+        }
         core.take_answer(shared);
         self.asked = self.asked.filter(|psn| !psn.before(self.una));
         if let Some(control) = &mut core.control {
@@ -185,6 +188,7 @@ impl RcRequester {
     }
 
     fn on_ack(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn) -> Verdict {
+        self.arrived(shared, psn);
         let advance = self.advance(core, shared, psn);
         if !advance.response_missing {
             return Verdict::Handled;
@@ -207,6 +211,7 @@ impl RcRequester {
             count!(shared, core, implied_nak_seq_err);
             core.lost(shared.now, Loss::Nak);
             self.mode.record_nak(self.una);
+            self.blame_oldest(shared.now);
             self.go_back(core, shared);
             self.arm(core, shared);
         }
@@ -252,6 +257,7 @@ impl RcRequester {
             count!(shared, core, packet_seq_err);
             self.lost(core, shared, psn, Loss::Nak);
             self.mode.record_nak(psn);
+            self.blame_oldest(shared.now);
             self.go_back(core, shared);
             self.arm(core, shared);
         }
@@ -259,6 +265,7 @@ impl RcRequester {
     }
 
     fn on_rnr(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, timer: RnrTimer) -> Verdict {
+        self.arrived(shared, psn);
         if let Err(verdict) = self.advance_before(core, shared, psn) {
             return verdict;
         }
@@ -383,6 +390,9 @@ impl RcRequester {
             self.fail(core, shared, position, WcStatus::LocalProtectionError, rule);
             return Verdict::Handled;
         }
+        // The request for the piece, or the one for a part of it.
+        self.arrived(shared, piece.0);
+        self.arrived(shared, psn);
         if psn == self.una {
             self.pass_responses(core, shared, 1);
             self.pass_answered(core, shared);

@@ -8,6 +8,7 @@ mod loss;
 mod method;
 mod mode;
 mod owed;
+mod paths;
 mod pieces;
 mod probes;
 mod reads;
@@ -21,6 +22,7 @@ mod resources;
 mod responder;
 mod selective;
 mod single;
+mod spread;
 mod timeouts;
 mod trimmed;
 

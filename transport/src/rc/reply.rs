@@ -67,6 +67,7 @@ impl RcResponder {
                 return None;
             }
             let parts = self.resources.parts();
+            self.choose_path(core, is_data);
             if let Some(sealed) = self.send_response(core, shared, slot) {
                 if is_data {
                     core.charge(shared.now, sealed.len);
@@ -92,6 +93,7 @@ impl RcResponder {
             Reply::Rnr => (Syndrome::RnrNak { timer: core.attr.min_rnr_timer }, self.epsn, self.msn),
             Reply::FatalNak { code, psn } => (Syndrome::Nak(code), psn, self.msn),
         };
+        self.choose_path(core, false);
         let mut bth = core.bth(shared, Opcode::RC_ACKNOWLEDGE, psn);
         bth.becn = core.echo_owed;
         let mut writer = DatagramWriter::new(slot.buffer, &bth).ok()?;

@@ -12,6 +12,8 @@
 //!
 //! Without losses `cursor` equals `unsent`; a retransmission moves it back to `una`.
 
+use alloc::boxed::Box;
+
 use roce_packet::{Bth, DatagramWriter, Psn, Telemetry, Transport, Xrceth};
 
 use super::flight::Flight;
@@ -20,6 +22,7 @@ use super::method::Method;
 use super::mode::{Mode, Sending};
 use super::pieces::{left_of_piece, packets_of};
 use super::probes::Early;
+use super::spread::Spread;
 use crate::completion::WcStatus;
 use crate::congestion::{Loss, ReadTurn, SentRequest};
 use crate::counters::count;
@@ -68,6 +71,8 @@ pub(crate) struct RcRequester {
     pub(super) trimmed_response: Option<Psn>,
     /// The turn of the READ request at the cursor, if it waits for one.
     pub(super) read_turn: Option<ReadTurn>,
+    /// The paths of the packets in flight, if there are several.
+    pub(super) spread: Option<Box<Spread>>,
 }
 
 /// The position of the requester before it sends a trimmed packet again.
@@ -115,6 +120,7 @@ impl RcRequester {
             early: Early::default(),
             trimmed_response: None,
             read_turn: None,
+            spread: None,
         }
     }
 
@@ -139,6 +145,7 @@ impl RcRequester {
         self.recovery.on_go_back(sq_psn);
         self.trimmed_response = None;
         self.read_turn = None;
+        self.spread = None;
     }
 
     /// Reloads the retry counts from the attributes, at the start and after progress.
@@ -243,6 +250,7 @@ impl RcRequester {
         if sending != Sending::Probe {
             self.flight.leaves(shared.now, self.cursor, self.una);
         }
+        self.choose_path(core, shared.now, sending);
         let sealed = match self.sq.get(self.cursor_wqe)?.op.course() {
             Course::Segments => self.send_segment(core, shared, slot, sending)?,
             Course::Read => self.send_read(core, shared, slot, sending)?,
@@ -487,6 +495,7 @@ impl RcRequester {
         self.asked = None;
         self.trimmed_response = None;
         self.read_turn = None;
+        self.forget_paths();
         self.recovery.on_go_back(self.una);
         if let Some(control) = &mut core.control {
             control.went_back();
@@ -495,8 +504,11 @@ impl RcRequester {
 
     /// Handles the loss of the request packet with this PSN. Informs the congestion control, and without one
     /// the rate limit after losses. The latter ignores a loss at a READ or atomic, because the lost packet
-    /// may be the peer's response.
+    /// may be the peer's response. The loss of a packet on an excluded path shows no congestion.
     pub(super) fn lost(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, loss: Loss) {
+        if self.spread.as_ref().is_some_and(|spread| spread.is_probe(psn)) {
+            return;
+        }
         core.lost(shared.now, loss);
         let is_payload = |wqe: &Wqe| !wqe.op.awaits_response();
         if let Some(loss) = self.flight.lost(shared.now, psn, self.cursor)

@@ -6,7 +6,7 @@ use super::loss::LossRecovery as _;
 use super::mode::Sending;
 use super::pieces::{left_of_piece, piece_of};
 use super::requester::{RcRequester, Retry};
-use crate::congestion::{Loss, Trim};
+use crate::congestion::{Loss, PathFeedback, Trim};
 use crate::counters::count;
 use crate::qp::QpCore;
 use crate::shared::Shared;
@@ -120,6 +120,7 @@ impl RcRequester {
         if !self.recovery.selects() {
             return Verdict::Dropped(DropReason::ReservedSyndrome);
         }
+        self.arrived(shared, received);
         let advance = match self.advance_before(core, shared, psn) {
             Ok(advance) => advance,
             Err(verdict) => return verdict,
@@ -166,6 +167,9 @@ impl RcRequester {
             return advance.verdict(DropReason::StaleResponse);
         };
         count!(shared, core, packet_trimmed_err);
+        if let Some(spread) = &mut self.spread {
+            spread.report(shared.now, trimmed, PathFeedback::Trimmed);
+        }
         if self.asked == Some(trimmed) {
             // Its request for an acknowledgement is lost, so the next packet may leave and ask.
             self.asked = None;

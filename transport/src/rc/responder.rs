@@ -8,6 +8,7 @@ use super::owed::{Reply, Reports};
 use super::refusal::Refusal;
 use super::reorder::Reorder;
 use super::resources::{Answer, Repeated, Resource, Resources, Sending};
+use super::spread::AnswerPaths;
 use crate::completion::WcStatus;
 use crate::counters::count;
 use crate::ids::RKey;
@@ -44,6 +45,8 @@ pub(crate) struct RcResponder {
     pub(super) reports: Option<Box<Reports>>,
     /// Number of losses of READ responses that the peer reported; each may make it repeat many requests.
     pub(super) losses: u32,
+    /// The paths of answers, if there are several.
+    pub(super) paths: Option<AnswerPaths>,
 }
 
 impl RcResponder {
@@ -60,6 +63,7 @@ impl RcResponder {
             paused: false,
             reports: None,
             losses: 0,
+            paths: None,
         }
     }
 
@@ -82,6 +86,7 @@ impl RcResponder {
         self.inbound = Inbound::Idle;
         self.nak_sent = false;
         self.reply = None;
+        self.paths = None;
     }
 
     /// Sets the number of responder resources (`max_dest_rd_atomic`).

@@ -60,6 +60,7 @@ impl RcRequester {
         let retries_left = self.retries_left;
         tracing::debug!(qpn = core.number.get(), psn = self.una.get(), retries_left, "timeout");
         self.lost(core, shared, self.una, Loss::Timeout);
+        self.blame_oldest(shared.now);
         self.mode.time_out();
         if !self.resend_after_timeout(core, shared) {
             self.go_back(core, shared);
@@ -76,6 +77,7 @@ impl RcRequester {
         if self.recovery.selects() {
             count!(shared, core, roce_adp_retrans);
             self.lost(core, shared, self.una, Loss::Timeout);
+            self.blame_oldest(shared.now);
             if !self.resend_after_timeout(core, shared) {
                 self.go_back(core, shared);
             }

@@ -237,6 +237,24 @@ fn no_seed_finds_anything_while_reads_take_turns() {
     assert!(number("ROCE_SEED").is_some() || totals.completed > 10_000, "{totals:?}");
 }
 
+/// Whatever the policy for paths learns, requests end as with one path, with both recoveries.
+#[test]
+fn no_seed_finds_anything_over_several_paths() {
+    let totals = run_changed(2_000, |plan| {
+        let paths = ["round-robin:paths=2", "penalty:losses=1,probe=5", "recycle:paths=4", "reps:freeze=20"];
+        plan.paths = paths[plan.seed as usize / 2 % 4].parse().unwrap();
+        if plan.seed & 8 == 0 {
+            plan.trimmed_per_mille = [0, 100][plan.seed as usize / 16 % 2];
+            selective(plan);
+        }
+        if plan.seed & 32 == 0 {
+            congested(plan);
+        }
+    });
+    println!("{totals:?}");
+    assert!(number("ROCE_SEED").is_some() || totals.completed > 10_000, "{totals:?}");
+}
+
 /// A seed beyond the default numbers that once failed, the change of its plan, and its failure.
 type Found = (u64, fn(&mut Plan), &'static str);
 const FOUND: [Found; 7] = [

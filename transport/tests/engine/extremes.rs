@@ -360,7 +360,8 @@ fn drive(engine: &mut Engine, algorithm: Algorithm) {
         capabilities,
         signal_all: true,
     };
-    let options = QpOptions { congestion: Some(Congestion { algorithm, echo: true }), recovery: None };
+    let options =
+        QpOptions { congestion: Some(Congestion { algorithm, echo: true }), ..QpOptions::default() };
     let Ok(qpn) = engine.create_qp_with(&init, &options) else { return };
     let memory = Arc::new(WordMemory::new(64));
     let region = engine.register(pd, u64::MAX - 63, memory, Access::LOCAL_WRITE | Access::REMOTE).unwrap();

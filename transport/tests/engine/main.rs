@@ -30,6 +30,7 @@ mod scenarios;
 mod selective;
 mod selective_reads;
 mod sequence;
+mod spreading;
 mod states;
 mod telemetry_laws;
 mod telemetry_trailer;

@@ -20,6 +20,9 @@ const PATHS: [(u32, f64); 2] = [(8, 24.322), (16, 37.697)];
 const LEAST_FLOWS: u64 = 5;
 /// Least number of flows for any test.
 const LEAST_FLOWS_IN_ALL: u64 = 8 * LEAST_FLOWS;
+/// Least number of packets of a sender that spreads them. A quarter of them has another port than the one
+/// before.
+const LEAST_SPREAD: usize = 8;
 /// Least number of queue pairs between two hosts that cannot have one port by chance.
 const LEAST_EQUAL: usize = 3;
 
@@ -78,15 +81,31 @@ fn is_cnp(record: &Record) -> bool {
 }
 
 /// Finds packets with another port than the one before of the same kind. A new connection of the same queue
-/// pairs may have another port.
+/// pairs may have another port. A sender that spreads its packets over several paths changes it all the time.
 fn changes(packets: &[&Record], restarts: &Restarts, findings: &mut Findings) {
     for direction in [Direction::Request, Direction::Response] {
         let same: Vec<&&Record> = packets
             .iter()
             .filter(|record| record.info().is_some_and(|info| info.direction == direction))
             .collect();
-        for pair in same.windows(2) {
-            let &[before, now] = pair else { continue };
+        let pairs = || same.windows(2).filter_map(|pair| <[&&Record; 2]>::try_from(pair).ok());
+        let changed = pairs().filter(|[before, now]| before.source_port != now.source_port).count();
+        if same.len() >= LEAST_SPREAD && changed * 4 >= same.len() {
+            let ports: BTreeSet<u16> = same.iter().map(|record| record.source_port).collect();
+            let detail = || count_of(ports.len() as u64, "source port");
+            let (stream, place) =
+                (same.first().map(|first| first.stream), same.first().map(|first| first.place));
+            if let Some(place) = place {
+                findings.remark_with(
+                    "packets spread over several paths by their source port",
+                    stream,
+                    place,
+                    detail,
+                );
+            }
+            continue;
+        }
+        for [before, now] in pairs() {
             if before.source_port == now.source_port {
                 continue;
             }
@@ -330,6 +349,28 @@ mod tests {
         wire.add(send(1, 5)).add(ack(1, 1)).add(request(PathMtu::Mtu1024));
         wire.add(send(2, 5).port(0xd000)).add(ack(2, 1));
         expect(&judge(&wire, &ENTROPY), Outcome::Pass, "for a new connection", &[4]);
+    }
+
+    /// A sender with several paths chooses a port for each packet. A few other ports are still wrong.
+    #[test]
+    fn packets_spread_over_several_paths_pass() {
+        let sent = |port: fn(u32) -> u16| {
+            let mut wire = Wire::new();
+            for psn in 0..20 {
+                wire.add(send(psn, 5).port(port(psn)));
+            }
+            wire.add(ack(19, 20));
+            judge(&wire, &ENTROPY)
+        };
+        let text = "(4 source ports)";
+        expect(&sent(|psn| 0xc000 + (psn % 4) as u16), Outcome::Pass, text, &[1]);
+        let text = "source port changes inside a queue pair: 4 packets, such as 9, 10, 15";
+        expect(
+            &sent(|psn| 0xc000 + u16::from(psn % 6 == 2 && psn > 2)),
+            Outcome::Fail,
+            text,
+            &[9, 10, 15, 16],
+        );
     }
 
     #[test]

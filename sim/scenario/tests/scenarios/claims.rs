@@ -71,6 +71,35 @@ fn trimming_and_spraying_spare_a_victim_and_dcqcn_does_not() {
     assert!(victim("dcqcn", &LOSSLESS) > 8.0 * alone);
 }
 
+/// A link fails, and only the senders notice.
+#[test]
+fn senders_with_several_paths_avoid_a_link_that_fails() {
+    let run = |paths: &str, seed: &str| {
+        let results = run_with("paths", &[("host.paths", paths), ("seed", seed)]);
+        assert_eq!(results.incomplete(), 0, "{paths}");
+        let (slowest, lost) = (ms(results.completion_quantile(1.0)), results.dropped(DropReason::LinkDown));
+        println!(
+            "{paths}, seed {seed}: {slowest:.3} ms, {lost} lost, {} sent again",
+            retransmitted(&results)
+        );
+        (slowest, lost)
+    };
+    // Three links carry what four would have carried for 600 us.
+    let ideal = 10e6 * 1_106.0 / 1_024.0 * 8.0 / 100e9 * 1e3 + 0.6 / 4.0;
+    for seed in ["1", "2", "3"] {
+        assert!(run("one", seed).0 > 1.7 * ideal);
+        for paths in ["round-robin", "penalty"] {
+            assert!(run(paths, seed).0 < 2.0 * ideal);
+        }
+        for paths in ["recycle", "reps"] {
+            let (slowest, lost) = run(paths, seed);
+            assert!(slowest < 1.3 * ideal, "{paths}, seed {seed}: {slowest} ms instead of {ideal}");
+            // The link carries 11 packets in a microsecond, and acknowledgements in the other direction.
+            assert!(lost < 3_000, "{paths}, seed {seed}: {lost} lost");
+        }
+    }
+}
+
 #[test]
 fn selective_repeat_outlives_go_back_n() {
     let recoveries = proposed("loss", "host.recovery");

@@ -122,7 +122,8 @@ impl EngineNic {
             signal_all: false,
         };
         let congestion = settings.congestion.as_deref().map(Congestion::parse).transpose().map_err(failed)?;
-        let options = QpOptions { congestion: congestion.map(|(congestion, _)| congestion), recovery: None };
+        let options =
+            QpOptions { congestion: congestion.map(|(congestion, _)| congestion), ..QpOptions::default() };
         let qpn = self.engine.create_qp_with(&init, &options).map_err(failed)?;
         for (state, attributes) in bring_up(settings, self.addresses) {
             if settings.state == QpState::Reset {

@@ -160,7 +160,7 @@ impl Responder {
             Qpn::GSI => self.engine.create_gsi_qp(&init)?,
             _ => {
                 let congestion = (opcode == Opcode::CNP).then(|| Congestion::parse("dcqcn")).transpose()?;
-                let options = QpOptions { congestion: congestion.map(|(it, _)| it), recovery: None };
+                let options = QpOptions { congestion: congestion.map(|(it, _)| it), ..QpOptions::default() };
                 self.engine.create_qp_with(&init, &options)?
             }
         };
