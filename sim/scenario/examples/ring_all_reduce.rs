@@ -57,13 +57,7 @@ pub(crate) fn built_in(scenario: &Scenario, bytes: u64) -> Result<Time, Box<dyn 
     let (mut flows, mut schedule) = (Vec::new(), Schedule::new());
     let mut plan = Plan::new(&mut flows, &mut schedule, Time::ZERO);
     let begins: Result<Vec<_>, _> = hosts.iter().map(|host| plan.compute(*host, Time::ZERO, &[])).collect();
-    let what = Collective {
-        kind: OperationKind::AllReduce,
-        algorithm: OperationAlgorithm::Ring,
-        bytes,
-        chunk: None,
-        shares: None,
-    };
+    let what = Collective::of(OperationKind::AllReduce, OperationAlgorithm::Ring, bytes, None);
     let ends = plan.collective(&what, &hosts, &begins?)?;
     let mut simulation =
         Simulation::with_schedule(&scenario.topology, &flows, &schedule, scenario.settings.clone())?;

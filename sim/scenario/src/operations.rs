@@ -42,6 +42,8 @@ pub(super) struct CollectiveTable {
     host: Option<Profile>,
     skew: Option<f64>,
     seed: Option<u64>,
+    clear_to_send: Option<u32>,
+    queue_pairs: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -234,6 +236,8 @@ impl CollectiveTable {
             bytes: self.bytes.0,
             chunk: self.chunk.map(|chunk| chunk.0),
             shares: shares.as_deref(),
+            clear_to_send: self.clear_to_send,
+            queue_pairs: self.queue_pairs.unwrap_or(1),
         };
         let repeat = self.repeat.unwrap_or(1);
         if !(1..=MOST_REPETITIONS).contains(&repeat) {

@@ -3,6 +3,7 @@
 use roce_sim::net::{
     After, Collective, FlowSpec, FlowState, LinkSpec, Operation, OperationAlgorithm, OperationKind,
     PayloadMode, Plan, Results, Schedule, Settings, Simulation, Task, Time, Topology, Transfer,
+    uneven_shares,
 };
 
 use super::{LINK, assert_complete, flow};
@@ -108,13 +109,7 @@ fn step(chunk: u64, links: u64) -> Time {
 
 #[track_caller]
 fn assert_ring_takes_its_time(hosts: usize, chunk: u64) {
-    let what = Collective {
-        kind: OperationKind::AllReduce,
-        algorithm: OperationAlgorithm::Ring,
-        bytes: chunk * hosts as u64,
-        chunk: None,
-        shares: None,
-    };
+    let what = Collective::of(OperationKind::AllReduce, OperationAlgorithm::Ring, chunk * hosts as u64, None);
     let (operation, results) = operate(&Topology::star(hosts, LINK).unwrap(), &what, Settings::default());
     let result = operation.result(&results.task_ends);
     let steps = 2 * (hosts as u64 - 1);
@@ -150,8 +145,7 @@ fn collectives_repeat_and_deliver_what_was_sent() {
     let topology = Topology::leaf_spine(2, 2, 4, LINK, LinkSpec { delay: Time::from_us(2), ..LINK }).unwrap();
     for algorithm in [Ring, Tree, DoubleTree, HalvingDoubling, Pairwise, Direct] {
         let chunk = matches!(algorithm, Ring | Tree | DoubleTree).then_some(10_000);
-        let what =
-            Collective { kind: OperationKind::AllReduce, algorithm, bytes: 200_000, chunk, shares: None };
+        let what = Collective::of(OperationKind::AllReduce, algorithm, 200_000, chunk);
         let real = Settings { payload: PayloadMode::Real, ..Settings::default() };
         let (operation, first) = operate(&topology, &what, Settings::default());
         let (_, again) = operate(&topology, &what, real);
@@ -162,4 +156,46 @@ fn collectives_repeat_and_deliver_what_was_sent() {
         // Each link carries at least the bus bandwidth, so that is below the link's rate without headers.
         assert!(result.bus_bps.unwrap() < 92.6e9, "{}: {result:?}", algorithm.name());
     }
+}
+
+/// Half of the data goes to few hosts, as to popular experts. Prints the table of
+/// docs/reference/collectives.md.
+#[test]
+fn receivers_admit_an_uneven_all_to_all() {
+    let topology = Topology::star(16, LINK).unwrap();
+    let shares = uneven_shares(16, 1.0, 1).unwrap();
+    let all = [None, Some(8), Some(4), Some(2), Some(1)].map(|clear_to_send| {
+        let what = Collective::of(OperationKind::AllToAll, OperationAlgorithm::Direct, 2_000_000, None);
+        let what = Collective { clear_to_send, shares: Some(&shares), ..what };
+        let (_, results) = operate(&topology, &what, Settings::default());
+        let queues = results.ports.iter().filter(|port| !port.is_host).map(|port| port.stats.queue_most);
+        let (queue, time) = (queues.max().unwrap(), results.end.as_secs_f64() * 1e6);
+        println!("{clear_to_send:?}: {time:.1} us, longest queue {queue} bytes");
+        (queue, time)
+    });
+    let largest = shares.iter().copied().fold(0.0, f64::max);
+    let ideal = 15.0 * largest * 2e6 * 1_106.0 / 1_024.0 * 8.0 / 100_000.0;
+    println!("{ideal} us");
+    for (pair, most) in all.windows(2).zip([8, 4, 2, 1]) {
+        assert!(pair[1].0 < pair[0].0, "{all:?}: fewer at a time, shorter queues");
+        // Each sender but the one that fills the link of the receiver can fill the queue with its part.
+        assert!(pair[1].0 as f64 <= f64::from(most) * largest * 2e6 * 1.1, "{all:?}");
+    }
+    assert!(all[3].1 < 1.03 * ideal && all[4].1 < 1.3 * ideal, "{all:?}, {ideal}");
+}
+
+/// A ring whose pieces take turns on four queue pairs takes as long as on one, where paths do not differ.
+#[test]
+fn pieces_take_turns_on_queue_pairs() {
+    let topology = Topology::star(8, LINK).unwrap();
+    let [one, four] = [1, 4].map(|queue_pairs| {
+        let what =
+            Collective::of(OperationKind::AllReduce, OperationAlgorithm::Ring, 8_000_000, Some(100_000));
+        let (_, results) = operate(&topology, &Collective { queue_pairs, ..what }, Settings::default());
+        let bytes: u64 = results.flows.iter().map(|flow| flow.spec.bytes).sum();
+        (results.flows.len(), bytes, results.end.as_secs_f64() * 1e6)
+    });
+    println!("{one:?} {four:?}");
+    assert_eq!((one.0, four.0, one.1), (8, 32, four.1));
+    assert!((four.2 / one.2 - 1.0).abs() < 0.05);
 }

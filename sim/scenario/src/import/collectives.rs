@@ -32,7 +32,7 @@ impl How<'_> {
         let in_pieces = matches!(algorithm, Algorithm::Ring | Algorithm::Tree | Algorithm::DoubleTree);
         let bytes = bytes.max(hosts.len() as u64);
         let chunk = self.chunk.filter(|_| in_pieces);
-        let what = Collective { kind, algorithm, bytes, chunk, shares: None };
+        let what = Collective::of(kind, algorithm, bytes, chunk);
         let ends = plan.collective(&what, &hosts, &begins)?;
         Ok(Operation {
             name: format!("{} {}", self.name, kind.name()),

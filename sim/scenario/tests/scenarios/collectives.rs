@@ -169,6 +169,10 @@ fn what_cannot_be_scheduled_is_refused_with_its_line() {
         "line 21: halving-doubling needs a power of two of hosts, not 3"
     );
     assert_eq!(message("repeat = 3", "repeat = 0"), "line 21: repeat: it must be 1 to 100000");
+    assert_eq!(
+        message("repeat = 3", "clear_to_send = 0"),
+        "line 21: clear_to_send and queue_pairs are at least 1"
+    );
     assert_eq!(message("repeat = 3", "seed = 3"), "line 21: seed: it requires `skew`, which is missing");
     assert_eq!(
         message("after = [\"early\"]\n", ""),

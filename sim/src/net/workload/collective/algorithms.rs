@@ -26,8 +26,12 @@ impl Plan<'_> {
             plan: self,
             hosts,
             begins,
+            clear_to_send: what.clear_to_send,
+            queue_pairs: what.queue_pairs,
             sent: vec![BTreeMap::new(); n],
             arrived: vec![BTreeMap::new(); n],
+            to: vec![Vec::new(); n],
+            turns: BTreeMap::new(),
         };
         let pieces = |bytes: u64| what.chunk.map_or(1, |chunk| bytes.div_ceil(chunk.max(1)));
         match (what.algorithm, what.kind) {
@@ -88,6 +92,9 @@ fn check(what: &Collective<'_>, hosts: &[u32], begins: &[TaskId]) -> Result<(), 
     if what.chunk == Some(0) {
         return wrong("a chunk has at least 1 byte".to_owned());
     }
+    if what.clear_to_send == Some(0) || what.queue_pairs == 0 {
+        return wrong("clear_to_send and queue_pairs are at least 1".to_owned());
+    }
     match what.shares {
         Some(_) if kind != Kind::AllToAll => wrong(format!("{} cannot be uneven", kind.name())),
         Some(shares) if shares.len() != n => {
@@ -108,30 +115,56 @@ struct Run<'p, 'a, 'h> {
     plan: &'p mut Plan<'a>,
     hosts: &'h [u32],
     begins: &'h [TaskId],
-    /// The last transfer of each rank to, and from, each other rank. A queue pair completes and delivers in
-    /// order, so the last transfer represents the previous ones.
-    sent: Vec<BTreeMap<usize, TaskId>>,
-    arrived: Vec<BTreeMap<usize, TaskId>>,
+    clear_to_send: Option<u32>,
+    queue_pairs: u32,
+    /// The last transfer of each rank to, and from, each other rank, by queue pair. A queue pair completes
+    /// and delivers in order, so the last transfer represents the previous ones.
+    sent: Vec<BTreeMap<(usize, u32), TaskId>>,
+    arrived: Vec<BTreeMap<(usize, u32), TaskId>>,
+    /// All transfers to each rank, if they are cleared.
+    to: Vec<Vec<TaskId>>,
+    /// Number of transfers from one rank to another, if they take turns.
+    turns: BTreeMap<(usize, usize), u32>,
 }
 
 impl Run<'_, '_, '_> {
     fn send(&mut self, from: usize, to: usize, bytes: u64, after: &[After]) -> Result<TaskId, WorkloadError> {
+        let queue_pair = self.next_queue_pair(from, to);
+        let mut all = Vec::with_capacity(after.len() + 2);
         // Later transfers of a queue pair are posted after its first transfer.
-        let task = if self.sent[from].contains_key(&to) {
-            self.plan.send(self.hosts[from], self.hosts[to], bytes, after)?
-        } else {
-            let mut all = vec![After::Done(self.begins[from])];
-            all.extend_from_slice(after);
-            self.plan.send(self.hosts[from], self.hosts[to], bytes, &all)?
-        };
-        self.sent[from].insert(to, task);
-        self.arrived[to].insert(from, task);
+        if !self.sent[from].contains_key(&(to, queue_pair)) {
+            all.push(After::Done(self.begins[from]));
+        }
+        all.extend_from_slice(after);
+        if let Some(most) = self.clear_to_send {
+            let mut ready = vec![After::Done(self.begins[to])];
+            let earlier = self.to[to].len().checked_sub(most as usize);
+            ready.extend(earlier.map(|earlier| After::Arrival(self.to[to][earlier])));
+            let cleared = self.plan.clear_to_send(self.hosts[to], self.hosts[from], &ready)?;
+            all.push(After::Arrival(cleared));
+        }
+        let task = self.plan.send_on(queue_pair, self.hosts[from], self.hosts[to], bytes, &all)?;
+        self.sent[from].insert((to, queue_pair), task);
+        self.arrived[to].insert((from, queue_pair), task);
+        if self.clear_to_send.is_some() {
+            self.to[to].push(task);
+        }
         Ok(task)
+    }
+
+    fn next_queue_pair(&mut self, from: usize, to: usize) -> u32 {
+        if self.queue_pairs <= 1 {
+            return 0;
+        }
+        let turn = self.turns.entry((from, to)).or_default();
+        let queue_pair = *turn % self.queue_pairs;
+        *turn += 1;
+        queue_pair
     }
 
     /// Adds a task of each host that waits for all transfers that it has sent and received so far.
     fn finish(self) -> Result<Vec<TaskId>, WorkloadError> {
-        let Self { plan, hosts, begins, sent, arrived } = self;
+        let Self { plan, hosts, begins, sent, arrived, .. } = self;
         let ranks = hosts.iter().zip(begins).zip(sent.iter().zip(&arrived));
         ranks
             .map(|((host, begin), (sent, arrived))| {
@@ -374,7 +407,7 @@ mod tests {
     }
 
     fn collective(kind: Kind, algorithm: Algorithm, bytes: u64) -> Collective<'static> {
-        Collective { kind, algorithm, bytes, chunk: None, shares: None }
+        Collective::of(kind, algorithm, bytes, None)
     }
 
     /// Returns, for each host, the number of hosts whose data reached it, directly or through others.

@@ -107,6 +107,24 @@ pub struct Collective<'a> {
     pub chunk: Option<u64>,
     /// The share of each host in the buffers of an all-to-all. `None` uses equal shares.
     pub shares: Option<&'a [f64]>,
+    /// The maximum number of transfers to a host that are under way. Each one begins when a message of the
+    /// receiver has cleared it, in the order of the algorithm. `None` lets senders send at any time.
+    pub clear_to_send: Option<u32>,
+    /// Number of queue pairs from one host to another, at least 1. Their transfers take turns.
+    pub queue_pairs: u32,
+}
+
+impl Collective<'_> {
+    /// Returns an operation with equal shares, whose senders send at any time.
+    #[must_use]
+    pub const fn of(
+        kind: OperationKind,
+        algorithm: OperationAlgorithm,
+        bytes: u64,
+        chunk: Option<u64>,
+    ) -> Self {
+        Self { kind, algorithm, bytes, chunk, shares: None, clear_to_send: None, queue_pairs: 1 }
+    }
 }
 
 /// An operation among hosts, as tasks of a schedule.

@@ -5,14 +5,20 @@ use std::collections::HashMap;
 use crate::net::time::Time;
 use crate::net::workload::{After, FlowSpec, MAX_FLOWS, Schedule, Task, TaskId, Transfer, WorkloadError};
 
+/// The queue pair of messages that clear a transfer, so that they do not wait behind data.
+const CONTROL: u32 = u32::MAX;
+/// Bytes of such a message: an entry of NCCL's queue for them.
+const CLEAR_TO_SEND_BYTES: u64 = 64;
+
 /// Flows and tasks to which operations are added. Transfers between two hosts share one flow, and so one
-/// queue pair.
+/// queue pair, unless an operation has several.
 #[derive(Debug)]
 pub struct Plan<'a> {
     flows: &'a mut Vec<FlowSpec>,
     schedule: &'a mut Schedule,
-    /// The flow from one host to another. The map is used for lookups only, so its order does not matter.
-    connections: HashMap<(u32, u32), u32>,
+    /// The flow from one host to another on a queue pair. The map is used for lookups only, so its order does
+    /// not matter.
+    connections: HashMap<(u32, u32, u32), u32>,
     start: Time,
 }
 
@@ -31,16 +37,38 @@ impl<'a> Plan<'a> {
         self.schedule.add(Task { host, earliest: self.start, compute, transfer: None }, after)
     }
 
-    /// Adds a transfer.
+    /// Adds a transfer on queue pair 0 of the two hosts.
     ///
     /// # Errors
     ///
     /// Returns an error if there are too many tasks or flows, or if a host would send to itself.
     pub fn send(&mut self, from: u32, to: u32, bytes: u64, after: &[After]) -> Result<TaskId, WorkloadError> {
+        self.send_on(0, from, to, bytes, after)
+    }
+
+    /// Adds a message of `from` that tells `to` that it may send.
+    pub(super) fn clear_to_send(
+        &mut self,
+        from: u32,
+        to: u32,
+        after: &[After],
+    ) -> Result<TaskId, WorkloadError> {
+        self.send_on(CONTROL, from, to, CLEAR_TO_SEND_BYTES, after)
+    }
+
+    /// Adds a transfer on a queue pair.
+    pub(super) fn send_on(
+        &mut self,
+        queue_pair: u32,
+        from: u32,
+        to: u32,
+        bytes: u64,
+        after: &[After],
+    ) -> Result<TaskId, WorkloadError> {
         if from == to {
             return Err(WorkloadError(format!("host {from} would send to itself")));
         }
-        let flow = match self.connections.get(&(from, to)) {
+        let flow = match self.connections.get(&(from, to, queue_pair)) {
             Some(flow) => *flow,
             None if self.flows.len() >= MAX_FLOWS => {
                 return Err(WorkloadError(format!("more than {MAX_FLOWS} flows")));
@@ -48,7 +76,7 @@ impl<'a> Plan<'a> {
             None => {
                 let flow = self.flows.len() as u32;
                 self.flows.push(FlowSpec { source: from, destination: to, bytes: 0, start: self.start });
-                self.connections.insert((from, to), flow);
+                self.connections.insert((from, to, queue_pair), flow);
                 flow
             }
         };

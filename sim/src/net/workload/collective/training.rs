@@ -89,13 +89,7 @@ impl Plan<'_> {
                 for (host, before) in hosts.iter().zip(&mut computed) {
                     *before = self.compute(*host, backward, &[After::Done(*before)])?;
                 }
-                let collective = Collective {
-                    kind: OperationKind::AllReduce,
-                    algorithm: what.algorithm,
-                    bytes,
-                    chunk: what.chunk,
-                    shares: None,
-                };
+                let collective = Collective::of(OperationKind::AllReduce, what.algorithm, bytes, what.chunk);
                 let ends = self.collective(&collective, hosts, &computed)?;
                 buckets.push(Operation {
                     name: format!("{name} bucket {number}"),
@@ -198,7 +192,7 @@ impl Plan<'_> {
     ) -> Result<Operation, WorkloadError> {
         let kind = OperationKind::AllReduce;
         let (algorithm, bytes, chunk) = (what.algorithm, what.gradients, what.chunk);
-        let collective = Collective { kind, algorithm, bytes, chunk, shares: None };
+        let collective = Collective::of(kind, algorithm, bytes, chunk);
         let ends = self.collective(&collective, &hosts, &begins)?;
         let (name, hosts, algorithm) = (String::new(), hosts.into(), Some(algorithm));
         Ok(Operation { name, iteration: 0, kind, algorithm, bytes, hosts, begins, ends })
