@@ -24,8 +24,19 @@ impl Nic {
     /// Requests the source ports of the other paths of a queue pair. What would leave with a port that is not
     /// to be had leaves with the main one of the device.
     pub(crate) fn bind_other_paths(&mut self, qpn: Qpn) {
-        for path in self.engine.other_paths(qpn) {
-            if let Err(error) = self.bind_source_port(PortHolder::QueuePair(qpn), &path, path.source_port) {
+        let paths = self.engine.other_paths(qpn);
+        let own = self.engine.query_qp(qpn).and_then(|attributes| attributes.path);
+        let holder = PortHolder::QueuePair(qpn);
+        let is_used = |port| paths.iter().chain(&own).any(|path| path.source_port == port);
+        // Those of a path that the queue pair had before.
+        let unused = if paths.is_empty() { Vec::new() } else { self.source_ports.all_of(holder) };
+        for port in unused.into_iter().filter(|port| !is_used(*port)) {
+            if self.source_ports.remove(holder, port) {
+                self.device.release_source_port(port);
+            }
+        }
+        for path in &paths {
+            if let Err(error) = self.bind_source_port(holder, path, path.source_port) {
                 tracing::debug!(%error, port = path.source_port, "the device cannot bind the source port");
             }
         }

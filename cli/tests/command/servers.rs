@@ -208,11 +208,11 @@ fn a_path_that_works_one_way_only_is_reported_on_both_sides_at_once() {
 
 #[test]
 fn a_second_client_waits_for_its_turn_and_is_told() {
-    let (address, mut waiting) = server(&["ping"]);
-    let first = client("ping", address, &["-n", "1000000000"]);
-    std::thread::sleep(Duration::from_millis(800));
-    let second = client("ping", address, &["-n", "10"]);
-    std::thread::sleep(Duration::from_millis(800));
+    let (address, mut waiting) = server(&["blast"]);
+    // The server is busy with it for seconds, even if the second client is late.
+    let first = client_at_its_second_size("blast", address, "1M", &["-n", "50000"]);
+    let second = client("blast", address, &["-n", "10"]);
+    std::thread::sleep(Duration::from_secs(2));
     first.interrupt();
     let finished = second.finish(60);
     assert!(finished.success, "{finished:?}");

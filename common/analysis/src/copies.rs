@@ -80,13 +80,13 @@ impl Repeated {
     }
 }
 
-/// The packets of the last [`MIRROR_NS`] at least, and of at most twice that time: a table of all packets
-/// would not fit into the cache of a processor.
+/// The packets of a tap of the last [`MIRROR_NS`] at least, and of at most twice that time: a table of all
+/// packets would not fit into the cache of a processor.
 #[derive(Default)]
 struct Recent {
     /// The packets since `since`, and those of the same time before.
-    new: HashMap<(Tap, Likeness), usize>,
-    old: HashMap<(Tap, Likeness), usize>,
+    new: HashMap<Likeness, usize>,
+    old: HashMap<Likeness, usize>,
     since: u64,
 }
 
@@ -98,32 +98,27 @@ impl Recent {
             self.new.clear();
             self.since = record.time_ns;
         }
-        let key = (Tap::of(record), likeness(record));
-        let old = self.old.remove(&key);
-        self.new.insert(key, index).or(old)
-    }
-
-    /// Removes a packet that was added.
-    fn remove(&mut self, record: &Record) {
-        self.new.remove(&(Tap::of(record), likeness(record)));
+        let old = self.old.remove(&likeness(record));
+        self.new.insert(likeness(record), index).or(old)
     }
 }
 
 /// Marks copies that a mirror made, with [`Bits::COPY`]. Returns their number.
 pub fn mark_mirrored(records: &mut [Record]) -> u64 {
-    let mut recent = Recent::default();
+    let mut taps: HashMap<Tap, Recent> = HashMap::new();
     let mut streams: HashMap<(Tap, StreamId), Repeated> = HashMap::new();
     for (index, record) in records.iter().enumerate() {
         let tap = Tap::of(record);
         let repeated = streams.entry((tap, record.stream)).or_default();
         repeated.packets += 1;
+        let recent = taps.entry(tap).or_default();
         let before = recent.replace(record, index).and_then(|before| records.get(before));
         let is_copy = before.is_some_and(|before| record.time_ns.saturating_sub(before.time_ns) <= MIRROR_NS);
         if is_copy {
             repeated.copies.push(index);
             repeated.runs += usize::from(!repeated.ends_with_copy);
             // The next one is an original again.
-            recent.remove(record);
+            recent.new.remove(&likeness(record));
         }
         repeated.ends_with_copy = is_copy;
     }
@@ -278,6 +273,22 @@ mod tests {
         assert_eq!(mark_mirrored(&mut traffic.records), 19);
         let copies = traffic.records.iter().filter(|record| record.bits.contains(Bits::COPY)).count();
         assert_eq!(copies, 19);
+    }
+
+    /// Regression: the clocks of two interfaces of one file may differ by any time.
+    #[test]
+    fn copies_are_found_at_each_interface_by_its_own_clock() {
+        let mut traffic = Traffic::default();
+        for psn in 0..20 {
+            for _ in 0..4 {
+                traffic.request(7, psn);
+            }
+        }
+        for (index, record) in traffic.records.iter_mut().enumerate() {
+            record.interface = (index % 2) as u16;
+            record.time_ns = index as u64 * 1_000 + (index % 2) as u64 * 1_000_000_000;
+        }
+        assert_eq!(mark_mirrored(&mut traffic.records), 40);
     }
 
     /// Regression: a requester that sent everything again within 100 µs counted as a mirror.

@@ -138,11 +138,6 @@ impl Engine {
                 let verdict = qp.handle(shared, received, datagram);
                 if is_expected && qp.is_proof(verdict) {
                     qp.core.take_evidence(shared, integrity, datagram.info().direction);
-                    if let (Halves::Rc(_, responder), Direction::Request) =
-                        (&mut qp.halves, datagram.info().direction)
-                    {
-                        responder.arrived_on(received.path.source_port);
-                    }
                     if is_marked(received) {
                         let marked = Marked {
                             info: datagram.info(),
@@ -447,7 +442,12 @@ impl Qp {
                 verdict
             }
             (Halves::Rc(_, responder), Direction::Request) => {
-                responder.handle_request(core, shared, datagram)
+                let verdict = responder.handle_request(core, shared, datagram);
+                if verdict == Verdict::Handled {
+                    // Of repeated requests too: the way back of their first path may be what failed.
+                    responder.arrived_on(received.path.source_port);
+                }
+                verdict
             }
             (Halves::Uc(_, responder), Direction::Request) => {
                 responder.handle_request(core, shared, datagram)

@@ -52,7 +52,7 @@ impl Engine {
         qp.core.counters.rx_trimmed += 1;
         let verdict = match qp.admit_fields(received, info, bth.p_key) {
             Ok(()) => {
-                let verdict = qp.handle_trimmed(shared, (bth, info));
+                let verdict = qp.handle_trimmed(shared, (bth, info), received.path.source_port);
                 // Only RC recovers trimmed packets, and its connection identifies their sender.
                 if verdict == Verdict::Handled && is_marked(received) {
                     // A trimmed packet had a payload.
@@ -75,13 +75,22 @@ impl Engine {
 }
 
 impl Qp {
-    fn handle_trimmed(&mut self, shared: &mut Shared, packet: (&Bth, &OpcodeInfo)) -> Verdict {
+    fn handle_trimmed(
+        &mut self,
+        shared: &mut Shared,
+        packet: (&Bth, &OpcodeInfo),
+        source_port: u16,
+    ) -> Verdict {
         match (&mut self.halves, packet.1.direction) {
             (Halves::Rc(requester, _), Direction::Response) => {
                 requester.handle_trimmed(&mut self.core, shared, packet)
             }
             (Halves::Rc(_, responder), Direction::Request) => {
-                responder.handle_trimmed(&mut self.core, shared, packet)
+                let verdict = responder.handle_trimmed(&mut self.core, shared, packet);
+                if verdict == Verdict::Handled {
+                    responder.arrived_on(source_port);
+                }
+                verdict
             }
             _ => Verdict::Dropped(DropReason::Trimmed),
         }

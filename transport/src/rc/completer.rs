@@ -257,7 +257,7 @@ impl RcRequester {
             count!(shared, core, packet_seq_err);
             self.lost(core, shared, psn, Loss::Nak);
             self.mode.record_nak(psn);
-            self.blame_oldest(shared.now);
+            self.blame(shared.now, psn);
             self.go_back(core, shared);
             self.arm(core, shared);
         }

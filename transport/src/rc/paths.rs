@@ -50,10 +50,25 @@ impl RcRequester {
         }
     }
 
+    /// Tells whether all packets that are taken for lost left on excluded paths. Their loss shows no
+    /// congestion.
+    pub(super) fn only_probes_are_missing(&self) -> bool {
+        let Some(spread) = &self.spread else { return false };
+        let mut psn = self.una;
+        while let Some(missing) = self.recovery.next(psn) {
+            if !spread.is_probe(missing) {
+                return false;
+            }
+            psn = missing.next();
+        }
+        true
+    }
+
     /// Reports the loss of the packet with this PSN, unless it may be the response that was lost.
-    fn blame(&mut self, now: Instant, psn: Psn) {
+    pub(super) fn blame(&mut self, now: Instant, psn: Psn) {
         let is_read = |wqe: &Wqe| wqe.op.course() == Course::Read;
-        if self.request_of(psn).is_some_and(is_read) {
+        let is_executed = self.recovery.executed().is_some_and(|executed| !executed.before(psn));
+        if self.spread.is_none() || is_executed || self.request_of(psn).is_some_and(is_read) {
             return;
         }
         if let Some(spread) = &mut self.spread {

@@ -504,11 +504,8 @@ impl RcRequester {
 
     /// Handles the loss of the request packet with this PSN. Informs the congestion control, and without one
     /// the rate limit after losses. The latter ignores a loss at a READ or atomic, because the lost packet
-    /// may be the peer's response. The loss of a packet on an excluded path shows no congestion.
+    /// may be the peer's response.
     pub(super) fn lost(&mut self, core: &mut QpCore, shared: &mut Shared, psn: Psn, loss: Loss) {
-        if self.spread.as_ref().is_some_and(|spread| spread.is_probe(psn)) {
-            return;
-        }
         core.lost(shared.now, loss);
         let is_payload = |wqe: &Wqe| !wqe.op.awaits_response();
         if let Some(loss) = self.flight.lost(shared.now, psn, self.cursor)

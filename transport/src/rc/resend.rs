@@ -79,7 +79,9 @@ impl RcRequester {
                 count!(shared, core, packet_seq_err);
             }
             count!(shared, core, retransmit_rounds);
-            self.lost(core, shared, self.una, Loss::Nak);
+            if !self.only_probes_are_missing() {
+                self.lost(core, shared, self.una, Loss::Nak);
+            }
             self.arm(core, shared);
         }
         if from.before(self.cursor) {

@@ -32,6 +32,8 @@ struct Sent {
     path: u16,
     /// Whether its path was excluded when it left.
     is_probe: bool,
+    /// Whether a CNP reported a mark of it.
+    is_marked: bool,
     /// Whether its fate was reported, or will never be known.
     is_known: bool,
 }
@@ -55,7 +57,7 @@ impl Spread {
             None if is_again => self.paths.next_again(now),
             None => self.paths.next(now),
         };
-        let sent = Sent { psn, path, is_probe: probe.is_some(), is_known: false };
+        let sent = Sent { psn, path, is_probe: probe.is_some(), is_marked: false, is_known: false };
         match self.position(psn) {
             Ok(position) => {
                 if let Some(place) = self.sent.get_mut(position) {
@@ -79,7 +81,9 @@ impl Spread {
         let Some(sent) = self.sent.get_mut(position).filter(|sent| !sent.is_known) else { return };
         sent.is_known = true;
         let path = sent.path;
-        if self.paths.on_feedback(now, path, feedback) {
+        if sent.is_marked && feedback == PathFeedback::Delivered {
+            self.paths.on_arrival_of_marked(now, path);
+        } else if self.paths.on_feedback(now, path, feedback) {
             tracing::debug!(qpn = self.qpn.get(), path, "path excluded");
         }
     }
@@ -103,10 +107,10 @@ impl Spread {
         self.una = una;
     }
 
-    /// Handles a mark of a packet on this path. Its acknowledgement must not count as one without a mark.
+    /// Handles a CNP about a packet on this path. Its acknowledgement must not count as one without a mark.
     pub(super) fn marked(&mut self, now: Instant, path: u16) {
         if let Some(sent) = self.sent.iter_mut().find(|sent| sent.path == path && !sent.is_known) {
-            sent.is_known = true;
+            sent.is_marked = true;
         }
         self.paths.on_mark(now, path);
     }

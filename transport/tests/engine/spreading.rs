@@ -312,3 +312,53 @@ fn trimmed_packets_count_against_their_path() {
     assert_eq!(bench.counter(Side::A, "retransmitted_packets"), uses[&3] as u64);
     assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0);
 }
+
+/// One request at a time, whose answers are lost on the way back of one path. Regression: the acknowledgement
+/// of a repeated request left on the path of its first copy, until all retries were used up.
+#[test]
+fn an_answer_to_a_repeated_request_takes_its_path() {
+    for recovery in [Recovery::GoBackN, selective()] {
+        let mut bench = bench("round-robin:paths=4,probe=1000000", recovery, "none");
+        bench.set_script(
+            |sent| {
+                if sent.from == Side::B && path(sent) == 3 { Action::Drop } else { Action::Pass }
+            },
+        );
+        for _ in 0..100 {
+            write(&mut bench, 1);
+        }
+        let add = bench.fetch_add(8192, 1);
+        for wr_id in 0..8 {
+            bench.post(wr_id, add, 4096, 8);
+            bench.drive();
+        }
+        assert_eq!(bench.ended(Side::A).len(), 8);
+        let uses = uses(&bench, Side::A, 0);
+        assert!(uses[&3] <= 4, "{uses:?}");
+    }
+}
+
+/// A probe that arrives with a mark is a success, although a CNP reports the mark first.
+#[test]
+fn a_marked_probe_succeeds() {
+    let mut bench = bench("round-robin:paths=4,losses=1,probe=20", selective(), "dcqcn,rpg_max_rate=0");
+    let mut lost = 0;
+    bench.set_script(move |sent| {
+        let is_on_it = sent.from == Side::A && path(sent) == 3;
+        lost += u32::from(is_on_it && lost == 0);
+        match (is_on_it, lost) {
+            (true, 1) => {
+                lost = 2;
+                Action::Drop
+            }
+            (true, _) => Action::Mark,
+            _ => Action::Pass,
+        }
+    });
+    for _ in 0..10 {
+        write(&mut bench, 32);
+        bench.now = bench.now.plus_nanos(100_000);
+    }
+    let uses = uses(&bench, Side::A, 0);
+    assert!(uses[&3] > 40, "{uses:?}");
+}

@@ -20,9 +20,9 @@ const PATHS: [(u32, f64); 2] = [(8, 24.322), (16, 37.697)];
 const LEAST_FLOWS: u64 = 5;
 /// Least number of flows for any test.
 const LEAST_FLOWS_IN_ALL: u64 = 8 * LEAST_FLOWS;
-/// Least number of packets of a sender that spreads them. A quarter of them has another port than the one
-/// before.
-const LEAST_SPREAD: usize = 8;
+/// Least number of changes of the port of a sender with several paths, and most packets for each change.
+const LEAST_CHANGES: usize = 8;
+const MOST_PER_CHANGE: usize = 16;
 /// Least number of queue pairs between two hosts that cannot have one port by chance.
 const LEAST_EQUAL: usize = 3;
 
@@ -32,13 +32,14 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
     let mut findings = Findings::default();
     let (mut ports, mut packets) = (BTreeSet::new(), 0_u64);
     let (mut order, restarts) = (Order::default(), Restarts::new(scene));
+    let mut of_kinds = Vec::new();
     for end in [0, 1] {
         let sent: Vec<&Record> =
             sent_by(scene, end).into_iter().filter(|record| is_intact(record) && !is_cnp(record)).collect();
         packets += sent.len() as u64;
         if has_ports {
             ports.extend(sent.iter().map(|record| record.source_port));
-            changes(&sent, &restarts, &mut findings);
+            of_kinds.extend(kinds(&sent));
         }
         if let Some(replay) = scene.connection.responder(end) {
             order.add(scene, replay, &mut findings);
@@ -47,6 +48,7 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Verdict> {
     if packets == 0 {
         return Vec::new();
     }
+    judge_ports(&of_kinds, &restarts, &mut findings);
     let otherwise = || match order.without_nak {
         0 if has_ports => {
             let ports = count_of(ports.len() as u64, "source port");
@@ -80,35 +82,40 @@ fn is_cnp(record: &Record) -> bool {
     record.info().is_some_and(|info| info.direction == Direction::Cnp)
 }
 
-/// Finds packets with another port than the one before of the same kind. A new connection of the same queue
-/// pairs may have another port. A sender that spreads its packets over several paths changes it all the time.
-fn changes(packets: &[&Record], restarts: &Restarts, findings: &mut Findings) {
-    for direction in [Direction::Request, Direction::Response] {
-        let same: Vec<&&Record> = packets
-            .iter()
-            .filter(|record| record.info().is_some_and(|info| info.direction == direction))
-            .collect();
-        let pairs = || same.windows(2).filter_map(|pair| <[&&Record; 2]>::try_from(pair).ok());
-        let changed = pairs().filter(|[before, now]| before.source_port != now.source_port).count();
-        if same.len() >= LEAST_SPREAD && changed * 4 >= same.len() {
-            let ports: BTreeSet<u16> = same.iter().map(|record| record.source_port).collect();
+/// The packets of one kind that one end sent.
+type Kind<'a> = Vec<&'a Record>;
+
+/// Returns the requests and the answers among the packets of one end.
+fn kinds<'a>(packets: &[&'a Record]) -> [Kind<'a>; 2] {
+    [Direction::Request, Direction::Response].map(|direction| {
+        let is_of = |record: &&&Record| record.info().is_some_and(|info| info.direction == direction);
+        packets.iter().filter(is_of).copied().collect()
+    })
+}
+
+/// Returns each packet with another port than the one before, and the one before.
+fn changes<'a>(kind: &Kind<'a>) -> impl Iterator<Item = [&'a Record; 2]> {
+    let pairs = kind.iter().zip(kind.iter().skip(1)).map(|(before, now)| [*before, *now]);
+    pairs.filter(|[before, now]| before.source_port != now.source_port)
+}
+
+/// Judges the ports of the packets of each kind. A new connection of the same queue pairs may have another
+/// port. A sender with several paths changes the port all the time, and its peer answers on as many.
+fn judge_ports(kinds: &[Kind<'_>], restarts: &Restarts, findings: &mut Findings) {
+    let is_spread = |kind: &Kind<'_>| {
+        let changed = changes(kind).count();
+        changed >= LEAST_CHANGES && changed * MOST_PER_CHANGE >= kind.len()
+    };
+    let has_paths = kinds.iter().any(is_spread);
+    for kind in kinds {
+        if has_paths && let Some([first, _]) = changes(kind).next() {
+            let ports: BTreeSet<u16> = kind.iter().map(|record| record.source_port).collect();
             let detail = || count_of(ports.len() as u64, "source port");
-            let (stream, place) =
-                (same.first().map(|first| first.stream), same.first().map(|first| first.place));
-            if let Some(place) = place {
-                findings.remark_with(
-                    "packets spread over several paths by their source port",
-                    stream,
-                    place,
-                    detail,
-                );
-            }
+            let what = "packets spread over several paths by their source port";
+            findings.remark_with(what, Some(first.stream), first.place, detail);
             continue;
         }
-        for [before, now] in pairs() {
-            if before.source_port == now.source_port {
-                continue;
-            }
+        for [before, now] in changes(kind) {
             let (stream, place) = (Some(now.stream), now.place);
             let detail = || format!("{} after {}", now.source_port, before.source_port);
             if restarts.is_between(before, now) {
@@ -351,26 +358,26 @@ mod tests {
         expect(&judge(&wire, &ENTROPY), Outcome::Pass, "for a new connection", &[4]);
     }
 
-    /// A sender with several paths chooses a port for each packet. A few other ports are still wrong.
+    /// A sender with several paths chooses a port for each packet, and its peer for each answer. A few other
+    /// ports are still wrong.
     #[test]
     fn packets_spread_over_several_paths_pass() {
         let sent = |port: fn(u32) -> u16| {
             let mut wire = Wire::new();
-            for psn in 0..20 {
+            for psn in 0..60 {
                 wire.add(send(psn, 5).port(port(psn)));
+                if psn % 20 == 19 {
+                    wire.add(ack(psn, psn + 1).port(0xd000 + port(psn) % 4));
+                }
             }
-            wire.add(ack(19, 20));
             judge(&wire, &ENTROPY)
         };
-        let text = "(4 source ports)";
-        expect(&sent(|psn| 0xc000 + (psn % 4) as u16), Outcome::Pass, text, &[1]);
-        let text = "source port changes inside a queue pair: 4 packets, such as 9, 10, 15";
-        expect(
-            &sent(|psn| 0xc000 + u16::from(psn % 6 == 2 && psn > 2)),
-            Outcome::Fail,
-            text,
-            &[9, 10, 15, 16],
-        );
+        expect(&sent(|psn| 0xc000 + (psn % 4) as u16), Outcome::Pass, "(4 source ports)", &[1]);
+        // A policy that stays on a path for a while.
+        expect(&sent(|psn| 0xc000 + (psn / 6 % 4) as u16), Outcome::Pass, "(4 source ports)", &[6, 21]);
+        let text = "source port changes inside a queue pair: 6 packets, such as 9, 10, 15";
+        let few = sent(|psn| 0xc000 + 4 * u16::from(psn % 6 == 2 && psn > 2 && psn < 24));
+        expect(&few, Outcome::Fail, text, &[9, 10, 15, 16, 22, 23]);
     }
 
     #[test]

@@ -10,8 +10,9 @@ use crate::Instant;
 /// Maximum penalty of a path, in turns.
 const MOST: u8 = 15;
 
-/// Takes all paths in turn. A path whose packets were marked, trimmed or lost misses 1, 4 or 15 turns. These
-/// are the numbers of the "bitmap" in uet-htsim, the reference simulator of Ultra Ethernet.
+/// Takes all paths in turn. A path has a penalty of 1 for each marked packet, 4 for a trimmed one and 15 for
+/// a lost one, at most 15. A packet passes over paths with a penalty, and takes 1 off the first of them. This
+/// is the "bitmap" of uet-htsim, the reference simulator of Ultra Ethernet.
 #[derive(Clone, Debug)]
 pub struct Penalty {
     turns: RoundRobin,

@@ -13,7 +13,7 @@ pub enum PathFeedback {
     Marked,
     /// A congested switch removed its payload.
     Trimmed,
-    /// The packet is lost: it is sent again.
+    /// The packet is taken for lost, and is sent again.
     Lost,
 }
 
@@ -22,7 +22,7 @@ pub enum PathFeedback {
 pub struct PathStart {
     /// Number of paths, a power of two.
     pub paths: u16,
-    /// A random number, different for each queue pair.
+    /// A number that differs between connections, and is the same when a run is repeated.
     pub seed: u64,
 }
 
@@ -33,7 +33,8 @@ pub trait PathPolicy: fmt::Debug + Send {
     /// Returns the path of the next packet, below [`PathStart::paths`].
     fn next(&mut self, now: Instant) -> u16;
 
-    /// Handles the fate of a packet that left on `path`.
+    /// Handles the fate of a packet that left on `path`. A mark that a CNP reports may be late, and may be
+    /// that of a packet whose delivery was reported before.
     fn on_feedback(&mut self, _now: Instant, _path: u16, _feedback: PathFeedback) {}
 }
 

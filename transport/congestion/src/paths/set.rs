@@ -49,14 +49,13 @@ impl PathSet {
     }
 
     /// Returns the number of paths, a power of two.
-    #[must_use]
-    pub fn count(&self) -> u16 {
+    pub(super) fn len(&self) -> u16 {
         // It was made from a number of 16 bits.
         self.losses.len() as u16
     }
 
     fn within(&self, path: u16) -> u16 {
-        path & (self.count() - 1)
+        path & (self.len() - 1)
     }
 
     /// Returns the path of the next packet that is no probe: the one that the policy selects. If the policy
@@ -72,7 +71,7 @@ impl PathSet {
             }
             path = self.policy.next(now);
         }
-        let all = (0..self.count()).map(|step| self.within(path.wrapping_add(step)));
+        let all = (0..self.len()).map(|step| self.within(path.wrapping_add(step)));
         let mut others = all.filter(|path| !self.is_excluded(*path));
         others.next().unwrap_or(self.within(path))
     }
@@ -115,10 +114,20 @@ impl PathSet {
         self.policy.on_feedback(now, self.within(path), PathFeedback::Marked);
     }
 
+    /// Records the arrival of a packet of whose mark the policy was told ([`on_mark`](Self::on_mark)).
+    pub fn on_arrival_of_marked(&mut self, now: Instant, path: u16) {
+        self.count(now, self.within(path), PathFeedback::Marked);
+    }
+
     /// Handles the fate of a packet that left on `path`. Returns whether that excluded the path.
     pub fn on_feedback(&mut self, now: Instant, path: u16, feedback: PathFeedback) -> bool {
         let path = self.within(path);
         self.policy.on_feedback(now, path, feedback);
+        self.count(now, path, feedback)
+    }
+
+    /// Excludes the path or uses it again, whatever the policy.
+    fn count(&mut self, now: Instant, path: u16, feedback: PathFeedback) -> bool {
         if feedback == PathFeedback::Lost {
             self.good = self.good.filter(|good| *good != path);
         }

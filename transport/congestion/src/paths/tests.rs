@@ -31,7 +31,7 @@ fn take(set: &mut PathSet, count: usize) -> Vec<u16> {
 #[test]
 fn a_round_takes_every_path_once_and_each_round_has_its_own_order() {
     let mut set = set("round-robin:paths=50");
-    assert_eq!(set.count(), 64);
+    assert_eq!(set.len(), 64);
     let rounds: Vec<Vec<u16>> = (0..8).map(|_| take(&mut set, 64)).collect();
     for round in &rounds {
         assert_eq!(round.iter().collect::<HashSet<_>>().len(), 64);
