@@ -1,12 +1,13 @@
 //! The options of all subcommands that send packets: device, capture, faults, seed, congestion control.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
 use roce_fault::{FaultInjector, FaultPlan};
-use roce_transport::congestion::PathsError;
-use roce_transport::{Recovery, RecoveryError, with_causes};
+use roce_transport::{Recovery, with_causes};
 
 use super::algorithms;
 use roce::verbs::{Congestion, Context, ContextBuilder, NotificationPoint, Paths, Rate};
@@ -76,7 +77,7 @@ pub(super) struct DeviceArgs {
     #[arg(
         long,
         value_name = "RECOVERY",
-        value_parser = parse_recovery,
+        value_parser = parse::<Recovery>,
         hide_short_help = true,
         long_help = RECOVERY_HELP
     )]
@@ -84,7 +85,7 @@ pub(super) struct DeviceArgs {
 
     /// UDP source ports of the packets of a queue pair: one, or several with round-robin, penalty, recycle or
     /// reps [default: one]
-    #[arg(long, value_name = "PATHS", value_parser = parse_paths, hide_short_help = true, long_help = PATHS_HELP)]
+    #[arg(long, value_name = "PATHS", value_parser = parse::<Paths>, hide_short_help = true, long_help = PATHS_HELP)]
     pub(super) paths: Option<Paths>,
 }
 
@@ -249,12 +250,7 @@ impl DeviceArgs {
     }
 }
 
-/// Parses the value of `--recovery`. clap prints an error without its sources.
-fn parse_recovery(text: &str) -> Result<Recovery, String> {
-    text.parse().map_err(|error: RecoveryError| with_causes(&error).to_string())
-}
-
-/// Parses the value of `--paths`.
-fn parse_paths(text: &str) -> Result<Paths, String> {
-    text.parse().map_err(|error: PathsError| with_causes(&error).to_string())
+/// Parses the value of `--recovery` and of `--paths`. clap prints an error without its sources.
+fn parse<T: FromStr<Err: Error>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error| with_causes(&error).to_string())
 }

@@ -92,11 +92,8 @@ impl Preparation {
         });
         steps.extend(hold.then(|| QpAttr::to_state(QpState::Sqd)));
         nic.engine.check_modify_qp(self.qpn, &steps)?;
-        match nic.bind_source_port(PortHolder::QueuePair(self.qpn), &path, path.source_port) {
-            Ok(port) => path.source_port = port,
-            Err(error) => {
-                tracing::debug!(%error, port = path.source_port, "the device cannot bind the source port");
-            }
+        if let Some(port) = nic.try_bind_source_port(PortHolder::QueuePair(self.qpn), &path) {
+            path.source_port = port;
         }
         if let Some(step) = steps.get_mut(to_rtr) {
             step.path = Some(path);

@@ -21,32 +21,39 @@ impl Nic {
         Ok(port)
     }
 
+    /// Requests the source port of a path, and returns the one that it gets. Traces an error.
+    pub(crate) fn try_bind_source_port(&mut self, holder: PortHolder, path: &Path) -> Option<u16> {
+        let bound = self.bind_source_port(holder, path, path.source_port).inspect_err(|error| {
+            tracing::debug!(%error, port = path.source_port, "the device cannot bind the source port");
+        });
+        bound.ok()
+    }
+
     /// Requests the source ports of the other paths of a queue pair. What would leave with a port that is not
     /// to be had leaves with the main one of the device.
     pub(crate) fn bind_other_paths(&mut self, qpn: Qpn) {
         let paths = self.engine.other_paths(qpn);
+        if paths.is_empty() {
+            return;
+        }
         let own = self.engine.query_qp(qpn).and_then(|attributes| attributes.path);
         let holder = PortHolder::QueuePair(qpn);
-        let is_used = |port| paths.iter().chain(&own).any(|path| path.source_port == port);
-        // Those of a path that the queue pair had before.
-        let unused = if paths.is_empty() { Vec::new() } else { self.source_ports.all_of(holder) };
-        for port in unused.into_iter().filter(|port| !is_used(*port)) {
-            if self.source_ports.remove(holder, port) {
-                self.device.release_source_port(port);
-            }
-        }
+        // Others belong to a path that the queue pair had before.
+        self.release_if(holder, |port| paths.iter().chain(&own).all(|path| path.source_port != port));
         for path in &paths {
-            if let Err(error) = self.bind_source_port(holder, path, path.source_port) {
-                tracing::debug!(%error, port = path.source_port, "the device cannot bind the source port");
-            }
+            self.try_bind_source_port(holder, path);
         }
     }
 
     /// Releases the ports of a holder. Datagrams that are still queued then leave from the main port of the
     /// device.
     pub(crate) fn release_source_ports(&mut self, holder: PortHolder) {
+        self.release_if(holder, |_| true);
+    }
+
+    fn release_if(&mut self, holder: PortHolder, is_unused: impl Fn(u16) -> bool) {
         for port in self.source_ports.all_of(holder) {
-            if self.source_ports.remove(holder, port) {
+            if is_unused(port) && self.source_ports.remove(holder, port) {
                 self.device.release_source_port(port);
             }
         }

@@ -16,7 +16,7 @@ use super::hosts::find_host;
 use super::ports;
 use super::profiles;
 use super::switches::{balance, headroom, marks, priorities, threshold, trimming, watchdog};
-use super::values::set;
+use super::values::{parsed, set};
 use super::workload::{self, Context, Tables, Workload};
 use super::{Load, Scenario, ScenarioError, Wrong, topology};
 use roce_sim::net::{
@@ -163,8 +163,8 @@ fn host(
             .map_err(|error| ScenarioError::at(text, Some(place), with_causes(&error).to_string()))?;
         (host.congestion, host.notification) = parsed;
     }
-    set(&mut host.recovery, parsed(table.recovery.as_ref(), text)?);
-    set(&mut host.paths, parsed(table.paths.as_ref(), text)?);
+    set(&mut host.recovery, parsed_at(table.recovery.as_ref(), text)?);
+    set(&mut host.paths, parsed_at(table.paths.as_ref(), text)?);
     if let Some(mtu) = table.path_mtu {
         let wrong =
             || ScenarioError::at(text, Some(mtu.span()), "path_mtu must be 256, 512, 1024, 2048 or 4096");
@@ -182,15 +182,15 @@ fn host(
     Ok(host)
 }
 
-/// Reads a value from its text.
-fn parsed<T: FromStr<Err: Error>>(
+/// Reads a value from its text in the file.
+fn parsed_at<T: FromStr<Err: Error>>(
     value: Option<&Spanned<String>>,
     text: &str,
 ) -> Result<Option<T>, ScenarioError> {
-    let Some(value) = value else { return Ok(None) };
-    let read = value.get_ref().parse();
-    let wrong = |error| ScenarioError::at(text, Some(value.span()), with_causes(&error).to_string());
-    read.map(Some).map_err(wrong)
+    let at = |value: &Spanned<String>| {
+        parsed(value.get_ref()).map_err(|reason| ScenarioError::at(text, Some(value.span()), reason))
+    };
+    value.map(at).transpose()
 }
 
 fn span<T>(value: Option<&Spanned<T>>) -> Option<Range<usize>> {

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use roce_packet::PathMtu;
-use roce_transport::congestion::{Algorithm, Congestion, PathsError};
-use roce_transport::{RecoveryError, with_causes};
+use roce_transport::congestion::{Algorithm, Congestion};
+use roce_transport::with_causes;
 use toml::Spanned;
 
 use super::file::Group;
 use super::flows::Operation;
 use super::hosts::select_hosts;
 use super::profile::Profile;
+use super::values::{parsed, set};
 use super::workload::FlowsOfTable;
 use super::{ScenarioError, Wrong};
 use roce_sim::net::{
@@ -109,12 +110,8 @@ fn changed(base: &HostSettings, table: &Profile, own: &[Algorithm]) -> Result<Ho
         let parsed = Congestion::parse_among(control, own);
         host.congestion = parsed.map_err(|error| with_causes(&error).to_string())?.0;
     }
-    if let Some(recovery) = &table.recovery {
-        host.recovery = recovery.parse().map_err(|error: RecoveryError| with_causes(&error).to_string())?;
-    }
-    if let Some(paths) = &table.paths {
-        host.paths = paths.parse().map_err(|error: PathsError| with_causes(&error).to_string())?;
-    }
+    set(&mut host.recovery, table.recovery.as_deref().map(parsed).transpose()?);
+    set(&mut host.paths, table.paths.as_deref().map(parsed).transpose()?);
     if let Some(mtu) = table.path_mtu {
         let wrong = || "path_mtu must be 256, 512, 1024, 2048 or 4096".to_owned();
         host.path_mtu = PathMtu::from_bytes(usize::from(mtu)).ok_or_else(wrong)?;

@@ -1,9 +1,13 @@
 //! Numbers with units in scenario files.
 
+use std::str::FromStr;
+
 use roce_transport::units::{self, UnitError};
+use roce_transport::with_causes;
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, de};
 
+use super::Wrong;
 use roce_sim::net::Time;
 
 macro_rules! with_unit {
@@ -49,6 +53,11 @@ impl<T> Visitor<'_> for Text<T> {
     fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
         (self.1)(&number.to_string()).map_err(|_| E::invalid_type(de::Unexpected::Signed(number), &self.0))
     }
+}
+
+/// Reads a value from its text. The error includes its causes.
+pub(super) fn parsed<T: FromStr<Err: std::error::Error>>(text: &str) -> Result<T, Wrong> {
+    text.parse().map_err(|error| with_causes(&error).to_string())
 }
 
 /// Replaces a default if a value is given.

@@ -39,6 +39,16 @@ fn flow(source: u32, destination: u32, bytes: u64) -> FlowSpec {
     FlowSpec { source, destination, bytes, start: Time::ZERO }
 }
 
+/// Returns the most bytes that were in a queue of a switch.
+fn longest_queue(results: &Results) -> u64 {
+    results.ports.iter().filter(|port| !port.is_host).map(|port| port.stats.queue_most).max().unwrap_or(0)
+}
+
+/// Returns the completion time of the slowest flow in microseconds.
+fn slowest_us(results: &Results) -> f64 {
+    results.completion_quantile(1.0).unwrap().as_secs_f64() * 1e6
+}
+
 #[track_caller]
 fn assert_complete(results: &Results) {
     for (number, flow) in results.flows.iter().enumerate() {

@@ -1,9 +1,9 @@
 //! Receivers that pull: READs in short pieces that are requested at the rate of the link.
 
-use roce_sim::net::{FlowOperation, PayloadMode, ReadSettings, Results, Settings, Time, Topology, incast};
+use roce_sim::net::{FlowOperation, PayloadMode, ReadSettings, Settings, Time, Topology, incast};
 use roce_transport::{Recovery, SelectiveRepeat};
 
-use super::{LINK, assert_complete, flow, run};
+use super::{LINK, assert_complete, flow, longest_queue, run, slowest_us};
 
 const BYTES: u64 = 1_000_000;
 
@@ -18,14 +18,6 @@ fn pulled() -> ReadSettings {
     ReadSettings { packets: 8, rate: Some(1.0), dscp: None }
 }
 
-fn longest_queue(results: &Results) -> u64 {
-    results.ports.iter().filter(|port| !port.is_host).map(|port| port.stats.queue_most).max().unwrap_or(0)
-}
-
-fn slowest(results: &Results) -> f64 {
-    results.completion_quantile(1.0).unwrap().as_secs_f64() * 1e6
-}
-
 /// An incast takes as long as the link of the receiver needs, without a queue, and all senders have the same
 /// share.
 #[test]
@@ -38,7 +30,7 @@ fn an_incast_that_is_pulled_fills_no_queue() {
         results
     });
     let queues = [&pushed, &pulled].map(longest_queue);
-    let ends = [&pushed, &pulled].map(slowest);
+    let ends = [&pushed, &pulled].map(slowest_us);
     println!("longest queue {queues:?} bytes, slowest {ends:?} us");
     // A full packet has 1,106 bytes with preamble and gap.
     let ideal = 16.0 * (BYTES as f64 / 1024.0).ceil() * 1106.0 * 8.0 / 100_000.0;
@@ -55,7 +47,7 @@ fn an_incast_that_is_pulled_fills_no_queue() {
 fn a_flow_that_is_pulled_alone_has_the_link() {
     let topology = Topology::star(2, LINK).unwrap();
     let [pushed, pulled] = [ReadSettings::default(), pulled()]
-        .map(|reads| slowest(&run(&topology, &[flow(0, 1, BYTES)], settings(reads))));
+        .map(|reads| slowest_us(&run(&topology, &[flow(0, 1, BYTES)], settings(reads))));
     println!("{pushed} us at once, {pulled} us pulled");
     assert!(pulled < 1.02 * pushed);
 }
@@ -66,7 +58,7 @@ fn the_rate_is_a_factor_of_the_link() {
     let topology = Topology::star(2, LINK).unwrap();
     let [whole, half] = [1.0, 0.5].map(|rate| {
         let reads = ReadSettings { rate: Some(rate), ..pulled() };
-        slowest(&run(&topology, &[flow(0, 1, BYTES)], settings(reads)))
+        slowest_us(&run(&topology, &[flow(0, 1, BYTES)], settings(reads)))
     });
     assert!((1.9..2.05).contains(&(half / whole)), "{whole} and {half} us");
 }
@@ -107,8 +99,8 @@ fn what_is_pulled_arrives_in_spite_of_losses() {
             let results = run(&topology, &incast(4, 3, 3, BYTES, Time::ZERO).unwrap(), settings);
             assert_complete(&results);
             assert_eq!(results.checked, (3 * BYTES, 0), "every byte once, none wrong");
-            assert!(slowest(&results) < 10_000.0, "{recovery:?}, seed {seed}");
-            println!("{recovery:?}, seed {seed}: {:.0} us", slowest(&results));
+            assert!(slowest_us(&results) < 10_000.0, "{recovery:?}, seed {seed}");
+            println!("{recovery:?}, seed {seed}: {:.0} us", slowest_us(&results));
         }
     }
 }

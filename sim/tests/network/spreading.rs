@@ -14,10 +14,6 @@ fn settings(paths: &str) -> Settings {
     settings
 }
 
-fn slowest(results: &Results) -> f64 {
-    results.completion_quantile(1.0).unwrap().as_secs_f64() * 1e6
-}
-
 /// With hashes alone, flows collide. Senders that spread their packets share the paths as well as switches
 /// that spray them.
 #[test]
@@ -31,10 +27,10 @@ fn senders_that_spread_share_all_paths() {
         assert_complete(&results);
         println!(
             "{paths} {balance:?}: {} us, {} resent",
-            slowest(&results),
+            slowest_us(&results),
             results.flows.iter().map(|flow| flow.counts.retransmitted).sum::<u64>()
         );
-        slowest(&results)
+        slowest_us(&results)
     };
     let hashed = time("one", Balance::Flow);
     let sprayed = time("one", Balance::Spray);
@@ -63,12 +59,12 @@ fn senders_avoid_a_failed_link_by_themselves() {
         assert_complete(&results);
         let lost = results.dropped(DropReason::LinkDown);
         let used = results.port("leaf0", "spine2").unwrap().stats.tx_frames;
-        println!("{paths}: {lost} lost, {} us, {used} frames", slowest(&results));
-        (lost, slowest(&results), used)
+        println!("{paths}: {lost} lost, {} us, {used} frames", slowest_us(&results));
+        (lost, slowest_us(&results), used)
     };
     // Four links take 866 us, and a quarter of 600 us is missing.
     let ideal = 866.0 + 150.0;
-    // What one link takes in a microsecond at 100 Gb/s.
+    // Packets that one link carries in a microsecond at 100 Gb/s.
     let per_us = 100_000.0 / (1_106.0 * 8.0);
     let (_, hashed, _) = fail("one");
     assert!(hashed > 2.0 * ideal, "{hashed} us: a flow waits for the repair");

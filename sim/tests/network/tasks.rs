@@ -6,7 +6,7 @@ use roce_sim::net::{
     uneven_shares,
 };
 
-use super::{LINK, assert_complete, flow};
+use super::{LINK, assert_complete, flow, longest_queue};
 
 fn run(topology: &Topology, flows: &[FlowSpec], schedule: &Schedule, settings: Settings) -> Results {
     let mut simulation = Simulation::with_schedule(topology, flows, schedule, settings).unwrap();
@@ -168,8 +168,7 @@ fn receivers_admit_an_uneven_all_to_all() {
         let what = Collective::of(OperationKind::AllToAll, OperationAlgorithm::Direct, 2_000_000, None);
         let what = Collective { clear_to_send, shares: Some(&shares), ..what };
         let (_, results) = operate(&topology, &what, Settings::default());
-        let queues = results.ports.iter().filter(|port| !port.is_host).map(|port| port.stats.queue_most);
-        let (queue, time) = (queues.max().unwrap(), results.end.as_secs_f64() * 1e6);
+        let (queue, time) = (longest_queue(&results), results.end.as_secs_f64() * 1e6);
         println!("{clear_to_send:?}: {time:.1} us, longest queue {queue} bytes");
         (queue, time)
     });

@@ -445,10 +445,7 @@ impl Qp {
         self.core.established = false;
         let psn = self.core.attr.rq_psn;
         match &mut self.halves {
-            Halves::Rc(_, responder) => {
-                responder.start(psn, &self.core.recovery, self.core.mtu());
-                responder.spread(&self.core);
-            }
+            Halves::Rc(_, responder) => responder.start(psn, &self.core.recovery, self.core.mtu()),
             Halves::Uc(_, responder) => responder.start(psn),
             Halves::Ud(..) => {}
         }
@@ -460,7 +457,6 @@ impl Qp {
             Halves::Rc(requester, _) => {
                 requester.start(psn);
                 requester.reload_retries(&self.core);
-                requester.spread(&self.core);
             }
             Halves::Uc(requester, _) => requester.start(psn),
             Halves::Ud(requester, _) => requester.start(psn),

@@ -444,7 +444,7 @@ impl Qp {
             (Halves::Rc(_, responder), Direction::Request) => {
                 let verdict = responder.handle_request(core, shared, datagram);
                 if verdict == Verdict::Handled {
-                    // Of repeated requests too: the way back of their first path may be what failed.
+                    // Also for a repeated request: the way back of its first path may have failed.
                     responder.arrived_on(received.path.source_port);
                 }
                 verdict

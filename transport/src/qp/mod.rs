@@ -8,6 +8,7 @@ use core::num::NonZeroU16;
 
 use alloc::boxed::Box;
 
+use roce_packet::flow::LOWEST_SOURCE_PORT;
 use roce_packet::{
     Bth, Direction, Encapsulation, Opcode, OpcodeInfo, Operation, Path, Psn, Qpn, Telemetry, Transport,
 };
@@ -476,15 +477,12 @@ impl QpCore {
     }
 }
 
-/// The first port of the range for RoCE v2 (IBTA A17.9).
-const PORTS: u16 = 0xc000;
-
 /// Returns the source port of a path. All but the first are in the range of RoCE v2.
 fn port_of(first: u16, path: u16) -> u16 {
-    if path == 0 { first } else { first.wrapping_add(path) | PORTS }
+    if path == 0 { first } else { first.wrapping_add(path) | LOWEST_SOURCE_PORT }
 }
 
 /// Returns the path with this source port.
 fn path_of(first: u16, port: u16) -> u16 {
-    port.wrapping_sub(first) & !PORTS
+    port.wrapping_sub(first) & !LOWEST_SOURCE_PORT
 }

@@ -17,7 +17,7 @@ use crate::sq::Wqe;
 use crate::wr::Course;
 
 impl RcRequester {
-    /// Begins to use the paths of the queue pair.
+    /// Begins to use the paths of the queue pair, when its path is set.
     pub(crate) fn spread(&mut self, core: &QpCore) {
         // Each connection has another seed, and every run of a simulation the same.
         let seed = u64::from(core.attr.dest_qpn.get()) << 32 | u64::from(core.number.get());
@@ -34,15 +34,13 @@ impl RcRequester {
     /// Chooses the path of the packet at the cursor.
     pub(super) fn choose_path(&mut self, core: &mut QpCore, now: Instant, sending: Sending) {
         let (psn, is_again) = (self.cursor, self.cursor != self.unsent);
-        if self.spread.is_none() {
-            return;
-        }
         // Selective retransmission shows the loss of this packet, and a probe that of the oldest one.
-        if match sending {
+        let is_lost = match sending {
             Sending::Next => is_again && self.recovery.is_resending(),
             Sending::Probe => psn == self.una,
             Sending::Trimmed => false,
-        } {
+        };
+        if is_lost {
             self.blame(now, psn);
         }
         if let Some(spread) = &mut self.spread {
@@ -66,22 +64,20 @@ impl RcRequester {
 
     /// Reports the loss of the packet with this PSN, unless it may be the response that was lost.
     pub(super) fn blame(&mut self, now: Instant, psn: Psn) {
-        let is_read = |wqe: &Wqe| wqe.op.course() == Course::Read;
-        let is_executed = self.recovery.executed().is_some_and(|executed| !executed.before(psn));
-        if self.spread.is_none() || is_executed || self.request_of(psn).is_some_and(is_read) {
+        if self.spread.is_none() {
             return;
         }
-        if let Some(spread) = &mut self.spread {
-            spread.report(now, psn, PathFeedback::Lost);
+        let is_read = |wqe: &Wqe| wqe.op.course() == Course::Read;
+        let is_executed = self.recovery.executed().is_some_and(|executed| !executed.before(psn));
+        if !is_executed && !self.request_of(psn).is_some_and(is_read) {
+            self.report(now, psn, PathFeedback::Lost);
         }
     }
 
     /// Reports the loss of the oldest packet in flight. The others are sent again, but may have arrived.
     pub(super) fn blame_oldest(&mut self, now: Instant) {
-        if self.spread.is_some() {
-            self.blame(now, self.una);
-            self.forget_paths();
-        }
+        self.blame(now, self.una);
+        self.forget_paths();
     }
 
     /// Gives up to learn which packets in flight arrive.
@@ -93,10 +89,16 @@ impl RcRequester {
 
     /// Reports that the request packet with this PSN arrived, before its answer takes effect.
     pub(super) fn arrived(&mut self, shared: &Shared, psn: Psn) {
-        let Some(spread) = &mut self.spread else { return };
         let is_marked = shared.answer.as_ref().is_some_and(|answer| answer.marked);
         let feedback = if is_marked { PathFeedback::Marked } else { PathFeedback::Delivered };
-        spread.report(shared.now, psn, feedback);
+        self.report(shared.now, psn, feedback);
+    }
+
+    /// Reports the fate of the request packet with this PSN, if there are several paths.
+    pub(super) fn report(&mut self, now: Instant, psn: Psn, feedback: PathFeedback) {
+        if let Some(spread) = &mut self.spread {
+            spread.report(now, psn, feedback);
+        }
     }
 
     /// Handles a CNP about a packet with this source port.
@@ -108,25 +110,22 @@ impl RcRequester {
 }
 
 impl RcResponder {
-    /// Begins to use the paths of the queue pair.
+    /// Begins to use the paths of the queue pair, when its path is set.
     pub(crate) fn spread(&mut self, core: &QpCore) {
-        let count = core.path_count();
-        self.paths = (count > 1).then_some(AnswerPaths { count, newest: 0, turn: 0 });
+        self.paths = AnswerPaths::new(core.path_count());
     }
 
     /// Records the source port of a request from the peer.
     pub(crate) fn arrived_on(&mut self, source_port: u16) {
         if let Some(paths) = &mut self.paths {
-            paths.newest = source_port & (paths.count - 1);
+            paths.arrived_on(source_port);
         }
     }
 
     /// Chooses the path of the next answer.
     pub(super) fn choose_path(&mut self, core: &mut QpCore, is_response: bool) {
-        let Some(paths) = &mut self.paths else { return };
-        if is_response {
-            paths.turn = (paths.turn + 1) & (paths.count - 1);
+        if let Some(paths) = &mut self.paths {
+            core.leave_by(paths.next(is_response));
         }
-        core.leave_by(if is_response { paths.turn } else { paths.newest });
     }
 }

@@ -127,6 +127,7 @@ impl RcRequester {
     /// Returns to the initial state, for RESET.
     pub(crate) fn reset(&mut self) {
         self.sq.clear();
+        self.spread = None;
         self.start(Psn::new(0));
     }
 
@@ -145,7 +146,9 @@ impl RcRequester {
         self.recovery.on_go_back(sq_psn);
         self.trimmed_response = None;
         self.read_turn = None;
-        self.spread = None;
+        if let Some(spread) = &mut self.spread {
+            spread.start(sq_psn);
+        }
     }
 
     /// Reloads the retry counts from the attributes, at the start and after progress.

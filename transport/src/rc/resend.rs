@@ -169,9 +169,7 @@ impl RcRequester {
             return advance.verdict(DropReason::StaleResponse);
         };
         count!(shared, core, packet_trimmed_err);
-        if let Some(spread) = &mut self.spread {
-            spread.report(shared.now, trimmed, PathFeedback::Trimmed);
-        }
+        self.report(shared.now, trimmed, PathFeedback::Trimmed);
         if self.asked == Some(trimmed) {
             // Its request for an acknowledgement is lost, so the next packet may leave and ask.
             self.asked = None;

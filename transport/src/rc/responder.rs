@@ -70,6 +70,7 @@ impl RcResponder {
     pub(crate) fn reset(&mut self) {
         self.start(Psn::new(0), &Recovery::GoBackN, 0);
         self.resources.clear();
+        self.paths = None;
     }
 
     /// Sets the first expected PSN, at the transition to RTR.
@@ -86,7 +87,6 @@ impl RcResponder {
         self.inbound = Inbound::Idle;
         self.nak_sent = false;
         self.reply = None;
-        self.paths = None;
     }
 
     /// Sets the number of responder resources (`max_dest_rd_atomic`).

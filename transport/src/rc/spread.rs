@@ -43,6 +43,12 @@ impl Spread {
         Self { paths, qpn, una, sent: VecDeque::new() }
     }
 
+    /// Begins with this PSN, before any packet leaves.
+    pub(super) fn start(&mut self, sq_psn: Psn) {
+        self.una = sq_psn;
+        self.sent.clear();
+    }
+
     /// Returns the position of a packet in flight, or the one where it would be.
     fn position(&self, psn: Psn) -> Result<usize, usize> {
         let ahead = self.una.distance_to(psn);
@@ -77,11 +83,18 @@ impl Spread {
 
     /// Reports the fate of the packet with this PSN, if it is in flight. The first report counts.
     pub(super) fn report(&mut self, now: Instant, psn: Psn, feedback: PathFeedback) {
-        let Ok(position) = self.position(psn) else { return };
-        let Some(sent) = self.sent.get_mut(position).filter(|sent| !sent.is_known) else { return };
-        sent.is_known = true;
-        let path = sent.path;
-        if sent.is_marked && feedback == PathFeedback::Delivered {
+        if let Ok(position) = self.position(psn)
+            && let Some(sent) = self.sent.get_mut(position)
+            && !core::mem::replace(&mut sent.is_known, true)
+        {
+            let sent = *sent;
+            self.learn(now, sent, feedback);
+        }
+    }
+
+    /// Passes the fate of a packet on.
+    fn learn(&mut self, now: Instant, Sent { path, is_marked, .. }: Sent, feedback: PathFeedback) {
+        if is_marked && feedback == PathFeedback::Delivered {
             self.paths.on_arrival_of_marked(now, path);
         } else if self.paths.on_feedback(now, path, feedback) {
             tracing::debug!(qpn = self.qpn.get(), path, "path excluded");
@@ -98,11 +111,13 @@ impl Spread {
     /// Reports that everything before `una` arrived.
     pub(super) fn passed(&mut self, now: Instant, una: Psn) {
         let passed = self.una.distance_to(una);
-        while let Some(sent) = self.sent.front()
+        while let Some(&sent) = self.sent.front()
             && self.una.distance_to(sent.psn) < passed
         {
-            self.report(now, sent.psn, PathFeedback::Delivered);
             self.sent.pop_front();
+            if !sent.is_known {
+                self.learn(now, sent, PathFeedback::Delivered);
+            }
         }
         self.una = una;
     }
@@ -120,11 +135,32 @@ impl Spread {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnswerPaths {
     /// Number of paths, a power of two.
-    pub(super) count: u16,
+    count: u16,
     /// The path of acknowledgements: that of the newest request.
-    pub(super) newest: u16,
+    newest: u16,
     /// The path of the last READ response.
-    pub(super) turn: u16,
+    turn: u16,
+}
+
+impl AnswerPaths {
+    /// Returns the state for this number of paths, or `None` for one.
+    pub(super) fn new(count: u16) -> Option<Self> {
+        (count > 1).then_some(Self { count, newest: 0, turn: 0 })
+    }
+
+    /// Records the source port of a request.
+    pub(super) fn arrived_on(&mut self, source_port: u16) {
+        self.newest = source_port & (self.count - 1);
+    }
+
+    /// Returns the path of the next answer.
+    pub(super) fn next(&mut self, is_response: bool) -> u16 {
+        if !is_response {
+            return self.newest;
+        }
+        self.turn = (self.turn + 1) & (self.count - 1);
+        self.turn
+    }
 }
 
 #[cfg(test)]

@@ -111,9 +111,7 @@ impl PartialEq for Policy {
             (Self::Custom { make: own, .. }, Self::Custom { make: other, .. }) => {
                 core::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(other))
             }
-            _ => {
-                self.name() == other.name() && core::mem::discriminant(self) == core::mem::discriminant(other)
-            }
+            _ => core::mem::discriminant(self) == core::mem::discriminant(other),
         }
     }
 }
@@ -181,17 +179,20 @@ impl Paths {
 
     fn take(&mut self, piece: &str) -> Result<(), ParameterError> {
         let (name, value) = parameters::split(piece)?;
-        let (of_policy, own) = match &mut self.policy {
-            Policy::One => (false, &[][..]),
-            Policy::Reps(reps) => (reps.take(name, value)?, RepsParameters::PARAMETERS),
-            _ => (false, &[][..]),
+        let own = match &mut self.policy {
+            Policy::One => return Err(parameters::unknown(name, &[])),
+            Policy::Reps(reps) => {
+                if reps.take(name, value)? {
+                    return Ok(());
+                }
+                RepsParameters::PARAMETERS
+            }
+            Policy::RoundRobin | Policy::Penalty | Policy::Recycle | Policy::Custom { .. } => &[],
         };
-        let is_one = self.policy == Policy::One;
-        if of_policy || !is_one && self.parameters.take(name, value)? {
+        if self.parameters.take(name, value)? {
             return Ok(());
         }
-        let common = if is_one { &[][..] } else { PathParameters::PARAMETERS };
-        Err(parameters::unknown(name, &[common, own]))
+        Err(parameters::unknown(name, &[PathParameters::PARAMETERS, own]))
     }
 }
 

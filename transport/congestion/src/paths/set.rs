@@ -58,8 +58,8 @@ impl PathSet {
         path & (self.len() - 1)
     }
 
-    /// Returns the path of the next packet that is no probe: the one that the policy selects. If the policy
-    /// insists on excluded paths, the next path that is not excluded is used instead.
+    /// Returns the path of the next packet, unless it is a probe: the one that the policy selects. If the
+    /// policy insists on excluded paths, the next path that is not excluded is used instead.
     pub fn next(&mut self, now: Instant) -> u16 {
         let mut path = self.policy.next(now);
         if self.excluded.is_empty() || self.excluded.len() == self.losses.len() {
@@ -116,36 +116,42 @@ impl PathSet {
 
     /// Records the arrival of a packet of whose mark the policy was told ([`on_mark`](Self::on_mark)).
     pub fn on_arrival_of_marked(&mut self, now: Instant, path: u16) {
-        self.count(now, self.within(path), PathFeedback::Marked);
+        self.arrived(now, self.within(path));
     }
 
     /// Handles the fate of a packet that left on `path`. Returns whether that excluded the path.
     pub fn on_feedback(&mut self, now: Instant, path: u16, feedback: PathFeedback) -> bool {
         let path = self.within(path);
         self.policy.on_feedback(now, path, feedback);
-        self.count(now, path, feedback)
+        if feedback == PathFeedback::Lost {
+            return self.lost(now, path);
+        }
+        self.arrived(now, path);
+        if feedback == PathFeedback::Delivered {
+            self.good = Some(path);
+        }
+        false
     }
 
-    /// Excludes the path or uses it again, whatever the policy.
-    fn count(&mut self, now: Instant, path: u16, feedback: PathFeedback) -> bool {
-        if feedback == PathFeedback::Lost {
-            self.good = self.good.filter(|good| *good != path);
+    /// Ends the losses in a row of a path, and its exclusion.
+    fn arrived(&mut self, now: Instant, path: u16) {
+        if self.is_excluded(path) {
+            self.excluded.retain(|excluded| *excluded != path);
+            // The next one may have failed for the same reason.
+            (self.probe_at, self.doublings) = (now, 0);
         }
-        let was_excluded = self.is_excluded(path);
-        let Some(losses) = self.losses.get_mut(usize::from(path)) else { return false };
-        if feedback != PathFeedback::Lost {
+        if let Some(losses) = self.losses.get_mut(usize::from(path)) {
             *losses = 0;
-            if was_excluded {
-                // The next one may have failed for the same reason.
-                self.excluded.retain(|excluded| *excluded != path);
-                (self.probe_at, self.doublings) = (now, 0);
-            }
-            if feedback == PathFeedback::Delivered {
-                self.good = Some(path);
-            }
-            return false;
         }
-        *losses = losses.saturating_add(1);
+    }
+
+    /// Counts a loss. Returns whether it excludes the path.
+    fn lost(&mut self, now: Instant, path: u16) -> bool {
+        self.good = self.good.filter(|good| *good != path);
+        let was_excluded = self.is_excluded(path);
+        if let Some(losses) = self.losses.get_mut(usize::from(path)) {
+            *losses = losses.saturating_add(1);
+        }
         let excludes = !was_excluded && self.is_excluded(path);
         if excludes {
             // It is probed first: those that were excluded before may have failed for good.
