@@ -371,14 +371,14 @@ fn threads_change_nothing() {
     assert!(run(&["sim", "loss", "--threads", "0"]).stderr.contains("expected 1 to 256"));
 }
 
-/// `clos-1000` and `permutation-8192` take a minute or more here.
+/// Scenarios that take a minute or more here are left out; others check `mixture-of-experts`.
 #[test]
 fn shipped_scenarios_meet_their_expectations() {
     let list = run(&["sim", "--list", "--json"]);
     let list: Value = serde_json::from_str(&list.stdout).expect("JSON");
     let mut evaluated = 0;
     for name in list["scenarios"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()) {
-        if ["clos-1000", "permutation-8192"].contains(&name) {
+        if ["clos-1000", "permutation-8192", "mixture-of-experts"].contains(&name) {
             continue;
         }
         let finished = run(&["sim", name, "--json"]);

@@ -125,8 +125,19 @@ pub(super) struct Topology {
     /// The links between switches, if they differ from the links to hosts.
     pub(super) fabric_rate: Option<Rate>,
     pub(super) fabric_delay: Option<Span>,
+    pub(super) scale_up: Option<ScaleUp>,
     #[serde(default)]
     pub(super) faults: Vec<Spanned<Fault>>,
+}
+
+/// The second network of a domain of hosts.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table such as { hosts = 8, rate = \"3600Gbps\" }")]
+pub(super) struct ScaleUp {
+    /// The hosts of a domain.
+    pub(super) hosts: Option<u32>,
+    pub(super) rate: Rate,
+    pub(super) delay: Option<Span>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]

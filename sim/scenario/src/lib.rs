@@ -170,11 +170,16 @@ impl Scenario {
     ///
     /// Returns the errors of [`Network::new`], or an error if the scenario has flows, which would not start.
     pub fn network(&self) -> Result<Network, BuildError> {
-        if !self.flows.is_empty() {
+        if self.sends() {
             let reason = "flows: an external scheduler sends the messages; `parse_network` leaves flows out";
             return Err(BuildError::Setting(reason.to_owned()));
         }
         Network::new(&self.topology, self.settings.clone())
+    }
+
+    /// Returns whether anything is sent, through either network.
+    fn sends(&self) -> bool {
+        !self.flows.is_empty() || self.schedule.tasks().iter().any(|task| task.transfer.is_some())
     }
 
     /// Estimates the memory that the simulation requires.

@@ -7,8 +7,8 @@ use super::hosts::select_hosts;
 use super::profile::Profile;
 use super::values::{Bytes, Span};
 use roce_sim::net::{
-    After, Collective, DataParallel, Operation, OperationAlgorithm, OperationKind, Pipeline, Plan, TaskId,
-    Time, Topology, WorkloadError, shuffle, uneven_shares,
+    After, Collective, DataParallel, MixtureOfExperts, Operation, OperationAlgorithm, OperationKind,
+    Pipeline, Plan, TaskId, Time, Topology, WorkloadError, shuffle, uneven_shares,
 };
 
 /// Keys that both kinds of tables have.
@@ -65,6 +65,7 @@ pub(super) enum Algorithm {
     HalvingDoubling,
     Pairwise,
     Direct,
+    Hierarchical,
 }
 
 #[derive(Debug, Deserialize)]
@@ -84,13 +85,19 @@ pub(super) struct TrainingTable {
     host: Option<Profile>,
     forward: Span,
     backward: Span,
-    /// For data-parallel training.
+    /// For data-parallel training and mixtures of experts.
     layers: Option<u32>,
+    /// For data-parallel training.
     bucket: Option<Bytes>,
     /// For a pipeline.
     stages: Option<u32>,
     microbatches: Option<u32>,
+    /// For a pipeline and mixtures of experts.
     gradients: Option<Bytes>,
+    /// For mixtures of experts.
+    group: Option<u32>,
+    skew: Option<f64>,
+    seed: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -98,6 +105,7 @@ pub(super) struct TrainingTable {
 enum Training {
     DataParallel,
     Pipeline,
+    MixtureOfExperts,
 }
 
 impl Kind {
@@ -117,6 +125,7 @@ impl Training {
         match self {
             Self::DataParallel => "data-parallel",
             Self::Pipeline => "pipeline",
+            Self::MixtureOfExperts => "mixture-of-experts",
         }
     }
 }
@@ -130,9 +139,12 @@ impl Algorithm {
             Self::HalvingDoubling => OperationAlgorithm::HalvingDoubling,
             Self::Pairwise => OperationAlgorithm::Pairwise,
             Self::Direct => OperationAlgorithm::Direct,
+            Self::Hierarchical => OperationAlgorithm::Hierarchical,
         }
     }
 }
+
+const SEED_WITHOUT_SKEW: &str = "seed: it requires `skew`, which is missing";
 
 /// The maximum number of repetitions. A mistyped number must not fill the memory.
 const MOST_REPETITIONS: u32 = 100_000;
@@ -204,7 +216,7 @@ impl Operations {
         }
         match self {
             Self::Collective(table) => table.add(plan, &hosts, begins, scenario_seed),
-            Self::Training(table) => table.add(plan, &hosts, &begins),
+            Self::Training(table) => table.add(plan, &hosts, &begins, scenario_seed),
         }
     }
 }
@@ -228,7 +240,7 @@ impl CollectiveTable {
         let shares =
             self.skew.map(|skew| uneven_shares(hosts.len(), skew, seed)).transpose().map_err(text)?;
         if self.seed.is_some() && self.skew.is_none() {
-            return Err("seed: it requires `skew`, which is missing".to_owned());
+            return Err(SEED_WITHOUT_SKEW.to_owned());
         }
         let what = Collective {
             kind,
@@ -236,6 +248,7 @@ impl CollectiveTable {
             bytes: self.bytes.0,
             chunk: self.chunk.map(|chunk| chunk.0),
             shares: shares.as_deref(),
+            combines: false,
             clear_to_send: self.clear_to_send,
             queue_pairs: self.queue_pairs.unwrap_or(1),
         };
@@ -270,27 +283,34 @@ impl CollectiveTable {
 }
 
 impl TrainingTable {
-    fn add(&self, plan: &mut Plan<'_>, hosts: &[u32], begins: &[TaskId]) -> Result<Vec<Operation>, Wrong> {
+    fn add(
+        &self,
+        plan: &mut Plan<'_>,
+        hosts: &[u32],
+        begins: &[TaskId],
+        scenario_seed: u64,
+    ) -> Result<Vec<Operation>, Wrong> {
         let missing = |key: &str| format!("this kind of training needs `{key}`");
-        let algorithm = self.algorithm.unwrap_or(Algorithm::Ring).of();
+        let algorithm = self.algorithm.map(Algorithm::of);
         let chunk = self.chunk.map(|chunk| chunk.0);
         let (forward, backward) = (self.forward.0, self.backward.0);
+        let (bytes, gradients) = (self.bytes.0, self.gradients.map_or(0, |gradients| gradients.0));
         let steps = self.repeat.unwrap_or(1);
         let name = self.name.as_deref().unwrap_or(self.kind.name());
         self.refuse_foreign_keys()?;
-        match self.kind {
+        let added = match self.kind {
             Training::DataParallel => {
                 let what = DataParallel {
                     layers: self.layers.ok_or_else(|| missing("layers"))?,
                     forward,
                     backward,
-                    bytes: self.bytes.0,
+                    bytes,
                     bucket: self.bucket.map_or(25_000_000, |bucket| bucket.0),
-                    algorithm,
+                    algorithm: algorithm.unwrap_or(OperationAlgorithm::Ring),
                     chunk,
                     steps,
                 };
-                plan.data_parallel(name, &what, hosts, begins).map_err(text)
+                plan.data_parallel(name, &what, hosts, begins)
             }
             Training::Pipeline => {
                 let what = Pipeline {
@@ -298,29 +318,53 @@ impl TrainingTable {
                     microbatches: self.microbatches.ok_or_else(|| missing("microbatches"))?,
                     forward,
                     backward,
-                    bytes: self.bytes.0,
-                    gradients: self.gradients.map_or(0, |gradients| gradients.0),
-                    algorithm,
+                    bytes,
+                    gradients,
+                    algorithm: algorithm.unwrap_or(OperationAlgorithm::Ring),
                     chunk,
                     steps,
                 };
-                plan.pipeline(name, &what, hosts, begins).map_err(text)
+                plan.pipeline(name, &what, hosts, begins)
             }
-        }
+            Training::MixtureOfExperts => {
+                let what = MixtureOfExperts {
+                    layers: self.layers.ok_or_else(|| missing("layers"))?,
+                    forward,
+                    backward,
+                    bytes,
+                    group: self.group.unwrap_or(hosts.len() as u32),
+                    skew: self.skew.map(|skew| (skew, self.seed.unwrap_or(scenario_seed))),
+                    gradients,
+                    algorithm: algorithm.unwrap_or(OperationAlgorithm::Pairwise),
+                    chunk,
+                    steps,
+                };
+                plan.mixture_of_experts(name, &what, hosts, begins)
+            }
+        };
+        added.map_err(text)
     }
 
-    /// Rejects keys of the other kind, because they have no effect.
+    /// Rejects keys of the other kinds, because they have no effect.
     fn refuse_foreign_keys(&self) -> Result<(), Wrong> {
-        let of_data = [("layers", self.layers.is_some()), ("bucket", self.bucket.is_some())];
-        let of_pipeline = [
+        let own: &[&str] = match self.kind {
+            Training::DataParallel => &["layers", "bucket"],
+            Training::Pipeline => &["stages", "microbatches", "gradients"],
+            Training::MixtureOfExperts => &["layers", "group", "skew", "seed", "gradients"],
+        };
+        let given = [
+            ("layers", self.layers.is_some()),
+            ("bucket", self.bucket.is_some()),
             ("stages", self.stages.is_some()),
             ("microbatches", self.microbatches.is_some()),
             ("gradients", self.gradients.is_some()),
+            ("group", self.group.is_some()),
+            ("skew", self.skew.is_some()),
+            ("seed", self.seed.is_some()),
         ];
-        let foreign: &[(&str, bool)] =
-            if self.kind == Training::DataParallel { &of_pipeline } else { &of_data };
-        match foreign.iter().find(|(_, given)| *given) {
+        match given.into_iter().find(|(key, given)| *given && !own.contains(key)) {
             Some((key, _)) => Err(format!("this kind of training has no `{key}`")),
+            None if self.seed.is_some() && self.skew.is_none() => Err(SEED_WITHOUT_SKEW.to_owned()),
             None => Ok(()),
         }
     }

@@ -33,7 +33,7 @@ impl Scenario {
 
     fn parse_whole(text: &str, load: &Load<'_>, own: &[Algorithm]) -> Result<Self, ScenarioError> {
         let scenario = Self::of_file(text, read_toml(text)?, load, own)?;
-        if scenario.flows.is_empty() {
+        if !scenario.sends() {
             let reason =
                 "nothing is sent: add a [[flows]], [[collective]], [[training]] or [[workload]] table";
             let reason = reason.to_owned();

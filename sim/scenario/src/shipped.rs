@@ -37,6 +37,7 @@ pub static SHIPPED: &[(&str, &str)] = texts![
     "multi-rail",
     "all-reduce-collisions",
     "training",
+    "mixture-of-experts",
     "two-classes",
     "hpcc-example",
     "clos-1000",

@@ -8,10 +8,13 @@ use super::contents::load_text;
 use super::file::{self, Shape};
 use super::{Load, ScenarioError, Wrong, import};
 use roce_fault::FaultPlan;
-use roce_sim::net::{Clos, Link, LinkSpec, Topology};
+use roce_sim::net::{Clos, Link, LinkSpec, ScaleUp, Time, Topology};
 
 /// A function that creates an error from a position and a reason.
 pub(super) type Blame<'a> = dyn Fn(Range<usize>, Wrong) -> ScenarioError + 'a;
+
+/// The default delay of a scale-up network: about the time of a store and its flag between two GPUs.
+const SCALE_UP_DELAY: Time = Time::from_us(1);
 
 /// Builds the topology of the table at `place`. Also returns the parts of its file that have no effect.
 pub(super) fn build(
@@ -23,6 +26,7 @@ pub(super) fn build(
     let mut warnings = Vec::new();
     let drawn = refuse_foreign_keys(&table).and_then(|()| draw(&table, load, &mut warnings));
     let mut topology = drawn.map_err(|reason| blame(place.clone(), reason))?;
+    topology.scale_up = scale_up(&table).map_err(|reason| blame(place.clone(), reason))?;
     // The plan of a single link takes precedence over the plan of all links, in each direction.
     let (one, all): (Vec<_>, Vec<_>) =
         table.faults.into_iter().partition(|fault| fault.get_ref().link.is_some());
@@ -41,6 +45,17 @@ fn link(shape: &file::Topology) -> LinkSpec {
         rate_bps: shape.rate.map_or(LinkSpec::DEFAULT.rate_bps, |rate| rate.0),
         delay: shape.delay.map_or(LinkSpec::DEFAULT.delay, |delay| delay.0),
     }
+}
+
+/// Returns the scale-up network. The servers of a network with rails are its domains by default.
+fn scale_up(table: &file::Topology) -> Result<Option<ScaleUp>, Wrong> {
+    let Some(given) = &table.scale_up else { return Ok(None) };
+    let of_server = table.rails.and_then(|rails| u32::try_from(rails).ok());
+    let Some(hosts) = given.hosts.or(of_server) else {
+        return Err("scale_up.hosts is missing: this kind of topology has no servers".to_owned());
+    };
+    let delay = given.delay.map_or(SCALE_UP_DELAY, |delay| delay.0);
+    Ok(Some(ScaleUp { hosts, rate_bps: given.rate.0, delay }))
 }
 
 fn draw(table: &file::Topology, load: &Load<'_>, warnings: &mut Vec<String>) -> Result<Topology, Wrong> {
@@ -73,7 +88,8 @@ fn draw(table: &file::Topology, load: &Load<'_>, warnings: &mut Vec<String>) -> 
         }
         Shape::RailOptimised => {
             let (servers, rails) = (need("servers", table.servers)?, need("rails", table.rails)?);
-            Topology::rail_optimised(servers, rails, table.spines.unwrap_or(0), host, fabric)
+            let (pods, spines) = (table.pods.unwrap_or(1), table.spines.unwrap_or(0));
+            Topology::pods_of_rails(pods, servers, rails, spines, host, fabric)
         }
         Shape::Clos => {
             let clos = Clos {
@@ -125,7 +141,7 @@ fn refuse_foreign_keys(table: &file::Topology) -> Result<(), Wrong> {
         Shape::Tree => (&["depth", "fanout", "hosts"], true),
         Shape::Dumbbell => (&["left", "right"], true),
         Shape::LeafSpine => (&["leaves", "spines", "hosts"], true),
-        Shape::RailOptimised => (&["servers", "rails", "spines"], true),
+        Shape::RailOptimised => (&["pods", "servers", "rails", "spines"], true),
         Shape::Clos => (&["pods", "tors", "leaves", "spines", "hosts"], true),
         Shape::FatTree => (&["k"], true),
         Shape::File | Shape::Hpcc | Shape::Htsim => (&["file", "text"], false),

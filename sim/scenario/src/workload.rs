@@ -226,7 +226,7 @@ impl Workload {
                     after
                 }
             };
-            let transfer = Some(Transfer { flow: self.flows.len() as u32, bytes: flow.bytes });
+            let transfer = Some(Transfer::Flow { flow: self.flows.len() as u32, bytes: flow.bytes });
             let task = Task { host: flow.source, earliest: flow.start, compute, transfer };
             let task = self.schedule.add(task, &after).map_err(|error| error.to_string())?;
             visible.entry(flow.source).or_default().push(After::Done(task));
@@ -271,7 +271,8 @@ impl Workload {
     ) -> Result<BTreeMap<u32, Vec<After>>, Wrong> {
         let common = operations.common();
         let before = |host: u32| visible_at(host, &common.after, seen, context.topology);
-        let mut plan = Plan::new(&mut self.flows, &mut self.schedule, common.start);
+        let mut plan = Plan::new(&mut self.flows, &mut self.schedule, common.start)
+            .with_scale_up(context.topology.scale_up);
         let added = operations.add(&mut plan, context.topology, context.seed, &before)?;
         // A step ends together with the buckets of the same iteration, so the ends of all operations of the
         // last iteration count.

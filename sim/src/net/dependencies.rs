@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use super::time::Time;
-use super::workload::{After, FlowSpec, Schedule, TaskId};
+use super::workload::{After, FlowSpec, Schedule, TaskId, Transfer};
 
 /// The task of a part without a task: a message that a program added.
 const NO_TASK: u32 = u32::MAX;
@@ -26,9 +26,11 @@ pub(super) struct Agenda {
     outgoing: Vec<Outgoing>,
     /// Flows that end here and have transfers whose arrival a local task waits for, sorted by number.
     incoming: Vec<Incoming>,
+    /// Transfers through the scale-up network that end here, sorted by number.
+    scaled_up: Vec<ScaledUp>,
     /// Tasks that can begin.
     ready: VecDeque<u32>,
-    /// Tasks without a transfer that have not ended.
+    /// Tasks without a flow that have not ended, and transfers of the scale-up network that have not arrived.
     computations_left: usize,
     /// What this host has noticed about messages, oldest first.
     news: Vec<News>,
@@ -49,8 +51,7 @@ struct Local {
     number: TaskId,
     earliest: Time,
     compute: Time,
-    /// The flow of the transfer.
-    flow: Option<u32>,
+    transfer: Option<Transfer>,
     /// The number of dependencies that are still open.
     waits: u32,
     /// The range of [`Agenda::dependents`] that waits for the end of this task.
@@ -90,6 +91,15 @@ struct Incoming {
     has_messages: bool,
 }
 
+/// A transfer through the scale-up network that ends here.
+#[derive(Debug)]
+struct ScaledUp {
+    task: TaskId,
+    bytes: u64,
+    /// The tasks that wait for its arrival.
+    waiting: Vec<u32>,
+}
+
 /// A task that can begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ready {
@@ -122,11 +132,11 @@ impl Agenda {
             let agenda = &mut agendas[host];
             let local = agenda.tasks.len() as u32;
             let mut part = 0;
-            if let Some(transfer) = task.transfer {
-                let parts = &mut parts[transfer.flow as usize];
+            if let Some(Transfer::Flow { flow, bytes }) = task.transfer {
+                let parts = &mut parts[flow as usize];
                 part = parts.len() as u32;
                 let begin = parts.last().map_or(0, |part| part.end);
-                parts.push(Part { task: local, end: begin + transfer.bytes, is_open: false, signals: false });
+                parts.push(Part { task: local, end: begin + bytes, is_open: false, signals: false });
             } else {
                 agenda.computations_left += 1;
             }
@@ -134,11 +144,15 @@ impl Agenda {
             let after = schedule.after(number);
             for after in after {
                 let (before, part) = places[after.task() as usize];
-                let flow = schedule.tasks()[after.task() as usize].transfer.map(|transfer| transfer.flow);
-                match (after, flow) {
-                    (After::Arrival(_), Some(flow)) => {
+                match (after, schedule.tasks()[after.task() as usize].transfer) {
+                    (After::Arrival(_), Some(Transfer::Flow { flow, .. })) => {
                         parts[flow as usize][part as usize].signals = true;
                         arrivals[host].push((flow, part, local));
+                    }
+                    (After::Arrival(task), Some(Transfer::ScaleUp { .. })) => {
+                        if let Some(scaled_up) = agenda.scaled_up_mut(*task) {
+                            scaled_up.waiting.push(local);
+                        }
                     }
                     _ => edges[host].push((before, local)),
                 }
@@ -147,13 +161,17 @@ impl Agenda {
                 number,
                 earliest: task.earliest,
                 compute: task.compute,
-                flow: task.transfer.map(|transfer| transfer.flow),
+                transfer: task.transfer,
                 waits: after.len() as u32,
                 dependents: (0, 0),
                 ended: None,
             });
             if after.is_empty() {
                 agenda.ready.push_back(local);
+            }
+            if let Some(Transfer::ScaleUp { to, bytes }) = task.transfer {
+                agendas[to as usize].computations_left += 1;
+                agendas[to as usize].scaled_up.push(ScaledUp { task: number, bytes, waiting: Vec::new() });
             }
         }
         for (flow, parts) in (0..).zip(parts).filter(|(_, parts)| !parts.is_empty()) {
@@ -194,7 +212,8 @@ impl Agenda {
         self.tasks.len()
     }
 
-    /// Returns the number of tasks without a transfer that have not ended.
+    /// Returns the number of tasks without a flow that have not ended, and of transfers of the scale-up
+    /// network that have not arrived.
     pub(super) fn computations_left(&self) -> usize {
         self.computations_left
     }
@@ -231,18 +250,49 @@ impl Agenda {
         Some(Ready { task, earliest, compute })
     }
 
-    /// Handles the end of a task's computation. Returns the flow of its transfer, which can now be posted. A
-    /// task without a transfer ends here.
-    pub(super) fn computed(&mut self, now: Time, task: u32) -> Option<u32> {
-        let Some(flow) = self.tasks[task as usize].flow else {
-            self.computations_left -= 1;
-            self.end(now, task);
-            return None;
-        };
-        let outgoing = self.outgoing_mut(flow)?;
-        let place = outgoing.parts.binary_search_by_key(&task, |part| part.task).ok()?;
-        outgoing.parts[place].is_open = true;
-        Some(flow)
+    /// Handles the end of a task's computation. Returns its transfer, which can leave now. A task without a
+    /// transfer ends here.
+    pub(super) fn computed(&mut self, now: Time, task: u32) -> Option<Transfer> {
+        let transfer = self.tasks[task as usize].transfer;
+        match transfer {
+            None => self.left(now, task),
+            Some(Transfer::Flow { flow, .. }) => {
+                let outgoing = self.outgoing_mut(flow)?;
+                let place = outgoing.parts.binary_search_by_key(&task, |part| part.task).ok()?;
+                outgoing.parts[place].is_open = true;
+            }
+            Some(Transfer::ScaleUp { .. }) => {}
+        }
+        transfer
+    }
+
+    /// Ends a task without a flow: its transfer, if it has one, has left.
+    pub(super) fn left(&mut self, now: Time, task: u32) {
+        self.computations_left -= 1;
+        self.end(now, task);
+    }
+
+    /// Returns the number of a task of this host in the schedule.
+    pub(super) fn number(&self, task: u32) -> TaskId {
+        self.tasks[task as usize].number
+    }
+
+    /// Returns the bytes of a transfer through the scale-up network that ends here.
+    pub(super) fn scaled_up_bytes(&self, task: TaskId) -> u64 {
+        let place = self.scaled_up.binary_search_by_key(&task, |scaled_up| scaled_up.task);
+        place.ok().and_then(|place| self.scaled_up.get(place)).map_or(0, |scaled_up| scaled_up.bytes)
+    }
+
+    /// Handles the arrival of a transfer through the scale-up network.
+    pub(super) fn scaled_up(&mut self, task: TaskId) {
+        self.computations_left -= 1;
+        let waiting = self.scaled_up_mut(task).map(|scaled_up| std::mem::take(&mut scaled_up.waiting));
+        waiting.into_iter().flatten().for_each(|task| self.release(task));
+    }
+
+    fn scaled_up_mut(&mut self, task: TaskId) -> Option<&mut ScaledUp> {
+        let place = self.scaled_up.binary_search_by_key(&task, |scaled_up| scaled_up.task).ok()?;
+        self.scaled_up.get_mut(place)
     }
 
     /// Returns the bytes that can be posted of a flow that begins here, of which `posted` bytes have been
@@ -281,12 +331,19 @@ impl Agenda {
         }
         let waiting = &self.incoming[place].waiting;
         let first = waiting.partition_point(|(other, _)| *other < part);
-        for (_, task) in waiting[first..].iter().take_while(|(other, _)| *other == part) {
-            let waits = &mut self.tasks[*task as usize].waits;
-            *waits -= 1;
-            if *waits == 0 {
-                self.ready.push_back(*task);
-            }
+        let last = first + waiting[first..].partition_point(|(other, _)| *other == part);
+        for waiter in first..last {
+            let (_, task) = self.incoming[place].waiting[waiter];
+            self.release(task);
+        }
+    }
+
+    /// Notes that one dependency of a task is complete.
+    fn release(&mut self, task: u32) {
+        let waits = &mut self.tasks[task as usize].waits;
+        *waits -= 1;
+        if *waits == 0 {
+            self.ready.push_back(task);
         }
     }
 
@@ -295,12 +352,7 @@ impl Agenda {
         local.ended = Some(now);
         let (begin, end) = local.dependents;
         for place in begin..end {
-            let dependent = self.dependents[place as usize];
-            let waits = &mut self.tasks[dependent as usize].waits;
-            *waits -= 1;
-            if *waits == 0 {
-                self.ready.push_back(dependent);
-            }
+            self.release(self.dependents[place as usize]);
         }
     }
 
@@ -344,7 +396,7 @@ mod tests {
     }
 
     fn task(host: u32, transfer: Option<(u32, u64)>) -> Task {
-        let transfer = transfer.map(|(flow, bytes)| Transfer { flow, bytes });
+        let transfer = transfer.map(|(flow, bytes)| Transfer::Flow { flow, bytes });
         Task { host, earliest: Time::ZERO, compute: Time::ZERO, transfer }
     }
 
@@ -363,7 +415,7 @@ mod tests {
         let answer = schedule.add(task(1, Some((1, 5))), &[After::Arrival(first)]).unwrap();
         let all = [After::Done(first), After::Done(second), After::Arrival(answer)];
         schedule.add(task(0, None), &all).unwrap();
-        schedule.check(&flows, 2).unwrap();
+        schedule.check(&flows, 2, None).unwrap();
         Agenda::distribute(&schedule, &flows, 2)
     }
 
@@ -372,7 +424,7 @@ mod tests {
         let [mut agenda, _] = <[Agenda; 2]>::try_from(exchange()).unwrap();
         assert_eq!(ready(&mut agenda), [0, 1]);
         assert_eq!(agenda.open(0, 0), None);
-        assert_eq!(agenda.computed(Time::ZERO, 0), Some(0));
+        assert_eq!(agenda.computed(Time::ZERO, 0).and_then(Transfer::flow), Some(0));
         // The peer waits for the first part, so that part is signalled. The peer does not wait for the second
         // part.
         assert_eq!(agenda.open(0, 0), Some(Open { left: 10, signal: Some(0) }));
@@ -381,7 +433,7 @@ mod tests {
         assert_eq!(agenda.computations_left(), 2);
         assert_eq!(agenda.computed(Time::from_us(3), 1), None);
         assert_eq!((agenda.computations_left(), ready(&mut agenda)), (1, vec![2]));
-        assert_eq!(agenda.computed(Time::from_us(3), 2), Some(0));
+        assert_eq!(agenda.computed(Time::from_us(3), 2).and_then(Transfer::flow), Some(0));
         assert_eq!(agenda.open(0, 10), Some(Open { left: 20, signal: None }));
         assert_eq!(agenda.open(0, 30), None);
         assert_eq!(agenda.open(7, 0), None, "a flow without transfers");

@@ -117,7 +117,7 @@ impl Network {
     ///
     /// Returns the errors of [`Simulation::new`]. Also returns an error if the operation of hosts is not
     /// WRITE, or if single flows have settings of their own, because messages have those of
-    /// [`Settings::host`].
+    /// [`Settings::host`], or if there is a scale-up network.
     pub fn new(topology: &Topology, settings: Settings) -> Result<Self, BuildError> {
         if settings.host.operation != FlowOperation::Write {
             let reason = "operation: messages are WRITEs with immediate data; set it to WRITE";
@@ -126,6 +126,10 @@ impl Network {
         if !settings.profiles.is_empty() {
             let reason =
                 "profiles: messages have the settings of `host`; remove those of groups and of single flows";
+            return Err(BuildError::Setting(reason.to_owned()));
+        }
+        if topology.scale_up.is_some() {
+            let reason = "scale_up: the messages of a scheduler do not take this network; leave it out";
             return Err(BuildError::Setting(reason.to_owned()));
         }
         let stop = settings.stop;

@@ -24,6 +24,13 @@ pub(super) enum Event {
     Thread { host: u32, thread: u32 },
     /// The computation of a task of a host ends.
     Task { host: u32, task: u32 },
+    /// The transfer of a task of a host has left through the scale-up network.
+    ScaledUp { host: u32, task: u32 },
+    /// The first bit of a transfer arrives through the scale-up network. `task` is its number in the
+    /// schedule.
+    ScaleUpBegins { host: u32, task: u32 },
+    /// The last bit of such a transfer has arrived.
+    ScaleUpEnds { host: u32, task: u32 },
     /// A pause may have expired.
     PauseEnds { port: u32, priority: u8 },
     /// A pause that this port requested may need a refresh.
@@ -47,6 +54,9 @@ impl Event {
             | Self::Timer { host: place }
             | Self::Thread { host: place, .. }
             | Self::Task { host: place, .. }
+            | Self::ScaledUp { host: place, .. }
+            | Self::ScaleUpBegins { host: place, .. }
+            | Self::ScaleUpEnds { host: place, .. }
             | Self::PauseEnds { port: place, .. }
             | Self::PauseRefresh { port: place, .. }
             | Self::Watchdog { port: place, .. }

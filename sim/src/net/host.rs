@@ -20,7 +20,10 @@ use super::nic::Nic;
 use super::payload::{Pattern, address};
 use super::process::Process;
 use super::results::HostResult;
+use super::scale_up::{ScaleUpPort, Sent};
 use super::settings::{FlowOperation, HostSettings, Settings};
+use super::time::Time;
+use super::workload::{TaskId, Transfer};
 use super::world::World;
 
 /// The initial capacity of the completion queue.
@@ -50,6 +53,7 @@ pub(super) struct Host {
     retired: VecDeque<Qpn>,
     /// The tasks of this host.
     pub(super) agenda: Agenda,
+    pub(super) scale_up: ScaleUpPort,
 }
 
 /// One end of a flow.
@@ -87,6 +91,7 @@ impl Host {
             capacity: COMPLETION_QUEUE,
             retired: VecDeque::new(),
             agenda: Agenda::default(),
+            scale_up: ScaleUpPort::default(),
         }
     }
 
@@ -318,6 +323,37 @@ impl Host {
         true
     }
 
+    /// Handles the end of the computation of a task. Returns its flow, which can post more.
+    pub(super) fn computed(&mut self, world: &mut World, task: u32) -> Option<u32> {
+        match self.agenda.computed(world.now, task)? {
+            Transfer::Flow { flow, .. } => Some(flow),
+            Transfer::ScaleUp { to, bytes } => {
+                self.scale_up(world, task, to, bytes);
+                None
+            }
+        }
+    }
+
+    /// Sends the transfer of a task as soon as those before it have left.
+    fn scale_up(&mut self, world: &mut World, task: u32, to: u32, bytes: u64) {
+        let Some(spec) = world.scale_up.spec else { return };
+        let Some(place) = world.scale_up.hosts.get(to as usize).copied() else { return };
+        let begin = self.scale_up.send.max(world.now);
+        self.scale_up.send = begin + Time::to_send(bytes, spec.rate_bps);
+        world.events.push(self.scale_up.send, Event::ScaledUp { host: self.nic.index, task });
+        let arrival = begin + spec.delay;
+        let rank = world.ties.of_arrival(arrival, world.ports[self.nic.port as usize].number);
+        world.scale_up.sent.push(Sent { to: place, arrival, rank, task: self.agenda.number(task) });
+    }
+
+    /// Receives a transfer as soon as those before it have arrived.
+    pub(super) fn begin_scale_up(&mut self, world: &mut World, task: TaskId) {
+        let Some(spec) = world.scale_up.spec else { return };
+        let begin = self.scale_up.receive.max(world.now);
+        self.scale_up.receive = begin + Time::to_send(self.agenda.scaled_up_bytes(task), spec.rate_bps);
+        world.events.push(self.scale_up.receive, Event::ScaleUpEnds { host: self.nic.index, task });
+    }
+
     /// Starts the tasks of this host that can start now. Returns the flows that can post more.
     pub(super) fn begin_tasks(&mut self, world: &mut World) -> Vec<u32> {
         let mut open = Vec::new();
@@ -326,7 +362,7 @@ impl Host {
             if at > world.now {
                 world.events.push(at, Event::Task { host: self.nic.index, task: ready.task });
             } else {
-                open.extend(self.agenda.computed(at, ready.task));
+                open.extend(self.computed(world, ready.task));
             }
         }
         open

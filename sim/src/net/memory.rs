@@ -92,6 +92,8 @@ const QUEUE_PAIR: u64 = 1_900;
 const REQUEST: u64 = 150;
 /// Bytes of a task in addition to [`Task`]: in the agenda of its host, and as a part of its flow.
 const OF_TASK: u64 = 150;
+/// Bytes of a transfer of the scale-up network in addition to its task: at its receiver, and as an event.
+const OF_SCALE_UP: u64 = 150;
 /// Bytes of a packet without its payload that a responder keeps because an earlier packet is missing.
 const EARLY: u64 = 128;
 /// Bytes of a packet in flight whose path its sender remembers, in a queue that has grown, and of a path.
@@ -144,8 +146,8 @@ impl<'a> Workload<'a> {
     fn new(topology: &Topology, flows: &'a [FlowSpec], schedule: &Schedule, settings: &'a Settings) -> Self {
         let rates = host_rates(topology);
         let mut is_scheduled = vec![false; flows.len()];
-        for transfer in schedule.tasks().iter().filter_map(|task| task.transfer) {
-            if let Some(place) = is_scheduled.get_mut(transfer.flow as usize) {
+        for flow in schedule.tasks().iter().filter_map(|task| task.transfer?.flow()) {
+            if let Some(place) = is_scheduled.get_mut(flow as usize) {
                 *place = true;
             }
         }
@@ -178,7 +180,9 @@ impl<'a> Workload<'a> {
     fn records(&self, schedule: &Schedule) -> MemoryPart {
         let flows = bytes_of::<Flow>(self.flows.len()) + 64 * self.flows.len() as u64;
         let tasks = schedule.tasks().len();
-        let bytes = flows + bytes_of::<Task>(tasks) + OF_TASK * tasks as u64;
+        let is_scale_up = |task: &&Task| task.transfer.is_some_and(|transfer| transfer.flow().is_none());
+        let scaled_up = schedule.tasks().iter().filter(is_scale_up).count() as u64;
+        let bytes = flows + bytes_of::<Task>(tasks) + OF_TASK * tasks as u64 + OF_SCALE_UP * scaled_up;
         let keys = "[[flows]], [[collective]], [[training]]";
         let what = format!("{} flows and {tasks} tasks", self.flows.len());
         MemoryPart { what, least: bytes, most: bytes, keys }

@@ -51,6 +51,7 @@ mod receiver;
 mod results;
 mod route;
 mod rules;
+mod scale_up;
 mod settings;
 mod simulation;
 mod slowdown;
@@ -94,14 +95,16 @@ pub use switch::BufferTooSmall;
 pub use ties::Ties;
 pub use time::Time;
 pub use topology::{
-    Clos, Link, LinkSpec, MAX_HOSTS, Node, NodeId, NodeKind, Topology, TopologyError, TopologyFileError,
+    Clos, Link, LinkSpec, MAX_HOSTS, Node, NodeId, NodeKind, ScaleUp, Topology, TopologyError,
+    TopologyFileError,
 };
 pub use waits::{Deadlock, WaitEnd};
 pub use work::data_packets;
 pub use workload::{
     After, CdfError, Collective, DataParallel, FindHost, FlowSizes, FlowSpec, Incasts, MAX_FLOWS, MAX_LOAD,
-    MAX_TASKS, Operation, OperationAlgorithm, OperationKind, OperationResult, Pipeline, Plan, Poisson,
-    Schedule, Task, TaskId, Transfer, WorkloadError, all_to_all, check as check_flows, delay_starts, incast,
-    incasts, on_off, parse_flows, parse_flows_of, permutation, poisson, shuffle, uneven_shares,
+    MAX_TASKS, MixtureOfExperts, Operation, OperationAlgorithm, OperationKind, OperationResult, Pipeline,
+    Plan, Poisson, Schedule, Task, TaskId, Transfer, WorkloadError, all_to_all, check as check_flows,
+    delay_starts, incast, incasts, on_off, parse_flows, parse_flows_of, permutation, poisson, shuffle,
+    uneven_shares,
 };
 pub use world::{Captured, CapturedContent};

@@ -9,6 +9,7 @@
 mod build;
 mod error;
 mod events;
+mod exchange;
 mod journals;
 mod messages;
 mod parallel;
@@ -119,7 +120,7 @@ impl Simulation {
         topology.check()?;
         let hosts_count = topology.hosts() as u32;
         check(flows, hosts_count)?;
-        schedule.check(flows, hosts_count)?;
+        schedule.check(flows, hosts_count, topology.scale_up)?;
         check_settings(&settings, hosts_count, 2 * topology.links.len())?;
         check_operations(&settings, schedule)?;
         check_failures(topology, &settings.failures).map_err(|(_, error)| error)?;
@@ -149,7 +150,7 @@ impl Simulation {
             plan,
             done: 0,
             next_sample: settings.measure.interval,
-            lookahead: lookahead(topology),
+            lookahead: lookahead(topology, schedule),
             now: Time::ZERO,
             handled: 0,
             trace: Trace::new(),
@@ -166,8 +167,8 @@ impl Simulation {
 
     /// Starts the tasks that have no dependencies.
     fn begin_tasks(&mut self, schedule: &Schedule) {
-        for transfer in schedule.tasks().iter().filter_map(|task| task.transfer) {
-            if let Some(flow) = self.flow(transfer.flow) {
+        for flow in schedule.tasks().iter().filter_map(|task| task.transfer?.flow()) {
+            if let Some(flow) = self.flow(flow) {
                 flow.scheduled = true;
             }
         }
@@ -312,25 +313,6 @@ impl Simulation {
     fn stop(&mut self) {
         self.end = self.settings.stop.min(self.parts.iter().map(|part| part.end).fold(self.now(), Time::max));
         self.is_over = true;
-    }
-
-    /// Moves frames to the parts of their destinations.
-    fn exchange(&mut self) {
-        let mut frames = 0;
-        for from in 0..self.parts.len() {
-            for to in 0..self.parts.len() {
-                // The slot is not empty if the window that takes its frames has not begun.
-                if self.parts[to].incoming[from].is_empty() {
-                    let mails = std::mem::take(&mut self.parts[from].world.outgoing[to]);
-                    // Reuse the allocation of the emptied list.
-                    let room = std::mem::replace(&mut self.parts[to].incoming[from], mails);
-                    self.parts[from].world.outgoing[to] = room;
-                }
-                frames += self.parts[to].incoming[from].len() + self.parts[from].world.outgoing[to].len();
-            }
-            frames += self.parts[from].world.frames.live();
-        }
-        self.most_frames = self.most_frames.max(frames);
     }
 
     /// Carries out the actions at a time, before the events of nodes.

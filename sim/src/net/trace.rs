@@ -26,6 +26,8 @@ pub(super) enum Tag {
     Change = 7,
     /// A thread of the application of a host made a step.
     Thread = 8,
+    /// A transfer left or arrived through the scale-up network.
+    ScaleUp = 9,
 }
 
 /// The hash so far.
@@ -71,8 +73,8 @@ mod tests {
 
     #[test]
     fn events_that_differ_in_their_kind_only_have_different_hashes() {
-        use Tag::{Change, FlowEnd, FlowStart, Free, Taken, Task, Thread, Timer};
-        let tags = [Free, Taken, Timer, FlowStart, FlowEnd, Task, Change, Thread];
+        use Tag::{Change, FlowEnd, FlowStart, Free, ScaleUp, Taken, Task, Thread, Timer};
+        let tags = [Free, Taken, Timer, FlowStart, FlowEnd, Task, Change, Thread, ScaleUp];
         let hash = |tag| {
             let mut trace = Trace::new();
             trace.event(Time::from_us(1), tag, 5);

@@ -15,6 +15,7 @@ use super::port::{DropReason, Held, Owner, PauseStep, Port};
 use super::queue::EventQueue;
 use super::results::PausePoint;
 use super::route::other_end;
+use super::scale_up;
 use super::settings::{PauseMode, Settings};
 use super::ties::TieOrder;
 use super::time::Time;
@@ -53,6 +54,7 @@ pub(super) struct World {
     pub(super) changes: Changes,
     /// Frames on their way to each other part, in the order of sending.
     pub(super) outgoing: Vec<Vec<Mail>>,
+    pub(super) scale_up: scale_up::Network,
     /// Frames of captured ports that have not been fetched yet.
     pub(super) captured: Vec<Captured>,
     /// Captured ports, by their number in this part.
@@ -295,6 +297,12 @@ impl World {
     pub(super) fn take_in(&mut self, mail: &Mail) {
         let frame = self.frames.take_in(&mail.parcel);
         self.events.push_ranked(mail.arrival, mail.rank, Event::Arrive { port: mail.port, frame });
+    }
+
+    /// Schedules the arrival of a transfer at a host of this part.
+    pub(super) fn take_scale_up(&mut self, sent: scale_up::Sent) {
+        let event = Event::ScaleUpBegins { host: sent.to.index, task: sent.task };
+        self.events.push_ranked(sent.arrival, sent.rank, event);
     }
 
     /// Applies the fault plan of the link.

@@ -2,7 +2,8 @@
 
 use roce_sim::net::{
     After, Application, BuildError, FlowOperation, FlowState, HostSettings, Network, NetworkError,
-    NetworkEvent, PayloadMode, Results, Schedule, Settings, Simulation, Task, Ties, Time, Topology, Transfer,
+    NetworkEvent, PayloadMode, Results, ScaleUp, Schedule, Settings, Simulation, Task, Ties, Time, Topology,
+    Transfer,
 };
 use roce_transport::congestion::Congestion;
 
@@ -155,7 +156,7 @@ fn scheduled(topology: &Topology, settings: Settings) -> (Vec<[Time; 2]>, Result
             flows.len() - 1
         });
         flows[number].bytes += bytes;
-        let transfer = Some(Transfer { flow: number as u32, bytes });
+        let transfer = Some(Transfer::Flow { flow: number as u32, bytes });
         let task = Task { host: source, earliest: Time::from_ps(at), compute: Time::ZERO, transfer };
         let sent = schedule.add(task, &[]).unwrap();
         let waits = Task { host: destination, earliest: Time::ZERO, compute: Time::ZERO, transfer: None };
@@ -364,4 +365,8 @@ fn settings_that_messages_cannot_have_are_refused() {
     assert!(reason.starts_with("operation: messages are WRITEs"), "{reason}");
     let reason = refused(Settings { profiles: vec![host], ..Settings::default() });
     assert!(reason.starts_with("profiles: messages have the settings of `host`"), "{reason}");
+    let scale_up = Some(ScaleUp { hosts: 2, rate_bps: 1, delay: Time::from_us(1) });
+    let topology = Topology { scale_up, ..Topology::star(2, LINK).unwrap() };
+    let reason = Network::new(&topology, Settings::default()).err().unwrap().to_string();
+    assert!(reason.contains("scale_up: the messages of a scheduler do not take this network"), "{reason}");
 }

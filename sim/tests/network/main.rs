@@ -12,6 +12,7 @@ mod paths;
 mod ports;
 mod pulling;
 mod rules;
+mod scale_up;
 mod spreading;
 mod tasks;
 mod threads;

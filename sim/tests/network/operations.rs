@@ -169,7 +169,7 @@ fn schedule_of(parts: &[u64], compute: Time) -> Schedule {
     let mut schedule = Schedule::new();
     let mut last = None;
     for bytes in parts {
-        let transfer = Some(Transfer { flow: 0, bytes: *bytes });
+        let transfer = Some(Transfer::Flow { flow: 0, bytes: *bytes });
         let task = Task { host: 0, earliest: Time::ZERO, compute, transfer };
         let after: Vec<After> = last.map(After::Done).into_iter().collect();
         last = Some(schedule.add(task, &after).unwrap());

@@ -15,7 +15,7 @@ fn run(topology: &Topology, flows: &[FlowSpec], schedule: &Schedule, settings: S
 }
 
 fn sends(host: u32, flow: u32, bytes: u64, compute: Time) -> Task {
-    Task { host, earliest: Time::ZERO, compute, transfer: Some(Transfer { flow, bytes }) }
+    Task { host, earliest: Time::ZERO, compute, transfer: Some(Transfer::Flow { flow, bytes }) }
 }
 
 /// A question, a computation, an answer: each begins exactly when its inputs are available.
@@ -76,10 +76,14 @@ fn what_waits_for_a_failure_waits_until_the_end() {
     assert_eq!(results.end, Time::from_us(3_000));
 }
 
-fn operate(topology: &Topology, what: &Collective<'_>, settings: Settings) -> (Operation, Results) {
+pub(crate) fn operate(
+    topology: &Topology,
+    what: &Collective<'_>,
+    settings: Settings,
+) -> (Operation, Results) {
     let hosts: Vec<u32> = (0..topology.hosts() as u32).collect();
     let (mut flows, mut schedule) = (Vec::new(), Schedule::new());
-    let mut plan = Plan::new(&mut flows, &mut schedule, Time::ZERO);
+    let mut plan = Plan::new(&mut flows, &mut schedule, Time::ZERO).with_scale_up(topology.scale_up);
     let begins: Vec<_> = hosts.iter().map(|host| plan.compute(*host, Time::ZERO, &[]).unwrap()).collect();
     let ends = plan.collective(what, &hosts, &begins).unwrap();
     let operation = Operation {

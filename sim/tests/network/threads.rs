@@ -3,9 +3,10 @@
 use std::fmt::Debug;
 
 use roce_sim::net::{
-    After, Application, Balance, Captured, Failed, Failure, FlowOperation, FlowSpec, HostSettings, LinkSpec,
-    Marking, PauseMode, PauseStorm, PayloadMode, Results, Schedule, Settings, Simulation, Task, Threshold,
-    Time, Topology, Transfer, Watchdog, all_to_all, incast, permutation,
+    After, Application, Balance, Captured, Collective, Failed, Failure, FlowOperation, FlowSpec,
+    HostSettings, LinkSpec, Marking, OperationAlgorithm, OperationKind, PauseMode, PauseStorm, PayloadMode,
+    Plan, Results, ScaleUp, Schedule, Settings, Simulation, Task, Threshold, Time, Topology, Transfer,
+    Watchdog, all_to_all, incast, permutation, uneven_shares,
 };
 use roce_transport::congestion::Congestion;
 use roce_transport::{Recovery, SelectiveRepeat};
@@ -201,7 +202,7 @@ fn tasks_and_many_starts() {
             flow.start = Time::from_ns(u64::from(number) * 300);
             continue;
         }
-        let transfer = Some(Transfer { flow: number, bytes: 20_000 });
+        let transfer = Some(Transfer::Flow { flow: number, bytes: 20_000 });
         let (earliest, compute) = (Time::ZERO, Time::from_ns(500));
         let task = Task { host: flow.source, earliest, compute, transfer };
         let after: Vec<After> = last
@@ -214,6 +215,28 @@ fn tasks_and_many_starts() {
     }
     let far = LinkSpec { delay: Time::from_us(3), ..LINK };
     let topology = Topology::ring(4, 2, LINK, far).unwrap();
+    let (results, _) = Case { topology, flows, schedule, settings: congested() }.compare();
+    assert!(results.incomplete() == 0 && results.task_ends.iter().all(Option::is_some));
+}
+
+/// Transfers of a scale-up network cross parts, because the hosts of a server are at different rails.
+#[test]
+fn scale_up_networks_between_parts() {
+    let shares = uneven_shares(16, 1.0, 3).unwrap();
+    let (mut flows, mut schedule) = (Vec::new(), Schedule::new());
+    let mut topology = Topology::rail_optimised(4, 4, 2, LINK, LINK).unwrap();
+    // Shorter than the links, and slow enough for queues.
+    let (hosts, rate_bps) = (4, 200_000_000_000);
+    topology.scale_up = Some(ScaleUp { hosts, rate_bps, delay: Time::from_ns(300) });
+    let mut plan = Plan::new(&mut flows, &mut schedule, Time::ZERO).with_scale_up(topology.scale_up);
+    let hosts: Vec<u32> = (0..16).collect();
+    let mut begins: Vec<_> = hosts.iter().map(|host| plan.compute(*host, Time::ZERO, &[]).unwrap()).collect();
+    for (kind, shares, bytes) in
+        [(OperationKind::AllToAll, Some(&shares[..]), 400_000), (OperationKind::AllReduce, None, 200_000)]
+    {
+        let what = Collective::of(kind, OperationAlgorithm::Hierarchical, bytes, None);
+        begins = plan.collective(&Collective { shares, ..what }, &hosts, &begins).unwrap();
+    }
     let (results, _) = Case { topology, flows, schedule, settings: congested() }.compare();
     assert!(results.incomplete() == 0 && results.task_ends.iter().all(Option::is_some));
 }

@@ -29,9 +29,8 @@ impl How<'_> {
     ) -> Result<Operation, WorkloadError> {
         let hosts: Vec<u32> = ranks.iter().map(|rank| self.hosts[*rank as usize]).collect();
         let algorithm = self.algorithm_of(kind);
-        let in_pieces = matches!(algorithm, Algorithm::Ring | Algorithm::Tree | Algorithm::DoubleTree);
         let bytes = bytes.max(hosts.len() as u64);
-        let chunk = self.chunk.filter(|_| in_pieces);
+        let chunk = self.chunk.filter(|_| algorithm.has_chunks(kind));
         let what = Collective::of(kind, algorithm, bytes, chunk);
         let ends = plan.collective(&what, &hosts, &begins)?;
         Ok(Operation {
@@ -48,13 +47,7 @@ impl How<'_> {
 
     fn algorithm_of(&self, kind: Kind) -> Algorithm {
         let default = if kind == Kind::AllToAll { Algorithm::Pairwise } else { Algorithm::Ring };
-        let exists = |algorithm: &Algorithm| match algorithm {
-            Algorithm::Ring => kind != Kind::AllToAll,
-            Algorithm::Tree => matches!(kind, Kind::AllReduce | Kind::Broadcast),
-            Algorithm::DoubleTree => kind == Kind::AllReduce,
-            Algorithm::HalvingDoubling => !matches!(kind, Kind::AllToAll | Kind::Broadcast),
-            Algorithm::Pairwise | Algorithm::Direct => kind != Kind::Broadcast,
-        };
+        let exists = |algorithm: &Algorithm| algorithm.applies_to(kind);
         self.algorithm.filter(exists).unwrap_or(default)
     }
 

@@ -405,7 +405,7 @@ impl<'m, 't, 'a> Tasks<'m, 't, 'a> {
             Some(event) => vec![self.see(event, flow.source)?],
             None => (self.target.before)(flow.source)?,
         };
-        let transfer = Transfer { flow: self.target.flows.len() as u32, bytes: flow.bytes };
+        let transfer = Transfer::Flow { flow: self.target.flows.len() as u32, bytes: flow.bytes };
         self.target.flows.push(flow);
         let task = self.task(flow.source, flow.start, Some(transfer), &after)?;
         let (sent, arrived) = ((flow.source, After::Done(task)), (flow.destination, After::Arrival(task)));
@@ -462,7 +462,7 @@ impl<'m, 't, 'a> Tasks<'m, 't, 'a> {
             }
         };
         self.target.flows[flow as usize].bytes += 1;
-        let notice = self.task(from, self.what.start, Some(Transfer { flow, bytes: 1 }), &[after])?;
+        let notice = self.task(from, self.what.start, Some(Transfer::Flow { flow, bytes: 1 }), &[after])?;
         self.told.insert((number, host), After::Arrival(notice));
         Ok(After::Arrival(notice))
     }

@@ -129,7 +129,8 @@ impl WorkloadTable {
         target: &mut Target<'_>,
         add: impl FnOnce(&mut Plan<'_>, &How<'_>, Vec<TaskId>) -> Result<Vec<Operation>, Wrong>,
     ) -> Result<Vec<Operation>, Wrong> {
-        let mut plan = Plan::new(target.flows, target.schedule, self.start());
+        let mut plan =
+            Plan::new(target.flows, target.schedule, self.start()).with_scale_up(target.topology.scale_up);
         let mut begins = Vec::with_capacity(hosts.len());
         for host in hosts {
             let begin = plan.compute(*host, Time::ZERO, &(target.before)(*host)?);

@@ -90,6 +90,77 @@ fn training_overlaps_computation_and_communication() {
     }
 }
 
+/// A quarter of the bytes of the scenario. The failure comes later in the step.
+#[test]
+fn a_mixture_of_experts_exchanges_tokens_along_the_rails() {
+    let few = [("training.0.bytes", "1MB"), ("training.0.gradients", "2MB")];
+    let run = |balance, more: &[(&str, &str)]| {
+        let set = [&few[..], &[("switch.balance", balance)], more].concat();
+        let all = operations(&text("mixture-of-experts"), &set);
+        let names: Vec<_> = all.iter().map(|(name, ..)| &**name).collect();
+        assert_eq!(
+            names[..4],
+            ["step", "step gradients", "step layer 0 dispatch", "step layer 0 combine"],
+            "{names:?}"
+        );
+        assert_eq!(all.len(), 1 + 1 + 8);
+        println!(
+            "{balance} {more:?}: {:?}",
+            all.iter().map(|(.., result)| us(result.time)).collect::<Vec<_>>()
+        );
+        all.iter().map(|(.., result)| us(result.time)).collect::<Vec<_>>()
+    };
+    let whole = run("spray", &[("failure", "[]")]);
+    // 31 of 32 servers are across the network; the first part leaves when it has been moved within the
+    // server.
+    let line = 31.0 / 32.0 * 1e6 * (4_096.0 + 82.0) / 4_096.0 * 8.0 / 400e3;
+    for exchange in &whole[2..] {
+        assert!((line + 4.0..1.15 * line + 12.0).contains(exchange), "{exchange} {line}");
+    }
+    // Computation: two layers of 50 and 100 us. An exchange begins at a host when its computation has ended.
+    let sum: f64 = whole[1..].iter().sum();
+    assert!(whole[0] > 300.0 + 8.0 * line && whole[0] < 300.0 + sum, "{whole:?}");
+    let (hashed, sprayed) = (run("flow", &[("failure", "[]")]), run("spray", &[]));
+    assert!(hashed[2..].iter().sum::<f64>() > 1.1 * whole[2..].iter().sum::<f64>(), "hashes collide");
+    // A loss among the last packets of a transfer is found by a timeout, and delays two exchanges.
+    let slow = sprayed[2..].iter().filter(|exchange| **exchange > 2.0 * line).count();
+    assert!(slow <= 2 && sprayed[0] < whole[0] + 350.0, "{sprayed:?}");
+}
+
+/// All GPUs of a server: nothing takes a link. Regression: such a scenario was refused because nothing
+/// was sent.
+#[test]
+fn a_server_alone_uses_its_scale_up_network() {
+    let text = |more: &str| {
+        format!(
+            "name = \"x\"\n[topology]\nkind = \"rail-optimised\"\nservers = 1\nrails = 8\n\
+             scale_up = {{ rate = \"800Gbps\", delay = \"2us\" }}\n{more}"
+        )
+    };
+    let all = operations(&text("[[collective]]\nkind = \"all-gather\"\nbytes = \"8MB\"\n"), &[]);
+    // A ring of seven rounds of a megabyte each.
+    assert!((us(all[0].2.time) - 7.0 * 12.0).abs() < 0.001, "{:?}", all[0]);
+    let refused = |more: &str, reason: &str| {
+        let error = Scenario::parse(&text(more), &no_files).unwrap_err().to_string();
+        assert!(error.ends_with(reason), "{error}");
+    };
+    let gather =
+        "[[collective]]\nkind = \"all-gather\"\nalgorithm = \"hierarchical\"\nbytes = \"1GB\"\nchunk = 1\n";
+    refused(gather, "125000000 pieces at each host are more than 8388608 tasks: use longer chunks");
+    let training = |more, reason| {
+        let keys = "forward = \"1us\"\nbackward = \"1us\"\nbytes = \"1MB\"\n";
+        refused(&format!("[[training]]\nkind = \"mixture-of-experts\"\n{keys}{more}\n"), reason);
+    };
+    let groups = "8 hosts are not whole groups of 9; 2 hosts are the least";
+    training("layers = 1\ngroup = 9", groups);
+    training("layers = 1\nchunk = 9", "chunk: it divides the gradients, which are 0");
+    training("layers = 1\nseed = 9", "seed: it requires `skew`, which is missing");
+    training("layers = 1\nstages = 9", "this kind of training has no `stages`");
+    let bad = text("").replace("rails = 8", "rails = 1").replace("servers = 1", "servers = 2");
+    let error = Scenario::parse(&bad, &no_files).unwrap_err().to_string();
+    assert!(error.ends_with("scale_up: a domain has at least 2 hosts"), "{error}");
+}
+
 const CHAIN: &str = r#"
 name = "chain"
 [topology]

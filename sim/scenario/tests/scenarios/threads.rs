@@ -8,6 +8,7 @@ use super::{no_files, text};
 /// Settings that shorten a run.
 const SHORT: &[(&str, &[(&str, &str)])] = &[
     ("clos-1000", &[("flows.0.bytes", "10KB")]),
+    ("mixture-of-experts", &[("training.0.bytes", "256KB"), ("training.0.gradients", "256KB")]),
     ("permutation-k8", &[("flows.0.bytes", "50KB")]),
     ("permutation-8192", &[("topology.k", "8"), ("flows.0.bytes", "20KB")]),
     ("two-to-one-bridge", &[("stop", "200ms")]),

@@ -17,6 +17,7 @@ use crate::net::place::Place;
 use crate::net::port::{Owner, Port};
 use crate::net::queue::EventQueue;
 use crate::net::results::port_name;
+use crate::net::scale_up;
 use crate::net::settings::{FlowOperation, PauseMode, Settings, SwitchSettings};
 use crate::net::switch::Switch;
 use crate::net::ties::TieOrder;
@@ -58,8 +59,7 @@ pub(super) fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> R
 
 /// Checks that hosts can observe the ends of the transfers that tasks wait for.
 pub(super) fn check_operations(settings: &Settings, schedule: &Schedule) -> Result<(), BuildError> {
-    let mut flows: Vec<u32> =
-        schedule.tasks().iter().filter_map(|task| task.transfer).map(|transfer| transfer.flow).collect();
+    let mut flows: Vec<u32> = schedule.tasks().iter().filter_map(|task| task.transfer?.flow()).collect();
     flows.sort_unstable();
     for (place, flow) in flows.iter().enumerate() {
         let reason = match settings.of_flow(*flow).0.operation {
@@ -227,10 +227,13 @@ impl Whole {
         let mut changes = self.changes;
         changes.renumber(&ports);
         let settings = Arc::new(settings);
+        let host_places: Arc<[Place]> = hosts.as_slice().into();
         let mut divided: Vec<Part> = (0..parts as u32)
             .map(|part| {
                 let mut part = empty_part(part, parts, &settings, &changes, &flow_places);
                 part.world.names = Arc::clone(&self.names);
+                part.world.scale_up.spec = topology.scale_up;
+                part.world.scale_up.hosts = Arc::clone(&host_places);
                 part
             })
             .collect();
@@ -295,6 +298,7 @@ fn empty_part(
         ports: Vec::new(),
         changes: changes.clone(),
         outgoing: (0..parts).map(|_| Vec::new()).collect(),
+        scale_up: scale_up::Network::default(),
         captured: Vec::new(),
         capture: Vec::new(),
         names: Arc::new([]),

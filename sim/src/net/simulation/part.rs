@@ -1,8 +1,9 @@
 //! A part of the network: its nodes with all their events, and the flows whose requests they post.
 //!
-//! Parts interact through frames, which take at least the [`lookahead`](super::Simulation) from one part to
-//! another, and between two windows, when [`Simulation`](super::Simulation) owns all parts. Each event in a
-//! window concerns one node, so it does not depend on the other nodes of the part.
+//! Parts interact through frames and transfers of the scale-up network, which take at least the
+//! [`lookahead`](super::Simulation) from one part to another, and between two windows, when
+//! [`Simulation`](super::Simulation) owns all parts. Each event in a window concerns one node, so it does
+//! not depend on the other nodes of the part.
 
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ pub(super) struct Part {
     pub(super) ended: Vec<u32>,
     /// Flows that have not ended.
     pub(super) unfinished: usize,
-    /// Tasks without a transfer that have not ended.
+    /// Tasks without a flow that have not ended, and transfers of the scale-up network that have not arrived.
     pub(super) computations_left: usize,
     /// What hosts have noticed about messages of a program: see
     /// [`Simulation::run_to_news`](super::Simulation).
@@ -158,6 +159,23 @@ impl Part {
                     self.look_at(host);
                 }
             }
+            Event::ScaledUp { host, task } => {
+                let one = &mut self.hosts[host as usize];
+                world.trace(one.nic.port, Tag::ScaleUp, task);
+                one.agenda.left(world.now, task);
+                self.computations_left -= 1;
+                self.end = self.end.max(world.now);
+                self.proceed(host, None);
+            }
+            Event::ScaleUpBegins { host, task } => self.hosts[host as usize].begin_scale_up(world, task),
+            Event::ScaleUpEnds { host, task } => {
+                let one = &mut self.hosts[host as usize];
+                world.trace(one.nic.port, Tag::ScaleUp, task);
+                one.agenda.scaled_up(task);
+                self.computations_left -= 1;
+                self.end = self.end.max(world.now);
+                self.proceed(host, None);
+            }
             Event::Task { host, task } => {
                 world.trace(self.hosts[host as usize].nic.port, Tag::Task, task);
                 self.end_computation(host, task);
@@ -243,12 +261,11 @@ impl Part {
     }
 
     fn end_computation(&mut self, host: u32, task: u32) {
-        let now = self.world.now;
-        let agenda = &mut self.hosts[host as usize].agenda;
-        let before = agenda.computations_left();
-        let open = agenda.computed(now, task);
-        self.computations_left -= before - agenda.computations_left();
-        self.end = self.end.max(now);
+        let one = &mut self.hosts[host as usize];
+        let before = one.agenda.computations_left();
+        let open = one.computed(&mut self.world, task);
+        self.computations_left -= before - one.agenda.computations_left();
+        self.end = self.end.max(self.world.now);
         self.proceed(host, open);
     }
 

@@ -2,6 +2,7 @@
 
 use crate::net::time::Time;
 use crate::net::topology::{NodeKind, Topology};
+use crate::net::workload::{Schedule, Transfer};
 use crate::net::world::least_time;
 
 /// Distributes the nodes of a network among at most `most` parts. A host belongs to the part of its switch,
@@ -64,14 +65,21 @@ fn neighbours(topology: &Topology) -> Vec<Vec<usize>> {
     neighbours
 }
 
-/// Returns the minimum time that a frame takes from one part to another, for any division into parts. The
-/// minimum is over the links between switches, or over all links if there are none.
-pub(super) fn lookahead(topology: &Topology) -> Time {
+/// Returns the minimum time that a frame, or a transfer of the scale-up network, takes from one part to
+/// another, for any division into parts. For frames, the minimum is over the links between switches, or over
+/// all links if there are none.
+pub(super) fn lookahead(topology: &Topology, schedule: &Schedule) -> Time {
     let is_switch = |node: u32| topology.nodes[node as usize].kind == NodeKind::Switch;
     let between = topology.links.iter().filter(|link| is_switch(link.a) && is_switch(link.b));
     let least = between.map(|link| least_time(&link.spec)).min();
     let of_all = || topology.links.iter().map(|link| least_time(&link.spec)).min();
-    least.or_else(of_all).unwrap_or(Time::NEVER).max(Time::from_ps(1))
+    let of_frames = least.or_else(of_all).unwrap_or(Time::NEVER);
+    let is_used = schedule.tasks().iter().any(|task| matches!(task.transfer, Some(Transfer::ScaleUp { .. })));
+    topology
+        .scale_up
+        .filter(|_| is_used)
+        .map_or(of_frames, |scale_up| of_frames.min(scale_up.delay))
+        .max(Time::from_ps(1))
 }
 
 #[cfg(test)]
@@ -110,9 +118,9 @@ mod tests {
         let near = LinkSpec { delay: Time::from_ns(10), ..LinkSpec::DEFAULT };
         let topology = Topology::fat_tree(4, near, LinkSpec::DEFAULT).unwrap();
         // The shortest frame takes 84 bytes on the wire.
-        assert_eq!(lookahead(&topology), Time::from_us(1) + Time::from_ps(84 * 80));
+        assert_eq!(lookahead(&topology, &Schedule::new()), Time::from_us(1) + Time::from_ps(84 * 80));
         let star = Topology::star(3, near).unwrap();
-        assert_eq!(lookahead(&star), Time::from_ns(10) + Time::from_ps(84 * 80));
+        assert_eq!(lookahead(&star, &Schedule::new()), Time::from_ns(10) + Time::from_ps(84 * 80));
         assert_eq!(partition(&star, 4).1, 1, "one switch cannot be divided");
         assert_eq!(partition(&Topology::point_to_point(near), 4).1, 1);
     }

@@ -202,9 +202,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Creates servers with a NIC for each rail. Each NIC is a host: NIC `r` of every server is linked to
-    /// switch `r`. The hosts are `h0r0`, `h0r1` and so on, by server and rail, and the switches `rail0`,
-    /// `rail1`. Every rail is linked to every spine. Without spines, each rail is a separate network.
+    /// Creates one pod of [`Self::pods_of_rails`], whose switches are `rail0`, `rail1` and so on.
     ///
     /// # Errors
     ///
@@ -216,20 +214,45 @@ impl Topology {
         host: LinkSpec,
         fabric: LinkSpec,
     ) -> Result<Self, TopologyError> {
+        Self::pods_of_rails(1, servers, rails, spines, host, fabric)
+    }
+
+    /// Creates pods of servers with a NIC for each rail. Each NIC is a host: NIC `r` of every server of a
+    /// pod is linked to switch `r` of the pod. The hosts are `h0r0`, `h0r1` and so on, by server and
+    /// rail; the servers of all pods are numbered through. The switches are `pod0rail0`, `pod0rail1` and
+    /// so on. Each is linked to every spine. Without spines, each is a separate network.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no pod, server or rail, or if there are too many nodes.
+    pub fn pods_of_rails(
+        pods: usize,
+        servers: usize,
+        rails: usize,
+        spines: usize,
+        host: LinkSpec,
+        fabric: LinkSpec,
+    ) -> Result<Self, TopologyError> {
+        at_least("pods", pods, 1)?;
         at_least("servers", servers, 1)?;
         at_least("rails", rails, 1)?;
-        product(&[servers, rails])?;
-        product(&[rails, spines])?;
+        product(&[pods, servers, rails])?;
+        product(&[pods, rails, spines])?;
         let mut topology = Self::default();
-        for server in 0..servers {
+        for server in 0..pods * servers {
             for rail in 0..rails {
                 topology.add(format!("h{server}r{rail}"), NodeKind::Host);
             }
         }
-        let switches = topology.add_switches("rail", rails);
+        let mut switches = Vec::new();
+        for pod in 0..pods {
+            let name = if pods == 1 { "rail".to_owned() } else { format!("pod{pod}rail") };
+            switches.extend(topology.add_switches(&name, rails));
+        }
         let spines = topology.add_switches("spine", spines);
-        for (number, rail) in (0..servers * rails).zip(switches.iter().cycle()) {
-            topology.link(number as NodeId, *rail, host);
+        for host_number in 0..pods * servers * rails {
+            let (server, rail) = (host_number / rails, host_number % rails);
+            topology.link(host_number as NodeId, switches[server / servers * rails + rail], host);
         }
         join(&mut topology, &switches, &spines, fabric);
         Ok(topology)

@@ -4,12 +4,14 @@ mod file;
 mod generate;
 mod hpcc;
 mod names;
+mod scale_up;
 
 use super::time::Time;
 use roce_fault::FaultPlan;
 
 pub use file::TopologyFileError;
 pub use generate::Clos;
+pub use scale_up::ScaleUp;
 
 /// The largest number of hosts of a network. The address range has four times as many addresses, but an idle
 /// host takes about 30 KB with its ports and its share of switches and routes. The maximum number of hosts
@@ -78,6 +80,8 @@ pub struct Topology {
     pub nodes: Vec<Node>,
     /// All links.
     pub links: Vec<Link>,
+    /// The scale-up network, if there is one.
+    pub scale_up: Option<ScaleUp>,
 }
 
 /// The reason why a topology is invalid.
@@ -186,7 +190,10 @@ impl Topology {
         if hosts > MAX_HOSTS {
             return Err(TopologyError::TooManyHosts { hosts });
         }
-        Ok(())
+        match self.scale_up.and_then(|scale_up| scale_up.problem()) {
+            Some(reason) => Err(TopologyError::Shape(format!("scale_up: {reason}"))),
+            None => Ok(()),
+        }
     }
 
     fn add(&mut self, name: String, kind: NodeKind) -> NodeId {

@@ -16,8 +16,8 @@ use roce_fault::random::generator;
 pub use bursts::{Incasts, incasts};
 pub use cdf::{CdfError, FlowSizes};
 pub use collective::{
-    Collective, DataParallel, Operation, OperationAlgorithm, OperationKind, OperationResult, Pipeline, Plan,
-    uneven_shares,
+    Collective, DataParallel, MixtureOfExperts, Operation, OperationAlgorithm, OperationKind,
+    OperationResult, Pipeline, Plan, uneven_shares,
 };
 pub use schedule::{After, MAX_TASKS, Schedule, Task, TaskId, Transfer};
 pub use trace::{FindHost, parse_flows, parse_flows_of};

@@ -6,6 +6,7 @@
 
 use super::{FlowSpec, MAX_FLOWS, WorkloadError};
 use crate::net::time::Time;
+use crate::net::topology::ScaleUp;
 
 /// The number of a task, from 0, in the order in which tasks were added.
 pub type TaskId = u32;
@@ -26,19 +27,58 @@ pub struct Task {
     pub transfer: Option<Transfer>,
 }
 
-/// Bytes that a task sends. The transfers of a flow are posted in the order of their tasks.
+/// Bytes that a task sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
-    /// The number of the flow, which begins at the host of the task.
-    pub flow: u32,
-    /// The number of bytes.
-    pub bytes: u64,
+pub enum Transfer {
+    /// A part of a flow. The parts of a flow are posted in the order of their tasks.
+    Flow {
+        /// The number of the flow, which begins at the host of the task.
+        flow: u32,
+        /// The number of bytes.
+        bytes: u64,
+    },
+    /// A transfer through the [scale-up network](crate::net::ScaleUp). The task ends when the last byte has
+    /// left.
+    ScaleUp {
+        /// The receiver, in the domain of the task's host.
+        to: u32,
+        /// The number of bytes.
+        bytes: u64,
+    },
+}
+
+impl Transfer {
+    /// Returns the number of the flow.
+    #[must_use]
+    pub const fn flow(self) -> Option<u32> {
+        match self {
+            Self::Flow { flow, .. } => Some(flow),
+            Self::ScaleUp { .. } => None,
+        }
+    }
+
+    /// Returns the number of bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Flow { bytes, .. } | Self::ScaleUp { bytes, .. } => bytes,
+        }
+    }
+
+    /// Returns the host where it ends, if its flow exists.
+    fn destination(self, flows: &[FlowSpec]) -> Option<u32> {
+        match self {
+            Self::Flow { flow, .. } => flows.get(flow as usize).map(|flow| flow.destination),
+            Self::ScaleUp { to, .. } => Some(to),
+        }
+    }
 }
 
 /// A dependency of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// The end of a task of the same host: of its computation, or the acknowledgement of its transfer.
+    /// The end of a task of the same host: of its computation, or the acknowledgement of its transfer. A
+    /// transfer through the scale-up network ends when it has left.
     Done(TaskId),
     /// The arrival of the last byte of the transfer of a task at this host.
     Arrival(TaskId),
@@ -66,7 +106,7 @@ impl After {
 ///     host,
 ///     earliest: Time::ZERO,
 ///     compute,
-///     transfer: Some(Transfer { flow, bytes: 1_000 }),
+///     transfer: Some(Transfer::Flow { flow, bytes: 1_000 }),
 /// };
 /// let mut schedule = Schedule::new();
 /// let question = schedule.add(task(0, Time::ZERO, 0), &[])?;
@@ -131,7 +171,12 @@ impl Schedule {
     /// # Errors
     ///
     /// Returns the first impossible task, or the first flow whose size differs from the sum of its transfers.
-    pub fn check(&self, flows: &[FlowSpec], hosts: u32) -> Result<(), WorkloadError> {
+    pub fn check(
+        &self,
+        flows: &[FlowSpec],
+        hosts: u32,
+        scale_up: Option<ScaleUp>,
+    ) -> Result<(), WorkloadError> {
         debug_assert!(flows.len() <= MAX_FLOWS);
         let mut sums = vec![0_u64; flows.len()];
         for (number, task) in (0..).zip(&self.tasks) {
@@ -140,21 +185,29 @@ impl Schedule {
             if host >= hosts {
                 return wrong(format!("there is no host {host}"));
             }
-            if let Some(transfer) = task.transfer {
-                let Some(flow) = flows.get(transfer.flow as usize) else {
-                    return wrong(format!("there is no flow {}", transfer.flow));
-                };
-                if flow.source != host {
-                    return wrong(format!(
-                        "flow {} begins at host {}, so host {host} cannot send it",
-                        transfer.flow, flow.source
-                    ));
-                }
-                if transfer.bytes == 0 {
+            match task.transfer {
+                Some(transfer) if transfer.bytes() == 0 => {
                     return wrong("a transfer has at least 1 byte".to_owned());
                 }
-                let sum = &mut sums[transfer.flow as usize];
-                *sum = sum.saturating_add(transfer.bytes);
+                Some(Transfer::Flow { flow: number, bytes }) => {
+                    let Some(flow) = flows.get(number as usize) else {
+                        return wrong(format!("there is no flow {number}"));
+                    };
+                    if flow.source != host {
+                        return wrong(format!(
+                            "flow {number} begins at host {}, so host {host} cannot send it",
+                            flow.source
+                        ));
+                    }
+                    let sum = &mut sums[number as usize];
+                    *sum = sum.saturating_add(bytes);
+                }
+                Some(Transfer::ScaleUp { to, .. })
+                    if to == host || to >= hosts || !scale_up.is_some_and(|it| it.joins(host, to)) =>
+                {
+                    return wrong(format!("no scale-up network joins host {host} to host {to}"));
+                }
+                _ => {}
             }
             for after in self.after(number) {
                 self.check_after(number, host, *after, flows).or_else(wrong)?;
@@ -174,19 +227,18 @@ impl Schedule {
         let Some(task) = self.tasks.get(before as usize).filter(|_| before < number) else {
             return Err(format!("it waits for task {before}, which is not before it"));
         };
-        let flow = task.transfer.and_then(|transfer| flows.get(transfer.flow as usize));
-        match (after, flow) {
+        let destination = task.transfer.and_then(|transfer| transfer.destination(flows));
+        match (after, destination) {
             (After::Done(_), _) if task.host == host => Ok(()),
             (After::Done(_), _) => Err(format!(
                 "host {host} cannot see the end of task {before}, because host {} runs it; a task waits for tasks of its own \
                  host and for arrivals there",
                 task.host
             )),
-            (After::Arrival(_), Some(flow)) if flow.destination == host => Ok(()),
-            (After::Arrival(_), Some(flow)) => Err(format!(
-                "host {host} cannot see the arrival of task {before}, because it ends at host {}; a task waits for tasks of \
-                 its own host and for arrivals there",
-                flow.destination
+            (After::Arrival(_), Some(destination)) if destination == host => Ok(()),
+            (After::Arrival(_), Some(destination)) => Err(format!(
+                "host {host} cannot see the arrival of task {before}, because it ends at host {destination}; a task waits for \
+                 tasks of its own host and for arrivals there"
             )),
             (After::Arrival(_), None) => {
                 Err(format!("it waits for the arrival of task {before}, which sends nothing"))
@@ -204,7 +256,7 @@ mod tests {
     }
 
     fn sends(host: u32, flow: u32, bytes: u64) -> Task {
-        let transfer = Some(Transfer { flow, bytes });
+        let transfer = Some(Transfer::Flow { flow, bytes });
         Task { host, earliest: Time::ZERO, compute: Time::ZERO, transfer }
     }
 
@@ -218,7 +270,7 @@ mod tests {
         assert_eq!(schedule.after(b), [After::Done(a)]);
         assert_eq!(schedule.after(c), [After::Arrival(a), After::Arrival(b)]);
         assert_eq!(schedule.after(99), []);
-        schedule.check(&[flow(0, 1), flow(1, 2)], 3).unwrap();
+        schedule.check(&[flow(0, 1), flow(1, 2)], 3, None).unwrap();
     }
 
     #[test]
@@ -228,7 +280,7 @@ mod tests {
             let mut schedule = Schedule::new();
             schedule.add(first, &[]).unwrap();
             schedule.add(second, &[after]).unwrap();
-            schedule.check(&flows, 3).unwrap_err().to_string()
+            schedule.check(&flows, 3, None).unwrap_err().to_string()
         };
         let seen = "a task waits for tasks of its own host and for arrivals there";
         assert_eq!(
@@ -251,7 +303,7 @@ mod tests {
         let wrong = |task: Task| {
             let mut schedule = Schedule::new();
             schedule.add(task, &[]).unwrap();
-            schedule.check(&flows, 3).unwrap_err().to_string()
+            schedule.check(&flows, 3, None).unwrap_err().to_string()
         };
         assert_eq!(wrong(sends(3, 0, 10)), "task 0: there is no host 3");
         assert_eq!(wrong(sends(0, 3, 10)), "task 0: there is no flow 3");

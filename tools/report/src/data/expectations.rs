@@ -12,8 +12,9 @@ use super::summary::Summary;
 type Named<T> = (&'static str, fn(&T) -> Option<f64>);
 
 /// Figures that are not among [`METRICS`].
-const OF_RUNS: [Named<Summary>; 4] = [
+const OF_RUNS: [Named<Summary>; 5] = [
     ("deadlocks", |run| Some(run.deadlocks.len() as f64)),
+    ("operations_not_ended", |run| Some(run.unfinished.operations_not_ended as f64)),
     ("end_seconds", |run| Some(run.end_seconds)),
     ("second_half_slowest_bits_per_second", |run| Some(run.second_half_bits_per_second?.slowest)),
     ("second_half_fastest_bits_per_second", |run| Some(run.second_half_bits_per_second?.fastest)),

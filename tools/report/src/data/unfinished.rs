@@ -45,6 +45,8 @@ pub struct Unfinished {
     pub running: usize,
     /// Flows that had not begun.
     pub waiting: usize,
+    /// Operations that did not end at all of their hosts.
+    pub operations_not_ended: usize,
     /// Whether the scenario says that flows outlast its stop.
     pub open_ended: bool,
 }
@@ -70,6 +72,11 @@ impl Unfinished {
             failures_expected: scenario.expect.iter().any(|expect| expect.metric == FAILED_FLOWS),
             running: results.in_state(FlowState::Running),
             waiting: results.in_state(FlowState::Waiting),
+            operations_not_ended: scenario
+                .operations
+                .iter()
+                .filter(|operation| operation.result(&results.task_ends).time.is_none())
+                .count(),
             open_ended: scenario.open_ended,
         }
     }
@@ -103,7 +110,7 @@ impl Unfinished {
         if left > 0 {
             rows.push(("failed", format!("and {left} more, which are in flows.csv (--out DIR)")));
         }
-        let unfinished = self.running + self.waiting;
+        let unfinished = self.running + self.waiting + self.operations_not_ended;
         if self.open_ended {
             rows.push(("open-ended", "the flows are meant to outlast the run".to_owned()));
         } else if unfinished > 0 {

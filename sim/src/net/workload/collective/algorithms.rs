@@ -51,14 +51,16 @@ impl Plan<'_> {
             (OperationAlgorithm::HalvingDoubling, kind) => run.halving_doubling(what.bytes, kind)?,
             (OperationAlgorithm::Pairwise, kind) => run.pairwise(what, kind)?,
             (OperationAlgorithm::Direct, kind) => run.direct(what, kind)?,
+            (OperationAlgorithm::Hierarchical, kind) => {
+                let part = share(what.bytes, n as u64, 0);
+                run.hierarchical(what, kind, pieces(part))?;
+            }
         }
         run.finish()
     }
 }
 
 fn check(what: &Collective<'_>, hosts: &[u32], begins: &[TaskId]) -> Result<(), WorkloadError> {
-    use OperationAlgorithm as Algorithm;
-    use OperationKind as Kind;
     let wrong = |reason: String| Err(WorkloadError(reason));
     let (n, kind, algorithm) = (hosts.len(), what.kind, what.algorithm);
     let mut sorted = hosts.to_vec();
@@ -69,25 +71,18 @@ fn check(what: &Collective<'_>, hosts: &[u32], begins: &[TaskId]) -> Result<(), 
     if n < 2 || begins.len() != n {
         return wrong(format!("{} needs at least 2 hosts, not {n}", kind.name()));
     }
-    let applies = match algorithm {
-        Algorithm::Ring => !matches!(kind, Kind::AllToAll | Kind::Step),
-        Algorithm::Tree => matches!(kind, Kind::AllReduce | Kind::Broadcast),
-        Algorithm::DoubleTree => kind == Kind::AllReduce,
-        Algorithm::HalvingDoubling => matches!(kind, Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather),
-        Algorithm::Pairwise | Algorithm::Direct => !matches!(kind, Kind::Broadcast | Kind::Step),
-    };
-    if !applies {
+    if !algorithm.applies_to(kind) {
         return wrong(format!("{} has no algorithm {}", kind.name(), algorithm.name()));
     }
-    if algorithm == Algorithm::HalvingDoubling && !n.is_power_of_two() {
+    if algorithm == OperationAlgorithm::HalvingDoubling && !n.is_power_of_two() {
         return wrong(format!("halving-doubling needs a power of two of hosts, not {n}"));
     }
     if what.bytes < n as u64 {
         return wrong(format!("{} bytes are less than one for each of the {n} hosts", what.bytes));
     }
-    let in_pieces = matches!(algorithm, Algorithm::Ring | Algorithm::Tree | Algorithm::DoubleTree);
-    if what.chunk.is_some() && !in_pieces {
-        return wrong(format!("{} has no chunks; ring, tree and double-tree have", algorithm.name()));
+    if what.chunk.is_some() && !algorithm.has_chunks(kind) {
+        let reason = "has no chunks; ring, tree, double-tree and hierarchical have, except for all-to-all";
+        return wrong(format!("{} {reason}", algorithm.name()));
     }
     if what.chunk == Some(0) {
         return wrong("a chunk has at least 1 byte".to_owned());
@@ -96,7 +91,8 @@ fn check(what: &Collective<'_>, hosts: &[u32], begins: &[TaskId]) -> Result<(), 
         return wrong("clear_to_send and queue_pairs are at least 1".to_owned());
     }
     match what.shares {
-        Some(_) if kind != Kind::AllToAll => wrong(format!("{} cannot be uneven", kind.name())),
+        None if what.combines => wrong("combines needs shares".to_owned()),
+        Some(_) if kind != OperationKind::AllToAll => wrong(format!("{} cannot be uneven", kind.name())),
         Some(shares) if shares.len() != n => {
             wrong(format!("expected one share for each of the {n} hosts, found {}", shares.len()))
         }
@@ -106,15 +102,15 @@ fn check(what: &Collective<'_>, hosts: &[u32], begins: &[TaskId]) -> Result<(), 
 
 /// Returns the size of part `number` if `bytes` are divided into `parts` parts. Sizes differ by at most one
 /// byte and are at least one byte, because a transfer cannot be empty.
-fn share(bytes: u64, parts: u64, number: u64) -> u64 {
+pub(super) fn share(bytes: u64, parts: u64, number: u64) -> u64 {
     (bytes / parts + u64::from(number < bytes % parts)).max(1)
 }
 
 /// An operation that is being added. Hosts are identified by rank, which is their index in the list.
-struct Run<'p, 'a, 'h> {
-    plan: &'p mut Plan<'a>,
-    hosts: &'h [u32],
-    begins: &'h [TaskId],
+pub(super) struct Run<'p, 'a, 'h> {
+    pub(super) plan: &'p mut Plan<'a>,
+    pub(super) hosts: &'h [u32],
+    pub(super) begins: &'h [TaskId],
     clear_to_send: Option<u32>,
     queue_pairs: u32,
     /// The last transfer of each rank to, and from, each other rank, by queue pair. A queue pair completes
@@ -128,7 +124,13 @@ struct Run<'p, 'a, 'h> {
 }
 
 impl Run<'_, '_, '_> {
-    fn send(&mut self, from: usize, to: usize, bytes: u64, after: &[After]) -> Result<TaskId, WorkloadError> {
+    pub(super) fn send(
+        &mut self,
+        from: usize,
+        to: usize,
+        bytes: u64,
+        after: &[After],
+    ) -> Result<TaskId, WorkloadError> {
         let queue_pair = self.next_queue_pair(from, to);
         let mut all = Vec::with_capacity(after.len() + 2);
         // Later transfers of a queue pair are posted after its first transfer.
@@ -152,12 +154,15 @@ impl Run<'_, '_, '_> {
         Ok(task)
     }
 
+    /// Returns the queue pair of the next transfer. The scale-up network has none, so each transfer there
+    /// counts as one of its own: it waits for no other.
     fn next_queue_pair(&mut self, from: usize, to: usize) -> u32 {
-        if self.queue_pairs <= 1 {
+        let is_scale_up = self.plan.scale_up(self.hosts[from], self.hosts[to]).is_some();
+        if self.queue_pairs <= 1 && !is_scale_up {
             return 0;
         }
         let turn = self.turns.entry((from, to)).or_default();
-        let queue_pair = *turn % self.queue_pairs;
+        let queue_pair = if is_scale_up { *turn } else { *turn % self.queue_pairs };
         *turn += 1;
         queue_pair
     }
@@ -295,17 +300,17 @@ impl Run<'_, '_, '_> {
     }
 
     /// Returns the size of the part of a rank.
-    fn part(&self, what: &Collective<'_>, rank: usize) -> u64 {
+    pub(super) fn part(&self, what: &Collective<'_>, rank: usize) -> u64 {
         match what.shares {
             None => share(what.bytes, self.hosts.len() as u64, rank as u64),
             Some(shares) => ((what.bytes as f64 * shares[rank]) as u64).max(1),
         }
     }
 
-    /// Returns the size of a transfer: the part of the sender if parts are gathered, otherwise that of the
-    /// receiver.
+    /// Returns the size of a transfer: the part of the sender if parts are gathered or combined,
+    /// otherwise that of the receiver.
     fn exchanged(&self, what: &Collective<'_>, from: usize, to: usize, gathers: bool) -> u64 {
-        self.part(what, if gathers { from } else { to })
+        self.part(what, if gathers || what.combines { from } else { to })
     }
 
     /// Adds rounds in which each rank sends to one rank and receives from another.
@@ -375,6 +380,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::net::topology::ScaleUp;
     use crate::net::workload::{FlowSpec, Schedule, check as check_flows};
     use OperationAlgorithm as Algorithm;
     use OperationKind as Kind;
@@ -433,7 +439,7 @@ mod tests {
                 let what = collective(kind, algorithm, 10_000);
                 let (flows, schedule, ends) = built(&what, &hosts).unwrap();
                 check_flows(&flows, 9).unwrap();
-                schedule.check(&flows, 9).unwrap();
+                schedule.check(&flows, 9, None).unwrap();
                 let known = sources(&schedule, &flows, n as usize, &ends);
                 let expected = match kind {
                     Kind::Broadcast => 1,
@@ -443,6 +449,58 @@ mod tests {
                 assert!(known.iter().all(|known| *known >= expected), "{name:?} {known:?}");
                 let last = *known.last().unwrap();
                 assert!(kind != Kind::Broadcast || last >= 2, "{name:?} {known:?}");
+            }
+        }
+    }
+
+    /// The data of each of 16 hosts in four domains reaches all of them.
+    #[test]
+    fn hierarchical_data_of_all_hosts_reaches_all_hosts() {
+        let (hosts, rate_bps) = (4, 800_000_000_000);
+        let scale_up = Some(ScaleUp { hosts, rate_bps, delay: Time::from_us(1) });
+        let hosts: Vec<u32> = (0..16).rev().collect();
+        for kind in [Kind::AllReduce, Kind::ReduceScatter, Kind::AllGather, Kind::AllToAll] {
+            let (mut flows, mut schedule) = (Vec::new(), Schedule::new());
+            let mut plan = Plan::new(&mut flows, &mut schedule, Time::ZERO).with_scale_up(scale_up);
+            let begins: Vec<TaskId> =
+                hosts.iter().map(|host| plan.compute(*host, Time::ZERO, &[]).unwrap()).collect();
+            let what = collective(kind, Algorithm::Hierarchical, 10_000);
+            let ends = plan.collective(&what, &hosts, &begins).unwrap();
+            check_flows(&flows, 16).unwrap();
+            schedule.check(&flows, 16, scale_up).unwrap();
+            assert_eq!(sources(&schedule, &flows, 16, &ends), [16; 16], "{}", kind.name());
+        }
+    }
+
+    /// Popular hosts receive much in a dispatch, and send much in a combine.
+    #[test]
+    fn what_is_dispatched_is_combined_the_other_way_round() {
+        let shares = [0.5, 0.25, 0.125, 0.125];
+        let scale_up = Some(ScaleUp { hosts: 2, rate_bps: 1, delay: Time::from_us(1) });
+        for (algorithm, scale_up) in [(Algorithm::Direct, None), (Algorithm::Hierarchical, scale_up)] {
+            let moved = |combines| {
+                let (mut flows, mut schedule) = (Vec::new(), Schedule::new());
+                let mut plan = Plan::new(&mut flows, &mut schedule, Time::ZERO).with_scale_up(scale_up);
+                let begins: Vec<TaskId> =
+                    (0..4).map(|host| plan.compute(host, Time::ZERO, &[]).unwrap()).collect();
+                let what = collective(Kind::AllToAll, algorithm, 8_000);
+                let what = Collective { shares: Some(&shares), combines, ..what };
+                plan.collective(&what, &[0, 1, 2, 3], &begins).unwrap();
+                let mut pairs: Vec<_> =
+                    flows.iter().map(|flow| (flow.source, flow.destination, flow.bytes)).collect();
+                pairs.sort_unstable();
+                pairs
+            };
+            let mut back: Vec<_> =
+                moved(true).into_iter().map(|(from, to, bytes)| (to, from, bytes)).collect();
+            back.sort_unstable();
+            if algorithm == Algorithm::Direct {
+                assert_eq!(moved(false), back);
+                assert_eq!(moved(false)[0], (0, 1, 2_000));
+            } else {
+                // What two hosts send to the hosts of the other domain, and what they send back.
+                assert_eq!(moved(false), [(0, 2, 2_000), (1, 3, 2_000), (2, 0, 8_000), (3, 1, 4_000)]);
+                assert_eq!(moved(true), [(0, 2, 6_000), (1, 3, 6_000), (2, 0, 2_000), (3, 1, 2_000)]);
             }
         }
     }
@@ -509,7 +567,7 @@ mod tests {
         );
         assert_eq!(
             message(Collective { chunk: Some(10), algorithm: Algorithm::Direct, ..ring }, 4),
-            "direct has no chunks; ring, tree and double-tree have"
+            "direct has no chunks; ring, tree, double-tree and hierarchical have, except for all-to-all"
         );
         assert_eq!(message(Collective { chunk: Some(0), ..ring }, 4), "a chunk has at least 1 byte");
         assert_eq!(message(Collective { shares: Some(&[1.0; 4]), ..ring }, 4), "all-reduce cannot be uneven");

@@ -1,6 +1,8 @@
 //! Collective operations and training steps as tasks of hosts, and their results.
 
 mod algorithms;
+mod experts;
+mod hierarchical;
 mod plan;
 mod training;
 
@@ -9,6 +11,7 @@ use std::sync::Arc;
 use super::{TaskId, WorkloadError};
 use crate::net::time::Time;
 
+pub use experts::MixtureOfExperts;
 pub use plan::Plan;
 pub use training::{DataParallel, Pipeline};
 
@@ -47,6 +50,9 @@ pub enum OperationAlgorithm {
     Pairwise,
     /// Like pairwise, but all transfers begin at once.
     Direct,
+    /// Through the scale-up network within domains, and between hosts with the same place in their domains
+    /// across them. Requires domains with as many hosts of the operation each, at the same places.
+    Hierarchical,
 }
 
 impl OperationKind {
@@ -88,6 +94,32 @@ impl OperationAlgorithm {
             Self::HalvingDoubling => "halving-doubling",
             Self::Pairwise => "pairwise",
             Self::Direct => "direct",
+            Self::Hierarchical => "hierarchical",
+        }
+    }
+
+    /// Returns whether the algorithm can carry out operations of this kind.
+    #[must_use]
+    pub const fn applies_to(self, kind: OperationKind) -> bool {
+        use OperationKind as Kind;
+        match self {
+            Self::Ring => !matches!(kind, Kind::AllToAll | Kind::Step),
+            Self::Tree => matches!(kind, Kind::AllReduce | Kind::Broadcast),
+            Self::DoubleTree => matches!(kind, Kind::AllReduce),
+            Self::HalvingDoubling => matches!(kind, Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather),
+            Self::Pairwise | Self::Direct | Self::Hierarchical => {
+                !matches!(kind, Kind::Broadcast | Kind::Step)
+            }
+        }
+    }
+
+    /// Returns whether the algorithm can divide an operation of this kind into pieces.
+    #[must_use]
+    pub const fn has_chunks(self, kind: OperationKind) -> bool {
+        match self {
+            Self::Ring | Self::Tree | Self::DoubleTree => true,
+            Self::HalvingDoubling | Self::Pairwise | Self::Direct => false,
+            Self::Hierarchical => !matches!(kind, OperationKind::AllToAll),
         }
     }
 }
@@ -103,10 +135,13 @@ pub struct Collective<'a> {
     /// broadcast, and the output of an all-gather.
     pub bytes: u64,
     /// The maximum size of a piece. Longer parts are divided into pieces, each of which is forwarded when it
-    /// has arrived. Supported by ring, tree and double tree.
+    /// has arrived. Supported by ring, tree, double tree and, except for all-to-all, hierarchical.
     pub chunk: Option<u64>,
     /// The share of each host in the buffers of an all-to-all. `None` uses equal shares.
     pub shares: Option<&'a [f64]>,
+    /// Whether each host sends its share to every other host, as experts do that return their results.
+    /// Otherwise, each host receives its share from every other host.
+    pub combines: bool,
     /// The maximum number of transfers to a host that are under way. Each one begins when a message of the
     /// receiver has cleared it, in the order of the algorithm. `None` lets senders send at any time.
     pub clear_to_send: Option<u32>,
@@ -123,7 +158,16 @@ impl Collective<'_> {
         bytes: u64,
         chunk: Option<u64>,
     ) -> Self {
-        Self { kind, algorithm, bytes, chunk, shares: None, clear_to_send: None, queue_pairs: 1 }
+        Self {
+            kind,
+            algorithm,
+            bytes,
+            chunk,
+            shares: None,
+            combines: false,
+            clear_to_send: None,
+            queue_pairs: 1,
+        }
     }
 }
 
@@ -162,7 +206,8 @@ pub struct OperationResult {
     pub straggler: Option<(u32, Time)>,
     /// Bytes of a buffer per time, in bits per second.
     pub algorithm_bps: Option<f64>,
-    /// [`Self::algorithm_bps`] times the factor of nccl-tests: the minimum rate that each link must carry.
+    /// [`Self::algorithm_bps`] times the factor of nccl-tests: without a scale-up network, the minimum rate
+    /// that each link must carry.
     pub bus_bps: Option<f64>,
 }
 

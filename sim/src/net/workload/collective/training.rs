@@ -111,7 +111,7 @@ impl Plan<'_> {
     }
 
     /// Adds a task of each host that waits for its last computation and for its end of each operation.
-    fn join(
+    pub(super) fn join(
         &mut self,
         hosts: &[u32],
         computed: &[TaskId],
@@ -289,7 +289,7 @@ fn buckets_of(what: &DataParallel) -> Vec<(u32, u64)> {
     buckets
 }
 
-fn in_range(numbers: &[(&str, u32)]) -> Result<(), WorkloadError> {
+pub(super) fn in_range(numbers: &[(&str, u32)]) -> Result<(), WorkloadError> {
     match numbers.iter().find(|(_, number)| !(1..=MOST).contains(number)) {
         Some((name, number)) => Err(WorkloadError(format!("{name} is {number}; 1 to {MOST} are possible"))),
         None => Ok(()),
@@ -297,7 +297,7 @@ fn in_range(numbers: &[(&str, u32)]) -> Result<(), WorkloadError> {
 }
 
 /// Returns a training step as an operation.
-fn whole_step(
+pub(super) fn whole_step(
     name: &str,
     iteration: u32,
     bytes: u64,
@@ -383,6 +383,6 @@ mod tests {
         let short = plan.pipeline("p", &Pipeline { stages: 3, ..pipeline }, &hosts, &begins).unwrap_err();
         assert_eq!(short.to_string(), "8 hosts are not whole pipelines of 3 stages; 2 stages are the least");
         check(&flows, 8).unwrap();
-        schedule.check(&flows, 8).unwrap();
+        schedule.check(&flows, 8, None).unwrap();
     }
 }
