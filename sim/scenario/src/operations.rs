@@ -85,12 +85,13 @@ pub(super) struct TrainingTable {
     host: Option<Profile>,
     forward: Span,
     backward: Span,
-    /// For data-parallel training and mixtures of experts.
+    /// For data-parallel training and mixtures of experts, and for stages of several hosts.
     layers: Option<u32>,
     /// For data-parallel training.
     bucket: Option<Bytes>,
     /// For a pipeline.
     stages: Option<u32>,
+    tensor: Option<u32>,
     microbatches: Option<u32>,
     /// For a pipeline and mixtures of experts.
     gradients: Option<Bytes>,
@@ -313,8 +314,14 @@ impl TrainingTable {
                 plan.data_parallel(name, &what, hosts, begins)
             }
             Training::Pipeline => {
+                let tensor = self.tensor.unwrap_or(1);
+                if tensor == 1 && self.layers.is_some() {
+                    return Err("layers: they matter for hosts of a stage; set `tensor` above 1".to_owned());
+                }
                 let what = Pipeline {
-                    stages: self.stages.unwrap_or(hosts.len() as u32),
+                    stages: self.stages.unwrap_or(hosts.len() as u32 / tensor.max(1)),
+                    tensor,
+                    layers: self.layers.unwrap_or(1),
                     microbatches: self.microbatches.ok_or_else(|| missing("microbatches"))?,
                     forward,
                     backward,
@@ -349,13 +356,14 @@ impl TrainingTable {
     fn refuse_foreign_keys(&self) -> Result<(), Wrong> {
         let own: &[&str] = match self.kind {
             Training::DataParallel => &["layers", "bucket"],
-            Training::Pipeline => &["stages", "microbatches", "gradients"],
+            Training::Pipeline => &["stages", "tensor", "layers", "microbatches", "gradients"],
             Training::MixtureOfExperts => &["layers", "group", "skew", "seed", "gradients"],
         };
         let given = [
             ("layers", self.layers.is_some()),
             ("bucket", self.bucket.is_some()),
             ("stages", self.stages.is_some()),
+            ("tensor", self.tensor.is_some()),
             ("microbatches", self.microbatches.is_some()),
             ("gradients", self.gradients.is_some()),
             ("group", self.group.is_some()),

@@ -1,8 +1,8 @@
 //! Scale-up networks, and the operations that use them.
 
 use roce_sim::net::{
-    After, Collective, OperationAlgorithm, OperationKind, ScaleUp, Schedule, Settings, Simulation, Task,
-    Time, Topology, Transfer, uneven_shares,
+    After, Collective, OperationAlgorithm, OperationKind, Pipeline, Plan, ScaleUp, Schedule, Settings,
+    Simulation, Task, Time, Topology, Transfer, uneven_shares,
 };
 
 use super::tasks::operate;
@@ -107,12 +107,63 @@ fn hierarchical_operations_stay_on_their_rails() {
     assert!((uneven.1 as f64 / expected - 1.0).abs() < 1e-4, "{uneven:?} {expected}");
 }
 
+/// Two stages of four hosts, on a server each. One micro-batch goes there and back; then two pipelines
+/// add their gradients along the rails.
+#[test]
+fn stages_of_several_hosts_add_each_half_of_a_layer() {
+    let topology = servers(4, 0);
+    let hosts: Vec<u32> = (0..16).collect();
+    let pipeline = Pipeline {
+        stages: 2,
+        tensor: 4,
+        layers: 3,
+        microbatches: 1,
+        forward: Time::from_us(60),
+        backward: Time::from_us(120),
+        bytes: 4_000_000,
+        gradients: 8_000_000,
+        algorithm: OperationAlgorithm::Ring,
+        chunk: None,
+        steps: 1,
+    };
+    let run = |what: &Pipeline| {
+        let (mut flows, mut schedule) = (Vec::new(), Schedule::new());
+        let mut plan = Plan::new(&mut flows, &mut schedule, Time::ZERO).with_scale_up(topology.scale_up);
+        let begins: Vec<_> = hosts.iter().map(|host| plan.compute(*host, Time::ZERO, &[]).unwrap()).collect();
+        let operations = plan.pipeline("p", what, &hosts, &begins).unwrap();
+        let mut simulation =
+            Simulation::with_schedule(&topology, &flows, &schedule, Settings::default()).unwrap();
+        simulation.run_to_end();
+        let results = simulation.results();
+        assert_complete(&results);
+        let times =
+            operations.iter().map(|it| it.result(&results.task_ends).time.unwrap().as_secs_f64() * 1e6);
+        times.collect::<Vec<_>>()
+    };
+    let link = |bytes: f64| bytes * 1_106.0 / 1_024.0 * 8.0 / 100_000.0 + 2.0;
+    // Three quarters of the bytes leave a host for each half of an all-reduce.
+    let sum = 2.0 * (0.75 * 4e6 * 8.0 / 800_000.0 + 1.0);
+    let there_and_back = 2.0 * (60.0 + 120.0 + 12.0 * sum) + 2.0 * link(1e6);
+    let found = run(&Pipeline { gradients: 0, ..pipeline });
+    assert!((found[0] / there_and_back - 1.0).abs() < 0.01, "{found:?} {there_and_back}");
+    let found = run(&pipeline);
+    println!("{found:?}");
+    assert_eq!(found.len(), 1 + 8);
+    // A ring of two hosts: two rounds with half of the bytes. That of the second stage shares its link
+    // with what goes back to the first one, so each waits for the other.
+    let (ring, other) = (2.0 * link(4e6), link(1e6) - 2.0);
+    let of_stages = [(&found[1..5], ring), (&found[5..], ring + other)];
+    for (found, expected) in of_stages {
+        assert!(found.iter().all(|sum| (sum / expected - 1.0).abs() < 0.01), "{found:?} {expected}");
+    }
+    assert!((found[0] / (there_and_back + other + ring) - 1.0).abs() < 0.01, "{found:?}");
+}
+
 #[test]
 fn hierarchical_operations_need_equal_domains() {
     let refused = |topology: &Topology, hosts: &[u32]| {
         let (mut flows, mut schedule) = (Vec::new(), Schedule::new());
-        let mut plan =
-            roce_sim::net::Plan::new(&mut flows, &mut schedule, Time::ZERO).with_scale_up(topology.scale_up);
+        let mut plan = Plan::new(&mut flows, &mut schedule, Time::ZERO).with_scale_up(topology.scale_up);
         let begins: Vec<_> = hosts.iter().map(|host| plan.compute(*host, Time::ZERO, &[]).unwrap()).collect();
         let what =
             Collective::of(OperationKind::AllReduce, OperationAlgorithm::Hierarchical, 1_000_000, None);

@@ -156,6 +156,17 @@ fn a_server_alone_uses_its_scale_up_network() {
     training("layers = 1\nchunk = 9", "chunk: it divides the gradients, which are 0");
     training("layers = 1\nseed = 9", "seed: it requires `skew`, which is missing");
     training("layers = 1\nstages = 9", "this kind of training has no `stages`");
+    let pipeline = |more| {
+        let keys = "forward = \"24us\"\nbackward = \"48us\"\nbytes = \"400KB\"\nmicrobatches = 3\n";
+        format!("[[training]]\nkind = \"pipeline\"\n{keys}{more}\n")
+    };
+    refused(&pipeline("layers = 2"), "layers: they matter for hosts of a stage; set `tensor` above 1");
+    refused(&pipeline("tensor = 0"), "tensor is 0; 1 to 100000 are possible");
+    let all = operations(&text(&pipeline("tensor = 4\nlayers = 2")), &[]);
+    // Three micro-batches, and one more for two stages, of 72 us and of eight sums of 400 KB among four
+    // hosts.
+    let sums = 8.0 * 2.0 * (0.75 * 400e3 * 8.0 / 800e3 + 2.0);
+    assert!((us(all[0].2.time) / (4.0 * (72.0 + sums)) - 1.0).abs() < 0.05, "{:?} {sums}", all[0]);
     let bad = text("").replace("rails = 8", "rails = 1").replace("servers = 1", "servers = 2");
     let error = Scenario::parse(&bad, &no_files).unwrap_err().to_string();
     assert!(error.ends_with("scale_up: a domain has at least 2 hosts"), "{error}");

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::algorithms::share;
 use super::{Collective, Operation, OperationAlgorithm, OperationKind, Plan};
 use crate::net::time::Time;
 use crate::net::workload::{After, TaskId, WorkloadError};
@@ -33,20 +34,28 @@ pub struct DataParallel {
 /// Pipeline-parallel training. Each host computes a stage for each micro-batch in sequence, and sends the
 /// result to the host of the next stage or, backward, of the previous stage. Each stage alternates between
 /// forward and backward computations as soon as possible (one forward, one backward).
+///
+/// With tensor parallelism, several hosts compute a stage together, and add what they have computed twice for
+/// each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipeline {
     /// The number of stages. More hosts form several pipelines: the first hosts of the list are the first
     /// pipeline.
     pub stages: u32,
+    /// The number of hosts of a stage, which are consecutive: 1 without tensor parallelism.
+    pub tensor: u32,
+    /// The number of layers of a stage. Without tensor parallelism, it has no effect.
+    pub layers: u32,
     /// Micro-batches of each pipeline in a step.
     pub microbatches: u32,
     /// The time of the forward computation of a stage for a micro-batch.
     pub forward: Time,
     /// The time of the backward computation of a stage for a micro-batch.
     pub backward: Time,
-    /// Bytes between two stages for a micro-batch, in each direction.
+    /// Bytes between two stages for a micro-batch, in each direction. Each host of a stage sends its
+    /// share. Each all-reduce of a layer has as many.
     pub bytes: u64,
-    /// Bytes of the gradients of a stage, which the pipelines add with an all-reduce at the end of a step.
+    /// Bytes of the gradients of a host, which the pipelines add with an all-reduce at the end of a step.
     pub gradients: u64,
     /// The algorithm of the all-reduce.
     pub algorithm: OperationAlgorithm,
@@ -140,11 +149,19 @@ impl Plan<'_> {
         hosts: &[u32],
         begins: &[TaskId],
     ) -> Result<Vec<Operation>, WorkloadError> {
-        in_range(&[("stages", what.stages), ("microbatches", what.microbatches), ("repeat", what.steps)])?;
-        let stages = what.stages as usize;
-        if stages < 2 || !hosts.len().is_multiple_of(stages) {
+        let (stages, tensor) = (what.stages as usize, what.tensor as usize);
+        in_range(&[
+            ("stages", what.stages),
+            ("tensor", what.tensor),
+            ("layers", what.layers),
+            ("microbatches", what.microbatches),
+            ("repeat", what.steps),
+        ])?;
+        let width = stages.saturating_mul(tensor);
+        if width < 2 || !hosts.len().is_multiple_of(width) {
+            let of_hosts = if tensor > 1 { format!(" of {tensor} hosts") } else { String::new() };
             let reason = format!(
-                "{} hosts are not whole pipelines of {stages} stages; 2 stages are the least",
+                "{} hosts are not whole pipelines of {stages} stages{of_hosts}; 2 stages are the least",
                 hosts.len()
             );
             return Err(WorkloadError(reason));
@@ -152,28 +169,27 @@ impl Plan<'_> {
         if what.bytes == 0 {
             return Err(WorkloadError("at least 1 byte goes from a stage to the next one".to_owned()));
         }
-        let pipelines = hosts.len() / stages;
         let shared: Arc<[u32]> = hosts.into();
         let mut operations = Vec::new();
         let mut begins = begins.to_vec();
         for step in 0..what.steps {
             let mut computed = Vec::new();
-            for pipeline in 0..pipelines {
-                let own = pipeline * stages..(pipeline + 1) * stages;
-                computed.extend(self.one_pipeline(what, &hosts[own.clone()], &begins[own])?);
+            for (hosts, begins) in hosts.chunks(width).zip(begins.chunks(width)) {
+                computed.extend(self.one_pipeline(what, hosts, begins)?);
             }
             let mut sums = Vec::new();
-            for stage in (0..stages).filter(|_| pipelines > 1 && what.gradients > 0) {
-                let of_stage =
-                    |all: &[u32]| -> Vec<u32> { all.iter().skip(stage).step_by(stages).copied().collect() };
-                let mut sum = self.add_gradients(what, of_stage(hosts), of_stage(&computed))?;
-                (sum.name, sum.iteration) = (format!("{name} stage {stage}"), step);
+            for place in (0..width).filter(|_| hosts.len() > width && what.gradients > 0) {
+                let of_place =
+                    |all: &[u32]| -> Vec<u32> { all.iter().skip(place).step_by(width).copied().collect() };
+                let mut sum = self.add_gradients(what, of_place(hosts), of_place(&computed))?;
+                let of_tensor = if tensor > 1 { format!(" rank {}", place % tensor) } else { String::new() };
+                (sum.name, sum.iteration) = (format!("{name} stage {}{of_tensor}", place / tensor), step);
                 sums.push(sum);
             }
             let mut ends = Vec::with_capacity(hosts.len());
             for (rank, host) in hosts.iter().enumerate() {
                 let mut after = vec![After::Done(computed[rank])];
-                after.extend(sums.get(rank % stages).map(|sum| After::Done(sum.ends[rank / stages])));
+                after.extend(sums.get(rank % width).map(|sum| After::Done(sum.ends[rank / width])));
                 ends.push(self.compute(*host, Time::ZERO, &after)?);
             }
             let begins = std::mem::replace(&mut begins, ends.clone());
@@ -183,7 +199,7 @@ impl Plan<'_> {
         Ok(operations)
     }
 
-    /// Adds the all-reduce of the gradients of one stage.
+    /// Adds the all-reduce of the gradients of the hosts with the same place in their pipelines.
     fn add_gradients(
         &mut self,
         what: &Pipeline,
@@ -198,20 +214,22 @@ impl Plan<'_> {
         Ok(Operation { name, iteration: 0, kind, algorithm, bytes, hosts, begins, ends })
     }
 
-    /// Adds one step of one pipeline. Returns the last computation of each stage.
+    /// Adds one step of one pipeline. Returns the last computation of each host.
     fn one_pipeline(
         &mut self,
         what: &Pipeline,
         hosts: &[u32],
         begins: &[TaskId],
     ) -> Result<Vec<TaskId>, WorkloadError> {
+        let tensor = what.tensor as usize;
+        let hosts: Vec<&[u32]> = hosts.chunks(tensor).collect();
         let stages = hosts.len();
         let batches = what.microbatches as usize;
         let orders: Vec<Vec<Turn>> = (0..stages).map(|stage| turns(stages - stage, batches)).collect();
-        // The transfer that brought each micro-batch to a stage, forward and backward.
-        let mut forward: Vec<Vec<Option<TaskId>>> = vec![vec![None; batches]; stages];
+        // The transfers that brought each micro-batch to a stage, forward and backward.
+        let mut forward: Vec<Vec<Option<Vec<TaskId>>>> = vec![vec![None; batches]; stages];
         let mut backward = forward.clone();
-        let mut last = begins.to_vec();
+        let mut last: Vec<Vec<TaskId>> = begins.chunks(tensor).map(<[TaskId]>::to_vec).collect();
         let mut next = vec![0; stages];
         // Tasks wait for earlier tasks only, so a turn is added after its dependencies. One stage can always
         // continue.
@@ -222,27 +240,75 @@ impl Plan<'_> {
                 let Some(turn) = orders[stage].get(next[stage]) else { continue };
                 let (batch, is_forward) = (turn.batch, turn.is_forward);
                 let source = if is_forward { stage > 0 } else { stage + 1 < stages };
-                let arrived = if is_forward { forward[stage][batch] } else { backward[stage][batch] };
+                let arrived = if is_forward { &forward[stage][batch] } else { &backward[stage][batch] };
                 if source && arrived.is_none() {
                     continue;
                 }
-                let mut after = vec![After::Done(last[stage])];
-                after.extend(arrived.map(After::Arrival));
+                let mut after: Vec<Vec<After>> =
+                    last[stage].iter().map(|last| vec![After::Done(*last)]).collect();
+                for (after, arrived) in after.iter_mut().zip(arrived.iter().flatten()) {
+                    after.push(After::Arrival(*arrived));
+                }
                 let time = if is_forward { what.forward } else { what.backward };
-                last[stage] = self.compute(hosts[stage], time, &after)?;
-                let done = [After::Done(last[stage])];
+                last[stage] = self.stage(what, hosts[stage], time, &after)?;
                 if is_forward && stage + 1 < stages {
-                    let sent = self.send(hosts[stage], hosts[stage + 1], what.bytes, &done)?;
+                    let sent = self.pass_on(what, hosts[stage], hosts[stage + 1], &last[stage])?;
                     forward[stage + 1][batch] = Some(sent);
                 } else if !is_forward && stage > 0 {
-                    let sent = self.send(hosts[stage], hosts[stage - 1], what.bytes, &done)?;
+                    let sent = self.pass_on(what, hosts[stage], hosts[stage - 1], &last[stage])?;
                     backward[stage - 1][batch] = Some(sent);
                 }
                 next[stage] += 1;
                 is_moving = true;
             }
         }
-        Ok(last)
+        Ok(last.concat())
+    }
+
+    /// Adds the computation of a stage for a micro-batch. With several hosts, each layer has two parts, after
+    /// which they add their results. Returns the end at each host.
+    fn stage(
+        &mut self,
+        what: &Pipeline,
+        hosts: &[u32],
+        time: Time,
+        after: &[Vec<After>],
+    ) -> Result<Vec<TaskId>, WorkloadError> {
+        let is_alone = hosts.len() == 1;
+        let parts = if is_alone { 1 } else { 2 * u64::from(what.layers) };
+        let each = Time::from_ps(time.as_ps() / parts);
+        let is_joined = hosts.iter().all(|host| self.scale_up(hosts[0], *host).is_some());
+        let algorithm = if is_joined { OperationAlgorithm::Hierarchical } else { OperationAlgorithm::Ring };
+        let sum = Collective::of(OperationKind::AllReduce, algorithm, what.bytes, None);
+        let mut after = after.to_vec();
+        let mut ends = Vec::new();
+        for _ in 0..parts {
+            let ranks = hosts.iter().zip(&after);
+            ends = ranks.map(|(host, after)| self.compute(*host, each, after)).collect::<Result<_, _>>()?;
+            if !is_alone {
+                ends = self.collective(&sum, hosts, &ends)?;
+            }
+            after = ends.iter().map(|end| vec![After::Done(*end)]).collect();
+        }
+        Ok(ends)
+    }
+
+    /// Adds the transfers of a micro-batch to another stage: each host sends its share to the host with
+    /// the same place there.
+    fn pass_on(
+        &mut self,
+        what: &Pipeline,
+        from: &[u32],
+        to: &[u32],
+        computed: &[TaskId],
+    ) -> Result<Vec<TaskId>, WorkloadError> {
+        let ranks = (0..).zip(from.iter().zip(to).zip(computed));
+        ranks
+            .map(|(rank, ((from, to), computed))| {
+                let bytes = share(what.bytes, u64::from(what.tensor), rank);
+                self.send(*from, *to, bytes, &[After::Done(*computed)])
+            })
+            .collect()
     }
 }
 
@@ -368,6 +434,8 @@ mod tests {
         );
         let pipeline = Pipeline {
             stages: 4,
+            tensor: 1,
+            layers: 1,
             microbatches: 6,
             forward: Time::from_us(1),
             backward: Time::from_us(2),
@@ -382,6 +450,18 @@ mod tests {
         assert_eq!(&*operations[2].hosts, [1, 5]);
         let short = plan.pipeline("p", &Pipeline { stages: 3, ..pipeline }, &hosts, &begins).unwrap_err();
         assert_eq!(short.to_string(), "8 hosts are not whole pipelines of 3 stages; 2 stages are the least");
+        // Two pipelines of two stages of two hosts.
+        let tensor = Pipeline { stages: 2, tensor: 2, layers: 3, ..pipeline };
+        let operations = plan.pipeline("t", &tensor, &hosts, &begins).unwrap();
+        let names: Vec<_> = operations.iter().map(|operation| &*operation.name).collect();
+        assert_eq!(
+            names,
+            ["t", "t stage 0 rank 0", "t stage 0 rank 1", "t stage 1 rank 0", "t stage 1 rank 1"]
+        );
+        assert_eq!(&*operations[2].hosts, [1, 5]);
+        let short = plan.pipeline("p", &Pipeline { stages: 3, ..tensor }, &hosts, &begins).unwrap_err();
+        let expected = "8 hosts are not whole pipelines of 3 stages of 2 hosts; 2 stages are the least";
+        assert_eq!(short.to_string(), expected);
         check(&flows, 8).unwrap();
         schedule.check(&flows, 8, None).unwrap();
     }
