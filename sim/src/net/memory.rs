@@ -78,15 +78,16 @@ impl MemoryEstimate {
     }
 }
 
-/// Bytes of an idle engine. This constant and the next ones were measured; `sim/tests/footprint.rs` compares
-/// estimates with runs.
-const ENGINE: u64 = 12_000;
+/// Bytes of an idle engine. This constant and the next ones were measured;
+/// `sim/scenario/tests/footprint.rs` compares estimates with runs.
+const ENGINE: u64 = 6_500;
 /// Bytes of a switch without its ports.
 const SWITCH: u64 = 2_000;
 /// Bytes of a port in addition to [`Port`]: its name, and its share of the buffer of a switch.
 const OF_PORT: u64 = 300;
-/// Bytes of an entry of a routing table, with its share of the sets of ports.
-const ROUTE: u64 = 16;
+/// Bytes of an entry of a routing table, with its share of the sets of ports, which entries of a switch
+/// share.
+const ROUTE: u64 = 9;
 /// Bytes of a queue pair with one outstanding request, and of each further request.
 const QUEUE_PAIR: u64 = 1_900;
 const REQUEST: u64 = 150;

@@ -1,5 +1,7 @@
 //! Routes: all shortest paths to each host, found by breadth-first search.
 
+use std::collections::HashMap;
+
 use super::place::Place;
 use super::settings::RouteOverride;
 use super::topology::{NodeId, NodeKind, Topology};
@@ -68,6 +70,10 @@ pub(super) struct Routes {
 /// A switch, a host, and the position of their ports in the sets.
 type Override = ((u32, u32), (u32, u32));
 
+/// The position of each set of ports of a switch. The map is used for lookups only, so its order does not
+/// matter.
+type Sets = HashMap<Box<[u32]>, (u32, u32)>;
+
 const NONE: u32 = u32::MAX;
 
 impl Routes {
@@ -104,10 +110,23 @@ impl Routes {
         }
         let table = vec![(0, 0); entries];
         let mut routes = Self { attached, table, columns, width, sets: Vec::new(), overrides: Vec::new() };
+        // Most routes of a switch have the ports of the route before: all that lead upwards.
+        let mut known: Vec<Sets> = vec![Sets::new(); switches];
+        let mut before = vec![(0, 0); switches];
+        let mut ports = Vec::new();
         for (column, to) in needed.into_iter().enumerate() {
             let distances = map.distances(to);
-            for at in 0..switches {
-                routes.table[at * width + column] = routes.shortest(&map, &distances, at as u32);
+            for (at, (known, before)) in known.iter_mut().zip(&mut before).enumerate() {
+                shortest(&map, &distances, at, &mut ports);
+                if routes.set(*before) != &ports[..] {
+                    *before = known.get(&ports[..]).copied().unwrap_or_else(|| {
+                        let set = (routes.sets.len() as u32, ports.len() as u32);
+                        routes.sets.extend_from_slice(&ports);
+                        known.insert(ports[..].into(), set);
+                        set
+                    });
+                }
+                routes.table[at * width + column] = *before;
             }
         }
         for (key, mut ports) in resolved {
@@ -118,21 +137,6 @@ impl Routes {
         }
         routes.overrides.sort_unstable_by_key(|(key, _)| *key);
         Ok(routes)
-    }
-
-    /// Returns the ports of switch `at` whose other end is closer to the destination.
-    fn shortest(&mut self, map: &Map, distances: &[u32], at: u32) -> (u32, u32) {
-        let own = distances[map.switches[at as usize] as usize];
-        let first = self.sets.len() as u32;
-        if own == NONE || own == 0 {
-            return (first, 0);
-        }
-        for (port, neighbour) in &map.neighbours[map.switches[at as usize] as usize] {
-            if distances[*neighbour as usize] == own - 1 {
-                self.sets.push(*port);
-            }
-        }
-        (first, self.sets.len() as u32 - first)
     }
 
     /// Returns the ports of `switch` that lead to `host`, or an empty slice if the host is unreachable.
@@ -184,6 +188,18 @@ impl Routes {
             None => false,
         }
     }
+}
+
+/// Finds the ports of switch `at` whose other end is closer to the destination.
+fn shortest(map: &Map, distances: &[u32], at: usize, ports: &mut Vec<u32>) {
+    ports.clear();
+    let own = distances[map.switches[at] as usize];
+    if own == NONE || own == 0 {
+        return;
+    }
+    let neighbours = map.neighbours[map.switches[at] as usize].iter();
+    let closer = neighbours.filter(|(_, neighbour)| distances[*neighbour as usize] == own - 1);
+    ports.extend(closer.map(|(port, _)| *port));
 }
 
 /// Checks that this number of versions of the routes is within the limit.

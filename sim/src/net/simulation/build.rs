@@ -88,7 +88,8 @@ pub(super) fn build_ports(topology: &Topology, settings: &Settings) -> (Vec<Port
         *counter += 1;
     }
     let mut locals = vec![0; topology.nodes.len()];
-    let (mut ports, mut names) = (Vec::new(), Vec::new());
+    let count = 2 * topology.links.len();
+    let (mut ports, mut names) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for link in &topology.links {
         for ((from, to), faults) in [(link.a, link.b), (link.b, link.a)].into_iter().zip(&link.faults) {
             let from = from as usize;
@@ -237,20 +238,25 @@ impl Whole {
                 part
             })
             .collect();
-        for mut port in self.ports {
+        let mut all_ports = self.ports;
+        for port in &mut all_ports {
             let place = place_of(port.owner);
             (port.owner, port.node) = match port.owner {
                 Owner::Host(host) => (Owner::Host(place.index), host),
                 Owner::Switch(switch) => (Owner::Switch(place.index), hosts.len() as u32 + switch),
             };
             port.peer = ports[port.peer.index as usize];
-            divided[place.part as usize].world.ports.push(port);
         }
-        for mut host in self.hosts {
+        let mut all_hosts = self.hosts;
+        for host in &mut all_hosts {
             let nic = &mut host.nic;
-            let place = hosts[nic.number as usize];
-            (nic.index, nic.port) = (place.index, ports[nic.port as usize].index);
-            divided[place.part as usize].hosts.push(host);
+            nic.index = hosts[nic.number as usize].index;
+            nic.port = ports[nic.port as usize].index;
+        }
+        let of_ports = distribute(all_ports, &ports, parts);
+        let of_hosts = distribute(all_hosts, &hosts, parts);
+        for ((part, ports), hosts) in divided.iter_mut().zip(of_ports).zip(of_hosts) {
+            (part.world.ports, part.hosts) = (ports, hosts);
         }
         for (switch, place) in self.switches.into_iter().zip(&switches) {
             divided[place.part as usize].switches.push(switch);
@@ -278,6 +284,23 @@ fn places(of_each: impl Iterator<Item = u32>, parts: usize) -> Vec<Place> {
         Place { part, index: *count - 1 }
     };
     of_each.map(place).collect()
+}
+
+/// Distributes elements among parts. They are most of the memory of a large network, so one part takes
+/// them as they are.
+fn distribute<T>(all: Vec<T>, places: &[Place], parts: usize) -> Vec<Vec<T>> {
+    if parts == 1 {
+        return vec![all];
+    }
+    let mut counts = vec![0; parts];
+    for place in places {
+        counts[place.part as usize] += 1;
+    }
+    let mut divided: Vec<Vec<T>> = counts.into_iter().map(Vec::with_capacity).collect();
+    for (one, place) in all.into_iter().zip(places) {
+        divided[place.part as usize].push(one);
+    }
+    divided
 }
 
 fn empty_part(

@@ -13,10 +13,9 @@ pub use file::TopologyFileError;
 pub use generate::Clos;
 pub use scale_up::ScaleUp;
 
-/// The largest number of hosts of a network. The address range has four times as many addresses, but an idle
-/// host takes about 30 KB with its ports and its share of switches and routes. The maximum number of hosts
-/// takes 1 GB.
-pub const MAX_HOSTS: usize = 1 << 15;
+/// The largest number of hosts of a network: half of the address range. In a fat tree, an idle host takes
+/// 17 KB with its ports and its share of switches and routes, and the maximum number of hosts 1.1 GB.
+pub const MAX_HOSTS: usize = 1 << 16;
 
 /// A node of a topology, as an index into [`Topology::nodes`].
 pub type NodeId = u32;
