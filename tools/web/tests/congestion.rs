@@ -190,7 +190,7 @@ fn wrong_scenarios_are_refused_with_the_line() {
 /// The memory is checked before the network is built, because a page that needs too much is ended.
 #[test]
 fn a_network_that_cannot_fit_is_refused_before_it_is_built() {
-    let text = "name = \"a\"\n[topology]\nkind = \"star\"\nhosts = 32000\n\
+    let text = "name = \"a\"\n[topology]\nkind = \"star\"\nhosts = 65000\n\
                 [[flows]]\nkind = \"permutation\"\nbytes = \"1KB\"\n";
     let error = Run::new(text, "[]").err().expect("an error");
     assert!(
