@@ -259,25 +259,17 @@ impl CollectiveTable {
         }
         let mut operations = Vec::new();
         for iteration in 0..repeat {
-            let ends = plan.collective(&what, hosts, &begins).map_err(text)?;
+            let name = self.name.clone().unwrap_or_else(|| kind.name().to_owned());
+            let added = plan.operation((name, iteration), &what, hosts.into(), begins).map_err(text)?;
             let compute = self.compute.map_or(Time::ZERO, |compute| compute.0);
-            let next = if iteration + 1 == repeat {
+            begins = if iteration + 1 == repeat {
                 Vec::new()
             } else {
-                let ranks = hosts.iter().zip(&ends);
+                let ranks = hosts.iter().zip(&added.ends);
                 let next = ranks.map(|(host, end)| plan.compute(*host, compute, &[After::Done(*end)]));
                 next.collect::<Result<_, _>>().map_err(text)?
             };
-            operations.push(Operation {
-                name: self.name.clone().unwrap_or_else(|| kind.name().to_owned()),
-                iteration,
-                kind,
-                algorithm: Some(algorithm),
-                bytes: self.bytes.0,
-                hosts: hosts.into(),
-                begins: std::mem::replace(&mut begins, next),
-                ends,
-            });
+            operations.push(added);
         }
         Ok(operations)
     }

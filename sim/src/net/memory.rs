@@ -147,7 +147,7 @@ impl<'a> Workload<'a> {
     fn new(topology: &Topology, flows: &'a [FlowSpec], schedule: &Schedule, settings: &'a Settings) -> Self {
         let rates = host_rates(topology);
         let mut is_scheduled = vec![false; flows.len()];
-        for flow in schedule.tasks().iter().filter_map(|task| task.transfer?.flow()) {
+        for flow in schedule.flows() {
             if let Some(place) = is_scheduled.get_mut(flow as usize) {
                 *place = true;
             }
@@ -181,8 +181,7 @@ impl<'a> Workload<'a> {
     fn records(&self, schedule: &Schedule) -> MemoryPart {
         let flows = bytes_of::<Flow>(self.flows.len()) + 64 * self.flows.len() as u64;
         let tasks = schedule.tasks().len();
-        let is_scale_up = |task: &&Task| task.transfer.is_some_and(|transfer| transfer.flow().is_none());
-        let scaled_up = schedule.tasks().iter().filter(is_scale_up).count() as u64;
+        let scaled_up = schedule.scale_up_transfers() as u64;
         let bytes = flows + bytes_of::<Task>(tasks) + OF_TASK * tasks as u64 + OF_SCALE_UP * scaled_up;
         let keys = "[[flows]], [[collective]], [[training]]";
         let what = format!("{} flows and {tasks} tasks", self.flows.len());

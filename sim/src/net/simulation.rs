@@ -167,7 +167,7 @@ impl Simulation {
 
     /// Starts the tasks that have no dependencies.
     fn begin_tasks(&mut self, schedule: &Schedule) {
-        for flow in schedule.tasks().iter().filter_map(|task| task.transfer?.flow()) {
+        for flow in schedule.flows() {
             if let Some(flow) = self.flow(flow) {
                 flow.scheduled = true;
             }

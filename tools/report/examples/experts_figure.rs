@@ -25,7 +25,7 @@ const CASES: [(&str, &[(&str, &str)]); 8] = [
     ("spraying, no failure", &[("switch.balance", "spray"), ("failure", "[]")]),
 ];
 
-/// What a run says.
+/// The figures of a run.
 struct Step {
     /// Microseconds of each exchange, in the order of time.
     exchanges: Vec<f64>,

@@ -32,17 +32,8 @@ impl How<'_> {
         let bytes = bytes.max(hosts.len() as u64);
         let chunk = self.chunk.filter(|_| algorithm.has_chunks(kind));
         let what = Collective::of(kind, algorithm, bytes, chunk);
-        let ends = plan.collective(&what, &hosts, &begins)?;
-        Ok(Operation {
-            name: format!("{} {}", self.name, kind.name()),
-            iteration: 0,
-            kind,
-            algorithm: Some(algorithm),
-            bytes,
-            hosts: hosts.into(),
-            begins,
-            ends,
-        })
+        let name = (format!("{} {}", self.name, kind.name()), 0);
+        plan.operation(name, &what, hosts.into(), begins)
     }
 
     fn algorithm_of(&self, kind: Kind) -> Algorithm {

@@ -59,7 +59,7 @@ pub(super) fn check_settings(settings: &Settings, hosts: u32, ports: usize) -> R
 
 /// Checks that hosts can observe the ends of the transfers that tasks wait for.
 pub(super) fn check_operations(settings: &Settings, schedule: &Schedule) -> Result<(), BuildError> {
-    let mut flows: Vec<u32> = schedule.tasks().iter().filter_map(|task| task.transfer?.flow()).collect();
+    let mut flows: Vec<u32> = schedule.flows().collect();
     flows.sort_unstable();
     for (place, flow) in flows.iter().enumerate() {
         let reason = match settings.of_flow(*flow).0.operation {

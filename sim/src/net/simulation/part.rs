@@ -160,25 +160,20 @@ impl Part {
                 }
             }
             Event::ScaledUp { host, task } => {
-                let one = &mut self.hosts[host as usize];
-                world.trace(one.nic.port, Tag::ScaleUp, task);
-                one.agenda.left(world.now, task);
-                self.computations_left -= 1;
-                self.end = self.end.max(world.now);
+                world.trace(self.hosts[host as usize].nic.port, Tag::ScaleUp, task);
+                self.end_tasks(host, |one, world| one.agenda.left(world.now, task));
                 self.proceed(host, None);
             }
             Event::ScaleUpBegins { host, task } => self.hosts[host as usize].begin_scale_up(world, task),
             Event::ScaleUpEnds { host, task } => {
-                let one = &mut self.hosts[host as usize];
-                world.trace(one.nic.port, Tag::ScaleUp, task);
-                one.agenda.scaled_up(task);
-                self.computations_left -= 1;
-                self.end = self.end.max(world.now);
+                world.trace(self.hosts[host as usize].nic.port, Tag::ScaleUp, task);
+                self.end_tasks(host, |one, _| one.agenda.scaled_up(task));
                 self.proceed(host, None);
             }
             Event::Task { host, task } => {
                 world.trace(self.hosts[host as usize].nic.port, Tag::Task, task);
-                self.end_computation(host, task);
+                let open = self.end_tasks(host, |one, world| one.computed(world, task));
+                self.proceed(host, open);
             }
             other => self.handle_rare(other),
         }
@@ -260,23 +255,26 @@ impl Part {
         self.world.trace(port, Tag::FlowEnd, number);
     }
 
-    fn end_computation(&mut self, host: u32, task: u32) {
+    /// Ends computations or transfers of a host now, and counts those that are left.
+    fn end_tasks<R>(&mut self, host: u32, change: impl FnOnce(&mut Host, &mut World) -> R) -> R {
+        self.end = self.end.max(self.world.now);
+        self.counted(host, change)
+    }
+
+    /// Changes the tasks of a host, and counts the computations and transfers that are left.
+    fn counted<R>(&mut self, host: u32, change: impl FnOnce(&mut Host, &mut World) -> R) -> R {
         let one = &mut self.hosts[host as usize];
         let before = one.agenda.computations_left();
-        let open = one.computed(&mut self.world, task);
+        let result = change(one, &mut self.world);
         self.computations_left -= before - one.agenda.computations_left();
-        self.end = self.end.max(self.world.now);
-        self.proceed(host, open);
+        result
     }
 
     /// Starts the tasks of a host that can start, and posts all possible requests, including those of the
     /// flow `open`.
     pub(super) fn proceed(&mut self, host: u32, open: Option<u32>) {
-        let one = &mut self.hosts[host as usize];
-        one.agenda.move_news(&mut self.news);
-        let before = one.agenda.computations_left();
-        let mut flows = one.begin_tasks(&mut self.world);
-        self.computations_left -= before - one.agenda.computations_left();
+        self.hosts[host as usize].agenda.move_news(&mut self.news);
+        let mut flows = self.counted(host, Host::begin_tasks);
         flows.extend(open);
         for flow in &flows {
             self.post(*flow);

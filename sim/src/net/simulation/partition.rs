@@ -2,7 +2,7 @@
 
 use crate::net::time::Time;
 use crate::net::topology::{NodeKind, Topology};
-use crate::net::workload::{Schedule, Transfer};
+use crate::net::workload::Schedule;
 use crate::net::world::least_time;
 
 /// Distributes the nodes of a network among at most `most` parts. A host belongs to the part of its switch,
@@ -74,12 +74,8 @@ pub(super) fn lookahead(topology: &Topology, schedule: &Schedule) -> Time {
     let least = between.map(|link| least_time(&link.spec)).min();
     let of_all = || topology.links.iter().map(|link| least_time(&link.spec)).min();
     let of_frames = least.or_else(of_all).unwrap_or(Time::NEVER);
-    let is_used = schedule.tasks().iter().any(|task| matches!(task.transfer, Some(Transfer::ScaleUp { .. })));
-    topology
-        .scale_up
-        .filter(|_| is_used)
-        .map_or(of_frames, |scale_up| of_frames.min(scale_up.delay))
-        .max(Time::from_ps(1))
+    let used = topology.scale_up.filter(|_| schedule.scale_up_transfers() > 0);
+    used.map_or(of_frames, |scale_up| of_frames.min(scale_up.delay)).max(Time::from_ps(1))
 }
 
 #[cfg(test)]

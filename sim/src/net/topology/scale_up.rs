@@ -6,7 +6,7 @@ use crate::net::time::Time;
 /// tasks ([`Transfer::ScaleUp`](crate::net::Transfer::ScaleUp)), and no RoCE packets.
 ///
 /// Each host sends its transfers one after the other, and receives one after the other those that arrive,
-/// both at the full rate. The switches between are no bottleneck, and nothing is lost.
+/// both at the full rate. The switches are never a bottleneck, and nothing is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleUp {
     /// The number of hosts of a domain. The first ones are the first domain, and the last domain can be

@@ -157,6 +157,17 @@ impl Schedule {
         &self.tasks
     }
 
+    /// Returns the flow of each transfer that has one.
+    pub(in crate::net) fn flows(&self) -> impl Iterator<Item = u32> {
+        self.tasks.iter().filter_map(|task| task.transfer?.flow())
+    }
+
+    /// Returns the number of transfers through the scale-up network.
+    pub(in crate::net) fn scale_up_transfers(&self) -> usize {
+        let is_scale_up = |task: &&Task| matches!(task.transfer, Some(Transfer::ScaleUp { .. }));
+        self.tasks.iter().filter(is_scale_up).count()
+    }
+
     /// Returns the dependencies of a task.
     #[must_use]
     pub fn after(&self, task: TaskId) -> &[After] {

@@ -1,8 +1,9 @@
 //! The algorithms of collective operations. `docs/reference/collectives.md` has the closed form of a ring.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::{Collective, OperationAlgorithm, OperationKind, Plan};
+use super::{Collective, Operation, OperationAlgorithm, OperationKind, Plan};
 use crate::net::time::Time;
 use crate::net::workload::{After, TaskId, WorkloadError};
 
@@ -57,6 +58,23 @@ impl Plan<'_> {
             }
         }
         run.finish()
+    }
+
+    /// Adds a collective operation, and returns it with a name and the number of operations before it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of [`Self::collective`].
+    pub fn operation(
+        &mut self,
+        (name, iteration): (String, u32),
+        what: &Collective<'_>,
+        hosts: Arc<[u32]>,
+        begins: Vec<TaskId>,
+    ) -> Result<Operation, WorkloadError> {
+        let ends = self.collective(what, &hosts, &begins)?;
+        let Collective { kind, algorithm, bytes, .. } = *what;
+        Ok(Operation { name, iteration, kind, algorithm: Some(algorithm), bytes, hosts, begins, ends })
     }
 }
 
@@ -300,7 +318,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Returns the size of the part of a rank.
-    pub(super) fn part(&self, what: &Collective<'_>, rank: usize) -> u64 {
+    fn part(&self, what: &Collective<'_>, rank: usize) -> u64 {
         match what.shares {
             None => share(what.bytes, self.hosts.len() as u64, rank as u64),
             Some(shares) => ((what.bytes as f64 * shares[rank]) as u64).max(1),
@@ -309,7 +327,7 @@ impl Run<'_, '_, '_> {
 
     /// Returns the size of a transfer: the part of the sender if parts are gathered or combined,
     /// otherwise that of the receiver.
-    fn exchanged(&self, what: &Collective<'_>, from: usize, to: usize, gathers: bool) -> u64 {
+    pub(super) fn exchanged(&self, what: &Collective<'_>, from: usize, to: usize, gathers: bool) -> u64 {
         self.part(what, if gathers || what.combines { from } else { to })
     }
 

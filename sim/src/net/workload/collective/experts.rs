@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::training::{in_range, whole_step};
 use super::{Collective, Operation, OperationAlgorithm, OperationKind, Plan};
 use crate::net::time::Time;
-use crate::net::workload::{After, MAX_TASKS, TaskId, WorkloadError, uneven_shares};
+use crate::net::workload::{MAX_TASKS, TaskId, WorkloadError, uneven_shares};
 
 /// Training of a mixture of experts. The hosts of a group have different experts. In each layer, every host
 /// computes, sends its tokens to the hosts of their experts (the dispatch), computes its own experts for the
@@ -43,7 +43,7 @@ struct Layer<'a> {
     what: &'a MixtureOfExperts,
     hosts: &'a [u32],
     shares: Option<Vec<f64>>,
-    /// What precedes the names of its operations.
+    /// The prefix of the names of its operations.
     name: String,
     step: u32,
 }
@@ -99,19 +99,12 @@ impl Plan<'_> {
                     OperationAlgorithm::Hierarchical => OperationAlgorithm::Hierarchical,
                     _ => OperationAlgorithm::Ring,
                 };
-                let kind = OperationKind::AllReduce;
-                let collective = Collective::of(kind, algorithm, what.gradients, what.chunk);
-                ends = self.collective(&collective, hosts, &computed)?;
-                sum.push(Operation {
-                    name: format!("{name} gradients"),
-                    iteration: step,
-                    kind,
-                    algorithm: Some(algorithm),
-                    bytes: what.gradients,
-                    hosts: shared.clone(),
-                    begins: computed,
-                    ends: ends.clone(),
-                });
+                let gradients =
+                    Collective::of(OperationKind::AllReduce, algorithm, what.gradients, what.chunk);
+                let name = (format!("{name} gradients"), step);
+                let added = self.operation(name, &gradients, shared.clone(), computed)?;
+                ends = added.ends.clone();
+                sum.push(added);
             }
             let begins = std::mem::replace(&mut begins, ends.clone());
             operations.push(whole_step(name, step, what.bytes, &shared, begins, ends));
@@ -171,16 +164,6 @@ impl Plan<'_> {
         self.exchange(layer, &format!("{direction} combine"), true, computed, operations)
     }
 
-    fn compute_each(
-        &mut self,
-        hosts: &[u32],
-        before: &[TaskId],
-        time: impl Fn(usize) -> Time,
-    ) -> Result<Vec<TaskId>, WorkloadError> {
-        let ranks = hosts.iter().zip(before).enumerate();
-        ranks.map(|(rank, (host, before))| self.compute(*host, time(rank), &[After::Done(*before)])).collect()
-    }
-
     /// Adds an all-to-all of a layer.
     fn exchange(
         &mut self,
@@ -197,17 +180,10 @@ impl Plan<'_> {
             combines: combines && shares.is_some(),
             ..Collective::of(OperationKind::AllToAll, algorithm, bytes, None)
         };
-        let ends = self.collective(&what, layer.hosts, &begins)?;
-        operations.push(Operation {
-            name: format!("{}{direction}", layer.name),
-            iteration: layer.step,
-            kind: OperationKind::AllToAll,
-            algorithm: Some(algorithm),
-            bytes,
-            hosts: layer.hosts.into(),
-            begins,
-            ends: ends.clone(),
-        });
+        let name = (format!("{}{direction}", layer.name), layer.step);
+        let added = self.operation(name, &what, layer.hosts.into(), begins)?;
+        let ends = added.ends.clone();
+        operations.push(added);
         Ok(ends)
     }
 }

@@ -11,7 +11,7 @@ use super::{Collective, OperationKind};
 use crate::net::time::Time;
 use crate::net::workload::{After, MAX_TASKS, TaskId, WorkloadError};
 
-/// What arrives at each host before a ring, by row and column.
+/// The arrivals at each host before a ring, by row and column.
 type Arrivals = Vec<Vec<Vec<After>>>;
 
 /// The ranks of an operation by row and column.
@@ -24,12 +24,6 @@ impl Matrix {
 
     fn columns(&self) -> usize {
         self.0.first().map_or(0, Vec::len)
-    }
-
-    /// Returns the ranks of a row, except that of a column.
-    fn others(&self, row: usize, column: usize) -> impl Iterator<Item = usize> {
-        let ranks = self.0[row].iter().copied().enumerate();
-        ranks.filter(move |(other, _)| *other != column).map(|(_, rank)| rank)
     }
 }
 
@@ -199,7 +193,6 @@ impl Run<'_, '_, '_> {
     /// For each row of receivers, this begins when the data for it has arrived from the own row.
     fn relay(&mut self, what: &Collective<'_>, matrix: &Matrix) -> Result<(), WorkloadError> {
         let (rows, columns) = (matrix.rows(), matrix.columns());
-        let size = |run: &Self, from: usize, to: usize| run.part(what, if what.combines { from } else { to });
         for step in (1..=rows).map(|step| step % rows) {
             for row in 0..rows {
                 let other = (row + step) % rows;
@@ -207,7 +200,7 @@ impl Run<'_, '_, '_> {
                 for turn in 1..columns {
                     for (column, rank) in matrix.0[row].iter().enumerate() {
                         let to = (column + turn) % columns;
-                        let bytes = size(self, *rank, matrix.0[other][to]);
+                        let bytes = self.exchanged(what, *rank, matrix.0[other][to], false);
                         let task = self.send(*rank, matrix.0[row][to], bytes, &[])?;
                         arrivals[to].push(After::Arrival(task));
                     }
@@ -215,12 +208,10 @@ impl Run<'_, '_, '_> {
                 if step == 0 {
                     continue;
                 }
-                for (column, mut after) in arrivals.into_iter().enumerate() {
+                for (column, after) in arrivals.into_iter().enumerate() {
                     let (from, to) = (matrix.0[row][column], matrix.0[other][column]);
-                    let own = size(self, from, to);
-                    let others = matrix.others(row, column).map(|rank| size(self, rank, to));
-                    let bytes = others.fold(own, u64::saturating_add);
-                    after.push(After::Done(self.begins[from]));
+                    let sizes = matrix.0[row].iter().map(|rank| self.exchanged(what, *rank, to, false));
+                    let bytes = sizes.fold(0, u64::saturating_add);
                     self.send(from, to, bytes, &after)?;
                 }
             }

@@ -87,29 +87,15 @@ impl Plan<'_> {
         let mut operations = Vec::new();
         let mut begins = begins.to_vec();
         for step in 0..what.steps {
-            let mut computed = Vec::new();
             let forward = times(what.forward, what.layers);
-            for (host, begin) in hosts.iter().zip(&begins) {
-                computed.push(self.compute(*host, forward, &[After::Done(*begin)])?);
-            }
+            let mut computed = self.compute_each(hosts, &begins, |_| forward)?;
             let mut buckets = Vec::new();
             for (number, (layers, bytes)) in (0..).zip(buckets_of(what)) {
                 let backward = times(what.backward, layers);
-                for (host, before) in hosts.iter().zip(&mut computed) {
-                    *before = self.compute(*host, backward, &[After::Done(*before)])?;
-                }
-                let collective = Collective::of(OperationKind::AllReduce, what.algorithm, bytes, what.chunk);
-                let ends = self.collective(&collective, hosts, &computed)?;
-                buckets.push(Operation {
-                    name: format!("{name} bucket {number}"),
-                    iteration: step,
-                    kind: OperationKind::AllReduce,
-                    algorithm: Some(what.algorithm),
-                    bytes,
-                    hosts: shared.clone(),
-                    begins: computed.clone(),
-                    ends,
-                });
+                computed = self.compute_each(hosts, &computed, |_| backward)?;
+                let sum = Collective::of(OperationKind::AllReduce, what.algorithm, bytes, what.chunk);
+                let name = (format!("{name} bucket {number}"), step);
+                buckets.push(self.operation(name, &sum, shared.clone(), computed.clone())?);
             }
             let ends = self.join(hosts, &computed, &buckets)?;
             let begins = std::mem::replace(&mut begins, ends.clone());
@@ -119,8 +105,19 @@ impl Plan<'_> {
         Ok(operations)
     }
 
+    /// Adds a computation of each rank after a task there.
+    pub(super) fn compute_each(
+        &mut self,
+        hosts: &[u32],
+        before: &[TaskId],
+        time: impl Fn(usize) -> Time,
+    ) -> Result<Vec<TaskId>, WorkloadError> {
+        let ranks = hosts.iter().zip(before).enumerate();
+        ranks.map(|(rank, (host, before))| self.compute(*host, time(rank), &[After::Done(*before)])).collect()
+    }
+
     /// Adds a task of each host that waits for its last computation and for its end of each operation.
-    pub(super) fn join(
+    fn join(
         &mut self,
         hosts: &[u32],
         computed: &[TaskId],
@@ -177,14 +174,15 @@ impl Plan<'_> {
             for (hosts, begins) in hosts.chunks(width).zip(begins.chunks(width)) {
                 computed.extend(self.one_pipeline(what, hosts, begins)?);
             }
+            let gradients =
+                Collective::of(OperationKind::AllReduce, what.algorithm, what.gradients, what.chunk);
             let mut sums = Vec::new();
             for place in (0..width).filter(|_| hosts.len() > width && what.gradients > 0) {
                 let of_place =
                     |all: &[u32]| -> Vec<u32> { all.iter().skip(place).step_by(width).copied().collect() };
-                let mut sum = self.add_gradients(what, of_place(hosts), of_place(&computed))?;
                 let of_tensor = if tensor > 1 { format!(" rank {}", place % tensor) } else { String::new() };
-                (sum.name, sum.iteration) = (format!("{name} stage {}{of_tensor}", place / tensor), step);
-                sums.push(sum);
+                let name = (format!("{name} stage {}{of_tensor}", place / tensor), step);
+                sums.push(self.operation(name, &gradients, of_place(hosts).into(), of_place(&computed))?);
             }
             let mut ends = Vec::with_capacity(hosts.len());
             for (rank, host) in hosts.iter().enumerate() {
@@ -197,21 +195,6 @@ impl Plan<'_> {
             operations.append(&mut sums);
         }
         Ok(operations)
-    }
-
-    /// Adds the all-reduce of the gradients of the hosts with the same place in their pipelines.
-    fn add_gradients(
-        &mut self,
-        what: &Pipeline,
-        hosts: Vec<u32>,
-        begins: Vec<TaskId>,
-    ) -> Result<Operation, WorkloadError> {
-        let kind = OperationKind::AllReduce;
-        let (algorithm, bytes, chunk) = (what.algorithm, what.gradients, what.chunk);
-        let collective = Collective::of(kind, algorithm, bytes, chunk);
-        let ends = self.collective(&collective, &hosts, &begins)?;
-        let (name, hosts, algorithm) = (String::new(), hosts.into(), Some(algorithm));
-        Ok(Operation { name, iteration: 0, kind, algorithm, bytes, hosts, begins, ends })
     }
 
     /// Adds one step of one pipeline. Returns the last computation of each host.
