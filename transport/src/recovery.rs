@@ -32,13 +32,16 @@ parameters! {
     /// again. For a part of a READ response this is a READ request of that part, with the PSN of its first
     /// packet, as the specification allows for repeated requests (IBTA 9.7.5.1.3).
     ///
+    /// A packet that fewer than `reorder` others overtook counts as lost after `rto_low`: near the end of a
+    /// transfer, not enough others follow.
+    ///
     /// If switches trim packets ([`Body::Trimmed`](crate::Body::Trimmed)), the responder
     /// reports each trimmed request in this way with the syndrome 0x41, and the requester sends only that
     /// request again. A trimmed response is requested again by itself.
     pub struct SelectiveRepeat {
         /// Maximum number of unacknowledged PSNs, and of early packets that are kept; equal at both ends.
         cap: u32 = 128, Number(1, SelectiveRepeat::MOST), "packets", "";
-        /// Timeout with few packets in flight. It replaces the local ACK timeout.
+        /// Timeout with few packets in flight, or of an overtaken one. It replaces the local ACK timeout.
         rto_low: u32 = 100, Number(1, 4_000_000), "us", "";
         /// Timeout with more packets in flight.
         rto_high: u32 = 320, Number(1, 4_000_000), "us", "";

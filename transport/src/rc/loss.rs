@@ -61,6 +61,18 @@ pub(super) trait LossRecovery {
         None
     }
 
+    /// Tells whether the oldest packet in flight is late: others overtook it, but too few for it to count as
+    /// lost. It counts as lost after [`timeout`](Self::timeout).
+    fn is_late(&self) -> bool {
+        false
+    }
+
+    /// Decides that all packets that others overtook are lost, because the oldest one has been late for too
+    /// long. Returns what [`overtaken_by`](Self::overtaken_by) does, or `None` if it is not late.
+    fn on_late(&mut self, _unsent: Psn) -> Option<(Psn, bool)> {
+        None
+    }
+
     /// Handles a report that a request in flight was trimmed. Returns whether the request had been
     /// trimmed and sent again before, or `None` if it was received or already waits to be sent again.
     fn on_trimmed(&mut self, _trimmed: Psn) -> Option<bool> {

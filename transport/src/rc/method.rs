@@ -83,6 +83,14 @@ impl LossRecovery for Method {
         call!(self.overtaken_by(unsent, arrived))
     }
 
+    fn is_late(&self) -> bool {
+        call!(self.is_late())
+    }
+
+    fn on_late(&mut self, unsent: Psn) -> Option<(Psn, bool)> {
+        call!(self.on_late(unsent))
+    }
+
     fn on_trimmed(&mut self, trimmed: Psn) -> Option<bool> {
         call!(self.on_trimmed(trimmed))
     }

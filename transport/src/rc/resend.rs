@@ -65,9 +65,21 @@ impl RcRequester {
         if self.goes_back() {
             return;
         }
-        let Some((from, is_first)) = self.recovery.overtaken_by(self.unsent, arrived) else {
-            return;
-        };
+        match self.recovery.overtaken_by(self.unsent, arrived) {
+            Some((from, is_first)) => self.resend_overtaken(core, shared, from, is_first),
+            None if self.recovery.is_late() => self.await_late(core, shared),
+            None => {}
+        }
+    }
+
+    /// Begins or continues the retransmission of overtaken packets at `from`.
+    pub(super) fn resend_overtaken(
+        &mut self,
+        core: &mut QpCore,
+        shared: &mut Shared,
+        from: Psn,
+        is_first: bool,
+    ) {
         if is_first {
             if !self.spend_retry(core, shared, Retry::Sequence) {
                 return;

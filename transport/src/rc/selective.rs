@@ -21,6 +21,8 @@ pub(super) struct Selective {
     /// Trimmed packets that wait to be sent or requested again, all of them in flight and [`Known::Trimmed`]
     /// or [`Known::Asked`].
     trimmed: VecDeque<Psn>,
+    /// The newest packet that reached the other end, if it overtook `una`.
+    newest: Option<Psn>,
     /// The newest PSN up to which the responder has executed everything, if it is not before `una`.
     executed: Option<Psn>,
     /// End of the retransmission, `None` without one: packets before this one are sent again unless received.
@@ -67,6 +69,7 @@ impl Selective {
             known: VecDeque::new(),
             absent: 0,
             trimmed: VecDeque::new(),
+            newest: None,
             executed: None,
             end: None,
             until: None,
@@ -105,6 +108,18 @@ impl Selective {
         self.set(psn, known);
     }
 
+    /// Packets before `end` are lost. Returns the first packet of the retransmission that this starts, and
+    /// whether it is the first of its loss episode.
+    fn lose_before(&mut self, end: Psn, unsent: Psn) -> Option<(Psn, bool)> {
+        // Packets that were sent again get time to arrive; the timer decides how long.
+        let from = self.end.filter(|end| !end.before(self.una)).unwrap_or(self.una);
+        if !from.before(end) {
+            return None;
+        }
+        self.end = Some(end);
+        Some((from, self.begins(unsent)))
+    }
+
     /// Returns the PSNs in flight of a READ behind other requests, which has room in the window.
     fn in_flight_of(&self, first: Psn, last: Psn) -> impl Iterator<Item = Psn> + use<> {
         let first = if first.before(self.una) { self.una } else { first };
@@ -124,7 +139,7 @@ impl LossRecovery for Selective {
 
     fn timeout(&self, in_flight: u32) -> Option<u64> {
         let SelectiveRepeat { rto_low, rto_high, few, .. } = self.settings;
-        let micros = if in_flight <= few { rto_low } else { rto_high };
+        let micros = if in_flight <= few || self.is_late() { rto_low } else { rto_high };
         Some(u64::from(micros.max(1)) * 1_000)
     }
 
@@ -180,16 +195,22 @@ impl LossRecovery for Selective {
         if ahead == 0 || ahead >= una.distance_to(unsent) {
             return None;
         }
+        if self.newest.is_none_or(|newest| newest.before(arrived)) {
+            self.newest = Some(arrived);
+        }
         // Packets shortly before it may be late instead of lost.
         let late = self.settings.reorder.min(ahead);
-        let end = arrived.sub(late);
-        // Packets that were sent again get time to arrive; the timer decides how long.
-        let from = self.end.filter(|end| !end.before(una)).unwrap_or(una);
-        if !from.before(end) {
-            return None;
-        }
-        self.end = Some(end);
-        Some((from, self.begins(unsent)))
+        self.lose_before(arrived.sub(late), unsent)
+    }
+
+    fn is_late(&self) -> bool {
+        let is_sent_again = self.end.is_some_and(|end| self.una.before(end));
+        self.newest.is_some() && !is_sent_again && self.known(self.una) == Known::Nothing
+    }
+
+    fn on_late(&mut self, unsent: Psn) -> Option<(Psn, bool)> {
+        let newest = self.newest.filter(|_| self.is_late())?;
+        self.lose_before(newest, unsent)
     }
 
     fn on_trimmed(&mut self, trimmed: Psn) -> Option<bool> {
@@ -257,6 +278,7 @@ impl LossRecovery for Selective {
         self.absent -= absent as u32;
         self.una = una;
         self.executed = self.executed.filter(|executed| !executed.before(una));
+        self.newest = self.newest.filter(|newest| una.before(*newest));
         if self.until.is_some_and(|until| !una.before(until)) {
             (self.end, self.until) = (None, None);
         }

@@ -43,6 +43,30 @@ impl RcRequester {
         core.deadlines.set(Timer::Probe, probe.map(|probe| start.plus_nanos(probe)));
     }
 
+    /// Brings the timer forward to the time by which a late packet counts as lost.
+    pub(super) fn await_late(&self, core: &mut QpCore, shared: &Shared) {
+        let Some(wait) = self.recovery.timeout(self.in_flight()) else { return };
+        let timer = if shared.config.retransmission.early { Timer::Probe } else { Timer::Retry };
+        let due = shared.watched().plus_nanos(wait);
+        if core.deadlines.get(timer).is_some_and(|at| due < at) {
+            core.deadlines.set(timer, Some(due));
+        }
+    }
+
+    /// Handles the expiration of a timer while a packet is late. Returns `false` if none is.
+    fn on_late(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
+        if self.goes_back() {
+            return false;
+        }
+        let Some((from, is_first)) = self.recovery.on_late(self.unsent) else { return false };
+        tracing::debug!(qpn = core.number.get(), psn = from.get(), "late packets count as lost");
+        self.resend_overtaken(core, shared, from, is_first);
+        if !is_first {
+            self.arm(core, shared);
+        }
+        true
+    }
+
     /// Returns the configured retransmission timeout, in nanoseconds.
     pub(super) fn configured_timeout(core: &QpCore, shared: &Shared) -> u64 {
         4096 << core.attr.timeout.max(shared.config.retransmission.least_timeout.min(31))
@@ -50,7 +74,7 @@ impl RcRequester {
 
     /// Handles the expiration of the retransmission timer.
     pub(crate) fn on_retry_timer(&mut self, core: &mut QpCore, shared: &mut Shared) {
-        if self.in_flight() == 0 {
+        if self.in_flight() == 0 || self.on_late(core, shared) {
             return;
         }
         if !self.spend_retry(core, shared, Retry::Timeout) {
@@ -71,6 +95,9 @@ impl RcRequester {
     /// Handles the expiration of the probe timer: the peer has not answered for longer than usual.
     pub(crate) fn on_probe_timer(&mut self, core: &mut QpCore, shared: &mut Shared) {
         if self.in_flight() == 0 || core.deadlines.get(Timer::Retry).is_none() {
+            return;
+        }
+        if self.on_late(core, shared) {
             return;
         }
         self.early.expired();

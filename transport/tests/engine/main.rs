@@ -13,6 +13,7 @@ mod extremes;
 mod fairness;
 mod first;
 mod guessing;
+mod late;
 mod line_rate;
 mod memory;
 mod naks;
