@@ -1,31 +1,39 @@
-//! Congestion control algorithms that a program adds to the command; see [`main_with`](super::main_with).
+//! What a program adds to the command: congestion control, policies of paths and rules of switches; see
+//! [`main_with`](super::main_with).
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use roce_packet::{Qpn, Telemetry, TelemetryHop};
+use roce_scenario::Own;
 use roce_sim::net::Settings;
 use roce_transport::congestion::{
-    Ack, Algorithm, Congestion, CongestionControl, Loss, NotificationPoint, Rate, Start,
+    Ack, Algorithm, Congestion, CongestionControl, Loss, NotificationPoint, Paths, Rate, Start,
 };
 use roce_transport::{Instant, with_causes};
 
-static ALGORITHMS: OnceLock<Vec<Algorithm>> = OnceLock::new();
+static OWN: OnceLock<Own> = OnceLock::new();
 
-/// Stores the algorithms. It must be called once, before the command line is parsed.
-pub(super) fn register(algorithms: Vec<Algorithm>) {
+/// Stores what the program adds. It must be called once, before the command line is parsed.
+pub(super) fn register(own: Own) {
     // A second call has no effect, because options may have been parsed already.
-    let _ = ALGORITHMS.set(algorithms);
+    let _ = OWN.set(own);
 }
 
-pub(super) fn registered() -> &'static [Algorithm] {
-    ALGORITHMS.get().map_or(&[], Vec::as_slice)
+pub(super) fn registered() -> &'static Own {
+    static NONE: Own = Own::NONE;
+    OWN.get().unwrap_or(&NONE)
 }
 
 /// Parses the value of `--congestion`.
 pub(super) fn parse_congestion(text: &str) -> Result<(Congestion, NotificationPoint), String> {
     // clap prints an error without its sources.
-    Congestion::parse_among(text, registered()).map_err(|error| with_causes(&error).to_string())
+    Congestion::parse_among(text, &registered().algorithms).map_err(|error| with_causes(&error).to_string())
+}
+
+/// Parses the value of `--paths`.
+pub(super) fn parse_paths(text: &str) -> Result<Paths, String> {
+    Paths::parse_among(text, &registered().policies).map_err(|error| with_causes(&error).to_string())
 }
 
 /// The identity of an algorithm of the program: the fields of a new instance, and a hash of its answers to a
@@ -63,14 +71,14 @@ pub(super) fn identities(settings: &Settings) -> Vec<Identity> {
 }
 
 fn identity(congestion: &Congestion) -> Option<Identity> {
-    let Algorithm::Custom { make, .. } = &congestion.algorithm else { return None };
+    let Algorithm::Custom(custom) = &congestion.algorithm else { return None };
     let start = Start {
         now: Instant::from_nanos(0),
         qpn: Qpn::new(0),
         mtu: 1024,
         line_rate: Rate::bits_per_second(100_000_000_000),
     };
-    let mut control = make(&start);
+    let mut control = custom.make(&start);
     let (name, instance) = (congestion.algorithm.to_string(), format!("{control:?}"));
     Some(Identity { name, instance, behavior: behavior(control.as_mut()) })
 }

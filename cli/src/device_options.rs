@@ -85,7 +85,7 @@ pub(super) struct DeviceArgs {
 
     /// UDP source ports of the packets of a queue pair: one, or several with round-robin, penalty, recycle or
     /// reps [default: one]
-    #[arg(long, value_name = "PATHS", value_parser = parse::<Paths>, hide_short_help = true, long_help = PATHS_HELP)]
+    #[arg(long, value_name = "PATHS", value_parser = algorithms::parse_paths, hide_short_help = true, long_help = PATHS_HELP)]
     pub(super) paths: Option<Paths>,
 }
 

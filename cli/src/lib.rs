@@ -76,7 +76,9 @@ mod network {
     pub(super) use linux::Command;
 }
 
+pub use roce_scenario::Own;
 use std::io::{self, IsTerminal as _};
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -91,7 +93,6 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{filter, fmt};
 
 use crate::trace::{Clock, EventStream, TraceFile};
-use roce_transport::congestion::Algorithm;
 
 use errors::{print_error, print_explanation, with_causes};
 use help::EVERY_COMMAND;
@@ -214,11 +215,11 @@ pub fn main() -> ExitCode {
     main_with(Vec::new())
 }
 
-/// Runs the command with additional congestion control algorithms. `--congestion` and the scenarios of `roce
-/// sim` accept their names like the names of the built-in ones. `examples/own-algorithm` is a complete
-/// program.
-pub fn main_with(algorithms: Vec<Algorithm>) -> ExitCode {
-    algorithms::register(algorithms);
+/// Runs the command with additional congestion control algorithms, policies of paths and rules of switches.
+/// `--congestion`, `--paths` and the scenarios of `roce sim` accept their names and parameters like those of
+/// the built-in ones. `examples/own-algorithm` is a complete program.
+pub fn main_with(own: impl Into<Own>) -> ExitCode {
+    algorithms::register(own.into());
     let matches = command().get_matches();
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command()));
     match cli.unwrap_or_else(|error| error.exit()).run() {

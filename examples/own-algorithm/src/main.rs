@@ -1,5 +1,5 @@
 //! The `roce` command with an additional congestion control algorithm, for simulated networks and real
-//! packets.
+//! packets, and with additional rules for simulated switches.
 //!
 //! ```sh
 //! cargo run --release -p own-algorithm -- \
@@ -12,7 +12,10 @@ use std::process::ExitCode;
 
 // Write your algorithm here, or in a module beside it.
 mod halve_and_step;
+mod queue_limit;
 
 fn main() -> ExitCode {
-    roce_cli::main_with(vec![halve_and_step::algorithm()])
+    let mut own = roce_cli::Own::from(vec![halve_and_step::algorithm()]);
+    own.rules.push(queue_limit::rules());
+    roce_cli::main_with(own)
 }

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use roce_scenario::{SHIPPED, Scenario, contents};
+use roce_scenario::{Own, SHIPPED, Scenario, contents};
 use roce_sim::net::{DropReason, FlowResult, FlowSpec, NodeKind, Results, Simulation, Time};
-use roce_transport::congestion::Algorithm;
 
 use crate::algorithm::{Failure, algorithm};
 use crate::cells::{Rows, rows};
@@ -140,7 +139,7 @@ pub(crate) fn simulate(
 ) -> PyResult<Simulated> {
     let failure = Failure::default();
     let make = |(name, class): (String, Py<PyAny>)| algorithm(&name, class, failure.clone());
-    let own: Vec<Algorithm> = algorithms.into_iter().map(make).collect();
+    let own = Own::from(algorithms.into_iter().map(make).collect::<Vec<_>>());
     let load = |file: &str| {
         let path = folder.join(file);
         let bytes = std::fs::read(&path);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use roce_packet::PathMtu;
-use roce_transport::congestion::{Algorithm, Congestion};
+use roce_transport::congestion::{Congestion, Paths};
 use roce_transport::with_causes;
 
 use toml::Spanned;
@@ -18,19 +18,14 @@ use super::profiles;
 use super::switches::{balance, headroom, marks, priorities, threshold, trimming, watchdog};
 use super::values::{parsed, set};
 use super::workload::{self, Context, Tables, Workload};
-use super::{Load, Scenario, ScenarioError, Wrong, topology};
+use super::{Load, Own, Scenario, ScenarioError, Wrong, topology};
 use roce_sim::net::{
-    ApplicationError, Balance, Class, Failed, Failure, HostSettings, Marking, MeasureSettings, PauseMode,
-    PauseStorm, PayloadMode, ReadSettings, ReceiveLimit, RouteOverride, Settings, SwitchSettings, Time,
-    Topology, check_failures, check_routes, priority_of,
+    ApplicationError, Balance, Class, Failed, Failure, HostSettings, Marking, MeasureSettings, NamedRules,
+    PauseMode, PauseStorm, PayloadMode, ReadSettings, ReceiveLimit, RouteOverride, Settings, SwitchSettings,
+    Time, Topology, check_failures, check_routes, priority_of,
 };
 
-pub(super) fn build(
-    text: &str,
-    file: File,
-    load: &Load<'_>,
-    own: &[Algorithm],
-) -> Result<Scenario, ScenarioError> {
+pub(super) fn build(text: &str, file: File, load: &Load<'_>, own: &Own) -> Result<Scenario, ScenarioError> {
     let fail = |span: Range<usize>| move |reason: Wrong| ScenarioError::at(text, Some(span.clone()), reason);
     let place = file.topology.span();
     let blame = |place: Range<usize>, reason: Wrong| ScenarioError::at(text, Some(place), reason);
@@ -46,7 +41,7 @@ pub(super) fn build(
     let trimming_place = span(file.switch.trimming.as_ref());
     settings.host = host(file.host, &topology, text, own)?;
     let data = priority_of(settings.host.dscp);
-    let (switch, port_places) = switch(file.switch, data, &topology, text)?;
+    let (switch, port_places) = switch(file.switch, data, &topology, text, own)?;
     settings.switch = switch;
     settings.measure = measure(&file.measure, text)?;
     settings.routes = routes(file.route, &topology, text)?;
@@ -119,7 +114,7 @@ fn host(
     table: file::Host,
     topology: &Topology,
     text: &str,
-    own: &[Algorithm],
+    own: &Own,
 ) -> Result<HostSettings, ScenarioError> {
     let mut host = HostSettings::default();
     let places = [
@@ -158,13 +153,13 @@ fn host(
         return Err(ScenarioError::at(text, place_of(&places, key), format!("{key}: {reason}")));
     }
     if let Some(control) = table.congestion {
-        let (place, control) = (control.span(), control.into_inner());
-        let parsed = Congestion::parse_among(&control, own)
-            .map_err(|error| ScenarioError::at(text, Some(place), with_causes(&error).to_string()))?;
-        (host.congestion, host.notification) = parsed;
+        let read = |control: &str| Congestion::parse_among(control, &own.algorithms);
+        (host.congestion, host.notification) = read_at(&control, text, "", read)?;
     }
     set(&mut host.recovery, parsed_at(table.recovery.as_ref(), text)?);
-    set(&mut host.paths, parsed_at(table.paths.as_ref(), text)?);
+    if let Some(paths) = table.paths {
+        host.paths = read_at(&paths, text, "", |paths| Paths::parse_among(paths, &own.policies))?;
+    }
     if let Some(mtu) = table.path_mtu {
         let wrong =
             || ScenarioError::at(text, Some(mtu.span()), "path_mtu must be 256, 512, 1024, 2048 or 4096");
@@ -183,6 +178,17 @@ fn host(
 }
 
 /// Reads a value from its text in the file.
+/// Reads a value. `before` precedes the reason of an error.
+fn read_at<T, E: Error + 'static>(
+    value: &Spanned<String>,
+    text: &str,
+    before: &str,
+    read: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, ScenarioError> {
+    let reason = |error| format!("{before}{}", with_causes(&error));
+    read(value.get_ref()).map_err(|error| ScenarioError::at(text, Some(value.span()), reason(error)))
+}
+
 fn parsed_at<T: FromStr<Err: Error>>(
     value: Option<&Spanned<String>>,
     text: &str,
@@ -208,6 +214,7 @@ fn switch(
     data: u8,
     topology: &Topology,
     text: &str,
+    own: &Own,
 ) -> Result<(SwitchSettings, Vec<Range<usize>>), ScenarioError> {
     let mut switch = SwitchSettings::default();
     let wrong = |place: Range<usize>| move |reason: Wrong| ScenarioError::at(text, Some(place), reason);
@@ -223,18 +230,16 @@ fn switch(
     set(&mut switch.lossy_alpha, table.lossy_alpha.map(Spanned::into_inner));
     switch.marking_rate_bps = table.marking_rate.map(|rate| rate.into_inner().0);
     set(&mut switch.headroom, table.headroom.as_ref().map(headroom));
-    set(
-        &mut switch.pause,
-        table.pause.map(|pause| match pause {
-            file::Pause::Frames => PauseMode::Frames,
-            file::Pause::Instant => PauseMode::Instant,
-        }),
-    );
+    set(&mut switch.pause, table.pause.map(PauseMode::from));
     if let Some(given) = table.balance {
         switch.balance = balance(&given, table.flowlet_gap.as_ref().map(|gap| gap.get_ref().0));
     }
     if let (Some(gap), false) = (&table.flowlet_gap, matches!(switch.balance, Balance::Flowlet { .. })) {
         return Err(wrong(gap.span())("flowlet_gap: balance is not \"flowlet\"".to_owned()));
+    }
+    if let Some(rules) = table.rules {
+        let read = |name: &str| NamedRules::parse_among(name, &own.rules);
+        switch.rules = Some(read_at(&rules, text, "rules: ", read)?);
     }
     if let Some(table) = table.trimming {
         switch.trimming = trimming(table.get_ref()).map_err(wrong(table.span()))?;

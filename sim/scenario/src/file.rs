@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use roce_sim::net::PauseMode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
@@ -186,6 +187,8 @@ pub(super) struct Switch {
     /// The gap that ends a flowlet.
     pub(super) flowlet_gap: Option<Spanned<Span>>,
     pub(super) trimming: Option<Spanned<Trimming>>,
+    /// The name of rules of the program that reads the scenario, with parameters.
+    pub(super) rules: Option<Spanned<String>>,
     /// Exceptions for some switches and ports.
     #[serde(default)]
     pub(super) port: Vec<Spanned<Port>>,
@@ -225,6 +228,15 @@ pub(super) struct Threshold {
 pub(super) enum Pause {
     Frames,
     Instant,
+}
+
+impl From<Pause> for PauseMode {
+    fn from(pause: Pause) -> Self {
+        match pause {
+            Pause::Frames => Self::Frames,
+            Pause::Instant => Self::Instant,
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]

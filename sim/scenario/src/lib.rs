@@ -35,6 +35,7 @@ mod flows;
 mod hosts;
 mod import;
 mod operations;
+mod own;
 mod parse;
 mod ports;
 mod profile;
@@ -50,6 +51,7 @@ use std::ops::Range;
 
 pub use self::contents::contents;
 pub use self::expect::{Expect, ExpectedValue, Relation};
+pub use self::own::Own;
 pub use self::reading::read_toml;
 pub use self::shipped::{SHIPPED, shipped};
 use roce_sim::net::{

@@ -2,12 +2,10 @@
 
 use std::cell::RefCell;
 
-use roce_transport::congestion::Algorithm;
-
 use super::build::build;
 use super::file::File;
 use super::reading::read_toml;
-use super::{Load, Scenario, ScenarioError, Whole};
+use super::{Load, Own, Scenario, ScenarioError, Whole};
 
 impl Scenario {
     /// Parses a scenario. `load` returns the files that it names.
@@ -16,7 +14,7 @@ impl Scenario {
     ///
     /// Returns the first error with its line.
     pub fn parse(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
-        Self::parse_whole(text, load, &[])
+        Self::parse_whole(text, load, &Own::NONE)
     }
 
     /// Like [`parse`](Self::parse), without the flows, collective operations and training steps, which may be
@@ -28,10 +26,10 @@ impl Scenario {
     pub fn parse_network(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
         let mut file: File = read_toml(text)?;
         (file.flows, file.collective, file.training) = (Vec::new(), Vec::new(), Vec::new());
-        Self::of_file(text, file, load, &[])
+        Self::of_file(text, file, load, &Own::NONE)
     }
 
-    fn parse_whole(text: &str, load: &Load<'_>, own: &[Algorithm]) -> Result<Self, ScenarioError> {
+    fn parse_whole(text: &str, load: &Load<'_>, own: &Own) -> Result<Self, ScenarioError> {
         let scenario = Self::of_file(text, read_toml(text)?, load, own)?;
         if !scenario.sends() {
             let reason =
@@ -42,12 +40,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    fn of_file(
-        text: &str,
-        mut file: File,
-        load: &Load<'_>,
-        own: &[Algorithm],
-    ) -> Result<Self, ScenarioError> {
+    fn of_file(text: &str, mut file: File, load: &Load<'_>, own: &Own) -> Result<Self, ScenarioError> {
         let files = std::mem::take(&mut file.files);
         let load = |name: &str| files.get(name).map_or_else(|| load(name), |text| Ok(text.clone()));
         build(text, file, &load, own)
@@ -62,7 +55,7 @@ impl Scenario {
         text: &str,
         replaced: &[(String, String)],
         load: &Load<'_>,
-        own: &[Algorithm],
+        own: &Own,
     ) -> Result<Whole, ScenarioError> {
         let named = RefCell::new(toml::Table::new());
         let kept = |name: &str| {
@@ -103,11 +96,10 @@ impl Scenario {
         replaced: &[(String, String)],
         load: &Load<'_>,
     ) -> Result<Self, ScenarioError> {
-        Self::parse_among(text, replaced, load, &[])
+        Self::parse_among(text, replaced, load, &Own::NONE)
     }
 
-    /// Like [`parse_with`](Self::parse_with), but `host.congestion` can also name one of the algorithms in
-    /// `own`.
+    /// Like [`parse_with`](Self::parse_with), but the scenario can also name what is in `own`.
     ///
     /// # Errors
     ///
@@ -116,7 +108,7 @@ impl Scenario {
         text: &str,
         replaced: &[(String, String)],
         load: &Load<'_>,
-        own: &[Algorithm],
+        own: &Own,
     ) -> Result<Self, ScenarioError> {
         if replaced.is_empty() {
             return Self::parse_whole(text, load, own);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use roce_packet::PathMtu;
-use roce_transport::congestion::{Algorithm, Congestion};
+use roce_transport::congestion::{Congestion, Paths};
 use roce_transport::with_causes;
 use toml::Spanned;
 
@@ -13,7 +13,7 @@ use super::hosts::select_hosts;
 use super::profile::Profile;
 use super::values::{parsed, set};
 use super::workload::FlowsOfTable;
-use super::{ScenarioError, Wrong};
+use super::{Own, ScenarioError, Wrong};
 use roce_sim::net::{
     Application, ApplicationError, FlowOperation, FlowSpec, HostSettings, Settings, Topology,
 };
@@ -26,7 +26,7 @@ pub(super) fn assign(
     tables: &[FlowsOfTable],
     flows: &[FlowSpec],
     topology: &Topology,
-    (text, own): (&str, &[Algorithm]),
+    (text, own): (&str, &Own),
 ) -> Result<(), ScenarioError> {
     if groups.is_empty() && tables.iter().all(|table| table.profile.is_none() && table.operation.is_none()) {
         return Ok(());
@@ -103,15 +103,18 @@ fn number_of(settings: &mut Settings, profile: HostSettings) -> Result<u16, Wron
     u16::try_from(place + 1).map_err(|_| "more than 65535 different settings of flows".to_owned())
 }
 
-fn changed(base: &HostSettings, table: &Profile, own: &[Algorithm]) -> Result<HostSettings, Wrong> {
+fn changed(base: &HostSettings, table: &Profile, own: &Own) -> Result<HostSettings, Wrong> {
     let mut host = base.clone();
     if let Some(control) = &table.congestion {
         // A host sends notifications for all its queue pairs, so their settings always come from `[host]`.
-        let parsed = Congestion::parse_among(control, own);
+        let parsed = Congestion::parse_among(control, &own.algorithms);
         host.congestion = parsed.map_err(|error| with_causes(&error).to_string())?.0;
     }
     set(&mut host.recovery, table.recovery.as_deref().map(parsed).transpose()?);
-    set(&mut host.paths, table.paths.as_deref().map(parsed).transpose()?);
+    if let Some(paths) = &table.paths {
+        let parsed = Paths::parse_among(paths, &own.policies);
+        host.paths = parsed.map_err(|error| with_causes(&error).to_string())?;
+    }
     if let Some(mtu) = table.path_mtu {
         let wrong = || "path_mtu must be 256, 512, 1024, 2048 or 4096".to_owned();
         host.path_mtu = PathMtu::from_bytes(usize::from(mtu)).ok_or_else(wrong)?;

@@ -83,7 +83,7 @@ pub use results::{
     HostResult, PausePoint, PortResult, QueuePoint, RatePoint, Results, TotalPoint, port_name,
 };
 pub use route::{RouteError, check_routes};
-pub use rules::{FrameView, MakeRules, PortView, SwitchRules};
+pub use rules::{Admission, FrameView, NamedRules, PortView, SwitchRules};
 pub use settings::{
     Balance, Class, Failed, Failure, FlowOperation, Headroom, HostSettings, MeasureSettings, PRIORITIES,
     PauseMode, PauseStorm, PayloadMode, PortChanges, PortRule, RouteOverride, Settings, SwitchSettings,

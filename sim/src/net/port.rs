@@ -153,11 +153,13 @@ pub enum DropReason {
     Watchdog,
     /// The frame was sent over a link that is down.
     LinkDown,
+    /// The rules of a program dropped the frame ([`SwitchRules`](super::SwitchRules)).
+    Rules,
 }
 
 impl DropReason {
     /// All reasons.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NoRoute,
         Self::HopLimit,
         Self::Headroom,
@@ -166,6 +168,7 @@ impl DropReason {
         Self::Damaged,
         Self::Watchdog,
         Self::LinkDown,
+        Self::Rules,
     ];
 
     /// Returns the name of the reason in results.
@@ -180,6 +183,7 @@ impl DropReason {
             Self::Damaged => "damaged",
             Self::Watchdog => "watchdog",
             Self::LinkDown => "link_down",
+            Self::Rules => "rules",
         }
     }
 }
@@ -209,7 +213,7 @@ pub struct PortStats {
     /// The number of times that the watchdog emptied a queue.
     pub watchdog: u64,
     /// Frames dropped by reason, in the order of [`DropReason::ALL`].
-    pub dropped: [u64; 8],
+    pub dropped: [u64; DropReason::ALL.len()],
 }
 
 impl PortStats {

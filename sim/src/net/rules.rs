@@ -1,7 +1,8 @@
-//! Decisions of a program instead of those of a switch: ports and marks.
+//! Decisions of a program instead of those of a switch: ports, queues and marks.
 
 use std::fmt;
-use std::sync::Arc;
+
+use roce_transport::congestion::Custom;
 
 use super::time::Time;
 
@@ -35,6 +36,18 @@ pub struct PortView {
     pub own_queue_bytes: u64,
 }
 
+/// What happens to a frame before it enters a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// The frame is queued if the buffer has room, whatever the threshold of trimming.
+    Queue,
+    /// Its payload is removed as [`SwitchSettings::trimming`](super::SwitchSettings::trimming) says. A frame
+    /// that cannot be trimmed is dropped.
+    Trim,
+    /// The frame is dropped.
+    Drop,
+}
+
 /// The decisions of one switch. Each returns `None` to leave a decision to the settings of the switch.
 ///
 /// Every switch has its own state, and a decision must depend on nothing else: then the results of a run are
@@ -47,6 +60,12 @@ pub trait SwitchRules: fmt::Debug + Send {
         None
     }
 
+    /// Decides whether a frame may enter its queue at the port through which it will leave. `port` is its
+    /// state without the frame.
+    fn admits(&mut self, _now: Time, _frame: &FrameView, _port: &PortView) -> Option<Admission> {
+        None
+    }
+
     /// Decides whether a frame that leaves is marked as having met congestion. `port` is its state without
     /// the frame. Only frames that are ECN-capable can be marked.
     fn marks(&mut self, _now: Time, _frame: &FrameView, _port: &PortView) -> Option<bool> {
@@ -54,30 +73,5 @@ pub trait SwitchRules: fmt::Debug + Send {
     }
 }
 
-/// Makes the rules of each switch from its number, in the order of the topology.
-#[derive(Clone)]
-pub struct MakeRules(Arc<dyn Fn(u32) -> Box<dyn SwitchRules> + Send + Sync>);
-
-impl MakeRules {
-    /// Calls `make` for each switch.
-    pub fn new(make: impl Fn(u32) -> Box<dyn SwitchRules> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(make))
-    }
-
-    pub(super) fn of_switch(&self, number: u32) -> Box<dyn SwitchRules> {
-        (self.0)(number)
-    }
-}
-
-impl fmt::Debug for MakeRules {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("MakeRules")
-    }
-}
-
-/// Two are equal if one is a copy of the other.
-impl PartialEq for MakeRules {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
-    }
-}
+/// Rules with a name and parameters, made for each switch from its number in the order of the topology.
+pub type NamedRules = Custom<u32, Box<dyn SwitchRules>>;

@@ -7,7 +7,7 @@ use roce_transport::{Recovery, TrafficClasses};
 use super::application::Application;
 use super::marking::Marking;
 use super::receiver::{ReadSettings, ReceiveLimit};
-use super::rules::MakeRules;
+use super::rules::NamedRules;
 use super::ties::Ties;
 use super::time::Time;
 use super::topology::NodeId;
@@ -164,8 +164,8 @@ pub struct SwitchSettings {
     pub balance: Balance,
     /// Trimming of data frames that do not fit into the buffer. With `None`, such frames are dropped.
     pub trimming: Option<Trimming>,
-    /// Decisions of a program, which precede [`Self::balance`] and [`Self::marking`].
-    pub rules: Option<MakeRules>,
+    /// Decisions of a program, which precede those of the other settings.
+    pub rules: Option<NamedRules>,
 }
 
 impl Default for SwitchSettings {

@@ -5,13 +5,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use roce_sim::net::{
-    Balance, FrameView, MakeRules, Marking, PortView, Results, Settings, SwitchRules, Time, Topology, incast,
-    permutation,
+    Admission, Balance, DropReason, FrameView, Marking, NamedRules, PortView, Results, Settings, SwitchRules,
+    Time, Topology, Trimming, incast, permutation,
 };
 
-use roce_transport::congestion::Congestion;
+use roce_transport::congestion::parameters;
+use roce_transport::congestion::parameters::{NoParameters, ParameterRange::Number};
+use roce_transport::congestion::{Congestion, CustomError};
 
 use super::{LINK, assert_complete, run};
+
+/// Returns rules without parameters.
+fn rules(make: impl Fn(u32) -> Box<dyn SwitchRules> + Send + Sync + 'static) -> NamedRules {
+    NamedRules::new("own", NoParameters, move |_, switch| make(*switch))
+}
 
 /// Leaves every decision to the settings.
 #[derive(Debug)]
@@ -36,7 +43,7 @@ impl SwitchRules for Turns {
 }
 
 /// A fat tree of 16 hosts with these rules.
-fn fat_tree(rules: Option<MakeRules>, balance: Balance, threads: usize) -> Results {
+fn fat_tree(rules: Option<NamedRules>, balance: Balance, threads: usize) -> Results {
     let mut settings = Settings { threads, ..Settings::default() };
     settings.switch.balance = balance;
     settings.switch.rules = rules;
@@ -47,15 +54,14 @@ fn fat_tree(rules: Option<MakeRules>, balance: Balance, threads: usize) -> Resul
 #[test]
 fn rules_that_decide_nothing_change_nothing() {
     for balance in [Balance::Flow, Balance::Spray, Balance::Flowlet { gap: Time::from_us(5) }] {
-        let rules = MakeRules::new(|_| Box::new(Nothing));
-        assert_eq!(fat_tree(Some(rules), balance, 1), fat_tree(None, balance, 1), "{balance:?}");
+        let nothing = rules(|_| Box::new(Nothing));
+        assert_eq!(fat_tree(Some(nothing), balance, 1), fat_tree(None, balance, 1), "{balance:?}");
     }
 }
 
 #[test]
 fn rules_choose_ports_with_equal_results_for_every_number_of_threads() {
-    let turns =
-        || MakeRules::new(|switch| Box::new(Turns { switch: switch as usize, pairs: BTreeMap::new() }));
+    let turns = || rules(|switch| Box::new(Turns { switch: switch as usize, pairs: BTreeMap::new() }));
     let first = fat_tree(Some(turns()), Balance::Flow, 1);
     assert_complete(&first);
     for threads in [2, 4] {
@@ -107,7 +113,7 @@ fn rules_see_ports_and_queues_and_mark() {
     let make = move |switch| -> Box<dyn SwitchRules> {
         Box::new(Watching { switch, seen: of_rules.clone(), marked: counted.clone() })
     };
-    settings.switch.rules = Some(MakeRules::new(make));
+    settings.switch.rules = Some(rules(make));
     let topology = Topology::leaf_spine(2, 3, 4, LINK, LINK).unwrap();
     let results = run(&topology, &incast(8, 7, 0, 200_000, Time::ZERO).unwrap(), settings);
     assert_complete(&results);
@@ -118,4 +124,81 @@ fn rules_see_ports_and_queues_and_mark() {
     let by_port: u64 = results.ports.iter().map(|port| port.stats.marked).sum();
     assert!(by_port > 0);
     assert!(by_port <= marked.load(Ordering::Relaxed) as u64, "only data can be marked");
+}
+
+parameters! {
+    /// The parameters of [`Limit`].
+    pub struct Limits {
+        /// Bytes in a queue above which frames are trimmed
+        /// or dropped.
+        above: u32 = 20_000, Number(0, 1_000_000), "bytes", "";
+        /// Whether they are trimmed.
+        trims: bool = true, Number(0, 1), "", "";
+    }
+}
+
+/// Limits every queue.
+#[derive(Debug)]
+struct Limit(Limits);
+
+impl SwitchRules for Limit {
+    fn admits(&mut self, _now: Time, frame: &FrameView, port: &PortView) -> Option<Admission> {
+        let is_long = port.own_queue_bytes + u64::from(frame.wire_bytes) > u64::from(self.0.above);
+        let refused = if self.0.trims { Admission::Trim } else { Admission::Drop };
+        Some(if is_long && !frame.is_trimmed { refused } else { Admission::Queue })
+    }
+}
+
+fn limit() -> NamedRules {
+    NamedRules::new("limit", Limits::default(), |limits, _| Box::new(Limit(*limits)))
+}
+
+/// Eight hosts send to one through switches with these rules.
+fn limited(rules: &str, threads: usize) -> Results {
+    let mut settings = Settings { threads, ..Settings::default() };
+    settings.switch.pfc = 0;
+    // What the rules queue is queued, although it is above this threshold.
+    settings.switch.trimming = Some(Trimming { above_bytes: Some(1), ..Trimming::default() });
+    settings.switch.rules = Some(NamedRules::parse_among(rules, &[limit()]).unwrap());
+    settings.host.recovery = "selective-repeat:cap=64".parse().unwrap();
+    let topology = Topology::leaf_spine(2, 3, 4, LINK, LINK).unwrap();
+    run(&topology, &incast(8, 7, 0, 50_000, Time::ZERO).unwrap(), settings)
+}
+
+#[test]
+fn rules_with_parameters_limit_queues() {
+    let counts = |rules| {
+        let results = limited(rules, 1);
+        assert_complete(&results);
+        assert_eq!(limited(rules, 2), results, "{rules}");
+        (
+            results.sum(|port| port.trimmed),
+            results.dropped(DropReason::Rules),
+            results.sum(|port| port.drops()),
+        )
+    };
+    let short = counts("limit");
+    let long = counts("limit:above=100000");
+    assert!(short.0 > long.0 && long.0 > 0 && (short.1, short.2, long.1, long.2) == (0, 0, 0, 0));
+    let dropping = counts("limit:above=100000,trims=0");
+    assert!(dropping.0 == 0 && dropping.1 > 0 && dropping.1 == dropping.2, "{dropping:?}");
+    // The first burst of 8 flows has 400 KB.
+    assert_eq!(counts("limit:above=1000000"), (0, 0, 0));
+}
+
+#[test]
+fn texts_of_rules_are_read_and_written() {
+    let own = [limit()];
+    let read = |text| NamedRules::parse_among(text, &own);
+    assert_eq!(read("limit").unwrap(), own[0]);
+    let changed = read("limit:above=7,trims=0").unwrap();
+    assert_eq!(changed.to_string(), "limit:above=7,trims=0");
+    assert_ne!(changed, own[0]);
+    assert_ne!(limit(), own[0], "another function");
+    let meaning = "Bytes in a queue above which frames are trimmed or dropped.";
+    assert_eq!(own[0].table()[0].meaning, meaning);
+    assert!(matches!(read("other"), Err(CustomError::Unknown { .. })));
+    for wrong in ["limit:above", "limit:above=x", "limit:above=1000001", "limit:below=1"] {
+        assert!(matches!(read(wrong), Err(CustomError::Parameter { .. })), "{wrong}");
+    }
 }

@@ -3,16 +3,15 @@
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
 use alloc::string::String;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::parameters::{self, ParameterError, Parameters};
+use crate::parameters::{self, NoParameters, ParameterError, Parameters};
 use crate::units::{self, UnitError};
 use crate::{
-    CongestionControl, Dcqcn, DcqcnParameters, Dctcp, DctcpParameters, FixedRate, Hpcc, HpccParameters, Make,
-    NotificationPoint, Nscc, NsccParameters, PowerTcp, PowerTcpParameters, Rate, Start, Swift,
-    SwiftParameters, ThetaPowerTcp, Timely, TimelyParameters,
+    CongestionControl, Custom, Dcqcn, DcqcnParameters, Dctcp, DctcpParameters, FixedRate, Hpcc,
+    HpccParameters, NotificationPoint, Nscc, NsccParameters, PowerTcp, PowerTcpParameters, Rate, Start,
+    Swift, SwiftParameters, ThetaPowerTcp, Timely, TimelyParameters,
 };
 
 /// Declares the algorithms with parameters: everything that depends on which algorithms there are follows
@@ -29,12 +28,7 @@ macro_rules! algorithms {
             Fixed(Rate),
             $($(#[doc = $doc])+ $variant($parameters),)+
             /// An algorithm from another crate; see [`Algorithm::custom`].
-            Custom {
-                /// The name of the algorithm.
-                name: &'static str,
-                /// A function that creates an instance for each queue pair.
-                make: Arc<Make>,
-            },
+            Custom(Custom<Start, Box<dyn CongestionControl>>),
         }
 
         impl Algorithm {
@@ -58,7 +52,7 @@ macro_rules! algorithms {
                     Self::None => "none",
                     Self::Fixed(_) => "fixed",
                     $(Self::$variant(_) => $name,)+
-                    Self::Custom { name, .. } => name,
+                    Self::Custom(custom) => custom.name(),
                 }
             }
 
@@ -69,7 +63,7 @@ macro_rules! algorithms {
                     Self::None => return None,
                     Self::Fixed(rate) => Box::new(FixedRate(*rate)),
                     $(Self::$variant(parameters) => Box::new($algorithm::new(parameters, start)),)+
-                    Self::Custom { make, .. } => make(start),
+                    Self::Custom(custom) => custom.make(start),
                 })
             }
 
@@ -79,14 +73,16 @@ macro_rules! algorithms {
             pub fn parameters(&self) -> Vec<(&'static crate::Parameter, String)> {
                 match self {
                     $(Self::$variant(parameters) => parameters.parameters(),)+
-                    Self::None | Self::Fixed(_) | Self::Custom { .. } => Vec::new(),
+                    Self::Custom(custom) => custom.parameters(),
+                    Self::None | Self::Fixed(_) => Vec::new(),
                 }
             }
 
             fn settable(&mut self) -> Option<&mut dyn Settable> {
                 match self {
                     $(Self::$variant(parameters) => Some(parameters),)+
-                    Self::None | Self::Fixed(_) | Self::Custom { .. } => None,
+                    Self::Custom(custom) => Some(custom),
+                    Self::None | Self::Fixed(_) => None,
                 }
             }
         }
@@ -97,9 +93,7 @@ macro_rules! algorithms {
                     (Self::None, Self::None) => true,
                     (Self::Fixed(own), Self::Fixed(other)) => own == other,
                     $((Self::$variant(own), Self::$variant(other)) => own == other,)+
-                    (Self::Custom { make: own, .. }, Self::Custom { make: other, .. }) => {
-                        core::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(other))
-                    }
+                    (Self::Custom(own), Self::Custom(other)) => own == other,
                     _ => false,
                 }
             }
@@ -109,7 +103,8 @@ macro_rules! algorithms {
         impl fmt::Display for Algorithm {
             fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
-                    Self::None | Self::Custom { .. } => formatter.write_str(self.name()),
+                    Self::None => formatter.write_str(self.name()),
+                    Self::Custom(custom) => custom.fmt(formatter),
                     Self::Fixed(rate) => write!(formatter, "fixed:{}bps", rate.get()),
                     $(Self::$variant(parameters) => write!(formatter, "{}:{parameters}", $name),)+
                 }
@@ -143,7 +138,17 @@ impl Algorithm {
         name: &'static str,
         make: impl Fn(&Start) -> Box<dyn CongestionControl> + Send + Sync + 'static,
     ) -> Self {
-        Self::Custom { name, make: Arc::new(make) }
+        Self::custom_with(name, NoParameters, move |_, start| make(start))
+    }
+
+    /// Returns an algorithm that this crate does not contain, with parameters that text can set, such as
+    /// `mine:step=20,period=100`. Their type is usually one that [`parameters!`](crate::parameters!) defines.
+    pub fn custom_with<P: Parameters + Clone + Send + Sync + 'static>(
+        name: &'static str,
+        parameters: P,
+        make: impl Fn(&P, &Start) -> Box<dyn CongestionControl> + Send + Sync + 'static,
+    ) -> Self {
+        Self::Custom(Custom::new(name, parameters, make))
     }
 }
 
@@ -152,6 +157,15 @@ impl Eq for Algorithm {}
 impl fmt::Debug for Algorithm {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl Settable for Custom<Start, Box<dyn CongestionControl>> {
+    fn take(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
+        Custom::take(self, name, value)
+    }
+    fn table(&self) -> &'static [crate::Parameter] {
+        Custom::table(self)
     }
 }
 

@@ -30,6 +30,7 @@ extern crate alloc;
 extern crate std;
 
 mod choice;
+mod custom;
 mod dcqcn;
 mod dctcp;
 mod fixed;
@@ -37,7 +38,6 @@ mod hpcc;
 mod math;
 mod notification;
 mod nscc;
-#[doc(hidden)]
 pub mod parameters;
 mod paths;
 mod powertcp;
@@ -49,11 +49,11 @@ mod time;
 mod timely;
 pub mod units;
 
-use alloc::boxed::Box;
 use core::fmt;
 use core::time::Duration;
 
 pub use choice::{Algorithm, Congestion, CongestionError};
+pub use custom::{Custom, CustomError};
 pub use dcqcn::{Dcqcn, DcqcnForm, DcqcnParameters};
 pub use dctcp::{Dctcp, DctcpParameters};
 pub use fixed::FixedRate;
@@ -71,7 +71,8 @@ pub use theta_powertcp::ThetaPowerTcp;
 pub use time::Instant;
 pub use timely::{Timely, TimelyForm, TimelyParameters};
 
-use roce_packet::{Qpn, Telemetry};
+use roce_packet::Qpn;
+pub use roce_packet::{Telemetry, TelemetryHop};
 
 /// A rate in bits per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -270,6 +271,3 @@ pub trait CongestionControl: fmt::Debug + Send {
         Observation { rate, window: self.window(), ..Observation::default() }
     }
 }
-
-/// A function that creates an algorithm for one queue pair.
-pub type Make = dyn Fn(&Start) -> Box<dyn CongestionControl> + Send + Sync;

@@ -83,9 +83,14 @@ pub enum ParameterError {
     },
 }
 
+/// Parameters with their values as text.
+pub type List = Vec<(&'static Parameter, String)>;
+
 /// A field type of a set of parameters.
 pub trait Value: Copy {
+    /// Returns the value of a number, or of the index of a word.
     fn from_raw(raw: u32) -> Self;
+    /// Returns the number, or the index of the word.
     fn raw(self) -> u32;
 }
 
@@ -107,13 +112,20 @@ impl Value for bool {
     }
 }
 
-/// A set of parameters that can be set by name.
+/// A set of parameters that can be set by name. [`parameters!`](crate::parameters!) defines types of it.
 pub trait Parameters {
+    /// The parameters.
     const TABLE: &'static [Parameter];
+    /// Sets the parameter of this row of the table.
     fn put(&mut self, index: usize, raw: u32);
+    /// Returns the parameter of this row of the table.
     fn raw(&self, index: usize) -> u32;
 
     /// Sets a parameter from its name and value. Returns `false` if the set does not have this name.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the value is not in the range of the parameter.
     fn take(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
         let Some(index) =
             Self::TABLE.iter().position(|row| row.name == name || !name.is_empty() && row.alias == name)
@@ -167,6 +179,18 @@ pub trait Parameters {
     }
 }
 
+/// No parameters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NoParameters;
+
+impl Parameters for NoParameters {
+    const TABLE: &'static [Parameter] = &[];
+    fn put(&mut self, _index: usize, _raw: u32) {}
+    fn raw(&self, _index: usize) -> u32 {
+        0
+    }
+}
+
 /// Splits `name=value`.
 pub fn split(piece: &str) -> Result<(&str, &str), ParameterError> {
     piece.split_once('=').ok_or_else(|| ParameterError::Form { text: piece.to_owned() })
@@ -184,15 +208,33 @@ pub fn unknown(name: &str, tables: &[&'static [Parameter]]) -> ParameterError {
     ParameterError::Unknown { name: name.to_owned(), known }
 }
 
-/// Defines a struct of parameters with its table: name in text, field, type, range, unit, alias, default.
+/// Defines a struct of parameters that text can set, as `name=value`, with the type, default, range, unit and
+/// second name of each. The comment of a field becomes its description in tools. Types are `u32` and `bool`,
+/// or any other [`Value`].
+///
+/// ```
+/// use roce_congestion::ParameterRange::Number;
+/// use roce_congestion::parameters;
+///
+/// parameters! {
+///     /// The parameters of my algorithm.
+///     pub struct Mine {
+///         /// Rise of the rate in each period.
+///         step: u32 = 100, Number(1, 100_000), "Mbps", "";
+///         /// Time between two rises.
+///         period: u32 = 50, Number(1, 1_000_000), "us", "";
+///     }
+/// }
+///
+/// assert_eq!(Mine::default().to_string(), "step=100,period=50");
+/// ```
 #[macro_export]
-#[doc(hidden)]
 macro_rules! parameters {
     (
         $(#[$outer:meta])*
         pub struct $name:ident {
             $(
-                #[doc = $doc:literal]
+                $(#[doc = $doc:literal])+
                 $field:ident: $type:ty = $default:expr, $range:expr, $unit:literal, $alias:literal;
             )+
         }
@@ -200,7 +242,7 @@ macro_rules! parameters {
         $(#[$outer])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct $name {
-            $(#[doc = $doc] pub $field: $type,)+
+            $($(#[doc = $doc])+ pub $field: $type,)+
         }
 
         impl Default for $name {
@@ -213,7 +255,7 @@ macro_rules! parameters {
             /// All parameters, in the order in which text lists them.
             pub const PARAMETERS: &'static [$crate::parameters::Parameter] = {
                 &[$($crate::parameters::Parameter {
-                    name: stringify!($field), alias: $alias, unit: $unit, range: $range, meaning: $doc.trim_ascii(),
+                    name: stringify!($field), alias: $alias, unit: $unit, range: $range, meaning: concat!($($doc),+).trim_ascii(),
                 },)+]
             };
 
@@ -221,7 +263,7 @@ macro_rules! parameters {
             #[must_use]
             pub fn parameters(
                 &self,
-            ) -> alloc::vec::Vec<(&'static $crate::parameters::Parameter, alloc::string::String)> {
+            ) -> $crate::parameters::List {
                 $crate::parameters::Parameters::list(self)
             }
         }

@@ -11,12 +11,13 @@ mod pacer;
 mod reads;
 
 pub use roce_congestion::{
-    Ack, Algorithm, CnpScope, Congestion, CongestionControl, CongestionError, Dcqcn, DcqcnForm,
-    DcqcnParameters, Dctcp, DctcpParameters, Feedback, FixedRate, Hpcc, HpccParameters, Loss, Make,
+    Ack, Algorithm, CnpScope, Congestion, CongestionControl, CongestionError, Custom, CustomError, Dcqcn,
+    DcqcnForm, DcqcnParameters, Dctcp, DctcpParameters, Feedback, FixedRate, Hpcc, HpccParameters, Loss,
     NotificationPoint, Nscc, NsccParameters, Observation, Parameter, ParameterError, ParameterRange,
     PathFeedback, PathParameters, PathPolicy, PathSet, PathStart, Paths, PathsError, Penalty, Policy,
     PowerTcp, PowerTcpParameters, Rate, Recycle, Reps, RepsParameters, RoundRobin, Start, Swift,
-    SwiftParameters, ThetaPowerTcp, Timely, TimelyForm, TimelyParameters, Trim,
+    SwiftParameters, Telemetry, TelemetryHop, ThetaPowerTcp, Timely, TimelyForm, TimelyParameters, Trim,
+    parameters,
 };
 
 pub(crate) use after_loss::{AfterLoss, LostAfter};

@@ -3,7 +3,7 @@
 //! - `ROCE_SEEDS=100000` runs this many seeds instead of the default;
 //! - `ROCE_SEED=123` runs one seed.
 
-use roce_scenario::{Scenario, contents};
+use roce_scenario::{Own, Scenario, contents};
 use roce_sim::net::{Results, Time};
 
 use super::{import_chakra, import_goal, import_htsim, import_simai};
@@ -106,7 +106,7 @@ fn a_scenario_with_its_files_is_one_text() {
         let found = files.iter().find(|(known, _)| known == name);
         found.map(|(_, bytes)| contents(bytes.clone())).ok_or_else(|| name.to_owned())
     };
-    let whole = Scenario::parse_whole_with(&text, &[], &load, &[]).unwrap();
+    let whole = Scenario::parse_whole_with(&text, &[], &load, &Own::NONE).unwrap();
     assert!(whole.text.contains("base64:"), "{}", whole.text);
     let again = Scenario::parse(&whole.text, &|name| Err(format!("{name} is not in the text"))).unwrap();
     assert_eq!(again, whole.scenario);

@@ -8,6 +8,7 @@ mod import_chakra;
 mod import_goal;
 mod import_htsim;
 mod import_simai;
+mod own;
 mod profiles;
 mod refused;
 mod threads;

@@ -17,7 +17,7 @@ use super::egress::CONTROL;
 use super::event::Event;
 use super::frame::{Frame, FrameId, Kind};
 use super::port::{DropReason, PauseStep};
-use super::rules::{PortView, SwitchRules};
+use super::rules::{Admission, PortView, SwitchRules};
 use super::settings::{Balance, Settings, SwitchSettings};
 use super::ties::TieOrder;
 use super::time::Time;
@@ -51,7 +51,7 @@ impl Switch {
             balance: own.balance,
             random: generator(settings.seed, 0x5_0000 + u64::from(number)),
             balancer: Balancer::new(number, TieOrder::new(settings.ties, settings.seed).first_turn(number)),
-            rules: own.rules.as_ref().map(|rules| rules.of_switch(number)),
+            rules: own.rules.as_ref().map(|rules| rules.make(&number)),
             seen: Vec::new(),
         })
     }
@@ -91,6 +91,15 @@ impl Switch {
         if end.pause.dropping >> priority & 1 == 1 {
             return world.discard(out, id, DropReason::Watchdog);
         }
+        let asked = self
+            .rules
+            .as_mut()
+            .and_then(|rules| rules.admits(world.now, &world.frames.get(id).view(), &end.view(queue)));
+        match asked {
+            None | Some(Admission::Queue) => {}
+            Some(Admission::Trim) => return self.trim_or_drop(world, (out, out), id, DropReason::Rules),
+            Some(Admission::Drop) => return world.discard(out, id, DropReason::Rules),
+        }
         if entry.settings.pfc >> priority & 1 == 1 {
             match self.buffer.admit(entry.local as usize, queue, len) {
                 None => return self.trim_or_drop(world, (port, out), id, DropReason::Headroom),
@@ -104,7 +113,8 @@ impl Switch {
             let queued = end.egress.bytes_of(queue);
             let local = end.local as usize;
             let above = end.settings.trimming.and_then(|trimming| trimming.above_bytes);
-            if above.is_some_and(|above| queued + len > above) && self.trim(world, out, id) {
+            let is_above = asked.is_none() && above.is_some_and(|above| queued + len > above);
+            if is_above && self.trim(world, out, id) {
                 return;
             }
             if !self.buffer.admit_lossy(local, queued, len) {

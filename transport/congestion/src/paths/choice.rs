@@ -3,7 +3,7 @@
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
 use alloc::string::String;
-use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
@@ -12,9 +12,9 @@ use super::policy::{PathPolicy, PathStart};
 use super::recycle::Recycle;
 use super::reps::{Reps, RepsParameters};
 use super::round_robin::RoundRobin;
-use crate::parameters;
 use crate::parameters::ParameterRange::Number;
-use crate::parameters::{ParameterError, Parameters as _};
+use crate::parameters::{NoParameters, ParameterError, Parameters};
+use crate::{Custom, parameters};
 
 parameters! {
     /// The paths of a queue pair, whatever the policy.
@@ -27,9 +27,6 @@ parameters! {
         probe: u32 = 100, Number(1, 1_000_000), "us", "";
     }
 }
-
-/// A function that creates a policy for a queue pair.
-type MakePolicy = dyn Fn(&PathStart) -> Box<dyn PathPolicy> + Send + Sync;
 
 /// The policy that selects the path of each packet.
 #[derive(Clone, Default)]
@@ -46,12 +43,7 @@ pub enum Policy {
     /// REPS: recycled entropies, with a cache that survives failures.
     Reps(RepsParameters),
     /// A policy from another crate; see [`Policy::custom`].
-    Custom {
-        /// The name of the policy.
-        name: &'static str,
-        /// A function that creates an instance for each queue pair.
-        make: Arc<MakePolicy>,
-    },
+    Custom(Custom<PathStart, Box<dyn PathPolicy>>),
 }
 
 impl Policy {
@@ -63,7 +55,17 @@ impl Policy {
         name: &'static str,
         make: impl Fn(&PathStart) -> Box<dyn PathPolicy> + Send + Sync + 'static,
     ) -> Self {
-        Self::Custom { name, make: Arc::new(make) }
+        Self::custom_with(name, NoParameters, move |_, start| make(start))
+    }
+
+    /// Returns a policy that this crate does not contain, with parameters that text can set. Their type is
+    /// usually one that [`parameters!`](crate::parameters!) defines.
+    pub fn custom_with<P: Parameters + Clone + Send + Sync + 'static>(
+        name: &'static str,
+        parameters: P,
+        make: impl Fn(&P, &PathStart) -> Box<dyn PathPolicy> + Send + Sync + 'static,
+    ) -> Self {
+        Self::Custom(Custom::new(name, parameters, make))
     }
 
     fn with_defaults(name: &str) -> Option<Self> {
@@ -86,7 +88,7 @@ impl Policy {
             Self::Penalty => "penalty",
             Self::Recycle => "recycle",
             Self::Reps(_) => "reps",
-            Self::Custom { name, .. } => name,
+            Self::Custom(custom) => custom.name(),
         }
     }
 
@@ -99,7 +101,7 @@ impl Policy {
             Self::Penalty => Box::new(Penalty::new(start)),
             Self::Recycle => Box::new(Recycle::new(start)),
             Self::Reps(parameters) => Box::new(Reps::new(parameters, start)),
-            Self::Custom { make, .. } => make(start),
+            Self::Custom(custom) => custom.make(start),
         })
     }
 }
@@ -108,9 +110,7 @@ impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Reps(own), Self::Reps(other)) => own == other,
-            (Self::Custom { make: own, .. }, Self::Custom { make: other, .. }) => {
-                core::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(other))
-            }
+            (Self::Custom(own), Self::Custom(other)) => own == other,
             _ => core::mem::discriminant(self) == core::mem::discriminant(other),
         }
     }
@@ -120,8 +120,11 @@ impl Eq for Policy {}
 
 impl fmt::Debug for Policy {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())?;
-        if let Self::Reps(parameters) = self { write!(formatter, ":{parameters}") } else { Ok(()) }
+        match self {
+            Self::Reps(parameters) => write!(formatter, "{}:{parameters}", self.name()),
+            Self::Custom(custom) => custom.fmt(formatter),
+            _ => formatter.write_str(self.name()),
+        }
     }
 }
 
@@ -139,10 +142,12 @@ pub struct Paths {
 #[non_exhaustive]
 pub enum PathsError {
     /// The policy does not exist.
-    #[error("there is no policy for paths {name:?}; there are {}", Policy::NAMES.join(", "))]
+    #[error("there is no policy for paths {name:?}; there are {known}")]
     Unknown {
         /// The given name.
         name: String,
+        /// The existing policies.
+        known: String,
     },
     /// A parameter is wrong.
     #[error("invalid parameter of {policy}")]
@@ -177,6 +182,27 @@ impl Paths {
         }
     }
 
+    /// Reads text like [`FromStr`], but also accepts the names of `own`: policies that this crate does not
+    /// contain ([`Policy::custom`]), with their parameters. These names take precedence.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the text is not valid; the error names the wrong part and the expected one.
+    pub fn parse_among(text: &str, own: &[Policy]) -> Result<Self, PathsError> {
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        let found = own.iter().find(|policy| policy.name() == name).cloned();
+        let policy = found.or_else(|| Policy::with_defaults(name)).ok_or_else(|| PathsError::Unknown {
+            name: name.to_owned(),
+            known: own.iter().map(Policy::name).chain(Policy::NAMES).collect::<Vec<&str>>().join(", "),
+        })?;
+        let mut paths = Self::new(policy);
+        for piece in rest.split(',').filter(|piece| !piece.is_empty()) {
+            let policy = paths.policy.name();
+            paths.take(piece).map_err(|error| PathsError::Parameter { policy, error })?;
+        }
+        Ok(paths)
+    }
+
     fn take(&mut self, piece: &str) -> Result<(), ParameterError> {
         let (name, value) = parameters::split(piece)?;
         let own = match &mut self.policy {
@@ -187,7 +213,13 @@ impl Paths {
                 }
                 RepsParameters::PARAMETERS
             }
-            Policy::RoundRobin | Policy::Penalty | Policy::Recycle | Policy::Custom { .. } => &[],
+            Policy::Custom(custom) => {
+                if custom.take(name, value)? {
+                    return Ok(());
+                }
+                custom.table()
+            }
+            Policy::RoundRobin | Policy::Penalty | Policy::Recycle => &[],
         };
         if self.parameters.take(name, value)? {
             return Ok(());
@@ -202,15 +234,7 @@ impl FromStr for Paths {
     type Err = PathsError;
 
     fn from_str(text: &str) -> Result<Self, PathsError> {
-        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
-        let policy =
-            Policy::with_defaults(name).ok_or_else(|| PathsError::Unknown { name: name.to_owned() })?;
-        let mut paths = Self::new(policy);
-        for piece in rest.split(',').filter(|piece| !piece.is_empty()) {
-            let policy = paths.policy.name();
-            paths.take(piece).map_err(|error| PathsError::Parameter { policy, error })?;
-        }
-        Ok(paths)
+        Self::parse_among(text, &[])
     }
 }
 
@@ -221,6 +245,13 @@ impl fmt::Display for Paths {
         match &self.policy {
             Policy::One => Ok(()),
             Policy::Reps(own) => write!(formatter, ":{},{own}", self.parameters),
+            Policy::Custom(custom) => {
+                write!(formatter, ":{}", self.parameters)?;
+                custom
+                    .parameters()
+                    .iter()
+                    .try_for_each(|(row, value)| write!(formatter, ",{}={value}", row.name))
+            }
             _ => write!(formatter, ":{}", self.parameters),
         }
     }
