@@ -12,6 +12,8 @@ pub(crate) enum Timer {
     Retry,
     /// The next early retransmission, in watched time.
     Probe,
+    /// The oldest packet, which others overtook, counts as lost, in watched time.
+    Late,
     /// The delay that an RNR NAK asked for (IBTA 9.7.5.2.8).
     Rnr,
     /// A READ request has its turn ([`EngineConfig::read_rate`](crate::EngineConfig::read_rate)).
@@ -25,27 +27,35 @@ pub(crate) enum Timer {
 const TIMERS: usize = Timer::Pace as usize + 1;
 
 /// The deadlines of one queue pair.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadlines {
-    at: [Option<Instant>; TIMERS],
+    /// [`Instant::FAR_FUTURE`] stands for none.
+    at: [Instant; TIMERS],
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self { at: [Instant::FAR_FUTURE; TIMERS] }
+    }
 }
 
 impl Deadlines {
     pub(crate) fn set(&mut self, timer: Timer, deadline: Option<Instant>) {
-        self.at[timer as usize] = deadline;
+        self.at[timer as usize] = deadline.unwrap_or(Instant::FAR_FUTURE);
     }
 
     pub(crate) fn get(&self, timer: Timer) -> Option<Instant> {
-        self.at[timer as usize]
+        Some(self.at[timer as usize]).filter(|at| *at != Instant::FAR_FUTURE)
     }
 
     pub(crate) fn clear(&mut self) {
-        self.at = [None; TIMERS];
+        *self = Self::default();
     }
 
     /// The earliest one, if the watched time is `paused` nanoseconds behind the clock.
     pub(crate) fn next(&self, paused: u64) -> Option<Instant> {
-        let watched = [Timer::Retry, Timer::Probe].into_iter().filter_map(|timer| self.get(timer));
+        let watched =
+            [Timer::Retry, Timer::Probe, Timer::Late].into_iter().filter_map(|timer| self.get(timer));
         let others = [Timer::Rnr, Timer::Turn, Timer::Pace].into_iter().filter_map(|timer| self.get(timer));
         watched.map(|at| at.plus_nanos(paused)).chain(others).min()
     }

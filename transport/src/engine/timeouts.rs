@@ -64,6 +64,9 @@ impl Engine {
                 if qp.core.deadlines.take_due(Timer::Probe, watched) {
                     requester.on_probe_timer(&mut qp.core, &mut self.shared);
                 }
+                if qp.core.deadlines.take_due(Timer::Late, watched) {
+                    requester.on_late_timer(&mut qp.core, &mut self.shared);
+                }
             }
             self.settle(index);
         }

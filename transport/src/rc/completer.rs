@@ -158,6 +158,7 @@ impl RcRequester {
         }
         core.take_answer(shared);
         self.asked = self.asked.filter(|psn| !psn.before(self.una));
+        core.deadlines.set(Timer::Late, None);
         if let Some(control) = &mut core.control {
             control.acknowledged(shared.now, self.una, payload);
         }

@@ -61,10 +61,10 @@ pub(super) trait LossRecovery {
         None
     }
 
-    /// Tells whether the oldest packet in flight is late: others overtook it, but too few for it to count as
-    /// lost. It counts as lost after [`timeout`](Self::timeout).
-    fn is_late(&self) -> bool {
-        false
+    /// Returns the time in ns after which the oldest packet in flight counts as lost if it is late: others
+    /// overtook it, but too few for it to count as lost now. `None` if it is not late.
+    fn lateness(&self) -> Option<u64> {
+        None
     }
 
     /// Decides that all packets that others overtook are lost, because the oldest one has been late for too

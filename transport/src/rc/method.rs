@@ -83,8 +83,8 @@ impl LossRecovery for Method {
         call!(self.overtaken_by(unsent, arrived))
     }
 
-    fn is_late(&self) -> bool {
-        call!(self.is_late())
+    fn lateness(&self) -> Option<u64> {
+        call!(self.lateness())
     }
 
     fn on_late(&mut self, unsent: Psn) -> Option<(Psn, bool)> {

@@ -67,23 +67,22 @@ impl RcRequester {
         }
         match self.recovery.overtaken_by(self.unsent, arrived) {
             Some((from, is_first)) => self.resend_overtaken(core, shared, from, is_first),
-            None if self.recovery.is_late() => self.await_late(core, shared),
-            None => {}
+            None => self.await_late(core, shared),
         }
     }
 
+    /// Begins or continues the retransmission of overtaken packets at `from`. The first one of a loss episode
+    /// uses up a retry.
+    fn resend_overtaken(&mut self, core: &mut QpCore, shared: &mut Shared, from: Psn, is_first: bool) {
+        if is_first && !self.spend_retry(core, shared, Retry::Sequence) {
+            return;
+        }
+        self.resend_from(core, shared, from, is_first);
+    }
+
     /// Begins or continues the retransmission of overtaken packets at `from`.
-    pub(super) fn resend_overtaken(
-        &mut self,
-        core: &mut QpCore,
-        shared: &mut Shared,
-        from: Psn,
-        is_first: bool,
-    ) {
+    pub(super) fn resend_from(&mut self, core: &mut QpCore, shared: &mut Shared, from: Psn, is_first: bool) {
         if is_first {
-            if !self.spend_retry(core, shared, Retry::Sequence) {
-                return;
-            }
             let awaits = self.sq.get(self.sq.head()).is_some_and(|wqe| wqe.op.awaits_response());
             if awaits {
                 count!(shared, core, implied_nak_seq_err);

@@ -23,6 +23,8 @@ pub(super) struct Selective {
     trimmed: VecDeque<Psn>,
     /// The newest packet that reached the other end, if it overtook `una`.
     newest: Option<Psn>,
+    /// Packets before this one were sent again, if it is behind `una`.
+    repeated: Option<Psn>,
     /// The newest PSN up to which the responder has executed everything, if it is not before `una`.
     executed: Option<Psn>,
     /// End of the retransmission, `None` without one: packets before this one are sent again unless received.
@@ -70,6 +72,7 @@ impl Selective {
             absent: 0,
             trimmed: VecDeque::new(),
             newest: None,
+            repeated: None,
             executed: None,
             end: None,
             until: None,
@@ -116,7 +119,7 @@ impl Selective {
         if !from.before(end) {
             return None;
         }
-        self.end = Some(end);
+        (self.end, self.repeated) = (Some(end), Some(end));
         Some((from, self.begins(unsent)))
     }
 
@@ -139,7 +142,7 @@ impl LossRecovery for Selective {
 
     fn timeout(&self, in_flight: u32) -> Option<u64> {
         let SelectiveRepeat { rto_low, rto_high, few, .. } = self.settings;
-        let micros = if in_flight <= few || self.is_late() { rto_low } else { rto_high };
+        let micros = if in_flight <= few { rto_low } else { rto_high };
         Some(u64::from(micros.max(1)) * 1_000)
     }
 
@@ -203,13 +206,15 @@ impl LossRecovery for Selective {
         self.lose_before(arrived.sub(late), unsent)
     }
 
-    fn is_late(&self) -> bool {
-        let is_sent_again = self.end.is_some_and(|end| self.una.before(end));
-        self.newest.is_some() && !is_sent_again && self.known(self.una) == Known::Nothing
+    fn lateness(&self) -> Option<u64> {
+        // What the responder has or keeps, but has not answered, is sent again too: see `next`.
+        let is_missing = matches!(self.known(self.una), Known::Nothing | Known::Received | Known::Kept);
+        let is_late = self.settings.reorder > 0 && self.newest.is_some() && self.repeated.is_none();
+        (is_late && is_missing).then(|| u64::from(self.settings.rto_low.max(1)) * 1_000)
     }
 
     fn on_late(&mut self, unsent: Psn) -> Option<(Psn, bool)> {
-        let newest = self.newest.filter(|_| self.is_late())?;
+        let newest = self.newest.filter(|_| self.lateness().is_some())?;
         self.lose_before(newest, unsent)
     }
 
@@ -254,7 +259,7 @@ impl LossRecovery for Selective {
     }
 
     fn on_timeout(&mut self, unsent: Psn) {
-        self.end = Some(unsent);
+        (self.end, self.repeated) = (Some(unsent), Some(unsent));
         self.until = Some(unsent);
         // Trimmed packets are sent again with the others.
         self.trimmed.clear();
@@ -279,6 +284,7 @@ impl LossRecovery for Selective {
         self.una = una;
         self.executed = self.executed.filter(|executed| !executed.before(una));
         self.newest = self.newest.filter(|newest| una.before(*newest));
+        self.repeated = self.repeated.filter(|repeated| una.before(*repeated));
         if self.until.is_some_and(|until| !una.before(until)) {
             (self.end, self.until) = (None, None);
         }
@@ -372,6 +378,48 @@ mod tests {
             Some(una.add(7)),
             "after a timeout everything is sent that is missing"
         );
+    }
+
+    #[test]
+    fn the_oldest_packet_is_late_while_others_overtake_it() {
+        let una = Psn::new(0xff_fffe);
+        let (at, unsent) = (|ahead| una.add(ahead), una.add(20));
+        let mut late = selective(5, una);
+        assert_eq!((late.lateness(), late.on_late(unsent)), (None, None), "nothing overtook it");
+        received(&mut late, unsent, at(2));
+        received(&mut late, unsent, at(4));
+        assert_eq!(late.lateness(), Some(100_000));
+        assert_eq!(late.on_late(unsent), Some((una, true)));
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|ahead| late.next(at(ahead))),
+            [0, 1, 3, 3, 19].map(|ahead| Some(at(ahead)).filter(|_| ahead < 4))
+        );
+        assert_eq!((late.lateness(), late.on_late(unsent)), (None, None), "it was sent again");
+        received(&mut late, unsent, at(8));
+        late.on_progress(at(1));
+        assert_eq!(late.lateness(), None, "this one too");
+        late.on_progress(at(5));
+        assert_eq!(late.lateness(), Some(100_000), "this one was not");
+        late.note_kept(at(5), at(5));
+        assert_eq!(late.lateness(), Some(100_000), "its response is missing");
+        late.on_trimmed(at(6));
+        late.on_progress(at(6));
+        assert_eq!(late.lateness(), None, "it is sent again by itself");
+        late.on_go_back(at(6));
+        assert_eq!(late.lateness(), None);
+    }
+
+    #[test]
+    fn no_packet_is_late_where_nothing_may_be_overtaken() {
+        let una = Psn::new(0xff_fffe);
+        let (at, unsent) = (|ahead| una.add(ahead), una.add(20));
+        let mut strict = selective(0, una);
+        assert_eq!(received(&mut strict, unsent, at(3)), Some((una, true)));
+        assert_eq!(strict.lateness(), None);
+        received(&mut strict, at(25), at(23));
+        // The end of the episode.
+        strict.on_progress(at(20));
+        assert_eq!(strict.lateness(), None, "it was sent again");
     }
 
     /// Packets that have left the network take no room in a window.

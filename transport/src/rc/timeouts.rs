@@ -41,30 +41,30 @@ impl RcRequester {
         core.deadlines.set(Timer::Retry, Some(start.plus_nanos(wait)));
         let probe = settings.early.then(|| self.early.interval(of_recovery)).filter(|probe| *probe < wait);
         core.deadlines.set(Timer::Probe, probe.map(|probe| start.plus_nanos(probe)));
+        self.await_late(core, shared);
     }
 
-    /// Brings the timer forward to the time by which a late packet counts as lost.
+    /// Starts the timer of a late packet, if it is not running.
     pub(super) fn await_late(&self, core: &mut QpCore, shared: &Shared) {
-        let Some(wait) = self.recovery.timeout(self.in_flight()) else { return };
-        let timer = if shared.config.retransmission.early { Timer::Probe } else { Timer::Retry };
-        let due = shared.watched().plus_nanos(wait);
-        if core.deadlines.get(timer).is_some_and(|at| due < at) {
-            core.deadlines.set(timer, Some(due));
-        }
+        let lateness = self.recovery.lateness().filter(|_| core.deadlines.get(Timer::Retry).is_some());
+        let begun = core.deadlines.get(Timer::Late);
+        let due = lateness.map(|wait| begun.unwrap_or(shared.watched().plus_nanos(wait)));
+        core.deadlines.set(Timer::Late, due);
     }
 
-    /// Handles the expiration of a timer while a packet is late. Returns `false` if none is.
-    fn on_late(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
-        if self.goes_back() {
-            return false;
+    /// Handles the expiration of the timer of a late packet: what others overtook is lost. Like the timeouts
+    /// of selective repeat, this uses up no retry with early retransmission.
+    pub(crate) fn on_late_timer(&mut self, core: &mut QpCore, shared: &mut Shared) {
+        // Without the other timer, the queue pair may have failed just now.
+        if self.in_flight() == 0 || self.goes_back() || core.deadlines.get(Timer::Retry).is_none() {
+            return;
         }
-        let Some((from, is_first)) = self.recovery.on_late(self.unsent) else { return false };
+        let Some((from, is_first)) = self.recovery.on_late(self.unsent) else { return };
         tracing::debug!(qpn = core.number.get(), psn = from.get(), "late packets count as lost");
-        self.resend_overtaken(core, shared, from, is_first);
-        if !is_first {
-            self.arm(core, shared);
+        let is_free = !is_first || shared.config.retransmission.early;
+        if is_free || self.spend_retry(core, shared, Retry::Sequence) {
+            self.resend_from(core, shared, from, is_first);
         }
-        true
     }
 
     /// Returns the configured retransmission timeout, in nanoseconds.
@@ -74,7 +74,7 @@ impl RcRequester {
 
     /// Handles the expiration of the retransmission timer.
     pub(crate) fn on_retry_timer(&mut self, core: &mut QpCore, shared: &mut Shared) {
-        if self.in_flight() == 0 || self.on_late(core, shared) {
+        if self.in_flight() == 0 {
             return;
         }
         if !self.spend_retry(core, shared, Retry::Timeout) {
@@ -95,9 +95,6 @@ impl RcRequester {
     /// Handles the expiration of the probe timer: the peer has not answered for longer than usual.
     pub(crate) fn on_probe_timer(&mut self, core: &mut QpCore, shared: &mut Shared) {
         if self.in_flight() == 0 || core.deadlines.get(Timer::Retry).is_none() {
-            return;
-        }
-        if self.on_late(core, shared) {
             return;
         }
         self.early.expired();
@@ -167,6 +164,7 @@ impl RcRequester {
 
 /// Stops the retransmission timers because no answer is awaited.
 pub(super) fn disarm(core: &mut QpCore) {
-    core.deadlines.set(Timer::Retry, None);
-    core.deadlines.set(Timer::Probe, None);
+    for timer in [Timer::Retry, Timer::Probe, Timer::Late] {
+        core.deadlines.set(timer, None);
+    }
 }

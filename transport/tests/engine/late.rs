@@ -3,8 +3,8 @@
 
 use crate::common::{Bench, MTU, assert_same, pattern, settings};
 use roce_packet::Operation;
-use roce_sim::pair::{Action, Side};
-use roce_transport::{EngineConfig, QpType, Recovery, SelectiveRepeat, WcStatus};
+use roce_sim::pair::{Action, Settings, Side};
+use roce_transport::{EngineConfig, QpType, Recovery, Retransmission, SelectiveRepeat, WcStatus};
 
 /// Packets of a message.
 const PACKETS: usize = 40;
@@ -14,10 +14,14 @@ const PLACE: usize = 200_000;
 /// Returns a bench whose packets may be overtaken by 20 others, with the default timeouts: 100 us for few
 /// packets or late ones, and 320 us. Its round trip is 2 us.
 fn bench() -> Bench {
+    bench_with(&settings(), EngineConfig::from_number(7).retransmission)
+}
+
+fn bench_with(settings: &Settings, retransmission: Retransmission) -> Bench {
     let selective = SelectiveRepeat { cap: 64, reorder: 20, ..SelectiveRepeat::default() };
     let recovery = Recovery::SelectiveRepeat(selective);
-    let config = EngineConfig { recovery, ..EngineConfig::from_number(7) };
-    let mut bench = Bench::with_config(QpType::Rc, &settings(), config);
+    let config = EngineConfig { recovery, retransmission, ..EngineConfig::from_number(7) };
+    let mut bench = Bench::with_config(QpType::Rc, settings, config);
     bench.packet_time_ns = 30;
     for side in [Side::A, Side::B] {
         bench.host_mut(side).write_memory(0, &pattern(PACKETS * MTU));
@@ -60,7 +64,7 @@ fn transfer(bench: &mut Bench, from: Side) -> u64 {
 
 #[test]
 fn a_loss_near_the_end_is_found_after_the_short_timeout() {
-    let cases: [(&[u32], u64); 4] = [(&[30], 1), (&[38], 1), (&[21, 22, 25, 30, 35, 37], 6), (&[5, 36], 2)];
+    let cases: [(&[u32], u64); 4] = [(&[30], 1), (&[36], 1), (&[21, 22, 25, 30, 35, 37], 6), (&[5, 36], 2)];
     for from in [Side::A, Side::B] {
         for (lost, packets) in cases {
             let mut bench = bench();
@@ -72,6 +76,36 @@ fn a_loss_near_the_end_is_found_after_the_short_timeout() {
             assert!(again <= packets, "{from:?} {lost:?}: {again} packets");
         }
     }
+}
+
+/// Devices have early retransmission, with which neither timeouts nor late packets use up a retry.
+#[test]
+fn a_loss_near_the_end_uses_up_no_retry_with_early_retransmission() {
+    let mut bench = bench_with(&Settings { retry_cnt: 0, ..settings() }, Retransmission::ADAPTIVE);
+    once(&mut bench, Side::A, &[21, 30], || Action::Drop);
+    let took = transfer(&mut bench, Side::A);
+    assert!((100..110).contains(&took), "{took} us");
+}
+
+/// Two losses in one episode, of which the second one is late before it counts as lost by number. Its copy
+/// has the long timeout, not what was left of the short one.
+#[test]
+fn the_timer_of_a_late_packet_ends_when_it_is_sent_again() {
+    let mut bench = bench();
+    // 24 packets overtake the first lost one, and 21 the second one, 90 us after the first did.
+    bench.packet_time_ns = 4_300;
+    let mut copies = [0; 2];
+    bench.set_script(move |sent| {
+        let lost = [0, 12].iter().position(|lost| sent.psn.get() == 0x1000 + lost && sent.from == Side::A);
+        let Some(lost) = lost else { return Action::Pass };
+        copies[lost] += 1;
+        match copies[lost] {
+            1 => Action::Drop,
+            _ => Action::Delay(if lost == 1 { 50_000 } else { 0 }),
+        }
+    });
+    transfer(&mut bench, Side::A);
+    assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0);
 }
 
 /// Nothing overtakes the last packet. For a WRITE, the 24 packets after the last acknowledgement are in

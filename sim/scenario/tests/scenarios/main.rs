@@ -253,7 +253,7 @@ fn trimming_needs_half_of_the_time() {
         (results.completion_quantile(1.0).unwrap(), retransmitted, trimmed, drops, timeouts)
     };
     let (on, off) = ("{ above = \"100KB\" }", "{ off = true }");
-    for (congestion, gain) in [("dctcp", 2.5), ("swift", 1.8)] {
+    for (congestion, gain) in [("dctcp", 2.5), ("swift", 1.7)] {
         let (with, without) = (outcome(on, congestion), outcome(off, congestion));
         let (slowest, retransmitted, trimmed, drops, timeouts) = with;
         assert_eq!((drops, timeouts, retransmitted), (0, 0, trimmed), "{congestion}");
