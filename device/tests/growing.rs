@@ -118,12 +118,14 @@ fn a_death_at_any_step_leaves_a_group_that_works() {
             }
             End::Killed => panic!("nobody killed it"),
         };
-        // Each socket is made by the same calls, so few of those steps suffice. The last 120 are all tested.
-        let steps = (0..all).filter(|step| step % 31 == 0 || all - step < 120);
+        // Each socket is made by the same calls, so few of those steps suffice. The last 60 are all tested,
+        // and half of the 60 before them.
+        let is_near = |left: usize| left < 60 || left < 120 && left.is_multiple_of(2);
+        let steps = (0..all).filter(|step| step.is_multiple_of(61) || is_near(all - step));
         let mut killed = 0;
         for step in steps {
             killed += usize::from(grow_with_a_death_at(step) == End::Killed);
         }
-        assert!(killed > 100, "{killed} of {all} steps");
+        assert!(killed > 80, "{killed} of {all} steps");
     });
 }
