@@ -1,6 +1,7 @@
 //! What a program adds to the command: congestion control, policies of paths and rules of switches; see
 //! [`main_with`](super::main_with).
 
+use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use roce_packet::{Qpn, Telemetry, TelemetryHop};
 use roce_scenario::Own;
 use roce_sim::net::Settings;
 use roce_transport::congestion::{
-    Ack, Algorithm, Congestion, CongestionControl, Loss, NotificationPoint, Paths, Rate, Start,
+    Ack, Algorithm, Congestion, CongestionControl, Custom, Loss, NotificationPoint, PathStart, Paths, Policy,
+    Rate, Start,
 };
 use roce_transport::{Instant, with_causes};
 
@@ -36,16 +38,16 @@ pub(super) fn parse_paths(text: &str) -> Result<Paths, String> {
     Paths::parse_among(text, &registered().policies).map_err(|error| with_causes(&error).to_string())
 }
 
-/// The identity of an algorithm of the program: the fields of a new instance, and a hash of its answers to a
-/// fixed sequence of events. Both are part of the configuration of a run, because the name does not change
-/// with the code.
+/// The identity of an algorithm, policy or rules of the program: the fields of a new instance, and for an
+/// algorithm a hash of its answers to a fixed sequence of events. Both are part of the configuration of a
+/// run, because the name does not change with the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     /// The name.
     pub(super) name: String,
     /// The `Debug` output of a new instance.
     pub(super) instance: String,
-    /// Hash of rates, windows and timers.
+    /// Hash of rates, windows and timers; 0 for policies and rules.
     pub(super) behavior: u64,
 }
 
@@ -57,17 +59,28 @@ impl Identity {
     }
 }
 
-/// Returns the identities of the algorithms of all flows that the program added. The version identifies the
-/// algorithms of the engine.
+/// Returns the identities of the algorithms, policies and rules of a network that the program added. The
+/// version identifies those that exist without it.
 pub(super) fn identities(settings: &Settings) -> Vec<Identity> {
-    let hosts = std::iter::once(&settings.host).chain(&settings.profiles);
+    let hosts = || std::iter::once(&settings.host).chain(&settings.profiles);
+    let algorithms = hosts().filter_map(|host| identity(&host.congestion));
+    let policies = hosts().filter_map(|host| match &host.paths.policy {
+        Policy::Custom(own) => Some(unmeasured(own, &PathStart { paths: host.paths.count(), seed: 0 })),
+        _ => None,
+    });
+    let rules = settings.switch.rules.iter().map(|rules| unmeasured(rules, &0));
     let mut all: Vec<Identity> = Vec::new();
-    for identity in hosts.filter_map(|host| identity(&host.congestion)) {
+    for identity in algorithms.chain(policies).chain(rules) {
         if !all.contains(&identity) {
             all.push(identity);
         }
     }
     all
+}
+
+/// Returns the identity of something whose answers are not hashed.
+fn unmeasured<S: 'static, M: fmt::Debug + 'static>(own: &Custom<S, M>, start: &S) -> Identity {
+    Identity { name: own.to_string(), instance: format!("{:?}", own.make(start)), behavior: 0 }
 }
 
 fn identity(congestion: &Congestion) -> Option<Identity> {
@@ -128,6 +141,10 @@ fn behavior(control: &mut dyn CongestionControl) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use roce_sim::net::{NamedRules, SwitchRules};
+    use roce_transport::congestion::PathPolicy;
+    use roce_transport::congestion::parameters::NoParameters;
+
     use super::*;
 
     #[derive(Debug)]
@@ -172,5 +189,31 @@ mod tests {
         assert_eq!(identities(&mixed).len(), 2, "one of them twice");
         mixed.host.congestion = Congestion::none();
         assert_eq!(identities(&mixed).len(), 2);
+    }
+
+    #[derive(Debug)]
+    #[expect(dead_code, reason = "part of the identity")]
+    struct Nothing(u32);
+
+    impl SwitchRules for Nothing {}
+
+    impl PathPolicy for Nothing {
+        fn next(&mut self, _: Instant) -> u16 {
+            0
+        }
+    }
+
+    #[test]
+    fn policies_and_rules_count() {
+        let with = |own: u32| {
+            let mut settings = Settings::default();
+            settings.host.paths = Paths::new(Policy::custom("first", move |_| Box::new(Nothing(own))));
+            let rules = NamedRules::new("nothing", NoParameters, move |_, _| Box::new(Nothing(own)));
+            settings.switch.rules = Some(rules);
+            identities(&settings).iter().map(Identity::text).collect::<Vec<String>>()
+        };
+        let hash = "0000000000000000";
+        assert_eq!(with(7), [format!("first {hash} Nothing(7)\n"), format!("nothing {hash} Nothing(7)\n")]);
+        assert_ne!(with(7), with(8));
     }
 }

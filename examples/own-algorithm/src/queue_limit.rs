@@ -1,4 +1,5 @@
-//! Rules of switches: a queue has a limit, and what does not fit is trimmed.
+//! Rules of switches: a queue has a limit, and data that does not fit is trimmed, in networks that trim, or
+//! dropped.
 
 use roce_sim::net::{Admission, FrameView, NamedRules, PortView, SwitchRules, Time};
 use roce_transport::congestion::ParameterRange::Number;
@@ -15,7 +16,7 @@ parameters! {
 /// Returns the rules with their name.
 pub(crate) fn rules() -> NamedRules {
     NamedRules::new("queue-limit", QueueLimitParameters::default(), |own, _switch| {
-        Box::new(QueueLimit { bytes: u64::from(own.packets) * 1_106 })
+        Box::new(QueueLimit { bytes: u64::from(own.packets) * 1_086 })
     })
 }
 
@@ -27,7 +28,7 @@ struct QueueLimit {
 
 impl SwitchRules for QueueLimit {
     fn admits(&mut self, _now: Time, frame: &FrameView, port: &PortView) -> Option<Admission> {
-        let is_full = port.own_queue_bytes + u64::from(frame.wire_bytes) > self.bytes;
-        (is_full && !frame.is_trimmed).then_some(Admission::Trim)
+        let is_full = port.own_queue_bytes + u64::from(frame.queue_bytes) > self.bytes;
+        (is_full && frame.has_payload).then_some(Admission::Trim)
     }
 }

@@ -177,8 +177,7 @@ fn host(
     Ok(host)
 }
 
-/// Reads a value from its text in the file.
-/// Reads a value. `before` precedes the reason of an error.
+/// Reads a value with `read`. `before` precedes the reason of an error.
 fn read_at<T, E: Error + 'static>(
     value: &Spanned<String>,
     text: &str,
@@ -189,6 +188,7 @@ fn read_at<T, E: Error + 'static>(
     read(value.get_ref()).map_err(|error| ScenarioError::at(text, Some(value.span()), reason(error)))
 }
 
+/// Reads a value from its text in the file.
 fn parsed_at<T: FromStr<Err: Error>>(
     value: Option<&Spanned<String>>,
     text: &str,
@@ -237,7 +237,7 @@ fn switch(
     if let (Some(gap), false) = (&table.flowlet_gap, matches!(switch.balance, Balance::Flowlet { .. })) {
         return Err(wrong(gap.span())("flowlet_gap: balance is not \"flowlet\"".to_owned()));
     }
-    if let Some(rules) = table.rules {
+    if let Some(rules) = table.rules.filter(|rules| rules.get_ref() != "none") {
         let read = |name: &str| NamedRules::parse_among(name, &own.rules);
         switch.rules = Some(read_at(&rules, text, "rules: ", read)?);
     }

@@ -24,9 +24,18 @@ impl Scenario {
     ///
     /// Returns the first error of another table with its line.
     pub fn parse_network(text: &str, load: &Load<'_>) -> Result<Self, ScenarioError> {
+        Self::parse_network_among(text, load, &Own::NONE)
+    }
+
+    /// Like [`parse_network`](Self::parse_network), but the scenario can also name what is in `own`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Self::parse_network`].
+    pub fn parse_network_among(text: &str, load: &Load<'_>, own: &Own) -> Result<Self, ScenarioError> {
         let mut file: File = read_toml(text)?;
         (file.flows, file.collective, file.training) = (Vec::new(), Vec::new(), Vec::new());
-        Self::of_file(text, file, load, &Own::NONE)
+        Self::of_file(text, file, load, own)
     }
 
     fn parse_whole(text: &str, load: &Load<'_>, own: &Own) -> Result<Self, ScenarioError> {

@@ -7,8 +7,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use roce_packet::{
-    Ecn, Encapsulation, EthernetHeader, Ipv4Header, Opcode, PREAMBLE_AND_GAP_LEN, Path, PauseFrame,
-    Telemetry, TelemetryHop, UdpHeader,
+    Ecn, Encapsulation, EthernetHeader, Ipv4Header, Opcode, Operation, PREAMBLE_AND_GAP_LEN, Path,
+    PauseFrame, Telemetry, TelemetryHop, UdpHeader,
 };
 
 use super::rules::FrameView;
@@ -95,12 +95,17 @@ pub(super) struct Frame {
 impl Frame {
     /// Returns what the rules of a switch see.
     pub(super) fn view(&self) -> FrameView {
+        let info = Opcode(self.head[0]).info().filter(|_| self.kind == Kind::Datagram);
         FrameView {
             source: self.source,
             destination: self.destination,
             source_port: self.source_port,
             priority: self.priority,
             wire_bytes: self.wire_len.into(),
+            queue_bytes: self.buffered_len(),
+            has_payload: info.is_some_and(|info| {
+                info.operation != Operation::Cnp && usize::from(self.len) > info.header_len + ICRC
+            }),
             is_trimmed: self.kind == Kind::Trimmed,
         }
     }

@@ -19,6 +19,10 @@ pub struct FrameView {
     pub priority: u8,
     /// Bytes on the link, with preamble and gap.
     pub wire_bytes: u32,
+    /// Bytes that it adds to a queue: those on the link without preamble and gap.
+    pub queue_bytes: u32,
+    /// Whether it has payload, which can be trimmed. Acknowledgements and READ requests have none.
+    pub has_payload: bool,
     /// Whether a switch removed the payload.
     pub is_trimmed: bool,
 }
@@ -39,10 +43,12 @@ pub struct PortView {
 /// What happens to a frame before it enters a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// The frame is queued if the buffer has room, whatever the threshold of trimming.
+    /// The frame is queued if the buffer has room, whatever the threshold of trimming. Without room, it is
+    /// trimmed or dropped.
     Queue,
-    /// Its payload is removed as [`SwitchSettings::trimming`](super::SwitchSettings::trimming) says. A frame
-    /// that cannot be trimmed is dropped.
+    /// Its payload is removed as [`SwitchSettings::trimming`](super::SwitchSettings::trimming) says, and its
+    /// headers are queued if the buffer has room. A frame without payload is dropped, and every frame if the
+    /// switch does not trim.
     Trim,
     /// The frame is dropped.
     Drop,

@@ -83,6 +83,8 @@ struct Watching {
 impl SwitchRules for Watching {
     fn choose(&mut self, _now: Time, frame: &FrameView, ports: &[PortView]) -> Option<usize> {
         assert!(frame.source != frame.destination && frame.source_port >= 0xc000 && !frame.is_trimmed);
+        assert_eq!(frame.has_payload, frame.queue_bytes > 100, "data or acknowledgement");
+        assert_eq!(frame.wire_bytes, frame.queue_bytes + 20);
         assert!(ports.iter().all(|port| port.rate_bps == LINK.rate_bps));
         let mut seen = self.seen.lock().unwrap();
         let (numbers, longest) = seen.entry(self.switch).or_default();
@@ -143,9 +145,9 @@ struct Limit(Limits);
 
 impl SwitchRules for Limit {
     fn admits(&mut self, _now: Time, frame: &FrameView, port: &PortView) -> Option<Admission> {
-        let is_long = port.own_queue_bytes + u64::from(frame.wire_bytes) > u64::from(self.0.above);
+        let is_long = port.own_queue_bytes + u64::from(frame.queue_bytes) > u64::from(self.0.above);
         let refused = if self.0.trims { Admission::Trim } else { Admission::Drop };
-        Some(if is_long && !frame.is_trimmed { refused } else { Admission::Queue })
+        Some(if is_long && frame.has_payload { refused } else { Admission::Queue })
     }
 }
 

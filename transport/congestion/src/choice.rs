@@ -143,6 +143,7 @@ impl Algorithm {
 
     /// Returns an algorithm that this crate does not contain, with parameters that text can set, such as
     /// `mine:step=20,period=100`. Their type is usually one that [`parameters!`](crate::parameters!) defines.
+    /// None may be called `echo`, and none like a parameter of [`NotificationPoint`], which it would hide.
     pub fn custom_with<P: Parameters + Clone + Send + Sync + 'static>(
         name: &'static str,
         parameters: P,

@@ -115,13 +115,14 @@ impl<S: 'static, M: 'static> Custom<S, M> {
 
 /// An error in the text of something of another crate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CustomError {
     /// Nothing has this name.
-    #[error("there is no {name:?}; {}", if known.is_empty() { "this program adds none" } else { known })]
+    #[error("there is no {name:?}; {}{known}", if known.is_empty() { "the program adds none" } else { "there are " })]
     Unknown {
         /// The given name.
         name: String,
-        /// The existing names, after "there are", or nothing.
+        /// The existing names, or nothing.
         known: String,
     },
     /// A parameter is wrong.
@@ -142,10 +143,9 @@ impl<S: 'static, M: 'static> Custom<S, M> {
     ///
     /// Returns an error if the text is not valid; the error names the wrong part and the expected one.
     pub fn parse_among(text: &str, own: &[Self]) -> Result<Self, CustomError> {
-        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        let (name, rest) = text.split_once([':', ',']).unwrap_or((text, ""));
         let Some(mut found) = own.iter().find(|own| own.name == name).cloned() else {
-            let names = own.iter().map(Self::name).collect::<Vec<&str>>().join(", ");
-            let known = if names.is_empty() { names } else { alloc::format!("there are {names}") };
+            let known = own.iter().map(Self::name).collect::<Vec<&str>>().join(", ");
             return Err(CustomError::Unknown { name: name.to_owned(), known });
         };
         for piece in rest.split(',').filter(|piece| !piece.is_empty()) {

@@ -62,7 +62,7 @@ pub enum ParameterError {
         text: String,
     },
     /// The parameter does not exist.
-    #[error("there is no parameter {name:?}; there are {known}")]
+    #[error("there is no parameter {name:?}; there {}{known}", if known.is_empty() { "are none" } else { "are " })]
     Unknown {
         /// The given name.
         name: String,

@@ -19,7 +19,7 @@ const ALGORITHMS: [(&str, &str); 10] = [
 ];
 
 /// Words for the ends of names of values.
-const WORDS: [(&str, &str); 20] = [
+const WORDS: [(&str, &str); 21] = [
     ("host.congestion", "congestion control"),
     ("host.recovery", "loss recovery"),
     ("host.window", "window of a queue pair, packets"),
@@ -27,6 +27,7 @@ const WORDS: [(&str, &str); 20] = [
     ("host.delay", "delay of a host"),
     ("host.path_mtu", "path MTU, bytes"),
     ("switch.balance", "load balancing"),
+    ("switch.rules", "rules of switches"),
     ("switch.buffer", "buffer of a switch"),
     ("switch.trimming", "trimming"),
     ("switch.marking.kmin", "start of ECN marking (kmin)"),

@@ -240,7 +240,7 @@ fn scenario_text(completed: &CompletedRun) -> String {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            "# The program added this algorithm; another program may not have it. Name, hash of its behavior, new instance:\n# {algorithm}"
+            "# The program added this; another program may not have it. Name, hash of its behavior, new instance:\n# {algorithm}"
         );
     }
     text + "\n" + &completed.whole

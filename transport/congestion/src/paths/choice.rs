@@ -59,7 +59,8 @@ impl Policy {
     }
 
     /// Returns a policy that this crate does not contain, with parameters that text can set. Their type is
-    /// usually one that [`parameters!`](crate::parameters!) defines.
+    /// usually one that [`parameters!`](crate::parameters!) defines. None may be called like one of
+    /// [`PathParameters`], which it would hide.
     pub fn custom_with<P: Parameters + Clone + Send + Sync + 'static>(
         name: &'static str,
         parameters: P,
