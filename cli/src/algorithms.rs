@@ -10,7 +10,7 @@ use roce_scenario::Own;
 use roce_sim::net::Settings;
 use roce_transport::congestion::{
     Ack, Algorithm, Congestion, CongestionControl, Custom, Loss, NotificationPoint, PathStart, Paths, Policy,
-    Rate, Start,
+    PullStart, Rate, Start,
 };
 use roce_transport::{Instant, with_causes};
 
@@ -68,9 +68,11 @@ pub(super) fn identities(settings: &Settings) -> Vec<Identity> {
         Policy::Custom(own) => Some(unmeasured(own, &PathStart { paths: host.paths.count(), seed: 0 })),
         _ => None,
     });
+    let pulls = hosts().filter_map(|host| host.reads.policy.as_ref());
+    let pulls = pulls.map(|pulls| unmeasured(pulls, &PullStart { line_rate: Rate::UNLIMITED }));
     let rules = settings.switch.rules.iter().map(|rules| unmeasured(rules, &0));
     let mut all: Vec<Identity> = Vec::new();
-    for identity in algorithms.chain(policies).chain(rules) {
+    for identity in algorithms.chain(policies).chain(pulls).chain(rules) {
         if !all.contains(&identity) {
             all.push(identity);
         }
@@ -142,8 +144,8 @@ fn behavior(control: &mut dyn CongestionControl) -> u64 {
 #[cfg(test)]
 mod tests {
     use roce_sim::net::{NamedRules, SwitchRules};
-    use roce_transport::congestion::PathPolicy;
     use roce_transport::congestion::parameters::NoParameters;
+    use roce_transport::congestion::{PathPolicy, Pull, PullPolicy, Pulls};
 
     use super::*;
 
@@ -197,6 +199,12 @@ mod tests {
 
     impl SwitchRules for Nothing {}
 
+    impl PullPolicy for Nothing {
+        fn turn(&mut self, now: Instant, _: &Pull) -> Instant {
+            now
+        }
+    }
+
     impl PathPolicy for Nothing {
         fn next(&mut self, _: Instant) -> u16 {
             0
@@ -208,12 +216,15 @@ mod tests {
         let with = |own: u32| {
             let mut settings = Settings::default();
             settings.host.paths = Paths::new(Policy::custom("first", move |_| Box::new(Nothing(own))));
-            let rules = NamedRules::new("nothing", NoParameters, move |_, _| Box::new(Nothing(own)));
+            let pulls = Pulls::new("second", NoParameters, move |_, _| Box::new(Nothing(own)));
+            settings.host.reads.policy = Some(pulls);
+            let rules = NamedRules::new("third", NoParameters, move |_, _| Box::new(Nothing(own)));
             settings.switch.rules = Some(rules);
             identities(&settings).iter().map(Identity::text).collect::<Vec<String>>()
         };
         let hash = "0000000000000000";
-        assert_eq!(with(7), [format!("first {hash} Nothing(7)\n"), format!("nothing {hash} Nothing(7)\n")]);
+        let expected = ["first", "second", "third"].map(|name| format!("{name} {hash} Nothing(7)\n"));
+        assert_eq!(with(7), expected);
         assert_ne!(with(7), with(8));
     }
 }

@@ -2,7 +2,7 @@
 
 use roce_packet::PathMtu;
 
-use crate::congestion::{Congestion, NotificationPoint, Paths, Rate};
+use crate::congestion::{Congestion, NotificationPoint, Paths, Pulls, Rate};
 use crate::recovery::Recovery;
 use crate::slot::ProcessSlot;
 
@@ -29,6 +29,8 @@ pub struct EngineConfig {
     /// turns, so they should be short: the receiver then decides which sender sends when, and an incast of
     /// READs fills no queue in the network (`docs/reference/congestion.md`).
     pub read_rate: Rate,
+    /// A policy for the turns of READ requests, instead of [`read_rate`](Self::read_rate).
+    pub pulls: Option<Pulls>,
     /// Maximum length of a UD message: the path MTU of the port.
     pub port_mtu: PathMtu,
     /// Packets that one queue pair may send before the next one.
@@ -128,6 +130,7 @@ impl EngineConfig {
             max_outstanding_packets: 256,
             max_read_packets: 128,
             read_rate: Rate::UNLIMITED,
+            pulls: None,
             port_mtu: PathMtu::Mtu4096,
             quantum: 32,
             max_qp: 16_384,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use roce_packet::PathMtu;
-use roce_transport::congestion::{Congestion, Paths};
+use roce_transport::congestion::{Congestion, Paths, Pulls};
 use roce_transport::with_causes;
 
 use toml::Spanned;
@@ -141,8 +141,10 @@ fn host(
     set(&mut host.delay, table.delay.map(|delay| delay.0));
     set(&mut host.dscp, table.dscp.map(Spanned::into_inner));
     set(&mut host.window_packets, table.window);
-    if let Some(file::Reads { packets, rate, dscp }) = table.reads.map(Spanned::into_inner) {
-        host.reads = ReadSettings { packets: packets.unwrap_or(0), rate, dscp };
+    if let Some(reads) = table.reads {
+        let place = reads.span();
+        host.reads = read_settings(reads.into_inner(), own)
+            .map_err(|reason| ScenarioError::at(text, Some(place), reason))?;
     }
     set(&mut host.timeout, table.timeout.map(Spanned::into_inner));
     set(&mut host.retry_cnt, table.retry_cnt.map(Spanned::into_inner));
@@ -175,6 +177,16 @@ fn host(
         });
     }
     Ok(host)
+}
+
+fn read_settings(table: file::Reads, own: &Own) -> Result<ReadSettings, Wrong> {
+    let file::Reads { packets, rate, policy, dscp } = table;
+    if policy.is_some() && rate.is_some() {
+        return Err("reads: rate and policy exclude each other".to_owned());
+    }
+    let wrong = |error| format!("reads: policy: {}", with_causes(&error));
+    let policy = policy.map(|name| Pulls::parse_among(&name, &own.pulls)).transpose().map_err(wrong)?;
+    Ok(ReadSettings { packets: packets.unwrap_or(0), rate, policy, dscp })
 }
 
 /// Reads a value with `read`. `before` precedes the reason of an error.

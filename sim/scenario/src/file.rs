@@ -375,6 +375,7 @@ pub(super) struct Host {
 pub(super) struct Reads {
     pub(super) packets: Option<u32>,
     pub(super) rate: Option<f64>,
+    pub(super) policy: Option<String>,
     pub(super) dscp: Option<u8>,
 }
 

@@ -259,7 +259,9 @@ impl Host {
         });
         let reads = match settings.operation {
             // A READ in pieces has several requests.
-            FlowOperation::Read if settings.reads.packets > 0 => MAX_RD_ATOMIC,
+            FlowOperation::Read if settings.reads.packets > 0 || settings.reads.policy.is_some() => {
+                MAX_RD_ATOMIC
+            }
             FlowOperation::Read => settings.depth.min(MAX_RD_ATOMIC.into()) as u8,
             FlowOperation::Write | FlowOperation::Send => 1,
         };

@@ -332,6 +332,7 @@ fn engine_config(number: u32, line_rate_bps: u64, settings: &Settings) -> Engine
     if let Some(factor) = settings.host.reads.rate {
         config.read_rate = Rate::bits_per_second((line_rate_bps as f64 * factor) as u64);
     }
+    config.pulls = settings.host.reads.policy.clone();
     config.congestion = settings.host.congestion.clone();
     config.notification = settings.host.notification;
     config.recovery = settings.host.recovery;

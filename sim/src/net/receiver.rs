@@ -1,5 +1,7 @@
 //! Limits of receiving hosts.
 
+use roce_transport::congestion::Pulls;
+
 /// A receive rate that is lower than that of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveLimit {
@@ -12,14 +14,16 @@ pub struct ReceiveLimit {
 }
 
 /// How hosts request READs.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReadSettings {
     /// The maximum number of response packets that one request asks for. 0, the default, requests a READ as a
-    /// whole, as RNICs do, or 128 packets at a time if there is a rate.
+    /// whole, as RNICs do, or 128 packets at a time if there is a rate or a policy.
     pub packets: u32,
     /// The rate at which a host requests responses, including their headers, as a factor of the rate of its
     /// link: above 0, at most 10. `None`, the default, does not limit it.
     pub rate: Option<f64>,
+    /// A policy of a program that decides when a host requests responses, instead of the rate.
+    pub policy: Option<Pulls>,
     /// The DSCP of READ requests. `None`, the default, is that of data.
     pub dscp: Option<u8>,
 }

@@ -1,7 +1,13 @@
 //! Receivers that pull: READs in short pieces that are requested at the rate of the link.
 
-use roce_sim::net::{FlowOperation, PayloadMode, ReadSettings, Settings, Time, Topology, incast};
-use roce_transport::{Recovery, SelectiveRepeat};
+use std::sync::{Arc, Mutex};
+
+use roce_sim::net::{
+    FlowOperation, LinkSpec, Marking, PayloadMode, ReadSettings, Settings, Time, Topology, Trimming, incast,
+};
+use roce_transport::congestion::parameters::NoParameters;
+use roce_transport::congestion::{Congestion, EvenPull, Pull, PullPolicy, PullStart, Pulled, Pulls, Rate};
+use roce_transport::{Instant, Recovery, SelectiveRepeat};
 
 use super::{LINK, assert_complete, flow, longest_queue, run, slowest_us};
 
@@ -15,7 +21,7 @@ fn settings(reads: ReadSettings) -> Settings {
 }
 
 fn pulled() -> ReadSettings {
-    ReadSettings { packets: 8, rate: Some(1.0), dscp: None }
+    ReadSettings { packets: 8, rate: Some(1.0), ..ReadSettings::default() }
 }
 
 /// An incast takes as long as the link of the receiver needs, without a queue, and all senders have the same
@@ -103,4 +109,88 @@ fn what_is_pulled_arrives_in_spite_of_losses() {
             println!("{recovery:?}, seed {seed}: {:.0} us", slowest_us(&results));
         }
     }
+}
+
+/// What a receiver saw: payload bytes, packets, marks and trimmed packets.
+type Seen = Arc<Mutex<[u64; 4]>>;
+
+/// A receiver that halves its rate when a response met congestion, and raises it with each request.
+#[derive(Debug)]
+struct Cautious {
+    even: EvenPull,
+    rate: u64,
+    line_rate: u64,
+    /// Time until which marks belong to packets that were requested before the last cut.
+    cut_until: Instant,
+    seen: Seen,
+}
+
+impl PullPolicy for Cautious {
+    fn turn(&mut self, now: Instant, pull: &Pull) -> Instant {
+        assert!((1..=8).contains(&pull.packets) && pull.bytes > u64::from(pull.packets) * 80);
+        self.rate = (self.rate + self.line_rate / 200).min(self.line_rate);
+        self.even.set_rate(Rate::bits_per_second(self.rate));
+        self.even.turn(now, pull)
+    }
+
+    fn on_response(&mut self, now: Instant, pulled: &Pulled) {
+        let mut seen = self.seen.lock().unwrap();
+        for (sum, value) in
+            seen.iter_mut().zip([pulled.payload.into(), 1, pulled.marked.into(), pulled.trimmed.into()])
+        {
+            *sum += value;
+        }
+        if (pulled.marked || pulled.trimmed) && now >= self.cut_until {
+            self.rate = (self.rate / 2).max(self.line_rate / 100);
+            self.cut_until = now.plus_nanos(20_000);
+        }
+    }
+}
+
+fn cautious(seen: &Seen) -> Pulls {
+    let seen = seen.clone();
+    Pulls::new("cautious", NoParameters, move |_, start: &PullStart| {
+        let line_rate = start.line_rate.get();
+        let (even, seen) = (EvenPull::new(start.line_rate, 0), seen.clone());
+        Box::new(Cautious { even, rate: line_rate, line_rate, cut_until: Instant::ZERO, seen })
+    })
+}
+
+/// The queue of another link than that of the receiver is invisible to a rate, but not to a policy.
+#[test]
+fn a_policy_of_a_program_learns_of_a_queue_elsewhere() {
+    let slow = LinkSpec { rate_bps: LINK.rate_bps * 2 / 5, ..LINK };
+    let topology = Topology::leaf_spine(2, 1, 2, LINK, slow).unwrap();
+    let bytes = 10 * BYTES;
+    let seen = Seen::default();
+    let outcome = |policy: Option<Pulls>, trims: bool| {
+        let rate = if policy.is_some() { None } else { Some(1.0) };
+        let mut settings = settings(ReadSettings { rate, policy, ..pulled() });
+        settings.switch.marking[3] = Marking::Step { bytes: 50_000 };
+        if trims {
+            settings.switch.pfc = 0;
+            settings.switch.marking[3] = Marking::Off;
+            settings.switch.trimming = Some(Trimming { above_bytes: Some(50_000), ..Trimming::default() });
+            settings.host.recovery = "selective-repeat:cap=1024".parse().unwrap();
+        }
+        // Only data of a queue pair with an algorithm is ECN-capable.
+        (settings.host.congestion, _) = Congestion::parse("fixed:100Gbps").unwrap();
+        let results = run(&topology, &[flow(0, 2, bytes)], settings);
+        assert_complete(&results);
+        (slowest_us(&results), longest_queue(&results), results.trace_hash)
+    };
+    let even = outcome(None, false);
+    assert_eq!(*seen.lock().unwrap(), [0; 4]);
+    let own = outcome(Some(cautious(&seen)), false);
+    println!("even {even:?}, cautious {own:?}, {seen:?}");
+    let [payload, packets, marks, trimmed] = *seen.lock().unwrap();
+    assert_eq!((payload, packets, trimmed), (bytes, bytes.div_ceil(1024), 0));
+    assert!(marks > 100, "{marks}");
+    assert!(own.1 < even.1 / 4, "{} instead of {} bytes", own.1, even.1);
+    assert!(own.0 < 1.3 * even.0, "{} instead of {} us", own.0, even.0);
+    assert_eq!(own, outcome(Some(cautious(&Seen::default())), false), "runs are repeatable");
+    *seen.lock().unwrap() = [0; 4];
+    outcome(Some(cautious(&seen)), true);
+    let [payload, _, marks, trimmed] = *seen.lock().unwrap();
+    assert!(payload == bytes && marks == 0 && trimmed > 0, "{seen:?}");
 }

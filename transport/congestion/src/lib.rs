@@ -41,6 +41,7 @@ mod nscc;
 pub mod parameters;
 mod paths;
 mod powertcp;
+mod pull;
 mod round;
 mod swift;
 mod telemetry;
@@ -66,6 +67,7 @@ pub use paths::{
     Recycle, Reps, RepsParameters, RoundRobin,
 };
 pub use powertcp::{PowerTcp, PowerTcpParameters};
+pub use pull::{EvenPull, Pull, PullPolicy, PullStart, Pulled, Pulls};
 pub use swift::{Swift, SwiftParameters};
 pub use theta_powertcp::ThetaPowerTcp;
 pub use time::Instant;

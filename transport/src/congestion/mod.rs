@@ -12,12 +12,12 @@ mod reads;
 
 pub use roce_congestion::{
     Ack, Algorithm, CnpScope, Congestion, CongestionControl, CongestionError, Custom, CustomError, Dcqcn,
-    DcqcnForm, DcqcnParameters, Dctcp, DctcpParameters, Feedback, FixedRate, Hpcc, HpccParameters, Loss,
-    NotificationPoint, Nscc, NsccParameters, Observation, Parameter, ParameterError, ParameterRange,
+    DcqcnForm, DcqcnParameters, Dctcp, DctcpParameters, EvenPull, Feedback, FixedRate, Hpcc, HpccParameters,
+    Loss, NotificationPoint, Nscc, NsccParameters, Observation, Parameter, ParameterError, ParameterRange,
     PathFeedback, PathParameters, PathPolicy, PathSet, PathStart, Paths, PathsError, Penalty, Policy,
-    PowerTcp, PowerTcpParameters, Rate, Recycle, Reps, RepsParameters, RoundRobin, Start, Swift,
-    SwiftParameters, Telemetry, TelemetryHop, ThetaPowerTcp, Timely, TimelyForm, TimelyParameters, Trim,
-    parameters,
+    PowerTcp, PowerTcpParameters, Pull, PullPolicy, PullStart, Pulled, Pulls, Rate, Recycle, Reps,
+    RepsParameters, RoundRobin, Start, Swift, SwiftParameters, Telemetry, TelemetryHop, ThetaPowerTcp,
+    Timely, TimelyForm, TimelyParameters, Trim, parameters,
 };
 
 pub(crate) use after_loss::{AfterLoss, LostAfter};

@@ -1,30 +1,20 @@
 //! A limit of the responses that an engine requests: receiver-driven congestion control.
 
-use roce_packet::{Aeth, Bth, Path, Psn};
+use alloc::boxed::Box;
 
-use super::Rate;
+use roce_packet::{Aeth, Bth, Datagram, Operation, Path, Psn, Qpn};
+
 use super::control::wire_len;
 use super::pacer::MOST_BURST;
+use super::{EvenPull, Pull, PullPolicy, PullStart, Pulled};
 use crate::Instant;
 use crate::config::EngineConfig;
 
-/// Billionths of a bit in a byte: a rate in bits per second times nanoseconds.
-const BYTE: u64 = 8_000_000_000;
-
-/// Spaces the READ requests of all queue pairs, so that their responses take no more than a rate of the link.
-///
-/// Requests take turns in the order in which their queue pairs became ready, so queue pairs share the rate
-/// equally.
+/// The turns of the READ requests of all queue pairs.
 #[derive(Debug)]
 pub(crate) struct ReadPace {
-    rate: Rate,
+    policy: Box<dyn PullPolicy>,
     preamble: bool,
-    /// Billionths of a bit that may be made up for after a pause, because timers are late.
-    burst: u64,
-    /// The time until which the link is filled by the responses to the requests that have a turn.
-    filled: Instant,
-    /// The part of a nanosecond by which `filled` is too early, in billionths of a bit at the rate.
-    rest: u64,
 }
 
 /// The time at which a READ request may leave, and its PSN.
@@ -42,15 +32,25 @@ pub(crate) struct ReadResponse {
 }
 
 impl ReadPace {
-    /// Creates the limit, or returns `None` if the settings do not limit READs.
+    /// Creates the turns, or returns `None` if the settings do not limit READs.
     pub(crate) fn new(config: &EngineConfig) -> Option<Self> {
         let (rate, preamble) = (config.read_rate, config.pacing.preamble);
-        let burst = u64::from(config.pacing.burst.min(MOST_BURST)) * BYTE;
-        (!rate.is_unlimited()).then_some(Self { rate, preamble, burst, filled: Instant::ZERO, rest: 0 })
+        let policy: Box<dyn PullPolicy> = match &config.pulls {
+            Some(pulls) => pulls.make(&PullStart { line_rate: config.line_rate }),
+            None if rate.is_unlimited() => return None,
+            None => Box::new(EvenPull::new(rate, config.pacing.burst.min(MOST_BURST))),
+        };
+        Some(Self { policy, preamble })
     }
 
-    /// Returns the time at which a request may leave, and reserves the link for its response.
-    pub(crate) fn take_turn(&mut self, now: Instant, path: &Path, response: ReadResponse) -> Instant {
+    /// Returns the time at which the request of a queue pair may leave.
+    pub(crate) fn take_turn(
+        &mut self,
+        now: Instant,
+        (qpn, path): (Qpn, &Path),
+        response: ReadResponse,
+        is_urgent: bool,
+    ) -> Instant {
         const ICRC: usize = 4;
         /// Any payload that makes the frame longer than the shortest one.
         const SOME: usize = 64;
@@ -58,16 +58,20 @@ impl ReadPace {
         let headers = u64::from(wire_len(path, Bth::LEN + ICRC + SOME, self.preamble)) - SOME as u64;
         // The first and the last packet have an AETH.
         let bytes = payload + u64::from(packets) * headers + u64::from(packets.min(2)) * Aeth::LEN as u64;
-        let earliest = now.as_nanos().saturating_sub(self.burst / self.rate.get());
-        if self.filled.as_nanos() < earliest {
-            (self.filled, self.rest) = (Instant::from_nanos(earliest), 0);
+        self.policy.turn(now, &Pull { qpn, packets, bytes, is_urgent })
+    }
+
+    /// Tells the policy that an answer arrived, if it is a packet of a READ response.
+    pub(crate) fn on_response(&mut self, now: Instant, qpn: Qpn, datagram: &Datagram<'_>, marked: bool) {
+        if datagram.info().operation == Operation::ReadResponse {
+            let payload = datagram.payload_len() as u32;
+            self.policy.on_response(now, &Pulled { qpn, payload, marked, trimmed: false });
         }
-        let turn = self.filled;
-        let bits = u128::from(bytes) * u128::from(BYTE) + u128::from(self.rest);
-        let rate = u128::from(self.rate.get());
-        self.filled = turn.plus_nanos(u64::try_from(bits / rate).unwrap_or(u64::MAX));
-        self.rest = (bits % rate) as u64;
-        turn
+    }
+
+    /// Tells the policy that a trimmed packet of a READ response arrived.
+    pub(crate) fn on_trimmed(&mut self, now: Instant, qpn: Qpn, marked: bool) {
+        self.policy.on_response(now, &Pulled { qpn, payload: 0, marked, trimmed: true });
     }
 }
 
@@ -77,7 +81,12 @@ mod tests {
 
     use roce_packet::Encapsulation;
 
+    use super::super::Rate;
     use super::*;
+
+    fn of(path: &Path) -> (Qpn, &Path) {
+        (Qpn::new(7), path)
+    }
 
     fn pace(rate: Rate, burst: u32) -> ReadPace {
         let mut config = EngineConfig { read_rate: rate, ..EngineConfig::from_number(1) };
@@ -107,12 +116,15 @@ mod tests {
         let bytes = 8 * 1106 + 8;
         let at = |nanos| Instant::from_nanos(nanos);
         for count in 0..1000 {
-            let turn = pace.take_turn(at(0), &path(), response);
+            let turn = pace.take_turn(at(0), of(&path()), response, false);
             assert_eq!(turn.as_nanos(), count * bytes * 8 / 100, "no nanosecond is lost");
         }
         // After a pause, a request leaves at once, and nothing is made up for.
         let late = at(10_000_000);
-        let turns = [pace.take_turn(late, &path(), response), pace.take_turn(late, &path(), response)];
+        let turns = [
+            pace.take_turn(late, of(&path()), response, false),
+            pace.take_turn(late, of(&path()), response, false),
+        ];
         assert_eq!(turns, [late, late.plus_nanos(bytes * 8 / 100)]);
     }
 
@@ -127,7 +139,7 @@ mod tests {
             let (mut pace, mut now, mut all) = (pace(rate, burst), Instant::from_nanos(1_000_000_000), 0);
             let end = now.plus_nanos(10_000_000);
             while now < end {
-                let turn = pace.take_turn(now, &path(), response);
+                let turn = pace.take_turn(now, of(&path()), response, false);
                 if turn > now {
                     now = turn.plus_nanos(20_000);
                 }
@@ -145,7 +157,7 @@ mod tests {
         let mut pace = pace(Rate::bits_per_second(0), u32::MAX);
         let response = ReadResponse { packets: u32::MAX, payload: u64::from(u32::MAX) };
         for now in [Instant::ZERO, Instant::FAR_FUTURE] {
-            assert!(pace.take_turn(now, &path(), response) >= now);
+            assert!(pace.take_turn(now, of(&path()), response, false) >= now);
         }
     }
 }

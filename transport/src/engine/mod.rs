@@ -115,7 +115,7 @@ impl Engine {
     #[must_use]
     pub fn new(mut config: EngineConfig) -> Self {
         config.max_outstanding_packets = config.max_outstanding_packets.clamp(1, (1 << 23) - 1);
-        if !config.read_rate.is_unlimited() && config.max_read_packets == 0 {
+        if (config.pulls.is_some() || !config.read_rate.is_unlimited()) && config.max_read_packets == 0 {
             config.max_read_packets = LONGEST_TURN;
         }
         config.max_cqe = config.max_cqe.min(MOST_CQE);

@@ -437,6 +437,10 @@ impl Qp {
                 let verdict = requester.handle_response(core, shared, datagram);
                 if verdict == Verdict::Handled {
                     core.take_answer(shared);
+                    if let Some(reads) = &mut shared.reads {
+                        let marked = is_marked(received);
+                        reads.on_response(shared.now, core.number, datagram, marked);
+                    }
                 }
                 shared.answer = None;
                 verdict

@@ -1,6 +1,6 @@
 //! Trimmed packets, whose payload a switch removed: the checks before any queue pair handles them.
 
-use roce_packet::{Bth, Direction, Opcode, OpcodeInfo, Qpn};
+use roce_packet::{Bth, Direction, Opcode, OpcodeInfo, Operation, Qpn};
 
 use super::Engine;
 use super::qp::{Halves, Qp};
@@ -53,6 +53,10 @@ impl Engine {
         let verdict = match qp.admit_fields(received, info, bth.p_key) {
             Ok(()) => {
                 let verdict = qp.handle_trimmed(shared, (bth, info), received.path.source_port);
+                let reads = shared.reads.as_mut().filter(|_| info.operation == Operation::ReadResponse);
+                if let Some(reads) = reads.filter(|_| verdict == Verdict::Handled) {
+                    reads.on_trimmed(shared.now, qp.core.number, is_marked(received));
+                }
                 // Only RC recovers trimmed packets, and its connection identifies their sender.
                 if verdict == Verdict::Handled && is_marked(received) {
                     // A trimmed packet had a payload.

@@ -63,7 +63,7 @@ impl RcRequester {
             return false;
         };
         if sending == Sending::Trimmed {
-            pace.take_turn(shared.now, outgoing.path(), response);
+            pace.take_turn(shared.now, (core.number, outgoing.path()), response, true);
             return false;
         }
         // The run of responses to request again may become shorter or longer while it waits. It keeps its
@@ -71,7 +71,7 @@ impl RcRequester {
         let psn = self.cursor;
         let known = self.read_turn.filter(|turn| turn.psn == psn);
         let turn = known.unwrap_or_else(|| {
-            let at = pace.take_turn(shared.now, outgoing.path(), response);
+            let at = pace.take_turn(shared.now, (core.number, outgoing.path()), response, false);
             ReadTurn { at, psn }
         });
         let waits = shared.now < turn.at;

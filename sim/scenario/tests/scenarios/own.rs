@@ -6,7 +6,9 @@ use roce_scenario::{Own, Scenario};
 use roce_sim::net::{FrameView, NamedRules, PortView, SwitchRules, Time};
 use roce_transport::Instant;
 use roce_transport::congestion::ParameterRange::Number;
-use roce_transport::congestion::{Algorithm, CongestionControl, PathPolicy, Policy, Rate, parameters};
+use roce_transport::congestion::{
+    Algorithm, CongestionControl, EvenPull, PathPolicy, Policy, Pulls, Rate, parameters,
+};
 
 parameters! {
     /// The parameters of all of them.
@@ -52,6 +54,9 @@ fn own() -> Own {
     })]);
     own.policies
         .push(Policy::custom_with("only", Value::default(), |own, _| Box::new(Only(own.value as u16))));
+    own.pulls.push(Pulls::new("pull", Value::default(), |own, _| {
+        Box::new(EvenPull::new(Rate::bits_per_second(u64::from(own.value) * 1_000_000_000), 0))
+    }));
     own.rules
         .push(NamedRules::new("always", Value::default(), |own, _| Box::new(Always(own.value as usize))));
     own
@@ -120,12 +125,25 @@ fn parameters_of_own_policies_have_effects() {
 }
 
 #[test]
+fn parameters_of_own_receivers_have_effects() {
+    let rates = [4, 20].map(|value| {
+        let reads = format!("{{ packets = 8, policy = \"pull:value={value}\" }}");
+        let replaced =
+            [("flows.0.operation", "read"), ("host.congestion", "none"), ("host.reads", reads.as_str())];
+        outcome(SCENARIO, &replaced).0
+    });
+    assert!((3..=4).contains(&rates[0]) && (17..=20).contains(&rates[1]), "{rates:?}");
+}
+
+#[test]
 fn wrong_names_and_parameters_are_explained() {
     for (key, value, expected) in [
         ("host.congestion", "mine:value=1001", "value is \"1001\" and must be 0 to 1000"),
         ("host.congestion", "mine:other=1", "there is no parameter \"other\"; there are value"),
         ("host.paths", "only:value=x", "value is \"x\""),
         ("host.paths", "others", "there are only, one, round-robin"),
+        ("host.reads", "{ policy = \"others\" }", "reads: policy: there is no \"others\"; there are pull"),
+        ("host.reads", "{ rate = 1.0, policy = \"pull\" }", "reads: rate and policy exclude each other"),
         ("switch.rules", "others", "rules: there is no \"others\"; there are always"),
         ("switch.rules", "always:value", "is not of the form name=value"),
     ] {
