@@ -1,5 +1,5 @@
-//! What a program adds to the command: congestion control, policies of paths and rules of switches; see
-//! [`main_with`](super::main_with).
+//! Additions of a program to the command: congestion control, policies of paths and receivers, and rules of
+//! switches; see [`main_with`](super::main_with).
 
 use std::fmt;
 use std::sync::OnceLock;

@@ -76,9 +76,7 @@ mod network {
     pub(super) use linux::Command;
 }
 
-pub use roce_scenario::Own;
 use std::io::{self, IsTerminal as _};
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -91,6 +89,8 @@ use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{filter, fmt};
+
+pub use roce_scenario::Own;
 
 use crate::trace::{Clock, EventStream, TraceFile};
 

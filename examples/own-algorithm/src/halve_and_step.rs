@@ -7,11 +7,11 @@ use roce_transport::congestion::{Algorithm, CongestionControl, Observation, Rate
 parameters! {
     /// The parameters, which text can set: `halve-and-step:keep=75,step=200`.
     pub struct HalveAndStepParameters {
-        /// What a notification leaves of the rate.
+        /// The part of the rate that remains after a notification.
         keep: u32 = 50, Number(1, 99), "%", "";
         /// Rise of the rate in each period without a notification.
         step: u32 = 100, Number(1, 100_000), "Mbps", "";
-        /// The period.
+        /// Time between two rises.
         period: u32 = 50, Number(1, 1_000_000), "us", "";
     }
 }

@@ -1,13 +1,9 @@
 //! Builds a network from the tables of a scenario file.
 
-use std::error::Error;
 use std::ops::Range;
-use std::str::FromStr;
 
 use roce_packet::PathMtu;
 use roce_transport::congestion::{Congestion, Paths, Pulls};
-use roce_transport::with_causes;
-
 use toml::Spanned;
 
 use super::expect::{Expect, Relation};
@@ -16,7 +12,7 @@ use super::hosts::find_host;
 use super::ports;
 use super::profiles;
 use super::switches::{balance, headroom, marks, priorities, threshold, trimming, watchdog};
-use super::values::{parsed, set};
+use super::values::{explained, parsed, set};
 use super::workload::{self, Context, Tables, Workload};
 use super::{Load, Own, Scenario, ScenarioError, Wrong, topology};
 use roce_sim::net::{
@@ -155,12 +151,14 @@ fn host(
         return Err(ScenarioError::at(text, place_of(&places, key), format!("{key}: {reason}")));
     }
     if let Some(control) = table.congestion {
-        let read = |control: &str| Congestion::parse_among(control, &own.algorithms);
-        (host.congestion, host.notification) = read_at(&control, text, "", read)?;
+        let read = |control: &str| explained(Congestion::parse_among(control, &own.algorithms));
+        (host.congestion, host.notification) = read_at(&control, text, read)?;
     }
-    set(&mut host.recovery, parsed_at(table.recovery.as_ref(), text)?);
+    if let Some(recovery) = table.recovery {
+        host.recovery = read_at(&recovery, text, parsed)?;
+    }
     if let Some(paths) = table.paths {
-        host.paths = read_at(&paths, text, "", |paths| Paths::parse_among(paths, &own.policies))?;
+        host.paths = read_at(&paths, text, |paths| explained(Paths::parse_among(paths, &own.policies)))?;
     }
     if let Some(mtu) = table.path_mtu {
         let wrong =
@@ -184,31 +182,18 @@ fn read_settings(table: file::Reads, own: &Own) -> Result<ReadSettings, Wrong> {
     if policy.is_some() && rate.is_some() {
         return Err("reads: rate and policy exclude each other".to_owned());
     }
-    let wrong = |error| format!("reads: policy: {}", with_causes(&error));
-    let policy = policy.map(|name| Pulls::parse_among(&name, &own.pulls)).transpose().map_err(wrong)?;
+    let policy = policy.map(|name| Pulls::parse_among(&name, &own.pulls)).transpose();
+    let policy = explained(policy).map_err(|reason| format!("reads: policy: {reason}"))?;
     Ok(ReadSettings { packets: packets.unwrap_or(0), rate, policy, dscp })
 }
 
-/// Reads a value with `read`. `before` precedes the reason of an error.
-fn read_at<T, E: Error + 'static>(
+/// Reads a value that the file has as text.
+fn read_at<T>(
     value: &Spanned<String>,
     text: &str,
-    before: &str,
-    read: impl FnOnce(&str) -> Result<T, E>,
+    read: impl FnOnce(&str) -> Result<T, Wrong>,
 ) -> Result<T, ScenarioError> {
-    let reason = |error| format!("{before}{}", with_causes(&error));
-    read(value.get_ref()).map_err(|error| ScenarioError::at(text, Some(value.span()), reason(error)))
-}
-
-/// Reads a value from its text in the file.
-fn parsed_at<T: FromStr<Err: Error>>(
-    value: Option<&Spanned<String>>,
-    text: &str,
-) -> Result<Option<T>, ScenarioError> {
-    let at = |value: &Spanned<String>| {
-        parsed(value.get_ref()).map_err(|reason| ScenarioError::at(text, Some(value.span()), reason))
-    };
-    value.map(at).transpose()
+    read(value.get_ref()).map_err(|reason| ScenarioError::at(text, Some(value.span()), reason))
 }
 
 fn span<T>(value: Option<&Spanned<T>>) -> Option<Range<usize>> {
@@ -250,8 +235,9 @@ fn switch(
         return Err(wrong(gap.span())("flowlet_gap: balance is not \"flowlet\"".to_owned()));
     }
     if let Some(rules) = table.rules.filter(|rules| rules.get_ref() != "none") {
-        let read = |name: &str| NamedRules::parse_among(name, &own.rules);
-        switch.rules = Some(read_at(&rules, text, "rules: ", read)?);
+        let read = |name: &str| explained(NamedRules::parse_among(name, &own.rules));
+        let read = |name: &str| read(name).map_err(|reason| format!("rules: {reason}"));
+        switch.rules = Some(read_at(&rules, text, read)?);
     }
     if let Some(table) = table.trimming {
         switch.trimming = trimming(table.get_ref()).map_err(wrong(table.span()))?;

@@ -21,7 +21,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// Nothing.
+    /// No additions.
     pub const NONE: Self =
         Self { algorithms: Vec::new(), policies: Vec::new(), pulls: Vec::new(), rules: Vec::new() };
 }

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use roce_packet::PathMtu;
 use roce_transport::congestion::{Congestion, Paths};
-use roce_transport::with_causes;
 use toml::Spanned;
 
 use super::file::Group;
 use super::flows::Operation;
 use super::hosts::select_hosts;
 use super::profile::Profile;
-use super::values::{parsed, set};
+use super::values::{explained, parsed, set};
 use super::workload::FlowsOfTable;
 use super::{Own, ScenarioError, Wrong};
 use roce_sim::net::{
@@ -107,13 +106,11 @@ fn changed(base: &HostSettings, table: &Profile, own: &Own) -> Result<HostSettin
     let mut host = base.clone();
     if let Some(control) = &table.congestion {
         // A host sends notifications for all its queue pairs, so their settings always come from `[host]`.
-        let parsed = Congestion::parse_among(control, &own.algorithms);
-        host.congestion = parsed.map_err(|error| with_causes(&error).to_string())?.0;
+        host.congestion = explained(Congestion::parse_among(control, &own.algorithms))?.0;
     }
     set(&mut host.recovery, table.recovery.as_deref().map(parsed).transpose()?);
     if let Some(paths) = &table.paths {
-        let parsed = Paths::parse_among(paths, &own.policies);
-        host.paths = parsed.map_err(|error| with_causes(&error).to_string())?;
+        host.paths = explained(Paths::parse_among(paths, &own.policies))?;
     }
     if let Some(mtu) = table.path_mtu {
         let wrong = || "path_mtu must be 256, 512, 1024, 2048 or 4096".to_owned();

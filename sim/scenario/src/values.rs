@@ -55,9 +55,14 @@ impl<T> Visitor<'_> for Text<T> {
     }
 }
 
-/// Reads a value from its text. The error includes its causes.
+/// Replaces an error by its text, which includes its causes.
+pub(super) fn explained<T, E: std::error::Error>(result: Result<T, E>) -> Result<T, Wrong> {
+    result.map_err(|error| with_causes(&error).to_string())
+}
+
+/// Reads a value from its text.
 pub(super) fn parsed<T: FromStr<Err: std::error::Error>>(text: &str) -> Result<T, Wrong> {
-    text.parse().map_err(|error| with_causes(&error).to_string())
+    explained(text.parse())
 }
 
 /// Replaces a default if a value is given.

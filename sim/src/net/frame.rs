@@ -7,8 +7,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use roce_packet::{
-    Ecn, Encapsulation, EthernetHeader, Ipv4Header, Opcode, Operation, PREAMBLE_AND_GAP_LEN, Path,
-    PauseFrame, Telemetry, TelemetryHop, UdpHeader,
+    Ecn, Encapsulation, EthernetHeader, Ipv4Header, Opcode, OpcodeInfo, Operation, PREAMBLE_AND_GAP_LEN,
+    Path, PauseFrame, Telemetry, TelemetryHop, UdpHeader,
 };
 
 use super::rules::FrameView;
@@ -93,9 +93,14 @@ pub(super) struct Frame {
 }
 
 impl Frame {
+    /// Returns the opcode of a datagram that has more than headers.
+    fn opcode_of_payload(&self) -> Option<&'static OpcodeInfo> {
+        let info = Opcode(self.head[0]).info().filter(|_| self.kind == Kind::Datagram)?;
+        (usize::from(self.len) > info.header_len + ICRC).then_some(info)
+    }
+
     /// Returns what the rules of a switch see.
     pub(super) fn view(&self) -> FrameView {
-        let info = Opcode(self.head[0]).info().filter(|_| self.kind == Kind::Datagram);
         FrameView {
             source: self.source,
             destination: self.destination,
@@ -103,9 +108,8 @@ impl Frame {
             priority: self.priority,
             wire_bytes: self.wire_len.into(),
             queue_bytes: self.buffered_len(),
-            has_payload: info.is_some_and(|info| {
-                info.operation != Operation::Cnp && usize::from(self.len) > info.header_len + ICRC
-            }),
+            // The bytes of a CNP behind its headers are reserved.
+            has_payload: self.opcode_of_payload().is_some_and(|info| info.operation != Operation::Cnp),
             is_trimmed: self.kind == Kind::Trimmed,
         }
     }
@@ -362,12 +366,9 @@ impl Frames {
     /// payload, or if the frame would not become shorter.
     pub(super) fn trim(&mut self, id: FrameId, trimming: &Trimming) -> bool {
         let frame = &mut self.frames[id.0 as usize];
-        let Some(info) = Opcode(frame.head[0]).info().filter(|_| frame.kind == Kind::Datagram) else {
-            return false;
-        };
+        let Some(info) = frame.opcode_of_payload() else { return false };
         let wire_len = wire_len(info.header_len).max(trimming.frame_bytes + GAP);
-        let has_payload = usize::from(frame.len) > info.header_len + ICRC;
-        if info.header_len > HEAD || !has_payload || wire_len >= u32::from(frame.wire_len) {
+        if info.header_len > HEAD || wire_len >= u32::from(frame.wire_len) {
             return false;
         }
         if frame.slot != NO_SLOT {

@@ -40,7 +40,7 @@ pub struct PortView {
     pub own_queue_bytes: u64,
 }
 
-/// What happens to a frame before it enters a queue.
+/// The decision about a frame that is about to enter a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// The frame is queued if the buffer has room, whatever the threshold of trimming. Without room, it is

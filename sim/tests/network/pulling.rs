@@ -111,7 +111,7 @@ fn what_is_pulled_arrives_in_spite_of_losses() {
     }
 }
 
-/// What a receiver saw: payload bytes, packets, marks and trimmed packets.
+/// The counts of a receiver: payload bytes, packets, marks and trimmed packets.
 type Seen = Arc<Mutex<[u64; 4]>>;
 
 /// A receiver that halves its rate when a response met congestion, and raises it with each request.

@@ -159,7 +159,7 @@ fn limit() -> NamedRules {
 fn limited(rules: &str, threads: usize) -> Results {
     let mut settings = Settings { threads, ..Settings::default() };
     settings.switch.pfc = 0;
-    // What the rules queue is queued, although it is above this threshold.
+    // The rules take precedence over this threshold.
     settings.switch.trimming = Some(Trimming { above_bytes: Some(1), ..Trimming::default() });
     settings.switch.rules = Some(NamedRules::parse_among(rules, &[limit()]).unwrap());
     settings.host.recovery = "selective-repeat:cap=64".parse().unwrap();

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::parameters::{self, Parameter, ParameterError, Parameters};
+use crate::parameters::{self, List, Parameter, ParameterError, Parameters};
 
 /// Something with a name that another crate contains, and that is made from a start `S`: an algorithm for
 /// each queue pair, for example, or rules for each switch. Copies share the function that makes it.
@@ -21,7 +21,7 @@ pub struct Custom<S, M> {
 trait Maker<S, M>: Send + Sync {
     fn make(&self, start: &S) -> M;
     fn table(&self) -> &'static [Parameter];
-    fn list(&self) -> Vec<(&'static Parameter, String)>;
+    fn list(&self) -> List;
     /// Returns a copy with one parameter changed, or `None` if no parameter has this name.
     fn with(&self, name: &str, value: &str) -> Result<Option<Arc<dyn Maker<S, M>>>, ParameterError>;
     /// The address of the function, which identifies it.
@@ -50,7 +50,7 @@ where
         P::TABLE
     }
 
-    fn list(&self) -> Vec<(&'static Parameter, String)> {
+    fn list(&self) -> List {
         self.parameters.list()
     }
 
@@ -92,7 +92,7 @@ impl<S: 'static, M: 'static> Custom<S, M> {
 
     /// Returns the parameters that text can set, each with its value as text.
     #[must_use]
-    pub fn parameters(&self) -> Vec<(&'static Parameter, String)> {
+    pub fn parameters(&self) -> List {
         self.maker.list()
     }
 
@@ -180,11 +180,7 @@ impl<S, M> Eq for Custom<S, M> {}
 impl<S, M> fmt::Display for Custom<S, M> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.name)?;
-        for (index, (row, value)) in self.maker.list().into_iter().enumerate() {
-            let before = if index > 0 { ',' } else { ':' };
-            write!(formatter, "{before}{}={value}", row.name)?;
-        }
-        Ok(())
+        parameters::write_list(&self.maker.list(), ":", formatter)
     }
 }
 

@@ -171,12 +171,17 @@ pub trait Parameters {
 
     /// Writes all parameters as `name=value`, separated by commas.
     fn write(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (row, value)) in self.list().into_iter().enumerate() {
-            let comma = if index > 0 { "," } else { "" };
-            write!(formatter, "{comma}{}={value}", row.name)?;
-        }
-        Ok(())
+        write_list(&self.list(), "", formatter)
     }
+}
+
+/// Writes parameters as `name=value`, separated by commas, and `before` the first one.
+pub(crate) fn write_list(list: &List, before: &str, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (index, (row, value)) in list.iter().enumerate() {
+        let separator = if index > 0 { "," } else { before };
+        write!(formatter, "{separator}{}={value}", row.name)?;
+    }
+    Ok(())
 }
 
 /// No parameters.

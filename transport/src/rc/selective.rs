@@ -207,7 +207,7 @@ impl LossRecovery for Selective {
     }
 
     fn lateness(&self) -> Option<u64> {
-        // What the responder has or keeps, but has not answered, is sent again too: see `next`.
+        // A packet that the responder has or keeps, but has not answered, is sent again too: see `next`.
         let is_missing = matches!(self.known(self.una), Known::Nothing | Known::Received | Known::Kept);
         let is_late = self.settings.reorder > 0 && self.newest.is_some() && self.repeated.is_none();
         (is_late && is_missing).then(|| u64::from(self.settings.rto_low.max(1)) * 1_000)

@@ -29,19 +29,9 @@ fn bench_with(settings: &Settings, retransmission: Retransmission) -> Bench {
     bench
 }
 
-/// Does something to each of these data packets once, which `from` sends.
-fn once(bench: &mut Bench, from: Side, packets: &'static [u32], does: fn() -> Action) {
-    let mut seen = Vec::new();
-    bench.set_script(move |sent| {
-        let index = sent.psn.get().wrapping_sub(0x1000);
-        let operation = sent.opcode.info().map(|info| info.operation);
-        let has_data = matches!(operation, Some(Operation::Write | Operation::ReadResponse));
-        if sent.from == from && has_data && packets.contains(&index) && !seen.contains(&index) {
-            seen.push(index);
-            return does();
-        }
-        Action::Pass
-    });
+/// Returns the operation of data packets from this side.
+fn data_from(from: Side) -> Operation {
+    if from == Side::A { Operation::Write } else { Operation::ReadResponse }
 }
 
 /// Transfers the message by a WRITE if `from` is [`Side::A`], otherwise by a READ. Returns the time until the
@@ -68,7 +58,7 @@ fn a_loss_near_the_end_is_found_after_the_short_timeout() {
     for from in [Side::A, Side::B] {
         for (lost, packets) in cases {
             let mut bench = bench();
-            once(&mut bench, from, lost, || Action::Drop);
+            bench.once(from, data_from(from), lost, || Action::Drop);
             let took = transfer(&mut bench, from);
             assert!((100..110).contains(&took), "{from:?} {lost:?}: {took} us");
             assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0, "{from:?} {lost:?}");
@@ -82,7 +72,7 @@ fn a_loss_near_the_end_is_found_after_the_short_timeout() {
 #[test]
 fn a_loss_near_the_end_uses_up_no_retry_with_early_retransmission() {
     let mut bench = bench_with(&Settings { retry_cnt: 0, ..settings() }, Retransmission::ADAPTIVE);
-    once(&mut bench, Side::A, &[21, 30], || Action::Drop);
+    bench.once(Side::A, data_from(Side::A), &[21, 30], || Action::Drop);
     let took = transfer(&mut bench, Side::A);
     assert!((100..110).contains(&took), "{took} us");
 }
@@ -114,7 +104,7 @@ fn the_timer_of_a_late_packet_ends_when_it_is_sent_again() {
 fn a_loss_at_the_very_end_needs_a_timeout() {
     for (from, least) in [(Side::A, 320), (Side::B, 100)] {
         let mut bench = bench();
-        once(&mut bench, from, &[39], || Action::Drop);
+        bench.once(from, data_from(from), &[39], || Action::Drop);
         let took = transfer(&mut bench, from);
         assert!((least..least + 20).contains(&took), "{from:?}: {took} us");
         assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 1, "{from:?}");
@@ -125,7 +115,7 @@ fn a_loss_at_the_very_end_needs_a_timeout() {
 fn what_is_late_for_less_than_the_timeout_is_not_sent_again() {
     for from in [Side::A, Side::B] {
         let mut bench = bench();
-        once(&mut bench, from, &[25, 38], || Action::Delay(90_000));
+        bench.once(from, data_from(from), &[25, 38], || Action::Delay(90_000));
         let took = transfer(&mut bench, from);
         assert!(took < 100, "{from:?}: {took} us");
         assert_eq!(bench.counter(Side::A, "retransmitted_packets"), 0, "{from:?}");

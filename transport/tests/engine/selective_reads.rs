@@ -28,21 +28,6 @@ fn bench(reorder: u32) -> Bench {
     bench
 }
 
-/// Does something to each of these packets once: those from one side with this operation and these distances
-/// from the first PSN.
-fn once(bench: &mut Bench, from: Side, operation: Operation, numbers: &'static [u32], does: fn() -> Action) {
-    let mut seen = Vec::new();
-    bench.set_script(move |sent: &Sent| {
-        let number = sent.psn.get().wrapping_sub(FIRST);
-        let is_it = sent.from == from && sent.opcode.info().is_some_and(|info| info.operation == operation);
-        if is_it && numbers.contains(&number) && !seen.contains(&number) {
-            seen.push(number);
-            return does();
-        }
-        Action::Pass
-    });
-}
-
 fn post_read(bench: &mut Bench) {
     let read = bench.read(0);
     bench.post(1, read, PLACE, PACKETS * MTU);
@@ -66,7 +51,7 @@ fn only_missing_responses_are_requested_again() {
         [(&[3][..], 1), (&[3, 4, 5], 1), (&[0], 1), (&[2, 9, 17, 30], 4), (&[0, 1, 20, 21, 38], 3)]
     {
         let mut bench = bench(0);
-        once(&mut bench, Side::B, Operation::ReadResponse, lost, || Action::Drop);
+        bench.once(Side::B, Operation::ReadResponse, lost, || Action::Drop);
         post_read(&mut bench);
         bench.drive();
         assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
@@ -82,7 +67,7 @@ fn only_missing_responses_are_requested_again() {
 #[test]
 fn the_last_response_is_requested_again_after_the_timeout() {
     let mut bench = bench(0);
-    once(&mut bench, Side::B, Operation::ReadResponse, &[39], || Action::Drop);
+    bench.once(Side::B, Operation::ReadResponse, &[39], || Action::Drop);
     post_read(&mut bench);
     bench.drive();
     assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
@@ -117,7 +102,7 @@ fn a_lost_request_for_responses_is_sent_again_after_the_timeout() {
 #[test]
 fn responses_may_overtake_each_other() {
     let mut bench = bench(16);
-    once(&mut bench, Side::B, Operation::ReadResponse, &[0, 1, 7, 20, 21, 39], || Action::Delay(300));
+    bench.once(Side::B, Operation::ReadResponse, &[0, 1, 7, 20, 21, 39], || Action::Delay(300));
     post_read(&mut bench);
     bench.drive();
     assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
@@ -133,7 +118,7 @@ fn responses_may_overtake_each_other() {
 #[test]
 fn later_answers_may_overtake_responses() {
     let mut bench = bench(64);
-    once(&mut bench, Side::B, Operation::ReadResponse, &[0, 1, 2, 3, 4, 5, 6, 7], || Action::Delay(3_000));
+    bench.once(Side::B, Operation::ReadResponse, &[0, 1, 2, 3, 4, 5, 6, 7], || Action::Delay(3_000));
     let (read, write, add) = (bench.read(0), bench.write(100_000), bench.fetch_add(90_000, 5));
     bench.post(1, read, PLACE, 8 * MTU);
     bench.post(2, write, 0, 3 * MTU);
@@ -155,7 +140,7 @@ fn later_answers_may_overtake_responses() {
 fn a_lost_request_of_a_read_is_repeated_as_a_whole() {
     for (behind, reorder) in [(true, 0), (true, 2), (false, 0)] {
         let mut bench = bench(reorder);
-        once(&mut bench, Side::A, Operation::ReadRequest, &[3], || Action::Drop);
+        bench.once(Side::A, Operation::ReadRequest, &[3], || Action::Drop);
         let (read, write, add) = (bench.read(0), bench.write(100_000), bench.fetch_add(90_000, 5));
         bench.post(1, write, 0, 3 * MTU);
         bench.post(2, read, PLACE, 8 * MTU);
@@ -182,7 +167,7 @@ fn a_lost_request_of_a_read_is_repeated_as_a_whole() {
 #[test]
 fn a_lost_result_of_an_atomic_is_requested_again() {
     let mut bench = bench(0);
-    once(&mut bench, Side::B, Operation::AtomicAcknowledge, &[1], || Action::Drop);
+    bench.once(Side::B, Operation::AtomicAcknowledge, &[1], || Action::Drop);
     let (write, add) = (bench.write(100_000), bench.fetch_add(90_000, 5));
     bench.post(1, write, 0, MTU);
     bench.post(2, add, 4_096, 8);
@@ -201,7 +186,7 @@ fn a_lost_result_of_an_atomic_is_requested_again() {
 #[test]
 fn trimmed_responses_are_requested_again_one_by_one() {
     let mut bench = bench(16);
-    once(&mut bench, Side::B, Operation::ReadResponse, &[0, 3, 4, 39], || Action::Trim);
+    bench.once(Side::B, Operation::ReadResponse, &[0, 3, 4, 39], || Action::Trim);
     post_read(&mut bench);
     bench.drive();
     assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
@@ -285,7 +270,7 @@ fn the_request_without_a_receive_is_the_one_that_fails() {
     let config = EngineConfig { recovery, ..EngineConfig::from_number(7) };
     let mut bench = Bench::with_config(QpType::Rc, &Settings { rnr_retry: 0, ..settings() }, config);
     bench.packet_time_ns = 30;
-    once(&mut bench, Side::B, Operation::ReadResponse, &[3], || Action::Drop);
+    bench.once(Side::B, Operation::ReadResponse, &[3], || Action::Drop);
     let read = bench.read(0);
     bench.post(1, read, PLACE, 8 * MTU);
     bench.post(2, SendOp::Send, 0, MTU);

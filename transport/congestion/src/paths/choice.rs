@@ -248,10 +248,7 @@ impl fmt::Display for Paths {
             Policy::Reps(own) => write!(formatter, ":{},{own}", self.parameters),
             Policy::Custom(custom) => {
                 write!(formatter, ":{}", self.parameters)?;
-                custom
-                    .parameters()
-                    .iter()
-                    .try_for_each(|(row, value)| write!(formatter, ",{}={value}", row.name))
+                parameters::write_list(&custom.parameters(), ",", formatter)
             }
             _ => write!(formatter, ":{}", self.parameters),
         }

@@ -11,9 +11,9 @@ use std::ops::{Deref, DerefMut};
 
 use roce_packet::{
     AtomicAckEth, AtomicEth, Bth, Datagram, DatagramWriter, Deth, Envelope, Feth, FlushSelectivity, Ieth,
-    ImmDt, Msn, Opcode, Path, Psn, Qpn, Rdeth, Reth, Syndrome, Xrceth,
+    ImmDt, Msn, Opcode, Operation, Path, Psn, Qpn, Rdeth, Reth, Syndrome, Xrceth,
 };
-use roce_sim::pair::{MEMORY_BASE, Pair, Settings, Side};
+use roce_sim::pair::{Action, MEMORY_BASE, Pair, Sent, Settings, Side};
 use roce_transport::{
     AsyncEvent, CqId, EngineConfig, Event, QpCapabilities, QpInit, QpState, QpType, SendOp, SendWr, SrqId,
     Verdict, WcStatus,
@@ -148,6 +148,23 @@ impl Bench {
     }
 
     /// Removes and returns the events of one side so far.
+    /// Does something to each of these packets once: those from one side with this operation and these
+    /// distances from the first PSN of A.
+    pub fn once(&mut self, from: Side, operation: Operation, numbers: &'static [u32], does: fn() -> Action) {
+        let first = settings().psns[0];
+        let mut seen = Vec::new();
+        self.set_script(move |sent: &Sent| {
+            let number = sent.psn.get().wrapping_sub(first);
+            let is_it =
+                sent.from == from && sent.opcode.info().is_some_and(|info| info.operation == operation);
+            if is_it && numbers.contains(&number) && !seen.contains(&number) {
+                seen.push(number);
+                return does();
+            }
+            Action::Pass
+        });
+    }
+
     pub fn take_events(&mut self, side: Side) -> Vec<AsyncEvent> {
         self.collect(side);
         std::mem::take(&mut self.host_mut(side).events)
