@@ -129,8 +129,11 @@ def groups():
             [at_least("udp: two pairs of ping on two processors, of one", "two", "one", 0.80, 0.95)],
         ),
         Group(
-            [m.requests("roce", "roce", 10_000), m.requests("tcp", "tcp", 20_000)],
-            [at_least("udp: requests of 32 bytes, of TCP", "roce", "tcp")],
+            [m.requests("roce", "roce", 10_000), m.requests("one port", "one-port", 10_000), m.requests("tcp", "tcp", 20_000)],
+            [
+                at_least("udp: requests of 32 bytes, of TCP", "roce", "tcp", 0.60, 1.00),
+                at_least("udp: the same from one source port", "one port", "tcp", 0.60, 1.00),
+            ],
         ),
         Group(
             [

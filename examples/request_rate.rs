@@ -7,7 +7,7 @@
 //! | choice | reason |
 //! |---|---|
 //! | one completion queue for all queue pairs and both directions | one poll finds everything that has happened; several queues cost a poll each, most of them without a completion |
-//! | polls of up to [`BATCH`] completions | the lock and the check of the device are paid once for all of them |
+//! | polls of up to [`BATCH`] completions, which is all that can be there | the lock and the check of the device are paid once for all of them, and messages that arrived together are answered together |
 //! | [`DEPTH`] requests in flight on each queue pair | one request at a time is limited by the round trip, and lets neither end form batches |
 //! | more receives than requests in flight are not needed, because a request is sent only after a response came | the receiver is always ready, so there are no RNR NAKs |
 //! | receives are posted again after each poll, all together, and before the answers leave | the next request follows an answer, so its receive is there in time |
@@ -15,6 +15,7 @@
 //! | a list of sends for each queue pair | the packets of a list leave in one burst, with one system call |
 //! | one of [`DEPTH`] sends is signaled | completions are in order, so one releases the places of all before it; fewer completions leave room for receives in a poll |
 //! | each end polls, and no thread sleeps | a message is handled by the thread that receives it. With events, each batch costs a wake-up; use them if requests are rare |
+//! | one UDP source port (`source_ports=0`) | the packets of all queue pairs share superpackets and system calls. The price: they take one path through a network that has several, and go to one queue of the NIC |
 //! | a device and a thread for each end | an engine has one lock. More threads want more engines ([`ContextBuilder::engines`]) or devices, not more queue pairs |
 //!
 //! `cargo run --release --example request_rate` prints the rate. Both ends are in one process here; with two
@@ -38,7 +39,7 @@ const SESSIONS: usize = 4;
 /// Requests in flight on each queue pair.
 const DEPTH: usize = 16;
 /// Completions of one poll.
-const BATCH: usize = 64;
+const BATCH: usize = 2 * SESSIONS * DEPTH;
 /// Bytes of a message.
 const SIZE: usize = 32;
 /// Marks the identifiers of sends. Those of receives are the number of their buffer.
@@ -207,7 +208,8 @@ fn exchange(devices: [&str; 2], each: u64) -> Result<(u64, f64)> {
 }
 
 fn main() -> Result<()> {
-    let (responses, seconds) = exchange(["udp:127.0.0.1", "udp:127.0.0.2"], 100_000)?;
+    let (responses, seconds) =
+        exchange(["udp:127.0.0.1,source_ports=0", "udp:127.0.0.2,source_ports=0"], 100_000)?;
     println!("{responses} responses are right, {:.0} per second", responses as f64 / seconds);
     Ok(())
 }
@@ -219,7 +221,7 @@ mod tests {
     /// The requests are not a multiple of those in flight, so the last sends are not signaled.
     #[test]
     fn every_request_of_the_example_is_answered_with_its_bytes() {
-        let devices = [(); 2].map(|()| format!("udp:{}", roce_testing::own_address()));
+        let devices = [(); 2].map(|()| format!("udp:{},source_ports=0", roce_testing::own_address()));
         let (responses, _) = exchange(devices.each_ref().map(String::as_str), 1_003).unwrap();
         assert_eq!(responses, 4 * 1_003);
     }

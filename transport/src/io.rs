@@ -330,6 +330,12 @@ impl Batch {
         })
     }
 
+    /// Returns the path of the open superpacket if a datagram and a short one still fit into it.
+    pub(crate) fn path_with_room(&self) -> Option<&Path> {
+        let open = self.open.as_ref()?;
+        self.leaves_room_behind_another().then_some(&open.path)
+    }
+
     /// Adds `transmit`, for which [`Self::accepts`] returned true. A shorter segment closes the superpacket.
     pub fn push(&mut self, transmit: &Transmit) {
         if let Some(open) = &mut self.open {

@@ -69,7 +69,7 @@ const FOR_ONE_MESSAGE: Terms = Terms {
 };
 
 /// Maximum number of datagrams in a small burst. After a larger burst, more may have arrived: checking the
-/// device again pays off, and acknowledgements are not postponed.
+/// device again pays off, and acknowledgements are postponed only where the application answers bursts.
 const SMALL_BURST: usize = 8;
 
 /// An application that posts this many requests between two polls has several outstanding requests.
@@ -116,6 +116,17 @@ pub struct AfterCheck {
     pub ends: bool,
 }
 
+/// What postponed acknowledgements acknowledge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    /// A small burst that completed a receive.
+    Message,
+    /// A small burst without a completion.
+    Write,
+    /// A large burst that completed receives.
+    Burst,
+}
+
 /// The packets that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
@@ -124,10 +135,10 @@ enum Wait {
     Requests {
         since: Instant,
     },
-    /// Acknowledgements came first. `unanswered` is set while they are those of a WRITE that the application
-    /// has not answered yet.
+    /// Acknowledgements came first. `unanswered` is set while the application has not answered.
     Acknowledgements {
         since: Instant,
+        of: Of,
         unanswered: bool,
     },
     /// Acknowledgements wait for the peer's next message since `held`, when the answer left.
@@ -149,6 +160,7 @@ pub struct PendingPackets {
     postponing: Experiment,
     holding: Experiment,
     writes: Experiment,
+    bursts: Experiment,
 }
 
 impl PendingPackets {
@@ -164,6 +176,7 @@ impl PendingPackets {
             postponing: Experiment::new(&POSTPONING),
             holding: Experiment::new(&FOR_ONE_MESSAGE),
             writes: Experiment::new(&FOR_ONE_MESSAGE),
+            bursts: Experiment::new(&FOR_ONE_MESSAGE),
         }
     }
 
@@ -193,11 +206,28 @@ impl PendingPackets {
     /// Records that the application answers what it received.
     #[inline]
     fn note_answer(&mut self) {
-        if let Wait::Acknowledgements { unanswered, .. } = &mut self.wait
-            && std::mem::take(unanswered)
+        let Wait::Acknowledgements { of, unanswered, .. } = &mut self.wait else { return };
+        let of = *of;
+        if std::mem::take(unanswered)
+            && let Some(experiment) = self.experiment(of)
         {
-            self.writes.succeeded();
+            experiment.succeeded();
         }
+    }
+
+    /// Returns the experiment that shows whether the application answers what these acknowledgements
+    /// acknowledge.
+    const fn experiment(&mut self, of: Of) -> Option<&mut Experiment> {
+        match of {
+            Of::Message => None,
+            Of::Write => Some(&mut self.writes),
+            Of::Burst => Some(&mut self.bursts),
+        }
+    }
+
+    /// Returns whether acknowledgements may wait for the answer.
+    fn may_postpone(&mut self, of: Of) -> bool {
+        (of != Of::Burst || self.bursts.is_allowed()) && self.postponing.is_allowed()
     }
 
     /// Returns whether posted requests may wait, or wait longer.
@@ -219,7 +249,7 @@ impl PendingPackets {
         self.note_answer();
         self.posts.leave();
         match self.wait {
-            Wait::Acknowledgements { since, .. } | Wait::Held { since, .. }
+            Wait::Acknowledgements { since, of: Of::Message | Of::Write, .. } | Wait::Held { since, .. }
                 if now.since(since) <= self.late =>
             {
                 Leave::Requests { holds: self.may_hold() }
@@ -280,6 +310,12 @@ impl PendingPackets {
         let writes = !completes && found.write && self.writes.is_allowed();
         let serves = completes || writes;
         let is_small = serves && found.datagrams <= SMALL_BURST;
+        let of = match (is_small, completes) {
+            (true, true) => Some(Of::Message),
+            (true, false) => Some(Of::Write),
+            (false, true) => Some(Of::Burst),
+            (false, false) => None,
+        };
         let may_begin = match self.wait {
             Wait::Held { .. } if found.covers => {
                 self.wait = Wait::Nothing;
@@ -292,8 +328,12 @@ impl PendingPackets {
             }
             wait => wait == Wait::Nothing,
         };
-        if is_small && may_begin && owed() == Pending::Acknowledgements && self.postponing.is_allowed() {
-            self.wait = Wait::Acknowledgements { since: now, unanswered: writes };
+        if let Some(of) = of
+            && may_begin
+            && owed() == Pending::Acknowledgements
+            && self.may_postpone(of)
+        {
+            self.wait = Wait::Acknowledgements { since: now, of, unanswered: true };
             return AfterCheck { leave: Leave::Nothing, ends: true };
         }
         // Packets are received even if nothing more may be sent. Requests of honest peers wait behind a flood
@@ -310,9 +350,9 @@ impl PendingPackets {
         let since = match wait {
             Wait::Nothing => return Leave::Everything,
             Wait::Requests { since } => since,
-            Wait::Acknowledgements { since, unanswered } => {
-                if unanswered {
-                    self.writes.failed();
+            Wait::Acknowledgements { since, of, unanswered } => {
+                if unanswered && let Some(experiment) = self.experiment(of) {
+                    experiment.failed();
                 }
                 since
             }
@@ -426,7 +466,10 @@ mod tests {
         assert!(waits(MESSAGE, Pending::Acknowledgements));
         assert!(!waits(MESSAGE, Pending::More) && !waits(MESSAGE, Pending::Nothing));
         assert!(waits(Found { datagrams: SMALL_BURST, ..MESSAGE }, Pending::Acknowledgements));
-        assert!(!waits(Found { datagrams: SMALL_BURST + 1, ..MESSAGE }, Pending::Acknowledgements));
+        assert!(
+            !waits(Found { datagrams: SMALL_BURST + 1, ..MESSAGE }, Pending::Acknowledgements),
+            "at first"
+        );
         assert!(!waits(Found { completion: false, ..MESSAGE }, Pending::Acknowledgements), "nobody answers");
     }
 
@@ -545,6 +588,30 @@ mod tests {
         assert_eq!(pending.posted(at(2), 1, 8), Leave::Nothing, "it waits");
         pending.polls(at(3));
         assert!(pending.writes.pays());
+    }
+
+    /// Regression: with many outstanding requests, the acknowledgements of a service left alone.
+    #[test]
+    fn the_acknowledgements_of_a_burst_share_the_packets_of_its_answers() {
+        const BURST: Found = Found { datagrams: 2 * SMALL_BURST, ..MESSAGE };
+        let mut pending = pending();
+        let mut burst = |answers: u32| {
+            let check = pending.check(at(1), BURST);
+            let waits = check.leave == Leave::Nothing;
+            assert_eq!(check.ends, waits, "otherwise more may have arrived");
+            for _ in 0..answers {
+                let leave = pending.posted(at(1), 16, 512);
+                assert!(!matches!(leave, Leave::Requests { .. }), "nothing is held back");
+            }
+            pending.all_leave(at(2));
+            waits
+        };
+        for interval in [15, 63] {
+            assert_eq!((0..).find(|_| burst(0)), Some(interval), "nobody answers");
+        }
+        assert_eq!((0..).find(|_| burst(2)), Some(4 * 63));
+        assert!((0..100).all(|_| burst(2)), "each burst is answered");
+        assert_eq!((0..).find(|_| !burst(0)), Some(4), "and then no more");
     }
 
     #[test]

@@ -79,9 +79,6 @@ struct Group {
 }
 
 impl UdpDevice {
-    /// Maximum number of sockets that are open for source ports at the same time.
-    pub const MAX_SOURCE_PORTS: usize = 64;
-
     /// Opens the device's socket.
     ///
     /// # Errors
@@ -106,7 +103,7 @@ impl UdpDevice {
         let identity = Identity::of(&opened.socket);
         let sockets = Sockets {
             main: opened.socket,
-            others: Vec::with_capacity(Self::MAX_SOURCE_PORTS),
+            others: Vec::new(),
             local: opened.local,
             index: opened.interface.map_or(0, |interface| interface.index),
             peer_port: spec.peer_port.unwrap_or(report.port),
@@ -182,7 +179,7 @@ impl Device for UdpDevice {
             return Ok(wanted);
         }
         self.close_released();
-        if self.sockets.others.len() >= Self::MAX_SOURCE_PORTS {
+        if self.sockets.others.len() >= self.spec.source_ports {
             return Ok(local.port());
         }
         let address = with_scope(local.ip(), wanted, self.sockets.index);

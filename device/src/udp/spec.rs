@@ -20,11 +20,16 @@ use crate::spec::{SpecOption, SpecText};
 ///        | "gso=" ( "on" | "off" )   joins datagrams for the kernel, on if it can
 ///        | "gro=" ( "on" | "off" )   takes joined datagrams from the kernel, on if it can
 ///        | "share=" ( "on" | "off" )   shares the address with other devices, also of other processes, on if it can
+///        | "source_ports=" NUMBER   sockets for other source ports, 0 to 1024; 64 if not given
 ///        | "buffer=" BYTES      size of the kernel's queues, as far as it allows; 16 MiB if not given
 /// ```
 ///
 /// Ports other than 4791 are for tests between programs of this project: the checksum of a packet covers the
 /// port, and it is always computed for 4791.
+///
+/// Each queue pair has its own source port, so a network with equal paths uses all of them. With
+/// `source_ports=0`, all packets leave from the local port: those for one peer share superpackets, which
+/// makes small messages on many queue pairs faster, but they take one path.
 ///
 /// Up to 831 devices share an address and a nonzero port; each has its own slot, which is the prefix of its
 /// queue pair numbers ([`Capabilities::process_slot`](crate::Capabilities::process_slot)). A program that
@@ -45,11 +50,16 @@ pub struct UdpSpec {
     pub gro: bool,
     /// Whether to share the address with other devices.
     pub share: bool,
+    /// Maximum number of sockets for source ports other than the local one.
+    pub source_ports: usize,
     /// Bytes to request from the kernel for each of its two queues.
     pub buffer_bytes: usize,
 }
 
 impl UdpSpec {
+    /// The usual maximum number of sockets for source ports.
+    pub const SOURCE_PORTS: usize = 64;
+
     /// Returns the usual specification of a RoCE device.
     #[must_use]
     pub const fn new(address: IpAddr) -> Self {
@@ -61,6 +71,7 @@ impl UdpSpec {
             gso: true,
             gro: true,
             share: true,
+            source_ports: Self::SOURCE_PORTS,
             buffer_bytes: BUFFER_BYTES,
         }
     }
@@ -83,6 +94,9 @@ impl fmt::Display for UdpSpec {
             if !on {
                 write!(f, ",{name}=off")?;
             }
+        }
+        if self.source_ports != Self::SOURCE_PORTS {
+            write!(f, ",source_ports={}", self.source_ports)?;
         }
         if self.buffer_bytes != BUFFER_BYTES {
             write!(f, ",buffer={}", self.buffer_bytes)?;
@@ -124,6 +138,10 @@ impl FromStr for UdpSpec {
                 "gso" => spec.gso = switch()?,
                 "gro" => spec.gro = switch()?,
                 "share" => spec.share = switch()?,
+                "source_ports" => {
+                    let number = value.parse().ok().filter(|number| *number <= 1024);
+                    spec.source_ports = number.ok_or_else(|| text.bad(whole, "a number from 0 to 1024"))?;
+                }
                 "buffer" => {
                     spec.buffer_bytes = value.parse().map_err(|_| text.bad(whole, "a number of bytes"))?;
                 }
@@ -146,7 +164,8 @@ pub(super) const fn is_link_local(address: IpAddr) -> bool {
 const BUFFER_BYTES: usize = 16 << 20;
 const ADDRESS: &str = "an address of this machine such as 127.0.0.1 or [::1]";
 const ZONE: &str = "%INTERFACE behind a link-local address, such as fe80::1%eth0, and behind no other";
-const OPTIONS: &str = "port=NUMBER, peer_port=NUMBER, gso=on|off, gro=on|off, share=on|off or buffer=BYTES";
+const OPTIONS: &str = "port=NUMBER, peer_port=NUMBER, gso=on|off, gro=on|off, share=on|off, \
+                       source_ports=NUMBER or buffer=BYTES";
 
 #[cfg(test)]
 mod tests {
@@ -163,27 +182,19 @@ mod tests {
             ("udp:127.0.0.1, port=9,peer_port=10", "udp:127.0.0.1,port=9,peer_port=10"),
             ("udp:127.0.0.1,gso=off,gro=off,buffer=65536", "udp:127.0.0.1,gso=off,gro=off,buffer=65536"),
             ("udp:127.0.0.1,gso=on,share=on", "udp:127.0.0.1"),
-            ("udp:[::1],share=off", "udp:[::1],share=off"),
+            ("udp:[::1],share=off,source_ports=0", "udp:[::1],share=off,source_ports=0"),
             ("udp:fe80::1%eth0", "udp:[fe80::1%eth0]"),
             ("udp:[fe80::1%3],port=9", "udp:[fe80::1%3],port=9"),
         ]);
     }
 
     #[test]
-    fn a_zone_belongs_to_link_local_addresses_alone() {
+    fn zones_of_other_addresses_and_numbers_out_of_range_are_refused() {
         check_spec_errors::<UdpSpec>(&[
-            (
-                "udp:2001:db8::1%eth0",
-                &["`2001:db8::1%eth0`", "expected %INTERFACE behind a link-local address"],
-            ),
+            ("udp:2001:db8::1%eth0", &["`2001:db8::1%eth0`", "%INTERFACE behind a link-local address"]),
+            ("udp:[::1],source_ports=1025", &["from 0 to 1024"]),
             ("udp:127.0.0.1%lo", &["behind no other"]),
             ("udp:fe80::1%", &["such as fe80::1%eth0"]),
         ]);
-    }
-
-    #[test]
-    fn the_usual_port_is_the_one_of_roce() {
-        let spec: UdpSpec = "udp:127.0.0.1".parse().unwrap();
-        assert_eq!((spec.port, spec.peer_port), (4791, None));
     }
 }

@@ -181,7 +181,6 @@ fn a_source_port_is_bound_and_used() {
     assert_eq!(a.sockets.others.len(), 1);
     let own = a.port();
     assert_eq!(a.bind_source_port(&there, own).unwrap(), own);
-
     let other = Path { source_port: free, ..there };
     put(&mut a, Instant::ZERO, &there, &datagram(&there, 1, 8));
     put(&mut a, Instant::ZERO, &other, &datagram(&other, 2, 8));
@@ -216,36 +215,29 @@ fn a_source_port_that_is_taken_becomes_the_main_one() {
 
 #[test]
 fn source_ports_have_a_limit() {
-    let (mut a, b) = ipv4_pair();
-    let there = between(&a, &b);
-    for wanted in 20_000.. {
-        if a.sockets.others.len() == UdpDevice::MAX_SOURCE_PORTS {
-            assert_eq!(a.bind_source_port(&there, wanted).unwrap(), a.port());
-            break;
-        }
-        a.bind_source_port(&there, wanted).unwrap();
+    for most in [0, 1, 64] {
+        let (mut a, b) = pair(&format!("udp:127.0.0.1,source_ports={most}"), "udp:127.0.0.2");
+        let there = between(&a, &b);
+        let mut bind = |wanted| a.bind_source_port(&there, wanted).unwrap();
+        let bound: Vec<_> = (20_000..20_200).filter(|wanted| bind(*wanted) == *wanted).collect();
+        assert_eq!((bound.len(), bind(20_300)), (most, a.port()));
     }
 }
 
 #[test]
 fn a_source_port_that_nobody_needs_makes_room_for_another() {
-    let (mut a, mut b) = ipv4_pair();
+    let (mut a, mut b) = pair("udp:127.0.0.1,source_ports=2", "udp:127.0.0.2");
     let there = between(&a, &b);
-    let mut bound = Vec::new();
-    for wanted in 20_000.. {
-        if bound.len() == UdpDevice::MAX_SOURCE_PORTS {
-            break;
-        }
-        bound.extend((a.bind_source_port(&there, wanted).unwrap() == wanted).then_some(wanted));
-    }
+    let mut bind = |wanted| a.bind_source_port(&there, wanted).unwrap();
+    let bound: Vec<_> = (20_000..20_200).filter(|wanted| bind(*wanted) == *wanted).collect();
     let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     // A pending datagram keeps its socket.
     let path = |source_port| Path { source_port, ..there };
-    put(&mut a, Instant::ZERO, &path(bound[63]), &datagram(&path(bound[63]), 1, 8));
+    put(&mut a, Instant::ZERO, &path(bound[1]), &datagram(&path(bound[1]), 1, 8));
     a.release_source_port(bound[0]);
     assert_eq!(a.bind_source_port(&there, free).unwrap(), a.port());
     a.flush(Instant::ZERO).unwrap();
-    assert_eq!(expect(&mut b, 1)[0].path.source_port, bound[63]);
+    assert_eq!(expect(&mut b, 1)[0].path.source_port, bound[1]);
     assert_eq!(a.bind_source_port(&there, free).unwrap(), free);
     // A released port that is requested again before it is closed keeps its socket.
     put(&mut a, Instant::ZERO, &path(free), &datagram(&path(free), 2, 8));

@@ -5,7 +5,7 @@
 //!
 //! `cargo run --profile fast -p costs -- engine`, `poll`, `memory`, `idle` or `engines 2`; each prints one
 //! line of JSON. For requests, run `costs serve roce 127.0.0.1 18700` and, together with it, `costs call roce
-//! 127.0.0.1 127.0.0.2 18700`; write `tcp` instead of `roce` for TCP.
+//! 127.0.0.1 127.0.0.2 18700`. Instead of `roce`, write `one-port` for packets from one UDP port, or `tcp`.
 
 mod engine;
 mod engines;
@@ -22,7 +22,7 @@ use outcome::Outcome;
 
 const USAGE: &str = "costs engine [WRITES] | poll [POLLS] | memory [PAIRS] [SEND_WR RECV_WR] | idle [SECONDS] | \
                      engines 1|2|threads|contexts [SIZE [MILLISECONDS]] | scale NAME N | \
-                     serve roce|tcp ADDRESS PORT | call roce|tcp ADDRESS SERVER PORT [REQUESTS]";
+                     serve roce|one-port|tcp ADDRESS PORT | call roce|one-port|tcp ADDRESS SERVER PORT [REQUESTS]";
 
 /// Returns the number at this place of the command line, or `otherwise` if the command line is shorter.
 fn number(words: &[String], place: usize, otherwise: u64) -> Outcome<u64> {

@@ -24,6 +24,9 @@ const DEPTH: usize = 16;
 /// Bytes of a request and of a response.
 const SIZE: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Completions of one poll: all that can be there. Fewer would split the messages that arrived together, and
+/// their answers would leave in more packets.
+const POLL: usize = 2 * SESSIONS * DEPTH;
 /// Marks the work request identifiers of sends.
 const SENT: u64 = 1 << 63;
 
@@ -136,8 +139,8 @@ pub(crate) fn serve(kind: &str, address: SocketAddr) -> Outcome<()> {
             let streams = (0..SESSIONS).map(|_| listener.accept().map(|(stream, _)| stream));
             answer(&mut Streams::new(streams.collect::<Result<_, _>>()?)?, limit)?;
         }
-        "roce" => {
-            let mut pairs = Pairs::new(address.ip())?;
+        "roce" | "one-port" => {
+            let mut pairs = Pairs::new(address.ip(), kind == "one-port")?;
             let theirs: Vec<Endpoint> = exchange.receive()?;
             pairs.connect(&theirs)?;
             exchange.send(&pairs.endpoints()?)?;
@@ -145,7 +148,7 @@ pub(crate) fn serve(kind: &str, address: SocketAddr) -> Outcome<()> {
             // The last responses may need retransmission, so the server waits until the client has them.
             let _: u64 = exchange.receive()?;
         }
-        other => return Err(format!("{other} is neither roce nor tcp").into()),
+        other => return Err(format!("{other} is not roce, one-port or tcp").into()),
     }
     Ok(())
 }
@@ -161,8 +164,8 @@ pub(crate) fn call(kind: &str, own: IpAddr, server: SocketAddr, count: u64) -> O
             let streams = (0..SESSIONS).map(|_| TcpStream::connect(server));
             request(&mut Streams::new(streams.collect::<Result<_, _>>()?)?, limit)?
         }
-        "roce" => {
-            let mut pairs = Pairs::new(own)?;
+        "roce" | "one-port" => {
+            let mut pairs = Pairs::new(own, kind == "one-port")?;
             exchange.send(&pairs.endpoints()?)?;
             let theirs: Vec<Endpoint> = exchange.receive()?;
             pairs.connect(&theirs)?;
@@ -170,7 +173,7 @@ pub(crate) fn call(kind: &str, own: IpAddr, server: SocketAddr, count: u64) -> O
             exchange.send(&limit)?;
             elapsed
         }
-        other => return Err(format!("{other} is neither roce nor tcp").into()),
+        other => return Err(format!("{other} is not roce, one-port or tcp").into()),
     }
     .as_secs_f64();
     let requests = limit * SESSIONS as u64;
@@ -233,10 +236,12 @@ struct Pairs {
 }
 
 impl Pairs {
-    fn new(own: IpAddr) -> Outcome<Self> {
+    /// With `one_port`, the packets of all queue pairs leave from the same UDP port.
+    fn new(own: IpAddr, one_port: bool) -> Outcome<Self> {
+        let ports = if one_port { ",source_ports=0" } else { "" };
         let context = Context::open(&match own {
-            IpAddr::V4(own) => format!("udp:{own}"),
-            IpAddr::V6(own) => format!("udp:[{own}]"),
+            IpAddr::V4(own) => format!("udp:{own}{ports}"),
+            IpAddr::V6(own) => format!("udp:[{own}]{ports}"),
         })?;
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(8 * SESSIONS * DEPTH, None)?;
@@ -281,7 +286,7 @@ impl Pairs {
 
 impl Sessions for Pairs {
     fn take(&mut self, next: &mut [u64; SESSIONS], is_response: bool) -> Outcome<()> {
-        let mut done = [Wc::default(); 32];
+        let mut done = [Wc::default(); POLL];
         let count = self.cq.poll(&mut done)?;
         for wc in &done[..count] {
             let wr_id = wc.result()?.wr_id;

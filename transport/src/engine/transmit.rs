@@ -5,16 +5,16 @@ use super::qp::{Halves, Qp};
 use crate::Instant;
 use crate::congestion::{CnpPace, Leaving};
 use crate::counters::{Counters, count};
-use crate::io::{Allowed, Pending, Transmit, TxSlot};
+use crate::io::{Allowed, Batch, Pending, Transmit, TxSlot};
 use crate::qp::QpState;
 use crate::rc::{RcRequester, RcResponder};
 use crate::segment::{KnownPath, Sealed};
 use crate::shared::Shared;
 
-/// Maximum number of requests ahead of a pending acknowledgement: the 4 KiB segments of a superpacket.
+/// Maximum number of requests ahead of a pending acknowledgement that do not join a superpacket.
 const MOST_PASSING: u8 = 15;
 /// Maximum length of the ready queue for which `pending` examines the queue pairs.
-const MOST_LOOKED_AT: usize = 4;
+const MOST_LOOKED_AT: usize = 16;
 
 impl Engine {
     /// Writes the next `allowed` datagram, BTH to ICRC, into the slot, and returns its destination and length
@@ -66,6 +66,10 @@ impl Engine {
     #[inline]
     fn transmit_next(&mut self, slot: &mut TxSlot<'_>) -> Option<(usize, Sealed)> {
         while let Some(&index) = self.ready.front() {
+            if self.ready.len() > 1 && self.lets_the_next_pass(index, slot.batch) {
+                self.end_turn(0);
+                continue;
+            }
             let Some(qp) = self.qps.get_mut(index) else {
                 self.ready.pop_front();
                 continue;
@@ -87,6 +91,24 @@ impl Engine {
             }
         }
         None
+    }
+
+    /// Tells whether the first queue pair of the ready queue, `index`, leaves its place to the next one: if
+    /// it has only an acknowledgement, which would end the open superpacket, and the next one has requests
+    /// for the same path. Queue pairs that share a source port then fill superpackets together. An
+    /// acknowledgement leaves its place once.
+    fn lets_the_next_pass(&mut self, index: usize, batch: &Batch) -> bool {
+        let Some(path) = batch.path_with_room() else { return false };
+        let next = self.ready.get(1).and_then(|next| self.qps.get(*next));
+        let follows = next.is_some_and(|next| {
+            next.has_requests() && next.core.outgoing.as_ref().is_some_and(|outgoing| outgoing.path() == path)
+        });
+        let Some(qp) = self.qps.get_mut(index) else { return false };
+        let leaves = follows && qp.passed < MOST_PASSING && !qp.has_requests() && qp.owes_acknowledgement();
+        if leaves {
+            qp.passed = MOST_PASSING;
+        }
+        leaves
     }
 
     /// Returns the next packet of the first queue pair that has an allowed one, regardless of the link.
@@ -217,6 +239,11 @@ impl Qp {
             }
     }
 
+    /// Tells whether an RC queue pair has requests that it has not sent.
+    fn has_requests(&self) -> bool {
+        matches!(&self.halves, Halves::Rc(requester, _) if !requester.has_sent_all())
+    }
+
     fn owes_acknowledgement(&self) -> bool {
         matches!(&self.halves, Halves::Rc(_, responder) if responder.owes_only_acknowledgement())
     }
@@ -309,9 +336,9 @@ impl Qp {
 /// Only sending uses up a turn: if packets are paced, both halves often have nothing to send between two
 /// packets. A half that sends out of its turn leaves the next turn to the other.
 ///
-/// An acknowledgement is shorter than most requests and so ends its superpacket. Up to [`MOST_PASSING`]
-/// requests therefore go first if it still fits into the same superpacket behind them. Packets on several
-/// paths do not form any.
+/// An acknowledgement is shorter than most requests and so ends its superpacket. Requests therefore go first
+/// while it still fits into the same superpacket behind them; up to [`MOST_PASSING`] of them may begin
+/// another. Packets on several paths do not form any.
 fn alternate(
     (requester_turn, passed): (&mut bool, &mut u8),
     requester: &mut RcRequester,
@@ -330,9 +357,10 @@ fn alternate(
         true => requester.transmit(core, shared, slot),
         false => responder.transmit(core, shared, slot),
     };
-    if first.is_some() {
+    if let Some(sealed) = first {
         if lets_pass {
-            *passed += 1;
+            // The first datagram of a superpacket has Identification 0.
+            *passed += u8::from(sealed.identification == 0);
         } else {
             *passed = 0;
             *requester_turn = !requester_first;

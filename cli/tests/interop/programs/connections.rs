@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use roce::device::udp::UdpDevice;
+use roce::device::udp::UdpSpec;
 use roce::verbs::*;
 use roce_measure::rping::{RpingPlan, client as rping_client};
 use roce_transport::EngineConfig;
@@ -92,7 +92,7 @@ impl Inventory {
     fn is_as(&self, before: &Self) -> bool {
         // A UDP device keeps some sockets, one for each source port. The test makes more connections than
         // that.
-        let descriptors = before.descriptors..=before.descriptors + UdpDevice::MAX_SOURCE_PORTS;
+        let descriptors = before.descriptors..=before.descriptors + UdpSpec::SOURCE_PORTS;
         let guest = |inventory: &Self| (inventory.of_guest.clone(), inventory.descriptors_of_guest.clone());
         self.free_objects == before.free_objects
             && descriptors.contains(&self.descriptors)
