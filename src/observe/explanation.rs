@@ -77,7 +77,7 @@ impl Explanation {
         let attributes = engine.query_qp(qpn)?;
         let reason = engine.reason(qpn).copied();
         let silence = reason.and_then(|reason| Some(since(reason.at, reason.heard?)));
-        let mut drops = nonzero(engine.qp_counters(qpn)?, |name| name.starts_with("drop_"));
+        let mut drops = nonzero(&engine.qp_counters(qpn)?, |name| name.starts_with("drop_"));
         for (name, value) in nonzero(engine.counters(), |name| OF_DEVICE.contains(&name)) {
             if !drops.iter().any(|(known, _)| *known == name) {
                 drops.push((name, value));

@@ -246,7 +246,7 @@ impl QueuePair {
     /// Returns its counters; `None` if the queue pair does not exist.
     #[must_use]
     pub fn counters(&self) -> Option<Counters> {
-        self.runtime().lock().nic.engine.qp_counters(self.0.number).copied()
+        self.runtime().lock().nic.engine.qp_counters(self.0.number)
     }
 
     /// Moves a connected queue pair from RESET or INIT to RTS towards `remote`, or changes nothing.

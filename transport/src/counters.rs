@@ -1,5 +1,7 @@
 //! Event counters. Names are those of the kernel's mlx5 driver if it has the counter.
 
+use alloc::boxed::Box;
+
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// Event counts since the engine or the queue pair was created. 64 bits, never reset by reading.
@@ -176,10 +178,67 @@ macro_rules! count {
     ($shared:expr, $own:expr, $name:ident, $by:expr) => {{
         let by: u64 = $by;
         $shared.counters.$name = $shared.counters.$name.wrapping_add(by);
-        $own.counters.$name = $own.counters.$name.wrapping_add(by);
+        let own: &mut u64 = $crate::counters::of_queue_pair!($own.counters, $name);
+        *own = own.wrapping_add(by);
     }};
 }
 pub(crate) use count;
+
+/// Returns a counter of [`QpCounters`].
+macro_rules! of_queue_pair {
+    ($counters:expr, rdma_tx_packets) => {
+        &mut $counters.rdma_tx_packets
+    };
+    ($counters:expr, rdma_tx_bytes) => {
+        &mut $counters.rdma_tx_bytes
+    };
+    ($counters:expr, rx_write_requests) => {
+        &mut $counters.rx_write_requests
+    };
+    ($counters:expr, acks_coalesced) => {
+        &mut $counters.acks_coalesced
+    };
+    ($counters:expr, $name:ident) => {
+        &mut $counters.others().$name
+    };
+}
+pub(crate) use of_queue_pair;
+
+/// The counters of one queue pair. All of them would be a quarter of its memory, and most stay zero, so only
+/// the most frequent ones have a place from the beginning.
+#[derive(Debug, Default)]
+pub(crate) struct QpCounters {
+    pub(crate) rdma_tx_packets: u64,
+    pub(crate) rdma_tx_bytes: u64,
+    pub(crate) rdma_rx_packets: u64,
+    pub(crate) rdma_rx_bytes: u64,
+    pub(crate) rx_handled: u64,
+    pub(crate) rx_write_requests: u64,
+    pub(crate) acks_coalesced: u64,
+    /// Those that have no field here.
+    others: Option<Box<Counters>>,
+}
+
+impl QpCounters {
+    /// Returns the counters that have no field here. The first call allocates them.
+    pub(crate) fn others(&mut self) -> &mut Counters {
+        self.others.get_or_insert_default()
+    }
+
+    /// Returns all counters.
+    pub(crate) fn all(&self) -> Counters {
+        Counters {
+            rdma_tx_packets: self.rdma_tx_packets,
+            rdma_tx_bytes: self.rdma_tx_bytes,
+            rdma_rx_packets: self.rdma_rx_packets,
+            rdma_rx_bytes: self.rdma_rx_bytes,
+            rx_handled: self.rx_handled,
+            rx_write_requests: self.rx_write_requests,
+            acks_coalesced: self.acks_coalesced,
+            ..self.others.as_deref().copied().unwrap_or_default()
+        }
+    }
+}
 
 impl Counters {
     /// Returns the number of expired retransmission timers: early ones and local ACK timeouts.

@@ -5,7 +5,7 @@ use alloc::vec;
 
 use crate::ids::PdId;
 use crate::memory::{Access, KeyError, KeyTable};
-use crate::sq::scatter;
+use crate::sq::{FIRST_SLOTS, copy_slot, scatter};
 use crate::wr::{PostError, RecvWr, Sge};
 use crate::xrc::XrcSrq;
 
@@ -63,13 +63,15 @@ impl Landing {
     }
 }
 
-/// A ring of receives, allocated once.
+/// A ring of receives. Its memory grows with the number of receives that are queued at once.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     wr_ids: Box<[u64]>,
     lens: Box<[u8]>,
     elements: Box<[Sge]>,
     max_elements: usize,
+    /// Maximum number of receives.
+    depth: usize,
     head: usize,
     len: usize,
 }
@@ -77,10 +79,11 @@ pub(crate) struct ReceiveQueue {
 impl ReceiveQueue {
     pub(crate) fn new(depth: usize, max_elements: usize) -> Self {
         Self {
-            wr_ids: vec![0; depth].into_boxed_slice(),
-            lens: vec![0; depth].into_boxed_slice(),
-            elements: vec![Sge::default(); depth * max_elements].into_boxed_slice(),
+            wr_ids: Box::default(),
+            lens: Box::default(),
+            elements: Box::default(),
             max_elements,
+            depth,
             head: 0,
             len: 0,
         }
@@ -91,7 +94,7 @@ impl ReceiveQueue {
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.wr_ids.len()
+        self.depth
     }
 
     pub(crate) fn max_elements(&self) -> usize {
@@ -103,26 +106,30 @@ impl ReceiveQueue {
         if depth < self.len {
             return false;
         }
-        let mut resized = Self::new(depth, self.max_elements);
-        for index in 0..self.len {
-            let from = self.slot(index);
-            let (old, new) = (from * self.max_elements, index * self.max_elements);
-            let elements = old..old + self.max_elements;
-            if let (Some(id), Some(len), Some(elements)) =
-                (self.wr_ids.get(from), self.lens.get(from), self.elements.get(elements))
-                && let (Some(own_id), Some(own_len), Some(own_elements)) = (
-                    resized.wr_ids.get_mut(index),
-                    resized.lens.get_mut(index),
-                    resized.elements.get_mut(new..new + self.max_elements),
-                )
-            {
-                (*own_id, *own_len) = (*id, *len);
-                own_elements.copy_from_slice(elements);
-            }
+        self.depth = depth;
+        if self.wr_ids.len() > depth {
+            self.set_slots(depth);
         }
-        resized.len = self.len;
-        *self = resized;
         true
+    }
+
+    /// Changes the length of the ring to one that all receives fit into.
+    #[cold]
+    fn set_slots(&mut self, slots: usize) {
+        let new = Self {
+            wr_ids: vec![0; slots].into_boxed_slice(),
+            lens: vec![0; slots].into_boxed_slice(),
+            elements: vec![Sge::default(); slots * self.max_elements].into_boxed_slice(),
+            head: 0,
+            ..*self
+        };
+        let old = core::mem::replace(self, new);
+        for index in 0..self.len {
+            let from = old.slot(index);
+            copy_slot(&old.wr_ids, &mut self.wr_ids, 1, from, index);
+            copy_slot(&old.lens, &mut self.lens, 1, from, index);
+            copy_slot(&old.elements, &mut self.elements, self.max_elements, from, index);
+        }
     }
 
     pub(crate) fn clear(&mut self) {
@@ -130,8 +137,8 @@ impl ReceiveQueue {
     }
 
     fn slot(&self, index: usize) -> usize {
-        let at = self.head + index;
-        if at >= self.capacity() { at - self.capacity() } else { at }
+        let (at, slots) = (self.head + index, self.wr_ids.len());
+        if at >= slots { at - slots } else { at }
     }
 
     pub(crate) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
@@ -140,6 +147,9 @@ impl ReceiveQueue {
         }
         if wr.elements.len() > self.max_elements {
             return Err(PostError::TooManyElements { have: wr.elements.len(), limit: self.max_elements });
+        }
+        if self.len == self.wr_ids.len() {
+            self.set_slots((2 * self.len).max(FIRST_SLOTS).min(self.depth));
         }
         let slot = self.slot(self.len);
         let start = slot * self.max_elements;
@@ -216,5 +226,47 @@ impl SharedReceiveQueue {
             self.limit = 0;
         }
         Some((receive, below))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::LKey;
+
+    fn element(number: u64) -> Sge {
+        Sge { addr: number, length: number as u32, lkey: LKey(number as u32) }
+    }
+
+    /// Takes the next receive, and checks that its elements are those of the same number.
+    fn take(queue: &mut ReceiveQueue, landing: &mut Landing) -> Option<u64> {
+        let receive = queue.pop(landing)?;
+        assert_eq!(landing.elements(), [element(receive.wr_id), element(receive.wr_id + 1)]);
+        Some(receive.wr_id)
+    }
+
+    #[test]
+    fn receives_stay_in_order_while_their_ring_grows_and_shrinks() {
+        for offset in 0..9 {
+            let mut queue = ReceiveQueue::new(10, 2);
+            let mut landing = Landing::new(2);
+            let push = |queue: &mut ReceiveQueue, number| {
+                queue.push(&RecvWr { wr_id: number, elements: &[element(number), element(number + 1)] })
+            };
+            // The oldest receive is anywhere in the ring.
+            for number in 0..offset {
+                push(&mut queue, number).unwrap();
+                assert_eq!(take(&mut queue, &mut landing), Some(number));
+            }
+            (0..10).for_each(|number| push(&mut queue, number).unwrap());
+            assert_eq!(push(&mut queue, 10), Err(PostError::QueueFull { capacity: 10 }));
+            assert_eq!((take(&mut queue, &mut landing), queue.len()), (Some(0), 9));
+            assert!(!queue.resize(8) && queue.resize(9) && push(&mut queue, 10).is_err());
+            assert!(queue.resize(20));
+            (10..21).for_each(|number| push(&mut queue, number).unwrap());
+            assert_eq!((queue.capacity(), queue.len()), (20, 20));
+            (1..21).for_each(|number| assert_eq!(take(&mut queue, &mut landing), Some(number)));
+            assert_eq!(take(&mut queue, &mut landing), None);
+        }
     }
 }

@@ -23,6 +23,9 @@ pub(crate) enum Progress {
     Done,
 }
 
+/// Length of a ring after the first request.
+pub(crate) const FIRST_SLOTS: usize = 4;
+
 /// One send work request in the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wqe {
@@ -82,10 +85,12 @@ impl Wqe {
     }
 }
 
-/// The send queue. Positions are counted from the first request ever posted and never wrap.
+/// The send queue. Positions are counted from the first request ever posted and never wrap. Its memory grows
+/// with the number of requests that are queued at once, because few queues are ever full.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    /// The ring. Its length is a power of two, so that the slot of a position is found without a division.
+    /// The ring. Its length is zero or a power of two, so that the slot of a position is found without a
+    /// division.
     wqes: Box<[Wqe]>,
     /// Maximum number of requests in the queue.
     depth: usize,
@@ -93,6 +98,7 @@ pub(crate) struct SendQueue {
     inline: Box<[u8]>,
     /// Destination of each request. Empty except for UD.
     destinations: Box<[Option<UdDestination>]>,
+    has_destinations: bool,
     max_elements: usize,
     max_inline: usize,
     /// Position of the oldest incomplete request, and one past the newest one: `head` never passes `tail`.
@@ -102,16 +108,15 @@ pub(crate) struct SendQueue {
 
 impl SendQueue {
     pub(crate) fn new(capabilities: &QpCapabilities) -> Self {
-        let slots = capabilities.max_send_wr.next_power_of_two();
-        let (max_elements, max_inline) = (capabilities.max_send_sge, capabilities.max_inline);
         Self {
-            wqes: vec![Wqe::EMPTY; slots].into_boxed_slice(),
+            wqes: Box::default(),
             depth: capabilities.max_send_wr,
-            elements: vec![Sge::default(); slots * max_elements].into_boxed_slice(),
-            inline: vec![0; slots * max_inline].into_boxed_slice(),
+            elements: Box::default(),
+            inline: Box::default(),
             destinations: Box::default(),
-            max_elements,
-            max_inline,
+            has_destinations: false,
+            max_elements: capabilities.max_send_sge,
+            max_inline: capabilities.max_inline,
             head: 0,
             tail: 0,
         }
@@ -119,8 +124,28 @@ impl SendQueue {
 
     /// Creates a queue with a destination for each request.
     pub(crate) fn with_destinations(capabilities: &QpCapabilities) -> Self {
-        let queue = Self::new(capabilities);
-        Self { destinations: vec![None; queue.wqes.len()].into_boxed_slice(), ..queue }
+        Self { has_destinations: true, ..Self::new(capabilities) }
+    }
+
+    /// Doubles the ring.
+    #[cold]
+    fn grow(&mut self) {
+        let slots = (2 * self.wqes.len()).max(FIRST_SLOTS).min(self.depth.next_power_of_two());
+        let new = Self {
+            wqes: vec![Wqe::EMPTY; slots].into_boxed_slice(),
+            elements: vec![Sge::default(); slots * self.max_elements].into_boxed_slice(),
+            inline: vec![0; slots * self.max_inline].into_boxed_slice(),
+            destinations: vec![None; if self.has_destinations { slots } else { 0 }].into_boxed_slice(),
+            ..*self
+        };
+        let old = core::mem::replace(self, new);
+        for position in old.head..old.tail {
+            let (from, to) = (old.slot(position), self.slot(position));
+            copy_slot(&old.wqes, &mut self.wqes, 1, from, to);
+            copy_slot(&old.elements, &mut self.elements, self.max_elements, from, to);
+            copy_slot(&old.inline, &mut self.inline, self.max_inline, from, to);
+            copy_slot(&old.destinations, &mut self.destinations, 1, from, to);
+        }
     }
 
     #[inline]
@@ -139,7 +164,7 @@ impl SendQueue {
 
     #[inline]
     fn slot(&self, position: u64) -> usize {
-        position as usize & (self.wqes.len() - 1)
+        position as usize & self.wqes.len().wrapping_sub(1)
     }
 
     #[inline]
@@ -189,6 +214,9 @@ impl SendQueue {
             return Err(PostError::QueueFull { capacity: self.depth });
         }
         let len = self.check_payload(wr)?;
+        if self.len() == self.wqes.len() {
+            self.grow();
+        }
         let slot = self.slot(self.tail);
         let (elements, inline) = self.store_payload(slot, &wr.payload);
         if let Some(destination) = self.destinations.get_mut(slot) {
@@ -318,6 +346,15 @@ impl SendQueue {
     }
 }
 
+/// Copies the `width` items of a slot from one ring to another, if both have them.
+pub(crate) fn copy_slot<T: Copy>(old: &[T], new: &mut [T], width: usize, from: usize, to: usize) {
+    if let Some(old) = old.get(from * width..(from + 1) * width)
+        && let Some(new) = new.get_mut(to * width..(to + 1) * width)
+    {
+        new.copy_from_slice(old);
+    }
+}
+
 /// Copies `out.len()` bytes from `offset` on out of `elements`, which together form one message.
 fn gather(keys: &KeyTable, pd: PdId, elements: &[Sge], offset: u32, out: &mut [u8]) -> Result<(), KeyError> {
     let mut out = out;
@@ -388,4 +425,51 @@ fn for_pieces(
         left -= take;
     }
     if left == 0 { Ok(()) } else { Err(KeyError::OutOfRange) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::LKey;
+
+    #[test]
+    fn requests_stay_in_order_while_their_ring_grows() {
+        let capabilities =
+            QpCapabilities { max_send_wr: 10, max_send_sge: 2, max_inline: 4, ..QpCapabilities::default() };
+        for offset in 0..9 {
+            let mut queue = SendQueue::new(&capabilities);
+            // Every third request is inline.
+            let push = |queue: &mut SendQueue, number: u64| {
+                let element = Sge { addr: number, length: 4, lkey: LKey(number as u32) };
+                let (elements, bytes) = ([element; 2], (number as u32).to_le_bytes());
+                let mut wr = SendWr::new(number, SendOp::Send, &elements);
+                if number.is_multiple_of(3) {
+                    wr.payload = Payload::Inline(&bytes);
+                }
+                queue.push(&wr)
+            };
+            // The oldest request is anywhere in the ring.
+            for number in 0..offset {
+                push(&mut queue, number).unwrap();
+                assert_eq!(queue.pop().unwrap().wr_id, number);
+            }
+            (0..10).for_each(|number| push(&mut queue, number).unwrap());
+            assert_eq!(push(&mut queue, 10), Err(PostError::QueueFull { capacity: 10 }));
+            for number in 0..10 {
+                let position = queue.head();
+                if number % 3 == 0 {
+                    let mut found = [0; 4];
+                    queue.gather(&KeyTable::new(8, 0), PdId(0), position, 0, &mut found).unwrap();
+                    assert_eq!(u64::from(u32::from_le_bytes(found)), number);
+                } else {
+                    assert_eq!(
+                        queue.elements_of(position).iter().map(|sge| sge.addr).sum::<u64>(),
+                        2 * number
+                    );
+                }
+                assert_eq!(queue.pop().unwrap().wr_id, number);
+            }
+            assert!(queue.pop().is_none());
+        }
+    }
 }

@@ -37,13 +37,18 @@ impl Bench {
         Self { direct, qpns, completed: 0 }
     }
 
-    /// Posts a request at A and a receive at B, carries the request out and polls the completions.
-    fn round(&mut self, wr: &SendWr<'_>) {
+    /// Posts a receive at B. Returns `false` if the queue is full.
+    fn post_receive(&mut self) -> bool {
         let element = self.direct.host(Side::B).element(0, LEN + GRH_AREA);
         let receive = RecvWr { wr_id: 1, elements: &[element] };
-        let [a, b] = self.qpns;
-        // The queue is full if the request takes no receive.
-        let _ = self.direct.host_mut(Side::B).engine.post_recv(b, &receive);
+        self.direct.host_mut(Side::B).engine.post_recv(self.qpns[1], &receive).is_ok()
+    }
+
+    /// Posts a request at A and a receive at B, carries the request out and polls the completions.
+    fn round(&mut self, wr: &SendWr<'_>) {
+        // The queue is full if the request before took no receive.
+        self.post_receive();
+        let a = self.qpns[0];
         let now = self.direct.now;
         self.direct.host_mut(Side::A).engine.post_send(now, a, wr).unwrap();
         self.direct.drive();
@@ -88,6 +93,8 @@ fn assert_steady(qp_type: QpType, ops: &[(SendOp, usize)]) {
 
 #[track_caller]
 fn assert_steady_on(mut bench: Bench, qp_type: QpType, ops: &[(SendOp, usize)]) {
+    // The memory of a queue grows with the number of requests that are queued at once.
+    while bench.post_receive() {}
     let destination = UdDestination {
         path: Direct::path(Side::A),
         remote_qpn: bench.qpns[1],
@@ -182,13 +189,13 @@ fn selective_repeat_takes_memory_for_early_packets_only() {
     let (remote_addr, rkey) = target();
     let mut sent = vec![(Direct::path(Side::A), 0, [0; 512]); 16];
     let start = allocations::held();
-    for _ in 0..ROUNDS {
-        let before = allocations::held();
+    for round in 0..ROUNDS {
         let elements = [bench.direct.host(Side::A).element(0, 10 * 256)];
         let write = SendWr::new(1, SendOp::Write { remote_addr, rkey }, &elements);
         let (now, a) = (bench.direct.now, bench.qpns[0]);
         let host = bench.direct.host_mut(Side::A);
         host.engine.post_send(now, a, &write).unwrap();
+        let before = allocations::held();
         let mut count = 0;
         for (path, len, buffer) in &mut sent {
             let Some(transmit) = host.engine.poll_transmit(now, &mut TxSlot::new(buffer), Allowed::All)
@@ -209,7 +216,8 @@ fn selective_repeat_takes_memory_for_early_packets_only() {
             let early = allocations::held() - before;
             assert!(early > 256 && early < 10 * (256 + 128) + 1_024, "{early} bytes of early packets");
         }
-        assert_eq!(allocations::held(), before, "of a gap that is closed");
+        // The first gap also allocates the rare counters of its queue pair.
+        assert!(round == 0 || allocations::held() == before, "of a gap that is closed");
         bench.direct.drive();
         bench.finish();
     }

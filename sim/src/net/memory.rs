@@ -88,9 +88,11 @@ const OF_PORT: u64 = 300;
 /// Bytes of an entry of a routing table, with its share of the sets of ports, which entries of a switch
 /// share.
 const ROUTE: u64 = 9;
-/// Bytes of a queue pair with one outstanding request, and of each further request.
-const QUEUE_PAIR: u64 = 1_900;
-const REQUEST: u64 = 150;
+/// Bytes of a queue pair with one outstanding request, of the room for each further completion, and of each
+/// further request that was outstanding at once.
+const QUEUE_PAIR: u64 = 1_500;
+const COMPLETION: u64 = 50;
+const REQUEST: u64 = 100;
 /// Bytes of a task in addition to [`Task`]: in the agenda of its host, and as a part of its flow.
 const OF_TASK: u64 = 150;
 /// Bytes of a transfer of the scale-up network in addition to its task: at its receiver, and as an event.
@@ -190,13 +192,15 @@ impl<'a> Workload<'a> {
 
     fn queue_pairs(&self, hosts: usize) -> MemoryPart {
         let depth = self.all_hosts().map(|host| u64::from(host.depth)).min().unwrap_or(1);
-        let each = |outstanding: u64| QUEUE_PAIR + REQUEST * outstanding.saturating_sub(1);
+        let further = depth.saturating_sub(1);
         let most = self.flows.len() as u64;
-        let bytes = |requesters: u64| requesters * each(depth) + self.receivers * each(1);
+        let bytes = |requesters: u64, of_further: u64| {
+            requesters * (QUEUE_PAIR + of_further * further) + self.receivers * QUEUE_PAIR
+        };
         MemoryPart {
             what: format!("The queue pairs of {most} flows among {hosts} hosts"),
-            least: bytes(self.at_once),
-            most: bytes(most),
+            least: bytes(self.at_once, COMPLETION),
+            most: bytes(most, COMPLETION + REQUEST),
             keys: "host.depth, [[flows]], [[collective]], [[training]]",
         }
     }

@@ -69,8 +69,7 @@ impl Nic {
     #[inline]
     pub(super) fn fetch_receive(&self, frame: &Frame) -> u64 {
         let [_, _, _, _, _, a, b, c, ..] = frame.head;
-        let counters = self.engine.qp_counters(Qpn::new(u32::from_be_bytes([0, a, b, c])));
-        counters.map_or(0, |counters| counters.rdma_rx_packets)
+        self.engine.received_packets(Qpn::new(u32::from_be_bytes([0, a, b, c]))).unwrap_or(0)
     }
 
     /// Accepts a frame that arrived at the port. Returns whether the frame has been received now; otherwise

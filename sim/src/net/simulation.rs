@@ -472,7 +472,7 @@ impl Simulation {
         let settings = self.settings.of_flow(number).0;
         if settings.operation == FlowOperation::Read {
             let unanswered = receiver.unanswered_psn(flow.destination_qpn).unwrap_or(Psn::new(0));
-            return flow.counts_of_reads(sent, received, unanswered, settings);
+            return flow.counts_of_reads(&sent, &received, unanswered, settings);
         }
         FlowCounts {
             packets: sent.rdma_tx_packets,

@@ -238,8 +238,15 @@ impl Engine {
 
     /// Returns the counters of one queue pair.
     #[must_use]
-    pub fn qp_counters(&self, qpn: Qpn) -> Option<&Counters> {
-        self.qp(qpn).map(|qp| &qp.core.counters)
+    pub fn qp_counters(&self, qpn: Qpn) -> Option<Counters> {
+        self.qp(qpn).map(|qp| qp.core.counters.all())
+    }
+
+    /// Returns the number of packets that one queue pair has received.
+    #[inline]
+    #[must_use]
+    pub fn received_packets(&self, qpn: Qpn) -> Option<u64> {
+        self.qp(qpn).map(|qp| qp.core.counters.rdma_rx_packets)
     }
 
     /// Returns the current attributes of a queue pair, with its current PSNs.

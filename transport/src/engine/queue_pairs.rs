@@ -11,7 +11,7 @@ use super::qp::{Halves, Qp};
 use super::{DestroyError, Engine, numbers_of};
 use crate::Instant;
 use crate::congestion::{CnpPace, Congestion, Paths, Policy};
-use crate::counters::Counters;
+use crate::counters::QpCounters;
 use crate::qp::{
     AttrMask, CreateQpError, MAX_RD_ATOMIC, ModifyQpError, PeerIdentification, QpAttr, QpAttributes, QpCore,
     QpInit, QpOptions, QpState, QpType, transition,
@@ -115,7 +115,7 @@ impl Engine {
             capabilities: *capabilities,
             attr: QpAttributes::new(path_mtu),
             outgoing: None,
-            counters: Counters::default(),
+            counters: QpCounters::default(),
             deadlines: Deadlines::default(),
             failure: None,
             reason: None,

@@ -158,7 +158,7 @@ impl Engine {
             }
         };
         match verdict {
-            Verdict::Dropped(reason) => reason.count(&mut qp.core.counters),
+            Verdict::Dropped(reason) => reason.count(qp.core.counters.others()),
             Verdict::Handled => {
                 qp.core.counters.rx_handled += 1;
                 self.settle(index);

@@ -4,7 +4,7 @@ use super::Engine;
 use super::qp::{Halves, Qp};
 use crate::Instant;
 use crate::congestion::{CnpPace, Leaving};
-use crate::counters::{Counters, count};
+use crate::counters::{QpCounters, count};
 use crate::io::{Allowed, Batch, Pending, Transmit, TxSlot};
 use crate::qp::QpState;
 use crate::rc::{RcRequester, RcResponder};
@@ -15,6 +15,11 @@ use crate::shared::Shared;
 const MOST_PASSING: u8 = 15;
 /// Maximum length of the ready queue for which `pending` examines the queue pairs.
 const MOST_LOOKED_AT: usize = 16;
+
+/// The queue pair that a congestion notification is about.
+struct Own<'a> {
+    counters: &'a mut QpCounters,
+}
 
 impl Engine {
     /// Writes the next `allowed` datagram, BTH to ICRC, into the slot, and returns its destination and length
@@ -143,25 +148,22 @@ impl Engine {
         let now = self.shared.now;
         while let Some(number) = self.notifier.due(now) {
             let index = self.numbers.get(number.get());
-            let mut gone = (CnpPace::default(), Counters::default());
+            let mut gone = (CnpPace::default(), QpCounters::default());
             let (pace, counters) = match index.and_then(|index| self.qps.get_mut(index)) {
                 Some(qp) => (&mut qp.core.cnp_pace, &mut qp.core.counters),
                 None => (&mut gone.0, &mut gone.1),
             };
+            let own = Own { counters };
             let shared = &mut self.shared;
             match self.notifier.leave(now, &shared.config.notification, pace, slot)? {
                 Leaving::NoRoom => return None,
                 Leaving::TooEarly => {
-                    for counters in [counters, &mut shared.counters] {
-                        counters.np_cnp_coalesced += 1;
-                    }
+                    count!(shared, own, np_cnp_coalesced);
                 }
                 Leaving::Sent(transmit) => {
-                    for counters in [counters, &mut shared.counters] {
-                        counters.np_cnp_sent += 1;
-                        counters.rdma_tx_packets += 1;
-                        counters.rdma_tx_bytes += transmit.len as u64;
-                    }
+                    count!(shared, own, np_cnp_sent);
+                    count!(shared, own, rdma_tx_packets);
+                    count!(shared, own, rdma_tx_bytes, transmit.len as u64);
                     if let Some(limit) = &mut self.line_limit {
                         limit.sent(&transmit.path, transmit.len);
                     }

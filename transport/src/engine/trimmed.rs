@@ -49,7 +49,7 @@ impl Engine {
         let shared = &mut self.shared;
         qp.core.counters.rdma_rx_packets += 1;
         qp.core.counters.rdma_rx_bytes += len as u64;
-        qp.core.counters.rx_trimmed += 1;
+        qp.core.counters.others().rx_trimmed += 1;
         let verdict = match qp.admit_fields(received, info, bth.p_key) {
             Ok(()) => {
                 let verdict = qp.handle_trimmed(shared, (bth, info), received.path.source_port);
@@ -68,7 +68,7 @@ impl Engine {
             Err(reason) => Verdict::Dropped(reason),
         };
         match verdict {
-            Verdict::Dropped(reason) => reason.count(&mut qp.core.counters),
+            Verdict::Dropped(reason) => reason.count(qp.core.counters.others()),
             Verdict::Handled => {
                 qp.core.counters.rx_handled += 1;
                 self.settle(index);

@@ -22,7 +22,7 @@ pub use state::{AttrMask, QpState, QpType, Transition, transition};
 use crate::Instant;
 use crate::completion::{Cause, Wc, WcStatus};
 use crate::congestion::{AfterLoss, CnpPace, Congestion, Control, Loss, LostAfter, Paths, Start};
-use crate::counters::{Counters, count};
+use crate::counters::{QpCounters, count};
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, PdId, SrqId, XrcdId};
 use crate::integrity::Integrity;
@@ -60,7 +60,7 @@ pub(crate) struct QpCore {
     /// Path of outgoing packets, from the path in the attributes. For UD, the path of the last message; with
     /// several paths, that of the last packet.
     pub(crate) outgoing: Option<KnownPath>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: QpCounters,
     pub(crate) deadlines: Deadlines,
     /// Set by a half that found an error. The engine then moves the queue pair to `ERR` (or `SQE`) and raises
     /// an event if the failure requires one.

@@ -40,7 +40,7 @@ pub(crate) struct RcResponder {
     pub(super) reply: Option<Reply>,
     /// Requests that arrived early, with selective repeat (`reorder`). Whether an RNR NAK paused the peer, so
     /// that no further reply is sent (`paused`).
-    pub(super) reorder: Option<Reorder>,
+    pub(super) reorder: Option<Box<Reorder>>,
     pub(super) paused: bool,
     pub(super) reports: Option<Box<Reports>>,
     /// Number of losses of READ responses that the peer reported; each may make it repeat many requests.
@@ -77,7 +77,7 @@ impl RcResponder {
     pub(crate) fn start(&mut self, rq_psn: Psn, recovery: &Recovery, mtu: usize) {
         self.reorder = match recovery {
             Recovery::GoBackN => None,
-            Recovery::SelectiveRepeat(settings) => Some(Reorder::new(settings.cap(), mtu)),
+            Recovery::SelectiveRepeat(settings) => Some(Box::new(Reorder::new(settings.cap(), mtu))),
         };
         self.paused = false;
         self.forget_reports();

@@ -259,7 +259,7 @@ fn one_packet(bench: &mut Bench, qp_type: QpType, state: QpState, opcode: u8, qp
     let expected = expect(qp_type, state, opcode, qpn);
     let psn = if matches!(opcode, 0x0d..=0x12) { 0x2000 } else { 0x1000 };
     let packet = best_packet(bench, opcode, Psn::new(psn));
-    let before = *bench.host(Side::B).engine.qp_counters(qpn).unwrap();
+    let before = bench.host(Side::B).engine.qp_counters(qpn).unwrap();
     let (verdict, answers) = bench.arrive(Side::B, &packet);
     assert_eq!(verdict, expected.verdict, "{what}");
     assert_eq!(answers, expected.answers, "{what}: answers");
