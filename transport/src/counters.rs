@@ -184,13 +184,22 @@ macro_rules! count {
 }
 pub(crate) use count;
 
-/// Returns a counter of [`QpCounters`].
+/// Returns a counter of [`QpCounters`]. Each field has an arm; what has none is counted in the others.
 macro_rules! of_queue_pair {
     ($counters:expr, rdma_tx_packets) => {
         &mut $counters.rdma_tx_packets
     };
     ($counters:expr, rdma_tx_bytes) => {
         &mut $counters.rdma_tx_bytes
+    };
+    ($counters:expr, rdma_rx_packets) => {
+        &mut $counters.rdma_rx_packets
+    };
+    ($counters:expr, rdma_rx_bytes) => {
+        &mut $counters.rdma_rx_bytes
+    };
+    ($counters:expr, rx_handled) => {
+        &mut $counters.rx_handled
     };
     ($counters:expr, rx_write_requests) => {
         &mut $counters.rx_write_requests

@@ -1,4 +1,4 @@
-//! The send queue: a ring of work queue elements, allocated once when the queue pair is created.
+//! The send queue: a ring of work queue elements, which grows with the number of requests in it.
 
 use alloc::boxed::Box;
 use alloc::vec;

@@ -20,6 +20,10 @@
 //! are also postponed in rare trials, which continue while the application posts a request before it polls
 //! again.
 //!
+//! A service with many outstanding requests receives bursts. Acknowledgements of large bursts are postponed
+//! in such trials as well, which continue while the answers come in time. They share the superpackets of the
+//! answers, and are never held back after them: the send queues of the peer would fill.
+//!
 //! **Requests.** Applications with many outstanding requests post several before they poll again, often on
 //! many queue pairs. Their packets can share system calls and superpackets. Requests wait only if the
 //! application posted several between two polls, twice in a row. The delay is judged as for acknowledgements.
@@ -206,28 +210,20 @@ impl PendingPackets {
     /// Records that the application answers what it received.
     #[inline]
     fn note_answer(&mut self) {
-        let Wait::Acknowledgements { of, unanswered, .. } = &mut self.wait else { return };
-        let of = *of;
-        if std::mem::take(unanswered)
-            && let Some(experiment) = self.experiment(of)
+        if let Wait::Acknowledgements { of, unanswered, .. } = &mut self.wait
+            && std::mem::take(unanswered)
+            && *of == Of::Write
         {
-            experiment.succeeded();
-        }
-    }
-
-    /// Returns the experiment that shows whether the application answers what these acknowledgements
-    /// acknowledge.
-    const fn experiment(&mut self, of: Of) -> Option<&mut Experiment> {
-        match of {
-            Of::Message => None,
-            Of::Write => Some(&mut self.writes),
-            Of::Burst => Some(&mut self.bursts),
+            self.writes.succeeded();
         }
     }
 
     /// Returns whether acknowledgements may wait for the answer.
     fn may_postpone(&mut self, of: Of) -> bool {
-        (of != Of::Burst || self.bursts.is_allowed()) && self.postponing.is_allowed()
+        match of {
+            Of::Message | Of::Write => self.postponing.is_allowed(),
+            Of::Burst => self.bursts.is_allowed(),
+        }
     }
 
     /// Returns whether posted requests may wait, or wait longer.
@@ -350,9 +346,19 @@ impl PendingPackets {
         let since = match wait {
             Wait::Nothing => return Leave::Everything,
             Wait::Requests { since } => since,
+            Wait::Acknowledgements { since, of: Of::Burst, unanswered } => {
+                self.held_messages = 0;
+                // An application that takes long for a burst may be fast with single messages.
+                if !unanswered && now.since(since) <= self.late {
+                    self.bursts.succeeded();
+                } else {
+                    self.bursts.failed();
+                }
+                return Leave::Everything;
+            }
             Wait::Acknowledgements { since, of, unanswered } => {
-                if unanswered && let Some(experiment) = self.experiment(of) {
-                    experiment.failed();
+                if unanswered && of == Of::Write {
+                    self.writes.failed();
                 }
                 since
             }
@@ -595,23 +601,23 @@ mod tests {
     fn the_acknowledgements_of_a_burst_share_the_packets_of_its_answers() {
         const BURST: Found = Found { datagrams: 2 * SMALL_BURST, ..MESSAGE };
         let mut pending = pending();
-        let mut burst = |answers: u32| {
+        let mut burst = |answers: u32, micros: u64| {
             let check = pending.check(at(1), BURST);
             let waits = check.leave == Leave::Nothing;
             assert_eq!(check.ends, waits, "otherwise more may have arrived");
             for _ in 0..answers {
-                let leave = pending.posted(at(1), 16, 512);
+                let leave = pending.posted(at(1 + micros), 16, 512);
                 assert!(!matches!(leave, Leave::Requests { .. }), "nothing is held back");
             }
-            pending.all_leave(at(2));
+            pending.all_leave(at(2 + micros));
             waits
         };
-        for interval in [15, 63] {
-            assert_eq!((0..).find(|_| burst(0)), Some(interval), "nobody answers");
-        }
-        assert_eq!((0..).find(|_| burst(2)), Some(4 * 63));
-        assert!((0..100).all(|_| burst(2)), "each burst is answered");
-        assert_eq!((0..).find(|_| !burst(0)), Some(4), "and then no more");
+        assert_eq!((0..).find(|_| burst(0, 1)), Some(15), "nobody answers");
+        assert_eq!((0..).find(|_| burst(2, 100)), Some(63), "the answers come late");
+        assert_eq!((0..).find(|_| burst(2, 10)), Some(4 * 63));
+        assert!((0..100).all(|_| burst(2, 10)), "each burst is answered");
+        assert_eq!((0..).find(|_| !burst(2, 100)), Some(4), "and then no more");
+        assert!(pending.postpones(at(1_000)), "single messages are as before");
     }
 
     #[test]

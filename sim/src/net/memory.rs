@@ -93,6 +93,8 @@ const ROUTE: u64 = 9;
 const QUEUE_PAIR: u64 = 1_500;
 const COMPLETION: u64 = 50;
 const REQUEST: u64 = 100;
+/// Bytes of the counters of a queue pair that allocates them with the first loss, mark or READ.
+const COUNTERS: u64 = 560;
 /// Bytes of a task in addition to [`Task`]: in the agenda of its host, and as a part of its flow.
 const OF_TASK: u64 = 150;
 /// Bytes of a transfer of the scale-up network in addition to its task: at its receiver, and as an event.
@@ -194,13 +196,13 @@ impl<'a> Workload<'a> {
         let depth = self.all_hosts().map(|host| u64::from(host.depth)).min().unwrap_or(1);
         let further = depth.saturating_sub(1);
         let most = self.flows.len() as u64;
-        let bytes = |requesters: u64, of_further: u64| {
-            requesters * (QUEUE_PAIR + of_further * further) + self.receivers * QUEUE_PAIR
+        let bytes = |requesters: u64, each: u64, of_further: u64| {
+            requesters * (each + of_further * further) + self.receivers * each
         };
         MemoryPart {
             what: format!("The queue pairs of {most} flows among {hosts} hosts"),
-            least: bytes(self.at_once, COMPLETION),
-            most: bytes(most, COMPLETION + REQUEST),
+            least: bytes(self.at_once, QUEUE_PAIR, COMPLETION),
+            most: bytes(most, QUEUE_PAIR + COUNTERS, COMPLETION + REQUEST),
             keys: "host.depth, [[flows]], [[collective]], [[training]]",
         }
     }

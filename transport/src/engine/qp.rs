@@ -14,7 +14,8 @@ pub(crate) struct Qp {
     pub(crate) halves: Halves,
     /// Whether the requester sends before the responder: the half that sent last comes last.
     pub(crate) requester_turn: bool,
-    /// Number of consecutive requests sent ahead of a pending acknowledgement.
+    /// Number of superpackets that requests began ahead of a pending acknowledgement. The maximum if the
+    /// acknowledgement leaves next.
     pub(crate) passed: u8,
     /// Whether the queue pair is in the engine's ready queue.
     pub(crate) scheduled: bool,

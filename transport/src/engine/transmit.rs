@@ -71,7 +71,7 @@ impl Engine {
     #[inline]
     fn transmit_next(&mut self, slot: &mut TxSlot<'_>) -> Option<(usize, Sealed)> {
         while let Some(&index) = self.ready.front() {
-            if self.ready.len() > 1 && self.lets_the_next_pass(index, slot.batch) {
+            if matches!(self.ready.len(), 2..=MOST_LOOKED_AT) && self.lets_the_next_pass(index, slot.batch) {
                 self.end_turn(0);
                 continue;
             }
@@ -79,6 +79,10 @@ impl Engine {
                 self.ready.pop_front();
                 continue;
             };
+            if self.quantum_left <= 1 {
+                // An acknowledgement leaves with the turn of its queue pair.
+                qp.passed = MOST_PASSING;
+            }
             if let Some(sealed) = qp.transmit(&mut self.shared, slot) {
                 self.timers.set(index, qp.core.deadlines.next(self.shared.paused));
                 self.take_turn(0);
@@ -104,16 +108,18 @@ impl Engine {
     /// acknowledgement leaves its place once.
     fn lets_the_next_pass(&mut self, index: usize, batch: &Batch) -> bool {
         let Some(path) = batch.path_with_room() else { return false };
+        let stays = |qp: &Qp| qp.passed >= MOST_PASSING || qp.has_requests() || !qp.owes_acknowledgement();
+        if self.qps.get(index).is_none_or(|qp| stays(qp)) {
+            return false;
+        }
         let next = self.ready.get(1).and_then(|next| self.qps.get(*next));
         let follows = next.is_some_and(|next| {
             next.has_requests() && next.core.outgoing.as_ref().is_some_and(|outgoing| outgoing.path() == path)
         });
-        let Some(qp) = self.qps.get_mut(index) else { return false };
-        let leaves = follows && qp.passed < MOST_PASSING && !qp.has_requests() && qp.owes_acknowledgement();
-        if leaves {
+        if follows && let Some(qp) = self.qps.get_mut(index) {
             qp.passed = MOST_PASSING;
         }
-        leaves
+        follows
     }
 
     /// Returns the next packet of the first queue pair that has an allowed one, regardless of the link.
@@ -180,7 +186,7 @@ impl Engine {
     /// [`poll_transmit`](Self::poll_transmit) returned `None`, to bound the duration of a call, and for one
     /// that delays acknowledgements. The first sends the rest soon, and receives in between.
     ///
-    /// Anything but [`Pending::Nothing`] means that packets may be waiting. The call examines at most four
+    /// Anything but [`Pending::Nothing`] means that packets may be waiting. The call examines at most 16
     /// queue pairs, and none if no packets are pending.
     #[inline]
     #[must_use]
@@ -315,6 +321,7 @@ impl Qp {
             _ => false,
         };
         let sealed = may_send.then(|| responder.transmit(&mut self.core, shared, slot)).flatten()?;
+        self.passed = 0;
         self.count_transmit(shared, sealed);
         Some(sealed)
     }
@@ -339,8 +346,8 @@ impl Qp {
 /// packets. A half that sends out of its turn leaves the next turn to the other.
 ///
 /// An acknowledgement is shorter than most requests and so ends its superpacket. Requests therefore go first
-/// while it still fits into the same superpacket behind them; up to [`MOST_PASSING`] of them may begin
-/// another. Packets on several paths do not form any.
+/// while it still fits into the same superpacket behind them and the turn of the queue pair lasts; up to
+/// [`MOST_PASSING`] of them may begin another. Packets on several paths do not form any.
 fn alternate(
     (requester_turn, passed): (&mut bool, &mut u8),
     requester: &mut RcRequester,

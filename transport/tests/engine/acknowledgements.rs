@@ -117,13 +117,16 @@ fn an_acknowledgement_waits_for_no_more_requests_than_a_superpacket_has() {
 
 /// Regression: sixteen small requests and an acknowledgement left in two superpackets.
 #[test]
-fn an_acknowledgement_waits_for_all_requests_that_its_superpacket_has_room_for() {
-    let mut ends = Ends::owing();
-    (0..70).for_each(|_| ends.post(Side::B, 8, false));
-    let sent = ends.sent_by_b();
-    let place = sent.iter().position(|(opcode, _)| *opcode == Opcode::RC_ACKNOWLEDGE).unwrap();
-    assert_eq!((sent.len(), place), (71, 63));
-    assert!(sent[1..64].iter().all(|(_, is_joined)| *is_joined) && !sent[64].1);
+fn an_acknowledgement_waits_for_the_requests_of_its_superpacket_and_for_no_other_turn() {
+    let quantum = EngineConfig::from_number(5).quantum as usize;
+    for (requests, expected) in [(16, 16), (70, quantum - 1)] {
+        let mut ends = Ends::owing();
+        (0..requests).for_each(|_| ends.post(Side::B, 8, false));
+        let sent = ends.sent_by_b();
+        let place = sent.iter().position(|(opcode, _)| *opcode == Opcode::RC_ACKNOWLEDGE).unwrap();
+        assert_eq!((sent.len(), place), (requests + 1, expected));
+        assert!(sent[1..=place].iter().all(|(_, is_joined)| *is_joined));
+    }
 }
 
 #[test]
@@ -148,6 +151,21 @@ fn requests_of_queue_pairs_with_one_path_form_a_superpacket_before_their_acknowl
     expected.extend([(request, true); 7]);
     expected.extend([(acknowledgement, true), (acknowledgement, false)]);
     assert_eq!(ends.sent_by_b(), expected);
+}
+
+/// Only the first of three queue pairs owes an acknowledgement; the others have requests for several turns.
+#[test]
+fn an_acknowledgement_leaves_its_place_to_others_once() {
+    let mut ends = Ends::owing();
+    let settings = Settings { mtu: PathMtu::Mtu4096, ..Settings::default() };
+    let quantum = EngineConfig::from_number(5).quantum as usize;
+    for _ in 0..2 {
+        ends.qps = ends.pair.connect_with(QpType::Rc, &settings).into();
+        (0..3 * quantum).for_each(|_| ends.post(Side::B, 8, false));
+    }
+    let sent = ends.sent_by_b();
+    let place = sent.iter().position(|(opcode, _)| *opcode == Opcode::RC_ACKNOWLEDGE).unwrap();
+    assert!(sent.len() == 6 * quantum + 1 && place <= 2 * quantum, "{place}");
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn habits() -> Vec<Test> {
 }
 
 /// Returns tests that cover every program and every option at least once, alternately as server and as
-/// client.
+/// client. All sizes in one run are one test of one kernel.
 fn covering(setting: &Setting) -> Vec<(Test, &'static [Role])> {
     let mut tests: Vec<(Test, &[Role])> = Vec::new();
     for (index, verb) in VERBS.into_iter().enumerate() {
