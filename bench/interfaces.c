@@ -1,6 +1,6 @@
 // Measures ways to pass UDP datagrams to the kernel and to take them, between two network namespaces.
 //
-//   interfaces NETNS NETNS sendmmsg|zerocopy|uring|uring-zerocopy recvmmsg|uring SEGMENT SEGMENTS SOCKETS MILLISECONDS
+//   interfaces NETNS ADDRESS NETNS ADDRESS sendmmsg|zerocopy|uring|uring-zerocopy recvmmsg|uring SEGMENT SEGMENTS SOCKETS MILLISECONDS
 //
 // A process in each namespace, each on its processor: the first sends messages of SEGMENTS datagrams of SEGMENT bytes, which the
 // kernel splits, by turns on SOCKETS sockets with a source port each. The other takes them, joined, and checks the number at the
@@ -285,30 +285,30 @@ static void take_by_uring(int fd) {
 }
 
 int main(int count, char **words) {
-    CHECK((errno = EINVAL, count == 9));
-    segment = atoi(words[5]), segments = atoi(words[6]), sockets = atoi(words[7]), milliseconds = atoi(words[8]);
+    CHECK((errno = EINVAL, count == 11));
+    segment = atoi(words[7]), segments = atoi(words[8]), sockets = atoi(words[9]), milliseconds = atoi(words[10]);
     shared = mmap(0, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(shared != MAP_FAILED);
     pid_t child = fork();
     if (child == 0) {
-        enter(words[2], 1);
-        int fd = open_socket("198.18.0.2", PORT);
+        enter(words[3], 1);
+        int fd = open_socket(words[4], PORT);
         CHECK(setsockopt(fd, SOL_UDP, UDP_GRO, &(int){1}, 4) == 0);
         atomic_store(&shared->ready, 1);
-        strcmp(words[4], "uring") ? take_by_calls(fd) : take_by_uring(fd);
+        strcmp(words[6], "uring") ? take_by_calls(fd) : take_by_uring(fd);
         exit(0);
     }
     enter(words[1], 0);
-    for (int index = 0; index < sockets; index++) fds[index] = open_socket("198.18.0.1", 20000 + index);
+    for (int index = 0; index < sockets; index++) fds[index] = open_socket(words[2], 20000 + index);
     peer.sin_port = htons(PORT);
-    inet_pton(AF_INET, "198.18.0.2", &peer.sin_addr);
+    inet_pton(AF_INET, words[4], &peer.sin_addr);
     prepare();
     struct io_uring ring;
     struct io_uring_params params = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQSIZE, .cq_entries = 1024};
-    if (!strncmp(words[3], "uring", 5)) CHECK(io_uring_queue_init_params(64, &ring, &params) == 0);
+    if (!strncmp(words[5], "uring", 5)) CHECK(io_uring_queue_init_params(64, &ring, &params) == 0);
     while (!atomic_load(&shared->ready)) usleep(100);
     uint64_t begun = now_ns(CLOCK_MONOTONIC);
-    send_all(words[3], &ring);
+    send_all(words[5], &ring);
     double seconds = (now_ns(CLOCK_MONOTONIC) - begun) * 1e-9, datagrams = atomic_load(&shared->end);
     printf("%.3f%s\n", datagrams / seconds * 1e-6, copied ? " (the kernel copied)" : "");
     int status;

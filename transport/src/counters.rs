@@ -184,70 +184,43 @@ macro_rules! count {
 }
 pub(crate) use count;
 
-/// Returns a counter of [`QpCounters`]. Each field has an arm; what has none is counted in the others.
-macro_rules! of_queue_pair {
-    ($counters:expr, rdma_tx_packets) => {
-        &mut $counters.rdma_tx_packets
-    };
-    ($counters:expr, rdma_tx_bytes) => {
-        &mut $counters.rdma_tx_bytes
-    };
-    ($counters:expr, rdma_rx_packets) => {
-        &mut $counters.rdma_rx_packets
-    };
-    ($counters:expr, rdma_rx_bytes) => {
-        &mut $counters.rdma_rx_bytes
-    };
-    ($counters:expr, rx_handled) => {
-        &mut $counters.rx_handled
-    };
-    ($counters:expr, rx_write_requests) => {
-        &mut $counters.rx_write_requests
-    };
-    ($counters:expr, acks_coalesced) => {
-        &mut $counters.acks_coalesced
-    };
-    ($counters:expr, $name:ident) => {
-        &mut $counters.others().$name
-    };
-}
-pub(crate) use of_queue_pair;
-
-/// The counters of one queue pair. All of them would be a quarter of its memory, and most stay zero, so only
-/// the most frequent ones have a place from the beginning.
-#[derive(Debug, Default)]
-pub(crate) struct QpCounters {
-    pub(crate) rdma_tx_packets: u64,
-    pub(crate) rdma_tx_bytes: u64,
-    pub(crate) rdma_rx_packets: u64,
-    pub(crate) rdma_rx_bytes: u64,
-    pub(crate) rx_handled: u64,
-    pub(crate) rx_write_requests: u64,
-    pub(crate) acks_coalesced: u64,
-    /// Those that have no field here.
-    others: Option<Box<Counters>>,
-}
-
-impl QpCounters {
-    /// Returns the counters that have no field here. The first call allocates them.
-    pub(crate) fn others(&mut self) -> &mut Counters {
-        self.others.get_or_insert_default()
-    }
-
-    /// Returns all counters.
-    pub(crate) fn all(&self) -> Counters {
-        Counters {
-            rdma_tx_packets: self.rdma_tx_packets,
-            rdma_tx_bytes: self.rdma_tx_bytes,
-            rdma_rx_packets: self.rdma_rx_packets,
-            rdma_rx_bytes: self.rdma_rx_bytes,
-            rx_handled: self.rx_handled,
-            rx_write_requests: self.rx_write_requests,
-            acks_coalesced: self.acks_coalesced,
-            ..self.others.as_deref().copied().unwrap_or_default()
+/// Defines the counters of a queue pair from the names of its fields. `$d` stands for the dollar sign of the
+/// macro that it defines as well.
+macro_rules! qp_counters {
+    ($d:tt $($name:ident),+) => {
+        /// The counters of one queue pair. All of them would be a quarter of its memory, and most stay zero,
+        /// so only the most frequent ones have a place from the beginning.
+        #[derive(Debug, Default)]
+        pub(crate) struct QpCounters {
+            $(pub(crate) $name: u64,)+
+            /// Those that have no field here.
+            others: Option<Box<Counters>>,
         }
-    }
+
+        impl QpCounters {
+            /// Returns the counters that have no field here. The first call allocates them.
+            pub(crate) fn others(&mut self) -> &mut Counters {
+                self.others.get_or_insert_default()
+            }
+
+            /// Returns all counters.
+            pub(crate) fn all(&self) -> Counters {
+                let others = self.others.as_deref().copied().unwrap_or_default();
+                Counters { $($name: self.$name,)+ ..others }
+            }
+        }
+
+        /// Returns a counter of [`QpCounters`]: a field, or one of the others.
+        macro_rules! of_queue_pair {
+            $(($d counters:expr, $name) => { &mut $d counters.$name };)+
+            ($d counters:expr, $d name:ident) => { &mut $d counters.others().$d name };
+        }
+        pub(crate) use of_queue_pair;
+    };
 }
+
+qp_counters!($ rdma_tx_packets, rdma_tx_bytes, rdma_rx_packets, rdma_rx_bytes, rx_handled, rx_write_requests,
+    acks_coalesced);
 
 impl Counters {
     /// Returns the number of expired retransmission timers: early ones and local ACK timeouts.

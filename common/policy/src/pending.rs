@@ -120,7 +120,7 @@ pub struct AfterCheck {
     pub ends: bool,
 }
 
-/// What postponed acknowledgements acknowledge.
+/// The packets that postponed acknowledgements answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     /// A small burst that completed a receive.
