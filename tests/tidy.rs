@@ -18,11 +18,10 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
 /// Maximum size of a file of the repository, in bytes.
 const MOST_BYTES_OF_A_FILE: u64 = 128 << 10;
 /// Files that may be larger, and why.
-const LARGE_FILES: &[(&str, &str)] = &[
-    ("pcaps/rxe/rc-read-lost-responses.pcap", "a READ of 128 KiB between two kernels, with lost responses"),
-    ("pcaps/rxe/rc-write-131072-ackreq.pcap", "a WRITE of 128 KiB between two kernels, with its contents"),
-    ("pcaps/rxe/rc-write-lost-requests.pcap", "a WRITE of 128 KiB between two kernels, with lost requests"),
-];
+const LARGE_FILES: &[(&str, &str)] =
+    &[("pcaps/rxe/rc-write-131072-ackreq.pcap", "a WRITE of 128 KiB between two kernels, with its contents")];
+/// Maximum size of all files of the repository, in bytes.
+const MOST_BYTES_OF_ALL_FILES: u64 = 15 << 20;
 /// First bytes of programs, libraries, core files and archives.
 const BINARIES: &[(&str, &[u8])] = &[
     ("an ELF file", b"\x7fELF"),
@@ -213,7 +212,7 @@ fn binary_kind(contents: &[u8]) -> Option<&'static str> {
 #[test]
 fn tracked_files_are_small_and_neither_binaries_nor_links() {
     let Some(files) = tracked_files() else { return skip_without_git() };
-    let mut wrong = Vec::new();
+    let (mut wrong, mut sum) = (Vec::new(), 0);
     for name in &files {
         let path = root().join(name);
         // A file that was deleted but not committed yet.
@@ -225,6 +224,7 @@ fn tracked_files_are_small_and_neither_binaries_nor_links() {
         if !meta.is_file() {
             continue;
         }
+        sum += meta.len();
         let is_allowed = LARGE_FILES.iter().any(|(large, _)| large == name);
         if meta.len() > MOST_BYTES_OF_A_FILE && !is_allowed {
             wrong.push(format!("{name} has {} bytes; the limit is {MOST_BYTES_OF_A_FILE}", meta.len()));
@@ -239,6 +239,10 @@ fn tracked_files_are_small_and_neither_binaries_nor_links() {
         assert!(files.iter().any(|file| file == name), "{name} is gone; its exception ({reason}) can go");
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(
+        sum <= MOST_BYTES_OF_ALL_FILES,
+        "the files have {sum} bytes; the limit is {MOST_BYTES_OF_ALL_FILES}"
+    );
     assert_eq!(binary_kind(b"\x7fELF\x02"), Some("an ELF file"), "the check can fail");
 }
 

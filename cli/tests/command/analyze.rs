@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common;
 use crate::common::frames::{frame, write_capture};
-use crate::common::{Finished, Running, kernel_captures, run};
+use crate::common::{Finished, Running, captures_in, kernel_captures, run};
 use roce_packet::{Opcode, Psn};
 use serde_json::Value;
 
@@ -53,8 +53,7 @@ fn three_lines_say_the_result() {
 
 #[test]
 fn the_exit_status_says_whether_a_verdict_failed() {
-    for entry in fs::read_dir(kernel_captures()).unwrap() {
-        let file = entry.unwrap().path();
+    for file in captures_in(&kernel_captures(), &["pcap"]) {
         let finished = run(&["analyze", text(&file), "--json"]);
         let document: Value = serde_json::from_str(&finished.stdout).unwrap();
         let failed = document["outcome"] == "fail";
@@ -212,7 +211,7 @@ fn pictures(html: &str) -> Vec<&str> {
 fn a_page_stands_alone() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.html");
-    on("analyze", "rxe/rc-write-lost-requests.pcap", &["--html", text(&file)]);
+    on("analyze", "rxe/rc-write-lost-requests.pcap.gz", &["--html", text(&file)]);
     let html = fs::read_to_string(&file).unwrap();
     for word in ["<script", "href=\"http", "src=", "url(", "@import", "NaN"] {
         assert!(!html.contains(word), "{word}");
@@ -223,7 +222,7 @@ fn a_page_stands_alone() {
         assert!(pictures.iter().any(|picture| picture.contains(title)), "{title}");
     }
     assert!(html.contains("<h2 id=\"c1\">Connection 1: RC 198.51.100.10 QP 0x18 &lt;-&gt; "), "{html}");
-    on("analyze", "rxe/rc-write-ce-marked.pcap", &["--html", text(&file)]);
+    on("analyze", "rxe/rc-write-ce-marked.pcap.gz", &["--html", text(&file)]);
     let html = fs::read_to_string(&file).unwrap();
     assert!(html.contains(">ECN marks</text>") && !html.contains(">CNPs</text>"), "{html}");
 }

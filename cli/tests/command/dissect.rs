@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::common::{has_program, kernel_captures, shared, skip_unless};
+use crate::common::{captures_in, has_program, kernel_captures, shared, skip_unless};
 use roce_capture::{Direction, PcapWriter};
 use roce_packet::{Frame, FrameHeaders, MacAddr, Telemetry, TelemetryHop};
 use serde_json::Value;
@@ -58,9 +58,7 @@ fn captures() -> Vec<PathBuf> {
     let mut captures: Vec<_> = others
         .into_iter()
         .chain([kernel_captures()])
-        .flat_map(|folder| std::fs::read_dir(folder).unwrap())
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "pcap"))
+        .flat_map(|folder| captures_in(&folder, &["pcap"]))
         .collect();
     captures.sort();
     captures
@@ -98,7 +96,7 @@ fn tshark(capture: &Path, keys: &BTreeSet<&str>) -> Vec<Vec<String>> {
 #[test]
 fn the_starting_psn_of_a_message_is_the_first_that_its_sender_receives() {
     let folder = kernel_captures();
-    for name in ["cm-rping.pcap", "cm-rstream.pcap", "cm-ucmatose.pcap", "cm-write-bw-R.pcap"] {
+    for name in ["cm-rping.pcap", "cm-rstream.pcap.gz", "cm-ucmatose.pcap", "cm-write-bw-R.pcap"] {
         let packets = json(&[text(&folder.join(name))]);
         for (message, psn, qp) in [
             ("CM REQ", "infiniband.cm.req.startpsn", "infiniband.cm.req.localqpn"),

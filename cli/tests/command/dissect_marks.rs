@@ -107,10 +107,10 @@ fn gaps_repetitions_and_wrong_icrcs_are_marked_in_every_form() {
 fn the_marks_of_the_captures_of_kernels_are_right() {
     let folder = common::kernel_captures();
     for (name, marks) in [
-        ("rc-write-lost-requests.pcap", "marks: 5 gap, 5 late, 274 repeat (5 packets missing)\n"),
-        ("rc-read-lost-responses.pcap", "marks: 4 gap, 3 late, 254 repeat (3 packets missing)\n"),
-        ("rc-write-bw-5003.pcap", ""),
-        ("k612-rc-read-5003.pcap", ""),
+        ("rc-write-lost-requests.pcap.gz", "marks: 5 gap, 5 late, 274 repeat (5 packets missing)\n"),
+        ("rc-read-lost-responses.pcap.gz", "marks: 4 gap, 3 late, 254 repeat (3 packets missing)\n"),
+        ("rc-write-bw-5003.pcap.gz", ""),
+        ("k612-rc-read-5003.pcap.gz", ""),
         ("rc-atomic-fadd.pcap", ""),
         ("ud-pingpong-900.pcap", ""),
     ] {

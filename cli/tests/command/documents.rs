@@ -281,7 +281,7 @@ fn documents_of_packets_are_those_of_the_page() {
     write_capture(&path, &frames);
     let mut files = vec![path.clone()];
     let kernels =
-        ["cm-rping.pcap", "rc-read-lost-responses.pcap", "rc-atomic-fadd.pcap", "ud-pingpong-900.pcap"];
+        ["cm-rping.pcap", "rc-read-lost-responses.pcap.gz", "rc-atomic-fadd.pcap", "ud-pingpong-900.pcap"];
     files.extend(kernels.iter().map(|name| common::kernel_captures().join(name)));
     for file in files {
         let finished = common::run(&["dissect", "--json", file.to_str().unwrap()]);

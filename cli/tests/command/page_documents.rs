@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use roce_web::capture::Capture;
 use serde_json::Value;
 
-use crate::common::{kernel_captures, run, shared};
+use crate::common::{captures_in, kernel_captures, run, shared};
 
 /// Returns the capture files of this repository, and those of third parties if they are there.
 fn files() -> Vec<PathBuf> {
@@ -13,12 +13,7 @@ fn files() -> Vec<PathBuf> {
     let folders = [Some(own), Some(kernel_captures()), shared("pcaps"), shared("pcaps/rxe")];
     let mut files = Vec::new();
     for folder in folders.into_iter().flatten() {
-        let entries =
-            std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        let paths = entries.map(|entry| entry.unwrap().path());
-        files.extend(
-            paths.filter(|path| path.extension().is_some_and(|name| name == "pcap" || name == "pcapng")),
-        );
+        files.extend(captures_in(&folder, &["pcap", "pcapng"]));
     }
     assert!(files.len() > 40, "only {} captures were found", files.len());
     files

@@ -76,7 +76,7 @@ const CASES: [Case; 4] = [
                 "rule:rpsn=2,pass=1,action=drop",
             ],
         ),
-        excerpt: ("rc-write-lost-requests.pcap", &["--psn", "15295638..15295645"]),
+        excerpt: ("rc-write-lost-requests.pcap.gz", &["--psn", "15295638..15295645"]),
         page: ("write", 8192, Some((0, 3))),
     },
     Case {
@@ -117,7 +117,7 @@ const CASES: [Case; 4] = [
                 "rule:opcode=RC_RDMA_READ_RESPONSE_*,rpsn=1,pass=1,action=drop",
             ],
         ),
-        excerpt: ("rc-read-lost-responses.pcap", &["--psn", "2379761..2379768", "--time", "0.014.."]),
+        excerpt: ("rc-read-lost-responses.pcap.gz", &["--psn", "2379761..2379768", "--time", "0.014.."]),
         page: ("read", 4096, Some((1, 2))),
     },
     Case {

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::common::{Running, has_program, kernel_captures, roce, shared, skip_unless, tshark};
+use crate::common::{Running, captures_in, has_program, kernel_captures, roce, shared, skip_unless, tshark};
 use serde_json::Value;
 
 /// Layers of tshark whose fields must all be accounted for. In other layers, only the fields that `roce` also
@@ -459,13 +459,7 @@ impl Comparison {
 }
 
 fn files(folders: &[PathBuf], extension: &str) -> Vec<PathBuf> {
-    let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
-    let mut files: Vec<_> = entries
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|found| found == extension))
-        .collect();
-    files.sort();
-    files
+    folders.iter().flat_map(|folder| captures_in(folder, &[extension])).collect()
 }
 
 #[test]

@@ -738,7 +738,7 @@ mod tests {
         let [Summary { management, .. }] = &all[..] else { panic!("{all:?}") };
         assert!(management.request < management.reply && management.reply < management.ready);
         assert!(management.ready < management.disconnect, "{management:?}");
-        let without = &summaries(&["rxe/rc-write-bw-5003.pcap"])[0];
+        let without = &summaries(&["rxe/rc-write-bw-5003.pcap.gz"])[0];
         assert_eq!(without.management, Management::default());
     }
 

@@ -8,8 +8,9 @@ use roce_analysis::{Analysis, Collector, Packet};
 use roce_capture::{CaptureReader, LinkType};
 use roce_packet::ROCE_UDP_PORT;
 use roce_packet::outer::Link;
+use roce_testing::captures_in;
 
-/// Rules that fail: the file, the key of the rule, and the reason.
+/// Rules that fail: the file without `.gz`, the key of the rule, and the reason.
 const FAILURES: &[(&str, &str, &str)] = &[
     ("cnp.pcapng", "classes", "its packets get a VLAN tag in the middle of the connection"),
     ("rxe/cm-reject-no-listener.pcap", "cm", "nobody listens, so the connection is refused"),
@@ -22,15 +23,9 @@ const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../pcaps");
 
 /// Returns the capture files of a folder and of its folders.
 fn captures(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut files = Vec::new();
-    for path in entries.flatten().map(|entry| entry.path()) {
-        if path.is_dir() {
-            files.extend(captures(&path));
-        } else if path.extension().is_some_and(|kind| kind == "pcap" || kind == "pcapng") {
-            files.push(path);
-        }
-    }
+    let mut files = captures_in(folder, &["pcap", "pcapng"]);
+    let entries = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    files.extend(entries.filter(|path| path.is_dir()).flat_map(|folder| captures(&folder)));
     files.sort();
     files
 }
@@ -94,12 +89,13 @@ fn judge(folder: &Path) -> (BTreeSet<(String, &'static str)>, usize) {
     let (mut failed, mut passed) = (BTreeSet::new(), 0);
     for path in captures(folder) {
         let name = path.strip_prefix(folder).unwrap().to_string_lossy().replace('\\', "/");
+        let name = name.trim_end_matches(".gz");
         for verdict in verdicts(&analyze(&path, NOTHING)) {
             println!("{name}: {} {}: {}", verdict.rule.key, verdict.outcome.name(), verdict.summary);
             assert!(!verdict.summary.is_empty() && verdict.packets.len() <= verdict::MOST_PLACES, "{name}");
             match verdict.outcome {
                 Outcome::Pass => passed += 1,
-                Outcome::Fail => _ = failed.insert((name.clone(), verdict.rule.key)),
+                Outcome::Fail => _ = failed.insert((name.to_owned(), verdict.rule.key)),
                 Outcome::Unknown => {}
             }
         }
@@ -109,7 +105,7 @@ fn judge(folder: &Path) -> (BTreeSet<(String, &'static str)>, usize) {
 
 /// Returns the failures of the list for files that are in a folder.
 fn expected(folder: &Path) -> BTreeSet<(String, &'static str)> {
-    let is_there = |name: &str| folder.join(name).exists();
+    let is_there = |name: &str| folder.join(name).exists() || folder.join(format!("{name}.gz")).exists();
     let rows = FAILURES.iter().filter(|(name, ..)| is_there(name));
     rows.map(|(name, key, _)| ((*name).to_owned(), *key)).collect()
 }

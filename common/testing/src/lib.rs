@@ -6,6 +6,7 @@
 mod address;
 pub mod allocations;
 mod busy;
+mod captures;
 mod distribution;
 pub mod encapsulated;
 mod namespaces;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 
 pub use address::own_address;
 pub use busy::{is_too_busy_for_rates, on_idle};
+pub use captures::{captures_in, kernel_captures, read_capture_file};
 pub use distribution::{distribution, exported_names, is_of_system, needed_libraries, readelf};
 pub use namespaces::{Cable, Namespace, in_own_network, settle_here};
 pub use page::check_table;
@@ -38,11 +40,6 @@ use busy::Limit;
 /// other programs.
 pub fn vectors(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/vectors")).join(name)
-}
-
-/// Returns the folder of captures with the kernel's Soft-RoCE on both sides.
-pub fn kernel_captures() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../pcaps/rxe"))
 }
 
 /// Returns a file or folder of the collection beside this repository, if it exists. The collection contains

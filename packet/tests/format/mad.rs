@@ -11,7 +11,7 @@ use roce_packet::mad::{
     PortSpace, RejReason, ServiceId, SidrStatus, TransportService, private_data,
 };
 use roce_packet::{Datagram, Frame, Grh, Layer, ParseErrorKind, PathMtu, Psn, Qpn, Transport};
-use roce_testing::kernel_captures;
+use roce_testing::{captures_in, kernel_captures};
 use serde_json::Value;
 
 use crate::shared::{
@@ -156,9 +156,8 @@ fn check_fields(found: &[(&str, u64)], expected: &Value) {
 fn captures() -> Vec<PathBuf> {
     let mut files = rxe_captures();
     if let Some(folder) = captures_of_others() {
-        files.extend(std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()));
+        files.extend(captures_in(&folder, &["pcap"]));
     }
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "pcap"));
     files
 }
 

@@ -164,7 +164,7 @@ def test_a_ladder_shows_an_rnr_nak(visit):
 
 def test_a_ladder_shows_how_long_a_requester_waited(visit):
     page = visit("#capture")
-    open_file(page, PCAPS / "rxe" / "rc-pingpong-3001-multipkt.pcap")
+    open_file(page, PCAPS / "rxe" / "rc-pingpong-3001-multipkt.pcap.gz")
     page.get_by_role("button", name="Connections").click()
     wait = page.locator(".ladder .gap").first
     expect(wait).to_contain_text("timeout: 18.1")

@@ -68,7 +68,7 @@ def test_views_are_accessible(visit, scheme, width):
 def test_an_open_capture_is_accessible(visit, scheme, width):
     page = visit("#capture", scheme=scheme, width=width)
     # Long names, waits and folds.
-    page.locator("input[type=file]").set_input_files(PCAPS / "rxe" / "rc-pingpong-3001-multipkt.pcap")
+    page.locator("input[type=file]").set_input_files(PCAPS / "rxe" / "rc-pingpong-3001-multipkt.pcap.gz")
     # An acknowledgement: axe takes long for many bytes.
     page.locator(".list .line:not(.head)").nth(3).click()
     assert findings(page) == []

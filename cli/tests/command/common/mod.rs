@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub(crate) use roce_testing::{
-    Finished, Running, TAPS_ON_A_BRIDGE, as_nobody, free_v6_port, has_program, is_too_busy_for_rates,
-    kernel_captures, on_idle, own_address, script, shared, skip_unless, tshark, within,
+    Finished, Running, TAPS_ON_A_BRIDGE, as_nobody, captures_in, free_v6_port, has_program,
+    is_too_busy_for_rates, kernel_captures, on_idle, own_address, script, shared, skip_unless, tshark,
+    within,
 };
 
 /// Returns the command under test.

@@ -73,7 +73,9 @@ fn delays_refusals_marks_and_notifications() {
 /// A capture between two kernels, in which a program lost packets on purpose.
 #[test]
 fn many_losses_fit_the_page() {
-    for (file, most) in [("rxe/rc-write-lost-requests.pcap", 40), ("rxe/rc-read-lost-responses.pcap", 25)] {
+    for (file, most) in
+        [("rxe/rc-write-lost-requests.pcap.gz", 40), ("rxe/rc-read-lost-responses.pcap.gz", 25)]
+    {
         let analysis = analyzed(&[file]);
         let ladder = ladder(&analysis, &analysis.connections[0], most);
         assert!(ladder.rows.len() <= most, "{} rows", ladder.rows.len());

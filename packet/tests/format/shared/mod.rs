@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use roce_testing::{kernel_captures, skip_unless, vectors};
+use roce_testing::{captures_in, kernel_captures, read_capture_file, skip_unless, vectors};
 use serde_json::Value;
 
 /// Returns the folder with captures of third parties. Returns `None`, with a message, if it does not exist.
@@ -14,13 +14,7 @@ pub(crate) fn captures_of_others() -> Option<PathBuf> {
 
 /// Returns the captures of the kernel's Soft-RoCE, sorted by name.
 pub(crate) fn rxe_captures() -> Vec<PathBuf> {
-    let mut files: Vec<_> = std::fs::read_dir(kernel_captures())
-        .expect("the folder of captures")
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "pcap"))
-        .collect();
-    files.sort();
-    files
+    captures_in(&kernel_captures(), &["pcap"])
 }
 
 pub(crate) fn json(name: &str) -> Value {
@@ -45,7 +39,7 @@ pub(crate) struct Capture {
 }
 
 pub(crate) fn read_capture(path: &Path) -> Capture {
-    let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let bytes = read_capture_file(path);
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     assert_eq!(word(0), 0xa1b2_c3d4, "{}: not a little-endian pcap", path.display());
     let mut packets = Vec::new();

@@ -8,6 +8,7 @@ use roce_packet::{
     Aeth, Bth, DatagramWriter, Encapsulation, FrameHeaders, MacAddr, Msn, Opcode, Path as PacketPath, Psn,
     Qpn, Reth, Syndrome,
 };
+use roce_testing::captures_in;
 
 /// Returns the capture files of this repository, and those of third parties if they are there.
 pub(crate) fn files() -> Vec<PathBuf> {
@@ -20,12 +21,7 @@ pub(crate) fn files() -> Vec<PathBuf> {
     ];
     let mut files = Vec::new();
     for folder in folders.into_iter().flatten() {
-        let entries =
-            std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        let paths = entries.map(|entry| entry.unwrap().path());
-        files.extend(
-            paths.filter(|path| path.extension().is_some_and(|name| name == "pcap" || name == "pcapng")),
-        );
+        files.extend(captures_in(&folder, &["pcap", "pcapng"]));
     }
     assert!(files.len() > 40, "only {} captures were found", files.len());
     files.sort();
