@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
 
 use rustix::net::sockopt;
-use socket2::{SockFilter, Socket};
+use socket2::{InterfaceIndexOrAddress, SockFilter, Socket};
 
 #[cfg(any(feature = "udp", feature = "raw", feature = "xdp"))]
 /// Sets a socket option to a number or structure, as the kernel expects it. If a structure contains pointers,
@@ -82,4 +82,16 @@ pub(crate) fn check_group(group: IpAddr) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{group} is not a multicast address")))
+}
+
+/// Joins or leaves a multicast group on an interface. Closing the socket leaves the group only when no child
+/// of a fork has the socket.
+pub(crate) fn set_member(socket: &Socket, group: IpAddr, interface: u32, join: bool) -> io::Result<()> {
+    let at = InterfaceIndexOrAddress::Index(interface);
+    match (group, join) {
+        (IpAddr::V4(group), true) => socket.join_multicast_v4_n(&group, &at),
+        (IpAddr::V4(group), false) => socket.leave_multicast_v4_n(&group, &at),
+        (IpAddr::V6(group), true) => socket.join_multicast_v6(&group, interface),
+        (IpAddr::V6(group), false) => socket.leave_multicast_v6(&group, interface),
+    }
 }

@@ -168,6 +168,22 @@ fn server(args: &[&str]) -> (Ipv4Addr, Running) {
     (address, waiting)
 }
 
+/// Waits until a client has a connection to the server at this address.
+#[track_caller]
+fn wait_for_connection(server: Ipv4Addr) {
+    let local = format!("{:08X}:", u32::from_ne_bytes(server.octets()));
+    let is_connection = |line: &str| {
+        // Number, local address, address of the peer, state (1 is ESTABLISHED).
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|address| address.starts_with(&local)) && fields.nth(1) == Some("01")
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while !std::fs::read_to_string("/proc/net/tcp").unwrap().lines().any(is_connection) {
+        assert!(Instant::now() < end, "no client has connected");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn client(tool: &str, server: Ipv4Addr, more: &[&str]) -> Running {
     let (to, device) = (server.to_string(), format!("udp:{}", own_address()));
     Running::start(roce().args([tool, &to, "--device", &device]).args(more))
@@ -179,6 +195,7 @@ fn a_client_that_is_interrupted_ends_the_server_at_once() {
     for (tool, op) in [("ping", "send"), ("blast", "send"), ("blast", "write"), ("blast", "read")] {
         let (address, waiting) = server(&[tool, "--once"]);
         let measuring = client(tool, address, &["-n", "1000000000", "--op", op]);
+        wait_for_connection(address);
         std::thread::sleep(Duration::from_millis(800));
         let left = Instant::now();
         measuring.interrupt();

@@ -157,20 +157,28 @@ impl Cable {
 }
 
 /// Waits until the cables of this namespace (`v0` and similar) carry frames.
+///
+/// A cable shows `LOWER_UP` before that: a thread of the kernel activates its queue later, on a busy machine
+/// tens of milliseconds, and sets the state just before.
 #[track_caller]
 pub fn settle_here() {
-    let end = Instant::now() + Duration::from_secs(10);
-    let is_running = || {
-        let output =
-            Command::new("ip").args(["-o", "link", "show", "type", "veth"]).output().expect("running ip");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let mut cables = text.lines().filter(|line| line.contains(": v")).peekable();
-        cables.peek().is_some() && cables.all(|line| line.contains("LOWER_UP"))
+    let end = Instant::now() + Duration::from_secs(30);
+    let ip = |line: &str| {
+        let output = Command::new("ip").args(line.split(' ')).output().expect("running ip");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    while !is_running() {
-        assert!(Instant::now() < end, "a cable carries nothing");
+    loop {
+        let text = ip("-o link show type veth");
+        let mut cables = text.lines().filter(|line| line.contains(": v")).peekable();
+        let first = cables.peek().and_then(|line| line.split([':', '@']).nth(1)).map(str::trim);
+        if let Some(first) = first
+            && cables.all(|line| line.contains("state UP"))
+        {
+            // Any change waits for the lock that the kernel holds from then on until the queue is active.
+            ip(&format!("link set {first} up"));
+            return;
+        }
+        assert!(Instant::now() < end, "a cable carries nothing:\n{text}");
         std::thread::sleep(Duration::from_millis(2));
     }
-    // The kernel creates the queue shortly afterwards.
-    std::thread::sleep(Duration::from_millis(10));
 }

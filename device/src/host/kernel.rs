@@ -24,13 +24,13 @@ use roce_machine::netlink::Netlink;
 use roce_machine::routes::{Neighbour, Route};
 use roce_packet::{MacAddr, ROCE_UDP_PORT};
 use roce_transport::Instant;
-use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::OpenError;
 use crate::counters::counters;
 use crate::framed::{Host, Resolution, Unreachable};
 use crate::link::Link;
-use crate::sockets::{check_group, receive_nothing, set_send_queue, with_scope};
+use crate::sockets::{check_group, receive_nothing, set_member, set_send_queue, with_scope};
 
 pub use roce_machine::routes::{NextHop, next_hop};
 
@@ -292,8 +292,10 @@ impl Host for KernelHost {
         let place = self.groups.iter().position(|(known, _)| *known == group);
         match (place, join) {
             (None, true) => self.groups.push((group, member(group, self.interface)?)),
-            // Closing the socket leaves the group.
-            (Some(place), false) => _ = self.groups.swap_remove(place),
+            (Some(place), false) => {
+                let (_, socket) = self.groups.swap_remove(place);
+                set_member(&socket, group, self.interface, false)?;
+            }
             (Some(_), true) | (None, false) => {}
         }
         Ok(())
@@ -374,18 +376,9 @@ fn reserve(spec: &str, address: IpAddr, interface: u32) -> Result<Socket, OpenEr
 
 /// Opens a socket that keeps the kernel in a group. It is not bound, so it receives no datagrams.
 fn member(group: IpAddr, interface: u32) -> io::Result<Socket> {
-    match group {
-        IpAddr::V4(group) => {
-            let socket = send_only_socket(Domain::IPV4)?;
-            socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))?;
-            Ok(socket)
-        }
-        IpAddr::V6(group) => {
-            let socket = send_only_socket(Domain::IPV6)?;
-            socket.join_multicast_v6(&group, interface)?;
-            Ok(socket)
-        }
-    }
+    let socket = send_only_socket(if group.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 })?;
+    set_member(&socket, group, interface, true)?;
+    Ok(socket)
 }
 
 /// Opens a UDP socket for which the kernel queues nothing.

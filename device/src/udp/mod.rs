@@ -36,7 +36,7 @@ use super::{Capabilities, Device, OpenError};
 use crate::MAX_DATAGRAM;
 use crate::descriptors::{Identity, aside};
 use crate::fork::Process;
-use crate::sockets::{check_group, with_scope};
+use crate::sockets::{check_group, set_member, with_scope};
 
 pub use socket::SocketReport;
 pub use spec::UdpSpec;
@@ -235,14 +235,8 @@ impl Device for UdpDevice {
             count += member.look(address, &mut self.receiver, sink)?;
         }
         for group in &mut self.groups {
-            let socket = group.socket.as_fd();
-            count += self.receiver.receive(
-                socket,
-                group.address,
-                &mut group.overflow,
-                &mut None::<Member>,
-                sink,
-            )?;
+            let (socket, overflow) = (group.socket.as_fd(), &mut group.overflow);
+            count += self.receiver.receive(socket, group.address, overflow, &mut None::<Member>, sink)?;
         }
         Ok(count)
     }
@@ -266,9 +260,10 @@ impl Device for UdpDevice {
                 self.groups.push(Group { address: group, socket, overflow: 0 });
             }
             (Some(place), false) => {
-                // Closing the socket leaves the group and stops watching it.
+                // Closing the socket stops watching it.
                 let left = self.groups.swap_remove(place);
                 self.old_overflow += u64::from(left.overflow);
+                set_member(&left.socket, group, self.sockets.index, false)?;
             }
             (Some(_), true) | (None, false) => {}
         }

@@ -12,7 +12,7 @@ use super::group::{JoinError, Member, Place, advice_on};
 use super::spec::{UdpSpec, is_link_local};
 use crate::OpenError;
 use crate::descriptors::aside;
-use crate::sockets::{receive_nothing, set_option, set_queues, set_send_queue, with_scope};
+use crate::sockets::{receive_nothing, set_member, set_option, set_queues, set_send_queue, with_scope};
 
 /// The socket of a device and the properties that the kernel granted.
 pub(super) struct Opened {
@@ -177,13 +177,10 @@ pub(super) fn open_group(
         set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1_i32)?;
     }
     socket.bind(&address.into())?;
-    match (group, local.ip()) {
-        (IpAddr::V4(group), IpAddr::V4(local)) => socket.join_multicast_v4(&group, &local)?,
-        (IpAddr::V6(group), IpAddr::V6(_)) => socket.join_multicast_v6(&group, index)?,
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the group is of another IP version"));
-        }
+    if group.is_ipv4() != local.is_ipv4() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the group is of another IP version"));
     }
+    set_member(&socket, group, index, true)?;
     Ok(socket)
 }
 

@@ -23,7 +23,7 @@ done
 # those of the interfaces without an address shall be first.
 for name in a b c; do
     for end in 0 1; do
-        while ! ip link show "$name$end" | grep -q LOWER_UP; do sleep 0.01; done
+        while ! ip link show "$name$end" | grep -q "state UP"; do sleep 0.01; done
     done
     until ip -6 route show table local type multicast dev "${name}1" | grep -q ff00::/8; do sleep 0.01; done
     until ip -6 route delete multicast ff00::/8 dev "${name}0" table local 2>/dev/null; do sleep 0.01; done

@@ -225,16 +225,19 @@ fn ip_text(namespace: &File, line: &str) -> Result<String, String> {
     Err(format!("ip {line}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Waits until the cable carries frames; until then the kernel drops them silently.
+/// Waits until the cable carries frames; until then the kernel drops them silently. `LOWER_UP` is shown too
+/// early: the kernel sets the state just before it activates the queue of an end.
 fn settle(namespaces: &[File; 2]) -> Result<(), String> {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(30);
     for (index, namespace) in namespaces.iter().enumerate() {
-        while !ip_text(namespace, &format!("-o link show dev v{index}"))?.contains("LOWER_UP") {
+        while !ip_text(namespace, &format!("-o link show dev v{index}"))?.contains("state UP") {
             if Instant::now() > end {
                 return Err("the cable between the network namespaces carries no packets".into());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+        // This takes the lock that the kernel holds until the queue is active.
+        ip_text(namespace, &format!("link set dev v{index} up"))?;
     }
     Ok(())
 }
