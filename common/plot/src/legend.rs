@@ -28,15 +28,33 @@ pub(crate) struct Entry {
     pub(crate) name: String,
 }
 
+impl Swatch {
+    /// Returns the swatch of two spreads of the same kind, which has no color of a series.
+    fn shared_with(self, other: Self) -> Option<Self> {
+        match (self, other) {
+            (Self::Area(_), Self::Area(_)) => Some(Self::Area(Ink::Frame)),
+            (Self::Bar(_), Self::Bar(_)) => Some(Self::Bar(Ink::Frame)),
+            _ => None,
+        }
+    }
+}
+
 /// Returns the entries of a figure: lines, spreads and points. A name that occurs in several charts has one
 /// entry.
 pub(crate) fn entries(figure: &Figure, series: &Series) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     let mut add = |swatch: Swatch, name: &str| {
         let entry = Entry { swatch, name: name.to_owned() };
-        if !name.is_empty() && !entries.contains(&entry) {
-            entries.push(entry);
+        if name.is_empty() || entries.contains(&entry) {
+            return;
         }
+        for known in entries.iter_mut().filter(|known| known.name == name) {
+            if let Some(shared) = known.swatch.shared_with(swatch) {
+                known.swatch = shared;
+                return;
+            }
+        }
+        entries.push(entry);
     };
     for chart in &figure.charts {
         for (index, line) in chart.drawn_lines().enumerate() {

@@ -410,6 +410,24 @@ fn a_dark_page_has_other_colors() {
     }
 }
 
+/// Charts with one spread each have it in different colors.
+#[test]
+fn spreads_of_several_charts_with_one_name_have_one_entry() {
+    let chart = |name: &str| {
+        let points = vec![(1.0, 1.0), (2.0, 2.0)];
+        let band = Band {
+            name: "95 % confidence".into(),
+            points: vec![(1.0, 0.5, 1.5), (2.0, 1.5, 2.5)],
+            spread: Spread::Bars,
+        };
+        let lines = vec![Line { name: name.into(), points }];
+        Chart { lines, bands: vec![band], ..Chart::default() }
+    };
+    let charts = vec![chart("delay"), chart("rate")];
+    let svg = Figure { charts, columns: 1, caption: String::new() }.to_svg(Width::Column);
+    assert_eq!(svg.matches(">95 % confidence</text>").count(), 1, "{svg}");
+}
+
 /// A small figure, byte by byte. After an intended change, replace the file with the text that the failure
 /// prints.
 #[test]

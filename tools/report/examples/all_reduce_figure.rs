@@ -26,7 +26,8 @@ fn main() -> anyhow::Result<()> {
     ] {
         lines.push(line(name, |chunk| middle(&text, chunk, balance, recovery, PLACEMENTS / 2))?);
     }
-    for (name, place) in [("a path by hash, best", PLACEMENTS - 1), ("median", PLACEMENTS / 2), ("worst", 0)]
+    for (name, place) in
+        [("by hash, best", PLACEMENTS - 1), ("by hash, median", PLACEMENTS / 2), ("by hash, worst", 0)]
     {
         lines.push(line(name, |chunk| middle(&text, chunk, "flow", "go-back-n", place))?);
     }
