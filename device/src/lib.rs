@@ -117,6 +117,7 @@ mod ports;
 #[path = "../tests/support/suite.rs"]
 mod suite;
 #[cfg(test)]
+#[path = "../tests/support/testing.rs"]
 mod testing;
 
 use std::io;

@@ -84,10 +84,18 @@ pub(crate) fn check_group(group: IpAddr) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{group} is not a multicast address")))
 }
 
-/// Joins or leaves a multicast group on an interface. Closing the socket leaves the group only when no child
-/// of a fork has the socket.
-pub(crate) fn set_member(socket: &Socket, group: IpAddr, interface: u32, join: bool) -> io::Result<()> {
-    let at = InterfaceIndexOrAddress::Index(interface);
+/// Joins or leaves a multicast group on the interface with this index; for IPv4 with this address, if it is
+/// known. Closing the socket leaves the group only when no child of a fork has the socket.
+pub(crate) fn set_member(
+    socket: &Socket,
+    group: IpAddr,
+    (interface, local): (u32, Option<IpAddr>),
+    join: bool,
+) -> io::Result<()> {
+    let at = match local {
+        Some(IpAddr::V4(local)) => InterfaceIndexOrAddress::Address(local),
+        _ => InterfaceIndexOrAddress::Index(interface),
+    };
     match (group, join) {
         (IpAddr::V4(group), true) => socket.join_multicast_v4_n(&group, &at),
         (IpAddr::V4(group), false) => socket.leave_multicast_v4_n(&group, &at),

@@ -2,7 +2,7 @@
 
 #[path = "support/kept.rs"]
 mod kept;
-#[path = "../src/testing.rs"]
+#[path = "support/testing.rs"]
 mod testing;
 
 use std::io;

@@ -1,6 +1,6 @@
 //! Devices with faults: what arrives, when, and what is counted.
 
-#[path = "../src/testing.rs"]
+#[path = "support/testing.rs"]
 mod testing;
 
 use std::net::{IpAddr, Ipv4Addr};

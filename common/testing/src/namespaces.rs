@@ -165,6 +165,7 @@ pub fn settle_here() {
     let end = Instant::now() + Duration::from_secs(30);
     let ip = |line: &str| {
         let output = Command::new("ip").args(line.split(' ')).output().expect("running ip");
+        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     loop {

@@ -28,6 +28,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::OpenError;
 use crate::counters::counters;
+use crate::fork::Process;
 use crate::framed::{Host, Resolution, Unreachable};
 use crate::link::Link;
 use crate::sockets::{check_group, receive_nothing, set_member, set_send_queue, with_scope};
@@ -49,6 +50,7 @@ pub(crate) struct KernelHost {
     sort_out_at: Instant,
     /// Each socket keeps the kernel in one multicast group.
     groups: Vec<(IpAddr, Socket)>,
+    process: Process,
     /// Sockets bound to port 4791 of every address, which receive nothing.
     _reservations: Vec<Socket>,
     counters: Counters,
@@ -132,6 +134,7 @@ impl KernelHost {
             asked: VecDeque::new(),
             sort_out_at: Instant::ZERO,
             groups: Vec::new(),
+            process: Process::current(),
             _reservations: reservations,
             counters: Counters::default(),
         })
@@ -294,7 +297,10 @@ impl Host for KernelHost {
             (None, true) => self.groups.push((group, member(group, self.interface)?)),
             (Some(place), false) => {
                 let (_, socket) = self.groups.swap_remove(place);
-                set_member(&socket, group, self.interface, false)?;
+                // Closing the socket does the same, unless a child of a fork has it.
+                if self.process.is_current() {
+                    let _ = set_member(&socket, group, (self.interface, None), false);
+                }
             }
             (Some(_), true) | (None, false) => {}
         }
@@ -377,7 +383,7 @@ fn reserve(spec: &str, address: IpAddr, interface: u32) -> Result<Socket, OpenEr
 /// Opens a socket that keeps the kernel in a group. It is not bound, so it receives no datagrams.
 fn member(group: IpAddr, interface: u32) -> io::Result<Socket> {
     let socket = send_only_socket(if group.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 })?;
-    set_member(&socket, group, interface, true)?;
+    set_member(&socket, group, (interface, None), true)?;
     Ok(socket)
 }
 

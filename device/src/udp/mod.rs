@@ -260,10 +260,15 @@ impl Device for UdpDevice {
                 self.groups.push(Group { address: group, socket, overflow: 0 });
             }
             (Some(place), false) => {
-                // Closing the socket stops watching it.
                 let left = self.groups.swap_remove(place);
                 self.old_overflow += u64::from(left.overflow);
-                set_member(&left.socket, group, self.sockets.index, false)?;
+                // Closing the socket does the same, unless a child of a fork has it. In the child, the group
+                // and the watch are still those of the parent.
+                if self.process.is_current() {
+                    let Sockets { local, index, .. } = self.sockets;
+                    let _ = set_member(&left.socket, group, (index, Some(local.ip())), false);
+                    let _ = epoll::delete(&self.readiness, &left.socket);
+                }
             }
             (Some(_), true) | (None, false) => {}
         }

@@ -180,7 +180,7 @@ pub(super) fn open_group(
     if group.is_ipv4() != local.is_ipv4() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the group is of another IP version"));
     }
-    set_member(&socket, group, index, true)?;
+    set_member(&socket, group, (index, Some(local.ip())), true)?;
     Ok(socket)
 }
 

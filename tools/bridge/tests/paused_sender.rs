@@ -2,7 +2,7 @@
 
 #[path = "../../../device/src/framed/tests/rig.rs"]
 mod rig;
-#[path = "../../../device/src/testing.rs"]
+#[path = "../../../device/tests/support/testing.rs"]
 mod testing;
 
 use std::collections::VecDeque;

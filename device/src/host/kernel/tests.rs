@@ -310,7 +310,17 @@ fn the_kernel_is_in_the_groups_that_were_joined() {
         rig
     });
     assert_eq!(joined(&cable.near), [true, true]);
-    // As the child of a fork has them.
+    // SAFETY: the child closes its copies of the sockets, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        groups.iter().for_each(|group| drop(rig.host.set_multicast(*group, false)));
+        // SAFETY: ends only the child.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: the child of this test; its status is not needed.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    assert_eq!(joined(&cable.near), [true, true], "the child has left the groups of its parent");
+    // As a child has them.
     let _copies: Vec<_> = rig.host.groups.iter().map(|(_, socket)| socket.try_clone().unwrap()).collect();
     for group in groups {
         rig.host.set_multicast(group, false).unwrap();

@@ -24,6 +24,8 @@ done
 for name in a b c; do
     for end in 0 1; do
         while ! ip link show "$name$end" | grep -q "state UP"; do sleep 0.01; done
+        # This waits for the lock that the kernel holds from then on until the queue is active.
+        ip link set "$name$end" up
     done
     until ip -6 route show table local type multicast dev "${name}1" | grep -q ff00::/8; do sleep 0.01; done
     until ip -6 route delete multicast ff00::/8 dev "${name}0" table local 2>/dev/null; do sleep 0.01; done
