@@ -1,23 +1,9 @@
 //! The documents of the page, compared with those of the command.
 
-use std::path::PathBuf;
-
 use roce_web::capture::Capture;
 use serde_json::Value;
 
-use crate::common::{captures_in, kernel_captures, run, shared};
-
-/// Returns the capture files of this repository, and those of third parties if they are there.
-fn files() -> Vec<PathBuf> {
-    let own = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../pcaps"));
-    let folders = [Some(own), Some(kernel_captures()), shared("pcaps"), shared("pcaps/rxe")];
-    let mut files = Vec::new();
-    for folder in folders.into_iter().flatten() {
-        files.extend(captures_in(&folder, &["pcap", "pcapng"]));
-    }
-    assert!(files.len() > 40, "only {} captures were found", files.len());
-    files
-}
+use crate::common::{all_captures, run};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -36,7 +22,7 @@ const MOST_DOCUMENTS: usize = 30;
 
 #[test]
 fn the_page_has_the_documents_of_the_command() {
-    for file in files() {
+    for file in all_captures() {
         let name = file.to_str().expect("a name in UTF-8");
         let capture = Capture::open(name, &std::fs::read(&file).unwrap()).unwrap();
         let dissected = run(&["dissect", "--json", name]);
@@ -86,7 +72,7 @@ const FILTERS: [(&str, &str); 10] = [
 #[test]
 fn the_page_has_the_filters_of_the_command() {
     let mut counts = [0; FILTERS.len()];
-    for file in files().iter().filter(|file| file.extension().is_some_and(|name| name == "pcapng")) {
+    for file in all_captures().iter().filter(|file| file.extension().is_some_and(|name| name == "pcapng")) {
         let name = file.to_str().expect("a name in UTF-8");
         let mut capture = Capture::open(name, &std::fs::read(file).unwrap()).unwrap();
         for ((option, value), count) in FILTERS.iter().zip(&mut counts) {

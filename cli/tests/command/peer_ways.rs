@@ -10,7 +10,9 @@ use roce_peer::bed::Agent;
 use roce_peer::shipped::SHIPPED;
 use roce_testing::in_own_network;
 
-use crate::common::{Finished, Running, has_program, own_address, roce, run, skip_unless, within};
+use crate::common::{
+    Finished, Running, TCP_LISTEN, has_program, has_tcp_socket, own_address, roce, run, skip_unless, within,
+};
 use crate::peer::{cannot_compile, compile, run_every_script, start_agent};
 
 /// Starts an original program of perftest under `roce run`, as a server. Returns it and its TCP port.
@@ -33,10 +35,8 @@ fn start_original(root: &Path, program: &str, nic: &str) -> (Running, u16) {
 
 /// Returns whether a program listens on a TCP port.
 fn is_listening(port: u16) -> bool {
-    let port = format!(":{port:04X} ");
-    let tables =
-        ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| std::fs::read_to_string(table).unwrap_or_default());
-    tables.iter().flat_map(|table| table.lines()).any(|line| line.contains(&port) && line.contains(" 0A "))
+    let port = format!(":{port:04X}");
+    has_tcp_socket(|local| local.ends_with(&port), TCP_LISTEN)
 }
 
 /// Scripts against the programs of Debian's perftest, each with the operation for which its memory has the

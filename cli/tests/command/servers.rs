@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::common::{Finished, Running, on_idle, own_address, roce, run};
+use crate::common::{Finished, Running, TCP_ESTABLISHED, has_tcp_socket, on_idle, own_address, roce, run};
 use roce_testing::Cable;
 use serde_json::json;
 
@@ -171,14 +171,9 @@ fn server(args: &[&str]) -> (Ipv4Addr, Running) {
 /// Waits until a client has a connection to the server at this address.
 #[track_caller]
 fn wait_for_connection(server: Ipv4Addr) {
-    let local = format!("{:08X}:", u32::from_ne_bytes(server.octets()));
-    let is_connection = |line: &str| {
-        // Number, local address, address of the peer, state (1 is ESTABLISHED).
-        let mut fields = line.split_whitespace().skip(1);
-        fields.next().is_some_and(|address| address.starts_with(&local)) && fields.nth(1) == Some("01")
-    };
+    let address = format!("{:08X}:", u32::from_ne_bytes(server.octets()));
     let end = Instant::now() + Duration::from_secs(60);
-    while !std::fs::read_to_string("/proc/net/tcp").unwrap().lines().any(is_connection) {
+    while !has_tcp_socket(|local| local.starts_with(&address), TCP_ESTABLISHED) {
         assert!(Instant::now() < end, "no client has connected");
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
+use super::shared;
+
 /// Returns the folder of captures with the kernel's Soft-RoCE on both sides.
 pub fn kernel_captures() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../pcaps/rxe"))
@@ -17,6 +19,17 @@ pub fn captures_in(folder: &Path, formats: &[&str]) -> Vec<PathBuf> {
     let paths = entries.map(|entry| entry.unwrap().path());
     let mut files: Vec<_> =
         paths.filter(|path| format_of(path).is_some_and(|f| formats.contains(&f))).collect();
+    files.sort();
+    files
+}
+
+/// Returns the captures of this repository, and those of third parties if they are there, sorted by name.
+pub fn all_captures() -> Vec<PathBuf> {
+    let own = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../pcaps"));
+    let folders = [Some(own), Some(kernel_captures()), shared("pcaps"), shared("pcaps/rxe")];
+    let mut files: Vec<_> =
+        folders.iter().flatten().flat_map(|folder| captures_in(folder, &["pcap", "pcapng"])).collect();
+    assert!(files.len() > 40, "only {} captures were found", files.len());
     files.sort();
     files
 }

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 pub use address::own_address;
 pub use busy::{is_too_busy_for_rates, on_idle};
-pub use captures::{captures_in, kernel_captures, read_capture_file};
+pub use captures::{all_captures, captures_in, kernel_captures, read_capture_file};
 pub use distribution::{distribution, exported_names, is_of_system, needed_libraries, readelf};
 pub use namespaces::{Cable, Namespace, in_own_network, settle_here};
 pub use page::check_table;

@@ -10,7 +10,7 @@ use roce_packet::{FrameHeaders, MacAddr, VlanTag};
 use roce_transport::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::testing::{counter, datagram, path, put as put_datagram, send_batch};
+use crate::testing::{counter, counter_among, datagram, path, put as put_datagram, send_batch};
 
 pub(crate) const NEAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 pub(crate) const FAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -145,13 +145,7 @@ fn wait(port: &dyn FramePort, at_most: Duration) -> bool {
 /// Returns the value of a counter of a port.
 #[track_caller]
 pub(crate) fn port_counter(port: &dyn FramePort, name: &str) -> u64 {
-    let mut found = None;
-    port.counters(&mut |known, value| {
-        if known == name {
-            found = Some(value);
-        }
-    });
-    found.unwrap_or_else(|| panic!("there is no counter {name}"))
+    counter_among(|visit| port.counters(visit), name)
 }
 
 /// Sends frames one way and checks that the same frames arrive at the other end.

@@ -123,8 +123,14 @@ pub(crate) fn readable(device: &dyn Device) -> bool {
 
 #[track_caller]
 pub(crate) fn counter(device: &dyn Device, name: &str) -> u64 {
+    counter_among(|visit| device.counters(visit), name)
+}
+
+/// Returns the value of the counter with this name among those that `counters` visits.
+#[track_caller]
+pub(crate) fn counter_among(counters: impl FnOnce(&mut dyn FnMut(&'static str, u64)), name: &str) -> u64 {
     let mut found = None;
-    device.counters(&mut |known, value| {
+    counters(&mut |known, value| {
         if known == name {
             assert!(found.is_none(), "{name} is counted twice");
             found = Some(value);

@@ -8,10 +8,11 @@ use proptest::prelude::*;
 use roce_capture::CaptureReader;
 use roce_document::dissect::{Flows, Shown, text};
 use roce_document::packet::walk;
+use roce_testing::{all_captures, read_capture_file};
 use roce_web::capture::Capture;
 use serde_json::Value;
 
-use support::{PAYLOAD, files, frame, packets, pcap};
+use support::{PAYLOAD, frame, packets, pcap};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -49,7 +50,7 @@ const MOST_DOCUMENTS: usize = 30;
 
 #[test]
 fn the_packets_of_every_capture_are_those_of_the_command() {
-    for file in files() {
+    for file in all_captures() {
         let mut capture = open(&file);
         let expected = dissected(&file);
         let (total, rows) = rows(&mut capture, "", 0, usize::MAX);
@@ -81,7 +82,7 @@ fn the_packets_of_every_capture_are_those_of_the_command() {
 #[test]
 fn every_capture_has_a_summary_ladders_and_charts() {
     let mut ladders = 0;
-    for file in files() {
+    for file in all_captures() {
         let capture = open(&file);
         let at = file.display();
         let (summary, analysis) = (json(&capture.summary()), json(&capture.analysis()));
@@ -153,7 +154,7 @@ fn filters_select_the_packets_that_have_the_values() {
         ("qp=1", |packet| has(packet, &["infiniband.bth.destqp", "infiniband.deth.srcqp"], 1)),
     ];
     let mut found = [0; 9];
-    for file in files() {
+    for file in all_captures() {
         let mut capture = open(&file);
         let packets = dissected(&file);
         for ((filter, condition), found) in conditions.iter().zip(&mut found) {
@@ -182,7 +183,7 @@ fn filters_select_the_packets_that_have_the_values() {
 
 #[test]
 fn a_wrong_filter_is_refused_and_the_last_one_stays() {
-    let mut capture = open(&files()[0]);
+    let mut capture = open(&all_captures()[0]);
     let (total, _) = rows(&mut capture, "mark=none", 0, 0);
     assert!(capture.rows("mark=lost", 0, 10).unwrap_err().starts_with("mark=lost: expected one of"));
     assert!(capture.rows("connection=1000", 0, 10).unwrap_err().contains("there is no connection 1000"));
@@ -281,7 +282,7 @@ proptest! {
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..30),
         end in any::<prop::sample::Index>(),
     ) {
-        let mut bytes = std::fs::read(&files()[file]).unwrap();
+        let mut bytes = read_capture_file(&all_captures()[file]);
         bytes.truncate(20_000);
         for (index, value) in edits {
             let at = index.index(bytes.len());

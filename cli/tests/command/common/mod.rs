@@ -7,10 +7,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub(crate) use roce_testing::{
-    Finished, Running, TAPS_ON_A_BRIDGE, as_nobody, captures_in, free_v6_port, has_program,
+    Finished, Running, TAPS_ON_A_BRIDGE, all_captures, as_nobody, captures_in, free_v6_port, has_program,
     is_too_busy_for_rates, kernel_captures, on_idle, own_address, script, shared, skip_unless, tshark,
     within,
 };
+
+/// States of TCP sockets in the kernel's table.
+pub(crate) const TCP_ESTABLISHED: &str = "01";
+pub(crate) const TCP_LISTEN: &str = "0A";
+
+/// Returns whether this network has a TCP socket in a state whose local address, in the hexadecimal form of
+/// the kernel's table, is the wanted one.
+pub(crate) fn has_tcp_socket(is_wanted: impl Fn(&str) -> bool, state: &str) -> bool {
+    let tables =
+        ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| std::fs::read_to_string(table).unwrap_or_default());
+    tables.iter().flat_map(|table| table.lines()).any(|line| {
+        // Number, local address, address of the peer, state.
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(&is_wanted) && fields.nth(1) == Some(state)
+    })
+}
 
 /// Returns the command under test.
 pub(crate) fn roce() -> Command {

@@ -1,32 +1,13 @@
 //! Captures for tests of the page.
 #![allow(dead_code, reason = "every test file takes a part of it")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use roce_capture::CaptureReader;
 use roce_packet::{
     Aeth, Bth, DatagramWriter, Encapsulation, FrameHeaders, MacAddr, Msn, Opcode, Path as PacketPath, Psn,
     Qpn, Reth, Syndrome,
 };
-use roce_testing::captures_in;
-
-/// Returns the capture files of this repository, and those of third parties if they are there.
-pub(crate) fn files() -> Vec<PathBuf> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../pcaps");
-    let folders = [
-        Some(own.clone()),
-        Some(own.join("rxe")),
-        roce_testing::shared("pcaps"),
-        roce_testing::shared("pcaps/rxe"),
-    ];
-    let mut files = Vec::new();
-    for folder in folders.into_iter().flatten() {
-        files.extend(captures_in(&folder, &["pcap", "pcapng"]));
-    }
-    assert!(files.len() > 40, "only {} captures were found", files.len());
-    files.sort();
-    files
-}
 
 /// Returns the bytes of the packets of a capture file.
 pub(crate) fn packets(file: &Path) -> Vec<Vec<u8>> {
