@@ -27,6 +27,7 @@ mod first_hour;
 mod gallery;
 mod inject;
 mod install;
+mod lab;
 mod limit;
 mod line_rate;
 mod manual;
