@@ -53,11 +53,15 @@ impl Deadlines {
     }
 
     /// The earliest one, if the watched time is `paused` nanoseconds behind the clock.
+    #[inline]
     pub(crate) fn next(&self, paused: u64) -> Option<Instant> {
-        let watched =
-            [Timer::Retry, Timer::Probe, Timer::Late].into_iter().filter_map(|timer| self.get(timer));
-        let others = [Timer::Rnr, Timer::Turn, Timer::Pace].into_iter().filter_map(|timer| self.get(timer));
-        watched.map(|at| at.plus_nanos(paused)).chain(others).min()
+        let earliest = |timers: [Timer; 3]| {
+            timers.map(|timer| self.at[timer as usize]).into_iter().fold(Instant::FAR_FUTURE, Ord::min)
+        };
+        // The far future stays what it is, because the sum saturates.
+        let watched = earliest([Timer::Retry, Timer::Probe, Timer::Late]).plus_nanos(paused);
+        let next = watched.min(earliest([Timer::Rnr, Timer::Turn, Timer::Pace]));
+        Some(next).filter(|at| *at != Instant::FAR_FUTURE)
     }
 
     /// Whether `timer` is due; disarms it if so.

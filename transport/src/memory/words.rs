@@ -71,6 +71,12 @@ impl WordMemory {
         OutOfBounds::check(offset, len, self.len)
     }
 
+    /// Returns the words from the one with the byte at `offset` on.
+    fn words_from(&self, offset: usize, len: usize) -> Result<&[AtomicU64], OutOfBounds> {
+        self.check(offset, len)?;
+        self.words.get(offset / WORD..).ok_or(OutOfBounds)
+    }
+
     fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
         self.check(offset, WORD)?;
         if !offset.is_multiple_of(WORD) {
@@ -94,30 +100,34 @@ impl WordMemory {
     }
 }
 
+/// Returns the number of bytes from `offset` to the next word.
+fn lead(offset: usize) -> usize {
+    offset.wrapping_neg() % WORD
+}
+
 impl Memory for WordMemory {
     fn len(&self) -> usize {
         self.len
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
-        self.check(offset, out.len())?;
-        let lead = (WORD - offset % WORD) % WORD;
-        let mut words = self.words.iter().skip(offset / WORD);
-        let (first, rest) = out.split_at_mut(lead.min(out.len()));
+        let mut words = self.words_from(offset, out.len())?;
+        let (first, rest) = out.split_at_mut(lead(offset).min(out.len()));
         if !first.is_empty() {
-            let bytes = words.next().ok_or(OutOfBounds)?.load(Ordering::Relaxed).to_ne_bytes();
+            let (word, others) = words.split_first().ok_or(OutOfBounds)?;
+            let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
             for (target, byte) in first.iter_mut().zip(bytes.iter().skip(offset % WORD)) {
                 *target = *byte;
             }
+            words = others;
         }
-        let mut chunks = rest.chunks_exact_mut(WORD);
-        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        let (chunks, last) = rest.as_chunks_mut::<WORD>();
+        let behind = words.get(chunks.len());
+        for (chunk, word) in chunks.iter_mut().zip(words) {
+            *chunk = word.load(Ordering::Relaxed).to_ne_bytes();
         }
-        let last = chunks.into_remainder();
         if !last.is_empty() {
-            // The `zip` above never takes an unused word, because `chunks` is the first iterator of the pair.
-            let bytes = words.next().ok_or(OutOfBounds)?.load(Ordering::Relaxed).to_ne_bytes();
+            let bytes = behind.ok_or(OutOfBounds)?.load(Ordering::Relaxed).to_ne_bytes();
             for (target, byte) in last.iter_mut().zip(bytes.iter()) {
                 *target = *byte;
             }
@@ -128,22 +138,19 @@ impl Memory for WordMemory {
     }
 
     fn write(&self, offset: usize, data: &[u8]) -> Result<(), OutOfBounds> {
-        self.check(offset, data.len())?;
-        let lead = (WORD - offset % WORD) % WORD;
-        let mut words = self.words.iter().skip(offset / WORD);
-        let (first, rest) = data.split_at(lead.min(data.len()));
+        let mut words = self.words_from(offset, data.len())?;
+        let (first, rest) = data.split_at(lead(offset).min(data.len()));
         if !first.is_empty() {
-            Self::patch(words.next().ok_or(OutOfBounds)?, offset % WORD, first);
+            let (word, others) = words.split_first().ok_or(OutOfBounds)?;
+            Self::patch(word, offset % WORD, first);
+            words = others;
         }
-        let mut chunks = rest.chunks_exact(WORD);
-        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-            let mut bytes = [0; WORD];
-            bytes.copy_from_slice(chunk);
-            word.store(u64::from_ne_bytes(bytes), Ordering::Release);
+        let (chunks, last) = rest.as_chunks::<WORD>();
+        for (chunk, word) in chunks.iter().zip(words) {
+            word.store(u64::from_ne_bytes(*chunk), Ordering::Release);
         }
-        let last = chunks.remainder();
         if !last.is_empty() {
-            Self::patch(words.next().ok_or(OutOfBounds)?, 0, last);
+            Self::patch(words.get(chunks.len()).ok_or(OutOfBounds)?, 0, last);
         }
         Ok(())
     }
