@@ -65,6 +65,12 @@ impl Wqe {
         self.first_psn.add(self.psns.saturating_sub(1))
     }
 
+    /// Tells whether the message begins behind `psn`. Both `psn` and the end of the message are at `una`, the
+    /// oldest unanswered packet, or behind it; the message may begin almost half of all PSNs before it.
+    pub(crate) fn is_behind(&self, psn: Psn, una: Psn) -> bool {
+        !self.first_psn.before(una) && una.distance_to(psn) < una.distance_to(self.first_psn)
+    }
+
     /// Tells whether `psn` belongs to the message.
     pub(crate) fn contains(&self, psn: Psn) -> bool {
         self.progress == Progress::Started && self.first_psn.distance_to(psn) < self.psns

@@ -10,8 +10,8 @@
 //! knows the addresses and the QP number can send other packets.
 
 use roce_packet::{
-    Cnp, Datagram, Deth, Direction, Ecn, Envelope, Opcode, OpcodeInfo, ParseError, ParseErrorKind, Path, Qpn,
-    Transport, icrc,
+    Cnp, Datagram, Deth, Direction, Ecn, Envelope, Opcode, OpcodeInfo, ParseError, ParseErrorKind, Path, Psn,
+    Qpn, Transport, icrc,
 };
 
 use roce_packet::icrc::Seed;
@@ -348,8 +348,13 @@ impl Qp {
     /// the expected PSN, answers a packet in flight, or has the Q_Key. A CNP has none of these.
     #[inline]
     fn expects(&self, datagram: &Datagram<'_>) -> bool {
-        let psn = datagram.bth().psn;
-        match (&self.halves, datagram.info().direction) {
+        self.awaits(datagram.info().direction, datagram.bth().psn)
+    }
+
+    /// Does what [`Self::expects`] does, for a packet of which only the headers are known.
+    #[inline]
+    pub(super) fn awaits(&self, direction: Direction, psn: Psn) -> bool {
+        match (&self.halves, direction) {
             (_, Direction::Cnp) => false,
             (Halves::Rc(requester, _), Direction::Response) => requester.awaits(psn),
             (Halves::Rc(_, responder), Direction::Request) => responder.awaits(psn),

@@ -52,13 +52,21 @@ impl Engine {
         qp.core.counters.others().rx_trimmed += 1;
         let verdict = match qp.admit_fields(received, info, bth.p_key) {
             Ok(()) => {
-                let verdict = qp.handle_trimmed(shared, (bth, info), received.path.source_port);
+                let is_expected = qp.awaits(info.direction, bth.psn);
+                let verdict = qp.handle_trimmed(shared, (bth, info));
+                if verdict == Verdict::Handled
+                    && is_expected
+                    && let Halves::Rc(_, responder) = &mut qp.halves
+                    && info.direction == Direction::Request
+                {
+                    responder.arrived_on(received.path.source_port);
+                }
                 let reads = shared.reads.as_mut().filter(|_| info.operation == Operation::ReadResponse);
                 if let Some(reads) = reads.filter(|_| verdict == Verdict::Handled) {
                     reads.on_trimmed(shared.now, qp.core.number, is_marked(received));
                 }
                 // Only RC recovers trimmed packets, and its connection identifies their sender.
-                if verdict == Verdict::Handled && is_marked(received) {
+                if verdict == Verdict::Handled && is_expected && is_marked(received) {
                     // A trimmed packet had a payload.
                     let marked = Marked { info, dest_qp: bth.dest_qp, deth: None, has_payload: true };
                     notify(&mut self.notifier, shared, &mut qp.core, received, &marked);
@@ -79,22 +87,13 @@ impl Engine {
 }
 
 impl Qp {
-    fn handle_trimmed(
-        &mut self,
-        shared: &mut Shared,
-        packet: (&Bth, &OpcodeInfo),
-        source_port: u16,
-    ) -> Verdict {
+    fn handle_trimmed(&mut self, shared: &mut Shared, packet: (&Bth, &OpcodeInfo)) -> Verdict {
         match (&mut self.halves, packet.1.direction) {
             (Halves::Rc(requester, _), Direction::Response) => {
                 requester.handle_trimmed(&mut self.core, shared, packet)
             }
             (Halves::Rc(_, responder), Direction::Request) => {
-                let verdict = responder.handle_trimmed(&mut self.core, shared, packet);
-                if verdict == Verdict::Handled {
-                    responder.arrived_on(source_port);
-                }
-                verdict
+                responder.handle_trimmed(&mut self.core, shared, packet)
             }
             _ => Verdict::Dropped(DropReason::Trimmed),
         }

@@ -54,6 +54,11 @@ impl Resolved {
     pub(crate) fn rkey(&self) -> RKey {
         RKey(self.key)
     }
+
+    /// Returns the number of the key's binding. A key that is changed or bound again gets another one.
+    pub(crate) fn binding(&self) -> u32 {
+        self.binding
+    }
 }
 
 #[derive(Debug)]

@@ -124,7 +124,7 @@ impl RcRequester {
                 Progress::Posted => break,
                 Progress::Started => {}
             }
-            if psn.before(wqe.first_psn) {
+            if wqe.is_behind(psn, before) {
                 break;
             }
             if wqe.op.awaits_response() {

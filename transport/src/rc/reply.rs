@@ -1,6 +1,6 @@
 //! The send path of the responder: acknowledgements, NAKs, READ responses, results of atomics.
 
-use roce_packet::{Aeth, AtomicAckEth, DatagramWriter, Msn, NakCode, Opcode, Psn, Syndrome};
+use roce_packet::{Aeth, AtomicAckEth, DatagramWriter, Msn, NakCode, Opcode, Psn, Qpn, Syndrome};
 
 use super::owed::Reply;
 use super::resources::{Answer, Sending};
@@ -9,7 +9,7 @@ use crate::completion::WcStatus;
 use crate::counters::count;
 use crate::ids::{PdId, RKey};
 use crate::io::TxSlot;
-use crate::memory::Access;
+use crate::memory::{Access, KeyError, KeyTable};
 use crate::qp::QpCore;
 use crate::reason::{Denial, Rule};
 use crate::recovery::{SELECTIVE_SYNDROME, TRIMMED_SYNDROME};
@@ -66,7 +66,7 @@ impl RcResponder {
             if is_data && !core.may_send(shared.now) {
                 return None;
             }
-            let parts = self.resources.parts();
+            let waiting = self.resources.waiting();
             self.choose_path(core, is_data);
             if let Some(sealed) = self.send_response(core, shared, slot) {
                 if is_data {
@@ -74,7 +74,8 @@ impl RcResponder {
                 }
                 return Some(sealed);
             }
-            if self.resources.parts() == parts {
+            // An answer that may not be sent any more makes room for the next one.
+            if self.resources.waiting() == waiting {
                 break;
             }
         }
@@ -87,6 +88,12 @@ impl RcResponder {
             }
             Reply::Ack => {
                 let (newest, msn) = self.acknowledgeable;
+                if !newest.before(self.epsn) {
+                    // Since the last SEND or WRITE, READs have used more than half of all PSNs. The peer
+                    // would take this PSN for one that it sends soon.
+                    self.reply = None;
+                    return None;
+                }
                 (Syndrome::ACK_UNLIMITED, newest, msn)
             }
             Reply::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.epsn, self.msn),
@@ -121,8 +128,10 @@ impl RcResponder {
         let resource = *self.resources.next()?;
         let sending = resource.sending?;
         match resource.answer {
-            Answer::Read { pd, rkey, .. } => {
-                self.send_read_packet(core, shared, slot, (pd, rkey, resource.msn), sending)
+            Answer::Read { pd, rkey, binding, .. } => {
+                let has_left = resource.answered || self.resources.parts() > 0;
+                let source = Source { pd, rkey, binding, has_left };
+                self.send_read_packet(core, shared, slot, (&source, resource.msn), sending)
             }
             Answer::Atomic { .. } | Answer::Empty => {
                 let opcode = match resource.answer {
@@ -149,7 +158,7 @@ impl RcResponder {
         core: &mut QpCore,
         shared: &mut Shared,
         slot: &mut TxSlot<'_>,
-        (pd, rkey, msn): (PdId, RKey, Msn),
+        (source, msn): (&Source, Msn),
         sending: Sending,
     ) -> Option<Sealed> {
         let len = (sending.left as usize).min(core.mtu());
@@ -167,18 +176,14 @@ impl RcResponder {
         }
         let target = writer.payload_slot(len).ok()?;
         if len > 0 {
-            let range = (sending.va, len as u64);
-            let read = shared
-                .keys
-                .resolve_remote(rkey, pd, core.number, range, Access::REMOTE_READ)
-                .and_then(|resolved| Ok(shared.keys.memory(&resolved)?.read(resolved.offset, target)?));
-            if read.is_err() && self.resources.parts() > 0 {
-                // It has left before. The peer may have it by now, and have allowed that the key is revoked.
+            let read = source.read(&shared.keys, core.number, sending.va, target);
+            if read.is_err() && source.has_left {
+                // The peer may have it by now, and have allowed that the key is revoked.
                 self.resources.finished(shared.now);
                 return None;
             }
             if let Err(error) = read {
-                let denial = Denial { error, rkey, va: sending.va, len: len as u32 };
+                let denial = Denial { error, rkey: source.rkey, va: sending.va, len: len as u32 };
                 self.response_refused(core, shared, sending.psn, denial);
                 return None;
             }
@@ -207,6 +212,27 @@ impl RcResponder {
         let code = NakCode::RemoteAccess;
         self.reply = Some(Reply::FatalNak { code, psn });
         self.fail_with(core, shared, code, WcStatus::LocalAccessError, Rule::RemoteAccess { psn, denial });
+    }
+}
+
+/// The memory from which the response to a READ is read.
+struct Source {
+    pd: PdId,
+    rkey: RKey,
+    /// The binding of the key when the READ was executed. The response does not continue under another one.
+    binding: u32,
+    /// Whether these bytes have left before.
+    has_left: bool,
+}
+
+impl Source {
+    fn read(&self, keys: &KeyTable, qpn: Qpn, va: u64, target: &mut [u8]) -> Result<(), KeyError> {
+        let range = (va, target.len() as u64);
+        let resolved = keys.resolve_remote(self.rkey, self.pd, qpn, range, Access::REMOTE_READ)?;
+        if resolved.binding() != self.binding {
+            return Err(KeyError::Unknown);
+        }
+        Ok(keys.memory(&resolved)?.read(resolved.offset, target)?)
     }
 }
 

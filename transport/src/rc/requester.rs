@@ -17,7 +17,7 @@ use alloc::boxed::Box;
 use roce_packet::{Bth, DatagramWriter, Psn, Telemetry, Transport, Xrceth};
 
 use super::flight::Flight;
-use super::loss::LossRecovery as _;
+use super::loss::{LossRecovery as _, Trimming};
 use super::method::Method;
 use super::mode::{Mode, Sending};
 use super::pieces::{left_of_piece, packets_of};
@@ -66,9 +66,7 @@ pub(crate) struct RcRequester {
     /// State of early retransmission.
     pub(super) early: Early,
     pub(super) recovery: Method,
-    /// Without selective repeat: the oldest READ response that is known to have been trimmed. Responses are
-    /// requested again from it on.
-    pub(super) trimmed_response: Option<Psn>,
+    pub(super) trimming: Trimming,
     /// The turn of the READ request at the cursor, if it waits for one.
     pub(super) read_turn: Option<ReadTurn>,
     /// The paths of the packets in flight, if there are several.
@@ -118,7 +116,7 @@ impl RcRequester {
             asked: None,
             flight: Flight::default(),
             early: Early::default(),
-            trimmed_response: None,
+            trimming: Trimming::default(),
             read_turn: None,
             spread: None,
         }
@@ -144,7 +142,7 @@ impl RcRequester {
         self.flight = Flight::default();
         self.early = Early::default();
         self.recovery.on_go_back(sq_psn);
-        self.trimmed_response = None;
+        self.trimming = Trimming::default();
         self.read_turn = None;
         if let Some(spread) = &mut self.spread {
             spread.start(sq_psn);
@@ -201,6 +199,9 @@ impl RcRequester {
         (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe.max(self.sq.head()));
         if sealed.is_some() {
             self.recovery.repeated_trimmed();
+        } else if self.recovery.is_resending() {
+            // A window without room blocks the trimmed packet, and not a packet that has left the network.
+            return self.transmit_at_cursor(core, shared, slot, Sending::Next);
         }
         sealed
     }
@@ -334,7 +335,8 @@ impl RcRequester {
         if !wqe.op.awaits_response() {
             return used < window && self.control_allows(core, sending);
         }
-        if self.outstanding >= u32::from(core.attr.max_rd_atomic) {
+        // A limit that was lowered to 0 must not block the requests that are already posted.
+        if self.outstanding >= u32::from(core.attr.max_rd_atomic).max(1) {
             return false;
         }
         let index =
@@ -496,7 +498,7 @@ impl RcRequester {
         self.early.went_back();
         // Answers to packets sent before the go-back are not awaited.
         self.asked = None;
-        self.trimmed_response = None;
+        self.trimming.response = None;
         self.read_turn = None;
         self.forget_paths();
         self.recovery.on_go_back(self.una);

@@ -46,12 +46,12 @@ impl RcRequester {
         let mut position = self.sq.head();
         while let Some(wqe) = self.sq.get(position).filter(|wqe| wqe.progress != Progress::Posted) {
             position += 1;
-            if psn.before(wqe.first_psn) {
+            if wqe.is_behind(psn, self.una) {
                 break;
             }
             let (last, awaits) = (wqe.last_psn(), wqe.op.awaits_response());
             let last = if psn.before(last) { psn } else { last };
-            let mut first = if wqe.first_psn.before(from) { from } else { wqe.first_psn };
+            let mut first = if wqe.is_behind(from, self.una) { wqe.first_psn } else { from };
             while !awaits && wqe.progress == Progress::Started && !last.before(first) {
                 self.recovery.note_received(first);
                 first = first.next();
@@ -193,8 +193,7 @@ impl RcRequester {
             count!(shared, core, retransmit_rounds);
             self.lost(core, shared, trimmed, Loss::Nak);
         }
-        // A report proves that the peer is alive, so the timer restarts.
-        self.arm(core, shared);
+        self.arm_after_trimming(core, shared);
         Verdict::Handled
     }
 

@@ -12,8 +12,9 @@ use crate::ids::{PdId, RKey};
 /// The answer to a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    /// READ: the bytes of the range, read when each packet is written.
-    Read { pd: PdId, va: u64, rkey: RKey, len: u32 },
+    /// READ: the bytes of the range, read when each packet is written. `binding` is that of the key when the
+    /// request was executed.
+    Read { pd: PdId, va: u64, rkey: RKey, len: u32, binding: u32 },
     /// Atomic: the original value.
     Atomic { original: u64 },
     /// ATOMIC WRITE or FLUSH: an empty READ Response Only.
@@ -87,6 +88,11 @@ impl Train {
 }
 
 impl Resource {
+    /// Tells whether a new resource may take this place.
+    fn is_free(&self) -> bool {
+        self.sending.is_none() || self.answered
+    }
+
     fn contains(&self, psn: Psn) -> bool {
         self.first_psn.distance_to(psn) < self.psns
     }
@@ -146,7 +152,12 @@ impl Resources {
     /// queue pairs of a large number never use any.
     pub(super) fn set_limit(&mut self, limit: u8) {
         self.limit = usize::from(limit);
-        while self.ring.len() > self.limit {
+        self.make_room(self.limit);
+    }
+
+    /// Drops the oldest resources beyond `count`, as long as their first answers have left.
+    fn make_room(&mut self, count: usize) {
+        while self.ring.len() > count && self.ring.front().is_some_and(Resource::is_free) {
             self.drop_oldest();
         }
     }
@@ -169,14 +180,13 @@ impl Resources {
     /// being sent: in that case the peer exceeds its limit of outstanding requests. A repeated answer does
     /// not count, because a peer that sends a new request has received the answer.
     pub(super) fn has_room(&self) -> bool {
-        let is_free = |oldest: &Resource| oldest.sending.is_none() || oldest.answered;
-        self.limit > 0 && (self.ring.len() < self.limit || self.ring.front().is_some_and(is_free))
+        // More than `limit` resources exist if the limit was lowered.
+        let kept = || self.ring.iter().skip_while(|resource| resource.is_free()).count();
+        self.limit > 0 && (self.ring.len() < self.limit || kept() < self.limit)
     }
 
     pub(super) fn push(&mut self, resource: Resource) {
-        if self.ring.len() >= self.limit {
-            self.drop_oldest();
-        }
+        self.make_room(self.limit.saturating_sub(1));
         if resource.sending.is_some() {
             self.waiting += 1;
         }
@@ -266,6 +276,11 @@ impl Resources {
         }
     }
 
+    /// Returns the number of answers and parts that are still to be sent.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
     /// Records that the resource returned by [`Self::next`] has nothing left to send.
     pub(super) fn finished(&mut self, now: Instant) {
         if self.parts.pop_front().is_some() {
@@ -293,6 +308,34 @@ impl Resources {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: a lower limit dropped answers that had not left yet.
+    #[test]
+    fn a_lower_limit_keeps_the_answers_that_have_not_left() {
+        let mut resources = Resources::default();
+        resources.set_limit(4);
+        for number in 0..4 {
+            let psn = Psn::new(number);
+            resources.push(Resource {
+                first_psn: psn,
+                psns: 1,
+                msn: Msn::new(number),
+                answer: Answer::Empty,
+                sending: (number > 0).then_some(Sending { psn, va: 0, left: 0, begun: false }),
+                answered: number == 0,
+                train: None,
+            });
+        }
+        resources.set_limit(2);
+        assert_eq!((resources.ring.len(), resources.waiting()), (3, 3), "only the first one has left");
+        assert!(!resources.has_room());
+        resources.finished(Instant::ZERO);
+        assert!(!resources.has_room(), "two are as many as the limit allows");
+        resources.finished(Instant::ZERO);
+        assert!(resources.has_room());
+        resources.push(Resource { first_psn: Psn::new(9), ..*resources.ring.back().unwrap() });
+        assert_eq!((resources.ring.len(), resources.waiting()), (2, 2));
+    }
 
     #[test]
     fn the_newest_record_with_a_psn_is_repeated() {
@@ -327,7 +370,7 @@ mod tests {
             first_psn: Psn::new(10),
             psns: 8,
             msn: Msn::new(1),
-            answer: Answer::Read { pd: PdId(0), va: 0, rkey: RKey(1), len: 8 * MTU },
+            answer: Answer::Read { pd: PdId(0), va: 0, rkey: RKey(1), len: 8 * MTU, binding: 0 },
             sending: Some(sending(14, 4)),
             answered: false,
             train: None,

@@ -392,17 +392,20 @@ impl RcResponder {
             return Err(Refusal::invalid(datagram, Invalid::TooLong));
         }
         self.need_room(datagram)?;
+        let mut binding = 0;
         if reth.dma_len > 0 {
             let range = (reth.va, u64::from(reth.dma_len));
-            shared
+            binding = shared
                 .keys
                 .resolve_remote(RKey(reth.rkey), core.pd, core.number, range, Access::REMOTE_READ)
-                .map_err(|error| Refusal::access(datagram, error, (reth.rkey, reth.va, reth.dma_len)))?;
+                .map_err(|error| Refusal::access(datagram, error, (reth.rkey, reth.va, reth.dma_len)))?
+                .binding();
         }
         count!(shared, core, rx_read_requests);
         let psns = packets(reth.dma_len, core.mtu());
         let psn = self.epsn;
-        let answer = Answer::Read { pd: core.pd, va: reth.va, rkey: RKey(reth.rkey), len: reth.dma_len };
+        let rkey = RKey(reth.rkey);
+        let answer = Answer::Read { pd: core.pd, va: reth.va, rkey, len: reth.dma_len, binding };
         self.keep(answer, psns, Sending { psn, va: reth.va, left: reth.dma_len, begun: false });
         Ok(())
     }

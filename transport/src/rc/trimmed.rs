@@ -178,12 +178,12 @@ impl RcRequester {
             // The response left before the retransmitted request, which also covers this response.
             return NOTHING_TO_ASK;
         }
-        let known = self.trimmed_response;
-        keep_oldest(&mut self.trimmed_response, self.una, psn);
+        let known = self.trimming.response;
+        keep_oldest(&mut self.trimming.response, self.una, psn);
         if self.ask_for_trimmed(core, shared) {
             return Verdict::Handled;
         }
-        self.trimmed_response = known;
+        self.trimming.response = known;
         NOTHING_TO_ASK
     }
 
@@ -203,20 +203,29 @@ impl RcRequester {
             count!(shared, core, retransmit_rounds);
             core.lost(shared.now, Loss::Nak);
         }
-        // The response proves that the peer is alive, so the timer restarts.
-        self.arm(core, shared);
+        self.arm_after_trimming(core, shared);
         Verdict::Handled
+    }
+
+    /// Restarts the timer because a packet was trimmed: its repetition takes another round trip. Only once
+    /// until the next progress: anyone can forge a trimmed response, and trimmed packets that arrive again
+    /// and again must not hide that the oldest packet is lost or that the peer is gone.
+    pub(super) fn arm_after_trimming(&mut self, core: &mut QpCore, shared: &mut Shared) {
+        if self.trimming.armed_at != Some(self.una) {
+            self.trimming.armed_at = Some(self.una);
+            self.arm(core, shared);
+        }
     }
 
     /// Without selective repeat, requests the oldest missing response again if it is known to have been
     /// trimmed. Returns whether a trimmed response is known that will be requested.
     pub(super) fn ask_for_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
-        let Some(psn) = self.trimmed_response else { return false };
+        let Some(psn) = self.trimming.response else { return false };
         if self.una.before(psn) {
             // Earlier responses are still on their way.
             return true;
         }
-        self.trimmed_response = None;
+        self.trimming.response = None;
         if psn != self.una {
             return false;
         }
@@ -230,7 +239,7 @@ impl RcRequester {
         core.lost(shared.now, Loss::Nak);
         self.mode.record_nak(psn);
         self.go_back(core, shared);
-        self.arm(core, shared);
+        self.arm_after_trimming(core, shared);
         true
     }
 }

@@ -6,8 +6,9 @@ use crate::common::{Answer, Bench, Forge, MTU, address, pattern, settings};
 use roce_packet::{Opcode, Psn, Qpn};
 use roce_sim::pair::{Settings, Side};
 use roce_transport::{
-    Access, DestroyError, DropReason, KeyError, Memory, QpState, QpType, RKey, RegionAttributes,
-    RegionChange, RegisterError, SendOp, SendWr, Sge, Verdict, WcStatus, WordMemory,
+    Access, Allowed, DestroyError, DropReason, Identification, KeyError, Memory, QpState, QpType, RKey,
+    Received, RegionAttributes, RegionChange, RegisterError, SendOp, SendWr, Sge, TxSlot, Verdict, WcStatus,
+    WordMemory,
 };
 
 const START: u32 = 0x1000;
@@ -498,4 +499,65 @@ fn values_of_atomics() {
         assert_eq!(bench.host(Side::A).read_memory(64, 8), u64::to_ne_bytes(before));
         assert_eq!(bench.host(Side::B).read_memory(8, 8), u64::to_ne_bytes(after));
     }
+}
+
+/// Lets A read from this region, and returns the request packet, which a network may deliver again.
+fn read_once(bench: &mut Bench, rkey: RKey) -> Vec<u8> {
+    let read = SendOp::Read { remote_addr: 0x5000, rkey };
+    bench.post(1, read, 0, 4 * MTU);
+    bench.drive();
+    assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success)]);
+    let request = bench.sent.iter().find(|sent| sent.opcode == Opcode::RC_RDMA_READ_REQUEST);
+    request.expect("a request").bytes.clone()
+}
+
+/// Regression: a late copy of an answered READ failed the queue pair, although the peer has the data and may
+/// have allowed that the key is revoked. Nor is memory read that the key covers only since.
+#[test]
+fn a_late_copy_of_a_read_without_its_key_is_dropped() {
+    for is_revoked in [true, false] {
+        let mut bench = Bench::rc();
+        let memory = Arc::new(WordMemory::from_bytes(&pattern(4 * MTU)));
+        let region = register(&mut bench, 0x5000, &memory, ALL);
+        let request = read_once(&mut bench, region.rkey);
+        let engine = &mut bench.host_mut(Side::B).engine;
+        if is_revoked {
+            engine.deregister(region.lkey).unwrap();
+        } else {
+            let other: Arc<dyn Memory> = Arc::new(WordMemory::new(4 * MTU));
+            let change = RegionChange { memory: Some((0x5000, other)), ..RegionChange::default() };
+            engine.change_region(region.lkey, change).unwrap();
+        }
+        let (path, before) = (bench.path(Side::A), bench.sent.len());
+        assert_eq!(bench.inject(Side::B, path, &request), Verdict::Handled);
+        assert!(bench.answers_since(before, Side::B).is_empty());
+        assert_eq!((bench.state(Side::A), bench.state(Side::B)), (QpState::Rts, QpState::Rts));
+        let write = bench.write(0);
+        bench.post(2, write, 0, 8);
+        bench.drive();
+        assert_eq!(bench.ended(Side::A), [(2, WcStatus::Success)]);
+    }
+}
+
+/// Regression: a READ response went on with the memory of another binding.
+#[test]
+fn a_read_does_not_continue_under_another_binding() {
+    let mut bench = Bench::rc();
+    let memory = Arc::new(WordMemory::from_bytes(&[1; 4 * MTU]));
+    let region = register(&mut bench, 0x5000, &memory, ALL);
+    responder(&mut bench);
+    let request = request(&bench, Opcode::RC_RDMA_READ_REQUEST).reth(0x5000, region.rkey, 4 * MTU as u32);
+    let (now, bytes) = (bench.now, request.build());
+    let engine = &mut bench.host_mut(Side::B).engine;
+    let received = Received::whole(request.path, Identification::Unknown { hint: 0 }, &bytes);
+    let verdict = engine.handle(now, &received);
+    let mut buffer = [0; 1024];
+    assert!(engine.poll_transmit(now, &mut TxSlot::new(&mut buffer), Allowed::All).is_some());
+    let other: Arc<dyn Memory> = Arc::new(WordMemory::from_bytes(&[2; 4 * MTU]));
+    let change = RegionChange { memory: Some((0x5000, other)), ..RegionChange::default() };
+    engine.change_region(region.lkey, change).unwrap();
+    bench.verdicts.push((Side::B, verdict));
+    bench.collect(Side::B);
+    let answers: Vec<_> = bench.answers_since(0, Side::B).iter().map(|answer| answer.syndrome).collect();
+    assert_eq!(answers, [Some(NAK_ACCESS)]);
 }

@@ -1,8 +1,14 @@
 //! Regression tests, each named after the correct behaviour.
 
-use roce_packet::PathMtu;
+use std::sync::Arc;
+
+use crate::common::zeros::Zeros;
+use crate::common::{Bench, address, settings};
+use roce_packet::{Opcode, PathMtu, Psn};
 use roce_sim::pair::{Action, Pair, Settings, Side};
-use roce_transport::{DropReason, EngineConfig, MAX_MESSAGE, QpType, SendOp, SendWr, Verdict, WcStatus};
+use roce_transport::{
+    Access, DropReason, EngineConfig, MAX_MESSAGE, QpType, SendOp, SendWr, Sge, Verdict, WcStatus,
+};
 
 /// ```text
 /// A  SEND ONLY 0 ---> B   receives it
@@ -101,4 +107,61 @@ fn a_queue_pair_in_the_place_of_another_keeps_its_retransmission_timer() {
         pair.host_mut(Side::B).engine.destroy_qp(b).unwrap();
     }
     assert_eq!(pair.host(Side::A).engine.counters().local_ack_timeout_err, 1);
+}
+
+/// Regression: the first PSN of a request of 2^23 packets seemed to be after those of its last packets and of
+/// the next request, so an acknowledgement of both counted for neither. The window ends in the next request.
+#[test]
+fn an_acknowledgement_behind_the_longest_write_counts() {
+    let config = EngineConfig { max_outstanding_packets: 60_000, ..EngineConfig::from_number(1) };
+    let mut bench = Bench::with_config(QpType::Rc, &settings(), config);
+    bench.record = false;
+    bench.set_script(|_| Action::Drop);
+    let host = bench.host_mut(Side::A);
+    let memory = Arc::new(Zeros(MAX_MESSAGE as usize));
+    let region = host.engine.register(host.pd, 0x5000, memory, Access::LOCAL_WRITE).unwrap();
+    let (a, write) = (bench.a, bench.write(0));
+    for (wr_id, length) in [(1, MAX_MESSAGE), (2, 512)] {
+        let element = Sge { addr: 0x5000, length, lkey: region.lkey };
+        bench.post_send(Side::A, a, &SendWr::new(wr_id, write, &[element])).unwrap();
+    }
+    let next = |bench: &Bench| bench.host(Side::A).engine.query_qp(a).unwrap().sq_psn;
+    let first = next(&bench);
+    loop {
+        bench.collect(Side::A);
+        let newest = next(&bench).sub(1);
+        let acknowledgement = bench.forge(Side::A, Opcode::RC_ACKNOWLEDGE, newest).aeth(0x1f, 0);
+        assert_eq!(bench.inject(Side::A, acknowledgement.path, &acknowledgement.build()), Verdict::Handled);
+        if first.distance_to(newest) == (1 << 23) + 1 {
+            break;
+        }
+    }
+    assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+}
+
+/// Regression: after READs of half of all PSNs, the PSN of the last WRITE seemed to be one that the peer was
+/// about to send. An acknowledgement with this PSN acknowledged packets that had not arrived.
+#[test]
+fn a_psn_that_is_half_of_all_psns_old_is_not_acknowledged() {
+    let mut bench = Bench::rc();
+    bench.record = false;
+    bench.set_script(|_| Action::Drop);
+    let host = bench.host_mut(Side::B);
+    let memory = Arc::new(Zeros(MAX_MESSAGE as usize));
+    let region = host.engine.register(host.pd, 0x5000, memory, Access::REMOTE_READ).unwrap();
+    let first = bench.expected(Side::B);
+    let write = |bench: &Bench, psn: Psn| {
+        let forge = bench.forge(Side::B, Opcode::RC_RDMA_WRITE_ONLY, psn);
+        forge.reth(address(0), bench.host(Side::B).rkey(), 8).payload(&[1; 8])
+    };
+    let expected = write(&bench, first);
+    assert_eq!(bench.inject(Side::B, expected.path, &expected.build()), Verdict::Handled);
+    let read = bench.forge(Side::B, Opcode::RC_RDMA_READ_REQUEST, first.next());
+    let read = read.reth(0x5000, region.rkey, MAX_MESSAGE);
+    assert_eq!(bench.inject(Side::B, read.path, &read.build()), Verdict::Handled);
+    assert_eq!(first.distance_to(bench.expected(Side::B)), (1 << 23) + 1);
+    bench.record = true;
+    let old = write(&bench, first.add(5));
+    let (verdict, answers) = bench.arrive(Side::B, &old);
+    assert_eq!((verdict, answers.len()), (Verdict::Handled, 0), "{answers:?}");
 }

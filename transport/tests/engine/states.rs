@@ -5,7 +5,7 @@
 use crate::common::place::{BYTES, place, settings, small};
 use crate::common::{Answer, Bench, Ended, Forge, address, pattern};
 use roce_packet::{Opcode, Psn, Qpn};
-use roce_sim::pair::Side;
+use roce_sim::pair::{Action, Side};
 use roce_transport::{
     Allowed, AsyncEvent, DropReason, LKey, Payload, PostError, QpAttr, QpState, QpType, RKey, RecvWr,
     SendFlags, SendOp, SendWr, Sge, UdDestination, Verdict, WcStatus,
@@ -502,4 +502,20 @@ fn sqe_flushes_sends_keeps_receiving_and_returns_to_rts() {
         assert_eq!(bench.ended(Side::A), [(4, WcStatus::Success)]);
         assert_eq!(bench.ended(Side::B), [(40, WcStatus::Success)]);
     }
+}
+
+/// Regression: READs that were posted before the limit became 0 waited forever after a go-back, without a
+/// timer.
+#[test]
+fn a_limit_of_no_reads_does_not_strand_those_that_are_posted() {
+    let mut bench = Bench::new(QpType::Rc, &settings());
+    bench.set_script(|sent| if sent.index == 0 { Action::Drop } else { Action::Pass });
+    let read = bench.read(0);
+    bench.post(1, read, 0, 20);
+    bench.post(2, read, 100, 20);
+    bench.collect(Side::A);
+    modify_a(&mut bench, &QpAttr::to_state(QpState::Sqd));
+    modify_a(&mut bench, &QpAttr { max_rd_atomic: Some(0), ..QpAttr::to_state(QpState::Sqd) });
+    bench.drive();
+    assert_eq!(bench.ended(Side::A), [(1, WcStatus::Success), (2, WcStatus::Success)]);
 }

@@ -440,3 +440,86 @@ fn a_marked_header_of_a_datagram_notifies_nobody() {
     bench.drive();
     assert_eq!(bench.counter(Side::B, "np_cnp_sent"), 0);
 }
+
+/// Regression: anyone can send a trimmed header of a packet that is not expected, and each of them with a
+/// mark slowed the peer down.
+#[test]
+fn a_mark_on_a_trimmed_packet_that_is_not_expected_notifies_nobody() {
+    let (congestion, notification) = Congestion::parse("dcqcn").expect("the name is right");
+    for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat(SelectiveRepeat::default())] {
+        let config = EngineConfig {
+            congestion: congestion.clone(),
+            notification,
+            recovery,
+            ..EngineConfig::from_number(7)
+        };
+        let mut bench = Bench::with_config(QpType::Rc, &settings(), config);
+        for distance in [-1, -1000, 5_000, 1_000_000] {
+            let (path, mut bytes) = header(&bench, distance);
+            bytes[8] |= 0x80;
+            bench.deliver_trimmed(Side::B, path.with_ecn(Ecn::CongestionExperienced), &bytes);
+        }
+        bench.drive();
+        assert_eq!(bench.counter(Side::B, "np_cnp_sent"), 0, "{recovery:?}");
+        assert!(bench.counter(Side::B, "rx_handled") > 0, "{recovery:?}");
+    }
+}
+
+/// Regression: each trimmed response restarted the timer, so a peer that was gone was never given up.
+#[test]
+fn trimmed_responses_do_not_hide_that_the_peer_is_gone() {
+    for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat(SelectiveRepeat::default())] {
+        let mut bench = bench(recovery);
+        bench.set_script(|_| Action::Drop);
+        let read = bench.read(0);
+        bench.post(1, read, 0, 10 * MTU);
+        bench.collect(Side::A);
+        // The first response of a few, and more often than the timer expires. Four seconds are enough for all
+        // retries.
+        let mut ended = Vec::new();
+        for round in 0..200_000_u32 {
+            let psn = Psn::new(FIRST + round / 4 % 4);
+            let forge = bench.forge(Side::A, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, psn);
+            bench.deliver_trimmed(Side::A, forge.path, &forge.build()[..12]);
+            let soon = bench.now.plus_nanos(20_000);
+            bench.drive_until(soon);
+            ended.extend(bench.ended(Side::A));
+        }
+        assert_eq!(ended, [(1, WcStatus::RetryExceededError)], "{recovery:?}");
+    }
+}
+
+/// A window that closes with the first trimmed packet.
+#[derive(Debug)]
+struct Closing(u64);
+
+impl CongestionControl for Closing {
+    fn on_trimmed(&mut self, _now: Instant, _trim: Trim) {
+        self.0 = MTU as u64;
+    }
+
+    fn window(&self) -> Option<u64> {
+        Some(self.0)
+    }
+}
+
+/// Regression: a trimmed packet that waited for the window kept back lost packets, which have left the
+/// network and so need no room. The lost packets filled the window, and only the timer went on.
+#[test]
+fn a_trimmed_packet_that_waits_does_not_hold_back_lost_ones() {
+    let algorithm = Algorithm::custom("closing", |_| Box::new(Closing(16 * MTU as u64)));
+    let recovery = SelectiveRepeat { cap: 64, reorder: 3, ..SelectiveRepeat::default() };
+    let recovery = Recovery::SelectiveRepeat(recovery);
+    let congestion = Congestion::new(algorithm);
+    let config = EngineConfig { recovery, congestion, ..EngineConfig::from_number(7) };
+    let mut bench = Bench::with_config(QpType::Rc, &settings(), config);
+    bench.packet_time_ns = 30;
+    bench.set_script(|sent| match (sent.from, sent.index) {
+        (Side::A, 0..=3) => Action::Drop,
+        (Side::A, 4) => Action::Trim,
+        _ => Action::Pass,
+    });
+    write(&mut bench, 16);
+    assert_eq!(bench.counter(Side::A, "local_ack_timeout_err"), 0);
+    assert_eq!(bench.counter(Side::A, "retransmitted_packets"), 5);
+}

@@ -17,8 +17,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 use roce_packet::{
-    Cnp, Datagram, Direction, Ecn, Encapsulation, Envelope, Operation, Path, PathMtu, Psn, Qpn, Syndrome,
-    Telemetry, TelemetryHop,
+    Bth, Cnp, Datagram, Direction, Ecn, Encapsulation, Envelope, Operation, Path, PathMtu, Psn, Qpn,
+    Syndrome, Telemetry, TelemetryHop,
 };
 use roce_sim::pair::{Settings, Side, bring_up_attributes};
 use roce_transport::congestion::Congestion;
@@ -578,21 +578,21 @@ impl World {
     fn expects(&self, flying: &Flying) -> bool {
         let end = &self.ends[flying.to];
         let rest = Telemetry::split_off(&flying.bytes, &[]).map_or(&flying.bytes[..], |(rest, ..)| rest);
-        let Ok(datagram) = Datagram::parse(rest, &[]).or_else(|_| Datagram::parse(&flying.bytes, &[])) else {
-            return false;
-        };
-        let psn = datagram.bth().psn;
+        let datagram = Datagram::parse(rest, &[]).or_else(|_| Datagram::parse(&flying.bytes, &[]));
+        // Of a trimmed packet, only the headers are there.
+        let Ok((bth, _)) = Bth::parse(&flying.bytes) else { return false };
+        let Some(info) = bth.opcode.info() else { return false };
+        let psn = bth.psn;
         let (Some(attributes), Some(una)) =
             (end.engine.query_qp(end.qpn), end.engine.unanswered_psn(end.qpn))
         else {
             return true;
         };
-        match datagram.info().direction {
+        let is_report = datagram.is_ok_and(|datagram| is_trimmed_report(&datagram));
+        match info.direction {
             Direction::Cnp => false,
             // An acknowledgement may have overtaken the report of a trimmed packet.
-            Direction::Response if self.kind.selective && is_trimmed_report(&datagram) && psn.before(una) => {
-                true
-            }
+            Direction::Response if self.kind.selective && is_report && psn.before(una) => true,
             Direction::Response => una.distance_to(psn) < una.distance_to(attributes.sq_psn),
             Direction::Request if self.kind.selective => attributes.rq_psn.distance_to(psn) < CAP,
             Direction::Request => psn == attributes.rq_psn,
@@ -612,7 +612,8 @@ impl World {
             ) if self.kind.transport == QpType::Uc => None,
             Verdict::Dropped(_) => Some(Vec::new()),
             // The ICRC of a trimmed packet is not checked, and the packet may request a retransmission.
-            Verdict::Handled if trimmed => None,
+            Verdict::Handled if trimmed && self.expects(flying) => None,
+            Verdict::Handled if trimmed => Some([&["halves"][..], &SCHEDULE].concat()),
             Verdict::Handled if flying.bytes.first() == Some(&0x81) => {
                 Some([&["control"][..], &SCHEDULE].concat())
             }
