@@ -69,6 +69,7 @@ pub fn window(records: &[Record], connection: &Connection, view: &View, end: usi
     let mut window = Window::default();
     let (mut sent, mut acknowledged) = (ORIGIN, ORIGIN);
     let mut reads = VecDeque::new();
+    let mut beginnings = replay.beginnings.iter().peekable();
     let (mut weighted, mut last): (f64, Option<(usize, u64)>) = (0.0, None);
     let mut gaps = Vec::with_capacity(packets.len());
     for (index, is_answer) in packets {
@@ -81,6 +82,11 @@ pub fn window(records: &[Record], connection: &Connection, view: &View, end: usi
             gaps.push(Silence { before, after: index, ns, under_way, ends_with_answer: is_answer });
         }
         last = Some((index, now));
+        while let Some((begin, _)) = beginnings.next_if(|(_, at)| *at <= index) {
+            // Nothing of the connection before is under way.
+            acknowledged = acknowledged.max(*begin);
+            reads.clear();
+        }
         match steps.get(&index) {
             Some(Step::Sent(limit, is_read)) => {
                 sent = sent.max(*limit);

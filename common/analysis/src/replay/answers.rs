@@ -64,7 +64,7 @@ impl Player<'_> {
     }
 
     fn sequence_nak(&mut self, index: usize, psn: u64) {
-        let was_acknowledged = psn < self.out.unacknowledged;
+        let was_acknowledged = self.out.has_acknowledgement() && psn < self.out.unacknowledged;
         let sent = self.out.sent.get(&psn);
         let later = psn.saturating_add(sent.map_or(0, |sent| sent.span));
         // Each copy of the packet that was sent may have found the receiver behind, and is NAKed once. Copies

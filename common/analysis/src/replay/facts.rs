@@ -252,6 +252,9 @@ pub struct Replay {
     pub next: u64,
     /// All PSNs below it are acknowledged.
     pub unacknowledged: u64,
+    /// The connections after the first one, if the queue pairs were connected again: the PSN and the index of
+    /// their first request.
+    pub beginnings: Vec<(u64, usize)>,
 }
 
 impl Resend {
@@ -263,6 +266,12 @@ impl Resend {
 }
 
 impl Replay {
+    /// Returns whether an acknowledgement of the latest connection was captured. Before that, nothing is known
+    /// about packets before the first captured one.
+    pub(super) fn has_acknowledgement(&self) -> bool {
+        self.unacknowledged > self.beginnings.last().map_or(ORIGIN, |(psn, _)| *psn)
+    }
+
     /// Returns the returns of the requester after timeouts.
     pub fn timeouts(&self) -> impl Iterator<Item = &Resend> {
         self.resends.iter().filter(|resend| matches!(resend.cause, Cause::Timeout { .. }))

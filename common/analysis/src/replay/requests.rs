@@ -35,7 +35,7 @@ impl Player<'_> {
         let span = self.span(record);
         let next = self.out.next;
         if psn > next.saturating_add(FAR) || psn.saturating_add(FAR) < next {
-            psn = self.begin_again(psn);
+            psn = self.begin_again(psn, index);
         } else if psn > next {
             self.gap(next, psn, index);
         }
@@ -55,7 +55,7 @@ impl Player<'_> {
 
     /// Begins another connection of the same queue pairs. Returns the PSN of its first request, which is
     /// larger than all before.
-    fn begin_again(&mut self, psn: u64) -> u64 {
+    fn begin_again(&mut self, psn: u64, index: usize) -> u64 {
         const CYCLE: u64 = 1 << 24;
         let mut start = psn;
         while start <= self.out.next {
@@ -67,6 +67,7 @@ impl Player<'_> {
         (self.run, self.pending_nak, self.pending_rnr) = (None, None, None);
         self.out.next = start;
         self.out.unacknowledged = start;
+        self.out.beginnings.push((start, index));
         start
     }
 
@@ -197,8 +198,7 @@ impl Player<'_> {
     fn begin_resend(&mut self, index: usize, psn: u64, span: u64, cause: Cause) {
         let number = self.out.resends.len();
         let first = self.out.sent.get(&psn).map(|sent| sent.first);
-        // Before the first acknowledgement, nothing is known about packets before the first captured one.
-        let is_known = self.out.unacknowledged > ORIGIN;
+        let is_known = self.out.has_acknowledgement();
         let was_answered = is_known && psn.saturating_add(span) <= self.out.unacknowledged;
         self.out.resends.push(Resend {
             psn,

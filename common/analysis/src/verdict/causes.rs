@@ -104,7 +104,7 @@ fn delays(scene: &Scene<'_>, ends: &Ends<'_>) -> Vec<(u64, &'static Delay)> {
 /// Times from the response behind missing ones to the request for them, in nanoseconds.
 fn second_requests(scene: &Scene<'_>, ends: &Ends<'_>) -> Vec<u64> {
     let time = |resend: &Resend| match resend.cause {
-        Cause::ImpliedNak(at) => Some(scene.time(resend.at).saturating_sub(scene.time(at))),
+        Cause::ImpliedNak(at) => scene.time(resend.at).checked_sub(scene.time(at)),
         _ => None,
     };
     ends.near.resends.iter().filter_map(time).collect()
@@ -113,7 +113,7 @@ fn second_requests(scene: &Scene<'_>, ends: &Ends<'_>) -> Vec<u64> {
 /// Times from a NAK to the first packet that is sent again, in nanoseconds.
 fn reactions(scene: &Scene<'_>, ends: &Ends<'_>) -> Vec<u64> {
     let time = |resend: &Resend| match resend.cause {
-        Cause::Nak(at) => Some(scene.time(resend.at).saturating_sub(scene.time(at))),
+        Cause::Nak(at) => scene.time(resend.at).checked_sub(scene.time(at)),
         _ => None,
     };
     ends.near.resends.iter().filter_map(time).collect()
@@ -123,7 +123,7 @@ fn reactions(scene: &Scene<'_>, ends: &Ends<'_>) -> Vec<u64> {
 fn detections(scene: &Scene<'_>, ends: &Ends<'_>) -> Vec<u64> {
     let time = |nak: &crate::replay::SequenceNak| {
         let gap = ends.far.gaps.iter().find(|gap| gap.first == nak.psn)?;
-        Some(scene.time(nak.at).saturating_sub(scene.time(gap.after)))
+        scene.time(nak.at).checked_sub(scene.time(gap.after))
     };
     ends.far.naks.iter().filter_map(time).collect()
 }

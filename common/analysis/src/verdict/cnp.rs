@@ -108,12 +108,14 @@ struct Faults {
 fn compare(scene: &Scene<'_>, end: usize, address: IpAddr, own: &Marks) -> Verdict {
     let host = notifications_of_host(scene.analysis, address);
     let lacks_packets = lacks_packets(scene.connection, end);
-    let last_ns = scene
-        .connection
-        .view_of(end)
-        .and_then(|view| view.indices.last())
-        .map_or(0, |index| scene.time(*index));
-    let faults = faults(own, &host, last_ns);
+    let indices = scene.connection.view_of(end).map(|view| view.indices.as_slice()).unwrap_or_default();
+    let last_ns = indices.last().map_or(0, |index| scene.time(*index));
+    // Before its first packet, the capture lacks marks. Records are in the order of their captures.
+    let records = &scene.analysis.records;
+    let capture = indices.first().and_then(|index| records.get(*index)).map(|record| record.place.capture);
+    let begin = records.partition_point(|record| Some(record.place.capture) < capture);
+    let first_ns = records.get(begin).map_or(0, |record| record.time_ns);
+    let faults = faults(own, &host, (first_ns, last_ns));
     let name = |list: &[usize]| list.iter().filter_map(|index| scene.place(*index)).collect::<Vec<Place>>();
     let mut parts = Vec::new();
     let lost = scene.connection.lost(&scene.analysis.records, end).filter(|record| is_cnp(record)).count();
@@ -161,7 +163,7 @@ fn compare(scene: &Scene<'_>, end: usize, address: IpAddr, own: &Marks) -> Verdi
     }
 }
 
-fn faults(own: &Marks, host: &[u64], last_ns: u64) -> Faults {
+fn faults(own: &Marks, host: &[u64], (first_ns, last_ns): (u64, u64)) -> Faults {
     let mut faults = Faults::default();
     // The first mark after the notification before is the one that a notification answers.
     let mut before = None;
@@ -189,7 +191,12 @@ fn faults(own: &Marks, host: &[u64], last_ns: u64) -> Faults {
                 // Several notifications may follow a burst of marks.
                 let is_recent =
                     before.is_some_and(|mark: Moment| cnp.time_ns.saturating_sub(mark.time_ns) <= WINDOW_NS);
-                if !is_recent {
+                if is_recent {
+                    continue;
+                }
+                if cnp.time_ns < first_ns.saturating_add(WINDOW_NS) {
+                    faults.unjudged += 1;
+                } else {
                     faults.without_mark.push(cnp.index);
                 }
             }
@@ -406,6 +413,22 @@ mod tests {
         wire.at_us(5, Sketch::ack(2, 20, 1));
         let [verdict] = &verdicts(&wire)[..] else { panic!("one end") };
         assert_eq!(verdict.outcome, Outcome::Unknown, "{}", verdict.summary);
+    }
+
+    #[test]
+    fn the_begin_of_the_capture_is_not_blamed() {
+        let mut wire = Wire::default();
+        wire.at_us(0, Sketch::send(1, 0));
+        wire.at_us(10, Sketch::cnp(2));
+        for psn in 1..5 {
+            let time = 10_000 * u64::from(psn);
+            wire.at_us(time, Sketch::send(1, psn).marked());
+            wire.at_us(time + 4, Sketch::cnp(2));
+            wire.at_us(time + 50, Sketch::ack(2, psn, psn + 1));
+        }
+        let [verdict] = &verdicts(&wire)[..] else { panic!("one end") };
+        assert_eq!(verdict.outcome, Outcome::Pass, "{}", verdict.summary);
+        assert!(verdict.figures.iter().any(|figure| figure.name == "not_judged" && figure.value == 1.0));
     }
 
     #[test]

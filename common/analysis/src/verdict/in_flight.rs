@@ -173,6 +173,17 @@ mod tests {
     }
 
     #[test]
+    fn another_connection_begins_with_nothing_under_way() {
+        let mut wire = Wire::default();
+        for (number, psn) in [1, 5_000_000].into_iter().enumerate() {
+            let time = 100 * number as u64;
+            wire.at_us(time, Sketch::send(1, psn));
+            wire.at_us(time + 5, Sketch::ack(2, psn, 1));
+        }
+        assert_eq!(figure(&verdict(&wire), "most_under_way"), 1.0);
+    }
+
+    #[test]
     fn requests_without_answers_are_unknown() {
         let mut wire = Wire::default();
         wire.at_us(0, Sketch::send(1, 1));

@@ -57,11 +57,18 @@ fn contradictions(scene: &Scene<'_>, replay: &Replay, messages: &[(u64, usize)])
     let mut highest = 0;
     // The MSN before the first captured message, relative to the MSN of the first answer.
     let (mut low, mut high) = (i64::MIN, i64::MAX);
+    let mut beginnings = replay.beginnings.iter().peekable();
     for answer in &replay.answers {
+        while beginnings.next_if(|(_, at)| *at < answer.at).is_some() {
+            // Another connection counts from the beginning.
+            (first, highest, low, high) = (None, 0, i64::MIN, i64::MAX);
+        }
         let record = scene.analysis.records.get(answer.at);
         let Some((syndrome, msn)) = record.and_then(|record| record.answer()) else { continue };
         let found = u64::from(msn.get());
-        let found = relative(found, *first.get_or_insert(found));
+        // Relative to the highest one so far, because a long capture has more messages than MSNs count.
+        let newest = first.get_or_insert(found).wrapping_add_signed(highest);
+        let found = highest + relative(found, newest);
         if found < highest {
             backward.push(answer.at);
             continue;
@@ -92,4 +99,33 @@ fn messages(replay: &Replay) -> Vec<(u64, usize)> {
 fn relative(msn: u64, first: u64) -> i64 {
     let ahead = msn.wrapping_sub(first) & MASK;
     if ahead <= MASK / 2 { ahead as i64 } else { ahead as i64 - MASK as i64 - 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::frames::{Wire, ack, expect, judge, send};
+    use crate::verdict::Outcome;
+
+    #[test]
+    fn another_connection_counts_from_the_beginning() {
+        let mut wire = Wire::new();
+        wire.add(send(1, 8)).add(ack(1, 50)).add(send(2, 8)).add(ack(2, 51));
+        wire.add(send(5_000_000, 8)).add(ack(5_000_000, 1)).add(send(5_000_001, 8)).add(ack(5_000_001, 2));
+        expect(&judge(&wire, &MSN), Outcome::Pass, "4 answers for 4 messages", &[]);
+    }
+
+    /// An MSN counts in 24 bits, so it is compared with the answer before, not with the first one.
+    #[test]
+    fn more_messages_than_half_of_all_msns_pass() {
+        let mut wire = Wire::new();
+        for number in 0..6_u32 {
+            let msn = number * 3_000_000 % (1 << 24);
+            wire.add(send(number + 1, 8)).add(ack(number + 1, msn));
+        }
+        let verdict = judge(&wire, &MSN);
+        assert!(!verdict.summary.contains("lower"), "{}", verdict.summary);
+        wire.add(send(7, 8)).add(ack(7, 14_000_000));
+        expect(&judge(&wire, &MSN), Outcome::Fail, "1 answer with a lower MSN", &[14]);
+    }
 }

@@ -58,3 +58,28 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
     };
     Some(figures(verdict))
 }
+
+#[cfg(test)]
+mod tests {
+    use roce_packet::{NakCode, Syndrome};
+
+    use super::*;
+    use crate::testing::frames::{Wire, ack, expect, from_b, judge, send};
+    use crate::verdict::Outcome;
+
+    fn nak(psn: u32) -> crate::testing::frames::Sketch {
+        from_b(roce_packet::Opcode::RC_ACKNOWLEDGE, psn).aeth(Syndrome::Nak(NakCode::PsnSequence), 1)
+    }
+
+    /// The capture begins behind the lost packet, so nothing shows that it was acknowledged.
+    #[test]
+    fn a_nak_for_a_packet_before_the_capture_is_not_blamed() {
+        let mut wire = Wire::new();
+        wire.add(send(1000, 8)).add(nak(990));
+        wire.add_all((990..=1000).map(|psn| send(psn, 8))).add(ack(1000, 12));
+        assert_ne!(judge(&wire, &NAKS).outcome, Outcome::Fail, "{}", judge(&wire, &NAKS).summary);
+        // Once it is acknowledged, it is.
+        wire.add(nak(995));
+        expect(&judge(&wire, &NAKS), Outcome::Fail, "1 NAKs ask for a PSN", &[15]);
+    }
+}

@@ -18,7 +18,8 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
     if !scene.has_times() {
         return Some(Verdict::unknown(&RNR, "the capture has no times").at(at));
     }
-    let waited = |nak: &RnrNak| Some(scene.time(nak.again?).saturating_sub(scene.time(nak.at)));
+    // If the clock of the capture was set back, the time is not known.
+    let waited = |nak: &RnrNak| scene.time(nak.again?).checked_sub(scene.time(nak.at));
     let asked_ns = |nak: &RnrNak| nak.timer.delay_ns();
     let early: Vec<&RnrNak> =
         naks.iter().filter(|nak| waited(nak).is_some_and(|waited| waited < asked_ns(nak))).collect();
@@ -38,7 +39,7 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
         Verdict::unknown(
             &RNR,
             format!(
-                "{} RNR NAKs are not followed by another try: the capture or the retries end",
+                "{} RNR NAKs are not followed by another try in time: the capture or the retries end, or its clock was set back",
                 count_of(naks.len() as u64, "RNR NAK")
             ),
         )
@@ -61,4 +62,33 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
             .with("longest_wait_us", longest)
             .with("most_in_a_row", in_a_row as f64),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use roce_packet::Syndrome;
+
+    use super::super::{Outcome, of_connection};
+    use super::*;
+    use crate::testing::wire::{Sketch, Wire};
+
+    fn verdict(retry_us: u64) -> Verdict {
+        let mut wire = Wire::default();
+        wire.at_us(1_000_000, Sketch::send(1, 1));
+        let timer = roce_packet::RnrTimer::new(14).expect("a code");
+        wire.at_us(1_000_010, Sketch::answer(2, 1, Syndrome::RnrNak { timer }, 0));
+        wire.at_us(retry_us, Sketch::send(1, 1));
+        wire.at_us(retry_us + 5, Sketch::ack(2, 1, 1));
+        let analysis = wire.analyze();
+        let mut found = of_connection(&analysis, &analysis.connections[0]);
+        found.retain(|verdict| verdict.rule.number == RNR.number);
+        found.remove(0)
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_is_not_an_early_try() {
+        assert_eq!(verdict(1_002_000).outcome, Outcome::Pass);
+        assert_eq!(verdict(1_000_200).outcome, Outcome::Fail);
+        assert_eq!(verdict(500_000).outcome, Outcome::Unknown);
+    }
 }
