@@ -73,9 +73,16 @@ struct Receivers {
 }
 
 #[derive(Debug, Default)]
-struct Receiver {
+pub(crate) struct Receiver {
     channel: Option<Arc<EventQueue<CqId>>>,
     tasks: Vec<(u64, Waker)>,
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        // Wakers of forgotten tasks, which were not dropped.
+        drop_each(std::mem::take(&mut self.tasks).into_iter().map(|(_, waker)| waker));
+    }
 }
 
 impl CompletionEvents {
@@ -109,10 +116,10 @@ impl CompletionEvents {
         self.receivers.lock().by_cq.insert(cq, Receiver { channel, tasks: Vec::new() });
     }
 
-    pub(crate) fn remove(&self, cq: CqId) {
-        let receiver = self.receivers.lock().by_cq.remove(&cq);
-        // Wakers of forgotten tasks, which were not dropped. They are dropped after the lock is released.
-        drop_each(receiver.into_iter().flat_map(|receiver| receiver.tasks).map(|(_, waker)| waker));
+    /// Removes a queue. The caller drops what it returns without a lock, because that may run foreign code.
+    #[must_use = "drop it without a lock"]
+    pub(crate) fn remove(&self, cq: CqId) -> Option<Receiver> {
+        self.receivers.lock().by_cq.remove(&cq)
     }
 
     /// Wakes a task at the next event of this queue, while the returned registration exists.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::time::Duration;
 
 use roce_policy::{Budget, Found, Leave, Looks, Policy, Port, Stay, Timing, leave, progress};
 use roce_transport::{Event, Instant, Occupancy, Pending};
@@ -9,6 +10,10 @@ use roce_transport::{Event, Instant, Occupancy, Pending};
 use crate::cm::queue_pairs::Siblings;
 use crate::cm::service::{CmService, Wakers};
 use crate::driver::Nic;
+
+/// Longest time that posted requests wait for others, if nobody polls. The background thread keeps to it while
+/// it backs off from a polling application.
+const LONGEST_DELAY: Duration = Duration::from_millis(3);
 
 /// The NIC and its connection management. The thread that holds the lock makes progress for all handles.
 pub(crate) struct State {
@@ -111,7 +116,10 @@ impl State {
     /// Sends posted requests, or leaves them for later. `bytes` is their total length.
     #[inline]
     pub(crate) fn transmit_posted(&mut self, now: Instant, requests: usize, bytes: u64) {
-        let leaves = self.policy.posted(now, requests, bytes, self.nic.one_sided_requests());
+        let mut leaves = self.policy.posted(now, requests, bytes, self.nic.one_sided_requests());
+        if leaves == Leave::Nothing && self.background_sleeps_on(now) {
+            leaves = self.policy.pending.sends(now);
+        }
         self.leave(now, leaves);
     }
 
@@ -189,6 +197,13 @@ impl State {
     pub(super) fn background_sleeps_too_long(&self) -> bool {
         self.background_sleeps_until
             .is_some_and(|until| self.deadline_without_postponed().is_some_and(|deadline| deadline < until))
+    }
+
+    /// Returns whether the background thread sleeps for so long that it would send postponed requests too
+    /// late. The answer to a request that does not leave cannot wake it.
+    #[inline]
+    fn background_sleeps_on(&self, now: Instant) -> bool {
+        self.background_sleeps_until.is_some_and(|until| until.since(now) > LONGEST_DELAY)
     }
 
     /// Takes the wakers to wake or drop after the release of the lock.

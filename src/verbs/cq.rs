@@ -257,8 +257,13 @@ impl Raw<'_> {
     /// Fails if queue pairs use the queue.
     pub fn destroy_cq(self, cq: &RawCq) -> Result<(), VerbsError> {
         let runtime = self.of_cq(cq.id);
-        runtime.lock().nic.engine.destroy_cq(cq.id)?;
-        runtime.completion_events.remove(cq.id);
+        // In one step, because another thread may get the same number for a new queue at once.
+        let receiver = {
+            let mut state = runtime.lock();
+            state.nic.engine.destroy_cq(cq.id)?;
+            runtime.completion_events.remove(cq.id)
+        };
+        drop(receiver);
         Ok(())
     }
 

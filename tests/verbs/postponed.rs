@@ -363,3 +363,38 @@ fn the_background_thread_sends_requests_that_an_application_leaves_behind() {
         });
     }
 }
+
+/// Regression: requests waited for others while the background thread slept, which only an arrival or a known
+/// deadline wakes. They left after half a second.
+#[test]
+fn requests_do_not_wait_while_the_background_thread_sleeps() {
+    const ROUNDS: u64 = 12;
+    const REQUESTS: usize = 5;
+    for wire in [Wire::UdpV4, Wire::Memory] {
+        // A new pair each time: a pair whose requests were late stops postponing them.
+        let attempt = || {
+            let (near, far) = connected(wire, QpType::Rc, &ConnectOptions::default())?;
+            let begin = Instant::now();
+            for round in 0..ROUNDS {
+                for _ in 0..REQUESTS {
+                    far.receive(round, 0, 64);
+                }
+                for _ in 0..REQUESTS {
+                    near.post(round, SendOp::Send, &[near.region.element(0..8)]);
+                }
+                let mut arrived = 0;
+                while arrived < REQUESTS {
+                    arrived += far.recv_cq.poll(&mut [Wc::default(); REQUESTS]).unwrap();
+                    assert!(begin.elapsed() < PATIENCE, "the messages do not come");
+                }
+                // The application does something else, so the background thread goes to sleep.
+                std::thread::sleep(Duration::from_millis(6));
+                let _ = near.send_cq.poll(&mut [Wc::default(); REQUESTS]).unwrap();
+            }
+            Some(begin.elapsed())
+        };
+        let times: Vec<Duration> = (0..5).map_while(|_| attempt()).collect();
+        let is_skipped = times.is_empty();
+        assert!(is_skipped || times.iter().any(|time| time.as_millis() < 450), "{wire:?}: {times:?}");
+    }
+}
