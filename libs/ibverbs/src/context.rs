@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::hash::Hash;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -92,6 +93,14 @@ impl Named {
     /// Returns the pointer of the application.
     pub(crate) fn object(&self) -> *mut c_void {
         self.object.0
+    }
+
+    /// Removes the entry of an object that was destroyed in the engine. Another object may have its number by
+    /// now, whose entry stays.
+    pub(crate) fn forget<K: Eq + Hash>(entries: &mut HashMap<K, Self>, id: &K, object: *mut c_void) {
+        if entries.get(id).is_some_and(|named| named.object() == object) {
+            entries.remove(id);
+        }
     }
 
     /// Counts an asynchronous event that is passed to the application now, and returns the pointer of the

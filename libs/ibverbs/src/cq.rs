@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         // SAFETY: the application's pointer is a queue that it has not destroyed.
         let object = unsafe { cq_of(cq)? };
         object.open.raw().destroy_cq(&object.raw)?;
-        object.open.objects().cqs.remove(&object.raw.id());
+        Named::forget(&mut object.open.objects().cqs, &object.raw.id(), cq.cast());
         object.completion_events.wait();
         object.async_events.wait();
         // SAFETY: the channel outlives its queues.

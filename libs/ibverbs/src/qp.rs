@@ -282,7 +282,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: the application's pointer is a queue pair that it has not destroyed.
         let object = unsafe { qp_of(qp)? };
         object.open.raw().destroy_qp(object.qpn)?;
-        object.open.objects().qps.remove(&object.qpn);
+        Named::forget(&mut object.open.objects().qps, &object.qpn, qp.cast());
         failing::destroyed(&object.open, object.qpn);
         object.async_events.wait();
         // SAFETY: no event names it any more.

@@ -153,7 +153,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         // SAFETY: the application's pointer is a queue that it has not destroyed.
         let object = unsafe { srq_of(srq)? };
         object.open.raw().destroy_srq(object.id)?;
-        object.open.objects().srqs.remove(&object.id);
+        Named::forget(&mut object.open.objects().srqs, &object.id, srq.cast());
         object.async_events.wait();
         // SAFETY: no event names it any more.
         drop(unsafe { live::reclaim(srq.cast::<Srq>()) });
