@@ -254,9 +254,10 @@ impl CompletionQueue {
         if self.overflowed || self.len == self.ring.len() {
             let first = !self.overflowed;
             self.overflowed = true;
-            // Polling returns the error from now on.
+            // Polling returns the error from now on, and whoever waits for a completion learns of it.
             self.occupancy.set(true);
-            return Pushed { notify: false, overflowed: first, is_lost: true };
+            let notify = first && self.armed.take().is_some();
+            return Pushed { notify, overflowed: first, is_lost: true };
         }
         let at = self.wrap(self.head + self.len);
         let mut is_success = false;

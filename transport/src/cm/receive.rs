@@ -228,16 +228,18 @@ impl ConnectionManager {
             // The peer gave up before it learned this end's ID.
             CommId(0) => {
                 let key = (route.path.destination, rej.local_comm_id);
-                self.by_remote.get(&key).copied().unwrap_or_default()
+                let known = self.by_remote.get(&key).copied().unwrap_or_default();
+                let connection = self.connections.get(&known);
+                if connection.is_some_and(|connection| connection.may_be_unknown_to_peer()) {
+                    known
+                } else {
+                    CommId(0)
+                }
             }
             known => known,
         };
-        let theirs = match (rej.local_comm_id, self.connections.get(&own)) {
-            // The peer never had an ID.
-            (CommId(0), Some(connection)) => connection.remote_id(),
-            (theirs, _) => theirs,
-        };
-        let Some(mut connection) = self.find(route, own, theirs) else { return };
+        // A peer without an ID of its own refuses only what has none of the peer either, see `find`.
+        let Some(mut connection) = self.find(route, own, rej.local_comm_id) else { return };
         let from = connection.state;
         match self.advance(&mut connection, CmInput::Rej) {
             Some(CmState::Timewait) => self.end(connection),

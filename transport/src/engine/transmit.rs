@@ -128,10 +128,14 @@ impl Engine {
         for place in 0..self.ready.len() {
             let index = *self.ready.get(place)?;
             let Some(qp) = self.qps.get_mut(index) else { continue };
-            if let Some(sealed) = qp.transmit_allowed(&mut self.shared, slot, allowed) {
-                self.timers.set(index, qp.core.deadlines.next(self.shared.paused));
+            let sealed = qp.transmit_allowed(&mut self.shared, slot, allowed);
+            self.timers.set(index, qp.core.deadlines.next(self.shared.paused));
+            if let Some(sealed) = sealed {
                 self.take_turn(place);
                 return Some((index, sealed));
+            }
+            if qp.core.failure.is_some() {
+                self.settle(index);
             }
         }
         None

@@ -1,7 +1,9 @@
 //! Hostile peers: no input causes a panic, and no table grows beyond its limit.
 
 use roce_packet::Qpn;
-use roce_packet::mad::{CmMad, CmMessage, CmMessageKind, CmMra, CmTimeout, CommId, MAD_LEN, RejReason};
+use roce_packet::mad::{
+    CmMad, CmMessage, CmMessageKind, CmMra, CmRej, CmTimeout, CommId, MAD_LEN, RejReason,
+};
 use roce_transport::Instant;
 use roce_transport::cm::{CmAccepts, CmConfig, CmError, CmEvent, CmListen, CmState, ConnectionManager};
 
@@ -250,4 +252,40 @@ fn garbage() {
             assert!(side.len() < 2_000);
         }
     }
+}
+
+/// Returns a REJ with these IDs.
+fn rej(local_comm_id: CommId, remote_comm_id: CommId, reason: RejReason) -> CmMad {
+    CmMad::new(
+        7,
+        CmMessage::Rej(CmRej {
+            local_comm_id,
+            remote_comm_id,
+            rejected: CmMessageKind::Req,
+            info_length: 0,
+            reason,
+            info: [0; CmRej::INFO],
+            private_data: [0; CmRej::PRIVATE_DATA],
+        }),
+    )
+}
+
+/// Regression: one of the two IDs of an established connection was enough to end it, with 0 as the other one.
+#[test]
+fn a_rejection_of_an_established_connection_needs_both_ids() {
+    let mut world = World::new();
+    let (active, passive) = world.connect();
+    let now = world.now;
+    for (side, own, peer) in [(ACTIVE, active, passive), (PASSIVE, passive, active)] {
+        let manager = &mut world.sides[side];
+        let path = path(1 - side);
+        for (local, remote) in [(CommId(0), own), (peer, CommId(0)), (CommId(0), CommId(0))] {
+            for reason in [RejReason::CONSUMER, RejReason::TIMEOUT] {
+                manager.handle_mad(now, &path, Qpn::GSI, &bytes(&rej(local, remote, reason)));
+                assert_eq!(manager.state(own), CmState::Established, "side {side}: {local:?}, {remote:?}");
+            }
+        }
+    }
+    world.sides[ACTIVE].disconnect(now, active, b"").unwrap();
+    world.expect_the_end((active, passive));
 }

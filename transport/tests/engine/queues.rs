@@ -303,6 +303,24 @@ fn completion_queue_overflow_fails_the_queue_pair() {
     assert_eq!(poll(&mut bench, cq, 8), Err(CqError::Overflowed { capacity: 3 }));
 }
 
+/// Regression: a thread that waits for solicited completions slept on, although the queue works no longer.
+#[test]
+fn an_overflow_notifies_whoever_waits_for_solicited_completions() {
+    let (mut bench, cq) = with_cq(2);
+    bench.host_mut(Side::B).engine.request_notification(cq, Notify::Solicited).unwrap();
+    let notified = |bench: &mut Bench| {
+        bench.collect(Side::B);
+        let events = std::mem::take(&mut bench.host_mut(Side::B).events);
+        events.iter().filter(|event| **event == Event::Completion(cq)).count()
+    };
+    for wr_id in 0..2 {
+        send_one(&mut bench, wr_id, SendFlags::empty());
+    }
+    assert_eq!(notified(&mut bench), 0);
+    send_one(&mut bench, 2, SendFlags::empty());
+    assert_eq!(notified(&mut bench), 1);
+}
+
 #[test]
 fn completion_queue_resize_keeps_order() {
     let (mut bench, cq) = with_cq(4);

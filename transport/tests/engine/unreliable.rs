@@ -6,8 +6,8 @@ use crate::common::{Bench, Ended, Forge, MTU, address, pattern, settings};
 use roce_packet::{Encapsulation, Opcode, PathMtu, Psn, Qpn};
 use roce_sim::pair::{Action, Settings, Side};
 use roce_transport::{
-    Access, DestroyError, DropReason, EngineConfig, GRH_AREA, Identification, LKey, QpState, QpType, RKey,
-    Received, RecvWr, SendOp, SendWr, Sge, UdDestination, Verdict, WcFlags, WcStatus,
+    Access, Allowed, DestroyError, DropReason, EngineConfig, GRH_AREA, Identification, LKey, QpState, QpType,
+    RKey, Received, RecvWr, SendOp, SendWr, Sge, TxSlot, UdDestination, Verdict, WcFlags, WcStatus,
 };
 
 const START: u32 = 0x1000;
@@ -518,4 +518,37 @@ fn ud_hears_from_strangers() {
     assert_eq!(arrive(&mut bench, &packet), Verdict::Handled);
     let ended: Vec<Ended> = bench.ended(Side::B);
     assert_eq!(ended, [(1, WcStatus::Success)]);
+}
+
+/// Regression: if only requests were allowed, the failure of a request was not carried out at once, and the
+/// next one was sent.
+#[test]
+fn a_request_behind_a_failed_one_is_flushed_whatever_may_leave() {
+    for qp_type in [QpType::Uc, QpType::Ud] {
+        for allowed in [Allowed::All, Allowed::Requests] {
+            let mut bench = Bench::new(qp_type, &settings());
+            let (a, b) = (bench.a, bench.b);
+            let good = bench.host(Side::A).memory_range(0, 8);
+            let bad = Sge { lkey: LKey(good.lkey.0 ^ 0x100), ..good };
+            let destination = (qp_type == QpType::Ud).then_some(UdDestination {
+                path: bench.path(Side::A),
+                remote_qpn: b,
+                remote_qkey: settings().qkey,
+            });
+            for (wr_id, element) in [(1, bad), (2, good)] {
+                let elements = [element];
+                let wr = SendWr { destination, ..SendWr::new(wr_id, SendOp::Send, &elements) };
+                bench.post_send(Side::A, a, &wr).unwrap();
+            }
+            let now = bench.now;
+            let engine = &mut bench.host_mut(Side::A).engine;
+            let mut buffer = [0; 1024];
+            for _ in 0..3 {
+                let sent = engine.poll_transmit(now, &mut TxSlot::new(&mut buffer), allowed);
+                assert!(sent.is_none(), "{qp_type:?}, {allowed:?}");
+            }
+            let ended = [(1, WcStatus::LocalProtectionError), (2, WcStatus::WrFlushError)];
+            assert_eq!(bench.ended(Side::A), ended, "{qp_type:?}, {allowed:?}");
+        }
+    }
 }
