@@ -109,6 +109,8 @@ pub(crate) struct CmService {
     memory: Arc<WordMemory>,
     lkey: LKey,
     entries: HashMap<CommId, Entry>,
+    /// The latest connection of each queue pair. The end of an earlier one does not concern the queue pair.
+    owners: HashMap<Qpn, CommId>,
     listeners: HashMap<ServiceId, Listener>,
     /// State of callers that move their queue pairs themselves.
     pub(super) raw: RawEvents,
@@ -162,6 +164,7 @@ impl CmService {
             memory,
             lkey: region.lkey,
             entries: HashMap::new(),
+            owners: HashMap::new(),
             listeners: HashMap::new(),
             raw: RawEvents::default(),
             awaited: Vec::new(),
@@ -357,6 +360,9 @@ impl CmService {
     /// Flushes the work requests of the queue pair, because the connection has ended.
     fn fail_queue_pair(&mut self, now: Instant, nic: &mut Nic, id: CommId) {
         let Some(preparation) = self.entries.get(&id).and_then(|entry| entry.preparation) else { return };
+        if !self.owns(id, preparation.qpn) {
+            return;
+        }
         self.siblings.with_nic_of(preparation.qpn, nic, |nic| to_error(now, nic, preparation.qpn));
     }
 
@@ -369,12 +375,24 @@ impl CmService {
 
     /// Adds a connection or SIDR request that the application holds from now on.
     pub(crate) fn adopt(&mut self, id: CommId, preparation: Option<Preparation>) {
+        if let Some(preparation) = &preparation {
+            self.owners.insert(preparation.qpn, id);
+        }
         self.entries.insert(id, Entry { preparation, ..Entry::default() });
+    }
+
+    /// Tells whether this is the latest connection of the queue pair.
+    pub(crate) fn owns(&self, id: CommId, qpn: Qpn) -> bool {
+        self.owners.get(&qpn) == Some(&id)
     }
 
     /// Removes a connection or SIDR request that the application no longer holds.
     pub(crate) fn abandon(&mut self, now: Instant, id: CommId) {
         let entry = self.entries.remove(&id);
+        let qpn = entry.as_ref().and_then(|entry| entry.preparation).map(|preparation| preparation.qpn);
+        if let Some(qpn) = qpn.filter(|qpn| self.owns(id, *qpn)) {
+            self.owners.remove(&qpn);
+        }
         self.wakers.released.extend(entry.and_then(|entry| entry.waker));
         self.manager.release(now, id);
     }

@@ -117,6 +117,31 @@ fn connect_talk_and_disconnect_on_every_wire() {
     });
 }
 
+/// Regression: the end of a connection moved its queue pair to ERR, although another one had it by then.
+#[test]
+fn an_old_connection_does_not_end_the_next_one_of_its_queue_pair() {
+    within(60, || {
+        let Some((near, far)) = sides(Wire::UdpV4) else { return };
+        let listener = far.context.listen(PortSpace::Tcp, PORT).unwrap();
+        let mut old = join(&near, &far, &listener);
+        old.0.disconnect().unwrap();
+        for connection in [&mut old.0, &mut old.1] {
+            assert_eq!(connection.next_event(Some(PATIENCE)).unwrap(), ConnectionEvent::Disconnected);
+        }
+        for side in [&near, &far] {
+            side.qp.modify(&QpAttr::to_state(QpState::Reset)).unwrap();
+        }
+        let (mut active, mut passive) = join(&near, &far, &listener);
+        drop(old);
+        talk(&near, &far);
+        active.disconnect().unwrap();
+        for connection in [&mut active, &mut passive] {
+            assert_eq!(connection.next_event(Some(PATIENCE)).unwrap(), ConnectionEvent::Disconnected);
+        }
+        assert_eq!(near.qp.query().unwrap().state, QpState::Err);
+    });
+}
+
 /// The attributes of the queue pairs are those that the ends have negotiated.
 #[test]
 fn attributes_of_both_ends() {

@@ -48,8 +48,11 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let (id, qpn) = (self.id, self.qp.number());
         let released = with_cm(&self.context, |cm, now, nic| {
+            let is_latest = cm.owns(id, qpn);
             cm.abandon(now, id);
-            cm.siblings.with_nic_of(qpn, nic, |nic| to_error(now, nic, qpn));
+            if is_latest {
+                cm.siblings.with_nic_of(qpn, nic, |nic| to_error(now, nic, qpn));
+            }
             Ok(())
         });
         debug_assert!(released.is_ok(), "connection management is there: {released:?}");
