@@ -17,8 +17,8 @@ impl Scenario {
         Self::parse_whole(text, load, &Own::NONE)
     }
 
-    /// Like [`parse`](Self::parse), without the flows, collective operations and training steps, which may be
-    /// missing: for [`network`](Self::network).
+    /// Like [`parse`](Self::parse), without the flows, collective operations, training steps and workloads, which
+    /// may be missing: for [`network`](Self::network).
     ///
     /// # Errors
     ///
@@ -35,6 +35,7 @@ impl Scenario {
     pub fn parse_network_among(text: &str, load: &Load<'_>, own: &Own) -> Result<Self, ScenarioError> {
         let mut file: File = read_toml(text)?;
         (file.flows, file.collective, file.training) = (Vec::new(), Vec::new(), Vec::new());
+        file.workload = Vec::new();
         Self::of_file(text, file, load, own)
     }
 

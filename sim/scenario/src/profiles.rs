@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use roce_packet::PathMtu;
-use roce_transport::congestion::{Congestion, Paths};
+use roce_transport::congestion::{Congestion, NotificationPoint, Paths};
 use toml::Spanned;
 
 use super::file::Group;
@@ -106,6 +106,16 @@ fn changed(base: &HostSettings, table: &Profile, own: &Own) -> Result<HostSettin
     let mut host = base.clone();
     if let Some(control) = &table.congestion {
         // A host sends notifications for all its queue pairs, so their settings always come from `[host]`.
+        let names = control.split([':', ',']).filter_map(|piece| piece.split_once('='));
+        let is_of_host = |name: &str| {
+            let mut known = NotificationPoint::PARAMETERS.iter();
+            known.any(|known| known.name == name || !known.alias.is_empty() && known.alias == name)
+        };
+        if let Some((name, _)) = names.into_iter().find(|(name, _)| is_of_host(name)) {
+            return Err(format!(
+                "congestion: {name} applies to all notifications of a host; set it in [host]"
+            ));
+        }
         host.congestion = explained(Congestion::parse_among(control, &own.algorithms))?.0;
     }
     set(&mut host.recovery, table.recovery.as_deref().map(parsed).transpose()?);

@@ -117,10 +117,12 @@ impl Nic {
         if let Some(intake) = &mut self.intake {
             intake.waiting = intake.waiting.saturating_sub(frame.buffered_len().into());
             if intake.waiting <= intake.limit.xoff_bytes / 2 {
-                for priority in (0..8).filter(|priority| intake.paused >> priority & 1 == 1) {
-                    world.send_pause(self.port, priority, false);
+                let paused = std::mem::take(&mut intake.paused);
+                for priority in (0..8).filter(|priority| paused >> priority & 1 == 1) {
+                    if !self.storms(world, priority) {
+                        world.send_pause(self.port, priority, false);
+                    }
                 }
-                intake.paused = 0;
             }
         }
     }
@@ -283,9 +285,8 @@ impl Nic {
     /// Refreshes a pause that this host requested, if half of its duration is over and the pause is still
     /// required.
     pub(super) fn refresh_pause(&mut self, world: &mut World, priority: u8) {
-        let slow = self.intake.as_ref().is_some_and(|intake| intake.paused >> priority & 1 == 1);
         let storms = self.storms(world, priority);
-        if world.refresh_is_due(self.port, priority, slow || storms) {
+        if world.refresh_is_due(self.port, priority, self.is_slow(priority) || storms) {
             world.send_pause(self.port, priority, true);
         }
     }
@@ -295,11 +296,16 @@ impl Nic {
         let begins = world.now < storm.end;
         if begins {
             world.ports[self.port as usize].stats.pauses_sent += 1;
-        } else if self.storms(world, storm.priority) {
-            // Another storm of the same priority continues.
+        } else if self.storms(world, storm.priority) || self.is_slow(storm.priority) {
+            // The priority stays paused: another storm continues, or too many frames wait.
             return;
         }
         world.send_pause(self.port, storm.priority, begins);
+    }
+
+    /// Returns whether this priority is paused because frames wait to be taken.
+    fn is_slow(&self, priority: u8) -> bool {
+        self.intake.as_ref().is_some_and(|intake| intake.paused >> priority & 1 == 1)
     }
 
     /// Returns whether a storm pauses this priority now.

@@ -56,6 +56,37 @@ fn a_storm_does_not_end_another() {
     assert!((285..295).contains(&(paused.as_ps() / 1_000_000)), "{paused}");
 }
 
+/// Regression: the end of a storm resumed a priority for which too many frames waited, and the end of the wait
+/// one that a storm paused.
+#[test]
+fn a_slow_receiver_and_a_storm_pause_together() {
+    let paused = |storms: &[(u64, u64)], slow: bool| {
+        let mut settings = Settings { stop: Time::from_us(400), ..Settings::default() };
+        let storm = |(start, end): (u64, u64)| PauseStorm {
+            host: 1,
+            priority: 3,
+            start: Time::from_us(start),
+            end: Time::from_us(end),
+        };
+        settings.storms = storms.iter().copied().map(storm).collect();
+        if slow {
+            // A tenth of the rate of the link.
+            settings.host.receive_limit =
+                Some(ReceiveLimit { host: Some(1), rate_bps: LINK.rate_bps / 10, xoff_bytes: 100_000 });
+        }
+        let results = run(&Topology::star(2, LINK).unwrap(), &[flow(0, 1, 50_000_000)], settings);
+        let port = results.port("s0", "h1").unwrap();
+        (port.stats.paused[3].as_ps() / 1_000_000, port.stats.tx_bytes)
+    };
+    // Short storms while the receiver is slow: without their holes, as many bytes leave as without storms.
+    let (alone, most) = paused(&[], true);
+    let storms: Vec<(u64, u64)> = (0..20).map(|number| (100 + 12 * number, 104 + 12 * number)).collect();
+    let (with_storms, sent) = paused(&storms, true);
+    println!("paused for {alone} and {with_storms} us, {most} and {sent} bytes");
+    assert!(alone > 200 && with_storms + 5 >= alone, "{alone} and {with_storms} us");
+    assert!(sent <= most + 20_000, "{sent} and {most} bytes");
+}
+
 /// Results before the end of a run cover the time until then.
 #[test]
 fn results_before_the_end_are_those_until_now() {

@@ -12,7 +12,7 @@ pub(super) struct Trimming {
     /// Without selective repeat: the oldest READ response that is known to have been trimmed. Responses are
     /// requested again from it on.
     pub(super) response: Option<Psn>,
-    /// The oldest unanswered packet when the timer was last restarted because a packet was trimmed.
+    /// The oldest unanswered packet when the timer was last restarted because a response was trimmed.
     pub(super) armed_at: Option<Psn>,
 }
 

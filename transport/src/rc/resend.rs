@@ -193,7 +193,8 @@ impl RcRequester {
             count!(shared, core, retransmit_rounds);
             self.lost(core, shared, trimmed, Loss::Nak);
         }
-        self.arm_after_trimming(core, shared);
+        // A report proves that the peer is alive, so the timer restarts.
+        self.arm(core, shared);
         Verdict::Handled
     }
 

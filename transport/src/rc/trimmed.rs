@@ -207,9 +207,9 @@ impl RcRequester {
         Verdict::Handled
     }
 
-    /// Restarts the timer because a packet was trimmed: its repetition takes another round trip. Only once
-    /// until the next progress: anyone can forge a trimmed response, and trimmed packets that arrive again
-    /// and again must not hide that the oldest packet is lost or that the peer is gone.
+    /// Restarts the timer because a response was trimmed: its repetition takes another round trip. Only once
+    /// until the next progress, because anyone can forge a trimmed response: it does not prove that the peer
+    /// is alive.
     pub(super) fn arm_after_trimming(&mut self, core: &mut QpCore, shared: &mut Shared) {
         if self.trimming.armed_at != Some(self.una) {
             self.trimming.armed_at = Some(self.una);

@@ -38,6 +38,9 @@ fn flows_are_left_out_and_settings_of_groups_are_refused() {
     }
     let text = format!("{NETWORK}{flows}");
     assert!(Scenario::parse_network(&text, &no_files).unwrap().network().is_ok());
+    // Not even its file is loaded.
+    let workload = format!("{NETWORK}[[workload]]\nkind = \"goal\"\nfile = \"missing.goal\"\n");
+    assert!(Scenario::parse_network(&workload, &no_files).unwrap().network().is_ok());
     let error = Scenario::parse(&text, &no_files).unwrap().network().err().unwrap().to_string();
     assert!(error.starts_with("flows: an external scheduler sends the messages"), "{error}");
     let polling = format!("{NETWORK}[[group]]\nhosts = [\"h1\"]\napplication = \"polling\"\n");

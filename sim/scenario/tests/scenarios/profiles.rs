@@ -46,6 +46,38 @@ bytes = "100KB"
     assert!(results.hosts[1].waits.count() > 90 && results.hosts[2].waits.count() == 0);
 }
 
+/// Regression: parameters of notifications were accepted in a group or a table of flows, and had no effect.
+#[test]
+fn parameters_of_notifications_belong_to_all_flows_of_a_host() {
+    for (group, flows) in [("min_time_between_cnps=50", ""), ("", "np_cnp_dscp=10")] {
+        let congestion = |parameter: &str| match parameter {
+            "" => "dcqcn".to_owned(),
+            parameter => format!("dcqcn:rpg_ai_rate=10,{parameter}"),
+        };
+        let text = format!(
+            r#"
+name = "notifications"
+[topology]
+kind = "star"
+hosts = 2
+[[group]]
+hosts = ["h0"]
+host = {{ congestion = "{}" }}
+[[flows]]
+kind = "pair"
+from = "h0"
+to = "h1"
+bytes = "100KB"
+host = {{ congestion = "{}" }}
+"#,
+            congestion(group),
+            congestion(flows)
+        );
+        let error = Scenario::parse(&text, &no_files).unwrap_err().to_string();
+        assert!(error.contains("set it in [host]") && error.contains("line"), "{error}");
+    }
+}
+
 /// Returns the share of the first flow while both run.
 fn share(results: &Results) -> f64 {
     let until = Time::from_us(1_500);

@@ -108,17 +108,19 @@ impl Buffer {
     #[inline]
     pub(super) fn admit(&mut self, port: usize, priority: usize, len: u64) -> Option<bool> {
         let Limits { reserve, headroom, threshold, .. } = self.limits[port];
-        let threshold = threshold.of(self.free());
+        let free = self.free();
+        let threshold = threshold.of(free);
         let account = &mut self.accounts[port][priority];
+        let before = account.bytes.saturating_sub(reserve);
         let after = account.bytes + len;
         let over = after.saturating_sub(reserve);
-        if over > threshold {
+        // A threshold in bytes may be larger than what is free.
+        if over > threshold || over - before > free {
             if account.headroom + len > headroom {
                 return None;
             }
             account.headroom += len;
         } else {
-            let before = account.bytes.saturating_sub(reserve);
             account.bytes = after;
             self.used += over - before;
         }
@@ -285,6 +287,21 @@ mod tests {
         let small = SwitchSettings { buffer_bytes: 20_000, ..settings };
         let error = built(&small, &[&small, &small]).unwrap_err();
         assert!(error.to_string().starts_with("a buffer of 20000 bytes is too small"), "{error}");
+    }
+
+    /// Regression: a threshold above the size of the buffer made the buffer endless.
+    #[test]
+    fn a_threshold_above_the_buffer_does_not_enlarge_it() {
+        let settings = SwitchSettings { threshold: Threshold::Static { bytes: 10_000_000 }, ..settings() };
+        let mut buffer = buffer(&settings);
+        let mut taken = 0;
+        for port in [0, 1] {
+            while buffer.admit(port, 3, 1_000).is_some() {
+                taken += 1_000;
+            }
+            assert!(buffer.is_paused(port, 3));
+        }
+        assert_eq!(taken, 1_000_000, "the whole buffer with the headrooms, and not more");
     }
 
     #[test]
