@@ -347,6 +347,8 @@ impl CmService {
         let bring_up = |nic: &mut Nic| preparation.bring_up(now, nic, parameters, false);
         match self.siblings.with_nic_of(preparation.qpn, nic, bring_up) {
             Ok(()) => {
+                // Of several attempts to connect a queue pair, the first one that succeeds has it.
+                self.owners.insert(preparation.qpn, id);
                 // The peer may be gone by now; the next event says so.
                 let _ = self.manager.ready(now, id, &[]);
             }

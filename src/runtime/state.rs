@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
 
 use roce_policy::{Budget, Found, Leave, Looks, Policy, Port, Stay, Timing, leave, progress};
 use roce_transport::{Event, Instant, Occupancy, Pending};
@@ -10,10 +9,6 @@ use roce_transport::{Event, Instant, Occupancy, Pending};
 use crate::cm::queue_pairs::Siblings;
 use crate::cm::service::{CmService, Wakers};
 use crate::driver::Nic;
-
-/// Longest time that posted requests wait for others, if nobody polls. The background thread keeps to it while
-/// it backs off from a polling application.
-const LONGEST_DELAY: Duration = Duration::from_millis(3);
 
 /// The NIC and its connection management. The thread that holds the lock makes progress for all handles.
 pub(crate) struct State {
@@ -116,10 +111,8 @@ impl State {
     /// Sends posted requests, or leaves them for later. `bytes` is their total length.
     #[inline]
     pub(crate) fn transmit_posted(&mut self, now: Instant, requests: usize, bytes: u64) {
-        let mut leaves = self.policy.posted(now, requests, bytes, self.nic.one_sided_requests());
-        if leaves == Leave::Nothing && self.background_sleeps_on(now) {
-            leaves = self.policy.pending.sends(now);
-        }
+        let one_sided = self.nic.one_sided_requests();
+        let leaves = self.policy.posted(now, (requests, bytes), one_sided, self.background_sleeps_until);
         self.leave(now, leaves);
     }
 
@@ -197,13 +190,6 @@ impl State {
     pub(super) fn background_sleeps_too_long(&self) -> bool {
         self.background_sleeps_until
             .is_some_and(|until| self.deadline_without_postponed().is_some_and(|deadline| deadline < until))
-    }
-
-    /// Returns whether the background thread sleeps for so long that it would send postponed requests too
-    /// late. The answer to a request that does not leave cannot wake it.
-    #[inline]
-    fn background_sleeps_on(&self, now: Instant) -> bool {
-        self.background_sleeps_until.is_some_and(|until| until.since(now) > LONGEST_DELAY)
     }
 
     /// Takes the wakers to wake or drop after the release of the lock.

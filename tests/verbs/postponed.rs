@@ -393,8 +393,11 @@ fn requests_do_not_wait_while_the_background_thread_sleeps() {
             }
             Some(begin.elapsed())
         };
-        let times: Vec<Duration> = (0..5).map_while(|_| attempt()).collect();
-        let is_skipped = times.is_empty();
-        assert!(is_skipped || times.iter().any(|time| time.as_millis() < 450), "{wire:?}: {times:?}");
+        let mut times = Vec::new();
+        let is_fast = (0..5).any(|_| {
+            times.push(attempt());
+            times.last().is_some_and(|time| time.is_none_or(|time| time.as_millis() < 450))
+        });
+        assert!(is_fast, "{wire:?}: {times:?}");
     }
 }

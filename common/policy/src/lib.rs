@@ -41,8 +41,13 @@ pub use stay::{BeforeSleep, Lingering, NextCheck, Recheck, SleepFor, Spin, Stay,
 pub use timing::Timing;
 pub use watch::{Background, Duty, Poll, Shift, Waiting, Watch, Watcher, Word};
 
+use std::time::Duration;
+
 use roce_transport::Instant;
 
+/// Longest time that requests wait for others, on a usual machine. The background thread backs off from a
+/// polling application for less.
+const LONGEST_DELAY: Duration = Duration::from_millis(3);
 /// Empty checks of a quiet device between two further tests whether other threads need the processor.
 const LATE_CHECKS: u32 = 16;
 
@@ -65,10 +70,22 @@ impl Policy {
     }
 
     /// Records that the application posted requests of `bytes` bytes in total, before which peers have sent
-    /// this number of one-sided requests.
+    /// this number of one-sided requests. `sleep` is the end of the background thread's sleep, if it sleeps.
+    ///
+    /// Requests do not wait while that thread sleeps on: the answer to a request that does not leave cannot
+    /// wake it.
     #[inline]
-    pub fn posted(&mut self, now: Instant, requests: usize, bytes: u64, one_sided: u64) -> Leave {
+    pub fn posted(
+        &mut self,
+        now: Instant,
+        (requests, bytes): (usize, u64),
+        one_sided: u64,
+        sleep: Option<Instant>,
+    ) -> Leave {
         self.lingering.posted(one_sided);
+        if sleep.is_some_and(|until| until.since(now) > LONGEST_DELAY) {
+            return self.pending.sends(now);
+        }
         self.pending.posted(now, requests, bytes)
     }
 

@@ -17,8 +17,8 @@ impl Scenario {
         Self::parse_whole(text, load, &Own::NONE)
     }
 
-    /// Like [`parse`](Self::parse), without the flows, collective operations, training steps and workloads, which
-    /// may be missing: for [`network`](Self::network).
+    /// Like [`parse`](Self::parse), without the flows, collective operations, training steps and workloads,
+    /// which may be missing: for [`network`](Self::network).
     ///
     /// # Errors
     ///

@@ -56,8 +56,8 @@ fn a_storm_does_not_end_another() {
     assert!((285..295).contains(&(paused.as_ps() / 1_000_000)), "{paused}");
 }
 
-/// Regression: the end of a storm resumed a priority for which too many frames waited, and the end of the wait
-/// one that a storm paused.
+/// Regression: the end of a storm resumed a priority for which too many frames waited, and the end of the
+/// wait one that a storm paused.
 #[test]
 fn a_slow_receiver_and_a_storm_pause_together() {
     let paused = |storms: &[(u64, u64)], slow: bool| {

@@ -160,7 +160,8 @@ impl Connection {
         self.terms.as_ref().map_or(self.repetition.round_trip_ns, |terms| terms.parameters.timeout.nanos())
     }
 
-    /// Tells whether the peer may not know the ID of this end: on the passive side before its REP is answered.
+    /// Tells whether the peer may not know the ID of this end: on the passive side, before its REP is
+    /// answered.
     pub(super) fn may_be_unknown_to_peer(&self) -> bool {
         let is_early = matches!(self.state, CmState::ReqReceived | CmState::MraReqSent | CmState::RepSent);
         !self.active && is_early

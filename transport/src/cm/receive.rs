@@ -238,7 +238,7 @@ impl ConnectionManager {
             }
             known => known,
         };
-        // A peer without an ID of its own refuses only what has none of the peer either, see `find`.
+        // A REJ without the sender's ID fits only a connection that does not know that ID yet, see `find`.
         let Some(mut connection) = self.find(route, own, rej.local_comm_id) else { return };
         let from = connection.state;
         match self.advance(&mut connection, CmInput::Rej) {

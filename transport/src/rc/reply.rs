@@ -87,13 +87,10 @@ impl RcResponder {
                 (Syndrome::Reserved(SELECTIVE_SYNDROME), self.epsn, Msn::new(received.get()))
             }
             Reply::Ack => {
-                let (newest, msn) = self.acknowledgeable;
-                if !newest.before(self.epsn) {
-                    // Since the last SEND or WRITE, READs have used more than half of all PSNs. The peer
-                    // would take this PSN for one that it sends soon.
+                let Some((newest, msn)) = self.acknowledgeable else {
                     self.reply = None;
                     return None;
-                }
+                };
                 (Syndrome::ACK_UNLIMITED, newest, msn)
             }
             Reply::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), self.epsn, self.msn),
@@ -178,6 +175,7 @@ impl RcResponder {
         if len > 0 {
             let read = source.read(&shared.keys, core.number, sending.va, target);
             if read.is_err() && source.has_left {
+                count!(shared, core, resp_remote_access_errors);
                 // The peer may have it by now, and have allowed that the key is revoked.
                 self.resources.finished(shared.now);
                 return None;

@@ -199,7 +199,7 @@ impl RcRequester {
         (self.cursor, self.cursor_wqe) = (aside.cursor, aside.cursor_wqe.max(self.sq.head()));
         if sealed.is_some() {
             self.recovery.repeated_trimmed();
-        } else if self.recovery.is_resending() {
+        } else if self.recovery.next(self.cursor).is_some_and(|lost| lost.before(self.unsent)) {
             // A window without room blocks the trimmed packet, and not a packet that has left the network.
             return self.transmit_at_cursor(core, shared, slot, Sending::Next);
         }

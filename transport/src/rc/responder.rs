@@ -31,7 +31,7 @@ pub(crate) struct RcResponder {
     /// The newest PSN that an acknowledgement may carry, and the MSN at that PSN. It is never the PSN of a
     /// READ or an atomic, which only its response answers: a Soft-RoCE requester would take such an
     /// acknowledgement for the end of the READ, although none of its bytes arrived.
-    pub(super) acknowledgeable: (Psn, Msn),
+    pub(super) acknowledgeable: Option<(Psn, Msn)>,
     pub(super) inbound: Inbound,
     /// Whether a NAK for the expected PSN was sent: later packets are dropped until that PSN arrives.
     pub(super) nak_sent: bool,
@@ -54,7 +54,7 @@ impl RcResponder {
         Self {
             epsn: Psn::new(0),
             msn: Msn::new(0),
-            acknowledgeable: (Psn::new(0), Msn::new(0)),
+            acknowledgeable: None,
             inbound: Inbound::Idle,
             nak_sent: false,
             resources: Resources::default(),
@@ -83,7 +83,7 @@ impl RcResponder {
         self.forget_reports();
         self.epsn = rq_psn;
         self.msn = Msn::new(0);
-        self.acknowledgeable = (rq_psn.sub(1), self.msn);
+        self.acknowledgeable = Some((rq_psn.sub(1), self.msn));
         self.inbound = Inbound::Idle;
         self.nak_sent = false;
         self.reply = None;
@@ -282,7 +282,7 @@ impl RcResponder {
         }
         // The packet has the expected PSN.
         let psn = datagram.bth().psn;
-        self.acknowledgeable = (psn, self.msn);
+        self.acknowledgeable = Some((psn, self.msn));
         self.epsn = psn.next();
         if datagram.bth().ack_req {
             self.owe_acknowledgement(core, shared);
@@ -525,6 +525,9 @@ impl RcResponder {
         if self.reply == Some(Reply::Ack) {
             self.reply = None;
         }
+        // The peer would take a PSN that is half of all PSNs old for one that it sends soon.
+        let expected = self.epsn;
+        self.acknowledgeable = self.acknowledgeable.filter(|(newest, _)| newest.before(expected));
     }
 
     pub(super) fn owe_acknowledgement(&mut self, core: &mut QpCore, shared: &mut Shared) {

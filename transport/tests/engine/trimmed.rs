@@ -474,8 +474,7 @@ fn trimmed_responses_do_not_hide_that_the_peer_is_gone() {
         let read = bench.read(0);
         bench.post(1, read, 0, 10 * MTU);
         bench.collect(Side::A);
-        // The first response of a few, and more often than the timer expires. Four seconds are enough for all
-        // retries.
+        // More often than the timer expires. Four seconds are enough for all retries.
         let mut ended = Vec::new();
         for round in 0..200_000_u32 {
             let psn = Psn::new(FIRST + round / 4 % 4);

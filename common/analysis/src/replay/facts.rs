@@ -266,8 +266,8 @@ impl Resend {
 }
 
 impl Replay {
-    /// Returns whether an acknowledgement of the latest connection was captured. Before that, nothing is known
-    /// about packets before the first captured one.
+    /// Returns whether an acknowledgement of the latest connection was captured. Before that, nothing is
+    /// known about packets before the first captured one.
     pub(super) fn has_acknowledgement(&self) -> bool {
         self.unacknowledged > self.beginnings.last().map_or(ORIGIN, |(psn, _)| *psn)
     }

@@ -39,7 +39,7 @@ fn judge(scene: &Scene<'_>, replay: &Replay) -> Option<Verdict> {
         Verdict::unknown(
             &RNR,
             format!(
-                "{} RNR NAKs are not followed by another try in time: the capture or the retries end, or its clock was set back",
+                "{} not followed by another try: the capture or the retries end, or its clock was set back",
                 count_of(naks.len() as u64, "RNR NAK")
             ),
         )
