@@ -194,8 +194,8 @@ fn a_damaged_packet(student: &Student) -> Result<(), String> {
     expect(whole, "a whole copy came later")
 }
 
-/// Runs the client of step 3 that writes this capture, in which `expected` packets are sent again. Returns the
-/// causes that `roce analyze` reports.
+/// Runs the client of step 3 that writes this capture, in which `expected` packets are sent again. Returns
+/// the causes that `roce analyze` reports.
 fn a_lost_packet(student: &Student, block: &str, file: &str, expected: usize) -> Result<String, String> {
     student.perform(block, Some(file))?;
     let again = student.sent_again(file);
