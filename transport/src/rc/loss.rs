@@ -6,16 +6,6 @@
 
 use roce_packet::Psn;
 
-/// What a requester remembers of trimmed packets.
-#[derive(Debug, Default)]
-pub(super) struct Trimming {
-    /// Without selective repeat: the oldest READ response that is known to have been trimmed. Responses are
-    /// requested again from it on.
-    pub(super) response: Option<Psn>,
-    /// The oldest unanswered packet when the timer was last restarted because a response was trimmed.
-    pub(super) armed_at: Option<Psn>,
-}
-
 /// A method of loss recovery. The defaults are those of go-back-N, which selects nothing.
 pub(super) trait LossRecovery {
     /// Tells whether the method selects the packets to be sent again. If not, the requester goes back, and

@@ -17,7 +17,7 @@ use alloc::boxed::Box;
 use roce_packet::{Bth, DatagramWriter, Psn, Telemetry, Transport, Xrceth};
 
 use super::flight::Flight;
-use super::loss::{LossRecovery as _, Trimming};
+use super::loss::LossRecovery as _;
 use super::method::Method;
 use super::mode::{Mode, Sending};
 use super::pieces::{left_of_piece, packets_of};
@@ -66,7 +66,9 @@ pub(crate) struct RcRequester {
     /// State of early retransmission.
     pub(super) early: Early,
     pub(super) recovery: Method,
-    pub(super) trimming: Trimming,
+    /// Without selective repeat: the oldest READ response that is known to have been trimmed. Responses are
+    /// requested again from it on.
+    pub(super) trimmed_response: Option<Psn>,
     /// The turn of the READ request at the cursor, if it waits for one.
     pub(super) read_turn: Option<ReadTurn>,
     /// The paths of the packets in flight, if there are several.
@@ -116,7 +118,7 @@ impl RcRequester {
             asked: None,
             flight: Flight::default(),
             early: Early::default(),
-            trimming: Trimming::default(),
+            trimmed_response: None,
             read_turn: None,
             spread: None,
         }
@@ -142,7 +144,7 @@ impl RcRequester {
         self.flight = Flight::default();
         self.early = Early::default();
         self.recovery.on_go_back(sq_psn);
-        self.trimming = Trimming::default();
+        self.trimmed_response = None;
         self.read_turn = None;
         if let Some(spread) = &mut self.spread {
             spread.start(sq_psn);
@@ -498,7 +500,7 @@ impl RcRequester {
         self.early.went_back();
         // Answers to packets sent before the go-back are not awaited.
         self.asked = None;
-        self.trimming.response = None;
+        self.trimmed_response = None;
         self.read_turn = None;
         self.forget_paths();
         self.recovery.on_go_back(self.una);

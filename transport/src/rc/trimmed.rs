@@ -178,12 +178,12 @@ impl RcRequester {
             // The response left before the retransmitted request, which also covers this response.
             return NOTHING_TO_ASK;
         }
-        let known = self.trimming.response;
-        keep_oldest(&mut self.trimming.response, self.una, psn);
+        let known = self.trimmed_response;
+        keep_oldest(&mut self.trimmed_response, self.una, psn);
         if self.ask_for_trimmed(core, shared) {
             return Verdict::Handled;
         }
-        self.trimming.response = known;
+        self.trimmed_response = known;
         NOTHING_TO_ASK
     }
 
@@ -203,29 +203,21 @@ impl RcRequester {
             count!(shared, core, retransmit_rounds);
             core.lost(shared.now, Loss::Nak);
         }
-        self.arm_after_trimming(core, shared);
+        // The timer restarts, although nobody vouches for the response: in an incast of READs, the oldest
+        // one may be trimmed many times.
+        self.arm(core, shared);
         Verdict::Handled
-    }
-
-    /// Restarts the timer because a response was trimmed: its repetition takes another round trip. Only once
-    /// until the next progress, because anyone can forge a trimmed response: it does not prove that the peer
-    /// is alive.
-    pub(super) fn arm_after_trimming(&mut self, core: &mut QpCore, shared: &mut Shared) {
-        if self.trimming.armed_at != Some(self.una) {
-            self.trimming.armed_at = Some(self.una);
-            self.arm(core, shared);
-        }
     }
 
     /// Without selective repeat, requests the oldest missing response again if it is known to have been
     /// trimmed. Returns whether a trimmed response is known that will be requested.
     pub(super) fn ask_for_trimmed(&mut self, core: &mut QpCore, shared: &mut Shared) -> bool {
-        let Some(psn) = self.trimming.response else { return false };
+        let Some(psn) = self.trimmed_response else { return false };
         if self.una.before(psn) {
             // Earlier responses are still on their way.
             return true;
         }
-        self.trimming.response = None;
+        self.trimmed_response = None;
         if psn != self.una {
             return false;
         }
@@ -239,7 +231,7 @@ impl RcRequester {
         core.lost(shared.now, Loss::Nak);
         self.mode.record_nak(psn);
         self.go_back(core, shared);
-        self.arm_after_trimming(core, shared);
+        self.arm(core, shared);
         true
     }
 }

@@ -465,29 +465,6 @@ fn a_mark_on_a_trimmed_packet_that_is_not_expected_notifies_nobody() {
     }
 }
 
-/// Regression: each trimmed response restarted the timer, so a peer that was gone was never given up.
-#[test]
-fn trimmed_responses_do_not_hide_that_the_peer_is_gone() {
-    for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat(SelectiveRepeat::default())] {
-        let mut bench = bench(recovery);
-        bench.set_script(|_| Action::Drop);
-        let read = bench.read(0);
-        bench.post(1, read, 0, 10 * MTU);
-        bench.collect(Side::A);
-        // More often than the timer expires. Four seconds are enough for all retries.
-        let mut ended = Vec::new();
-        for round in 0..200_000_u32 {
-            let psn = Psn::new(FIRST + round / 4 % 4);
-            let forge = bench.forge(Side::A, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, psn);
-            bench.deliver_trimmed(Side::A, forge.path, &forge.build()[..12]);
-            let soon = bench.now.plus_nanos(20_000);
-            bench.drive_until(soon);
-            ended.extend(bench.ended(Side::A));
-        }
-        assert_eq!(ended, [(1, WcStatus::RetryExceededError)], "{recovery:?}");
-    }
-}
-
 /// A window that closes with the first trimmed packet.
 #[derive(Debug)]
 struct Closing(u64);

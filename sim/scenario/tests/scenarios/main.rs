@@ -240,6 +240,36 @@ fn a_failed_port_of_two_costs_the_flows_of_that_port() {
     assert!(results.dropped(DropReason::LinkDown) > 100);
 }
 
+/// The responses of an incast of READs are trimmed many times before the oldest one arrives. No request gives
+/// up: trimmed packets use up no retry, and restart the timer.
+#[test]
+fn reads_whose_responses_are_trimmed_again_and_again_complete() {
+    let text = r#"
+name = "reads"
+stop = "200ms"
+[topology]
+kind = "star"
+hosts = 65
+rate = "100Gbps"
+[switch]
+buffer = "4MB"
+pfc = []
+trimming = { above = "100KB" }
+[host]
+recovery = "selective-repeat"
+congestion = "none"
+[[flows]]
+kind = "incast"
+degree = 64
+to = "h0"
+bytes = "200KB"
+operation = "read"
+"#;
+    let mut simulation = Scenario::parse(text, &no_files).unwrap().simulation().unwrap();
+    simulation.run_to_end();
+    assert_eq!(simulation.results().incomplete(), 0);
+}
+
 /// The gain of trimming in an incast, which does not replace congestion control.
 #[test]
 fn trimming_needs_half_of_the_time() {
