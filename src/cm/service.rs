@@ -347,7 +347,7 @@ impl CmService {
         let bring_up = |nic: &mut Nic| preparation.bring_up(now, nic, parameters, false);
         match self.siblings.with_nic_of(preparation.qpn, nic, bring_up) {
             Ok(()) => {
-                // Of several attempts to connect a queue pair, the first one that succeeds has it.
+                // The first attempt that succeeds owns the queue pair.
                 self.owners.insert(preparation.qpn, id);
                 // The peer may be gone by now; the next event says so.
                 let _ = self.manager.ready(now, id, &[]);
@@ -384,19 +384,19 @@ impl CmService {
     }
 
     /// Tells whether this is the latest connection of the queue pair.
-    pub(crate) fn owns(&self, id: CommId, qpn: Qpn) -> bool {
+    fn owns(&self, id: CommId, qpn: Qpn) -> bool {
         self.owners.get(&qpn) == Some(&id)
     }
 
-    /// Removes a connection or SIDR request that the application no longer holds.
-    pub(crate) fn abandon(&mut self, now: Instant, id: CommId) {
-        let entry = self.entries.remove(&id);
-        let qpn = entry.as_ref().and_then(|entry| entry.preparation).map(|preparation| preparation.qpn);
-        if let Some(qpn) = qpn.filter(|qpn| self.owns(id, *qpn)) {
-            self.owners.remove(&qpn);
-        }
-        self.wakers.released.extend(entry.and_then(|entry| entry.waker));
+    /// Removes a connection or SIDR request that the application no longer holds. Returns its queue pair, if
+    /// no other connection has that by now.
+    pub(crate) fn abandon(&mut self, now: Instant, id: CommId) -> Option<Qpn> {
+        let Entry { preparation, waker, .. } = self.entries.remove(&id).unwrap_or_default();
+        self.wakers.released.extend(waker);
         self.manager.release(now, id);
+        let qpn = preparation?.qpn;
+        self.owns(id, qpn).then(|| self.owners.remove(&qpn))?;
+        Some(qpn)
     }
 
     /// Returns the next event of a connection.

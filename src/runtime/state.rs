@@ -112,7 +112,7 @@ impl State {
     #[inline]
     pub(crate) fn transmit_posted(&mut self, now: Instant, requests: usize, bytes: u64) {
         let one_sided = self.nic.one_sided_requests();
-        let leaves = self.policy.posted(now, (requests, bytes), one_sided, self.background_sleeps_until);
+        let leaves = self.policy.posted(now, requests, bytes, one_sided, self.background_sleeps_until);
         self.leave(now, leaves);
     }
 

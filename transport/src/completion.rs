@@ -254,7 +254,8 @@ impl CompletionQueue {
         if self.overflowed || self.len == self.ring.len() {
             let first = !self.overflowed;
             self.overflowed = true;
-            // Polling returns the error from now on, and whoever waits for a completion learns of it.
+            // Polling returns the error from now on. A thread that waits for a completion is notified, so
+            // that it polls.
             self.occupancy.set(true);
             let notify = first && self.armed.take().is_some();
             return Pushed { notify, overflowed: first, is_lost: true };

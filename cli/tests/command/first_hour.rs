@@ -20,11 +20,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::common::{Finished, Running, as_nobody, skip_unless, within};
+use crate::common::{Finished, Running, as_nobody, share_command, shell_of_user, skip_unless, within};
 use roce_testing::Cable;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tutorials/first-hour.md");
@@ -220,25 +219,15 @@ impl Place {
         for end in [&cable.near, &cable.far] {
             end.ip(&["link set lo up"]);
         }
-        // The user of the page has no read permission for the build folder.
-        let bin = folder.join("bin");
-        fs::create_dir(&bin).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_roce"), bin.join("roce")).unwrap();
-        for path in [folder, &bin] {
-            fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
-        }
+        share_command(folder);
         Self { cable, folder: folder.to_owned(), running: BTreeMap::new(), printed: BTreeMap::new() }
     }
 
     fn start(&self, block: &Block) -> Running {
-        let mut command = as_nobody().expect("setpriv");
         // A signal must reach the command, not the shell.
         let exec = if block.is_server { "exec " } else { "" };
-        command.args(["sh", "-c", &format!("{exec}{} 2>&1", block.command)]);
-        let path =
-            format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH").unwrap_or_default());
-        command.env_clear().env("PATH", path).env("HOME", &self.folder).env("XDG_RUNTIME_DIR", &self.folder);
-        command.current_dir(&self.folder);
+        let line = format!("{exec}{} 2>&1", block.command);
+        let mut command = shell_of_user(&line, &self.folder, &self.folder);
         let machine = block.terminal.split('-').next().unwrap_or_default();
         let place = match machine {
             "" | "left" => &self.cable.near,

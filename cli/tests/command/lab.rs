@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use roce_testing::Namespace;
 use serde_json::Value;
 
-use crate::common::{Finished, Running, as_nobody, skip_unless, within};
+use crate::common::{Finished, Running, as_nobody, share_command, shell_of_user, skip_unless, within};
 
 const LESSONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/lessons");
 /// Number of students without `ROCE_STUDENTS`.
@@ -49,11 +49,8 @@ struct Student {
 
 impl Student {
     fn start(&self, line: &str) -> Running {
-        let mut command = as_nobody().expect("setpriv");
-        let bin = self.shared.join("bin");
-        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
-        command.args(["sh", "-c", line]).env_clear().env("PATH", path).env("LAB", &self.shared);
-        command.env("HOME", &self.folder).env("XDG_RUNTIME_DIR", &self.folder).current_dir(&self.folder);
+        let mut command = shell_of_user(line, &self.shared, &self.folder);
+        command.env("LAB", &self.shared);
         self.namespace.run(move || Running::start(&mut command))
     }
 
@@ -323,13 +320,11 @@ fn work(student: &Student, count: usize) {
 
 /// Copies the command and what the teacher puts on the machine: the lessons without the solutions.
 fn prepare(shared: &Path) {
-    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    for folder in ["bin", "lessons", "lessons/scenarios", "lessons/captures"] {
+    share_command(shared);
+    for folder in ["lessons", "lessons/scenarios", "lessons/captures"] {
         fs::create_dir(shared.join(folder)).unwrap();
-        open(&shared.join(folder));
+        fs::set_permissions(shared.join(folder), fs::Permissions::from_mode(0o755)).unwrap();
     }
-    open(shared);
-    fs::copy(env!("CARGO_BIN_EXE_roce"), shared.join("bin/roce")).unwrap();
     for folder in ["scenarios", "captures"] {
         for file in fs::read_dir(Path::new(LESSONS).join(folder)).unwrap() {
             let file = file.unwrap();

@@ -78,7 +78,8 @@ impl Policy {
     pub fn posted(
         &mut self,
         now: Instant,
-        (requests, bytes): (usize, u64),
+        requests: usize,
+        bytes: u64,
         one_sided: u64,
         sleep: Option<Instant>,
     ) -> Leave {

@@ -106,17 +106,14 @@ fn changed(base: &HostSettings, table: &Profile, own: &Own) -> Result<HostSettin
     let mut host = base.clone();
     if let Some(control) = &table.congestion {
         // A host sends notifications for all its queue pairs, so their settings always come from `[host]`.
-        let names = control.split([':', ',']).filter_map(|piece| piece.split_once('='));
-        let is_of_host = |name: &str| {
-            let mut known = NotificationPoint::PARAMETERS.iter();
-            known.any(|known| known.name == name || !known.alias.is_empty() && known.alias == name)
-        };
-        if let Some((name, _)) = names.into_iter().find(|(name, _)| is_of_host(name)) {
+        host.congestion = explained(Congestion::parse_among(control, &own.algorithms))?.0;
+        let mut names = control.split([':', ',']).filter_map(|piece| Some(piece.split_once('=')?.0));
+        let of_host = NotificationPoint::PARAMETERS;
+        if let Some(name) = names.find(|name| of_host.iter().any(|of| [of.name, of.alias].contains(name))) {
             return Err(format!(
                 "congestion: {name} applies to all notifications of a host; set it in [host]"
             ));
         }
-        host.congestion = explained(Congestion::parse_among(control, &own.algorithms))?.0;
     }
     set(&mut host.recovery, table.recovery.as_deref().map(parsed).transpose()?);
     if let Some(paths) = &table.paths {

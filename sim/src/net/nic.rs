@@ -119,7 +119,7 @@ impl Nic {
             if intake.waiting <= intake.limit.xoff_bytes / 2 {
                 let paused = std::mem::take(&mut intake.paused);
                 for priority in (0..8).filter(|priority| paused >> priority & 1 == 1) {
-                    if !self.storms(world, priority) {
+                    if !self.wants_pause(world, priority) {
                         world.send_pause(self.port, priority, false);
                     }
                 }
@@ -285,8 +285,8 @@ impl Nic {
     /// Refreshes a pause that this host requested, if half of its duration is over and the pause is still
     /// required.
     pub(super) fn refresh_pause(&mut self, world: &mut World, priority: u8) {
-        let storms = self.storms(world, priority);
-        if world.refresh_is_due(self.port, priority, self.is_slow(priority) || storms) {
+        let wants_pause = self.wants_pause(world, priority);
+        if world.refresh_is_due(self.port, priority, wants_pause) {
             world.send_pause(self.port, priority, true);
         }
     }
@@ -296,16 +296,16 @@ impl Nic {
         let begins = world.now < storm.end;
         if begins {
             world.ports[self.port as usize].stats.pauses_sent += 1;
-        } else if self.storms(world, storm.priority) || self.is_slow(storm.priority) {
-            // The priority stays paused: another storm continues, or too many frames wait.
+        } else if self.wants_pause(world, storm.priority) {
             return;
         }
         world.send_pause(self.port, storm.priority, begins);
     }
 
-    /// Returns whether this priority is paused because frames wait to be taken.
-    fn is_slow(&self, priority: u8) -> bool {
-        self.intake.as_ref().is_some_and(|intake| intake.paused >> priority & 1 == 1)
+    /// Returns whether this priority stays paused: too many frames wait to be taken, or a storm pauses it.
+    fn wants_pause(&self, world: &World, priority: u8) -> bool {
+        let is_slow = self.intake.as_ref().is_some_and(|intake| intake.paused >> priority & 1 == 1);
+        is_slow || self.storms(world, priority)
     }
 
     /// Returns whether a storm pauses this priority now.

@@ -281,7 +281,7 @@ impl Process {
         let background = self.turns[BACKGROUND].sleep.map(|sleep| sleep.until);
         let Self { policy, state, .. } = self;
         let now = world.instant();
-        let leaves = policy.posted(now, (requests, bytes), one_sided_requests(nic), background);
+        let leaves = policy.posted(now, requests, bytes, one_sided_requests(nic), background);
         let mut call = Call { nic, world, state };
         leave(&mut policy.pending, &mut call, now, leaves);
         if is_asleep {

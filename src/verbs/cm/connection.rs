@@ -46,11 +46,9 @@ pub struct Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        let (id, qpn) = (self.id, self.qp.number());
+        let id = self.id;
         let released = with_cm(&self.context, |cm, now, nic| {
-            let is_latest = cm.owns(id, qpn);
-            cm.abandon(now, id);
-            if is_latest {
+            if let Some(qpn) = cm.abandon(now, id) {
                 cm.siblings.with_nic_of(qpn, nic, |nic| to_error(now, nic, qpn));
             }
             Ok(())

@@ -228,13 +228,10 @@ impl ConnectionManager {
             // The peer gave up before it learned this end's ID.
             CommId(0) => {
                 let key = (route.path.destination, rej.local_comm_id);
-                let known = self.by_remote.get(&key).copied().unwrap_or_default();
-                let connection = self.connections.get(&known);
-                if connection.is_some_and(|connection| connection.may_be_unknown_to_peer()) {
-                    known
-                } else {
-                    CommId(0)
-                }
+                let is_early = |id: &&CommId| {
+                    self.connections.get(*id).is_some_and(|connection| connection.may_be_unknown_to_peer())
+                };
+                self.by_remote.get(&key).filter(is_early).copied().unwrap_or_default()
             }
             known => known,
         };

@@ -53,14 +53,8 @@ impl Engine {
         let verdict = match qp.admit_fields(received, info, bth.p_key) {
             Ok(()) => {
                 let is_expected = qp.awaits(info.direction, bth.psn);
-                let verdict = qp.handle_trimmed(shared, (bth, info));
-                if verdict == Verdict::Handled
-                    && is_expected
-                    && let Halves::Rc(_, responder) = &mut qp.halves
-                    && info.direction == Direction::Request
-                {
-                    responder.arrived_on(received.path.source_port);
-                }
+                let port = is_expected.then_some(received.path.source_port);
+                let verdict = qp.handle_trimmed(shared, (bth, info), port);
                 let reads = shared.reads.as_mut().filter(|_| info.operation == Operation::ReadResponse);
                 if let Some(reads) = reads.filter(|_| verdict == Verdict::Handled) {
                     reads.on_trimmed(shared.now, qp.core.number, is_marked(received));
@@ -87,13 +81,23 @@ impl Engine {
 }
 
 impl Qp {
-    fn handle_trimmed(&mut self, shared: &mut Shared, packet: (&Bth, &OpcodeInfo)) -> Verdict {
+    /// `port` is the source port of an expected packet.
+    fn handle_trimmed(
+        &mut self,
+        shared: &mut Shared,
+        packet: (&Bth, &OpcodeInfo),
+        port: Option<u16>,
+    ) -> Verdict {
         match (&mut self.halves, packet.1.direction) {
             (Halves::Rc(requester, _), Direction::Response) => {
                 requester.handle_trimmed(&mut self.core, shared, packet)
             }
             (Halves::Rc(_, responder), Direction::Request) => {
-                responder.handle_trimmed(&mut self.core, shared, packet)
+                let verdict = responder.handle_trimmed(&mut self.core, shared, packet);
+                if let Some(port) = port.filter(|_| verdict == Verdict::Handled) {
+                    responder.arrived_on(port);
+                }
+                verdict
             }
             _ => Verdict::Dropped(DropReason::Trimmed),
         }

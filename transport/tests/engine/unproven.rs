@@ -579,7 +579,7 @@ impl World {
         let end = &self.ends[flying.to];
         let rest = Telemetry::split_off(&flying.bytes, &[]).map_or(&flying.bytes[..], |(rest, ..)| rest);
         let datagram = Datagram::parse(rest, &[]).or_else(|_| Datagram::parse(&flying.bytes, &[]));
-        // Of a trimmed packet, only the headers are there.
+        // A trimmed packet consists of headers only.
         let Ok((bth, _)) = Bth::parse(&flying.bytes) else { return false };
         let Some(info) = bth.opcode.info() else { return false };
         let psn = bth.psn;

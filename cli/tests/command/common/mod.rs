@@ -3,6 +3,7 @@
 
 pub(crate) mod frames;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -44,6 +45,26 @@ pub(crate) fn installed_command(prefix: &Path) -> PathBuf {
     let built = env!("CARGO_BIN_EXE_roce");
     std::fs::hard_link(built, &own).or_else(|_| std::fs::copy(built, &own).map(drop)).unwrap();
     own
+}
+
+/// Puts the command under test into `folder/bin`, for users who have no access to the build folder.
+pub(crate) fn share_command(folder: &Path) {
+    let bin = folder.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_roce"), bin.join("roce")).unwrap();
+    for path in [folder, &bin] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+}
+
+/// Returns a shell that runs this line as an ordinary user, who finds the command in `shared/bin` and begins
+/// in the folder `home`.
+pub(crate) fn shell_of_user(line: &str, shared: &Path, home: &Path) -> Command {
+    let mut command = as_nobody().expect("setpriv");
+    let path = format!("{}:{}", shared.join("bin").display(), std::env::var("PATH").unwrap_or_default());
+    command.args(["sh", "-c", line]).env_clear().env("PATH", path);
+    command.env("HOME", home).env("XDG_RUNTIME_DIR", home).current_dir(home);
+    command
 }
 
 /// Runs `roce` with these arguments, for at most 60 seconds.

@@ -216,7 +216,7 @@ impl End {
             self.link.requests.push_back(self.link.clock);
             self.link.outstanding += 1;
             let now = self.link.now();
-            let leaves = self.policy.posted(now, (1, 8), 0, None);
+            let leaves = self.policy.posted(now, 1, 8, 0, None);
             self.leave(leaves);
         }
     }

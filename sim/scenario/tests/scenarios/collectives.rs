@@ -3,15 +3,13 @@
 use roce_scenario::Scenario;
 use roce_sim::net::{OperationResult, Time};
 
-use super::{no_files, text};
+use super::{no_files, results_of, text};
 
 /// Returns the results of all operations of a scenario: name, iteration and result.
 fn operations(text: &str, replaced: &[(&str, &str)]) -> Vec<(String, u32, OperationResult)> {
     let set: Vec<_> = replaced.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
     let scenario = Scenario::parse_with(text, &set, &no_files).unwrap();
-    let mut simulation = scenario.simulation().unwrap();
-    simulation.run_to_end();
-    let results = simulation.results();
+    let results = results_of(&scenario);
     assert_eq!(results.incomplete(), 0);
     let all = scenario.operations.iter();
     all.map(|it| (it.name.clone(), it.iteration, it.result(&results.task_ends))).collect()
@@ -50,9 +48,7 @@ fn rails_do_not_share_a_link() {
             pair[0]
         );
         let scenario = Scenario::parse(&text, &no_files).unwrap();
-        let mut simulation = scenario.simulation().unwrap();
-        simulation.run_to_end();
-        simulation.results().incomplete()
+        results_of(&scenario).incomplete()
     };
     assert_eq!((refused(""), refused("spines = 1\n")), (1, 0), "only a spine joins rails");
 }
@@ -207,9 +203,7 @@ compute = "10us"
 #[test]
 fn tables_wait_for_each_other() {
     let scenario = Scenario::parse(CHAIN, &no_files).unwrap();
-    let mut simulation = scenario.simulation().unwrap();
-    simulation.run_to_end();
-    let results = simulation.results();
+    let results = results_of(&scenario);
     assert_eq!(results.incomplete(), 0);
     let start = |flow: usize| results.flows[flow].spec.start.as_secs_f64() * 1e6;
     // A megabyte takes 86.4 µs, and two links of 1 µs with a packet each.

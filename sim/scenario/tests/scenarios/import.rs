@@ -6,7 +6,7 @@
 use roce_scenario::{Own, Scenario, contents};
 use roce_sim::net::{Results, Time};
 
-use super::{import_chakra, import_goal, import_htsim, import_simai};
+use super::{import_chakra, import_goal, import_htsim, import_simai, results_of};
 
 /// The default number of random changes of each sample.
 const SEEDS: u64 = 300;
@@ -34,9 +34,7 @@ pub(super) fn star(hosts: usize, table: &str) -> String {
 /// Runs a scenario, which must complete.
 #[track_caller]
 pub(super) fn run(scenario: &Scenario) -> Results {
-    let mut simulation = scenario.simulation().unwrap();
-    simulation.run_to_end();
-    let results = simulation.results();
+    let results = results_of(scenario);
     super::assert_lossless(&results);
     assert!(results.task_ends.iter().all(Option::is_some), "{:?}", results.task_ends);
     results

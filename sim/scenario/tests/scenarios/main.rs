@@ -27,14 +27,20 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
+/// Runs a scenario to its end.
+#[track_caller]
+fn results_of(scenario: &Scenario) -> Results {
+    let mut simulation = scenario.simulation().unwrap();
+    simulation.run_to_end();
+    simulation.results()
+}
+
 #[track_caller]
 fn run_with(name: &str, replaced: &[(&str, &str)]) -> Results {
     let replaced: Vec<_> = replaced.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
     let scenario = Scenario::parse_with(&text(name), &replaced, &no_files);
     let scenario = scenario.unwrap_or_else(|error| panic!("{name}: {error}"));
-    let mut simulation = scenario.simulation().unwrap();
-    simulation.run_to_end();
-    let results = simulation.results();
+    let results = results_of(&scenario);
     assert!(results.deadlocks.is_empty() || name == "pfc-deadlock", "{name}: {:?}", results.deadlocks);
     results
 }
@@ -265,9 +271,7 @@ to = "h0"
 bytes = "200KB"
 operation = "read"
 "#;
-    let mut simulation = Scenario::parse(text, &no_files).unwrap().simulation().unwrap();
-    simulation.run_to_end();
-    assert_eq!(simulation.results().incomplete(), 0);
+    assert_eq!(results_of(&Scenario::parse(text, &no_files).unwrap()).incomplete(), 0);
 }
 
 /// The gain of trimming in an incast, which does not replace congestion control.

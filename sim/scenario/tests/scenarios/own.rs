@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::results_of;
 use roce_scenario::{Own, Scenario};
 use roce_sim::net::{FrameView, NamedRules, PortView, SwitchRules, Time};
 use roce_transport::Instant;
@@ -92,9 +93,7 @@ fn read(text: &str, replaced: &[(&str, &str)], own: &Own) -> Result<Scenario, St
 
 /// Returns the gigabits per second of the flow, and the name of the port to the spine that its data took.
 fn outcome(text: &str, replaced: &[(&str, &str)]) -> (u64, String) {
-    let mut simulation = read(text, replaced, &own()).unwrap().simulation().unwrap();
-    simulation.run_to_end();
-    let results = simulation.results();
+    let results = results_of(&read(text, replaced, &own()).unwrap());
     assert_eq!(results.incomplete(), 0);
     let uplinks =
         results.ports.iter().filter(|port| port.name.starts_with("leaf0") && port.name.contains("spine"));

@@ -6,7 +6,7 @@ use roce_sim::net::{
     Threshold, Time, Trimming, Watchdog,
 };
 
-use super::{no_files, run, run_with, text};
+use super::{no_files, results_of, run, run_with, text};
 
 /// A group gives its hosts an application, settings of their flows, or both; the last group with one counts.
 #[test]
@@ -38,9 +38,7 @@ bytes = "100KB"
     let expected = [Application::Polling, events, events, Application::Immediate];
     assert_eq!((&settings.applications[..], settings.host.wake_up_time), (&expected[..], Time::from_us(5)));
     assert_eq!(settings.profiles[0].depth, 7, "the second group changes no flow");
-    let mut simulation = scenario.simulation().unwrap();
-    simulation.run_to_end();
-    let results = simulation.results();
+    let results = results_of(&scenario);
     let hosts: Vec<&str> = results.hosts.iter().map(|host| host.name.as_str()).collect();
     assert_eq!((results.incomplete(), hosts), (0, vec!["h0", "h1", "h2"]));
     assert!(results.hosts[1].waits.count() > 90 && results.hosts[2].waits.count() == 0);
@@ -97,9 +95,7 @@ fn weights_and_strict_queues_divide_a_link() {
     assert!((share(&even) - 0.5).abs() < 0.01, "{}", share(&even));
     let text = text("two-classes").replace("weight = 3\n", "");
     let strict = Scenario::parse(&text, &no_files).unwrap();
-    let mut simulation = strict.simulation().unwrap();
-    simulation.run_to_end();
-    let strict = simulation.results();
+    let strict = results_of(&strict);
     assert_eq!(strict.incomplete(), 0);
     assert!(share(&strict) > 0.97, "{}", share(&strict));
 }
@@ -160,9 +156,7 @@ fn groups_tables_and_ports_have_settings_of_their_own() {
     assert_eq!(*fast, PortRule { rate_bps, changes, ..PortRule::default() });
     let changes = marks(2, Marking::Off);
     assert_eq!(*at_switch, PortRule { switches: Some(vec![0]), changes, ..PortRule::default() });
-    let mut simulation = scenario.simulation().unwrap();
-    simulation.run_to_end();
-    let results = simulation.results();
+    let results = results_of(&scenario);
     assert_eq!(results.incomplete(), 0);
     let packets: Vec<u64> = results.flows.iter().map(|flow| flow.counts.packets).collect();
     assert_eq!((packets[0], packets[4]), (98, 25), "of 1,024 and of 4,096 bytes");
@@ -222,9 +216,7 @@ file = "flow.txt"
         scenario.flows.iter().map(|flow| (flow.source, flow.destination, flow.bytes)).collect();
     assert_eq!(ends, [(0, 2, 20_000), (2, 1, 1_000)]);
     assert_eq!(scenario.flows[1].start, Time::from_us(2_000_500));
-    let mut simulation = scenario.simulation().unwrap();
-    simulation.run_to_end();
-    assert_eq!(simulation.results().incomplete(), 0);
+    assert_eq!(results_of(&scenario).incomplete(), 0);
     let switch = |name: &str| load(name).map(|text| text.replace("1 3 3 100", "0 3 3 100"));
     let error = Scenario::parse(text, &switch).unwrap_err().to_string();
     assert!(error.contains("flow.txt, line 2: there is no host 0; near names are "), "{error}");
